@@ -97,12 +97,7 @@ impl Plan {
 
     /// The same where they hold so much, and have so many ranks that sum the same gradients.
     pub fn sharing_of(&self, state: State, here: usize) -> Sharing {
-        let Experiment { mesh, parallel, .. } = &self.experiment;
-        let sharing = Sharing::of(
-            (mesh.order, [mesh.data, mesh.sequence]),
-            Parallel { state, ..*parallel },
-            here,
-        );
+        let sharing = sharing_of(&self.experiment, state, here);
         sharing.expect("processes were checked to lie along the axes")
     }
 
@@ -193,19 +188,21 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     }
     let (here, tensor) = (ranks / processes, mesh.tensor);
     if here.is_multiple_of(tensor) || tensor.is_multiple_of(here) {
-        let lie = Sharing::of(
-            (mesh.order, [mesh.data, mesh.sequence]),
-            experiment.parallel,
-            here.div_ceil(tensor),
-        )
-        .is_some();
-        return if lie { Ok(()) } else { Err(crosses(experiment, here)) };
+        let sharing = sharing_of(experiment, experiment.parallel.state, here.div_ceil(tensor));
+        return sharing.map(drop).ok_or_else(|| crosses(experiment, here));
     }
     let message =
         format!("{tensor} tensor-parallel ranks do not fit evenly into processes of {here} ranks");
     let hint =
         "start as many processes that each has a multiple, or a divisor, of `mesh.tensor` ranks";
     Err(places.problem("mesh.tensor", message).hint(hint))
+}
+
+/// How processes would hold so much of the state, of which each has so many ranks; nothing where they do not lie along its axes.
+fn sharing_of(experiment: &Experiment, state: State, here: usize) -> Option<Sharing> {
+    let Experiment { mesh, parallel, .. } = experiment;
+    let axes = (mesh.order, [mesh.data, mesh.sequence]);
+    Sharing::of(axes, Parallel { state, ..*parallel }, here)
 }
 
 /// Processes that have ranks of several holders of the state, and of their mirrors.

@@ -1,7 +1,6 @@
 //! The softmax of a token some of whose classes are elsewhere: powers in place of logits, until all are known.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
 

@@ -186,8 +186,8 @@ impl Kept {
         let kept = Kept(file);
         let masters = (config.dtype != DType::F32).then_some("master");
         for parameter in specification.iter().filter(|parameter| parameter.trained) {
-            let both = ["first", "second"].into_iter().chain(masters);
-            both.into_iter().try_for_each(|which| kept.check(which, parameter))?;
+            let mut kinds = ["first", "second"].into_iter().chain(masters);
+            kinds.try_for_each(|which| kept.check(which, parameter))?;
         }
         Ok(kept)
     }

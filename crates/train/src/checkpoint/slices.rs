@@ -83,7 +83,7 @@ impl Slices<'_> {
     /// write, and no two the same.
     fn own_piece(&self, name: &str, (begins, has): (usize, &Tensor)) -> Result<Vec<Piece>> {
         let range = self.division.own_sums(self.elements(name));
-        if range.is_empty() {
+        if range.is_empty() || self.is_another_s(name) {
             return Ok(Vec::new());
         }
         let own = has.flatten_all()?.narrow(0, range.start - begins, range.len())?;
@@ -125,14 +125,9 @@ impl Slices<'_> {
         }
         Ok(pieces)
     }
-}
 
-impl Slices<'_> {
     /// Elements of a weight that no other rank has in its part of [`Slices::own_weight`]: of all ranks, each once.
     pub(crate) fn own_weight(&self, name: &str) -> Result<Vec<Piece>> {
-        if self.is_another_s(name) {
-            return Ok(Vec::new());
-        }
         if let Some(part) = self.stake.parameters.weights.get(name) {
             return self.own_piece(name, (0, part));
         }
@@ -144,9 +139,6 @@ impl Slices<'_> {
     /// The same of what the optimizer keeps under a name.
     pub(crate) fn own_kept(&self, called: &str) -> Result<Vec<Piece>> {
         let (which, name) = parts(called)?;
-        if self.is_another_s(name) {
-            return Ok(Vec::new());
-        }
         let begins = self.division.updated(self.elements(name)).start;
         let own = self.stake.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
         own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, &own)))
@@ -154,9 +146,6 @@ impl Slices<'_> {
 
     /// The same of a gradient, of which `slice` is what this rank updates.
     pub(crate) fn own_gradient(&self, name: &str, slice: &Tensor) -> Result<Vec<Piece>> {
-        if self.is_another_s(name) {
-            return Ok(Vec::new());
-        }
         let begins = self.division.updated(self.elements(name)).start;
         self.own_piece(name, (begins, slice))
     }
