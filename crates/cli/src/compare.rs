@@ -4,7 +4,7 @@ mod columns;
 
 use std::path::PathBuf;
 
-use annulus_figure::{Axis, Curves, Picture, Point, Series};
+use annulus_figure::{Axis, Curves, Picture, Point, Series, thinned};
 use annulus_plan::{duration, size};
 use annulus_train::{Aligned, Compared, Comparison, Differing, Row, compare};
 use clap::Args;
@@ -223,7 +223,7 @@ fn picture(found: &Comparison) -> Picture {
         let is_first = |index: usize| against.get(index).is_some_and(|run| run.equal_bits);
         let equal = if index.checked_sub(1).is_some_and(is_first) { " = A" } else { "" };
         let name = format!("{} {}{equal}", letter(index), name(run));
-        Series { name, points: thinned(&run.losses) }
+        Series { name, points: thinned(&finite(&run.losses), POINTS).0, ..Series::default() }
     };
     Curves {
         title: format!("train/loss of {} runs", found.runs.len()),
@@ -243,15 +243,8 @@ fn name(run: &Compared) -> String {
     }
 }
 
-/// Finite losses; of many the mean of neighbours.
-fn thinned(losses: &[(u64, f64)]) -> Vec<Point> {
-    let finite: Vec<_> = losses.iter().filter(|(_, loss)| loss.is_finite()).collect();
-    let together = finite.len().div_ceil(POINTS).max(1);
-    let mean = |group: &[&(u64, f64)]| {
-        let count = group.len() as f64;
-        let step: f64 = group.iter().map(|(step, _)| *step as f64).sum();
-        let loss: f64 = group.iter().map(|(_, loss)| loss).sum();
-        Point { x: step / count, y: loss / count, error: 0.0 }
-    };
-    finite.chunks(together).map(mean).collect()
+/// Losses that can be drawn.
+fn finite(losses: &[(u64, f64)]) -> Vec<Point> {
+    let finite = losses.iter().filter(|(_, loss)| loss.is_finite());
+    finite.map(|&(step, loss)| Point { x: step as f64, y: loss, error: 0.0 }).collect()
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
-use annulus_evaluation::{Files, Found, Perplexity, Subject, perplexity, tasks};
+use annulus_evaluation::{FOLDER, Files, Found, Perplexity, RESULTS, Subject, perplexity, tasks};
 use annulus_experiment::{Asked, Experiment};
 use annulus_sequence::stacked;
 use serde_json::json;
@@ -15,11 +15,6 @@ use crate::failure::Failure;
 use crate::print;
 use crate::processes::{self, End};
 use crate::subject::subject;
-
-/// Of a run's folder.
-const FOLDER: &str = "evaluation";
-/// What an evaluation leaves.
-const RESULTS: [&str; 2] = ["perplexity.json", "tasks.json"];
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
     let world = processes::found()?;

@@ -1,12 +1,12 @@
 //! `annulus trace`: what moves when, as it is planned or as it was measured.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::Override;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
+use annulus_train::{read_trace, traced_step, traced_steps};
 use serde_json::json;
 
 use crate::arguments::{self, File};
@@ -49,7 +49,7 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
         let hint = format!("drop it: `{}` was measured", path.display());
         return Err(Failure::usage(message, hint));
     }
-    let trace = read(path)?;
+    let trace = read_trace(path)?;
     draw(arguments, &trace)?;
     let planned = beside(arguments, path, &trace)?;
     let (sums, planned) = (Sums::of(&trace), planned.as_ref().map(Sums::of));
@@ -76,7 +76,7 @@ fn beside(
     }
     let opened = check::opened(&File { file, replacements: Vec::new() })?;
     let plans = opened.plans(annulus_machine::cores())?;
-    let plan = check::phase_at(plans, step_of(path).unwrap_or(u64::MAX));
+    let plan = check::phase_at(plans, traced_step(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
     if (&timeline.title, timeline.ranks.len()) == (&trace.title, trace.ranks.len()) {
         return Ok(Some(timeline));
@@ -112,15 +112,7 @@ fn draw(arguments: &arguments::Trace, trace: &Trace) -> Result<(), Failure> {
 
 /// The trace of the last step in a run's folder that has one.
 fn latest(folder: &Path) -> Result<PathBuf, Failure> {
-    let unreadable = |error: std::io::Error| {
-        let message = format!("cannot read `{}`: {error}", folder.display());
-        Failure::new(DATA, message, None)
-    };
-    let mut steps = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        steps.extend(step_of(&entry.map_err(unreadable)?.path()));
-    }
-    steps.sort_unstable();
+    let steps = traced_steps(folder)?;
     let Some((last, others)) = steps.split_last() else {
         let message = format!("`{}` holds no `trace-STEP.json`", folder.display());
         let hint = "a run writes one for every step of `trace.steps`, as in `annulus train FILE \
@@ -131,26 +123,4 @@ fn latest(folder: &Path) -> Result<PathBuf, Failure> {
         print::say(&format!("the last of {} traces; name a file to see another", steps.len()));
     }
     Ok(folder.join(format!("trace-{last}.json")))
-}
-
-/// The step of a `trace-STEP.json`.
-fn step_of(path: &Path) -> Option<u64> {
-    let step = path.file_name()?.to_str()?.strip_prefix("trace-")?;
-    step.strip_suffix(".json")?.parse().ok()
-}
-
-/// The largest trace that is read, in bytes.
-const LARGEST: u64 = 1 << 28;
-
-fn read(path: &Path) -> Result<Trace, Failure> {
-    let text = annulus_files::read_to_string(path, LARGEST).map_err(|error| {
-        let hint = "give an experiment, a run's folder, or a `trace-STEP.json` in one";
-        let message = format!("cannot read `{}`: {error}", path.display());
-        Failure::new(DATA, message, Some(hint.to_owned()))
-    })?;
-    Trace::from_json(&text).map_err(|error| {
-        let hint =
-            "such files are written by `trace.steps`, and by `annulus trace FILE --out PATH`";
-        Failure::new(DATA, format!("`{}`: {error}", path.display()), Some(hint.to_owned()))
-    })
 }

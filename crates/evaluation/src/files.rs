@@ -9,7 +9,7 @@ use annulus_train::{Result, TrainError};
 use serde::Serialize;
 
 use crate::statistics::Mean;
-use crate::{Found, Perplexity};
+use crate::{Bucket, Found, Perplexity, RESULTS};
 
 /// A folder that an evaluation is written to, and the names of what was written.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Files {
     /// # Errors
     /// When a file cannot be written.
     pub fn perplexity(&mut self, found: &Perplexity) -> Result<()> {
-        self.json("perplexity.json", found)?;
+        self.json(RESULTS[0], found)?;
         for length in &found.lengths {
             let tag = format!("evaluation/loss/{}", length.tokens);
             self.scalar(&tag, length.loss.mean)?;
@@ -45,7 +45,7 @@ impl Files {
             "{}: {} windows, their last {} tokens",
             found.name, found.windows, found.targets
         );
-        let points = found.lengths.iter().map(|length| point(length.tokens as f64, length.loss));
+        let points = found.by_length();
         let y = "loss in nats, with standard errors";
         if found.lengths.len() > 1 {
             self.curves("loss-by-length", &title, Axis::logarithmic("tokens read"), y, points)?;
@@ -54,10 +54,7 @@ impl Files {
         }
         let longest = found.positions.last().map_or(0, |bucket| bucket.to);
         let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
-        let points = found
-            .positions
-            .iter()
-            .map(|bucket| point(f64::midpoint(bucket.from as f64, bucket.to as f64), bucket.loss));
+        let points = found.by_position();
         self.curves("loss-by-position", &title, Axis::plain("position"), y, points)?;
         self.flush()
     }
@@ -67,7 +64,7 @@ impl Files {
     /// # Errors
     /// When a file cannot be written.
     pub fn tasks(&mut self, found: &Found) -> Result<()> {
-        self.json("tasks.json", found)?;
+        self.json(RESULTS[1], found)?;
         let mut series = Vec::new();
         for task in found.tasks() {
             let share = |tokens| {
@@ -78,8 +75,8 @@ impl Files {
             for point in &points {
                 self.scalar(&format!("evaluation/{task}/{}", point.x), point.y)?;
             }
-            series.push(Series { name: task.to_owned(), points });
-            if let Some(map) = heatmap(found, task) {
+            series.push(Series { name: task.to_owned(), points, ..Series::default() });
+            if let Some(map) = found.heatmap(task) {
                 self.picture(task, &map.picture())?;
             }
         }
@@ -95,9 +92,9 @@ impl Files {
         title: &str,
         x: Axis,
         y: &str,
-        points: impl Iterator<Item = Point>,
+        points: Vec<Point>,
     ) -> Result<()> {
-        let series = vec![Series { name: String::new(), points: points.collect() }];
+        let series = vec![Series { points, ..Series::default() }];
         let curves = Curves { title: title.to_owned(), x, y: Axis::plain(y), series };
         self.picture(name, &curves.picture())
     }
@@ -143,26 +140,41 @@ impl Files {
     }
 }
 
-/// The cells of a task by depth and length; none where it has no depths.
-fn heatmap(found: &Found, task: &str) -> Option<Heatmap> {
-    let cells = || found.cells.iter().filter(|cell| cell.task == task);
-    let lengths = found.lengths();
-    let of_first = cells().filter(|cell| cell.tokens == lengths[0]);
-    let depths: Vec<f64> = of_first.map(|cell| cell.depth).collect::<Option<_>>()?;
-    let share = |depth: f64, tokens: usize| {
-        let mut cells = cells().filter(|cell| cell.depth == Some(depth));
-        cells.find(|cell| cell.tokens == tokens).map(|cell| cell.right.share())
-    };
-    let row = |&depth: &f64| lengths.iter().map(|&tokens| share(depth, tokens)).collect();
-    let samples = cells().next().map_or(0, |cell| cell.right.of);
-    Some(Heatmap {
-        title: format!("{}: {task}, % of {samples} answers that are right", found.name),
-        x: "tokens".to_owned(),
-        y: "depth in %".to_owned(),
-        columns: lengths.iter().map(usize::to_string).collect(),
-        rows: depths.iter().map(|depth| format!("{:.0}", 100.0 * depth)).collect(),
-        cells: depths.iter().map(row).collect(),
-    })
+impl Perplexity {
+    /// The loss of the same targets by how much was read before them.
+    pub fn by_length(&self) -> Vec<Point> {
+        self.lengths.iter().map(|length| point(length.tokens as f64, length.loss)).collect()
+    }
+
+    /// The loss by position, each of neighbours in their middle.
+    pub fn by_position(&self) -> Vec<Point> {
+        let middle = |bucket: &Bucket| f64::midpoint(bucket.from as f64, bucket.to as f64);
+        self.positions.iter().map(|bucket| point(middle(bucket), bucket.loss)).collect()
+    }
+}
+
+impl Found {
+    /// The cells of a task by depth and length; none where it has no depths.
+    pub fn heatmap(&self, task: &str) -> Option<Heatmap> {
+        let cells = || self.cells.iter().filter(|cell| cell.task == task);
+        let lengths = self.lengths();
+        let of_first = cells().filter(|cell| Some(&cell.tokens) == lengths.first());
+        let depths: Vec<f64> = of_first.map(|cell| cell.depth).collect::<Option<_>>()?;
+        let share = |depth: f64, tokens: usize| {
+            let mut cells = cells().filter(|cell| cell.depth == Some(depth));
+            cells.find(|cell| cell.tokens == tokens).map(|cell| cell.right.share())
+        };
+        let row = |&depth: &f64| lengths.iter().map(|&tokens| share(depth, tokens)).collect();
+        let samples = cells().next().map_or(0, |cell| cell.right.of);
+        (!depths.is_empty()).then(|| Heatmap {
+            title: format!("{}: {task}, % of {samples} answers that are right", self.name),
+            x: "tokens".to_owned(),
+            y: "depth in %".to_owned(),
+            columns: lengths.iter().map(usize::to_string).collect(),
+            rows: depths.iter().map(|depth| format!("{:.0}", 100.0 * depth)).collect(),
+            cells: depths.iter().map(row).collect(),
+        })
+    }
 }
 
 fn point(x: f64, Mean { mean, standard_error }: Mean) -> Point {

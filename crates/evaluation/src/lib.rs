@@ -5,6 +5,7 @@
 
 mod files;
 mod perplexity;
+mod read;
 mod statistics;
 mod subject;
 mod tasks;
@@ -12,6 +13,7 @@ mod windows;
 
 pub use files::Files;
 pub use perplexity::{Bucket, Difference, Length, Perplexity, perplexity};
+pub use read::{Evaluated, FOLDER, RESULTS};
 pub use statistics::{Mean, Share};
 pub use subject::{Progress, Subject};
 pub use tasks::{Answer, Cell, Found, tasks};

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_train::{Result, Setup, Verdict, judge};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::statistics::Mean;
 use crate::windows::Windows;
@@ -23,7 +23,7 @@ use crate::{Progress, Subject};
 const BUCKETS: usize = 32;
 
 /// What was found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perplexity {
     /// The experiment.
     pub name: String,
@@ -46,7 +46,7 @@ pub struct Perplexity {
 }
 
 /// The targets behind sequences of one length.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Length {
     /// Inputs.
     pub tokens: usize,
@@ -61,7 +61,7 @@ pub struct Length {
 }
 
 /// The loss at a length less that at another.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// The other length.
     pub against: usize,
@@ -70,7 +70,7 @@ pub struct Difference {
 }
 
 /// Neighbouring positions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// The first.
     pub from: usize,

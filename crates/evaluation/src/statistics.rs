@@ -1,9 +1,9 @@
 //! Means and how sure they are.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A mean over things that were measured apart.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
@@ -25,7 +25,7 @@ impl Mean {
 }
 
 /// How many of how many, and where the share may lie.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// So many.
     pub right: usize,

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annulus_data::{Needles, Question, Task};
 use annulus_experiment::{Asked, Format};
 use annulus_train::{Result, TrainError, Verdict, judge};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::statistics::{Mean, Share};
 use crate::{Progress, Subject};
 
 /// What was found of all tasks.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// The experiment.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Found {
 }
 
 /// Questions of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// The task.
     pub task: String,
@@ -48,7 +48,7 @@ pub struct Cell {
 }
 
 /// The answer to one question.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Inputs that prompt and answer took.
     pub tokens: usize,

@@ -11,7 +11,7 @@ use embedded_graphics::pixelcolor::{Rgb888, RgbColor};
 use embedded_graphics::prelude::{DrawTarget, Drawable, Point};
 use embedded_graphics::text::{Alignment, Baseline, Text, TextStyleBuilder};
 
-use crate::picture::{Align, Color, Picture, Shape, WHITE};
+use crate::picture::{Align, Color, DASH, Picture, Shape, WHITE};
 
 /// The largest picture in pixels: far beyond what a screen has.
 const LARGEST: u64 = 1 << 26;
@@ -46,15 +46,24 @@ impl Canvas {
                 };
                 self.paint([*x, *y], [x + w, y + h], *color, inside);
             }
-            Shape::Line { from, to, width, color } => {
-                let reach = width / 2.0 + 1.0;
-                let low = [from[0].min(to[0]) - reach, from[1].min(to[1]) - reach];
-                let high = [from[0].max(to[0]) + reach, from[1].max(to[1]) + reach];
-                let near = |u: f64, v: f64| width / 2.0 + 0.5 - distance([u, v], [*from, *to]);
-                self.paint(low, high, *color, near);
+            Shape::Line { from, to, width, color } => self.line([*from, *to], *width, *color),
+            Shape::Path { points, width, color, dashed } => {
+                let whole = || points.windows(2).map(|ends| [ends[0], ends[1]]).collect();
+                let lines: Vec<_> = if *dashed { dashes(points) } else { whole() };
+                for ends in lines {
+                    self.line(ends, *width, *color);
+                }
             }
             Shape::Text { at, text, align, color } => self.text(*at, text, *align, *color),
         }
+    }
+
+    fn line(&mut self, [from, to]: [[f64; 2]; 2], width: f64, color: Color) {
+        let reach = width / 2.0 + 1.0;
+        let low = [from[0].min(to[0]) - reach, from[1].min(to[1]) - reach];
+        let high = [from[0].max(to[0]) + reach, from[1].max(to[1]) + reach];
+        let near = |u: f64, v: f64| width / 2.0 + 0.5 - distance([u, v], [from, to]);
+        self.paint(low, high, color, near);
     }
 
     /// Mixes `color` into the pixels between two corners, each by the share of it that `cover` says of its middle.
@@ -102,6 +111,33 @@ impl Canvas {
     }
 }
 
+/// The dashes along lines from point to point, as SVG makes them: gaps go on around corners.
+fn dashes(points: &[[f64; 2]]) -> Vec<[[f64; 2]; 2]> {
+    let mut dashes = Vec::new();
+    // What of the current dash or gap was drawn already.
+    let (mut is_dash, mut drawn) = (true, 0.0);
+    for ends in points.windows(2) {
+        let [[a, b], [c, d]] = [ends[0], ends[1]];
+        let length = (c - a).hypot(d - b);
+        let at = |along: f64| [a + (c - a) * along / length, b + (d - b) * along / length];
+        let mut along = 0.0;
+        while along < length {
+            let left = DASH[usize::from(!is_dash)] - drawn;
+            let to = length.min(along + left);
+            if is_dash {
+                dashes.push([at(along), at(to)]);
+            }
+            if to - along < left {
+                drawn += to - along;
+            } else {
+                (is_dash, drawn) = (!is_dash, 0.0);
+            }
+            along = to;
+        }
+    }
+    dashes
+}
+
 /// The share of a pixel within an edge, given how far its middle is from both edges.
 fn cover(before: f64, after: f64) -> f64 {
     before.min(after) + 0.5
@@ -138,5 +174,17 @@ impl DrawTarget for Canvas {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashes_go_on_around_a_corner() {
+        let found = dashes(&[[0.0, 0.0], [10.0, 0.0], [10.0, 10.0]]);
+        // 7 of a line, 5 of a gap of which 2 lie behind the corner, 7 of a line, the beginning of a gap.
+        assert_eq!(found, [[[0.0, 0.0], [7.0, 0.0]], [[10.0, 2.0], [10.0, 9.0]]]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::picture::{Align, BLACK, Color, GREY, LETTER};
 use crate::scale::{Scale, number};
+use crate::svg::hex;
 use crate::{Axis, Picture};
 
 const SIZE: [u32; 2] = [960, 600];
@@ -11,13 +12,13 @@ const EDGES: [f64; 4] = [90.0, 80.0, 30.0, 70.0];
 const MARK: f64 = 3.0;
 /// The most points of a curve that have marks: between more of them there is no room for its line.
 const MARKED: usize = 64;
-/// The width of the last curve's line. Each one before is wider by `RIM`, up to `WIDEST`, so that curves that lie on each
+/// The width of the last curve's line, and of dashed ones. Each one before is wider by `RIM`, up to `WIDEST`, so that curves that lie on each
 /// other are all seen.
 const LINE: f64 = 2.0;
 const RIM: f64 = 2.0;
 const WIDEST: f64 = 6.0;
 /// The first six are told apart by those who see red and green alike too (Okabe and Ito).
-const COLORS: [Color; 16] = [
+pub(crate) const COLORS: [Color; 16] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
     [0x00, 0x9e, 0x73],
@@ -48,12 +49,36 @@ pub struct Point {
 }
 
 /// A curve.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What it is called.
+    /// What it is called; empty: it is not named beside the field.
     pub name: String,
     /// From left to right.
     pub points: Vec<Point>,
+    /// Which of the colors it has; none: that of its place among the curves.
+    pub color: Option<usize>,
+    /// Whether its line is dashed: of two curves of one color the second.
+    pub dashed: bool,
+}
+
+/// The color that the curve of this place has, as HTML and SVG write it: `#0072b2`.
+pub fn color(place: usize) -> String {
+    hex(COLORS[place % COLORS.len()])
+}
+
+/// As many points, or fewer, each the mean of so many neighbours (the second value): a curve of more points than a picture
+/// has pixels is slow to draw and shows no more. Their errors are left out where there are several.
+pub fn thinned(points: &[Point], most: usize) -> (Vec<Point>, usize) {
+    let together = points.len().div_ceil(most.max(1)).max(1);
+    if together == 1 {
+        return (points.to_vec(), 1);
+    }
+    let mean = |group: &[Point]| {
+        let of =
+            |value: fn(&Point) -> f64| group.iter().map(value).sum::<f64>() / group.len() as f64;
+        Point { x: of(|point| point.x), y: of(|point| point.y), error: 0.0 }
+    };
+    (points.chunks(together).map(mean).collect(), together)
 }
 
 /// Curves over one field.
@@ -97,14 +122,14 @@ impl Curves {
         picture.text([left, top - LETTER[1]], &self.y.label, Align::Left);
         let below = [f64::midpoint(left, right), height - LETTER[1]];
         picture.text(below, &self.x.label, Align::Middle);
+        let mut line = top;
         for (index, series) in self.series.iter().enumerate() {
-            let color = COLORS[index % COLORS.len()];
-            let behind = (self.series.len() - 1 - index) as f64;
-            draw(&mut picture, series, [x, y], (LINE + RIM * behind).min(WIDEST), color);
-            if self.series.len() > 1 {
-                let line = top + LETTER[1] * (index as f64 + 1.0);
+            let color = COLORS[series.color.unwrap_or(index) % COLORS.len()];
+            draw(&mut picture, series, [x, y], self.width(index), color);
+            if self.is_named(series) {
+                line += LETTER[1];
                 let [from, to, name] = [1.0, 3.0, 4.0].map(|letters| right + letters * LETTER[0]);
-                picture.line([from, line], [to, line], 3.0, color);
+                picture.path(vec![[from, line], [to, line]], 3.0, color, series.dashed);
                 picture.colored([name, line], &series.name, Align::Left, color);
             }
         }
@@ -118,20 +143,31 @@ impl Curves {
         ends.chain(self.y.range.into_iter().flatten())
     }
 
-    /// How wide the names beside the field are, with their lines; one curve needs none.
+    /// The width of a curve's line: dashes leave what lies below them to be seen.
+    fn width(&self, index: usize) -> f64 {
+        let later = self.series[index + 1..].iter().filter(|series| !series.dashed).count() as f64;
+        if self.series[index].dashed { LINE } else { (LINE + RIM * later).min(WIDEST) }
+    }
+
+    /// Whether a curve is named beside the field: one alone needs no name.
+    fn is_named(&self, series: &Series) -> bool {
+        self.series.len() > 1 && !series.name.is_empty()
+    }
+
+    /// How wide the names beside the field are, with their lines.
     fn legend(&self) -> f64 {
-        let names = self.series.iter().map(|series| series.name.chars().count());
-        let longest = names.max().filter(|_| self.series.len() > 1);
+        let named = self.series.iter().filter(|series| self.is_named(series));
+        let longest = named.map(|series| series.name.chars().count()).max();
         longest.map_or(0.0, |letters| LETTER[0] * (letters as f64 + 2.0))
     }
 }
 
 fn draw(picture: &mut Picture, series: &Series, [x, y]: [Scale; 2], width: f64, color: Color) {
     let place = |point: &Point| [x.at(point.x), y.at(point.y)];
-    for pair in series.points.windows(2) {
-        picture.line(place(&pair[0]), place(&pair[1]), width, color);
-    }
-    for point in &series.points {
+    let is_place = |at: &[f64; 2]| at.iter().all(|number| number.is_finite());
+    let points = series.points.iter().filter(|point| is_place(&place(point)));
+    picture.path(points.clone().map(place).collect(), width, color, series.dashed);
+    for point in points {
         let [u, v] = place(point);
         if series.points.len() <= MARKED {
             picture.fill([u - MARK, v - MARK], [2.0 * MARK, 2.0 * MARK], color);

@@ -14,6 +14,9 @@ pub(crate) const WHITE: Color = [0xff, 0xff, 0xff];
 /// The width and height of a letter.
 pub(crate) const LETTER: [f64; 2] = [9.0, 18.0];
 
+/// The length of a dash, and of the gap behind it.
+pub(crate) const DASH: [f64; 2] = [7.0, 5.0];
+
 /// Where a text lies from its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -29,6 +32,8 @@ pub(crate) enum Shape {
     Box { at: [f64; 2], size: [f64; 2], color: Color },
     /// A line.
     Line { from: [f64; 2], to: [f64; 2], width: f64, color: Color },
+    /// Lines from point to point, at least two of them.
+    Path { points: Vec<[f64; 2]>, width: f64, color: Color, dashed: bool },
     /// A text whose middle line goes through `at`.
     Text { at: [f64; 2], text: String, align: Align, color: Color },
 }
@@ -53,15 +58,25 @@ impl Picture {
     pub(crate) fn line(&mut self, from: [f64; 2], to: [f64; 2], width: f64, color: Color) {
         self.shapes.push(Shape::Line { from, to, width, color });
     }
+    /// One point is no line.
+    pub(crate) fn path(&mut self, points: Vec<[f64; 2]>, width: f64, color: Color, dashed: bool) {
+        if points.len() > 1 {
+            self.shapes.push(Shape::Path { points, width, color, dashed });
+        }
+    }
     pub(crate) fn text(&mut self, at: [f64; 2], text: &str, align: Align) {
         self.colored(at, text, align, BLACK);
     }
     pub(crate) fn colored(&mut self, at: [f64; 2], text: &str, align: Align, color: Color) {
         self.shapes.push(Shape::Text { at, text: text.to_owned(), align, color });
     }
-    /// As SVG.
+    /// As SVG, a file of its own.
     pub fn to_svg(&self) -> String {
-        svg::draw(self)
+        svg::draw(self, " xmlns=\"http://www.w3.org/2000/svg\"")
+    }
+    /// As SVG within an HTML page, which knows the element by its name: no address of a namespace is needed.
+    pub fn to_inline_svg(&self) -> String {
+        svg::draw(self, "")
     }
     /// As PNG.
     ///

@@ -2,15 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::picture::{Align, Color, LETTER, Picture, Shape};
+use crate::picture::{Align, Color, DASH, LETTER, Picture, Shape};
 
-pub(crate) fn draw(picture: &Picture) -> String {
+/// With `namespace` as an attribute of the root, if it is not empty.
+pub(crate) fn draw(picture: &Picture, namespace: &str) -> String {
     let Picture { width, height, shapes } = picture;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         width=\"{width}\" height=\"{height}\" font-family=\"monospace\" font-size=\"15\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
+    let mut svg = opened([*width, *height], namespace);
     for shape in shapes {
         // Writing to a string cannot fail.
         let _ = match shape {
@@ -24,6 +21,13 @@ pub(crate) fn draw(picture: &Picture) -> String {
                 "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{u:.1}\" y2=\"{v:.1}\" \
                  stroke=\"{}\" stroke-width=\"{width}\" stroke-linecap=\"round\"/>",
                 hex(*color)
+            ),
+            Shape::Path { points, width, color, dashed } => writeln!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" {}/>",
+                places(points),
+                hex(*color),
+                stroke(*width, *dashed)
             ),
             Shape::Text { at: [x, y], text, align, color } => writeln!(
                 svg,
@@ -39,7 +43,27 @@ pub(crate) fn draw(picture: &Picture) -> String {
     svg
 }
 
-fn hex([red, green, blue]: Color) -> String {
+/// The root, and a white ground.
+fn opened([width, height]: [u32; 2], namespace: &str) -> String {
+    format!(
+        "<svg{namespace} viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" font-family=\"monospace\" font-size=\"15\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+    )
+}
+
+fn places(points: &[[f64; 2]]) -> String {
+    let places: Vec<String> = points.iter().map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
+    places.join(" ")
+}
+
+fn stroke(width: f64, dashed: bool) -> String {
+    let [line, gap] = DASH;
+    let dashes = if dashed { format!(" stroke-dasharray=\"{line} {gap}\"") } else { String::new() };
+    format!("stroke-width=\"{width}\" stroke-linejoin=\"round\"{dashes}")
+}
+
+pub(crate) fn hex([red, green, blue]: Color) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 

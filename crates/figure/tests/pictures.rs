@@ -1,6 +1,6 @@
 //! Both formats show the same shapes, where they were asked for.
 
-use annulus_figure::{Axis, Curves, Heatmap, Picture, Point, Series};
+use annulus_figure::{Axis, Bar, Bars, Curves, Heatmap, Picture, Point, Series, color, thinned};
 
 /// Rows of pixels, decoded.
 fn pixels(picture: &Picture) -> Vec<Vec<[u8; 3]>> {
@@ -40,7 +40,7 @@ fn a_cell_has_the_color_of_its_number_in_both_formats() {
 fn a_curve_goes_through_its_points() {
     let point = |x: f64, y: f64| Point { x, y, error: 0.25 };
     let points = vec![point(1024.0, 3.0), point(2048.0, 2.0), point(4096.0, 1.0)];
-    let series = vec![Series { name: "loss".to_owned(), points }];
+    let series = vec![Series { name: "loss".to_owned(), points, ..Series::default() }];
     let (title, x, y) = ("t".to_owned(), Axis::logarithmic("tokens"), Axis::plain("loss"));
     let picture = Curves { title, x, y, series }.picture();
     let pixels = pixels(&picture);
@@ -61,4 +61,41 @@ fn nothing_to_draw_and_too_much_are_told_apart() {
     let huge = map(vec![vec![Some(0.5); 2]; 3_000]);
     let error = huge.to_png().unwrap_err().to_string();
     assert!(error.ends_with("pixels is too large"), "{error}");
+}
+
+#[test]
+fn a_picture_within_a_page_names_no_address() {
+    let bar = Bar { name: "<a>".into(), value: 1.0, mark: None, text: "1".into(), color: 0 };
+    let picture = Bars { title: "t".into(), x: "x".into(), rows: vec![bar] }.picture();
+    let (file, inline) = (picture.to_svg(), picture.to_inline_svg());
+    assert!(file.contains("http") && !inline.contains("http") && inline.contains("&lt;a&gt;"));
+    assert_eq!(file.replace(" xmlns=\"http://www.w3.org/2000/svg\"", ""), inline);
+}
+
+#[test]
+fn of_two_curves_of_one_color_the_second_is_dashed_in_both_formats() {
+    let flat = |y: f64| vec![Point { x: 0.0, y, error: 0.0 }, Point { x: 1.0, y, error: 0.0 }];
+    let first = Series { name: "a".into(), points: flat(1.0), ..Series::default() };
+    let second = Series { points: flat(2.0), color: Some(0), dashed: true, ..Series::default() };
+    let (x, y) = (Axis::plain("x"), Axis::plain("y"));
+    let picture = Curves { title: String::new(), x, y, series: vec![first, second] }.picture();
+    let svg = picture.to_inline_svg();
+    // Both curves and the line of the only name.
+    assert_eq!(svg.matches(&format!("stroke=\"{}\"", color(0))).count(), 3, "{svg}");
+    assert_eq!((svg.matches("stroke-dasharray").count(), svg.matches(">a</text>").count()), (1, 1));
+    let colored = |row: &Vec<[u8; 3]>| row.iter().filter(|&&p| p == [0x00, 0x72, 0xb2]).count();
+    let mut rows: Vec<usize> = pixels(&picture).iter().map(colored).collect();
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    // The longest rows of pixels are of the whole line; those of the dashed one are little more than half of it.
+    assert!(rows.iter().any(|&count| (300..600).contains(&count)) && rows[0] > 700, "{rows:?}");
+}
+
+#[test]
+fn many_points_become_the_means_of_neighbours() {
+    let points: Vec<Point> =
+        (0..10).map(|n| Point { x: f64::from(n), y: f64::from(n * n), error: 1.0 }).collect();
+    assert_eq!(thinned(&points, 10), (points.clone(), 1));
+    let (found, together) = thinned(&points, 4);
+    assert_eq!((found.len(), together), (4, 3));
+    assert_eq!((found[0].x, found[0].y, found[3].y), (1.0, 5.0 / 3.0, 81.0));
 }

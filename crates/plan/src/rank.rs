@@ -37,3 +37,10 @@ pub struct RankPlan {
     /// The most that a further worker packs products of matrices into, bytes of activations.
     pub packing: u64,
 }
+
+impl RankPlan {
+    /// All bytes that it hands to others per step.
+    pub fn sent(&self) -> u64 {
+        self.forward + self.backward + self.tensor + self.gradients + self.weights
+    }
+}

@@ -35,6 +35,15 @@ struct Panel<'a> {
 impl Trace {
     /// Both passes of `layer`, as an SVG file.
     pub fn to_svg(&self, layer: usize) -> String {
+        self.drawn(layer, " xmlns=\"http://www.w3.org/2000/svg\"")
+    }
+
+    /// The same within an HTML page, which knows the element by its name: no address of a namespace is needed.
+    pub fn to_inline_svg(&self, layer: usize) -> String {
+        self.drawn(layer, "")
+    }
+
+    fn drawn(&self, layer: usize, namespace: &str) -> String {
         let links = links(self);
         let mut body = String::new();
         let mut top = 30.0;
@@ -60,7 +69,7 @@ impl Trace {
         text(&mut body, [MARGIN, top + 22.0], legend);
         let (width, height) = (MARGIN + WIDTH + 24.0, top + 36.0);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+            "<svg{namespace} viewBox=\"0 0 {width} {height}\" \
              width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
         );
@@ -120,7 +129,8 @@ impl Panel<'_> {
         }
         let within = |span: &Span| span.begin >= self.start && span.end <= self.end;
         let drawn = |span: &Span, rank: usize| {
-            within(span) && self.ranks[rank].iter().any(|own| std::ptr::eq(*own, span))
+            let own = self.ranks.get(rank);
+            within(span) && own.is_some_and(|own| own.iter().any(|own| std::ptr::eq(*own, span)))
         };
         for Link { moved, sent, came, .. } in links {
             if drawn(sent, moved.from) && drawn(came, moved.to) {
@@ -131,7 +141,10 @@ impl Panel<'_> {
                     "<line x1=\"{x1:.2}\" y1=\"{y1:.2}\" x2=\"{x2:.2}\" y2=\"{y2:.2}\" \
                      stroke=\"{ARROWS}\" stroke-opacity=\"0.6\"><title>{} from {} to {}, {} bytes</title>\
                      </line><circle cx=\"{x2:.2}\" cy=\"{y2:.2}\" r=\"2.5\" fill=\"{ARROWS}\"/>",
-                    moved.block, moved.from, moved.to, moved.bytes
+                    escaped(&moved.block.to_string()),
+                    moved.from,
+                    moved.to,
+                    moved.bytes
                 );
             }
         }
@@ -178,8 +191,9 @@ impl Panel<'_> {
         let _ = writeln!(
             svg,
             "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{fill}\">\
-             <title>hop {hop}: {name}, {took:.3} ms</title></rect>",
-            LANE - 2.0
+             <title>hop {hop}: {}, {took:.3} ms</title></rect>",
+            LANE - 2.0,
+            escaped(&name)
         );
         if let Doing::Compute { tiles, .. } = &span.doing
             && let [tile] = &tiles[..]
@@ -198,7 +212,8 @@ fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
     let _ = writeln!(
         svg,
         "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"10\" text-anchor=\"middle\" \
-         fill=\"#ffffff\">{name}</text>"
+         fill=\"#ffffff\">{}</text>",
+        escaped(name)
     );
 }
 

@@ -55,9 +55,9 @@ impl Flow {
 
     fn add(&mut self, bytes: u64, waiting: u64, late: u64) {
         self.count += 1;
-        self.bytes += bytes;
-        self.waiting += waiting;
-        self.late += late;
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.waiting = self.waiting.saturating_add(waiting);
+        self.late = self.late.saturating_add(late);
     }
 
     /// For programs: seconds.

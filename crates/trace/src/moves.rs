@@ -1,12 +1,13 @@
 //! What moves when, hop by hop: one attention of a trace as text and as JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use annulus_sequence::stacked;
 use serde_json::{Value, json};
 
 use crate::words::milliseconds;
-use crate::{Doing, Pass, Span, Trace};
+use crate::{Doing, Pass, Place, Span, Trace};
 
 impl Trace {
     /// The spans of the first time that a rank goes through `pass` of `layer`, in order: those within the
@@ -31,25 +32,41 @@ impl Trace {
     pub fn moves(&self, layer: usize) -> String {
         let mut text = String::new();
         for pass in Pass::ALL {
-            let ranks: Vec<Vec<&Span>> =
-                (0..self.ranks.len()).map(|rank| self.first_time(rank, layer, pass)).collect();
-            let Some(start) = ranks.iter().flatten().map(|span| span.begin).min() else { continue };
-            let last = ranks.iter().flatten().filter_map(|span| span.doing.place());
-            let hops = 1 + last.map(|place| place.hop).max().unwrap_or_default();
-            let noun = if hops == 1 { "hop" } else { "hops" };
-            let _ = writeln!(text, "{} of layer {layer}, {hops} {noun}", pass.name());
+            let found = self.by_hop(layer, pass);
+            let Some(start) = found.values().filter_map(|hop| hop.begin).min() else { continue };
+            let hops: BTreeSet<usize> = found.keys().map(|(hop, _)| *hop).collect();
+            let noun = if hops.len() == 1 { "hop" } else { "hops" };
+            let _ = writeln!(text, "{} of layer {layer}, {} {noun}", pass.name(), hops.len());
             let head =
                 ["", "at, ms", "computes", "pairs", "ms", "sends", "bytes", "waits for", "ms"];
             let mut rows = vec![head.map(str::to_owned).to_vec()];
-            for hop in 0..hops {
-                for (rank, spans) in ranks.iter().enumerate() {
-                    rows.push(Row::of(spans, hop).cells(&format!("hop {hop} rank {rank}"), start));
+            for hop in hops {
+                for rank in 0..self.ranks.len() {
+                    let none = Hop { hop, rank, ..Hop::default() };
+                    rows.push(found.get(&(hop, rank)).unwrap_or(&none).cells(start));
                 }
             }
             text.push_str(&stacked(&rows));
             text.push('\n');
         }
         text
+    }
+
+    /// What ranks do in one pass of `layer`, the first time that they go through it: by hop, then by rank.
+    pub fn hops(&self, layer: usize, pass: Pass) -> Vec<Hop> {
+        self.by_hop(layer, pass).into_values().collect()
+    }
+
+    fn by_hop(&self, layer: usize, pass: Pass) -> BTreeMap<(usize, usize), Hop> {
+        let mut found = BTreeMap::new();
+        for rank in 0..self.ranks.len() {
+            for span in self.first_time(rank, layer, pass) {
+                let Some(Place { hop, .. }) = span.doing.place() else { continue };
+                let of = found.entry((hop, rank)).or_insert(Hop { hop, rank, ..Hop::default() });
+                of.add(span);
+            }
+        }
+        found
     }
 
     /// The same for programs: seconds on the clock of the trace.
@@ -67,49 +84,59 @@ impl Trace {
     }
 }
 
-/// One hop of one rank.
-#[derive(Default)]
-struct Row {
-    begin: Option<u64>,
-    tiles: Vec<String>,
-    pairs: u64,
-    computing: u64,
-    sends: Vec<String>,
-    bytes: u64,
-    waits: Vec<String>,
-    waiting: u64,
+/// What one rank does in one hop. Times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hop {
+    /// The hop, from 0.
+    pub hop: usize,
+    /// The rank.
+    pub rank: usize,
+    /// When the first of it begins, on the clock of the trace; none where nothing does.
+    pub begin: Option<u64>,
+    /// The tiles that are computed, as `q0xk1`.
+    pub tiles: Vec<String>,
+    /// Visible pairs of those.
+    pub pairs: u64,
+    /// Computing: tiles, results and sums.
+    pub computing: u64,
+    /// The blocks that are sent, as `k0>1`.
+    pub sends: Vec<String>,
+    /// Payload of those.
+    pub bytes: u64,
+    /// The blocks that are waited for, as `k2<2`.
+    pub waits: Vec<String>,
+    /// Waiting for those.
+    pub waiting: u64,
 }
 
-impl Row {
-    fn of(spans: &[&Span], hop: usize) -> Row {
-        let mut row = Row::default();
-        for span in spans.iter().filter(|span| span.doing.place().is_some_and(|p| p.hop == hop)) {
-            row.begin = Some(row.begin.map_or(span.begin, |begin| begin.min(span.begin)));
-            match &span.doing {
-                Doing::Compute { tiles, pairs, .. } => {
-                    row.tiles.extend(tiles.iter().map(ToString::to_string));
-                    row.pairs += pairs;
-                    row.computing += span.length();
-                }
-                Doing::Finish { .. } | Doing::Fold { .. } => row.computing += span.length(),
-                Doing::Send { moved, .. } => {
-                    row.sends.push(format!("{}>{}", moved.block, moved.to));
-                    row.bytes += moved.bytes;
-                }
-                Doing::Wait { moved, .. } => {
-                    row.waits.push(format!("{}<{}", moved.block, moved.from));
-                    row.waiting += span.length();
-                }
-                _ => {}
+impl Hop {
+    fn add(&mut self, span: &Span) {
+        self.begin = Some(self.begin.map_or(span.begin, |begin| begin.min(span.begin)));
+        match &span.doing {
+            Doing::Compute { tiles, pairs, .. } => {
+                self.tiles.extend(tiles.iter().map(ToString::to_string));
+                self.pairs = self.pairs.saturating_add(*pairs);
+                self.computing = self.computing.saturating_add(span.length());
             }
+            Doing::Finish { .. } | Doing::Fold { .. } => {
+                self.computing = self.computing.saturating_add(span.length());
+            }
+            Doing::Send { moved, .. } => {
+                self.sends.push(format!("{}>{}", moved.block, moved.to));
+                self.bytes = self.bytes.saturating_add(moved.bytes);
+            }
+            Doing::Wait { moved, .. } => {
+                self.waits.push(format!("{}<{}", moved.block, moved.from));
+                self.waiting = self.waiting.saturating_add(span.length());
+            }
+            _ => {}
         }
-        row
     }
 
-    fn cells(&self, name: &str, start: u64) -> Vec<String> {
+    fn cells(&self, start: u64) -> Vec<String> {
         let begin = self.begin.map_or_else(String::new, |begin| milliseconds(begin - start));
         vec![
-            name.to_owned(),
+            format!("hop {} rank {}", self.hop, self.rank),
             begin,
             fitting(&self.tiles),
             self.pairs.to_string(),

@@ -78,7 +78,8 @@ impl Sums {
         for link in links(trace) {
             let exposed = Exposed::of(&link);
             let key = (exposed.place.layer, exposed.place.pass, exposed.moved.to);
-            sums.shares.entry(key).or_default().late += exposed.late;
+            let late = &mut sums.shares.entry(key).or_default().late;
+            *late = late.saturating_add(exposed.late);
             sums.exposed.push(exposed);
         }
         sums.exposed.sort_by_key(|exposed| std::cmp::Reverse(exposed.waiting));
@@ -91,11 +92,11 @@ impl Sums {
         let mut total = Share::default();
         for (&(layer, pass, rank), share) in &self.shares {
             if of(layer, pass, rank) {
-                total.computing += share.computing;
-                total.waiting += share.waiting;
-                total.late += share.late;
-                total.flight += share.flight;
-                total.bytes += share.bytes;
+                total.computing = total.computing.saturating_add(share.computing);
+                total.waiting = total.waiting.saturating_add(share.waiting);
+                total.late = total.late.saturating_add(share.late);
+                total.flight = total.flight.saturating_add(share.flight);
+                total.bytes = total.bytes.saturating_add(share.bytes);
             }
         }
         total
@@ -132,12 +133,12 @@ impl Share {
     }
 
     fn add(&mut self, span: &Span) {
-        self.bytes += span.doing.bytes();
+        self.bytes = self.bytes.saturating_add(span.doing.bytes());
         match span.doing {
             Doing::Compute { .. } | Doing::Finish { .. } | Doing::Fold { .. } => {
-                self.computing += span.length();
+                self.computing = self.computing.saturating_add(span.length());
             }
-            Doing::Wait { .. } => self.waiting += span.length(),
+            Doing::Wait { .. } => self.waiting = self.waiting.saturating_add(span.length()),
             _ => {}
         }
     }
@@ -164,7 +165,7 @@ fn covered(mut intervals: Vec<[u64; 2]>) -> u64 {
     intervals.sort_unstable();
     let (mut total, mut reached) = (0, 0);
     for [begin, end] in intervals {
-        total += end.saturating_sub(begin.max(reached));
+        total = u64::saturating_add(total, end.saturating_sub(begin.max(reached)));
         reached = reached.max(end);
     }
     total

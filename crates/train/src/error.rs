@@ -44,6 +44,14 @@ pub enum TrainError {
         /// The way out.
         hint: Option<String>,
     },
+    /// A file of a run is not as it was written.
+    #[error("{message}")]
+    Unreadable {
+        /// Which file and, where it has lines, which of them; what was found.
+        message: String,
+        /// The way out.
+        hint: String,
+    },
     /// What is offloaded cannot be kept.
     #[error("{message}")]
     Offload {
@@ -96,7 +104,10 @@ impl TrainError {
     pub fn exit_code(&self) -> u8 {
         let exit = match self {
             TrainError::Configuration { .. } | TrainError::Problems(_) => Exit::Usage,
-            TrainError::Config(_) | TrainError::Data(_) | TrainError::Model(_) => Exit::Data,
+            TrainError::Config(_)
+            | TrainError::Data(_)
+            | TrainError::Model(_)
+            | TrainError::Unreadable { .. } => Exit::Data,
             TrainError::Checkpoint { .. } => Exit::Checkpoint,
             TrainError::DoesNotFit(_) => Exit::DoesNotFit,
             TrainError::NonFinite(_) | TrainError::NotANumber { .. } => Exit::NotFinite,
@@ -118,7 +129,9 @@ impl TrainError {
             TrainError::Configuration { hint, .. } | TrainError::Checkpoint { hint, .. } => {
                 hint.clone()
             }
-            TrainError::Offload { hint, .. } => Some(hint.clone()),
+            TrainError::Offload { hint, .. } | TrainError::Unreadable { hint, .. } => {
+                Some(hint.clone())
+            }
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
             TrainError::NonFinite(_) => {

@@ -220,7 +220,7 @@ fn record(found: &Found) -> Result<()> {
             let error = number(answers, tokens, "/loss/standard_error")?;
             points.push(Point { x: tokens as f64, y, error });
         }
-        series.push(Series { name: format!("{name} the extension"), points });
+        series.push(Series { name: format!("{name} the extension"), points, ..Series::default() });
     }
     let curves = Curves {
         title: "a book that was not trained on".to_owned(),

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, parse, read_experiment, varying};
+use annulus_experiment::{Experiment, varying};
 use serde::Serialize;
-use serde_json::Value as Json;
 
 use crate::run::aligned::{Aligned, align};
-use crate::run::folder::{RESOLVED, failure, is_run};
-use crate::run::lines::{EVALUATION, FILE, Line, read_lines};
+use crate::run::lines::{EVALUATION, FILE};
+use crate::run::logged::{Logged, median};
 use crate::run::manifest::Manifest;
 use crate::{Result, TrainError};
 
@@ -61,95 +60,65 @@ pub struct Compared {
     pub memory: Option<u64>,
 }
 
-/// What was read of a run.
-struct Read {
-    experiment: Experiment,
-    manifest: Option<Manifest>,
-    lines: Vec<Line>,
-}
-
 /// Several runs' folders beside each other.
 ///
 /// # Errors
 /// A folder that is no run's, has no metrics, or cannot be read.
 pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
-    let read: Vec<Read> = folders.iter().map(|folder| Read::of(folder)).collect::<Result<_>>()?;
-    let all = |tag: &str| read.iter().map(|run| numbers(&run.lines, tag)).collect::<Vec<_>>();
+    let read: Vec<Logged> =
+        folders.iter().map(|folder| with_losses(folder)).collect::<Result<_>>()?;
+    let all = |tag: &str| read.iter().map(|run| run.numbers(tag)).collect::<Vec<_>>();
     let tags = [LOSS, EVALUATION].map(|tag| (tag, all(tag)));
     let everywhere = tags.into_iter().filter(|(_, runs)| runs.iter().all(|run| !run.is_empty()));
-    let experiments: Vec<Experiment> = read.iter().map(|run| run.experiment.clone()).collect();
+    let (keys, origins) = differing(&read);
+    Ok(Comparison {
+        runs: read.iter().map(compared).collect(),
+        keys,
+        origins,
+        curves: everywhere.map(|(tag, runs)| align(tag, &runs)).collect(),
+    })
+}
+
+/// What is not the same in all of these runs: keys of their resolved experiments, and what their manifests say of where they are from.
+pub fn differing(runs: &[Logged]) -> (Vec<Differing>, Vec<Differing>) {
+    let experiments: Vec<Experiment> = runs.iter().map(|run| run.experiment.clone()).collect();
     let keys = varying(&experiments).into_iter().map(|key| Differing {
         name: key.key,
         values: key.values,
         default: key.default.map(str::to_owned),
     });
-    Ok(Comparison {
-        runs: folders.iter().zip(&read).map(|(folder, run)| run.compared(folder)).collect(),
-        keys: keys.collect(),
-        origins: origins(&read),
-        curves: everywhere.map(|(tag, runs)| align(tag, &runs)).collect(),
-    })
+    (keys.collect(), origins(runs))
 }
 
-impl Read {
-    fn of(folder: &Path) -> Result<Read> {
-        let refused = |message: String, hint: &str| TrainError::Configuration {
-            message,
-            hint: Some(hint.to_owned()),
-        };
-        let shown = folder.display();
-        if !is_run(folder) {
-            let hint = "give the `output` of an experiment that has been trained";
-            return Err(refused(format!("`{shown}` is no run's folder"), hint));
-        }
-        let lines = read_lines(folder).map_err(|error| failure("read", folder, &error))?;
-        if numbers(&lines, LOSS).is_empty() {
-            let hint = "train it for a step that is logged (`every.log`), or leave it out";
-            return Err(refused(format!("`{shown}` has no `{LOSS}` in its {FILE}"), hint));
-        }
-        let path = folder.join(RESOLVED);
-        let experiment = parse(&path.display().to_string(), &read_experiment(&path)?, &[])?;
-        Ok(Read { experiment, manifest: Manifest::read(folder), lines })
+fn with_losses(folder: &Path) -> Result<Logged> {
+    let run = Logged::lenient(folder)?;
+    if run.numbers(LOSS).is_empty() {
+        return Err(TrainError::Configuration {
+            message: format!("`{}` has no `{LOSS}` in its {FILE}", folder.display()),
+            hint: Some("train it for a step that is logged (`every.log`), or leave it out".into()),
+        });
     }
+    Ok(run)
+}
 
-    fn compared(&self, folder: &Path) -> Compared {
-        let losses = numbers(&self.lines, LOSS);
-        let attempts = self.manifest.iter().flat_map(|manifest| &manifest.attempts);
-        let median = |tag| median(numbers(&self.lines, tag).into_iter().map(|(_, value)| value));
-        let counts = self.lines.iter().filter_map(|line| line.values.get("memory/peak"));
-        let ranks = counts.filter_map(Json::as_array).flatten();
-        Compared {
-            folder: folder.to_owned(),
-            ending: attempts.clone().next_back().and_then(|last| last.ending.clone()),
-            steps: (losses[0].0, losses[losses.len() - 1].0),
-            losses,
-            tokens_per_second: median("speed/tokens_per_second"),
-            mfu: median("speed/mfu"),
-            seconds: attempts
-                .map(|one| one.end.unwrap_or(one.start).saturating_sub(one.start))
-                .sum(),
-            memory: ranks.filter_map(Json::as_u64).max(),
-        }
+fn compared(run: &Logged) -> Compared {
+    let losses = run.numbers(LOSS);
+    let middle = |tag| median(run.numbers(tag).into_iter().map(|(_, value)| value));
+    let memory = run.numbers("memory/peak").into_iter().map(|(_, bytes)| bytes as u64).max();
+    Compared {
+        folder: run.folder.clone(),
+        ending: run.ending().map(str::to_owned),
+        steps: (losses[0].0, losses[losses.len() - 1].0),
+        losses,
+        tokens_per_second: middle("speed/tokens_per_second"),
+        mfu: middle("speed/mfu"),
+        seconds: run.seconds(),
+        memory,
     }
-}
-
-/// The values of a tag by step; what is not finite, and so `null` in the file, is not a number.
-fn numbers(lines: &[Line], tag: &str) -> Vec<(u64, f64)> {
-    let number =
-        |line: &Line| Some((line.step, line.values.get(tag)?.as_f64().unwrap_or(f64::NAN)));
-    lines.iter().filter_map(number).collect()
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = values[(values.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
 }
 
 /// What is not the same in all manifests.
-fn origins(runs: &[Read]) -> Vec<Differing> {
+fn origins(runs: &[Logged]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
     let rows: [(&str, Said); 14] = [
         ("version", |manifest| Some(manifest.version.clone())),
@@ -168,7 +137,7 @@ fn origins(runs: &[Read]) -> Vec<Differing> {
         ("strategy as run", |manifest| Some(manifest.strategy().to_owned())),
     ];
     let row = |(name, said): (&str, Said)| {
-        let said = |run: &Read| run.manifest.as_ref().and_then(said);
+        let said = |run: &Logged| run.manifest.as_ref().and_then(said);
         let values: Vec<_> = runs.iter().map(said).collect();
         let differ = values.windows(2).any(|pair| pair[0] != pair[1]);
         differ.then(|| Differing { name: name.to_owned(), values, default: None })

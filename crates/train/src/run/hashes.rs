@@ -19,12 +19,13 @@ const LARGEST: u64 = 1 << 32;
 
 /// A step's line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Line {
-    pub(crate) step: u64,
+pub struct Line {
+    /// The step, from 1.
+    pub step: u64,
     /// Of all that follow, blake3 of names and hashes.
-    pub(crate) state: String,
+    pub state: String,
     /// By kind and name, 16 hexadecimal digits.
-    pub(crate) tensors: BTreeMap<String, String>,
+    pub tensors: BTreeMap<String, String>,
 }
 
 impl Line {
@@ -135,6 +136,31 @@ fn difference(a: &Line, b: &Line) -> Difference {
         }
     }
     Difference { step: a.step, kinds }
+}
+
+/// The hashed steps of the run in `folder`, rising; none where it hashed none.
+///
+/// # Errors
+/// A file that cannot be read, and a line but the last that is torn.
+pub fn hashed(folder: &Path) -> Result<Vec<Line>> {
+    let path = folder.join(FILE);
+    let text = text(&path).map_err(|error| failure("read", &path, &error))?;
+    let mut steps = Vec::new();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        match parse(line) {
+            Some(line) => steps.push(line),
+            None if !line.ends_with('\n') => {}
+            None => {
+                let (path, number) = (path.display(), index + 1);
+                let message = format!("`{path}`, line {number}: no hashes of a step");
+                let hint =
+                    "delete that line, or train the run on: what cannot be read is dropped then";
+                return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
+            }
+        }
+    }
+    steps.sort_by_key(|line| line.step);
+    Ok(steps)
 }
 
 /// The lines of a run, by step.

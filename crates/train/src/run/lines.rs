@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
-use crate::run::folder::write_atomically;
+use crate::run::folder::{failure, write_atomically};
 use crate::run::sink::{Sink, Value};
+use crate::{Result, TrainError};
 
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
@@ -30,6 +31,7 @@ pub(crate) struct Lines {
 }
 
 /// A line that was read.
+#[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) step: u64,
     pub(crate) values: Map<String, Json>,
@@ -112,6 +114,40 @@ impl Sink for Lines {
 /// All lines of the run in `folder`.
 pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
     Ok(read(&folder.join(FILE))?.lines().filter_map(parse).collect())
+}
+
+/// The same, but that a line is torn is an error: only the last may be, while its writer is at it or where it was killed. Whether it is.
+pub(crate) fn checked_lines(folder: &Path) -> Result<(Vec<Line>, bool)> {
+    let path = folder.join(FILE);
+    let text = read(&path).map_err(|error| failure("read", &path, &error))?;
+    let mut lines = Vec::new();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        match checked(line) {
+            Ok(line) => lines.push(line),
+            Err(_) if !line.ends_with('\n') => return Ok((lines, true)),
+            Err(why) => {
+                let message = format!("`{}`, line {}: {why}", path.display(), index + 1);
+                let hint =
+                    "delete that line, or train the run on: what cannot be read is dropped then";
+                return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
+            }
+        }
+    }
+    Ok((lines, false))
+}
+
+/// A line, or what is wrong with it.
+fn checked(text: &str) -> std::result::Result<Line, String> {
+    let is_number = |value: &Json| value.is_number() || value.is_null();
+    let line = parse(text).ok_or("no object of JSON with a whole number `step`")?;
+    let wrong = line.values.iter().find(|(_, value)| match value {
+        Json::Array(ranks) => !ranks.iter().all(is_number),
+        value => !is_number(value),
+    });
+    wrong.map_or(Ok(()), |(tag, _)| {
+        Err(format!("`{tag}` is neither a number nor a list of numbers"))
+    })?;
+    Ok(line)
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -199,5 +235,25 @@ mod tests {
         let third = "{\"step\": 3, \"evaluate/loss\": 2.0000000000000000e0}";
         assert_eq!(text, format!("{{\"step\": 1}}\n{{\"step\": 2}}\n{third}\n{{\"step\": 4}}\n"));
         assert!(read_lines(folder.path()).unwrap()[2].has_evaluation());
+    }
+
+    #[test]
+    fn a_broken_line_is_named_but_a_torn_last_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            std::fs::write(folder.path().join(FILE), text).unwrap();
+            checked_lines(folder.path()).map(|(lines, torn)| (lines.len(), torn))
+        };
+        assert_eq!(read("{\"step\": 1}\n{\"step\": 2}\n").unwrap(), (2, false));
+        assert_eq!(read("{\"step\": 1}\n{\"st").unwrap(), (1, true));
+        for (text, wanted) in [
+            ("{\"step\": 1}\nwhat\n{\"step\": 2}\n", "line 2: no object of JSON"),
+            ("{\"loss\": 1}\n", "line 1: no object of JSON with a whole number `step`"),
+            ("{\"step\": 1, \"a\": [1, \"x\"]}\n", "line 1: `a` is neither a number nor a list"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.to_string().contains(wanted) && error.hint().is_some(), "{error}");
+            assert_eq!(error.exit_code(), 3);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,97 +17,103 @@ use crate::run::folder::{failure, write_atomically};
 use crate::run::fork::Fork;
 use crate::setup::weights::InitialWeights;
 use crate::step::resident::held;
-use crate::{Result, Setup};
+use crate::{Result, Setup, TrainError};
 
 /// The file's name in a run folder.
 const FILE: &str = "manifest.json";
 
 /// What made a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Manifest {
+pub struct Manifest {
     /// Of the program.
-    pub(crate) version: String,
+    pub version: String,
     /// The commit it was built from.
-    pub(crate) commit: String,
+    pub commit: String,
     /// blake3 of the program's file.
-    pub(crate) binary: String,
+    pub binary: String,
     /// blake3 of the experiment as given.
-    pub(crate) experiment: String,
+    pub experiment: String,
     /// The data's fingerprint.
-    pub(crate) data: String,
+    pub data: String,
     /// blake3 of the weights before the first step.
-    pub(crate) weights: String,
+    pub weights: String,
     /// Where it runs.
-    pub(crate) machine: Machine,
+    pub machine: Machine,
     /// What `strategy: auto` chose from, and why, when it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) choice: Option<serde_json::Value>,
+    pub choice: Option<serde_json::Value>,
     /// Where it began, if not with its own weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fork: Option<Fork>,
+    pub fork: Option<Fork>,
     /// Every start, in order.
-    pub(crate) attempts: Vec<Attempt>,
+    pub attempts: Vec<Attempt>,
 }
 
 /// A computer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Machine {
-    pub(crate) cpu: String,
-    pub(crate) cores: usize,
+pub struct Machine {
+    /// The processor.
+    pub cpu: String,
+    /// Its cores.
+    pub cores: usize,
     /// The vector instructions that are computed with; none in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) vector: Option<String>,
-    pub(crate) system: String,
+    pub vector: Option<String>,
+    /// The operating system and the architecture.
+    pub system: String,
 }
 
 /// From one start to its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Attempt {
+pub struct Attempt {
     /// Seconds since 1970, UTC.
-    pub(crate) start: u64,
+    pub start: u64,
     /// The same; `None`: it runs, or was killed.
-    pub(crate) end: Option<u64>,
+    pub end: Option<u64>,
     /// How it ended: `finished`, `preempted`, or the error.
-    pub(crate) ending: Option<String>,
+    pub ending: Option<String>,
     /// The step it went on from.
-    pub(crate) resumed_from: Option<u64>,
+    pub resumed_from: Option<u64>,
     /// Of a run of several: which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stage: Option<String>,
+    pub stage: Option<String>,
     /// The command line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) command: Vec<String>,
-    pub(crate) ranks: usize,
-    pub(crate) strategy: String,
+    pub command: Vec<String>,
+    /// How many ranks.
+    pub ranks: usize,
+    /// The name of the strategy, or of those that layers have.
+    pub strategy: String,
     /// Of several processes: where they run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) processes: Vec<Process>,
+    pub processes: Vec<Process>,
     /// What joins them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) mpi: Option<Mpi>,
+    pub mpi: Option<Mpi>,
 }
 
 /// One of several processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) host: String,
+pub struct Process {
+    /// Its name.
+    pub host: String,
     /// Those that are threads of it.
-    pub(crate) ranks: Vec<usize>,
+    pub ranks: Vec<usize>,
     /// The most bytes that it has had in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resident: Option<u64>,
+    pub resident: Option<u64>,
     /// The same, as its ranks were planned, with what it took before they began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) planned: Option<u64>,
+    pub planned: Option<u64>,
 }
 
 /// A library of MPI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mpi {
+pub struct Mpi {
     /// What it calls itself, with its version.
-    pub(crate) library: String,
+    pub library: String,
     /// Its file.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
 }
 
 /// The processes of a run; nothing where one is all.
@@ -126,7 +133,23 @@ const LARGEST: u64 = 1 << 26;
 impl Manifest {
     /// What an earlier attempt left in `folder`.
     pub(crate) fn read(folder: &Path) -> Option<Manifest> {
-        serde_json::from_slice(&annulus_files::read(&folder.join(FILE), LARGEST).ok()?).ok()
+        Manifest::open(folder).ok().flatten()
+    }
+
+    /// The manifest of the run in `folder`; none where there is no file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is not as it was written.
+    pub(crate) fn open(folder: &Path) -> Result<Option<Manifest>> {
+        let path = folder.join(FILE);
+        let bytes = match annulus_files::read(&path, LARGEST) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| failure("read", &path, &error))?,
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| TrainError::Unreadable {
+            message: format!("`{}`: {error}", path.display()),
+            hint: String::from("remove it, or train the run on: a new one is written then"),
+        })
     }
 
     /// Of a run that has not begun.
@@ -176,12 +199,12 @@ impl Manifest {
     }
 
     /// How sequences are split since the last start.
-    pub(crate) fn strategy(&self) -> &str {
+    pub fn strategy(&self) -> &str {
         self.attempts.last().map_or("", |attempt| &attempt.strategy)
     }
 
     /// How many there are since the last start.
-    pub(crate) fn ranks(&self) -> usize {
+    pub fn ranks(&self) -> usize {
         self.attempts.last().map_or(1, |attempt| attempt.ranks)
     }
 

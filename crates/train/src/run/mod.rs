@@ -13,6 +13,7 @@ pub(crate) mod given;
 pub(crate) mod hashes;
 pub(crate) mod identity;
 pub(crate) mod lines;
+pub(crate) mod logged;
 pub(crate) mod manifest;
 pub(crate) mod metrics;
 pub(crate) mod outcome;

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use crate::run::folder::{failure, is_run};
+use crate::Result;
+use crate::run::folder::failure;
 use crate::run::lines::{Line, read_lines};
-use crate::{Result, TrainError};
+use crate::run::logged::is_of_run;
 
 /// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag, of ranks the most; nothing
 /// where a step has no such value.
@@ -15,12 +16,7 @@ use crate::{Result, TrainError};
 /// # Errors
 /// A folder that is no run's, or cannot be read.
 pub fn metrics_table(run: &Path) -> Result<String> {
-    if !is_run(run) {
-        return Err(TrainError::Configuration {
-            message: format!("`{}` is no run's folder", run.display()),
-            hint: Some("give the `output` of an experiment that has been trained".into()),
-        });
-    }
+    is_of_run(run)?;
     let lines = read_lines(run).map_err(|error| failure("read", run, &error))?;
     let tags: BTreeSet<&String> = lines.iter().flat_map(|line| line.values.keys()).collect();
     let mut table = String::from("step");

@@ -142,10 +142,5 @@ fn measured(found: &[f64], plan: &RankPlan) -> Measured {
         together: next(),
         planned_together: plan.together,
     };
-    Measured {
-        memory,
-        bytes: next(),
-        planned_bytes: plan.forward + plan.backward + plan.tensor + plan.gradients + plan.weights,
-        seconds: seconds.to_vec(),
-    }
+    Measured { memory, bytes: next(), planned_bytes: plan.sent(), seconds: seconds.to_vec() }
 }

@@ -1,0 +1,124 @@
+//! A run's folder as it is read by those who ask what it did: its experiment, what made it and what it measured.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{Experiment, parse, read_experiment};
+use serde_json::Value as Json;
+
+use crate::run::folder::{GIVEN, RESOLVED, failure, is_run};
+use crate::run::lines::{Line, checked_lines, read_lines};
+use crate::run::manifest::Manifest;
+use crate::run::metrics::Record;
+use crate::{Result, TrainError};
+
+/// What the folder of a run says, finished or not.
+#[derive(Clone, Debug)]
+pub struct Logged {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The experiment as it was resolved: `experiment.yaml`.
+    pub experiment: Experiment,
+    /// The text of that.
+    pub resolved: String,
+    /// The text as it was given, `given.yaml`; none where that was the resolved one.
+    pub given: Option<String>,
+    /// What made it; none where the file is missing.
+    pub manifest: Option<Manifest>,
+    /// Whether the last line of `metrics.jsonl` is torn: its writer is at it, or was killed there.
+    pub torn: bool,
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Logged {
+    /// Reads a run's folder.
+    ///
+    /// # Errors
+    /// A folder that is no run's, and the first file or line in it that is not as it was written.
+    pub fn read(folder: &Path) -> Result<Logged> {
+        is_of_run(folder)?;
+        let (lines, torn) = checked_lines(folder)?;
+        Logged::of(folder, (lines, torn), Manifest::open(folder)?)
+    }
+
+    /// The same, but that lines and a manifest which cannot be read are as if they were not there.
+    pub(crate) fn lenient(folder: &Path) -> Result<Logged> {
+        is_of_run(folder)?;
+        let lines = read_lines(folder).map_err(|error| failure("read", folder, &error))?;
+        Logged::of(folder, (lines, false), Manifest::read(folder))
+    }
+
+    fn of(
+        folder: &Path,
+        (lines, torn): (Vec<Line>, bool),
+        manifest: Option<Manifest>,
+    ) -> Result<Logged> {
+        let (path, given) = (folder.join(RESOLVED), folder.join(GIVEN));
+        let resolved = read_experiment(&path)?;
+        let experiment = parse(&path.display().to_string(), &resolved, &[])?;
+        let given = given.is_file().then(|| read_experiment(&given)).transpose()?;
+        Ok(Logged { folder: folder.to_owned(), experiment, resolved, given, manifest, torn, lines })
+    }
+
+    /// The values of a tag by step; of ranks the most. What is not finite, and so `null` in the file, is not a number.
+    pub fn numbers(&self, tag: &str) -> Vec<(u64, f64)> {
+        let number = |line: &Line| Some((line.step, most(line.values.get(tag)?)));
+        self.lines.iter().filter_map(number).collect()
+    }
+
+    /// The values of a tag by step and rank; of a number for the whole run, that alone.
+    pub fn of_ranks(&self, tag: &str) -> Vec<(u64, Vec<f64>)> {
+        let values = |line: &Line| Some((line.step, each(line.values.get(tag)?)));
+        self.lines.iter().filter_map(values).collect()
+    }
+
+    /// The last step that was logged; none: no step was.
+    pub fn last_step(&self) -> Option<u64> {
+        self.lines.last().map(|line| line.step)
+    }
+
+    /// The last value of every tag: of ranks the most.
+    pub fn last(&self) -> BTreeMap<String, f64> {
+        Record::of(&self.lines).last
+    }
+
+    /// How the last attempt ended; none: it goes on, or was killed.
+    pub fn ending(&self) -> Option<&str> {
+        self.manifest.as_ref()?.attempts.last()?.ending.as_deref()
+    }
+
+    /// Seconds from start to end of all attempts that ended.
+    pub fn seconds(&self) -> u64 {
+        let attempts = self.manifest.iter().flat_map(|manifest| &manifest.attempts);
+        attempts.map(|one| one.end.unwrap_or(one.start).saturating_sub(one.start)).sum()
+    }
+}
+
+fn each(value: &Json) -> Vec<f64> {
+    let number = |value: &Json| value.as_f64().unwrap_or(f64::NAN);
+    value.as_array().map_or_else(|| vec![number(value)], |ranks| ranks.iter().map(number).collect())
+}
+
+fn most(value: &Json) -> f64 {
+    each(value).into_iter().reduce(f64::max).unwrap_or(f64::NAN)
+}
+
+/// The middle of the finite values; none where there is none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
+}
+
+/// An error where a folder is not that of a run.
+pub(crate) fn is_of_run(folder: &Path) -> Result<()> {
+    if is_run(folder) {
+        return Ok(());
+    }
+    Err(TrainError::Configuration {
+        message: format!("`{}` is no run's folder", folder.display()),
+        hint: Some("give the `output` of an experiment that has been trained".to_owned()),
+    })
+}
