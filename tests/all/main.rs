@@ -26,6 +26,7 @@ mod pages;
 mod plans;
 mod processes;
 mod reading;
+mod report;
 mod resume;
 mod stages;
 mod tensorboard;

@@ -97,6 +97,9 @@ pub(crate) enum Command {
     /// Finds where two runs that should be alike differ first, by the hashes of their state
     #[command(after_help = examples::BISECT)]
     Bisect(crate::bisect::Bisect),
+    /// Writes runs as one page of HTML: losses, plan, memory, hops, what their files said
+    #[command(after_help = examples::REPORT)]
+    Report(crate::report::Report),
     /// Writes a run's metrics as a table
     #[command(after_help = examples::EXPORT_METRICS)]
     ExportMetrics(crate::metrics::ExportMetrics),

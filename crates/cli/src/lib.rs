@@ -25,6 +25,7 @@ mod post_mortem;
 mod print;
 mod processes;
 mod prove;
+mod report;
 mod score;
 pub mod shown;
 mod stop;
@@ -93,11 +94,16 @@ fn writes_fail() -> Result<(), Failure> {
     Ok(())
 }
 
-fn run(command: Command, wrap: Option<Wrap>) -> Done {
+/// The vector instructions that are asked for must be there.
+fn vector_is_usable() -> Result<(), Failure> {
     annulus_machine::check().map_err(|unusable| {
         let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
         Failure::usage(unusable.to_string(), hint)
-    })?;
+    })
+}
+
+fn run(command: Command, wrap: Option<Wrap>) -> Done {
+    vector_is_usable()?;
     if let Some(done) = processes::refused(&command) {
         return done;
     }
@@ -122,6 +128,7 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
         Command::Export(arguments) => export::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Bisect(arguments) => bisect::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

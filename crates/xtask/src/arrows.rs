@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
          tensorboard tensors trace",
     ),
     rule("evaluation", true, "data experiment figure files model plan tensorboard train"),
+    rule("report", false, "evaluation experiment figure memory plan simulate trace train"),
     rule(
         "annulus",
         true,
@@ -52,8 +53,8 @@ const RULES: &[Rule] = &[
     rule(
         "cli",
         true,
-        "attention comm data evaluation experiment figure files hub machine memory model ops plan sequence \
-         simulate tensors trace train",
+        "attention comm data evaluation experiment figure files hub machine memory model ops plan report \
+         sequence simulate tensors trace train",
     ),
     rule(
         "bench",

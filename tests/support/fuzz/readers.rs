@@ -218,6 +218,31 @@ pub const READERS: &[Reader] = &[
         },
     },
     Reader {
+        name: "page of metrics",
+        seeds: |_| {
+            texts(&[
+                "{\"step\": 1, \"train/loss\": 2.5, \"evaluate/loss\": null, \"memory/peak\": [4096, 8192]}\n{\"st",
+            ])
+        },
+        read: |place, bytes| page(place, "metrics.jsonl", bytes),
+    },
+    Reader {
+        name: "page of answers",
+        seeds: |_| {
+            let mean = json!({"mean": 0.5, "standard_error": 0.125});
+            let right = json!({"right": 3, "of": 4, "low": 0.3, "high": 0.95});
+            let cell = json!({"task": "needle", "tokens": 8, "depth": 0.0, "right": right, "parts": mean, "loss": mean, "answers": []});
+            texts(&[&json!({"name": "n", "weights": "w", "step": 7, "ranks": 1, "cells": [cell]})
+                .to_string()])
+        },
+        read: |place, bytes| page(place, "evaluation/tasks.json", bytes),
+    },
+    Reader {
+        name: "page of a trace",
+        seeds: |_| texts(&[&busy()]),
+        read: |place, bytes| page(place, "trace-2.json", bytes),
+    },
+    Reader {
         name: "state",
         seeds: |_| texts(&[STATE]),
         read: |place, bytes| checkpoint(place, bytes, None),
@@ -231,6 +256,43 @@ pub const READERS: &[Reader] = &[
 
 const CHAT: &str = "{\"messages\": [{\"role\": \"system\", \"content\": \"be short\"}, {\"role\": \"user\", \"content\": \"hello\"}, {\"role\": \"assistant\", \"content\": \"hi\"}], \"tools\": [{\"name\": \"f\"}]}\n";
 const STATE: &str = "{\"version\":1,\"step\":1,\"tokens\":64,\"data\":\"00\",\"experiment\":\"seed: 1\\n\",\"base\":null}";
+
+/// A trace of a block that goes from rank 0 to rank 1, which computes with it.
+fn busy() -> String {
+    let piece = |part: &str| json!({"part": part, "owner": 0, "heads": [0, 1], "rows": [0, 4]});
+    let span = |pid: u64, ts: f64, more: serde_json::Value| {
+        let mut args = json!({"layer": 0, "pass": "forward", "hop": 0});
+        let all = args.as_object_mut().into_iter();
+        all.for_each(|args| args.extend(more.as_object().cloned().unwrap_or_default()));
+        json!({"ph": "X", "pid": pid, "tid": 1, "ts": ts, "dur": 2.0, "args": args})
+    };
+    let moved = json!({"block": piece("k"), "from": 0, "to": 1, "bytes": 64, "planned_bytes": 64});
+    let with = |mut args: serde_json::Value, doing: &str| {
+        args["doing"] = doing.into();
+        args
+    };
+    let mut waits = with(moved.clone(), "wait");
+    waits["flight"] = 4000.into();
+    let tile = json!({"queries": piece("q"), "keys": piece("k")});
+    let computes = with(json!({"tiles": [tile], "pairs": 10}), "compute");
+    let events = [span(0, 1.0, with(moved, "send")), span(1, 2.0, waits), span(1, 5.0, computes)];
+    let about = json!({"version": 1, "title": "t", "step": 2, "planned": null, "ranks": 2});
+    json!({"otherData": {"annulus": about}, "traceEvents": events}).to_string()
+}
+
+/// A page of a run that has this file and nothing else but what makes it one.
+fn page(place: &Place, name: &str, bytes: &[u8]) -> Result<(), String> {
+    let run = place.path("reported");
+    let _ = std::fs::remove_dir_all(&run);
+    std::fs::create_dir_all(run.join("evaluation")).map_err(|error| error.to_string())?;
+    let file = "name: tiny\nmodel: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }\n\
+        data: { path: text.txt, tokens: 8 }\noptimizer: { learning_rate: 1e-2 }\nschedule: { steps: 10 }\n";
+    place.write("reported/run.lock", b"1\n");
+    place.write("reported/experiment.yaml", file.as_bytes());
+    place.write(&format!("reported/{name}"), bytes);
+    let page = annulus_report::report(&[run], &|_| Err(String::from("not planned")));
+    page.map(drop).map_err(|error| error.to_string())
+}
 
 fn text(bytes: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(bytes).map_err(|error| error.to_string())

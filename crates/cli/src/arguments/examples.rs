@@ -77,6 +77,11 @@ Examples:
   annulus train experiments/quickstart.yaml every.hash=1 output=runs/a
   annulus bisect runs/a runs/b
   annulus bisect runs/a runs/b --json";
+pub(super) const REPORT: &str = "\
+Examples:
+  annulus report runs/mine
+  annulus report runs/ring runs/striped --output compared.html
+  annulus train experiments/quickstart.yaml 'trace.steps=[2]' every.hash=100 && annulus report runs/quickstart";
 pub(super) const EXPORT_METRICS: &str = "\
 Examples:
   annulus export-metrics runs/mine --csv > metrics.csv";

@@ -1,0 +1,77 @@
+//! `annulus report`: runs as one page of HTML.
+
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::Override;
+use annulus_plan::{Plan, size};
+use annulus_report::{MOST_RUNS, Planned, report};
+use annulus_simulate::Cluster;
+use annulus_train::{Logged, rates};
+use clap::Args;
+
+use crate::arguments::File;
+use crate::failure::Failure;
+use crate::{Done, check, plan, print};
+
+/// The page's file, where none is named.
+const PAGE: &str = "report.html";
+
+#[derive(Args, Debug)]
+pub(crate) struct Report {
+    /// Run folders, 1 to 16, finished or not
+    #[arg(required = true, num_args = 1..=MOST_RUNS, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The page to write
+    #[arg(long, value_name = "PATH", default_value = PAGE)]
+    output: PathBuf,
+    /// The cluster that step times are planned on [default: the one that the experiment names, or this machine, measured, if the run was on it]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Report) -> Done {
+    let cluster = arguments.cluster.as_deref().map(Cluster::load).transpose()?;
+    let page = report(&arguments.runs, &|logged| planned(logged, cluster.as_ref()))?;
+    plan::write(&arguments.output, &page)?;
+    let runs = match arguments.runs.len() {
+        1 => "a run".to_owned(),
+        count => format!("{count} runs"),
+    };
+    let written = arguments.output.display();
+    print::line(&format!("{written}: {runs}, {}", size(page.len() as u64)))?;
+    Ok(0)
+}
+
+/// The plan of the phase that a run is in, with what its times are planned on; or why there is none.
+fn planned(logged: &Logged, given: Option<&Cluster>) -> Result<Planned, String> {
+    let said = |failure: Failure| failure.problems.to_string();
+    let file = File { file: logged.folder.clone(), replacements: Vec::<Override>::new() };
+    let opened = check::opened(&file).map_err(said)?;
+    let plans = opened.plans(annulus_machine::cores()).map_err(|error| error.to_string())?;
+    let plan = check::phase_at(plans, logged.last_step().unwrap_or_default());
+    let cluster = match (given, &plan.experiment.mesh.cluster) {
+        (Some(given), _) => Ok(given.clone()),
+        (None, Some(path)) => named(path),
+        (None, None) => here(logged, &plan),
+    };
+    Ok(Planned { plan, cluster })
+}
+
+fn named(path: &Path) -> Result<Cluster, String> {
+    Cluster::load(path).map_err(|problems| problems.to_string())
+}
+
+/// This machine, measured; not for a run of another one.
+fn here(logged: &Logged, plan: &Plan) -> Result<Cluster, String> {
+    let cores = annulus_machine::cores();
+    if let Some(then) = logged.manifest.as_ref().map(|manifest| &manifest.machine) {
+        let cpu = annulus_machine::processor().unwrap_or_else(|| "unknown".to_owned());
+        if (&then.cpu, then.cores) != (&cpu, cores) {
+            let (was, had) = (&then.cpu, then.cores);
+            return Err(format!(
+                "it was on another machine ({was}, {had} cores): describe that one, and give it as `--cluster FILE`"
+            ));
+        }
+    }
+    rates(plan, cores).map_err(|error| error.to_string())
+}

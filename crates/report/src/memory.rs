@@ -1,0 +1,161 @@
+//! Memory by class and rank: the most that was measured, beside the plan.
+
+use annulus_figure::{Bar, Bars};
+use annulus_memory::Class;
+use annulus_plan::{RankPlan, size};
+use annulus_train::held;
+use maud::{Markup, html};
+
+use crate::Planned;
+use crate::parts::{Panel, absent, bytes, dash, figure, label};
+use crate::run::Run;
+
+/// The tag of all classes at once.
+pub(crate) const AT_ONCE: &str = "memory/peak";
+/// Ranks that have a column.
+const RANKS: usize = 8;
+/// Bytes of the unit of the picture.
+const MIB: f64 = 1_048_576.0;
+
+pub(crate) fn panel(runs: &[Run]) -> Panel {
+    Panel { id: "memory", title: "Memory by class", body: body(runs) }
+}
+
+/// The tag of a class.
+pub(crate) fn tag(class: Class) -> String {
+    format!("memory/{}", class.name())
+}
+
+/// What ranks are planned to hold with the cores that the run has; none without a plan.
+pub(crate) fn planned(run: &Run) -> Option<Vec<RankPlan>> {
+    let Planned { plan, .. } = run.planned.as_ref().ok()?;
+    let manifest = run.logged.manifest.as_ref();
+    Some(
+        manifest
+            .map_or_else(|| plan.ranks.clone(), |manifest| plan.with_cores(manifest.machine.cores)),
+    )
+}
+
+/// The most of every rank over all logged steps of the run's phase; nothing where none was measured.
+pub(crate) fn by_rank(run: &Run, tag: &str) -> Vec<f64> {
+    let mut most: Vec<f64> = Vec::new();
+    for ranks in run.ranks_in_phase(tag) {
+        most.resize(most.len().max(ranks.len()), 0.0);
+        most.iter_mut().zip(ranks).for_each(|(most, bytes)| *most = most.max(bytes));
+    }
+    most
+}
+
+/// The most of any rank.
+pub(crate) fn most(run: &Run, tag: &str) -> Option<f64> {
+    by_rank(run, tag).into_iter().reduce(f64::max)
+}
+
+/// A class, or all at once, of a run.
+struct Line {
+    name: &'static str,
+    measured: Vec<f64>,
+    planned: Vec<f64>,
+}
+
+fn lines(run: &Run) -> Vec<Line> {
+    let ranks = planned(run).unwrap_or_default();
+    let classes = Class::ALL.map(|class| Line {
+        name: shown(class),
+        measured: by_rank(run, &tag(class)),
+        planned: ranks.iter().map(|rank| rank.peak[class] as f64).collect(),
+    });
+    let all = Line {
+        name: "all at once",
+        measured: by_rank(run, AT_ONCE),
+        planned: ranks.iter().map(|rank| rank.together as f64).collect(),
+    };
+    let lines = classes.into_iter().chain([all]);
+    lines.filter(|line| !line.measured.is_empty()).collect()
+}
+
+fn shown(class: Class) -> &'static str {
+    match class {
+        Class::KeyValue => "key/value",
+        other => other.name(),
+    }
+}
+
+fn body(runs: &[Run]) -> Markup {
+    let way_out = html! {
+        code { "every.log" } " says every how many steps memory is logged, with " code { "memory/peak" }
+        " and a tag for every class."
+    };
+    if runs.iter().all(|run| lines(run).is_empty()) {
+        return absent("No memory has been logged.", &way_out);
+    }
+    html! { @for run in runs {
+        @let lines = lines(run);
+        h3 { (label(run)) }
+        @if lines.is_empty() { (absent("It has logged no memory.", &way_out)) }
+        @else { (bars(run, &lines)) (table(&lines)) (processes(run)) }
+    } }
+}
+
+/// The fullest rank of each class.
+fn bars(run: &Run, lines: &[Line]) -> Markup {
+    let fullest = |values: &[f64]| values.iter().copied().reduce(f64::max);
+    let row = |line: &Line| {
+        let (measured, planned) =
+            (fullest(&line.measured).unwrap_or_default(), fullest(&line.planned));
+        let beside =
+            planned.map_or_else(String::new, |bytes| format!(" of {}", size(bytes as u64)));
+        Bar {
+            name: line.name.to_owned(),
+            value: measured / MIB,
+            mark: planned.map(|bytes| bytes / MIB),
+            text: format!("{}{beside}", size(measured as u64)),
+            color: run.place,
+        }
+    };
+    let picture = Bars {
+        title: "memory of the fullest rank, by class".to_owned(),
+        x: "MiB".to_owned(),
+        rows: lines.iter().map(row).collect(),
+    };
+    figure(
+        &picture.picture(),
+        &html! {
+            "Bars: the most that a rank has held of a class in a logged step. Black marks: the plan. Classes peak at different times, "
+            "so all at once is less than their sum."
+        },
+    )
+}
+
+fn table(lines: &[Line]) -> Markup {
+    let ranks = lines.iter().map(|line| line.measured.len()).max().unwrap_or_default();
+    let cell =
+        |values: &[f64], rank: usize| values.get(rank).map_or_else(dash, |value| bytes(*value));
+    html! {
+        table {
+            thead { tr { th { "measured, " small { "planned" } } @for rank in 0..ranks.min(RANKS) { th { "rank " (rank) } } } }
+            tbody { @for line in lines { tr {
+                th scope="row" { (line.name) }
+                @for rank in 0..ranks.min(RANKS) { td { (cell(&line.measured, rank)) br; small { (cell(&line.planned, rank)) } } }
+            } } }
+        }
+        @if ranks > RANKS { p.note { "The first " (RANKS) " of " (ranks) " ranks; the picture is of the fullest of all." } }
+    }
+}
+
+/// What processes had in memory as the system sees it, where it says so.
+fn processes(run: &Run) -> Markup {
+    let Ok(Planned { plan, .. }) = &run.planned else { return html! {} };
+    let held = held(plan, &run.logged.last());
+    html! {
+        @if !held.is_empty() {
+            table {
+                thead { tr { th { "resident" } th { "measured" } th { "planned" } } }
+                tbody { @for (process, held) in held.iter().enumerate() { tr {
+                    th scope="row" { "process " (process) }
+                    td { (bytes(held.resident as f64)) } td { (bytes(held.planned as f64)) }
+                } } }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A run as panels see it: all that its folder says, read once.
+
+use std::ops::Range;
+use std::path::Path;
+
+use annulus_evaluation::{Evaluated, FOLDER};
+use annulus_experiment::Experiment;
+use annulus_simulate::timeline;
+use annulus_trace::Trace;
+use annulus_train::{Hashed, Logged, Result, hashed, read_trace, traced_steps};
+
+use crate::{Planned, Planner};
+
+/// Letters of a name in a legend.
+const NAME: usize = 24;
+
+/// A run on the page.
+pub(crate) struct Run {
+    /// Its number on the page, from 0: the place of its color.
+    pub(crate) place: usize,
+    pub(crate) logged: Logged,
+    /// The experiment of the phase that it is in.
+    pub(crate) phase: Experiment,
+    pub(crate) evaluated: Evaluated,
+    pub(crate) traced: Option<Traced>,
+    pub(crate) hashed: Vec<Hashed>,
+    /// An error: why there is no plan.
+    pub(crate) planned: std::result::Result<Planned, String>,
+}
+
+/// A recorded step.
+pub(crate) struct Traced {
+    pub(crate) trace: Trace,
+    /// How many recordings the run has; this is the last.
+    pub(crate) count: usize,
+    /// The same as planned, where the plan is one of the same ranks and strategy.
+    pub(crate) planned: Option<Trace>,
+}
+
+impl Run {
+    pub(crate) fn read(place: usize, folder: &Path, planner: Planner<'_>) -> Result<Run> {
+        let logged = Logged::read(folder)?;
+        let phase = logged.experiment.part_at(logged.last_step().unwrap_or_default());
+        let planned = planner(&logged);
+        Ok(Run {
+            place,
+            phase,
+            evaluated: Evaluated::read(&folder.join(FOLDER))?,
+            traced: traced(folder, planned.as_ref().ok())?,
+            hashed: hashed(folder)?,
+            planned,
+            logged,
+        })
+    }
+
+    /// What it is called beside others.
+    pub(crate) fn letter(&self) -> char {
+        char::from(b'A' + self.place as u8)
+    }
+
+    /// The end of its folder's path, as far as a legend has room for it.
+    pub(crate) fn short(&self) -> String {
+        let folder = &self.logged.folder;
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+        match name.chars().count() {
+            0..=NAME => name.into_owned(),
+            letters => format!("…{}", name.chars().skip(letters - NAME + 1).collect::<String>()),
+        }
+    }
+
+    /// Its name in a legend.
+    pub(crate) fn titled(&self) -> String {
+        format!("{} {}", self.letter(), self.short())
+    }
+
+    /// The steps of its phase that can have been logged.
+    fn steps(&self) -> Range<u64> {
+        let Range { start, end } = self.phase.part().steps;
+        start + 1..end.max(self.logged.last_step().unwrap_or(end)) + 1
+    }
+
+    /// The values of a tag in its phase: of ranks the most.
+    pub(crate) fn in_phase(&self, tag: &str) -> Vec<f64> {
+        let (steps, numbers) = (self.steps(), self.logged.numbers(tag));
+        numbers.into_iter().filter(|(step, _)| steps.contains(step)).map(|(_, v)| v).collect()
+    }
+
+    /// The values of a tag by rank, of the steps of its phase.
+    pub(crate) fn ranks_in_phase(&self, tag: &str) -> Vec<Vec<f64>> {
+        let (steps, values) = (self.steps(), self.logged.of_ranks(tag));
+        values.into_iter().filter(|(step, _)| steps.contains(step)).map(|(_, v)| v).collect()
+    }
+}
+
+/// The last recording of a run, if it has any.
+fn traced(folder: &Path, planned: Option<&Planned>) -> Result<Option<Traced>> {
+    let steps = traced_steps(folder)?;
+    let Some(last) = steps.last() else { return Ok(None) };
+    let trace = read_trace(&folder.join(format!("trace-{last}.json")))?;
+    let planned = planned.and_then(|Planned { plan, cluster }| {
+        let planned = timeline(plan, cluster.as_ref().ok()?).ok()?;
+        let alike = (&planned.title, planned.ranks.len()) == (&trace.title, trace.ranks.len());
+        alike.then_some(planned)
+    });
+    Ok(Some(Traced { trace, count: steps.len(), planned }))
+}
