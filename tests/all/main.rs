@@ -29,6 +29,7 @@ mod reading;
 mod report;
 mod resume;
 mod stages;
+mod sweeps;
 mod tensorboard;
 mod traces;
 mod transformers;

@@ -118,6 +118,8 @@ fn changes(name: &str) -> &'static [&'static str] {
             "data={ path: book.txt, tokens: 2k }",
         ],
         "books" => &["data.tokens=4k"],
+        // One of its runs.
+        "sweep" => &["attention.strategy=[ring]", "data.tokens=[256]", "sweep.seeds=1"],
         _ => &[],
     }
 }
@@ -142,9 +144,13 @@ fn every_experiment_is_right_and_takes_three_steps() {
         });
         let check = [&["check"], &words[..]].concat();
         run(ANNULUS, &place.path(""), &check).ended(0);
-        let train = [&["train"], &words[..], &["every.log=1", "every.evaluate=0"]].concat();
+        let (command, below) = match name.as_str() {
+            "sweep" => ("sweep", "/strategy=ring,tokens=256,seed=1"),
+            _ => ("train", ""),
+        };
+        let train = [&[command], &words[..], &["every.log=1", "every.evaluate=0"]].concat();
         let ran = run(ANNULUS, &place.path(""), &train);
         assert_eq!(ran.code, Some(0), "{name}: {}", ran.stderr);
-        assert_eq!(losses(&place.path(&format!("of/{name}"))).len(), 3, "{name}");
+        assert_eq!(losses(&place.path(&format!("of/{name}{below}"))).len(), 3, "{name}");
     }
 }

@@ -1,6 +1,7 @@
 //! The command line. No flag changes a run: what a run is, is in its file.
 
 mod asking;
+mod attending;
 mod drawing;
 mod elsewhere;
 mod examples;
@@ -11,19 +12,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use annulus_data::Records;
-use annulus_experiment::{Device, Kernel, Override};
-use annulus_sequence::{Mask, Strategy};
+use annulus_experiment::Override;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use asking::{Evaluate, Generate};
+pub(crate) use attending::{Attend, Split};
 pub(crate) use drawing::{Layout, Trace};
 pub(crate) use elsewhere::elsewhere;
 pub(crate) use plan::Plan;
-pub(crate) use values::{bytes, tokens};
-use values::{device, ranks, replacement};
-
-use crate::words::{Words, strategy};
+use values::ranks;
+pub(crate) use values::{bytes, replacement, tokens};
 
 /// Exact long-context training of Llama-style models, the sequence split over many ranks.
 #[derive(Debug, Parser)]
@@ -38,7 +37,10 @@ pub(crate) enum Command {
     /// Trains an experiment, or resumes it
     #[command(after_help = examples::TRAIN)]
     Train(Train),
-    /// Checks an experiment: keys, model, memory and data
+    /// Trains every run of a file with a `sweep:`, and prints their table; goes on where it was stopped or killed
+    #[command(after_help = examples::SWEEP)]
+    Sweep(crate::sweep::Arguments),
+    /// Checks an experiment, or all runs of a sweep: keys, model, memory and data
     #[command(after_help = examples::CHECK)]
     Check(Reading),
     /// Plans an experiment: mesh, balance, bytes and memory per rank, also on a described cluster
@@ -94,6 +96,9 @@ pub(crate) enum Command {
     /// Compares runs: keys, loss, speed and memory
     #[command(after_help = examples::COMPARE)]
     Compare(crate::compare::Compare),
+    /// Prints many runs as a table: means over seeds, how sure they are, and which differ by more than seeds do
+    #[command(after_help = examples::TABLE)]
+    Table(crate::table::Arguments),
     /// Finds where two runs that should be alike differ first, by the hashes of their state
     #[command(after_help = examples::BISECT)]
     Bisect(crate::bisect::Bisect),
@@ -247,41 +252,6 @@ pub(crate) struct PostMortem {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Attend {
-    /// A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata
-    #[arg(long, long_help = case_help())]
-    pub(crate) case: PathBuf,
-    /// The safetensors file to write: `out lse dq dk dv`
-    #[arg(long)]
-    pub(crate) out: PathBuf,
-    #[command(flatten)]
-    pub(crate) split: Split,
-}
-
-/// The split of a given sequence.
-#[derive(Args, Debug)]
-pub(crate) struct Split {
-    /// Context-parallel ranks
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub(crate) ranks: usize,
-    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
-    /// li-ring
-    #[arg(long, value_parser = strategy, default_value = "local")]
-    pub(crate) strategy: Strategy,
-    #[command(flatten)]
-    pub(crate) words: Words,
-    /// The block kernel
-    #[arg(long, value_enum, default_value_t = Which::Fused)]
-    pub(crate) kernel: Which,
-    /// auto, cpu, cuda or cuda:N
-    #[arg(long, value_parser = device, default_value = "auto")]
-    pub(crate) device: Device,
-    /// Bit-reproducible backward on a GPU
-    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
-    pub(crate) deterministic: bool,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct Tokenize {
     /// Files and folders
     #[arg(required = true)]
@@ -369,31 +339,4 @@ pub(crate) struct Show {
     /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     pub(crate) verify_cache: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Which {
-    /// Blockwise, fast
-    Fused,
-    /// Plain loops
-    Reference,
-}
-
-impl From<Which> for Kernel {
-    fn from(which: Which) -> Kernel {
-        match which {
-            Which::Fused => Kernel::Fused,
-            Which::Reference => Kernel::Reference,
-        }
-    }
-}
-
-/// The help of `--case`.
-fn case_help() -> String {
-    format!(
-        "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
-         The name joins rules by `+`: {}, documents, padding. `documents` are of the tensor `doc_ids` [S] or [B, S], \
-         `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.",
-        Mask::WORDS
-    )
 }

@@ -1,6 +1,6 @@
 //! `annulus check`, `schema`: what can be said of an experiment without running it.
 
-use annulus_experiment::{Experiment, Override, Problem, parse, read_experiment};
+use annulus_experiment::{Experiment, Override, Problem, parse, parse_sweep, read_experiment};
 use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, is_run};
@@ -8,17 +8,12 @@ use serde_json::json;
 
 use crate::arguments::{File, Reading};
 use crate::failure::Failure;
-use crate::{Done, hub, print, shown};
+use crate::{Done, hub, print, shown, sweep};
 
 pub(crate) fn check(arguments: &Reading) -> Done {
-    let checked = opened(&arguments.file).and_then(|opened| {
-        let plans = plans(&opened.here())?;
-        annulus_train::fits_here(&plans)?;
-        let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
-        data_fits(&opened, &plans, elsewhere)?;
-        plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
-        Ok(summary(&opened.resolved.experiment.name, &plans))
-    });
+    let file = of_run(&arguments.file);
+    let text = read_experiment(&file.file).map_err(Failure::from);
+    let checked = text.and_then(|text| checked(&file, &text));
     if !arguments.json {
         print::line(&checked?)?;
         return Ok(0);
@@ -36,6 +31,20 @@ pub(crate) fn check(arguments: &Reading) -> Done {
         .collect();
     print::line(&json!({"ok": code == 0, "problems": problems}).to_string())?;
     Ok(code)
+}
+
+/// What can be said of the text of a file in which nothing is wrong: one run, or all of a sweep.
+fn checked(file: &File, text: &str) -> Result<String, Failure> {
+    if let Some(sweep) = parse_sweep(&file.file.display().to_string(), text, &file.replacements)? {
+        return sweep::listed(&sweep);
+    }
+    let opened = opened_from(file, text)?;
+    let plans = plans(&opened.here())?;
+    annulus_train::fits_here(&plans)?;
+    let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
+    data_fits(&opened, &plans, elsewhere)?;
+    plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
+    Ok(summary(&opened.resolved.experiment.name, &plans))
 }
 
 /// Holds plans to their data; what is for another machine may do without, which is said.

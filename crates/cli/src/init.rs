@@ -23,7 +23,7 @@ macro_rules! files {
     };
 }
 
-const FILES: [(&str, &str); 28] = files![
+const FILES: [(&str, &str); 29] = files![
     "books.yaml",
     "clusters/a100.yaml",
     "clusters/h100-16k.yaml",
@@ -50,6 +50,7 @@ const FILES: [(&str, &str); 28] = files![
     "sliding.yaml",
     "staged.yaml",
     "strategies-agree.yaml",
+    "sweep.yaml",
     "texts/harbour.py",
     "texts/harbour.txt",
 ];

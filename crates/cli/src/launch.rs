@@ -112,9 +112,9 @@ pub(crate) fn job(
     supervised(child, stop, watch, early.path())
 }
 
-/// Starts the launcher in a group of its own: what a terminal tells this process (Ctrl-C), is told on in a way that
+/// Starts a launcher, or a run of a sweep, in a group of its own: what a terminal tells this process (Ctrl-C), is told on in a way that
 /// every launcher passes on.
-fn start(command: &mut Command) -> std::io::Result<Child> {
+pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     use std::os::unix::process::CommandExt;
     command.process_group(0);
     #[cfg(target_os = "linux")]
@@ -211,7 +211,7 @@ fn flags(launcher: &Path, apart: bool) -> Vec<&'static str> {
     flags
 }
 
-fn code(status: ExitStatus) -> u8 {
+pub(crate) fn code(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let signalled = status.signal().map(|signal| SIGNALLED + signal);
     let code = status.code().or(signalled).unwrap_or(1);

@@ -30,6 +30,8 @@ mod score;
 pub mod shown;
 mod stop;
 mod subject;
+mod sweep;
+mod table;
 mod tensors;
 mod tokenize;
 mod trace;
@@ -109,6 +111,7 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
     }
     match command {
         Command::Train(arguments) => train::run(&arguments, wrap),
+        Command::Sweep(arguments) => sweep::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Prove(arguments) => prove::run(&arguments),
@@ -127,6 +130,7 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
         Command::Data(Data::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Table(arguments) => table::run(&arguments),
         Command::Bisect(arguments) => bisect::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::ExportMetrics(arguments) => metrics::run(&arguments),

@@ -1,13 +1,15 @@
 //! What a model can do with long sequences, asked over the ranks and with the strategy that train it.
 //!
 //! [`perplexity`] reads the same targets with more and more of what comes before them; [`tasks`] asks for what a made-up text says,
-//! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]).
+//! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which
+//! differ by more than their seeds explain.
 
 mod files;
 mod perplexity;
 mod read;
 mod statistics;
 mod subject;
+mod table;
 mod tasks;
 mod windows;
 
@@ -16,4 +18,5 @@ pub use perplexity::{Bucket, Difference, Length, Perplexity, perplexity};
 pub use read::{Evaluated, FOLDER, RESULTS};
 pub use statistics::{Mean, Share};
 pub use subject::{Progress, Subject};
+pub use table::{Against, Group, OverSeeds, Row, Table, Test, groups, table};
 pub use tasks::{Answer, Cell, Found, tasks};

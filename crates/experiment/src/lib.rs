@@ -19,6 +19,8 @@ mod sliding;
 mod split;
 mod stages;
 mod steps;
+mod sweep;
+mod sweep_names;
 mod wire;
 mod written;
 
@@ -50,6 +52,8 @@ pub use sliding::{SECTION as SLIDING, numbers};
 pub use split::{Contradiction, Wording};
 pub use stages::{Part, Reset, Stage, StageKeys, Staged};
 pub use steps::{Algorithm, Bound, Every, Optimizer, Sample, Trace};
+pub use sweep::{AtOnce, Sweep, SweepKeys, SweptRun, parse_sweep};
+pub use sweep_names::short_keys;
 pub use wire::wire_key;
 pub use written::{
     Varying, Written, differences, explain, load, page, parse, read_experiment, schema, varying,

@@ -18,6 +18,7 @@ use crate::lora::LoraKeys;
 use crate::model::{MODEL, ModelKeys};
 use crate::schedule::ScheduleKeys;
 use crate::stages::{SECTION as STAGES, StageKeys};
+use crate::sweep::{SECTION as SWEEP, SweepKeys, not_one_run};
 use crate::{
     Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Parallel,
     Sample, Trace, rules,
@@ -63,6 +64,8 @@ section! {
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
             "bounds on metrics, by tag, that `train --check` asserts";
+        sweep: Option<SweepKeys> = Section(SweepKeys::KEYS), Means("the file is one run"),
+            "many runs of this file, which `annulus sweep` makes: combinations of values for its other keys, each in a folder of its own in `output`";
     }
 }
 
@@ -120,6 +123,16 @@ pub fn read_experiment(path: &Path) -> Result<String, Problems> {
 /// As [`load`].
 pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experiment, Problems> {
     let mut document = Document::parse(name, text, overrides)?;
+    if let Some(entry) = document.take(SWEEP) {
+        document.report.at(entry.key_span, || not_one_run(name));
+        // The rest may be right only with values of the sweep.
+        return Err(document.report.finish());
+    }
+    read(document)
+}
+
+/// An experiment from its file's tree, which has no sweep.
+pub(crate) fn read(mut document: Document) -> Result<Experiment, Problems> {
     let values = document.values(Written::KEYS, "an experiment");
     let places = document.places(&values);
     let mut report = document.report;
@@ -221,6 +234,7 @@ impl Experiment {
             background_saves: self.background_saves,
             output: Some(self.output.clone()),
             expect: self.expect.clone(),
+            sweep: None,
         }
     }
 

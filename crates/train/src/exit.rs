@@ -26,13 +26,15 @@ pub enum Exit {
     RankDied = 13,
     /// What arrived from a rank was damaged.
     Damaged = 14,
+    /// Runs of a sweep failed.
+    RunFailed = 15,
     /// Stopped, and saved.
     Preempted = 75,
 }
 
 impl Exit {
     /// Every one of them.
-    pub const ALL: [Exit; 12] = [
+    pub const ALL: [Exit; 13] = [
         Exit::Done,
         Exit::Internal,
         Exit::Usage,
@@ -44,6 +46,7 @@ impl Exit {
         Exit::Deadline,
         Exit::RankDied,
         Exit::Damaged,
+        Exit::RunFailed,
         Exit::Preempted,
     ];
 
@@ -68,6 +71,7 @@ impl Exit {
             Exit::Deadline => "a rank waited longer than `mesh.deadline`",
             Exit::RankDied => "a rank died",
             Exit::Damaged => "what a rank received is not what was sent",
+            Exit::RunFailed => "a run of a sweep failed; the others were run",
             Exit::Preempted => "stopped by a signal and saved: the same command goes on",
         }
     }
@@ -101,6 +105,9 @@ impl Exit {
             }
             Exit::Damaged => {
                 "look at the memory and links of the machines that the message names; the same command goes on from the last checkpoint"
+            }
+            Exit::RunFailed => {
+                "the message names each run with its log; the same command tries those again, and no others"
             }
             Exit::Preempted => "give the same command again",
         }

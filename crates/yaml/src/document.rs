@@ -10,7 +10,7 @@ use crate::keys::Key;
 use crate::problem::{Problem, Problems, Report};
 use crate::read::{self, Strictness};
 use crate::source::{Places, Source, Span, printable};
-use crate::tree::{self, Node, Value};
+use crate::tree::{self, Entry, Node, Value};
 use crate::values::Values;
 
 /// Bytes of the largest file that is read.
@@ -93,6 +93,24 @@ impl Document {
     /// Places of the written keys.
     pub fn places(&self, values: &Values) -> Places {
         Places::new(self.report.sources.clone(), values.spans.clone())
+    }
+
+    /// Takes a key of the top with its value out of the file.
+    pub fn take(&mut self, key: &str) -> Option<Entry> {
+        let Value::Mapping(entries) = &mut self.root.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == key)?;
+        Some(entries.remove(index))
+    }
+
+    /// The same file with other values for keys by their dotted names. Mistakes in it are its own, and stand where those values were
+    /// written.
+    #[must_use]
+    pub fn with(&self, values: &[&Entry]) -> Document {
+        let mut root = self.root.clone();
+        for Entry { key, key_span, value } in values {
+            root.set(&key.split('.').collect::<Vec<_>>(), *key_span, value.clone());
+        }
+        Document { root, report: Report::new(self.report.sources.clone()) }
     }
 
     /// The file as one section. `title` is what it is.

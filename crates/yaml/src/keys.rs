@@ -35,6 +35,8 @@ pub enum Kind {
     Truth,
     /// A whole number between two bounds.
     Count(u64, u64),
+    /// A whole number between two bounds, or this word.
+    CountOr(u64, u64, &'static [&'static str; 1]),
     /// A count of tokens or bytes, where `64k` is 65536 and `1M` is 1048576.
     Tokens(u64, u64),
     /// Whole bytes as in `80GB` or `64k`, at least so many.
@@ -68,6 +70,10 @@ pub enum Kind {
     /// A list of sections of these keys; a section of its first key alone may be written as that key's
     /// value, and a list of one as its item.
     Listed(&'static [&'static [Key]]),
+    /// Lists of values for other keys, by their dotted names.
+    Lists,
+    /// Rows of values for other keys, by their dotted names.
+    Rows,
 }
 
 /// Text of one form.

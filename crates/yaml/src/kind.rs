@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::keys::{Interval, Key, Kind};
+use crate::lists::{Lists, Rows};
 use crate::path;
 use crate::quantity::Unit;
 use crate::source::Span;
@@ -54,6 +55,9 @@ impl Kind {
             Kind::Truth => String::from("`true` or `false`"),
             Kind::Count(least, u64::MAX) => format!("a whole number of at least {least}"),
             Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
+            Kind::CountOr(least, most, [word]) => {
+                format!("a whole number from {least} to {most}, or `{word}`")
+            }
             Kind::Tokens(least, most) => {
                 format!("{}, from {least} to {most}", Unit::Tokens.wanted())
             }
@@ -74,6 +78,8 @@ impl Kind {
             Kind::Quantity(unit) => String::from(unit.wanted()),
             Kind::Section(_) | Kind::OneOf(_) | Kind::Each(_) => String::from("a mapping of keys"),
             Kind::Listed(groups) => listed(groups),
+            Kind::Lists => String::from(Lists::WANTED),
+            Kind::Rows => String::from(Rows::WANTED),
         }
     }
 
@@ -106,6 +112,8 @@ impl Kind {
                 let found = found.map(|word| word.map(|word| String::from(*word)));
                 found.collect::<Result<_, _>>().map(Typed::Words).map_err(wrong)
             }
+            (Kind::Lists, _) => Lists::read(node),
+            (Kind::Rows, _) => Rows::read(node),
             (Kind::Ranges(most), Value::Sequence(items)) => {
                 scalars(items, |text| range(text, most)).map(Typed::Ranges).map_err(wrong)
             }
@@ -137,6 +145,7 @@ impl Kind {
                 | Kind::Word(_)
                 | Kind::WordOr(..)
                 | Kind::SizesOr(..)
+                | Kind::CountOr(..)
         )
     }
 
@@ -154,6 +163,10 @@ impl Kind {
             Kind::Truth => text.parse().ok().map(Typed::Truth),
             Kind::Count(..) | Kind::Tokens(..) | Kind::Bytes(_) => {
                 self.count(text).map(Typed::Count)
+            }
+            Kind::CountOr(least, most, word) => {
+                let word = || word.contains(&text).then(|| Typed::Text(text.to_owned()));
+                Kind::Count(least, most).count(text).map(Typed::Count).or_else(word)
             }
             Kind::SizesOr(_, word) => word.contains(&text).then(|| Typed::Text(text.to_owned())),
             Kind::Real(interval) => {
@@ -183,7 +196,7 @@ impl Kind {
             return self.parse(text).map(|_| format!("write {text} without quotes"));
         }
         match self {
-            Kind::SizesOr(_, word) => {
+            Kind::SizesOr(_, word) | Kind::CountOr(_, _, word) => {
                 nearest(text, word).map(|word| format!("did you mean `{word}`?"))
             }
             Kind::Word(words) => elsewhere(text, words)

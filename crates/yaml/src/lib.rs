@@ -8,6 +8,7 @@ mod document;
 mod explain;
 mod keys;
 mod kind;
+mod lists;
 mod page;
 mod path;
 mod problem;
@@ -25,6 +26,7 @@ pub use document::{Document, LARGEST, Override, Reading, read_file, read_within}
 pub use explain::{absent, explain};
 pub use keys::{Absent, Interval, Key, Kind, OneOf, Only, Side, join, key};
 pub use kind::nearest;
+pub use lists::{Lists, Rows, text};
 pub use page::page;
 pub use problem::{Problem, Problems, Report};
 pub use quantity::{Unit, bandwidth, binary_bandwidth};

@@ -75,7 +75,7 @@ fn default(kind: Kind, text: &str) -> Value {
         Some(Typed::Counts(counts)) => json!(counts),
         Some(Typed::Reals(reals)) => json!(reals),
         Some(Typed::Words(words)) => json!(words),
-        Some(Typed::Text(_) | Typed::Ranges(_) | Typed::Seconds(_)) | None => json!(text),
+        _ => json!(text),
     }
 }
 
@@ -105,19 +105,39 @@ fn kind(kind: Kind) -> Value {
         Kind::Words(words) => list(&json!({ "enum": words })),
         Kind::Counts(least, most) => list(&whole(least, most, COUNT)),
         Kind::Sizes(most) => list(&whole(1, most, TOKENS)),
-        Kind::SizesOr(most, [word]) => {
-            json!({ "anyOf": [list(&whole(1, most, TOKENS)), { "const": word }] })
-        }
+        Kind::CountOr(least, most, [word]) => or_word(&self::kind(Kind::Count(least, most)), word),
+        Kind::SizesOr(most, [word]) => or_word(&self::kind(Kind::Sizes(most)), word),
         Kind::Ranges(most) => list(&whole(0, most, RANGE)),
         Kind::Seconds => json!({ "anyOf": [number(Interval::AboveZero), text(SECONDS)] }),
         Kind::Quantity(_) => json!({ "type": ["number", "string"] }),
         Kind::Section(groups) => section(groups),
         Kind::OneOf(one) => one_of(one),
-        Kind::Each(groups) => {
-            json!({ "type": "object", "additionalProperties": section(groups) })
-        }
+        Kind::Each(groups) => each(&section(groups)),
         Kind::Listed(groups) => listed(groups),
+        Kind::Lists => lists(),
+        Kind::Rows => rows(),
     }
+}
+
+/// The same under any name.
+fn each(section: &Value) -> Value {
+    json!({ "type": "object", "additionalProperties": section })
+}
+
+/// Lists of values for other keys.
+fn lists() -> Value {
+    let values = json!({ "type": "array", "minItems": 1 });
+    json!({ "type": "object", "minProperties": 1, "additionalProperties": values })
+}
+
+/// Rows of values for other keys.
+fn rows() -> Value {
+    let row = json!({ "type": "object", "minProperties": 1 });
+    json!({ "type": "array", "minItems": 1, "items": row })
+}
+
+fn or_word(values: &Value, word: &str) -> Value {
+    json!({ "anyOf": [values, { "const": word }] })
 }
 
 /// An item in short or in full, or a list of such.

@@ -22,7 +22,8 @@ pub struct Span {
 pub struct Source {
     /// The name of the file; none for an argument.
     name: Option<String>,
-    text: String,
+    /// Shared by all runs of a sweep.
+    text: Arc<str>,
 }
 
 /// Columns of a long line that are shown.
@@ -31,11 +32,11 @@ const WINDOW: usize = 100;
 impl Source {
     /// A file that errors call `name`.
     pub fn file(name: &str, text: &str) -> Source {
-        Source { name: Some(name.chars().map(visible).collect()), text: text.to_owned() }
+        Source { name: Some(name.chars().map(visible).collect()), text: text.into() }
     }
 
     pub(crate) fn argument(text: String) -> Source {
-        Source { name: None, text }
+        Source { name: None, text: text.into() }
     }
 
     pub(crate) fn text(&self) -> &str {

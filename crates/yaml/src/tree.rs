@@ -11,7 +11,7 @@ use crate::problem::Report;
 use crate::source::{Span, printable};
 
 /// A value and where it was written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
@@ -20,7 +20,7 @@ pub struct Node {
 }
 
 /// A value of any kind.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Nothing was written, or `null`.
     Nothing,
@@ -40,7 +40,7 @@ pub enum Value {
 }
 
 /// A key and its value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The key.
     pub key: String,
@@ -80,6 +80,11 @@ impl Node {
             Value::Mapping(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
         }
+    }
+
+    /// The value at a dotted path below this node.
+    pub fn find(&self, path: &str) -> Option<&Node> {
+        path.split('.').try_fold(self, |node, key| Some(&node.entry(key)?.value))
     }
 
     /// Puts `value` at `path` below this node, in place of another value.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::source::Span;
+use crate::tree::Entry;
 
 /// A value of the type that its key takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,10 @@ pub enum Typed {
     Ranges(Vec<(u64, u64)>),
     /// A time.
     Seconds(Duration),
+    /// Lists of values for other keys.
+    Lists(Vec<Entry>),
+    /// Rows of values for other keys.
+    Rows(Vec<Vec<Entry>>),
 }
 
 /// Values by path (`data.tokens`), with defaults filled in.

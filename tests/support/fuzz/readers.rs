@@ -24,6 +24,16 @@ const READ: u64 = 1 << 16;
 /// All of them.
 pub const READERS: &[Reader] = &[
     Reader {
+        name: "sweep",
+        seeds: |_| vec![include_bytes!("../../../experiments/sweep.yaml").to_vec()],
+        read: |_, bytes| {
+            let text = text(bytes)?;
+            annulus_experiment::parse_sweep("x.yaml", text, &[])
+                .map(drop)
+                .map_err(|e| e.to_string())
+        },
+    },
+    Reader {
         name: "experiment",
         seeds: |_| {
             texts(&[

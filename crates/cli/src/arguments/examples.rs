@@ -9,6 +9,12 @@ Examples:
   annulus train experiment.yaml                # the same command goes on after a stop
   annulus train runs/mine schedule.steps=2000  # a run goes on for more steps
   annulus train experiment.yaml output=runs/fork --from runs/mine/step-500";
+pub(super) const SWEEP: &str = "\
+Examples:
+  annulus check experiments/sweep.yaml         # checks all runs and lists them
+  annulus sweep experiments/sweep.yaml         # the same command goes on after a stop, or a kill -9
+  annulus sweep experiments/sweep.yaml sweep.seeds=5 'data.tokens=[1k,2k]'
+  annulus table runs/sweep --markdown > table.md";
 pub(super) const CHECK: &str = "\
 Examples:
   annulus check experiment.yaml
@@ -72,6 +78,11 @@ Examples:
   annulus compare runs/ring runs/striped
   annulus compare runs/a runs/b runs/c --png losses.png
   annulus compare runs/a runs/b --json";
+pub(super) const TABLE: &str = "\
+Examples:
+  annulus table runs/sweep
+  annulus table runs/a-1 runs/a-2 runs/b-1 runs/b-2   # rows are runs that differ in their seed alone
+  annulus table runs/sweep --csv --no-times > table.csv";
 pub(super) const BISECT: &str = "\
 Examples:
   annulus train experiments/quickstart.yaml every.hash=1 output=runs/a

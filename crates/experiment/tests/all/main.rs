@@ -8,4 +8,5 @@ mod reading;
 mod ropes;
 mod small;
 mod stages;
+mod sweeps;
 mod writing;

@@ -12,7 +12,7 @@ use crate::run::manifest::Manifest;
 use crate::{Result, TrainError};
 
 /// What training is compared by.
-const LOSS: &str = "train/loss";
+pub(crate) const LOSS: &str = "train/loss";
 
 /// Several runs beside each other, in the order in which they were given.
 #[derive(Clone, Debug, Serialize)]

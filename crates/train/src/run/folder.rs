@@ -24,6 +24,17 @@ pub fn is_run(folder: &Path) -> bool {
     [RESOLVED, LOCK].iter().all(|name| folder.join(name).is_file())
 }
 
+/// The number of the process that is writing to a run's folder, as that says it; `None`: nobody is.
+pub fn holder(folder: &Path) -> Option<String> {
+    let path = folder.join(LOCK);
+    // Not made where it is not there.
+    let file = path.is_file().then(|| annulus_files::lock(&path).ok()).flatten()?;
+    let is_held = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+    is_held.then(|| {
+        annulus_files::read_to_string(&path, LONGEST).unwrap_or_default().trim().to_owned()
+    })
+}
+
 /// A run folder that is ours until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
@@ -125,7 +136,9 @@ mod tests {
         let error = RunFolder::open(folder.path()).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        assert_eq!(holder(folder.path()), Some(std::process::id().to_string()));
         drop(held);
+        assert_eq!(holder(folder.path()), None);
         RunFolder::open(folder.path()).unwrap();
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod agree;
 pub(crate) mod aligned;
 pub(crate) mod attempt;
+pub(crate) mod came_to;
 pub(crate) mod clocks;
 pub(crate) mod compare;
 pub(crate) mod course;

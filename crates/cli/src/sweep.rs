@@ -1,0 +1,165 @@
+//! `annulus sweep`: every run of a file with a `sweep:`, each in a process of its own, and their table.
+//!
+//! A command of its own, because `train` is one process of one run: what ends it, its exit code, `--from` and launchers are of that run.
+
+mod checked;
+mod jobs;
+pub(crate) mod record;
+mod room;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::{Override, Sweep, parse_sweep, read_experiment};
+use annulus_train::{CameTo, Exit, came_to, is_run};
+use clap::Args;
+
+pub(crate) use self::checked::listed;
+use self::checked::{Checked, checked};
+use self::jobs::{Jobs, Left};
+use crate::arguments::replacement;
+use crate::failure::{Failure, INTERNAL, PREEMPTED};
+use crate::table::{self, Form};
+use crate::{Done, print, stop};
+
+/// The file that a sweep that is going on holds.
+const LOCK: &str = "sweep.lock";
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// An experiment with a `sweep:`
+    file: PathBuf,
+    /// Keys to replace, as in `data.tokens=64k`; of a key that the sweep lists, the list
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    #[command(flatten)]
+    form: Form,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let stop = stop::watch()?;
+    let Arguments { file, replacements, form } = arguments;
+    let name = file.display().to_string();
+    let text = read_experiment(file)?;
+    let Some(sweep) = parse_sweep(&name, &text, replacements)? else {
+        let hint = format!(
+            "`annulus train {name}` runs it; `experiments/sweep.yaml` is an example of a sweep"
+        );
+        return Err(Failure::usage(format!("`{name}` has no `sweep:`: it is one run"), hint));
+    };
+    let all = checked(&sweep)?;
+    let at_once = all.at_once(&sweep)?;
+    let folder = Folder::open(&sweep)?;
+    let finished = already_finished(&sweep, &all)?;
+    record::write(&sweep).map_err(|error| folder.failure(&error))?;
+    all.warnings.iter().for_each(print::warn);
+    print::say(&begins(&sweep, finished.len(), &at_once.to_string()));
+    let left = (0..sweep.runs.len()).filter(|index| !finished.contains(index)).collect();
+    let Left { done, failed } = Jobs::new(&sweep, at_once, &stop)?.run(left);
+    let done: BTreeSet<usize> = finished.into_iter().chain(done).collect();
+    let came_to = |index: usize| came_to(&sweep.runs[index].experiment.output).ok();
+    let of_run = |index: usize| done.contains(&index).then(|| came_to(index)).flatten();
+    let runs: Vec<Option<CameTo>> = (0..sweep.runs.len()).map(of_run).collect();
+    table::print(record::groups(&sweep, runs), *form)?;
+    Ok(ended(&sweep, done.len(), &failed))
+}
+
+/// What is about to be done.
+fn begins(sweep: &Sweep, finished: usize, at_once: &str) -> String {
+    let before = match finished {
+        0 => String::new(),
+        count => format!(", {count} of them finished before"),
+    };
+    let folder = sweep.output.display();
+    let (name, all) = (&sweep.name, counted(sweep.runs.len()));
+    format!("sweep {name}: {all} in `{folder}`{before}; {at_once}")
+}
+
+/// So many runs.
+fn counted(runs: usize) -> String {
+    if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
+}
+
+/// What is said last, and the exit code.
+fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
+    for (index, why) in failed {
+        print::say(&format!("failed: run `{}`: {why}", sweep.runs[*index].name));
+    }
+    let all = sweep.runs.len();
+    if done + failed.len() < all {
+        print::say(&format!(
+            "stopped with {done} of {all} runs finished; the same command goes on"
+        ));
+        return PREEMPTED;
+    }
+    if !failed.is_empty() {
+        let count = failed.len();
+        print::say(&format!("{count} of {all} runs failed; the same command tries them again"));
+        return Exit::RunFailed.code();
+    }
+    0
+}
+
+/// The runs that need not be run again. One of another experiment under the same name is refused: its numbers are not the sweep's.
+fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Failure> {
+    let mut finished = BTreeSet::new();
+    for (index, run) in sweep.runs.iter().enumerate() {
+        let folder = &run.experiment.output;
+        if !is_run(folder) {
+            continue;
+        }
+        let there = came_to(folder)?;
+        let differing = annulus_experiment::differences(&there.experiment, &all.resolved(run));
+        // What may differ when a run goes on, `train` knows: files that have moved, and what comes of the learning rate's curve.
+        let other = differing
+            .iter()
+            .find(|(key, ..)| !checked::IS_TRAIN_S.iter().any(|own| key.starts_with(own)));
+        if let Some((key, was, is)) = other {
+            let message =
+                format!("run `{}` is there, but its `{key}` was `{was}` and is `{is}`", run.name);
+            let hint = format!(
+                "set the key back, set another `output`, or move `{}` away",
+                folder.display()
+            );
+            return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
+        }
+        if there.is_finished && differing.is_empty() {
+            finished.insert(index);
+        }
+    }
+    Ok(finished)
+}
+
+/// The sweep's folder, ours until this is dropped.
+struct Folder<'a> {
+    path: &'a Path,
+    lock: Option<File>,
+}
+
+impl Folder<'_> {
+    fn open(sweep: &Sweep) -> Result<Folder<'_>, Failure> {
+        let mut folder = Folder { path: &sweep.output, lock: None };
+        if is_run(folder.path) {
+            let message = format!("`{}` is the folder of a run", folder.path.display());
+            return Err(Failure::usage(message, "set another `output` for the sweep"));
+        }
+        fs::create_dir_all(folder.path).map_err(|error| folder.failure(&error))?;
+        let lock = annulus_files::lock(&folder.path.join(LOCK));
+        let lock = lock.map_err(|error| folder.failure(&error))?;
+        if lock.try_lock().is_err() {
+            let message = format!("another sweep is running in `{}`", folder.path.display());
+            let hint = "wait until it ends, or set another `output`".to_owned();
+            return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
+        }
+        // What a crash left half-written.
+        annulus_files::sweep(folder.path).map_err(|error| folder.failure(&error))?;
+        folder.lock = Some(lock);
+        Ok(folder)
+    }
+
+    fn failure(&self, error: &std::io::Error) -> Failure {
+        let message = format!("cannot write to `{}`: {error}", self.path.display());
+        Failure::new(INTERNAL, message, Some("set an `output` that can be written".to_owned()))
+    }
+}

@@ -1,0 +1,113 @@
+//! What can be said of all runs of a sweep before any begins: that each can be run, and how much memory it takes.
+
+use std::collections::BTreeSet;
+
+use annulus_experiment::{Experiment, Problem, Sweep, SweptRun};
+use annulus_plan::{Plan, size};
+use annulus_simulate::plans;
+
+use super::counted;
+use super::room::{AtOnce, Needs};
+use crate::failure::Failure;
+use crate::{check, hub, print};
+
+/// Keys of which `train` knows whether a run can go on though they differ.
+pub(super) const IS_TRAIN_S: [&str; 5] =
+    ["data.path", "data.tokenizer", "model.path", "lora.path", "schedule."];
+
+/// What was found of runs that can all be run.
+pub(super) struct Checked {
+    /// What each combination of values means, with the seed of its first run.
+    resolved: Vec<Experiment>,
+    /// What each takes.
+    needs: Vec<Needs>,
+    /// What stops nothing, each once.
+    pub(super) warnings: BTreeSet<String>,
+}
+
+impl Checked {
+    /// What a run means.
+    pub(super) fn resolved(&self, run: &SweptRun) -> Experiment {
+        Experiment { seed: run.experiment.seed, ..self.resolved[run.point].clone() }
+    }
+
+    /// How many go on at the same time.
+    pub(super) fn at_once(&self, sweep: &Sweep) -> Result<AtOnce, Failure> {
+        let needs: Vec<Needs> = sweep.runs.iter().map(|run| self.needs[run.point]).collect();
+        AtOnce::of(sweep, &needs)
+    }
+}
+
+/// Checks every combination of values; seeds change nothing that is checked.
+///
+/// # Errors
+/// All that is wrong with any, each mistake once and with the first run that has it; the exit code is that of the first.
+pub(super) fn checked(sweep: &Sweep) -> Result<Checked, Failure> {
+    let mut all = Checked { resolved: Vec::new(), needs: Vec::new(), warnings: BTreeSet::new() };
+    let mut wrong = Vec::new();
+    let mut code = None;
+    let points = points(sweep);
+    for run in &points {
+        match plans_of(run) {
+            Ok(plans) => {
+                all.warnings
+                    .extend(plans.iter().flat_map(|plan| &plan.warnings).map(ToString::to_string));
+                all.needs.push(Needs::of(&plans));
+                all.resolved.extend(plans.first().map(|plan| plan.experiment.written().clone()));
+            }
+            Err(failure) => {
+                code.get_or_insert(failure.code);
+                wrong.push((failure.problems, *run));
+            }
+        }
+    }
+    match code {
+        Some(code) => Err(Failure { code, problems: Sweep::problems(wrong, points.len()) }),
+        None => Ok(all),
+    }
+}
+
+/// The first run of every combination.
+fn points(sweep: &Sweep) -> Vec<&SweptRun> {
+    let mut points: Vec<&SweptRun> = Vec::new();
+    for run in &sweep.runs {
+        if points.last().is_none_or(|last| last.point != run.point) {
+            points.push(run);
+        }
+    }
+    points
+}
+
+/// As `annulus check` does it.
+fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
+    let opened = annulus_train::resolve(run.experiment.clone(), &mut hub::bring)?;
+    let plans = plans(&opened.here())?;
+    if plans.is_empty() {
+        return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no stage"))));
+    }
+    annulus_train::fits_here(&plans)?;
+    let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
+    check::data_fits(&opened, &plans, elsewhere)?;
+    Ok(plans)
+}
+
+/// For `annulus check`: that all runs of a sweep are right, how many go on at the same time, and a line for each combination.
+pub(crate) fn listed(sweep: &Sweep) -> Result<String, Failure> {
+    let all = checked(sweep)?;
+    let at_once = all.at_once(sweep)?;
+    all.warnings.iter().for_each(print::warn);
+    let mut lines =
+        vec![format!("{}: ok; a sweep of {}, {at_once}", sweep.name, counted(sweep.runs.len()))];
+    let line = |run: &&SweptRun| {
+        let needs = all.needs[run.point]
+            .bytes
+            .map_or_else(String::new, |bytes| format!("  {}", size(bytes)));
+        format!("  {}{needs}", run.name)
+    };
+    lines.extend(points(sweep).iter().map(line));
+    let seeds = sweep.runs.len() / points(sweep).len().max(1);
+    if seeds > 1 {
+        lines.push(format!("each with {seeds} seeds"));
+    }
+    Ok(lines.join("\n"))
+}

@@ -1,0 +1,62 @@
+//! `sweep.json` in a sweep's folder: its runs in the order of the grid, for whoever reads the folder later.
+
+use std::io;
+use std::path::Path;
+
+use annulus_evaluation::Group;
+use annulus_experiment::Sweep;
+use annulus_train::{CameTo, came_to};
+use serde_json::{Value, json};
+
+/// The file.
+const FILE: &str = "sweep.json";
+/// The largest such file that is read, bytes: a thousand runs have names and values.
+const LARGEST: u64 = 1 << 24;
+
+/// Keys of a table's columns, and its rows.
+pub(crate) type Groups = (Vec<String>, Vec<Group>);
+
+/// Writes the runs of a sweep, whole or not at all.
+pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
+    let run = |run: &annulus_experiment::SweptRun| json!({ "name": run.name, "point": run.point, "seed": run.experiment.seed, "values": run.values });
+    let runs: Vec<Value> = sweep.runs.iter().map(run).collect();
+    let text = format!("{:#}\n", json!({ "version": 1, "keys": sweep.keys, "runs": runs }));
+    annulus_files::write(&sweep.output.join(FILE), text.as_bytes())
+}
+
+/// The rows of a sweep's table: what each of its runs came to, `None` where that does not count.
+pub(super) fn groups(sweep: &Sweep, runs: Vec<Option<CameTo>>) -> Groups {
+    let mut groups: Vec<Group> = Vec::new();
+    for (run, came_to) in sweep.runs.iter().zip(runs) {
+        add(&mut groups, run.point, &run.values, came_to);
+    }
+    (sweep.keys.clone(), groups)
+}
+
+/// Puts a run into its row.
+fn add(groups: &mut Vec<Group>, point: usize, values: &[String], came_to: Option<CameTo>) {
+    if groups.len() <= point {
+        groups.push((values.to_vec(), Vec::new()));
+    }
+    if let Some((_, runs)) = groups.last_mut() {
+        runs.push(came_to);
+    }
+}
+
+/// The same of a sweep's folder, as far as it has been run; `None`: it is none.
+pub(crate) fn read(folder: &Path) -> Option<Groups> {
+    let bytes = annulus_files::read(&folder.join(FILE), LARGEST).ok()?;
+    let record: Value = serde_json::from_slice(&bytes).ok()?;
+    let texts = |value: &Value| {
+        let items = value.as_array()?.iter();
+        items.map(|item| item.as_str().map(str::to_owned)).collect::<Option<Vec<String>>>()
+    };
+    let mut groups = Vec::new();
+    for run in record["runs"].as_array()? {
+        let point = usize::try_from(run["point"].as_u64()?).ok()?;
+        let name =
+            run["name"].as_str().filter(|name| !name.contains(['/', '\\']) && *name != "..")?;
+        add(&mut groups, point, &texts(&run["values"])?, came_to(&folder.join(name)).ok());
+    }
+    Some((texts(&record["keys"])?, groups))
+}

@@ -1,0 +1,149 @@
+//! How many runs go on at the same time, and on which cores each.
+
+use std::fmt;
+
+use annulus_experiment::{AtOnce as Wanted, Sweep};
+use annulus_machine::cores;
+use annulus_plan::Plan;
+use annulus_train::Exit;
+
+use crate::failure::Failure;
+
+/// What a process takes beside its ranks, bytes: the program, its threads, tokens of its texts.
+const OF_A_PROCESS: u64 = 96 << 20;
+
+/// What a run takes of this machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// Memory of the device that computes, by the plan of its fullest phase; `None`: nobody knows.
+    pub(super) bytes: Option<u64>,
+    /// What there is of it.
+    there: Option<u64>,
+    ranks: usize,
+    on_gpu: bool,
+}
+
+impl Needs {
+    pub(super) fn of(plans: &[Plan]) -> Needs {
+        let here = || plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
+        let on_gpu = here().any(|plan| plan.experiment.host.device.is_some());
+        let beside = if on_gpu { 0 } else { OF_A_PROCESS };
+        Needs {
+            bytes: here().map(Plan::needed).max().map(|bytes| bytes.saturating_add(beside)),
+            // A run's own budget is no bound of several.
+            there: here()
+                .filter_map(|plan| plan.experiment.host.there())
+                .map(|limit| limit.bytes)
+                .min(),
+            ranks: plans.iter().map(Plan::world).max().unwrap_or(1),
+            on_gpu,
+        }
+    }
+}
+
+/// How many runs go on at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtOnce {
+    pub(super) runs: usize,
+    /// Cores of each.
+    pub(super) cores: usize,
+}
+
+impl AtOnce {
+    /// As many as the sweep says, or as cores and memory let.
+    pub(super) fn of(sweep: &Sweep, needs: &[Needs]) -> Result<AtOnce, Failure> {
+        let fit = fit(needs);
+        let runs = match sweep.at_once {
+            Wanted::Auto if needs.iter().any(|needs| needs.on_gpu) => 1,
+            Wanted::Auto => {
+                let ranks = needs.iter().map(|needs| needs.ranks).max().unwrap_or(1);
+                (cores() / ranks.max(1)).clamp(1, fit)
+            }
+            Wanted::Runs(runs) if runs.min(needs.len()) > fit => {
+                let message =
+                    format!("{runs} runs at once do not fit into memory together, but {fit} do");
+                let hint = format!("at most {fit}, or `auto`");
+                let problem = sweep.places.problem("sweep.at_once", message).hint(hint);
+                return Err(Failure { code: Exit::DoesNotFit.code(), problems: problem.into() });
+            }
+            Wanted::Runs(runs) => runs,
+        };
+        let runs = runs.clamp(1, needs.len().max(1));
+        Ok(AtOnce { runs, cores: (cores() / runs).max(1) })
+    }
+}
+
+impl fmt::Display for AtOnce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AtOnce { runs, cores } = self;
+        let plural = if *cores == 1 { "" } else { "s" };
+        if *runs == 1 {
+            return write!(f, "one at a time, on {cores} core{plural}");
+        }
+        write!(f, "{runs} at once, each on {cores} core{plural}")
+    }
+}
+
+/// How many of the largest runs fit into memory together.
+fn fit(needs: &[Needs]) -> usize {
+    let Some(there) = needs.iter().filter_map(|needs| needs.there).min() else {
+        return needs.len();
+    };
+    let mut bytes: Vec<u64> = needs.iter().filter_map(|needs| needs.bytes).collect();
+    bytes.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0_u64;
+    let fits = |bytes: &&u64| {
+        sum = sum.saturating_add(**bytes);
+        sum <= there
+    };
+    // One alone was checked before, with less beside it.
+    bytes.iter().take_while(fits).count().max(1)
+}
+
+/// Keeps this thread, and what it starts, to the cores of the run with this number among those that go on at the same time.
+pub(super) fn keep_to(slot: usize, at_once: AtOnce) {
+    #[cfg(target_os = "linux")]
+    if at_once.runs > 1 {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let Ok(all) = sched_getaffinity(None) else { return };
+        let ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+        let mut own = CpuSet::new();
+        for core in share(slot, at_once.cores, ours.len()) {
+            own.set(ours[core]);
+        }
+        // Where the system does not let us, runs share all cores.
+        let _ = sched_setaffinity(None, &own);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (slot, at_once);
+}
+
+/// The cores of a slot, by their numbers among those that there are.
+#[cfg(any(target_os = "linux", test))]
+fn share(slot: usize, cores: usize, there: usize) -> impl Iterator<Item = usize> {
+    (0..cores.min(there)).map(move |core| (slot * cores + core) % there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs(bytes: u64) -> Needs {
+        Needs { bytes: Some(bytes), there: Some(100), ranks: 1, on_gpu: false }
+    }
+
+    #[test]
+    fn as_many_go_on_as_the_largest_fit() {
+        assert_eq!(fit(&[10, 60, 30, 5].map(needs)), 3);
+        assert_eq!(fit(&[60, 60].map(needs)), 1);
+        assert_eq!(fit(&[10, 10].map(needs)), 2);
+        assert_eq!(fit(&[Needs { there: None, ..needs(600) }; 5]), 5, "nobody knows");
+    }
+
+    #[test]
+    fn slots_have_cores_of_their_own_while_there_are_some() {
+        let cores = |slot, own, there| share(slot, own, there).collect::<Vec<_>>();
+        assert_eq!([cores(0, 4, 16), cores(3, 4, 16)], [vec![0, 1, 2, 3], vec![12, 13, 14, 15]]);
+        assert_eq!([0, 1, 2].map(|slot| cores(slot, 1, 2)), [vec![0], vec![1], vec![0]]);
+    }
+}

@@ -1,0 +1,103 @@
+//! `annulus table`: many runs as one table.
+
+mod cells;
+mod written;
+
+use std::path::PathBuf;
+
+use annulus_evaluation::{Table, groups, table};
+use annulus_train::{CameTo, came_to};
+use clap::Args;
+
+use crate::failure::{Failure, INTERNAL};
+use crate::sweep::record::{self, Groups};
+use crate::{Done, print as printed};
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// The folder of a sweep, or folders of runs and sweeps
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// How a table is printed.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Form {
+    #[command(flatten)]
+    how: How,
+    /// Leave out tokens per second: what is left is the same however often the runs were stopped
+    #[arg(long)]
+    no_times: bool,
+}
+
+/// In columns for a terminal, unless one of these is given.
+#[derive(Args, Clone, Copy, Debug)]
+struct How {
+    /// Print the table as JSON, with the values of all seeds
+    #[arg(long, group = "form")]
+    json: bool,
+    /// Print the table as Markdown
+    #[arg(long, group = "form")]
+    markdown: bool,
+    /// Print the table as comma-separated values
+    #[arg(long, group = "form")]
+    csv: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    let rows = match arguments.runs.as_slice() {
+        [only] => record::read(only),
+        _ => None,
+    };
+    let rows = rows.map_or_else(|| of_runs(&arguments.runs), Ok)?;
+    print(rows, arguments.form)?;
+    Ok(0)
+}
+
+/// Runs by what differs in their resolved files; of a sweep's folder those that have begun.
+fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
+    let mut runs: Vec<CameTo> = Vec::new();
+    for folder in folders {
+        match record::read(folder) {
+            Some((_, rows)) => runs.extend(rows.into_iter().flat_map(|(_, runs)| runs).flatten()),
+            None => runs.push(came_to(folder)?),
+        }
+    }
+    Ok(groups(runs))
+}
+
+/// Prints the table of these rows, and says which runs do not count.
+pub(crate) fn print((keys, rows): Groups, form: Form) -> Result<(), Failure> {
+    let all: usize = rows.iter().map(|(_, runs)| runs.len()).sum();
+    let begun = || rows.iter().flat_map(|(_, runs)| runs).flatten();
+    let unfinished: Vec<String> = begun()
+        .filter(|run| !run.is_finished)
+        .map(|run| run.folder.display().to_string())
+        .collect();
+    if let Some(first) = unfinished.first() {
+        let more = if unfinished.len() > 1 {
+            format!(" and {} more", unfinished.len() - 1)
+        } else {
+            String::new()
+        };
+        printed::say(&format!(
+            "note: `{first}`{more} of {all} runs are not finished, and are left out"
+        ));
+    }
+    let found = table(keys, &rows, !form.no_times);
+    printed::line(&text(&found, form.how)?)
+}
+
+fn text(found: &Table, how: How) -> Result<String, Failure> {
+    if how.json {
+        return serde_json::to_string(found)
+            .map_err(|error| Failure::new(INTERNAL, error.to_string(), None));
+    }
+    Ok(match (how.markdown, how.csv) {
+        (true, _) => written::markdown(found),
+        (_, true) => written::csv(found),
+        _ => written::text(found),
+    })
+}

@@ -1,0 +1,146 @@
+//! What stands in a table of runs, cell by cell.
+
+use annulus_evaluation::{Against, OverSeeds, Row, Table, Test};
+use annulus_experiment::short_keys;
+
+/// A smaller number is written with an exponent.
+const SMALL: f64 = 1e-3;
+/// What stands where nothing is known.
+const NOTHING: &str = "-";
+
+/// A table as text: heads, and rows of as many cells.
+pub(super) struct Cells {
+    pub(super) heads: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    /// How many of the first columns are keys.
+    pub(super) keys: usize,
+}
+
+impl Cells {
+    /// Keys by their last words where no other has it, or by all of them.
+    pub(super) fn of(table: &Table, in_full: bool) -> Cells {
+        let mut heads = if in_full { table.keys.clone() } else { short_keys(&table.keys) };
+        let keys = heads.len();
+        let columns = columns(table);
+        heads.extend(columns.iter().map(|(head, _)| (*head).to_owned()));
+        let row = |(index, row): (usize, &Row)| {
+            let is_best = table.best == Some(index);
+            let own = columns.iter().map(|(_, cell)| cell(row, is_best));
+            row.values.iter().cloned().chain(own).collect()
+        };
+        Cells { heads, rows: table.rows.iter().enumerate().map(row).collect(), keys }
+    }
+}
+
+type Column = (&'static str, fn(&Row, bool) -> String);
+
+/// The columns behind the keys, without those of which no row has anything.
+fn columns(table: &Table) -> Vec<Column> {
+    let any = |has: fn(&Row) -> bool| table.rows.iter().any(has);
+    let all: [(bool, Column); 6] = [
+        (true, ("seeds", |row, _| seeds(row))),
+        (
+            any(|row| row.train_loss.is_some()),
+            ("train loss", |row, _| loss(row.train_loss.as_ref())),
+        ),
+        (
+            any(|row| row.evaluate_loss.is_some()),
+            ("evaluate loss", |row, _| loss(row.evaluate_loss.as_ref())),
+        ),
+        (table.rows.len() > 1 && table.best.is_some(), ("- best", |row, is_best| by(row, is_best))),
+        (
+            table.rows.len() > 1 && table.best.is_some(),
+            ("beyond seeds", |row, is_best| beyond(row, is_best)),
+        ),
+        (
+            any(|row| row.tokens_per_second.is_some()),
+            ("tokens/s", |row, _| speed(row.tokens_per_second.as_ref())),
+        ),
+    ];
+    all.into_iter().filter(|(is_there, _)| *is_there).map(|(_, column)| column).collect()
+}
+
+/// How many runs are finished, of how many if not all are.
+fn seeds(Row { runs, seeds, .. }: &Row) -> String {
+    if seeds.len() == *runs { runs.to_string() } else { format!("{} of {runs}", seeds.len()) }
+}
+
+fn loss(found: Option<&OverSeeds>) -> String {
+    let Some(OverSeeds { mean, half, .. }) = found else { return NOTHING.to_owned() };
+    let half = match half {
+        Some(half) if *half != 0.0 && *half < SMALL => format!(" ± {half:.0e}"),
+        Some(half) => format!(" ± {half:.4}"),
+        None => String::new(),
+    };
+    format!("{mean:.4}{half}")
+}
+
+fn speed(found: Option<&OverSeeds>) -> String {
+    let Some(OverSeeds { mean, half, .. }) = found else { return NOTHING.to_owned() };
+    let half = half.map_or_else(String::new, |half| format!(" ± {half:.0}"));
+    format!("{mean:.0}{half}")
+}
+
+/// The difference to the best row.
+fn by(row: &Row, is_best: bool) -> String {
+    match row.against_best {
+        _ if is_best => "best".to_owned(),
+        Some(Against { difference: 0.0, .. }) => "0".to_owned(),
+        Some(Against { difference, .. }) if difference.abs() < SMALL => {
+            format!("{difference:+.0e}")
+        }
+        Some(Against { difference, .. }) => format!("{difference:+.4}"),
+        None => NOTHING.to_owned(),
+    }
+}
+
+/// Whether it is larger than that of seeds.
+fn beyond(row: &Row, is_best: bool) -> String {
+    let against = row.against_best.filter(|_| !is_best);
+    match against.and_then(|against| Some((against.is_larger?, against.p?))) {
+        Some((is_larger, p)) => {
+            let p = if p < SMALL { "p < 0.001".to_owned() } else { format!("p {p:.3}") };
+            format!("{}, {p}", if is_larger { "yes" } else { "no" })
+        }
+        None if is_best => String::new(),
+        None => NOTHING.to_owned(),
+    }
+}
+
+/// What the columns mean: below the table.
+pub(super) fn notes(table: &Table) -> Vec<String> {
+    let mut notes = Vec::new();
+    let several = table.rows.iter().any(|row| row.seeds.len() > 1);
+    if several {
+        notes.push("±: 95 % confidence interval of the mean over seeds, by Student's t".to_owned());
+    }
+    let best = table.best.filter(|_| table.rows.len() > 1);
+    if let (Some(best), Some(tag)) = (best, table.compared_by) {
+        let named = table.rows[best].values.join(", ");
+        notes.push(format!("- best: mean {tag} less that of the best row ({named})"));
+        notes.extend(several.then(|| {
+            format!(
+                "beyond seeds: whether that is more than seeds explain, two-sided p < 0.05, {}",
+                test(table)
+            )
+        }));
+        notes.extend(
+            several.then(|| {
+                "each row by itself: of twenty rows that are alike one says yes".to_owned()
+            }),
+        );
+    }
+    notes
+}
+
+/// How rows were compared.
+fn test(table: &Table) -> &'static str {
+    let has = |test: Test| {
+        table.rows.iter().any(|row| row.against_best.is_some_and(|against| against.test == test))
+    };
+    match (has(Test::Paired), has(Test::Welch)) {
+        (true, true) => "paired by seed where rows have the same seeds, else Welch's t",
+        (false, true) => "Welch's t",
+        _ => "paired by seed",
+    }
+}

@@ -1,0 +1,189 @@
+//! A table of runs for a terminal, for a page and for programs.
+
+use std::fmt::Write as _;
+
+use annulus_evaluation::{OverSeeds, Row, Table, Test};
+use annulus_plan::wrapped;
+
+use super::cells::{Cells, notes};
+
+/// The width of a terminal.
+const WIDTH: usize = 80;
+/// Between columns.
+const GAP: usize = 2;
+
+/// In columns; what is wider than a terminal in several blocks, each with the keys. Notes below.
+pub(super) fn text(table: &Table) -> String {
+    let cells = Cells::of(table, false);
+    let width = |column: usize| {
+        let all = cells.rows.iter().map(|row| &row[column]).chain([&cells.heads[column]]);
+        GAP + all.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let labels: usize = (0..cells.keys).map(width).sum();
+    let mut lines = Vec::new();
+    let mut from = cells.keys;
+    while from < cells.heads.len() {
+        // One column at least, so that there is an end.
+        let (mut to, mut room) = (from + 1, (WIDTH + GAP).saturating_sub(labels + width(from)));
+        while to < cells.heads.len() && width(to) <= room {
+            room -= width(to);
+            to += 1;
+        }
+        let line = |row: &Vec<String>| {
+            let shown = (0..cells.keys).chain(from..to);
+            let cell = |column: usize| format!("{:<1$}", row[column], width(column));
+            shown.map(cell).collect::<String>().trim_end().to_owned()
+        };
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push(line(&cells.heads));
+        lines.extend(cells.rows.iter().map(line));
+        from = to;
+    }
+    lines.extend(Some(String::new()).filter(|_| !notes(table).is_empty()));
+    lines.extend(notes(table).iter().map(|note| wrapped(note, 2)));
+    lines.join("\n")
+}
+
+/// As a table of Markdown, with its notes.
+pub(super) fn markdown(table: &Table) -> String {
+    let cells = Cells::of(table, true);
+    let line = |row: &[String]| {
+        let row: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        format!("| {} |", row.join(" | "))
+    };
+    let keys = cells.heads[..cells.keys].iter().map(|key| format!("`{key}`"));
+    let heads: Vec<String> = keys.chain(cells.heads[cells.keys..].iter().cloned()).collect();
+    let mut lines = vec![line(&heads), line(&vec!["---".to_owned(); heads.len()])];
+    lines.extend(cells.rows.iter().map(|row| line(row)));
+    let notes = notes(table);
+    if !notes.is_empty() {
+        lines.push(String::new());
+        lines.push(notes.iter().map(|note| format!("- {note}")).collect::<Vec<_>>().join("\n"));
+    }
+    lines.join("\n")
+}
+
+/// As comma-separated values with all their digits.
+pub(super) fn csv(table: &Table) -> String {
+    let times = table.rows.iter().any(|row| row.tokens_per_second.is_some());
+    let mut heads: Vec<String> = table.keys.iter().map(|key| field(key)).collect();
+    heads.extend(["runs", "seeds"].map(str::to_owned));
+    let tags = ["train_loss", "evaluate_loss", "tokens_per_second"];
+    for tag in &tags[..if times { 3 } else { 2 }] {
+        heads.extend([format!("{tag}_mean"), format!("{tag}_half_interval")]);
+    }
+    heads.extend(["difference_to_best", "p", "beyond_seeds", "test"].map(str::to_owned));
+    let mut text = heads.join(",");
+    for row in &table.rows {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n{}", values(row, times).join(","));
+    }
+    text
+}
+
+fn values(row: &Row, times: bool) -> Vec<String> {
+    let mut cells: Vec<String> = row.values.iter().map(|value| field(value)).collect();
+    cells.extend([row.runs.to_string(), row.seeds.len().to_string()]);
+    let all = [&row.train_loss, &row.evaluate_loss, &row.tokens_per_second];
+    for found in &all[..if times { 3 } else { 2 }] {
+        let found: Option<&OverSeeds> = found.as_ref();
+        cells.push(found.map(|found| found.mean.to_string()).unwrap_or_default());
+        cells.push(
+            found.and_then(|found| found.half).map(|half| half.to_string()).unwrap_or_default(),
+        );
+    }
+    let against = row.against_best;
+    cells.push(against.map(|against| against.difference.to_string()).unwrap_or_default());
+    cells.push(against.and_then(|against| against.p).map(|p| p.to_string()).unwrap_or_default());
+    cells.push(
+        against.and_then(|against| against.is_larger).map(|is| is.to_string()).unwrap_or_default(),
+    );
+    let name = |test: Test| match test {
+        Test::Paired => "paired".to_owned(),
+        Test::Welch => "welch".to_owned(),
+    };
+    cells.push(against.map(|against| name(against.test)).unwrap_or_default());
+    cells
+}
+
+/// A text as CSV has it.
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_evaluation::Against;
+
+    use super::*;
+
+    fn row(values: [&str; 2], losses: &[f64], against_best: Option<Against>) -> Row {
+        Row {
+            values: values.map(str::to_owned).into(),
+            runs: 2,
+            seeds: (1..).zip(losses).map(|(seed, _)| seed).collect(),
+            train_loss: OverSeeds::of(losses),
+            evaluate_loss: None,
+            tokens_per_second: OverSeeds::of(&[1000.0; 2]),
+            against_best,
+        }
+    }
+
+    fn table() -> Table {
+        let by = |difference, p: Option<f64>| Against {
+            difference,
+            test: Test::Paired,
+            p,
+            is_larger: p.map(|p| p < 0.05),
+        };
+        Table {
+            keys: ["data.tokens", "extend.tokens"].map(str::to_owned).into(),
+            compared_by: Some("train/loss"),
+            best: Some(0),
+            rows: vec![
+                row(["1k", "a, b"], &[2.0, 2.0], None),
+                row(["2k", "a|b"], &[3.0, 3.5], Some(by(1.25, Some(1e-5)))),
+                row(["4k", "c"], &[2.000_01], Some(by(0.000_01, None))),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_table_fits_a_terminal_and_says_what_it_means() {
+        let text = text(&table());
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let head = "data.tokens  extend.tokens  seeds   train loss       - best   beyond seeds";
+        assert_eq!(lines[0], head);
+        assert_eq!(lines[1], "1k           a, b           2       2.0000 ± 0.0000  best");
+        let second = "2k           a|b            2       3.2500 ± 3.1766  +1.2500  yes, p < 0.001";
+        assert_eq!(lines[2], second);
+        assert_eq!(lines[3], "4k           c              1 of 2  2.0000           +1e-5    -");
+        assert_eq!(lines[5], "data.tokens  extend.tokens  tokens/s");
+        assert_eq!(lines[7], "2k           a|b            1000 ± 0");
+        assert!(
+            text.contains("- best: mean train/loss less that of the best row (1k, a, b)"),
+            "{text}"
+        );
+        assert!(text.contains("two-sided p < 0.05,\n  paired by seed"), "{text}");
+    }
+
+    #[test]
+    fn programs_and_pages_get_every_field() {
+        let csv = csv(&table());
+        let rows: Vec<&str> = csv.lines().collect();
+        let columns = rows[0].split(',').count();
+        assert_eq!(columns, 14);
+        assert_eq!(rows[1], "1k,\"a, b\",2,2,2,0,,,1000,0,,,,");
+        assert_eq!(rows[3], "4k,c,2,1,2.00001,,,,1000,0,0.00001,,,paired");
+        let markdown = markdown(&table());
+        assert!(markdown.starts_with("| `data.tokens` | `extend.tokens` | seeds |"), "{markdown}");
+        assert!(markdown.contains("| 2k | a\\|b | 2 |"), "{markdown}");
+    }
+}

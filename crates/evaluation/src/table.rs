@@ -1,0 +1,221 @@
+//! A table of many runs: a row for those that differ in their seed alone, with what they came to on average and whether that is more
+//! than seeds explain.
+
+mod seeds;
+
+use annulus_experiment::{Experiment, varying};
+use annulus_train::CameTo;
+use serde::Serialize;
+
+use self::seeds::against;
+pub use self::seeds::{Against, OverSeeds, Test};
+
+/// What says nothing of results: runs that differ in these are alike.
+const ALIKE: [&str; 2] = ["seed", "name"];
+/// What stands for a key that a run does not have.
+const ABSENT: &str = "-";
+
+/// A table of many runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// The keys that differ between rows.
+    pub keys: Vec<String>,
+    /// The loss that rows are compared by: `evaluate/loss` where all have it, else `train/loss`; `None`: no row has any.
+    pub compared_by: Option<&'static str>,
+    /// The row with the least mean of it, from 0.
+    pub best: Option<usize>,
+    /// The rows in their order.
+    pub rows: Vec<Row>,
+}
+
+/// Runs that differ in their seed alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The values of [`Table::keys`].
+    pub values: Vec<String>,
+    /// Runs that there should be.
+    pub runs: usize,
+    /// The seeds of those that are finished, which alone are counted.
+    pub seeds: Vec<u64>,
+    /// The training loss of the last logged step, in nats per token.
+    pub train_loss: Option<OverSeeds>,
+    /// The loss of held-out text after the last evaluation, in nats per token.
+    pub evaluate_loss: Option<OverSeeds>,
+    /// The median over logged steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<OverSeeds>,
+    /// Its loss beside that of the best row, if it is not that row.
+    pub against_best: Option<Against>,
+}
+
+/// A row before anything is computed: the values of the keys, and its runs, `None` for what did not begin.
+pub type Group = (Vec<String>, Vec<Option<CameTo>>);
+
+type Of = fn(&CameTo) -> Option<f64>;
+
+/// Runs in groups of those whose resolved files differ in their seed alone, in the order in which the first of each comes: the keys
+/// in which groups differ, and the groups.
+pub fn groups(runs: Vec<CameTo>) -> (Vec<String>, Vec<Group>) {
+    let experiments: Vec<Experiment> = runs.iter().map(|run| run.experiment.clone()).collect();
+    let mut differing = varying(&experiments);
+    differing.retain(|key| !ALIKE.contains(&key.key.as_str()));
+    let mut groups: Vec<Group> = Vec::new();
+    for (index, run) in runs.into_iter().enumerate() {
+        let value =
+            |values: &[Option<String>]| values[index].clone().unwrap_or_else(|| ABSENT.to_owned());
+        let values: Vec<String> = differing.iter().map(|key| value(&key.values)).collect();
+        match groups.iter_mut().find(|(known, _)| *known == values) {
+            Some((_, runs)) => runs.push(Some(run)),
+            None => groups.push((values, vec![Some(run)])),
+        }
+    }
+    (differing.into_iter().map(|key| key.key).collect(), groups)
+}
+
+/// The table of groups of runs, with or without times.
+pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
+    let finished: Vec<Vec<&CameTo>> = groups.iter().map(|(_, runs)| finished(runs)).collect();
+    let all: Vec<&CameTo> = finished.iter().flatten().copied().collect();
+    let has = |of: Of| !all.is_empty() && all.iter().all(|run| of(run).is_some());
+    let by: Option<(&'static str, Of)> = match (has(EVALUATED), has(TRAINED)) {
+        (true, _) => Some(("evaluate/loss", EVALUATED)),
+        (false, true) => Some(("train/loss", TRAINED)),
+        (false, false) => None,
+    };
+    let mut rows: Vec<Row> =
+        groups.iter().zip(&finished).map(|(group, runs)| row(group, runs, times)).collect();
+    let mut best = None;
+    if let Some((_, of)) = by {
+        let mean = |runs: &Vec<&CameTo>| OverSeeds::of(&values(runs, of)).map(|found| found.mean);
+        let means = finished.iter().map(mean).enumerate();
+        let means = means.filter_map(|(index, mean)| Some((index, mean?)));
+        best = means.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index);
+        for (index, row) in rows.iter_mut().enumerate() {
+            let other = best.filter(|best| *best != index);
+            row.against_best = other.and_then(|best| {
+                against(&by_seed(&finished[index], of), &by_seed(&finished[best], of))
+            });
+        }
+    }
+    Table { keys, compared_by: by.map(|(tag, _)| tag), best, rows }
+}
+
+const TRAINED: Of = |run| run.train_loss;
+const EVALUATED: Of = |run| run.evaluation_loss;
+
+/// Those that are at their end; of several with one seed, which repeat each other, the first.
+fn finished(runs: &[Option<CameTo>]) -> Vec<&CameTo> {
+    let mut finished: Vec<&CameTo> = Vec::new();
+    for run in runs.iter().flatten().filter(|run| run.is_finished) {
+        if !finished.iter().any(|other| other.experiment.seed == run.experiment.seed) {
+            finished.push(run);
+        }
+    }
+    finished
+}
+
+fn row((values_of_keys, runs): &Group, finished: &[&CameTo], times: bool) -> Row {
+    let over = |of: Of| {
+        let values = values(finished, of);
+        OverSeeds::of(&values).filter(|_| values.len() == finished.len())
+    };
+    Row {
+        values: values_of_keys.clone(),
+        runs: runs.len(),
+        seeds: finished.iter().map(|run| run.experiment.seed).collect(),
+        train_loss: over(TRAINED),
+        evaluate_loss: over(EVALUATED),
+        tokens_per_second: over(|run| run.tokens_per_second).filter(|_| times),
+        against_best: None,
+    }
+}
+
+fn values(runs: &[&CameTo], of: Of) -> Vec<f64> {
+    runs.iter().filter_map(|run| of(run)).collect()
+}
+
+fn by_seed(runs: &[&CameTo], of: Of) -> Vec<(u64, f64)> {
+    runs.iter().filter_map(|run| Some((run.experiment.seed, of(run)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use annulus_experiment::{Override, parse};
+
+    use super::*;
+
+    const SMALL: &str = "name: small
+model: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }
+data: { path: a.txt, tokens: 16 }
+optimizer: { learning_rate: 1e-3 }
+schedule: { steps: 5 }
+";
+
+    /// A finished run of `SMALL` with these keys, and its losses.
+    fn run(changes: &str, loss: f64) -> CameTo {
+        let changes: Vec<Override> = changes.split(' ').filter_map(Override::split).collect();
+        CameTo {
+            folder: PathBuf::from("run"),
+            experiment: parse("small.yaml", SMALL, &changes).unwrap(),
+            is_finished: true,
+            train_loss: Some(loss),
+            evaluation_loss: Some(loss + 1.0),
+            tokens_per_second: Some(100.0),
+        }
+    }
+
+    fn of(runs: Vec<CameTo>) -> Table {
+        let (keys, groups) = groups(runs);
+        table(keys, &groups, true)
+    }
+
+    #[test]
+    fn runs_that_differ_in_seed_name_and_folder_are_a_row() {
+        let found = of(vec![
+            run("seed=1 name=a output=x", 2.0),
+            run("seed=1 data.tokens=32", 1.0),
+            run("seed=2 name=b output=y", 4.0),
+            run("seed=2 data.tokens=32", 1.5),
+        ]);
+        assert_eq!(found.keys, ["data.tokens"]);
+        assert_eq!(found.rows.iter().map(|row| &row.values[0]).collect::<Vec<_>>(), ["16", "32"]);
+        assert_eq!(found.rows[0].seeds, [1, 2]);
+        let loss = found.rows[0].train_loss.clone().unwrap();
+        assert_eq!((loss.mean, loss.values), (3.0, vec![2.0, 4.0]));
+        assert_eq!((found.compared_by, found.best), (Some("evaluate/loss"), Some(1)));
+        assert_eq!(found.rows[1].against_best, None);
+        let against = found.rows[0].against_best.unwrap();
+        assert_eq!((against.difference, against.test), (1.75, Test::Paired));
+    }
+
+    #[test]
+    fn only_finished_runs_count_and_a_seed_counts_once() {
+        let unfinished = CameTo { is_finished: false, ..run("seed=3", 9.0) };
+        let found = of(vec![run("seed=1", 2.0), unfinished, run("seed=1 output=again", 2.0)]);
+        assert_eq!(
+            (found.rows.len(), found.rows[0].runs, &found.rows[0].seeds[..]),
+            (1, 3, &[1][..])
+        );
+        assert_eq!(found.rows[0].train_loss.clone().unwrap().half, None);
+        let (keys, mut groups) = groups(vec![run("seed=1", 2.0)]);
+        groups[0].1 = vec![None];
+        let none = table(keys, &groups, true);
+        assert_eq!(
+            (none.compared_by, none.best, none.rows[0].train_loss.clone()),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn without_evaluations_the_training_loss_counts_and_times_can_be_left_out() {
+        let blind = |changes, loss| CameTo { evaluation_loss: None, ..run(changes, loss) };
+        let runs = vec![blind("optimizer.learning_rate=1e-2", 3.0), blind("seed=0", 2.0)];
+        let (keys, groups) = groups(runs);
+        let found = table(keys, &groups, false);
+        assert_eq!((found.compared_by, found.best), (Some("train/loss"), Some(1)));
+        assert!(found.rows.iter().all(|row| row.tokens_per_second.is_none()));
+        assert_eq!(found.rows[0].against_best.unwrap().difference, 1.0);
+    }
+}

@@ -1,0 +1,172 @@
+//! What a mean over seeds says, and whether two means differ by more than seeds do.
+
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::Mean;
+
+/// The share of intervals that have the true mean in them.
+const SURE: f64 = 0.95;
+
+/// The mean over seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverSeeds {
+    /// The mean.
+    pub mean: f64,
+    /// Half of its 95 % confidence interval, by Student's t; `None`: of one seed nobody knows.
+    pub half: Option<f64>,
+    /// One for each seed, in the order of the runs.
+    pub values: Vec<f64>,
+}
+
+impl OverSeeds {
+    /// Of at least one finite value; `None` of none.
+    pub fn of(values: &[f64]) -> Option<OverSeeds> {
+        let (mean, error) = mean(values)?;
+        let half = error.map(|error| quantile(values.len() as f64 - 1.0) * error);
+        Some(OverSeeds { mean, half, values: values.to_vec() })
+    }
+}
+
+/// How two means are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Test {
+    /// Student's t of the differences, seed by seed: both have the same seeds, so that what a seed does to both is left out.
+    Paired,
+    /// Welch's t, of means whose spreads may differ: seeds are not the same.
+    Welch,
+}
+
+/// A mean beside the best one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Against {
+    /// Its mean less the best one.
+    pub difference: f64,
+    /// How that was compared.
+    pub test: Test,
+    /// How often seeds alone would make a difference as large, in either direction; `None`: too few seeds to say.
+    pub p: Option<f64>,
+    /// Whether the difference is larger than that of seeds: `p` is below 0.05.
+    pub is_larger: Option<bool>,
+}
+
+/// Values by seed against those of the best. Paired where both have the same seeds, else by Welch.
+pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)]) -> Option<Against> {
+    let values = |of: &[(u64, f64)]| of.iter().map(|(_, value)| *value).collect::<Vec<_>>();
+    let (a, b) = (values(own), values(best));
+    let difference = mean(&a)?.0 - mean(&b)?.0;
+    let of_best = |seed: u64| best.iter().find(|(other, _)| *other == seed);
+    let pairs = own.iter().map(|(seed, value)| Some(value - of_best(*seed)?.1));
+    let pairs: Option<Vec<f64>> = pairs.collect();
+    let (test, p) = match pairs.filter(|_| own.len() == best.len()) {
+        Some(differences) => (Test::Paired, paired(&differences)),
+        None => (Test::Welch, welch(&a, &b)),
+    };
+    Some(Against { difference, test, p, is_larger: p.map(|p| p < 1.0 - SURE) })
+}
+
+fn paired(differences: &[f64]) -> Option<f64> {
+    let (mean, error) = mean(differences)?;
+    Some(two_sided(mean, error?, differences.len() as f64 - 1.0))
+}
+
+fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
+    let ((first, own), (second, other)) = (mean(a)?, mean(b)?);
+    let (own, other) = (own?.powi(2), other?.powi(2));
+    // Welch and Satterthwaite's degrees of freedom; of two means without a spread any number is right.
+    let weights = own.powi(2) / (a.len() as f64 - 1.0) + other.powi(2) / (b.len() as f64 - 1.0);
+    let freedom = if weights > 0.0 { (own + other).powi(2) / weights } else { 1.0 };
+    Some(two_sided(first - second, (own + other).sqrt(), freedom))
+}
+
+/// How often a difference as large comes about by chance, in either direction.
+fn two_sided(difference: f64, error: f64, freedom: f64) -> f64 {
+    if error > 0.0 {
+        2.0 * student(freedom).sf((difference / error).abs())
+    } else if difference == 0.0 {
+        1.0
+    } else {
+        0.0
+    }
+}
+
+/// The mean, and of two values or more its standard error.
+fn mean(values: &[f64]) -> Option<(f64, Option<f64>)> {
+    if values.is_empty() {
+        return None;
+    }
+    let Mean { mean, standard_error } = Mean::of(values);
+    Some((mean, (values.len() > 1).then_some(standard_error)))
+}
+
+/// So many standard errors on either side have the true mean between them.
+fn quantile(freedom: f64) -> f64 {
+    student(freedom).inverse_cdf(f64::midpoint(1.0, SURE))
+}
+
+fn student(freedom: f64) -> StudentsT {
+    StudentsT::new(0.0, 1.0, freedom).expect("degrees of freedom are above 0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: f64, b: f64, within: f64) {
+        assert!((a - b).abs() < within, "{a} is not {b}");
+    }
+
+    #[test]
+    fn intervals_are_those_of_the_tables() {
+        // Fisher and Yates's table of t, two-sided 5 %.
+        for (freedom, wanted) in
+            [(1.0, 12.706), (2.0, 4.303), (4.0, 2.776), (9.0, 2.262), (30.0, 2.042)]
+        {
+            close(quantile(freedom), wanted, 5e-4);
+        }
+        // Of 1 and 3: a deviation of √2, whose error is 1.
+        let found = OverSeeds::of(&[1.0, 3.0]).unwrap();
+        assert_eq!(found.mean, 2.0);
+        close(found.half.unwrap(), 12.7062, 1e-4);
+        assert_eq!(OverSeeds::of(&[4.0]).unwrap().half, None);
+        assert_eq!(OverSeeds::of(&[]), None);
+    }
+
+    #[test]
+    fn pairs_are_student_s_own_example() {
+        // Student (1908), "The probable error of a mean": hours of sleep gained by two drugs, the same ten patients.
+        let first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
+        let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
+        let seeded =
+            |values: &[f64]| (0..).zip(values.iter().copied()).collect::<Vec<(u64, f64)>>();
+        let found = against(&seeded(&second), &seeded(&first)).unwrap();
+        assert_eq!((found.test, found.is_larger), (Test::Paired, Some(true)));
+        close(found.difference, 1.58, 1e-12);
+        // R: t.test(extra ~ group, sleep, paired = TRUE) gives 0.002833; without pairs, by Welch, 0.07939.
+        close(found.p.unwrap(), 0.002_833, 1e-6);
+        let others: Vec<(u64, f64)> =
+            seeded(&first).iter().map(|(seed, x)| (seed + 1, *x)).collect();
+        let found = against(&seeded(&second), &others).unwrap();
+        assert_eq!((found.test, found.is_larger), (Test::Welch, Some(false)));
+        close(found.p.unwrap(), 0.079_39, 1e-5);
+    }
+
+    #[test]
+    fn pairs_are_found_by_seed_and_not_by_order() {
+        let (one, other) = ([(1, 2.0), (2, 5.0), (3, 3.0)], [(3, 2.0), (1, 1.0), (2, 4.0)]);
+        let found = against(&one, &other).unwrap();
+        assert_eq!((found.test, found.p), (Test::Paired, Some(0.0)), "each is larger by 1");
+        let found = against(&one, &one).unwrap();
+        assert_eq!((found.difference, found.p, found.is_larger), (0.0, Some(1.0), Some(false)));
+    }
+
+    #[test]
+    fn one_seed_says_nothing_of_others() {
+        let found = against(&[(1, 2.0)], &[(1, 1.0)]).unwrap();
+        assert_eq!((found.difference, found.p, found.is_larger), (1.0, None, None));
+        let found = against(&[(1, 2.0), (2, 2.5)], &[(1, 1.0)]).unwrap();
+        assert_eq!((found.test, found.p), (Test::Welch, None));
+        assert_eq!(against(&[], &[(1, 1.0)]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Values for other keys, by their dotted names: lists to choose from, and rows of values that belong together.
+//!
+//! What the values are, only the keys know that they are for: here they stay trees, with their places.
+
+use crate::kind::Mismatch;
+use crate::section::Scalar;
+use crate::source::printable;
+use crate::tree::{Entry, Node, Value};
+use crate::values::Typed;
+use crate::write::{list, quoted};
+
+/// Keys by their dotted names (`data.tokens`), each with a list of at least one value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lists(pub Vec<Entry>);
+
+/// Rows, each of which has values for some keys by their dotted names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows(pub Vec<Vec<Entry>>);
+
+impl Lists {
+    pub(crate) const WANTED: &'static str =
+        "a mapping of dotted keys to lists of values such as `{ data.tokens: [1k, 2k] }`";
+
+    pub(crate) fn read(node: &Node) -> Result<Typed, Mismatch> {
+        let Value::Mapping(entries) = &node.value else { return Err(wrong(Lists::WANTED, None)) };
+        if entries.is_empty() {
+            return Err(wrong(Lists::WANTED, None));
+        }
+        for Entry { key, value, .. } in entries {
+            match &value.value {
+                Value::Sequence(items) if !items.is_empty() => {
+                    refuse_nothing(items.iter(), Lists::WANTED)?;
+                }
+                Value::Mapping(below) => {
+                    let first = below.first().map_or("KEY", |entry| entry.key.as_str());
+                    let hint = format!(
+                        "write `{}: […]`: keys stand here by their dotted names",
+                        printable(&format!("{key}.{first}"))
+                    );
+                    return Err(Mismatch { hint: Some(hint), ..wrong(Lists::WANTED, Some(value)) });
+                }
+                _ => {
+                    let line = printable(&format!("{key}: [{}]", text(value)));
+                    let hint = format!("a list stands in brackets: `{line}`");
+                    return Err(Mismatch { hint: Some(hint), ..wrong(Lists::WANTED, Some(value)) });
+                }
+            }
+        }
+        Ok(Typed::Lists(entries.clone()))
+    }
+}
+
+impl Rows {
+    pub(crate) const WANTED: &'static str = "a list of rows such as `[{ data.tokens: 1k, data.batch: 4 }]`, all of the same dotted keys";
+
+    pub(crate) fn read(node: &Node) -> Result<Typed, Mismatch> {
+        let Value::Sequence(items) = &node.value else { return Err(wrong(Rows::WANTED, None)) };
+        let mut rows: Vec<Vec<Entry>> = Vec::new();
+        for item in items {
+            let Value::Mapping(row) = &item.value else {
+                return Err(wrong(Rows::WANTED, Some(item)));
+            };
+            refuse_nothing(row.iter().map(|entry| &entry.value), Rows::WANTED)?;
+            let has = |row: &[Entry], key: &str| row.iter().any(|entry| entry.key == key);
+            let first = rows.first().unwrap_or(row);
+            let alike = row.len() == first.len() && row.iter().all(|entry| has(first, &entry.key));
+            if row.is_empty() || !alike {
+                return Err(wrong(Rows::WANTED, Some(item)));
+            }
+            rows.push(row.clone());
+        }
+        if rows.is_empty() { Err(wrong(Rows::WANTED, None)) } else { Ok(Typed::Rows(rows)) }
+    }
+}
+
+fn wrong(wanted: &str, item: Option<&Node>) -> Mismatch {
+    let item = item.map(|item| (item.span, item.value.found()));
+    Mismatch { wanted: wanted.to_owned(), hint: None, item }
+}
+
+fn refuse_nothing<'a>(
+    values: impl Iterator<Item = &'a Node>,
+    wanted: &str,
+) -> Result<(), Mismatch> {
+    let mut values = values;
+    match values.find(|value| matches!(value.value, Value::Nothing | Value::Wrong)) {
+        Some(nothing) => Err(wrong(wanted, Some(nothing))),
+        None => Ok(()),
+    }
+}
+
+/// A value on one line, which reads back as the same.
+pub fn text(node: &Node) -> String {
+    match &node.value {
+        Value::Nothing | Value::Wrong => String::from("null"),
+        Value::Scalar { text, quoted: false } => text.clone(),
+        Value::Scalar { text, quoted: true } => serde_json::Value::from(text.as_str()).to_string(),
+        Value::Sequence(items) => list(items.iter().map(text)),
+        Value::Mapping(entries) => in_braces(entries),
+    }
+}
+
+fn in_braces(entries: &[Entry]) -> String {
+    let line = |entry: &Entry| format!("{}: {}", quoted(&entry.key), text(&entry.value));
+    format!("{{ {} }}", entries.iter().map(line).collect::<Vec<_>>().join(", "))
+}
+
+impl Scalar for Lists {
+    fn from_typed(typed: &Typed) -> Option<Lists> {
+        match typed {
+            Typed::Lists(lists) => Some(Lists(lists.clone())),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        in_braces(&self.0)
+    }
+}
+
+impl Scalar for Rows {
+    fn from_typed(typed: &Typed) -> Option<Rows> {
+        match typed {
+            Typed::Rows(rows) => Some(Rows(rows.clone())),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        list(self.0.iter().map(|row| in_braces(row)))
+    }
+}
