@@ -102,6 +102,12 @@ pub(crate) enum Command {
     /// Finds where two runs that should be alike differ first, by the hashes of their state
     #[command(after_help = examples::BISECT)]
     Bisect(crate::bisect::Bisect),
+    /// Runs a finished run again from what its folder holds, and says whether it came to the same, to the bit; exit code 10 if not
+    #[command(after_help = examples::REPRODUCE)]
+    Reproduce(crate::reproduce::Reproduce),
+    /// Computes one step of a run again, and writes its gradients and the state behind it; exit code 10 if the run hashed others
+    #[command(after_help = examples::REPLAY)]
+    Replay(crate::replay::Replay),
     /// Writes runs as one page of HTML: losses, plan, memory, hops, what their files said
     #[command(after_help = examples::REPORT)]
     Report(crate::report::Report),
@@ -147,7 +153,7 @@ pub(crate) enum Command {
 }
 
 /// An experiment and what replaces some of its values.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct File {
     /// An experiment, or a run's folder
     pub(crate) file: PathBuf,
@@ -175,7 +181,7 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Train {
     #[command(flatten)]
     pub(crate) file: File,

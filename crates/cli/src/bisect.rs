@@ -1,5 +1,6 @@
 //! `annulus bisect`: where two runs that should be alike differ first.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use annulus_train::{Bisected, Difference, Exit, bisect};
@@ -32,27 +33,44 @@ pub(crate) fn run(arguments: &Bisect) -> Done {
     Ok(if found.first.is_some() { Exit::Expectation.code() } else { 0 })
 }
 
-fn text(found: &Bisected) -> String {
-    let Some(Difference { step, kinds }) = &found.first else {
-        let last = found.alike.unwrap_or_default();
-        return format!(
-            "alike to the bit behind all {} hashed steps, the last {last}",
-            found.steps
-        );
+/// The first of these names.
+pub(crate) fn named(differing: &[String]) -> String {
+    let named = differing.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = if differing.len() > NAMED { ", …" } else { "" };
+    format!("{named}{more}")
+}
+
+/// A line for each kind of tensors: how many differ, and the first of them.
+pub(crate) fn rows(kinds: &BTreeMap<String, (Vec<String>, usize)>) -> String {
+    let row = |(kind, (differing, all)): (&String, &(Vec<String>, usize))| {
+        let count = format!("{} of {all}", differing.len());
+        let row = format!("  {kind:<9}  {count:>10}  {}", named(differing));
+        row.trim_end().to_owned() + "\n"
     };
-    let since = found.alike.map_or_else(
+    kinds.iter().map(row).collect()
+}
+
+pub(crate) fn text(found: &Bisected) -> String {
+    let Some(first) = &found.first else {
+        let (steps, last) = (found.steps, found.alike.unwrap_or_default());
+        return format!("alike to the bit behind all {steps} hashed steps, the last {last}");
+    };
+    format!("{}{}", table(found.alike, first), meaning(found.alike, first))
+}
+
+/// Behind which step they differ first, and in which tensors.
+pub(crate) fn table(alike: Option<u64>, Difference { step, kinds }: &Difference) -> String {
+    let since = alike.map_or_else(
         || String::from("no step before it has hashes of both"),
         |alike| format!("alike behind step {alike}"),
     );
-    let row = |(kind, (differing, all)): (&String, &(Vec<String>, usize))| {
-        let named = differing.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-        let more = if differing.len() > NAMED { ", …" } else { "" };
-        let count = format!("{} of {all}", differing.len());
-        format!("  {kind:<9}  {count:>10}  {named}{more}").trim_end().to_owned() + "\n"
-    };
-    let rows: String = kinds.iter().map(row).collect();
+    format!("differ first behind step {step}; {since}\n{}", rows(kinds))
+}
+
+/// What follows from that, where both were computed alike.
+fn meaning(alike: Option<u64>, Difference { step, kinds }: &Difference) -> &'static str {
     let computed = kinds.get(GRADIENTS).is_some_and(|(differing, _)| !differing.is_empty());
-    let meaning = match (computed, found.alike) {
+    match (computed, alike) {
         (false, _) => {
             "What the step computed is alike: what it was applied to, or what was left of it, was changed."
         }
@@ -62,6 +80,5 @@ fn text(found: &Bisected) -> String {
         (true, _) => {
             "Between these steps something else was computed, or the state was changed: hash every step to tell."
         }
-    };
-    format!("differ first behind step {step}; {since}\n{rows}{meaning}")
+    }
 }

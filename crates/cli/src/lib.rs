@@ -1,5 +1,6 @@
 //! The program `annulus`: reads a command line, calls the library, prints its answers.
 
+mod again;
 mod agree;
 mod arguments;
 mod attend;
@@ -25,7 +26,9 @@ mod post_mortem;
 mod print;
 mod processes;
 mod prove;
+mod replay;
 mod report;
+mod reproduce;
 mod score;
 pub mod shown;
 mod stop;
@@ -132,6 +135,8 @@ fn run(command: Command, wrap: Option<Wrap>) -> Done {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Table(arguments) => table::run(&arguments),
         Command::Bisect(arguments) => bisect::run(&arguments),
+        Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),

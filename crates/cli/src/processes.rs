@@ -104,6 +104,8 @@ fn is_shared(command: &Command) -> bool {
     matches!(
         command,
         Command::Train(_)
+            | Command::Reproduce(_)
+            | Command::Replay(_)
             | Command::Agree(_)
             | Command::Evaluate(_)
             | Command::Generate(_)
@@ -128,7 +130,7 @@ pub(crate) fn refused(command: &Command) -> Option<Done> {
         return None;
     }
     let message = format!("{started} processes were started, but this command works in one");
-    let hint = "start it without `mpirun`; `train`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
+    let hint = "start it without `mpirun`; `train`, `reproduce`, `replay`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
                 their ranks among processes";
     let failure = Failure::usage(message, hint);
     Some(match found() {

@@ -27,15 +27,19 @@ pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
         None => world,
     };
     let job = Job { arguments, stop, world: &world };
-    Ok(processes::ended(&world, if world.process() == 0 { job.lead() } else { job.follow() }))
+    let first = world.process() == 0;
+    Ok(processes::ended(&world, if first { job.lead() } else { job.follow(&|given| given) }))
 }
 
 /// A training of this process, or of several of which this is one.
-struct Job<'a> {
-    arguments: &'a Train,
-    stop: Arc<AtomicBool>,
-    world: &'a World,
+pub(crate) struct Job<'a> {
+    pub(crate) arguments: &'a Train,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) world: &'a World,
 }
+
+/// What a training is given besides what the command line of `train` says.
+pub(crate) type More<'a> = &'a dyn Fn(Given) -> Given;
 
 /// An experiment that can be trained.
 struct Ready {
@@ -89,7 +93,7 @@ impl Job<'_> {
     }
 
     /// What another process than the first does.
-    fn follow(&self) -> Result<u8, End> {
+    pub(crate) fn follow(&self, more: More<'_>) -> Result<u8, End> {
         let (mut yaml, mut opened) = self.told()?;
         if opened.resolved.experiment.attention.is_open() {
             // Process 0 chooses by what all achieve, and then says what.
@@ -97,12 +101,12 @@ impl Job<'_> {
             (yaml, opened) = self.told()?;
         }
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
-        let outcome = annulus_train::run_stages(&plans, self.given(yaml, opened))?;
+        let outcome = annulus_train::run_stages(&plans, more(self.given(yaml, opened)))?;
         Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
     }
 
-    /// What the first process, or the only one, does.
-    fn lead(&self) -> Result<u8, End> {
+    /// All steps, as the first process, or the only one, does them.
+    pub(crate) fn steps(&self, more: More<'_>) -> Result<(Vec<Plan>, Outcome), End> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
         let told = processes::tell(self.world, text.as_deref());
@@ -110,11 +114,17 @@ impl Job<'_> {
         let Ready { yaml, opened, plans } = ready?;
         told?;
         processes::say(self.world);
-        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
-        let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         let console = Box::new(Console::default());
         let given = Given { console, ..self.given(yaml, opened) };
-        let outcome = annulus_train::run_stages(&plans, given)?;
+        let outcome = annulus_train::run_stages(&plans, more(given))?;
+        Ok((plans, outcome))
+    }
+
+    /// What the first process, or the only one, does.
+    fn lead(&self) -> Result<u8, End> {
+        let (plans, outcome) = self.steps(&|given| given)?;
+        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
+        let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         summary(&outcome)?;
         // What was measured before may have been of other ranks than are planned now.
         if outcome.ending != Ending::AlreadyFinished {

@@ -45,9 +45,11 @@ impl Core {
 
 static HERE: OnceLock<Core> = OnceLock::new();
 
-/// What this machine may compute with, best first: all that the processor has, up to what [`VECTOR`] names. Never nothing.
+/// What this machine may compute with, best first: all that the processor has, up to what was settled for, or [`VECTOR`] names. Never
+/// nothing.
 pub fn usable() -> Vec<Instructions> {
-    let best = wanted().unwrap_or_default().unwrap_or_else(Instructions::detect);
+    let settled = HERE.get().map(|core| core.instructions);
+    let best = settled.or_else(asked).unwrap_or_else(Instructions::detect);
     Instructions::available().skip_while(|one| *one != best).collect()
 }
 
@@ -85,6 +87,11 @@ impl std::error::Error for Unusable {}
 /// Then, with those it has.
 pub fn check() -> Result<(), Unusable> {
     wanted().map(|_| ())
+}
+
+/// The instructions that [`VECTOR`] names, where it names some that the processor has.
+pub fn asked() -> Option<Instructions> {
+    wanted().unwrap_or_default()
 }
 
 fn wanted() -> Result<Option<Instructions>, Unusable> {

@@ -65,7 +65,7 @@ impl Exit {
             Exit::Checkpoint => "a checkpoint cannot be used, or is of another experiment",
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
             Exit::Expectation => {
-                "`expect`, `verify` or `prove` does not hold, or `bisect` finds a difference"
+                "`expect`, `verify` or `prove` does not hold, or `bisect`, `reproduce` or `replay` finds a difference"
             }
             Exit::NotFinite => "a loss, gradient or logit is not finite",
             Exit::Deadline => "a rank waited longer than `mesh.deadline`",

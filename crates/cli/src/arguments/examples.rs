@@ -88,6 +88,15 @@ Examples:
   annulus train experiments/quickstart.yaml every.hash=1 output=runs/a
   annulus bisect runs/a runs/b
   annulus bisect runs/a runs/b --json";
+pub(super) const REPRODUCE: &str = "\
+Examples:
+  annulus reproduce runs/mine
+  annulus reproduce runs/mine --output /tmp/again data.path=moved/book.txt
+  ANNULUS_VECTOR=avx2 annulus reproduce runs/mine   # with other vector instructions: bits may differ";
+pub(super) const REPLAY: &str = "\
+Examples:
+  annulus replay runs/mine --step 300
+  annulus replay runs/mine --step 300 --output step-300 --json";
 pub(super) const REPORT: &str = "\
 Examples:
   annulus report runs/mine

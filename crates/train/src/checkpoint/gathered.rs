@@ -9,7 +9,7 @@ use crate::Result;
 /// All of it on rank 0, nothing on others: all ask for the same tensors in the same order.
 pub(crate) struct Gathered<'a> {
     comm: &'a dyn Communicator,
-    slices: Slices<'a>,
+    pub(crate) slices: Slices<'a>,
     label: Label,
 }
 
@@ -20,8 +20,8 @@ impl<'a> Gathered<'a> {
         Gathered { comm, slices, label }
     }
 
-    /// First where elements lie, then those.
-    fn all(&mut self, own: Vec<Piece>) -> Result<Vec<Piece>> {
+    /// Of each rank its own piece: first where elements lie, then those.
+    pub(crate) fn all(&mut self, own: Vec<Piece>) -> Result<Vec<Piece>> {
         let label = self.label;
         self.label.hop += 2;
         // Of a share there is one piece at most; a number alone says that there is none.

@@ -63,7 +63,8 @@ impl Slices<'_> {
         kept.into_iter().flat_map(of).collect()
     }
 
-    fn described(&self, called: String, name: &str, dtype: DType) -> Described {
+    /// A parameter whole, under another name and as elements of another type.
+    pub(crate) fn described(&self, called: String, name: &str, dtype: DType) -> Described {
         let shape = self.stake.parameters.placed[name].0.clone();
         Described { name: called, shape, dtype }
     }

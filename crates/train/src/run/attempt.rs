@@ -29,6 +29,7 @@ use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
 use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
+use crate::step::dump::Dump;
 use crate::step::parameters::Store;
 use crate::step::resident::OfProcess;
 use crate::{Data, Opening, Result, Setup};
@@ -149,6 +150,8 @@ pub(crate) struct Attempt<'a> {
     /// What this process had in memory before its ranks began.
     pub(super) process: OfProcess,
     pub(super) room: Room,
+    /// The step of which all tensors are written down.
+    pub(super) dump: Option<Dump>,
     pub(super) recorder: Mutex<Option<Recorder<'a>>>,
 }
 
@@ -165,6 +168,9 @@ fn train(
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
     manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
+    for reason in given.again.iter().flat_map(|again| again.reasons(&manifest)) {
+        given.console.notice(&Notice::Warning(&format!("{reason}: bits may differ")));
+    }
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
     let (recorder, owes) = recorder(plan, console, folder, &work.start, &manifest, earlier)?;
     let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
@@ -204,10 +210,17 @@ fn manifest(
     let data = work.fingerprint.clone();
     let mut manifest = Manifest::new(given.cores, &given.yaml, data, weights);
     let was = earlier.is_some();
+    // Where the plan is for a described core, that is computed with.
+    let instructions = plan.experiment.host.core.instructions;
+    manifest.machine.vector = Some(instructions.word().to_owned());
     manifest.fork.clone_from(&given.fork);
+    manifest.began = given.fork.as_ref().map(|_| work.start.step);
+    manifest.reproduces = given.again.as_ref().map(|again| again.run.clone());
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
     if let Some(earlier) = earlier {
         manifest.choice = manifest.choice.or(earlier.choice);
+        manifest.began = earlier.began.or(manifest.began);
+        manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
         manifest.attempts = earlier.attempts;
     }
     write_experiment(&folder.path, &given.yaml, &identity::text(plan))?;
@@ -295,6 +308,7 @@ impl<'a> Attempt<'a> {
             start: Handout::new(start, here),
             store,
             owes: false,
+            dump: given.dump.clone(),
             recorder: Mutex::new(recorder),
         })
     }

@@ -11,10 +11,12 @@ use annulus_data::Tokenizer;
 use annulus_ops::gpu::Processor;
 use annulus_plan::Plan;
 
+use crate::run::again::Again;
 use crate::run::folder::failure;
 use crate::run::fork::Fork;
 use crate::run::sink::{Silent, Sink};
 use crate::setup::device;
+use crate::step::dump::Dump;
 use crate::{Result, Setup, TrainError};
 
 /// What a run is given besides its plan.
@@ -25,6 +27,10 @@ pub struct Given {
     pub command: Vec<String>,
     /// Where it begins, if it has no checkpoint of its own.
     pub fork: Option<Fork>,
+    /// The run that is computed again, or a step of it.
+    pub again: Option<Again>,
+    /// The step of which all tensors are written down.
+    pub dump: Option<Dump>,
     /// Set from outside to stop: the last finished step is saved.
     pub stop: Arc<AtomicBool>,
     /// Where ranks run.
@@ -48,6 +54,8 @@ impl Given {
             yaml: yaml.into(),
             command: Vec::new(),
             fork: None,
+            again: None,
+            dump: None,
             stop: Arc::default(),
             world: World::alone(),
             console: Box::new(Silent),
@@ -91,6 +99,8 @@ impl Given {
             yaml: self.yaml.clone(),
             command: self.command.clone(),
             fork: None,
+            again: self.again.clone(),
+            dump: self.dump.clone(),
             stop: self.stop.clone(),
             world: self.world.clone(),
             console,

@@ -29,7 +29,7 @@ pub struct Line {
 }
 
 impl Line {
-    fn new(step: u64, hashes: &Hashes) -> Line {
+    pub(crate) fn new(step: u64, hashes: &Hashes) -> Line {
         let tensors: BTreeMap<String, String> =
             hashes.iter().map(|(name, hash)| (name.clone(), format!("{hash:016x}"))).collect();
         let mut all = blake3::Hasher::new();
@@ -123,7 +123,7 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     Ok(Bisected { alike, steps: both.len(), first })
 }
 
-fn difference(a: &Line, b: &Line) -> Difference {
+pub(crate) fn difference(a: &Line, b: &Line) -> Difference {
     let mut kinds: BTreeMap<String, (Vec<String>, usize)> = BTreeMap::new();
     let names =
         a.tensors.keys().chain(b.tensors.keys().filter(|name| !a.tensors.contains_key(*name)));

@@ -45,6 +45,12 @@ pub struct Manifest {
     /// Where it began, if not with its own weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<Fork>,
+    /// Of a fork: the step behind which it began; none in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<u64>,
+    /// The run that this one computes again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reproduces: Option<PathBuf>,
     /// Every start, in order.
     pub attempts: Vec<Attempt>,
 }
@@ -84,6 +90,9 @@ pub struct Attempt {
     pub ranks: usize,
     /// The name of the strategy, or of those that layers have.
     pub strategy: String,
+    /// The vector instructions that it computed with; none in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vector: Option<String>,
     /// Of several processes: where they run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
@@ -140,7 +149,7 @@ impl Manifest {
     ///
     /// # Errors
     /// A file that cannot be read, or is not as it was written.
-    pub(crate) fn open(folder: &Path) -> Result<Option<Manifest>> {
+    pub fn open(folder: &Path) -> Result<Option<Manifest>> {
         let path = folder.join(FILE);
         let bytes = match annulus_files::read(&path, LARGEST) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -169,6 +178,8 @@ impl Manifest {
             },
             choice: None,
             fork: None,
+            began: None,
+            reproduces: None,
             attempts: Vec::new(),
         }
     }
@@ -190,6 +201,7 @@ impl Manifest {
             command: command.to_vec(),
             ranks: setup.world(),
             strategy: setup.strategies(),
+            vector: self.machine.vector.clone(),
             processes: processes(&setup.places()),
             mpi: setup
                 .processes

@@ -1,5 +1,6 @@
 //! A run from its first step to its last: phases, metrics, checkpoints in a folder.
 
+pub(crate) mod again;
 pub(crate) mod agree;
 pub(crate) mod aligned;
 pub(crate) mod attempt;
@@ -20,6 +21,8 @@ pub(crate) mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod phases;
 pub(crate) mod ranks;
+pub(crate) mod replayed;
+pub(crate) mod reproduced;
 pub(crate) mod saving;
 pub(crate) mod shares;
 pub(crate) mod sink;

@@ -120,7 +120,9 @@ impl Attempt<'_> {
 
     fn trainer(&self, comm: Arc<dyn Communicator>, start: &Start) -> Result<Trainer> {
         let rank = self.setup.rank(comm)?.within(&self.room);
-        Trainer::new(rank, self.plan, self.data.train.clone(), start, &self.store)
+        let source = self.data.train.clone();
+        let trainer = Trainer::new(rank, self.plan, source, start, &self.store)?;
+        Ok(trainer.dumping(self.dump.clone()))
     }
 
     fn course(&self) -> Course<'_> {
@@ -133,7 +135,8 @@ impl Attempt<'_> {
             tokens: experiment.data.batch * experiment.data.tokens,
             flops: self.plan.flops(),
             peak: self.peak,
-            held_out: self.data.held_out.as_ref(),
+            // Who looks into a step did not ask what the model has learned.
+            held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),
             owes: self.owes,
             process: self.process,
         }

@@ -16,9 +16,9 @@ use crate::{Result, TrainError};
 pub(crate) type Hashes = BTreeMap<String, u64>;
 
 /// Weights' kind; what an optimizer keeps is called as in a checkpoint.
-const WEIGHTS: &str = "weights";
+pub(crate) const WEIGHTS: &str = "weights";
 /// What a step found, before it is clipped.
-const GRADIENTS: &str = "gradients";
+pub(crate) const GRADIENTS: &str = "gradients";
 
 /// This rank's part of the hashes of `gradients`, the slices that it updates.
 pub(crate) fn of_gradients(slices: &Slices<'_>, gradients: &Weights) -> Result<Hashes> {
@@ -73,8 +73,8 @@ fn of_pieces(pieces: Vec<Piece>) -> Result<u64> {
     Ok(sum)
 }
 
-/// Of neighbours, the first of which has this number.
-fn of_run(begins: u64, values: &[f32]) -> u64 {
+/// Of neighbours, the first of which has this number; of a whole tensor, whose first has 0, its hash.
+pub(crate) fn of_run(begins: u64, values: &[f32]) -> u64 {
     let mixes = (begins..).zip(values).map(|(at, value)| mixed(at, value.to_bits()));
     mixes.fold(0, u64::wrapping_add)
 }

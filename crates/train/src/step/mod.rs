@@ -2,6 +2,7 @@
 
 pub(crate) mod backward;
 pub(crate) mod division;
+pub(crate) mod dump;
 pub(crate) mod finite;
 pub(crate) mod gathered;
 pub(crate) mod gradients;

@@ -23,6 +23,7 @@ use annulus_trace::begin;
 use crate::run::metrics::alive;
 use crate::run::shares::Share;
 use crate::setup::start::Start;
+use crate::step::dump::Dump;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, Supply, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
@@ -58,6 +59,8 @@ pub(crate) struct Trainer {
     hash: u64,
     /// Those of the last step, if it was hashed.
     pub(crate) hashes: Option<Hashes>,
+    /// The step of which all tensors are written down.
+    dump: Option<Dump>,
     /// Steps finished.
     pub(crate) finished: u64,
     /// The step since which moments are summed.
@@ -117,10 +120,16 @@ impl Trainer {
             seed: experiment.seed,
             hash: experiment.every.hash,
             hashes: None,
+            dump: None,
             finished: start.step,
             since: start.since,
             share: None,
         })
+    }
+
+    /// Writes all tensors of a step down.
+    pub(crate) fn dumping(self, dump: Option<Dump>) -> Trainer {
+        Trainer { dump, ..self }
     }
 
     /// The next step. On an error nothing has changed, unless [`Trainer::is_between`] says so: parameters and moments are those of the
@@ -149,6 +158,9 @@ impl Trainer {
         self.finished = step;
         self.rank.stage(updating, || String::from("optimizer"))?;
         self.hash(&computed)?;
+        if let Some(dump) = self.dump.as_ref().filter(|dump| dump.step == step) {
+            dump.write(self.finished(), &computed.slices)?;
+        }
         let Computed { loss, norm, .. } = computed;
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
     }

@@ -1,0 +1,160 @@
+//! What `reproduce` and `replay` have in common: a run's folder, the vector instructions that it computed with, where it began.
+
+use std::path::{Path, PathBuf};
+
+use annulus_comm::World;
+use annulus_experiment::{Device, Override};
+use annulus_machine::{Instructions, VECTOR};
+use annulus_train::{Again, Ending, Logged, Manifest, RESOLVED, beginning};
+
+use crate::arguments::{File, Train};
+use crate::failure::{Failure, INTERNAL};
+use crate::print;
+use crate::processes::{self, End};
+
+/// What follows from a reason.
+pub(crate) const DIFFER: &str = "bits may differ";
+
+/// Has this program compute with the vector instructions that the run in `folder` computed with, unless others are asked for. Before
+/// anything else: what a core has is asked for once.
+pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
+    let manifest = made(folder)?;
+    let Some(word) = manifest.machine.vector.filter(|_| annulus_machine::asked().is_none()) else {
+        return Ok(());
+    };
+    let has: Vec<&str> = Instructions::available().map(Instructions::word).collect();
+    let Some(found) = Instructions::from_word(&word).filter(|found| found.is_available()) else {
+        let (run, has) = (folder.display(), has.join(", "));
+        let best = Instructions::detect().word();
+        let message = format!("`{run}` was computed with {word}, and this processor has {has}");
+        let hint = format!(
+            "do this on a processor that has {word}; or set {VECTOR}={best}, to compute with others: bits may differ then"
+        );
+        return Err(Failure::usage(message, hint));
+    };
+    if annulus_machine::settle_for(found) {
+        return Ok(());
+    }
+    let message = format!("vector instructions were asked for before {word} were settled for");
+    Err(Failure::new(INTERNAL, message, None))
+}
+
+/// What made a run.
+fn made(folder: &Path) -> Result<Manifest, Failure> {
+    Manifest::open(folder)?.ok_or_else(|| {
+        let message = format!("`{}` has no manifest.json: it is no run's folder", folder.display());
+        Failure::usage(message, "give the `output` of an experiment that has been trained")
+    })
+}
+
+/// A run as it is to be computed again.
+pub(crate) struct Subject {
+    pub(crate) logged: Logged,
+    pub(crate) again: Again,
+}
+
+impl Subject {
+    pub(crate) fn read(run: &Path, whole: bool) -> Result<Subject, Failure> {
+        let (manifest, logged) = (made(run)?, Logged::read(run)?);
+        let subject = Subject { logged, again: Again { run: run.to_owned(), manifest, whole } };
+        subject.of_device().iter().for_each(|reason| print::warn(format!("{reason}: {DIFFER}")));
+        Ok(subject)
+    }
+
+    /// Trains its experiment into `output`, with these keys replaced; from where it began, unless it goes on from a checkpoint there.
+    pub(crate) fn train(
+        &self,
+        output: &Path,
+        replacements: &[Override],
+        from_start: bool,
+    ) -> Result<Train, Failure> {
+        let Again { run, manifest, .. } = &self.again;
+        let fork = if from_start { beginning(run, manifest)? } else { None };
+        let output = replacement("output", &output.display().to_string());
+        let replacements = replacements.iter().cloned().chain([output]).collect();
+        Ok(Train {
+            file: File { file: run.join(RESOLVED), replacements },
+            check: false,
+            fresh_optimizer: fork.as_ref().is_some_and(|fork| fork.fresh_optimizer),
+            from: fork.map(|fork| fork.from),
+            // Whether data have changed is what is asked here.
+            verify_cache: true,
+        })
+    }
+
+    /// Why bits may differ, as the folder says that computed it again.
+    pub(crate) fn reasons(&self, output: &Path) -> Result<Vec<String>, Failure> {
+        let own = self.again.reasons(&made(output)?);
+        Ok(own.into_iter().chain(self.of_device()).collect())
+    }
+
+    /// What a GPU may do otherwise each time.
+    fn of_device(&self) -> Option<String> {
+        let experiment = &self.logged.experiment;
+        let orders = experiment.attention.deterministic || experiment.device == Device::Cpu;
+        let said = "`attention.deterministic` is `false`: a GPU adds in any order";
+        (!orders).then(|| said.to_owned())
+    }
+}
+
+pub(crate) fn replacement(key: &str, value: &str) -> Override {
+    Override { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// A folder beside that of a run, called after it; `output`, where that is given.
+///
+/// # Errors
+/// It would be in the run's folder, or it holds something else.
+pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<PathBuf, Failure> {
+    let real = run.canonicalize().map_err(|error| {
+        Failure::usage(format!("cannot read `{}`: {error}", run.display()), "give a run's folder")
+    })?;
+    let named = if run.file_name().is_some() { run } else { &real };
+    let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let own = || named.with_file_name(format!("{name}-{called}"));
+    let folder = output.map_or_else(own, Path::to_owned);
+    // What is not there yet is where the folders above it are.
+    let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+    let there = absolute.ancestors().find_map(|above| above.canonicalize().ok());
+    if there.is_some_and(|there| there.starts_with(&real)) {
+        let message = format!("`{}` is in the run's folder", folder.display());
+        return Err(Failure::usage(
+            message,
+            "give an `--output` that is not: a run stays as it is",
+        ));
+    }
+    Ok(folder)
+}
+
+/// Refuses a folder in which something is.
+pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
+    let used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    if !used && (folder.is_dir() || !folder.exists()) {
+        return Ok(());
+    }
+    let message = format!("`{}` is there already, and not empty", folder.display());
+    Err(Failure::usage(message, "remove it, or give another `--output`"))
+}
+
+/// What the first process prepares; where it cannot, the others end.
+pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, End> {
+    if made.is_err() {
+        // Why there is nothing to compute counts for more than that nobody was there to be told.
+        let _ = processes::tell(world, None);
+    }
+    Ok(made?)
+}
+
+/// Whether it came to its end; that it did not is said.
+pub(crate) fn is_over(ending: Ending, step: u64) -> bool {
+    if ending == Ending::Preempted {
+        print::say(&format!("stopped at step {step}"));
+    }
+    ending != Ending::Preempted
+}
+
+/// Why bits may differ, below what was found.
+pub(crate) fn because(reasons: &[String]) -> String {
+    let line = |reason: &String| format!("\n{reason}: {DIFFER}");
+    reasons.iter().map(line).collect()
+}

@@ -1,0 +1,176 @@
+//! `annulus replay`: one step of a run once more, its tensors as files, held to the hashes that the run wrote.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use annulus_comm::World;
+use annulus_train::{
+    Dump, Exit, Given, Nearest, Notice, Replayed, Sink, Value, hashed, nearest, replayed,
+};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use serde_json::json;
+
+use crate::again::{Subject, because, beside, is_over, pin, prepared, refuse_used, replacement};
+use crate::arguments::Train;
+use crate::failure::{Failure, PREEMPTED};
+use crate::processes::{self, End};
+use crate::reproduce::value;
+use crate::train::Job;
+use crate::{Done, bisect, print, stop};
+
+#[derive(Args, Debug)]
+pub(crate) struct Replay {
+    /// The folder of a run
+    run: PathBuf,
+    /// The step, from 1
+    #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    step: u64,
+    /// The folder of its tensors, never in that of RUN [default: RUN-replayed-STEP]
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is computed again, and where.
+struct Ready {
+    subject: Subject,
+    train: Train,
+    /// The folder of the run up to the step, which is removed at the end.
+    scratch: tempfile::TempDir,
+    output: PathBuf,
+    from: Nearest,
+}
+
+pub(crate) fn run(arguments: &Replay) -> Done {
+    let pinned = pin(&arguments.run);
+    let stop = stop::watch()?;
+    let world = processes::found()?;
+    let ended = if world.process() == 0 {
+        let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
+        ready.and_then(|ready| arguments.lead(&ready, stop, &world))
+    } else {
+        let (nothing, dump) = (Train::default(), arguments.dump(Path::new("")));
+        let job = Job { arguments: &nothing, stop, world: &world };
+        job.follow(&|given| Given { dump: Some(dump.clone()), ..given })
+    };
+    Ok(processes::ended(&world, ended))
+}
+
+impl Replay {
+    fn dump(&self, folder: &Path) -> Dump {
+        Dump { step: self.step, folder: folder.to_owned() }
+    }
+
+    fn ready(&self) -> Result<Ready, Failure> {
+        let subject = Subject::read(&self.run, false)?;
+        // Before the step is computed, not behind it.
+        hashed(&self.run)?;
+        let (step, last) = (self.step, subject.logged.experiment.all_steps());
+        if step > last {
+            let message = format!("`{}` has {last} steps, no step {step}", self.run.display());
+            return Err(Failure::usage(message, format!("give a `--step` from 1 to {last}")));
+        }
+        let output = beside(&self.run, self.output.as_deref(), &format!("replayed-{step}"))?;
+        refuse_used(&output)?;
+        let failed = |error| {
+            let message = format!("cannot write `{}`: {error}", output.display());
+            Failure::usage(message, "give an `--output` that can be written")
+        };
+        fs::create_dir_all(&output).map_err(failed)?;
+        let above = output.parent().filter(|above| !above.as_os_str().is_empty());
+        let mut scratch = tempfile::Builder::new();
+        let scratch = scratch.prefix("replay-").tempdir_in(above.unwrap_or(Path::new(".")));
+        let scratch = scratch.map_err(failed)?;
+        let from = nearest(&self.run, step, scratch.path())?;
+        from.warnings.iter().for_each(print::warn);
+        let step = step.to_string();
+        // Up to this step, and nothing that is not needed for it.
+        let keys = [
+            ("schedule.stop", step.as_str()),
+            ("every.hash", "0"),
+            ("every.evaluate", "0"),
+            ("every.checkpoint", "0"),
+            ("every.log", step.as_str()),
+            ("trace.steps", "[]"),
+            ("background_saves", "false"),
+        ];
+        let keys = keys.map(|(key, value)| replacement(key, value));
+        let train = subject.train(scratch.path(), &keys, from.step.is_none())?;
+        Ok(Ready { subject, train, scratch, output, from })
+    }
+
+    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, End> {
+        let Ready { subject, train, scratch, output, from } = ready;
+        let job = Job { arguments: train, stop, world };
+        let (again, dump) = (subject.again.clone(), self.dump(output));
+        let more = |given: Given| {
+            let console = Box::new(Unsaved(given.console));
+            Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
+        };
+        let (_, outcome) = job.steps(&more)?;
+        if !is_over(outcome.ending, outcome.step) {
+            return Ok(PREEMPTED);
+        }
+        let found = replayed(&self.run, scratch.path(), (self.step, output))?;
+        let reasons = subject.reasons(scratch.path())?;
+        let differs = found.first.is_some() || found.value.is_some();
+        let value = || json!({"equal": !differs, "from": from.step, "output": output, "reasons": reasons, "found": found});
+        print::either(self.json, value, || self.text(&found, (from.step, output), &reasons))?;
+        Ok(if differs { Exit::Expectation.code() } else { 0 })
+    }
+
+    fn text(
+        &self,
+        found: &Replayed,
+        (from, output): (Option<u64>, &Path),
+        reasons: &[String],
+    ) -> String {
+        let from = from.map_or_else(|| "the start".to_owned(), |from| format!("step-{from}"));
+        let Replayed { step, tensors, hashed, first, logged, value: unlike } = found;
+        let mut lines = vec![
+            format!("step {step} computed again, from {from} on"),
+            format!("{tensors} tensors in {}", output.display()),
+        ];
+        lines.push(match (first, hashed) {
+            (Some(first), _) => {
+                let rows = bisect::rows(&first.kinds);
+                format!("other hashes than the run wrote:\n{}", rows.trim_end())
+            }
+            (None, true) => {
+                format!("equal to the bit: all {tensors} have the hashes that the run wrote")
+            }
+            (None, false) => {
+                let run = self.run.display();
+                format!("`{run}` has no hashes of this step to hold them to (`every.hash`)")
+            }
+        });
+        lines.extend(unlike.as_ref().map(value));
+        if *logged && unlike.is_none() {
+            lines.push("loss and gradient norm as the run logged them".to_owned());
+        }
+        lines.join("\n") + &because(reasons)
+    }
+}
+
+/// A console that does not speak of checkpoints in a folder that is removed.
+struct Unsaved(Box<dyn Sink + Send>);
+
+impl Sink for Unsaved {
+    fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+        self.0.record(step, values)
+    }
+    fn notice(&mut self, notice: &Notice<'_>) {
+        if !matches!(notice, Notice::Saved { .. }) {
+            self.0.notice(notice);
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

@@ -1,0 +1,214 @@
+//! `annulus reproduce`: a finished run once more, from what its folder holds, and whether it came to the same, to the bit.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use annulus_comm::World;
+use annulus_experiment::{Override, parse, varying};
+use annulus_train::{Exit, Given, Logged, Manifest, Reproduced, Unlike, comparable, reproduced};
+use clap::Args;
+use serde_json::json;
+
+use crate::again::{DIFFER, Subject, because, beside, is_over, pin, prepared, refuse_used};
+use crate::arguments::{Train, replacement};
+use crate::failure::{Failure, PREEMPTED};
+use crate::processes::{self, End};
+use crate::train::Job;
+use crate::{Done, bisect, print, stop};
+
+/// Keys, and sections, that change nothing of what is computed.
+const NEUTRAL: [&str; 9] = [
+    "name",
+    "every",
+    "trace",
+    "evaluation",
+    "sample",
+    "keep",
+    "background_saves",
+    "expect",
+    "output",
+];
+
+#[derive(Args, Debug)]
+pub(crate) struct Reproduce {
+    /// The folder of a finished run
+    run: PathBuf,
+    /// The folder of the run that is made, never in that of RUN [default: RUN-reproduced]
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Keys to replace, as in `data.path=moved`; those that change what is computed are named
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is run again, and where.
+struct Ready {
+    subject: Subject,
+    train: Train,
+    output: PathBuf,
+    /// Keys that make another experiment of it.
+    changed: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Reproduce) -> Done {
+    let pinned = pin(&arguments.run);
+    let stop = stop::watch()?;
+    let world = processes::found()?;
+    let ended = if world.process() == 0 {
+        let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
+        ready.and_then(|ready| arguments.lead(&ready, stop, &world))
+    } else {
+        let nothing = Train::default();
+        Job { arguments: &nothing, stop, world: &world }.follow(&|given| given)
+    };
+    Ok(processes::ended(&world, ended))
+}
+
+impl Reproduce {
+    /// What is known of the run before it is run again.
+    fn ready(&self) -> Result<Ready, Failure> {
+        let subject = Subject::read(&self.run, true)?;
+        finished(&subject.logged)?;
+        if self.replacements.iter().any(|one| one.key == "output") {
+            let hint = "give `--output` instead";
+            return Err(Failure::usage("`output` is where the run itself is", hint));
+        }
+        let output = beside(&self.run, self.output.as_deref(), "reproduced")?;
+        if !goes_on(&output, &self.run)? {
+            refuse_used(&output)?;
+        }
+        if comparable(&self.run)?.is_none() {
+            print::warn(format!("`{}` has no checkpoint to compare", self.run.display()));
+        }
+        let train = subject.train(&output, &self.replacements, true)?;
+        let changed = changed(&subject.logged, &self.replacements)?;
+        changed.iter().for_each(|key| print::warn(format!("{key}: {DIFFER}")));
+        Ok(Ready { subject, train, output, changed })
+    }
+
+    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, End> {
+        let Ready { subject, train, output, changed } = ready;
+        let job = Job { arguments: train, stop, world };
+        let again = subject.again.clone();
+        let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
+        if !is_over(outcome.ending, outcome.step) {
+            return Ok(PREEMPTED);
+        }
+        let found = reproduced(&self.run, output)?;
+        let mut reasons = subject.reasons(output)?;
+        reasons.extend(changed.iter().cloned());
+        let differs = found.differs();
+        let value =
+            || json!({"equal": !differs, "output": output, "reasons": reasons, "found": found});
+        print::either(self.json, value, || text(&found, &reasons))?;
+        Ok(if differs { Exit::Expectation.code() } else { 0 })
+    }
+}
+
+/// A run that was not finished has no end to compare with.
+fn finished(logged: &Logged) -> Result<(), Failure> {
+    let (run, ending) = (logged.folder.display(), logged.ending());
+    if ending == Some("finished") {
+        return Ok(());
+    }
+    let how = ending.unwrap_or("it goes on, or was killed").lines().next().unwrap_or_default();
+    let hint = format!(
+        "let it end (`annulus train {run}` goes on with it), or compute one step again: `annulus replay {run} --step N`"
+    );
+    Err(Failure::usage(format!("`{run}` is not finished: {how}"), hint))
+}
+
+/// Whether a folder holds the beginning of the same, which was stopped.
+fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
+    let there = Manifest::open(output)?;
+    Ok(there.is_some_and(|there| {
+        let ending = there.attempts.last().and_then(|last| last.ending.as_deref());
+        there.reproduces.as_deref() == Some(run) && ending != Some("finished")
+    }))
+}
+
+/// Keys that are replaced by another value than the run's, but for those that change nothing of what is computed.
+fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Failure> {
+    let name = logged.folder.display().to_string();
+    let now = parse(&name, &logged.resolved, replacements)?;
+    let all = varying(&[logged.experiment.clone(), now]).into_iter();
+    let computed = all.filter(|one| !NEUTRAL.contains(&one.key.split('.').next().unwrap_or("")));
+    let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+    Ok(computed
+        .map(|one| {
+            let [was, is] = [0, 1].map(|index| word(&one.values[index]));
+            format!("`{}` is `{is}`, in the run `{was}`", one.key)
+        })
+        .collect())
+}
+
+/// What was found, and why bits may differ.
+fn text(found: &Reproduced, reasons: &[String]) -> String {
+    let head = match (found.first(), reasons.is_empty()) {
+        (None, _) => format!("equal to the bit: {}", compared(found)),
+        (Some(step), true) => format!("differs, first at step {step}"),
+        (Some(step), false) => {
+            format!("differs, first at step {step}, as it may: what computed it is not the same")
+        }
+    };
+    let mut lines = vec![head];
+    if found.differs() {
+        lines.extend(differing(found, reasons.is_empty()));
+    }
+    lines.join("\n") + &because(reasons)
+}
+
+/// What differs; and what follows from that, where it was computed alike and so should be equal.
+fn differing(found: &Reproduced, alike: bool) -> Vec<String> {
+    let mut lines = vec![format!("compared: {}", compared(found))];
+    lines.extend(found.value.as_ref().map(value));
+    let hashes = found.hashes.as_ref().and_then(|found| Some((found, found.first.as_ref()?)));
+    lines.extend(hashes.map(|(found, first)| {
+        let table = || bisect::table(found.alike, first).trim_end().to_owned();
+        format!("hashes {}", if alike { bisect::text(found) } else { table() })
+    }));
+    let weights = found.weights.as_ref().filter(|found| !found.differing.is_empty());
+    lines.extend(weights.map(|found| {
+        let (many, all) = (found.differing.len(), found.tensors);
+        let named = bisect::named(&found.differing);
+        format!("{many} of {all} tensors of step-{} differ: {named}", found.step)
+    }));
+    lines.extend(only_said(found).filter(|_| alike).map(str::to_owned));
+    lines
+}
+
+/// A value that was logged otherwise.
+pub(crate) fn value(Unlike { step, tag, was, is }: &Unlike) -> String {
+    let word = |value: &Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| v.to_string());
+    format!("`{tag}` of step {step} was {}, is {}", word(was), word(is))
+}
+
+/// What both have.
+fn compared(found: &Reproduced) -> String {
+    let Reproduced { logged, of, hashes, weights, .. } = found;
+    let steps = match (logged, of) {
+        (logged, of) if logged == of => format!("losses of {of} logged steps"),
+        _ => format!("losses of {logged} of {of} logged steps"),
+    };
+    let hashes = hashes.as_ref().map_or_else(
+        || "no hashes".to_owned(),
+        |found| format!("hashes behind {} steps", found.steps),
+    );
+    let weights = weights.as_ref().map_or_else(
+        || "no checkpoint".to_owned(),
+        |found| format!("{} tensors of step-{}", found.tensors, found.step),
+    );
+    format!("{steps}, {hashes}, {weights}")
+}
+
+/// Where the state is alike, what is written of it was changed.
+fn only_said(found: &Reproduced) -> Option<&'static str> {
+    let weights = found.weights.as_ref()?.differing.is_empty();
+    let hashes = found.hashes.as_ref().is_some_and(|found| found.first.is_some());
+    let text = "The weights at the end are alike: what the run's files say of a step was changed, not what it computed.";
+    (weights && (found.value.is_some() || hashes)).then_some(text)
+}

@@ -1,0 +1,149 @@
+//! A run that is computed again: from where, and what is known beforehand of why bits may differ.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::is_checkpoint;
+use crate::run::fork::Fork;
+use crate::run::manifest::{Attempt, Manifest};
+use crate::{Result, TrainError};
+
+/// The run that is computed again, or a step of it.
+#[derive(Clone, Debug)]
+pub struct Again {
+    /// Its folder.
+    pub run: PathBuf,
+    /// What made it.
+    pub manifest: Manifest,
+    /// Whether it is computed from where it began, so that the weights to begin with must be the same.
+    pub whole: bool,
+}
+
+impl Again {
+    /// Why bits may differ though nothing is wrong with the run: what made it and what computes it now, `now`, are not the same. Each is a
+    /// part of a sentence.
+    pub fn reasons(&self, now: &Manifest) -> Vec<String> {
+        let then = &self.manifest;
+        let other = |what: &str, then: &str, now: &str| {
+            (then != now).then(|| format!("{what}: the run's hash was `{then}`, it is `{now}`"))
+        };
+        let weights = other("other weights to begin with", &then.weights, &now.weights);
+        let mut reasons: Vec<String> = [
+            vector(then.machine.vector.as_deref(), now.machine.vector.as_deref()),
+            program(then, now),
+            other("other data", &then.data, &now.data),
+            weights.filter(|_| self.whole),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        reasons.extend(earlier(&then.attempts));
+        reasons
+    }
+}
+
+fn vector(then: Option<&str>, now: Option<&str>) -> Option<String> {
+    match (then, now) {
+        (Some(then), Some(now)) if then == now => None,
+        (Some(then), Some(now)) => Some(format!("computed with {now}, the run with {then}")),
+        _ => Some("the run does not say which vector instructions it computed with".to_owned()),
+    }
+}
+
+/// The first of what a program is known by that differs.
+fn program(then: &Manifest, now: &Manifest) -> Option<String> {
+    let rows = [
+        ("version", &then.version, &now.version),
+        ("commit", &then.commit, &now.commit),
+        ("file's hash", &then.binary, &now.binary),
+    ];
+    let (what, then, now) = rows.into_iter().find(|(_, then, now)| then != now)?;
+    Some(format!("another program: the {what} was `{then}`, it is `{now}`"))
+}
+
+/// Starts whose steps were computed otherwise than those of the last start, of the same stage: with other ranks, another strategy or
+/// other vector instructions. The last one is what is computed again.
+fn earlier(attempts: &[Attempt]) -> Vec<String> {
+    let how = |one: &Attempt| {
+        let vector = one.vector.as_ref().map_or_else(String::new, |word| format!(", {word}"));
+        let ranks = if one.ranks == 1 { "1 rank".into() } else { format!("{} ranks", one.ranks) };
+        format!("{ranks}, {}{vector}", one.strategy)
+    };
+    let mut reasons = Vec::new();
+    for (index, one) in attempts.iter().enumerate() {
+        let last = attempts.iter().rfind(|other| other.stage == one.stage);
+        let Some(last) = last.filter(|last| how(last) != how(one)) else { continue };
+        // What the next start went on from; where it began anew, nothing of this one is left.
+        let left = attempts.get(index + 1).and_then(|next| next.resumed_from);
+        if let Some(step) = left {
+            let (then, now) = (how(one), how(last));
+            reasons.push(format!("steps to {step} were computed on {then}, later ones on {now}"));
+        }
+    }
+    reasons
+}
+
+/// Where the run in `folder`, which `manifest` made, began, if not with its own weights: the checkpoint itself, though the run that it
+/// was forked from may have gone on since.
+///
+/// # Errors
+/// It is not there any more.
+pub fn beginning(folder: &Path, manifest: &Manifest) -> Result<Option<Fork>> {
+    let Some(fork) = &manifest.fork else { return Ok(None) };
+    let of_run = manifest.began.filter(|_| !is_checkpoint(&fork.from));
+    let from = of_run.map_or(fork.from.clone(), |step| fork.from.join(format!("step-{step}")));
+    if from.is_dir() {
+        return Ok(Some(Fork { from, ..fork.clone() }));
+    }
+    let (run, from) = (folder.display(), from.display());
+    Err(TrainError::Checkpoint {
+        message: format!("`{run}` began from `{from}`, which is not there"),
+        hint: Some(
+            "bring that checkpoint back, and start in the folder in which the run was started"
+                .into(),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(vector: &str) -> Manifest {
+        let mut manifest = Manifest::new(1, "", "data".into(), "weights".into());
+        manifest.machine.vector = Some(vector.to_owned());
+        manifest
+    }
+
+    fn attempt(ranks: usize, resumed_from: Option<u64>) -> Attempt {
+        let text = format!(
+            r#"{{"start": 1, "end": 2, "ending": null, "resumed_from": null, "ranks": {ranks}, "strategy": "ring"}}"#
+        );
+        Attempt { resumed_from, ..serde_json::from_str(&text).unwrap() }
+    }
+
+    #[test]
+    fn what_may_make_other_bits_is_named() {
+        let again = |whole| Again { run: PathBuf::from("run"), manifest: manifest("avx2"), whole };
+        assert_eq!(again(true).reasons(&manifest("avx2")), [""; 0]);
+        let other = Manifest { weights: "others".into(), ..manifest("portable") };
+        let vector = "computed with portable, the run with avx2";
+        assert_eq!(again(false).reasons(&other), [vector]);
+        let both = again(true).reasons(&other);
+        assert!(both.len() == 2 && both[1].starts_with("other weights to begin with"), "{both:?}");
+        let other = Manifest { version: "0.0.0".into(), commit: "x".into(), ..manifest("avx2") };
+        let said = again(true).reasons(&other);
+        assert!(said.len() == 1 && said[0].contains("version was") && said[0].contains("0.0.0"));
+    }
+
+    #[test]
+    fn starts_of_which_steps_are_left_are_named_where_they_computed_otherwise() {
+        assert_eq!(earlier(&[attempt(2, None), attempt(2, Some(3))]), [""; 0]);
+        let said = earlier(&[attempt(2, None), attempt(4, Some(3))]);
+        assert_eq!(
+            said,
+            ["steps to 3 were computed on 2 ranks, ring, later ones on 4 ranks, ring"]
+        );
+        // Nothing was saved of the first.
+        assert_eq!(earlier(&[attempt(2, None), attempt(4, None)]), [""; 0]);
+    }
+}

@@ -1,0 +1,202 @@
+//! Whether a run that was computed again came to the same, to the bit: what was logged, hashes, weights.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annulus_tensors::{Room, TensorFile};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::checkpoint::{Found, last_checkpoint, opened};
+use crate::run::folder::failure;
+use crate::run::hashes::{Bisected, Line as Hashed, bisect, hashed};
+use crate::run::lines::Line;
+use crate::run::logged::Logged;
+use crate::{Result, TrainError};
+
+/// What begins the tags of what is computed; others are measured: speed, memory, waiting.
+const COMPUTED: [&str; 2] = ["train/", "evaluate/"];
+/// Tensors of a checkpoint at most: headers have their own limit in bytes.
+const MOST: usize = 1 << 20;
+
+/// What a run and the same run, computed again, came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reproduced {
+    /// Logged steps that both have.
+    pub logged: usize,
+    /// How many the run has.
+    pub of: usize,
+    /// The first value of those that differs.
+    pub value: Option<Unlike>,
+    /// By hashes of the state, where both have some.
+    pub hashes: Option<Bisected>,
+    /// Of the run's last checkpoint, where both have it.
+    pub weights: Option<Weighed>,
+}
+
+/// A value that was computed otherwise.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unlike {
+    /// The step, from 1.
+    pub step: u64,
+    /// As in `metrics.jsonl`.
+    pub tag: String,
+    /// What the run logged; none: nothing.
+    pub was: Option<f64>,
+    /// What was logged now.
+    pub is: Option<f64>,
+}
+
+/// The same checkpoint of both.
+#[derive(Clone, Debug, Serialize)]
+pub struct Weighed {
+    /// Its step.
+    pub step: u64,
+    /// Weights, and what the optimizer keeps.
+    pub tensors: usize,
+    /// Those that differ, or that one of them lacks.
+    pub differing: Vec<String>,
+}
+
+impl Reproduced {
+    /// Whether anything differs.
+    pub fn differs(&self) -> bool {
+        self.first().is_some()
+    }
+
+    /// The first step at which something differs; none: all is alike.
+    pub fn first(&self) -> Option<u64> {
+        let hashes = self.hashes.as_ref().and_then(|found| found.first.as_ref());
+        let weights = self.weights.as_ref().filter(|found| !found.differing.is_empty());
+        let value = self.value.as_ref().map(|unlike| unlike.step);
+        let steps = [value, hashes.map(|first| first.step), weights.map(|found| found.step)];
+        steps.into_iter().flatten().min()
+    }
+}
+
+/// The last checkpoint of a run, to which its like will be held; none: it has none.
+///
+/// # Errors
+/// It is not as it was written, or the run's hashes are not: before hours of computing, not behind them.
+pub fn comparable(run: &Path) -> Result<Option<u64>> {
+    hashed(run)?;
+    let step = last_checkpoint(run);
+    let found = step.map(|step| opened(&run.join(format!("step-{step}")))).transpose();
+    found.map_err(|error| TrainError::Checkpoint {
+        message: error.to_string(),
+        hint: Some("bring it back as it was; or remove it, to compare all else".into()),
+    })?;
+    Ok(step)
+}
+
+/// Holds the run in `again` to that in `run`.
+///
+/// # Errors
+/// A file of either that is not as it was written.
+pub fn reproduced(run: &Path, again: &Path) -> Result<Reproduced> {
+    let (logged, now) = (Logged::read(run)?, Logged::read(again)?);
+    let theirs: BTreeMap<u64, &Line> = now.lines.iter().map(|line| (line.step, line)).collect();
+    let both: Vec<(&Line, &Line)> =
+        logged.lines.iter().filter_map(|line| Some((line, *theirs.get(&line.step)?))).collect();
+    let steps = hashed(again)?;
+    let is_there = |line: &Hashed| steps.iter().any(|other| other.step == line.step);
+    let has_hashes = hashed(run)?.iter().any(is_there);
+    let found = Reproduced {
+        logged: both.len(),
+        of: logged.lines.len(),
+        value: both.iter().find_map(|(then, now)| unlike(then, now)),
+        hashes: has_hashes.then(|| bisect([run, again])).transpose()?,
+        weights: weights(run, again)?,
+    };
+    if found.logged == 0 && found.hashes.is_none() && found.weights.is_none() {
+        let [run, again] = [run, again].map(Path::display);
+        return Err(TrainError::Configuration {
+            message: format!("`{run}` and `{again}` have no step in common to be compared by"),
+            hint: Some("leave `every.log` and `schedule.stop` as they were".into()),
+        });
+    }
+    Ok(found)
+}
+
+/// The first computed value of a step that differs. What only one was asked for, as an evaluation, is left out; a loss is not.
+pub(crate) fn unlike(then: &Line, now: &Line) -> Option<Unlike> {
+    let is_computed = |tag: &str| COMPUTED.iter().any(|begins| tag.starts_with(begins));
+    let number = |line: &Line, tag: &str| line.values.get(tag).and_then(Json::as_f64);
+    let differs = |tag: &&String| {
+        let (was, is) = (number(then, tag), number(now, tag));
+        let are_both = now.values.contains_key(*tag) || tag.starts_with(COMPUTED[0]);
+        is_computed(tag) && are_both && was.map(f64::to_bits) != is.map(f64::to_bits)
+    };
+    let tag = then.values.keys().find(differs)?;
+    let (was, is) = (number(then, tag), number(now, tag));
+    Some(Unlike { step: then.step, tag: tag.clone(), was, is })
+}
+
+/// Holds the last checkpoint of `run` to the same of `again`.
+fn weights(run: &Path, again: &Path) -> Result<Option<Weighed>> {
+    let Some(step) = last_checkpoint(run) else { return Ok(None) };
+    let of = |folder: &Path| folder.join(format!("step-{step}"));
+    if !of(again).is_dir() {
+        return Ok(None);
+    }
+    let [then, now] =
+        [of(run), of(again)].map(|folder| opened(&folder).and_then(|it| tensors(&it)));
+    let (then, now) = (then?, now?);
+    let mut differing = Vec::new();
+    for (name, file) in &then {
+        let same = |other: &Arc<TensorFile>| {
+            file.same(&file.tensors()[name], other, &other.tensors()[name]).map_err(unreadable)
+        };
+        if !now.get(name).map(same).transpose()?.unwrap_or_default() {
+            differing.push(name.clone());
+        }
+    }
+    differing.extend(now.keys().filter(|name| !then.contains_key(*name)).cloned());
+    Ok(Some(Weighed { step, tensors: then.len(), differing }))
+}
+
+/// All tensors of a checkpoint, with the file in which each is.
+fn tensors(found: &Found) -> Result<BTreeMap<String, Arc<TensorFile>>> {
+    let failed = |error| failure("read", &found.folder, &error);
+    let mut all = BTreeMap::new();
+    let mut room = Room::of(MOST).and_metadata(&["format"]);
+    for entry in std::fs::read_dir(&found.folder).map_err(failed)? {
+        let path: PathBuf = entry.map_err(failed)?.path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let file = TensorFile::open(&path, &path, &mut room).map_err(unreadable)?;
+        let file = Arc::new(file);
+        all.extend(file.tensors().keys().map(|name| (name.clone(), file.clone())));
+    }
+    Ok(all)
+}
+
+fn unreadable(error: annulus_tensors::TensorsError) -> TrainError {
+    TrainError::Checkpoint { message: error.to_string(), hint: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(values: &Json) -> Line {
+        Line { step: 3, values: values.as_object().unwrap().clone() }
+    }
+
+    #[test]
+    fn what_is_computed_is_compared_to_the_bit_and_what_is_measured_is_not() {
+        let then = line(&json!({"train/loss": 0.1, "speed/mfu": 0.5, "evaluate/loss": 2.0}));
+        let now = |loss: f64| line(&json!({"train/loss": loss, "speed/mfu": 0.25}));
+        assert!(unlike(&then, &now(0.1)).is_none());
+        let found = unlike(&then, &now(0.1_f64.next_up())).unwrap();
+        assert_eq!((found.step, found.tag.as_str(), found.was), (3, "train/loss", Some(0.1)));
+        let gone = unlike(&then, &line(&json!({}))).unwrap();
+        assert_eq!((gone.tag.as_str(), gone.is), ("train/loss", None));
+        let evaluated = line(&json!({"train/loss": 0.1, "evaluate/loss": 2.5}));
+        assert_eq!(unlike(&then, &evaluated).unwrap().tag, "evaluate/loss");
+    }
+}

@@ -1,0 +1,93 @@
+//! All tensors of a step as files, whole, whoever has which part of them: for whoever looks into it.
+
+use std::path::PathBuf;
+
+use annulus_model::{Described, Layout, Weights};
+use candle_core::DType;
+
+use crate::checkpoint::{Gathered, Piece, Slices};
+use crate::run::metrics::alive;
+use crate::run::saving::Finished;
+use crate::step::hashes::{GRADIENTS, WEIGHTS};
+use crate::{Result, TrainError};
+
+/// Which step is written down, and where.
+#[derive(Clone, Debug)]
+pub struct Dump {
+    /// From 1.
+    pub step: u64,
+    /// A folder that is there, of the process of rank 0: a file for each kind of tensors.
+    pub folder: PathBuf,
+}
+
+impl Dump {
+    /// Writes gradients, before they are clipped, and the state behind the step, under the names that their hashes have. All ranks must
+    /// call it: a tensor at a time is whole, on rank 0.
+    pub(crate) fn write(&self, finished: Finished<'_>, gradients: &Weights) -> Result<()> {
+        let Finished { step, comm, slices, .. } = finished;
+        let all = described(&slices, gradients);
+        let mut gathered = Gathered::new(comm, step, slices);
+        for of_kind in all.chunk_by(|a, b| kind(&a.name) == kind(&b.name)) {
+            let named = of_kind.iter().map(|one| (one.name.as_str(), one.clone()));
+            let layout = Layout::of_file(&file(kind(&of_kind[0].name)), named)?;
+            let is_first = comm.rank() == 0;
+            let open = || layout.create(&self.folder).and_then(|_| layout.open(&self.folder));
+            let mut files = is_first.then(open).transpose()?;
+            for one in of_kind {
+                let own = own(&gathered.slices, gradients, &one.name)?;
+                let pieces = gathered.all(own)?;
+                let Some(files) = &mut files else { continue };
+                alive(comm, || {
+                    for Piece { elements, runs } in pieces {
+                        files.put(&one.name, &elements.to_dtype(one.dtype)?, &runs)?;
+                    }
+                    Ok::<(), TrainError>(())
+                })?;
+            }
+            files.map(|files| alive(comm, || files.end())).transpose()?;
+        }
+        Ok(())
+    }
+}
+
+/// Every file that may be written: what a step found, and what it left.
+pub(crate) const FILES: [&str; 5] = [
+    "gradients.safetensors",
+    "weights.safetensors",
+    "first.safetensors",
+    "master.safetensors",
+    "second.safetensors",
+];
+
+/// The file of a kind of tensors, as `gradients`.
+fn file(kind: &str) -> String {
+    format!("{kind}.safetensors")
+}
+
+/// What is before the first dot of a name.
+fn kind(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(kind, _)| kind)
+}
+
+/// All tensors of a step, those of a kind beside each other.
+fn described(slices: &Slices<'_>, gradients: &Weights) -> Vec<Described> {
+    let gradients = gradients
+        .keys()
+        .map(|name| slices.described(format!("{GRADIENTS}.{name}"), name, DType::F32));
+    let weights = slices
+        .weights()
+        .into_iter()
+        .map(|one| Described { name: format!("{WEIGHTS}.{}", one.name), ..one });
+    gradients.chain(weights).chain(slices.optimizer()).collect()
+}
+
+/// This rank's elements of one of them, which no other has in its own.
+fn own(slices: &Slices<'_>, gradients: &Weights, name: &str) -> Result<Vec<Piece>> {
+    match name.split_once('.') {
+        Some((GRADIENTS, of)) => {
+            gradients.get(of).map_or_else(|| Ok(Vec::new()), |own| slices.own_gradient(of, own))
+        }
+        Some((WEIGHTS, of)) => slices.own_weight(of),
+        _ => slices.own_kept(name),
+    }
+}

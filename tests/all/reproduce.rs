@@ -1,0 +1,178 @@
+//! A finished run once more: equal to the bit, or where it first differs; and what is named that may make other bits.
+
+use std::fs;
+use std::process::Command;
+
+use annulus_tests::Ran;
+use annulus_tests::runs::{Place, contents};
+use serde_json::Value;
+
+const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
+const SHORT: [&str; 3] = ["schedule.steps=4", "schedule.decay=constant", "every.hash=1"];
+const VECTOR: &str = "ANNULUS_VECTOR";
+
+/// `annulus reproduce`, with these vector instructions asked for.
+fn reproduce(place: &Place, arguments: &[&str], vector: Option<&str>) -> Ran {
+    let mut command = Command::new(ANNULUS);
+    command.arg("reproduce").args(arguments).current_dir(place.path("")).env_remove(VECTOR);
+    command.envs(vector.map(|word| (VECTOR, word)));
+    Ran::of(&command.output().expect("the program starts"))
+}
+
+/// Changes a file of a run.
+fn change(place: &Place, name: &str, with: impl FnOnce(String) -> String) {
+    let text = fs::read_to_string(place.path(name)).expect(name);
+    let other = with(text.clone());
+    assert_ne!(text, other, "{name}");
+    place.write(name, &other);
+}
+
+/// Changes the line of step `step`.
+fn change_line(text: &str, step: u64, with: impl Fn(&mut Value)) -> String {
+    let line = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).expect("a line of JSON");
+        if value["step"] == step {
+            with(&mut value);
+        }
+        format!("{value}\n")
+    };
+    text.lines().map(line).collect()
+}
+
+fn vector(place: &Place, run: &str) -> String {
+    let text = fs::read_to_string(place.path(run).join("manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(manifest["attempts"][0]["vector"], manifest["machine"]["vector"]);
+    manifest["machine"]["vector"].as_str().expect("a word").to_owned()
+}
+
+#[test]
+fn a_run_comes_to_the_same_bits_and_stays_as_it_is() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &SHORT).ended(0);
+    let before = contents(&place.path("a"));
+    let said = reproduce(&place, &["a", "--json"], None).ended(0).json().remove(0);
+    let found = &said["found"];
+    assert!(
+        said["equal"] == true && said["reasons"].as_array().is_some_and(Vec::is_empty),
+        "{said}"
+    );
+    assert!(found["logged"] == 4 && found["of"] == 4 && found["hashes"]["steps"] == 4, "{said}");
+    let tensors = found["weights"]["tensors"].as_u64();
+    assert!(found["weights"]["step"] == 4 && tensors > Some(20), "{said}");
+    assert!(contents(&place.path("a")) == before, "the run was changed");
+    assert!(place.path("a-reproduced/step-4").is_dir());
+    // What is there is not taken for a run that was just made, and a run's own folder not for another.
+    let again = reproduce(&place, &["a"], None);
+    assert!(again.ended(2).stderr.contains("not empty"), "{}", again.stderr);
+    let inside = reproduce(&place, &["a", "--output", "a/new/one"], None);
+    assert!(inside.ended(2).stderr.contains("is in the run's folder"), "{}", inside.stderr);
+    assert!(contents(&place.path("a")) == before, "the run was changed");
+}
+
+#[test]
+fn what_differs_is_named_by_step_and_tensor() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &SHORT).ended(0);
+    let loss = |line: &mut Value| {
+        let loss = line["train/loss"].as_f64().expect("a loss");
+        line["train/loss"] = loss.next_up().into();
+    };
+    change(&place, "a/metrics.jsonl", |text| change_line(&text, 3, loss));
+    let hash = |line: &mut Value| {
+        let tensors = line["tensors"].as_object_mut().expect("tensors");
+        tensors["weights.model.norm.weight"] = "0123456789abcdef".into();
+    };
+    change(&place, "a/hashes.jsonl", |text| change_line(&text, 2, hash));
+    let said = reproduce(&place, &["a", "--json"], None).ended(10).json().remove(0);
+    let found = &said["found"];
+    assert!(found["value"]["step"] == 3 && found["value"]["tag"] == "train/loss", "{said}");
+    let first = &found["hashes"]["first"];
+    assert!(first["step"] == 2 && found["hashes"]["alike"] == 1, "{said}");
+    assert_eq!(first["kinds"]["weights"][0], serde_json::json!(["model.norm.weight"]), "{said}");
+    assert_eq!(first["kinds"]["gradients"][0], serde_json::json!([]), "{said}");
+    assert!(found["weights"]["differing"].as_array().is_some_and(Vec::is_empty), "{said}");
+    let said = reproduce(&place, &["a", "--output", "b"], None).ended(10).stdout.clone();
+    for part in
+        ["first at step 2", "model.norm.weight", "`train/loss` of step 3", "not what it computed"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn vector_instructions_are_those_of_the_run_unless_others_are_asked_for() {
+    let place = Place::new(ANNULUS);
+    let mut portable = place.command("portable", &SHORT);
+    Ran::of(&portable.env(VECTOR, "portable").output().unwrap()).ended(0);
+    assert_eq!(vector(&place, "portable"), "portable");
+    let said = reproduce(&place, &["portable"], None).ended(0).stdout.clone();
+    assert!(said.starts_with("equal to the bit") && !said.contains("may differ"), "{said}");
+    assert_eq!(vector(&place, "portable-reproduced"), "portable");
+    // Asked for others: it says so, whatever came of it.
+    Ran::of(&place.command("own", &SHORT).env_remove(VECTOR).output().unwrap()).ended(0);
+    let own = vector(&place, "own");
+    if own == "portable" {
+        return;
+    }
+    let ran = reproduce(&place, &["own"], Some("portable"));
+    let wanted = format!("computed with portable, the run with {own}: bits may differ");
+    assert!(ran.stdout.contains(&wanted) && ran.stderr.contains(&wanted), "{ran:?}");
+    assert!(ran.code == Some(0) || ran.stdout.contains("as it may"), "{ran:?}");
+    assert!(!ran.stdout.contains("was changed"), "{ran:?}");
+    // What this processor lacks.
+    let lacking = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
+    change(&place, "own/manifest.json", |text| {
+        text.replace(&format!("\"{own}\""), &format!("\"{lacking}\""))
+    });
+    let said = reproduce(&place, &["own", "--output", "c"], None).ended(2).stderr.clone();
+    assert!(
+        said.contains(&format!("computed with {lacking}, and this processor has {own}")),
+        "{said}"
+    );
+    assert!(said.contains(VECTOR) && !place.path("c").exists(), "{said}");
+}
+
+#[test]
+fn a_fork_begins_where_it_began_though_its_origin_went_on() {
+    let place = Place::new(ANNULUS);
+    let level = ["schedule.decay=constant", "keep=9"];
+    place.train("base", &[&level[..], &["schedule.steps=2"]].concat()).ended(0);
+    let fork =
+        [&level[..], &["schedule.steps=4", "--from", "base", "optimizer.learning_rate=5e-3"]];
+    place.train("fork", &fork.concat()).ended(0);
+    place.train("base", &[&level[..], &["schedule.steps=3"]].concat()).ended(0);
+    let said = reproduce(&place, &["fork"], None).ended(0).stdout.clone();
+    assert!(said.contains("losses of 2 logged steps, no hashes"), "{said}");
+    fs::remove_dir_all(place.path("base/step-2")).unwrap();
+    let said = reproduce(&place, &["fork", "--output", "b"], None).ended(4).stderr.clone();
+    assert!(said.contains("began from `base/step-2`, which is not there"), "{said}");
+}
+
+#[test]
+fn other_data_and_keys_are_named_before_a_run_begins_again() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &SHORT).ended(0);
+    let said = reproduce(&place, &["a", "optimizer.clip=0.01"], None);
+    said.ended(10);
+    let wanted = "`optimizer.clip` is `0.01`, in the run `1.0`";
+    assert!(said.stdout.contains(wanted) && said.stderr.contains(wanted), "{said:?}");
+    change(&place, "text.txt", |text| text.replace("gamma", "sigma"));
+    let said = reproduce(&place, &["a", "--output", "b"], None);
+    said.ended(10);
+    let [before, _] = said.stderr.split_once("step 1/").map(<[&str; 2]>::from).expect("a step");
+    assert!(before.contains("other data: the run's hash was"), "{said:?}");
+    assert!(said.stdout.contains("other data") && said.stdout.contains("as it may"), "{said:?}");
+}
+
+#[test]
+fn a_run_that_is_not_finished_is_refused() {
+    let place = Place::new(ANNULUS);
+    let mut live = place.start("a", &["schedule.steps=2000"]);
+    live.wait_for(|output| output.join("step-1").is_dir());
+    assert!(live.kill());
+    let said = reproduce(&place, &["a"], None).ended(2).stderr.clone();
+    assert!(said.contains("`a` is not finished") && said.contains("annulus train a"), "{said}");
+    let said = reproduce(&place, &["."], None).ended(2).stderr.clone();
+    assert!(said.contains("has no manifest.json"), "{said}");
+}
