@@ -1,10 +1,12 @@
 //! A finished run once more: equal to the bit, or where it first differs; and what is named that may make other bits.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use annulus_tests::Ran;
-use annulus_tests::runs::{Place, contents};
+use annulus_tests::runs::{Place, contents, flip};
 use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -175,4 +177,39 @@ fn a_run_that_is_not_finished_is_refused() {
     assert!(said.contains("`a` is not finished") && said.contains("annulus train a"), "{said}");
     let said = reproduce(&place, &["."], None).ended(2).stderr.clone();
     assert!(said.contains("has no manifest.json"), "{said}");
+}
+
+#[test]
+fn a_reproduction_that_was_killed_goes_on() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=60"]).ended(0);
+    let mut command = Command::new(ANNULUS);
+    command.args(["reproduce", "a"]).current_dir(place.path("")).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    while !place.path("a-reproduced/step-3").is_dir() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was killed");
+        sleep(Duration::from_micros(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ran = reproduce(&place, &["a"], None);
+    assert!(ran.ended(0).stdout.starts_with("equal to the bit: losses of 60 logged steps"));
+    assert!(ran.stderr.contains("from step "), "{}", ran.stderr);
+}
+
+#[test]
+fn files_of_a_run_that_were_changed_are_named_before_it_begins_again() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &SHORT).ended(0);
+    change(&place, "a/experiment.yaml", |text| text.replace("seed: 3", "seed: 4"));
+    let said = reproduce(&place, &["a"], None);
+    let wanted = "`seed` of `experiment.yaml` is `4`, and `step-4` was trained with `3`";
+    assert!(said.ended(10).stderr.starts_with(&format!("warning: {wanted}")), "{said:?}");
+    assert!(said.stdout.contains("as it may") && said.stdout.contains(wanted), "{said:?}");
+    flip(&place.path("a/step-4/optimizer.safetensors"));
+    let said = reproduce(&place, &["a", "--output", "b"], None).ended(4).stderr.clone();
+    assert!(said.contains("step-4` is refused: `optimizer.safetensors`"), "{said}");
+    change(&place, "a/hashes.jsonl", |text| text.replacen("{\"step\":2", "{\"stop\":2", 1));
+    let said = reproduce(&place, &["a", "--output", "b"], None).ended(3).stderr.clone();
+    assert!(said.contains("a/hashes.jsonl`, line 2") && !place.path("b").exists(), "{said}");
 }

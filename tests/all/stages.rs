@@ -89,3 +89,23 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
     let other = evaluate(&["stages.short.steps=6"]);
     assert!(other.ended(4).stderr.contains("`stages.short.steps`"), "{}", other.stderr);
 }
+
+#[test]
+fn a_run_of_stages_and_steps_of_each_are_computed_again() {
+    let place = Place::new(ANNULUS);
+    let hashed = [&SMALL[..], &["every.hash=1"]].concat();
+    annulus(&place, &["train", "FILE", "schedule.stop=4"], &hashed).ended(0);
+    annulus(&place, &["train", "FILE"], &hashed).ended(0);
+    let said = annulus(&place, &["reproduce", "run", "--json"], &[]).ended(0).json().remove(0);
+    assert!(said["found"]["hashes"]["steps"] == 7 && said["reasons"][0].is_null(), "{said}");
+    // The first step of a stage, one behind a stop, and one that a whole stage lies before.
+    for (step, from) in [("4", 3), ("5", 4), ("7", 5)] {
+        let words = ["replay", "run", "--step", step, "--json"];
+        let said = annulus(&place, &words, &[]).ended(0).json().remove(0);
+        assert!(said["from"] == from && said["found"]["hashed"] == true, "{said}");
+    }
+    fs::remove_dir_all(place.path("run/step-3")).unwrap();
+    let words = ["replay", "run", "--step", "4", "--output", "again", "--json"];
+    let said = annulus(&place, &words, &[]).ended(0).json().remove(0);
+    assert!(said["from"].is_null() && said["equal"] == true, "{said}");
+}

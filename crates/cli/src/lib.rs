@@ -109,9 +109,10 @@ fn vector_is_usable() -> Result<(), Failure> {
 
 fn run(command: Command, wrap: Option<Wrap>) -> Done {
     vector_is_usable()?;
-    if let Some(done) = processes::refused(&command) {
-        return done;
-    }
+    processes::refused(&command).unwrap_or_else(|| perform(command, wrap))
+}
+
+fn perform(command: Command, wrap: Option<Wrap>) -> Done {
     match command {
         Command::Train(arguments) => train::run(&arguments, wrap),
         Command::Sweep(arguments) => sweep::run(&arguments),

@@ -81,11 +81,13 @@ impl Reproduce {
         if !goes_on(&output, &self.run)? {
             refuse_used(&output)?;
         }
-        if comparable(&self.run)?.is_none() {
+        let there = comparable(&subject.logged)?;
+        if there.last.is_none() {
             print::warn(format!("`{}` has no checkpoint to compare", self.run.display()));
         }
         let train = subject.train(&output, &self.replacements, true)?;
-        let changed = changed(&subject.logged, &self.replacements)?;
+        let mut changed = changed(&subject.logged, &self.replacements)?;
+        changed.extend(there.rewritten);
         changed.iter().for_each(|key| print::warn(format!("{key}: {DIFFER}")));
         Ok(Ready { subject, train, output, changed })
     }

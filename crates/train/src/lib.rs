@@ -39,7 +39,7 @@ pub use run::manifest::{Attempt, Machine, Manifest, Mpi, Process};
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::replayed::{Nearest, Replayed, nearest, replayed};
-pub use run::reproduced::{Reproduced, Unlike, Weighed, comparable, reproduced};
+pub use run::reproduced::{Comparable, Reproduced, Unlike, Weighed, comparable, reproduced};
 pub use run::sink::{Notice, Silent, Sink, Value};
 pub use run::table::metrics_table;
 pub use run::together::alike;

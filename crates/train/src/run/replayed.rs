@@ -7,14 +7,14 @@ use annulus_tensors::{Room, TensorFile};
 use candle_core::DType;
 use serde::Serialize;
 
+use crate::Result;
 use crate::checkpoint::{opened, steps};
 use crate::run::folder::failure;
 use crate::run::hashes::{Difference, Line, difference, hashed};
 use crate::run::logged::Logged;
-use crate::run::reproduced::{Unlike, unlike};
+use crate::run::reproduced::{Unlike, unlike, unreadable};
 use crate::step::dump::FILES;
 use crate::step::hashes::{Hashes, of_run};
-use crate::{Result, TrainError};
 
 /// Tensors of a file at most: headers have their own limit in bytes.
 const MOST: usize = 1 << 20;
@@ -108,9 +108,8 @@ fn hashes(folder: &Path) -> Result<Hashes> {
         if !path.is_file() {
             continue;
         }
-        let unreadable = |message: String| TrainError::Checkpoint { message, hint: None };
         let file = TensorFile::open(&path, &path, &mut Room::of(MOST))
-            .map_err(|error| unreadable(error.to_string()))?;
+            .map_err(|error| unreadable(&error))?;
         for (name, entry) in file.tensors() {
             let runs = vec![(0, entry.shape.iter().product())];
             let values = annulus_model::elements(&file, name, entry, &runs)?;

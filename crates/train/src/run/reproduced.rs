@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_tensors::{Room, TensorFile};
+use annulus_experiment::{differences, parse};
+use annulus_tensors::{Room, TensorFile, TensorsError};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -75,19 +76,37 @@ impl Reproduced {
     }
 }
 
-/// The last checkpoint of a run, to which its like will be held; none: it has none.
+/// What a run's folder has to compare with, known before it is run again.
+#[derive(Clone, Debug)]
+pub struct Comparable {
+    /// The last checkpoint; none: there is none.
+    pub last: Option<u64>,
+    /// Keys of `experiment.yaml` that are not what the checkpoint says that was trained.
+    pub rewritten: Vec<String>,
+}
+
+/// What is in the folder of `run` to compare with, whole: before hours of computing, not behind them.
 ///
 /// # Errors
-/// It is not as it was written, or the run's hashes are not: before hours of computing, not behind them.
-pub fn comparable(run: &Path) -> Result<Option<u64>> {
-    hashed(run)?;
-    let step = last_checkpoint(run);
-    let found = step.map(|step| opened(&run.join(format!("step-{step}")))).transpose();
-    found.map_err(|error| TrainError::Checkpoint {
+/// The last checkpoint, or the run's hashes, are not as they were written.
+pub fn comparable(run: &Logged) -> Result<Comparable> {
+    hashed(&run.folder)?;
+    let Some(last) = last_checkpoint(&run.folder) else {
+        return Ok(Comparable { last: None, rewritten: Vec::new() });
+    };
+    let found = opened(&run.folder.join(format!("step-{last}")));
+    let found = found.map_err(|error| TrainError::Checkpoint {
         message: error.to_string(),
         hint: Some("bring it back as it was; or remove it, to compare all else".into()),
     })?;
-    Ok(step)
+    let trained = parse("state.json", &found.state.experiment, &[])?;
+    let rewritten = differences(&trained, &run.experiment).into_iter();
+    let rewritten = rewritten.map(|(key, was, is)| {
+        format!(
+            "`{key}` of `experiment.yaml` is `{is}`, and `step-{last}` was trained with `{was}`"
+        )
+    });
+    Ok(Comparable { last: Some(last), rewritten: rewritten.collect() })
 }
 
 /// Holds the run in `again` to that in `run`.
@@ -146,7 +165,8 @@ fn weights(run: &Path, again: &Path) -> Result<Option<Weighed>> {
     let mut differing = Vec::new();
     for (name, file) in &then {
         let same = |other: &Arc<TensorFile>| {
-            file.same(&file.tensors()[name], other, &other.tensors()[name]).map_err(unreadable)
+            file.same(&file.tensors()[name], other, &other.tensors()[name])
+                .map_err(|error| unreadable(&error))
         };
         if !now.get(name).map(same).transpose()?.unwrap_or_default() {
             differing.push(name.clone());
@@ -166,14 +186,14 @@ fn tensors(found: &Found) -> Result<BTreeMap<String, Arc<TensorFile>>> {
         if path.extension().is_none_or(|extension| extension != "safetensors") {
             continue;
         }
-        let file = TensorFile::open(&path, &path, &mut room).map_err(unreadable)?;
+        let file = TensorFile::open(&path, &path, &mut room).map_err(|error| unreadable(&error))?;
         let file = Arc::new(file);
         all.extend(file.tensors().keys().map(|name| (name.clone(), file.clone())));
     }
     Ok(all)
 }
 
-fn unreadable(error: annulus_tensors::TensorsError) -> TrainError {
+pub(crate) fn unreadable(error: &TensorsError) -> TrainError {
     TrainError::Checkpoint { message: error.to_string(), hint: None }
 }
 
