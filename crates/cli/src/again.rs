@@ -104,7 +104,7 @@ pub(crate) fn replacement(key: &str, value: &str) -> Override {
 /// A folder beside that of a run, called after it; `output`, where that is given.
 ///
 /// # Errors
-/// It would be in the run's folder, or it holds something else.
+/// It would be in the run's folder, or that is not there.
 pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<PathBuf, Failure> {
     let real = run.canonicalize().map_err(|error| {
         Failure::usage(format!("cannot read `{}`: {error}", run.display()), "give a run's folder")
@@ -145,10 +145,10 @@ pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, 
     Ok(made?)
 }
 
-/// Whether it came to its end; that it did not is said.
-pub(crate) fn is_over(ending: Ending, step: u64) -> bool {
+/// Whether it came to its end; that it did not is said, with what the same command does then.
+pub(crate) fn is_over((ending, step): (Ending, u64), then: &str) -> bool {
     if ending == Ending::Preempted {
-        print::say(&format!("stopped at step {step}"));
+        print::say(&format!("stopped at step {step}; the same command {then}"));
     }
     ending != Ending::Preempted
 }

@@ -114,7 +114,7 @@ impl Replay {
             Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
         };
         let (_, outcome) = job.steps(&more)?;
-        if !is_over(outcome.ending, outcome.step) {
+        if !is_over((outcome.ending, outcome.step), "begins anew") {
             return Ok(PREEMPTED);
         }
         let found = replayed(&self.run, scratch.path(), (self.step, output))?;

@@ -88,7 +88,9 @@ impl Reproduce {
         let train = subject.train(&output, &self.replacements, true)?;
         let mut changed = changed(&subject.logged, &self.replacements)?;
         changed.extend(there.rewritten);
-        changed.iter().for_each(|key| print::warn(format!("{key}: {DIFFER}")));
+        for key in &changed {
+            print::warn(format!("{key}: {DIFFER}"));
+        }
         Ok(Ready { subject, train, output, changed })
     }
 
@@ -97,7 +99,7 @@ impl Reproduce {
         let job = Job { arguments: train, stop, world };
         let again = subject.again.clone();
         let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
-        if !is_over(outcome.ending, outcome.step) {
+        if !is_over((outcome.ending, outcome.step), "goes on from there") {
             return Ok(PREEMPTED);
         }
         let found = reproduced(&self.run, output)?;
