@@ -122,7 +122,7 @@ fn run() -> Result<ExitCode> {
         Command::Emulate(arguments) => emulate::run(&arguments)?,
         Command::Cuda { command } => cuda::run(&command)?,
         Command::Record(arguments) => record::run(&arguments)?,
-        Command::Notebooks(arguments) => notebooks::run(&arguments)?,
+        Command::Notebooks(arguments) => notebooks::build_and_run(&arguments)?,
         Command::Story { story } => story::run(&story)?,
         Command::Wheel => wheel::run()?,
         Command::Dist => dist::run()?,

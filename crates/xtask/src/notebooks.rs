@@ -1,5 +1,6 @@
-//! The notebooks, run from top to bottom: what they read is there, and what they assert holds.
+//! The notebooks, run from top to bottom: what they read is there, what they assert holds, and what they print is what is kept.
 
+use std::env;
 use std::process::Command;
 
 use anyhow::Result;
@@ -18,7 +19,13 @@ pub(crate) struct Arguments {
     keep: bool,
 }
 
-/// Runs every notebook; says so where there is no Python to run it with.
+/// Builds the program that notebooks ask, and runs them.
+pub(crate) fn build_and_run(arguments: &Arguments) -> Result<()> {
+    tool::cargo(&["build", "--package", "annulus-cli", "--quiet"])?;
+    run(arguments)
+}
+
+/// Runs every notebook with the program that was built last; says so where there is no Python to run it with.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
@@ -33,5 +40,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     notebooks.retain(|path| path.parent() == Some(&place) && tool::ending(path) == "ipynb");
     let mut words = vec![root().join("crates/xtask/python/notebooks.py")];
     words.extend(arguments.keep.then(|| "--keep".into()));
-    tool::run(python, &[words, notebooks].concat())
+    let program = tool::program("debug", "annulus")?;
+    let others = env::var_os("PATH").unwrap_or_default();
+    let folders = program.parent().map(Into::into).into_iter().chain(env::split_paths(&others));
+    let path = env::join_paths(folders)?;
+    tool::run_with(&[("PATH", path.as_os_str())], python, &[words, notebooks].concat())
 }
