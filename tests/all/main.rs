@@ -30,6 +30,7 @@ mod replay;
 mod report;
 mod reproduce;
 mod resume;
+mod same_bits;
 mod stages;
 mod sweeps;
 mod tensorboard;

@@ -6,6 +6,7 @@ use annulus_comm::Communicator;
 use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, AttentionKernel, Dropout, Prepared};
 use annulus_ops::charge;
+use annulus_ops::order_free::{is_order_free, values};
 use annulus_sequence::{Block, Extent, Heads, Hop, Mask, Part, Pass, Positions, Schedules, Wire};
 use candle_core::{DType, Result, Tensor};
 
@@ -217,6 +218,9 @@ impl Attention {
         let all = queries.into_iter().chain(keys).flatten();
         let mut all = all.collect::<Tensors>().into_iter();
         let gradients = like.map(|(dtype, shape)| match all.next() {
+            Some(sums) if is_order_free(&sums) => {
+                values(&self.kernel.backend(), &sums)?.to_dtype(dtype)
+            }
             Some(gradient) => gradient.to_dtype(dtype),
             None => Tensor::zeros(shape, dtype, &device),
         });

@@ -12,6 +12,7 @@ use annulus_ops::attention::{
     Attended, BackwardTile, Dropout, Dropped, KeyValueGradients, Prepared, State, Tile,
 };
 use annulus_ops::charge;
+use annulus_ops::order_free::of_shape;
 use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, TilePlan, View};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Device, Result, Tensor, bail};
@@ -320,14 +321,24 @@ impl<'a> Running<'a> {
 
     /// Gradients of keys and values that nobody has added to.
     fn zeros(&self, sum: Block) -> Result<Tensors> {
-        let shape = (self.batch, sum.heads.len(), sum.rows.len(), self.head_dim);
-        let zeros = || Tensor::zeros(shape, DType::F32, &self.device);
+        let shape = [self.batch, sum.heads.len(), sum.rows.len(), self.head_dim];
+        let order_free = self.attention.kernel.is_order_free();
+        let zeros = || {
+            if order_free {
+                return of_shape(&shape, &self.device);
+            }
+            Tensor::zeros(&shape[..], DType::F32, &self.device)
+        };
         Ok(vec![zeros()?, zeros()?])
     }
 
     fn views(&self, tile: &TilePlan) -> Vec<View> {
-        let [q, k] = self.sides(tile);
-        View::all(&self.attention.mask, &q, &k)
+        let ([q, k], mask) = (self.sides(tile), &self.attention.mask);
+        match self.attention.kernel.backend().pool().block() {
+            // Order-free sums are of what two blocks see of each other, which is to be cut alike wherever they meet.
+            Some(block) if !mask.is_of_two_spans() => View::by_blocks(mask, &q, &k, block),
+            _ => View::all(mask, &q, &k),
+        }
     }
 
     /// The positions of the queries and of the keys.

@@ -3,7 +3,9 @@
 //! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
 //! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
 
+use annulus_ops::Backend;
 use annulus_ops::attention::{Attended, Dropout, Dropped, Tile};
+use annulus_ops::order_free::{add_sums, is_order_free};
 use annulus_sequence::{Block, Rows, TilePlan, View};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -46,7 +48,8 @@ impl Seen {
         let View { queries, keys, visibility } = &self.view;
         let (queries, keys) = (&queries.positions, &keys.positions);
         let dropped = self.dropped.map(|(dropout, head)| Dropped { dropout, head, queries, keys });
-        Tile { dropped, ..Tile::new(&self.k, &self.v, visibility) }
+        let positions = Some([queries, keys]);
+        Tile { dropped, positions, ..Tile::new(&self.k, &self.v, visibility) }
     }
 }
 
@@ -63,9 +66,27 @@ pub(crate) fn added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     if parts.is_empty() {
         return Ok(to.clone());
     }
+    if is_order_free(to) {
+        return sums_added(to, parts);
+    }
     let all: Vec<&Tensor> = parts.iter().map(|(_, part)| part).collect();
     let index = indices(parts.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
     to.index_add(&index, &Tensor::cat(&all, 2)?, 2)
+}
+
+/// The same of tables of order-free sums, of which no row is in two parts of one residue class.
+fn sums_added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
+    let all = to.copy()?;
+    for (rows, part) in parts {
+        let mut from: Vec<u32> = vec![part.dim(2)? as u32; all.dim(2)?];
+        rows.iter().zip(0..).for_each(|(row, at)| from[row] = at);
+        let from = Tensor::new(from, to.device())?;
+        // Behind its rows one that nothing was added to.
+        let nothing = part.narrow(2, 0, 1)?.zeros_like()?;
+        let spread = Tensor::cat(&[part, &nothing], 2)?.index_select(&from, 2)?;
+        add_sums(&Backend::serial(), &all, &spread)?;
+    }
+    Ok(all)
 }
 
 /// The results of all rows and those of some, which are of other keys: one softmax.

@@ -1,7 +1,9 @@
 //! What a pass says of itself where it is recorded: the schedule's words for what the rank just did.
 
 use annulus_comm::Form;
-use annulus_sequence::{Block, BlockShape, Hop, Move, Part, Pass, Wire, pairs_between};
+use annulus_sequence::{
+    Block, BlockShape, Hop, Move, Part, Pass, Wire, order_free_row, pairs_between,
+};
 use annulus_trace::{self as trace, Begun, Doing, Moved};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -29,19 +31,20 @@ impl<'a> Scene<'a> {
         let wire = attention
             .wire
             .map(|part, dtype| dtype.unwrap_or(if part.is_sum() { DType::F32 } else { q.dtype() }));
-        let shape =
-            BlockShape { batch, head_dim, wire: wire.map(|_, dtype| dtype.size_in_bytes()) };
+        let order_free = attention.kernel.is_order_free();
+        let bytes = wire.map(|_, dtype| dtype.size_in_bytes());
+        let shape = BlockShape { batch, head_dim, wire: bytes, order_free };
         Ok(Scene { attention, pass, layer: place.layer, shape, wire })
     }
 
     /// The tensors of a block, as they travel; see [`Tensors`].
     pub(crate) fn forms(&self, block: Block) -> Vec<Form> {
-        let BlockShape { batch, head_dim, .. } = self.shape;
+        let BlockShape { batch, head_dim, order_free, .. } = self.shape;
         let (heads, rows) = (block.heads.len(), block.rows.len());
-        let elements = || Form {
-            dtype: self.wire.of(block.part),
-            shape: (batch, heads, rows, head_dim).into(),
-        };
+        let sums = order_free && block.part.is_sum();
+        let width = if sums { order_free_row(head_dim) } else { head_dim };
+        let dtype = if sums { DType::U32 } else { self.wire.of(block.part) };
+        let elements = || Form { dtype, shape: (batch, heads, rows, width).into() };
         let by_row = || Form { dtype: DType::F32, shape: (batch, heads, rows).into() };
         match block.part {
             Part::Query if self.pass == Pass::Backward => {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use annulus_comm::{Hold, Label, Move, Pending};
+use annulus_ops::order_free::is_order_free;
 use annulus_sequence::{self as sequence, Block, Hop};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Result, Tensor, bail};
@@ -111,8 +112,11 @@ impl<'a> Travels<'a> {
         };
         for tensor in tensors {
             // Values were rounded where they were made.
-            let tensor =
-                if part.is_sum() { self.scene.attention.rounded(part, &tensor)? } else { tensor };
+            let tensor = if part.is_sum() && !is_order_free(&tensor) {
+                self.scene.attention.rounded(part, &tensor)?
+            } else {
+                tensor
+            };
             moves.push(Move::Send { tensor, to: send.to, hold });
         }
         let place = self.scene.place(label.hop);
@@ -167,7 +171,7 @@ fn sent(moves: &[Move]) -> impl Iterator<Item = &Tensor> {
 
 /// What came, as it is held: sums are f32 wherever they are added to.
 fn landed(block: Block, tensors: Tensors) -> Result<Tensors> {
-    if !block.part.is_sum() {
+    if !block.part.is_sum() || tensors.iter().all(is_order_free) {
         return Ok(tensors);
     }
     tensors.iter().map(|tensor| tensor.to_dtype(DType::F32)).collect()

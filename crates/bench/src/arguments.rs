@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Million(Million),
     /// Steps while checkpoints are written beside them, and without
     Saves(Saves),
+    /// Steps and attention with order-free sums (`reproducible: strict`), and with sums in one order
+    Strict(crate::strict::Arguments),
     /// A text of one line, and one ten times as long: time per byte, and memory
     Tokenize(crate::tokenize::Arguments),
     /// The attention kernels on a GPU

@@ -94,6 +94,11 @@ impl Inputs {
         Ok(1.0 / (self.q.dims4()?.3 as f64).sqrt())
     }
 
+    /// Of queries and of keys: each the first there are.
+    fn positions(&self) -> Result<[Positions; 2]> {
+        Ok([Positions::all(self.q.dim(2)?), Positions::all(self.k.dim(2)?)])
+    }
+
     /// A whole forward pass of one tile, as training makes it.
     pub(crate) fn forward(
         &self,
@@ -102,7 +107,10 @@ impl Inputs {
     ) -> Result<Attended> {
         let mut state = kernel.begin(&self.q, self.scale()?)?;
         state.end_with_next();
-        kernel.forward(&[Tile::new(&self.k, &self.v, visibility)], &mut *state, &|| Ok(()))?;
+        let [queries, keys] = self.positions()?;
+        let positions = Some([&queries, &keys]);
+        let tile = Tile { positions, ..Tile::new(&self.k, &self.v, visibility) };
+        kernel.forward(&[tile], &mut *state, &|| Ok(()))?;
         Ok(kernel.finish(state)?)
     }
 
@@ -114,7 +122,9 @@ impl Inputs {
         attended: &Attended,
     ) -> Result<()> {
         let mut state = kernel.begin_backward(&self.q, attended, &self.gradient, self.scale()?)?;
-        let tile = Tile::new(&self.k, &self.v, visibility);
+        let [queries, keys] = self.positions()?;
+        let positions = Some([&queries, &keys]);
+        let tile = Tile { positions, ..Tile::new(&self.k, &self.v, visibility) };
         let tile = BackwardTile { tile, carried: None };
         kernel.backward(vec![tile], &mut *state, &|| Ok(()))?;
         kernel.finish_backward(state)?;

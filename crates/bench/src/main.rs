@@ -27,6 +27,7 @@ mod serve;
 mod session;
 mod statistics;
 mod step;
+mod strict;
 mod subject;
 mod tokenize;
 mod values;
@@ -80,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
         Command::Wire(arguments) => wire::run(arguments),
         Command::Engine(arguments) => engine::run(arguments),
         Command::Saves(arguments) => saves::run(arguments),
+        Command::Strict(arguments) => strict::run(arguments),
         Command::Million(arguments) => million::run(arguments),
         Command::Tokenize(arguments) => tokenize::run(arguments),
         Command::Gpu(arguments) => gpu::run(arguments),

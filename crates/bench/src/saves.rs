@@ -36,10 +36,14 @@ pub(crate) fn run(arguments: &arguments::Saves) -> Result<Verdict> {
     let mut record = Record::open(None)?;
     let [mut without, mut beside, mut waiting] = [const { Vec::new() }; 3];
     for _ in 0..arguments.rounds {
-        without.extend(seconds(arguments, &[("every.checkpoint", "0")])?);
+        let run = Run { tokens: arguments.tokens, threads: arguments.threads };
+        let tensor = arguments.tensor.to_string();
+        let tensor = [("mesh.tensor", &*tensor), ("model.num_key_value_heads", &*tensor)];
+        let seconds = |more: &[(&str, &str)]| run.seconds(&[&tensor, more].concat());
+        without.extend(seconds(&[("every.checkpoint", "0")])?);
         let every = ("every.checkpoint", "1");
-        beside.extend(seconds(arguments, &[every, ("background_saves", "true")])?);
-        waiting.extend(seconds(arguments, &[every])?);
+        beside.extend(seconds(&[every, ("background_saves", "true")])?);
+        waiting.extend(seconds(&[every])?);
     }
     let [without, beside, waiting] = [without, beside, waiting].map(|all| Quartiles::of(&all));
     let ratio = beside.median / without.median;
@@ -52,28 +56,31 @@ pub(crate) fn run(arguments: &arguments::Saves) -> Result<Verdict> {
     Ok(Verdict::at_most(ratio, arguments.at_most))
 }
 
-/// The seconds of the steps of one run.
-fn seconds(arguments: &arguments::Saves, changes: &[(&str, &str)]) -> Result<Vec<f64>> {
-    let folder = tempfile::tempdir()?;
-    let [tokens, tensor] = [arguments.tokens, arguments.tensor].map(|number| number.to_string());
-    let output = folder.path().join("run").display().to_string();
-    let own = [
-        ("data.tokens", tokens.as_str()),
-        ("mesh.tensor", &tensor),
-        ("model.num_key_value_heads", &tensor),
-        ("output", &output),
-    ];
-    let change =
-        |(key, value): &(&str, &str)| Override { key: (*key).into(), value: (*value).into() };
-    let changes: Vec<Override> = own.iter().chain(changes).map(change).collect();
-    let experiment = parse("saves.yaml", EXPERIMENT, &changes)?;
-    let step = Step::on_its_data(experiment, VOCABULARY)?;
-    let speeds = Speeds::default();
-    let console = Box::new(speeds.clone());
-    train(&step.plan, Given { console, ..Given::new(EXPERIMENT, arguments.threads) })?;
-    let speeds = speeds.0.lock().unwrap_or_else(PoisonError::into_inner);
-    speeds.first().context("no step was logged")?;
-    Ok(speeds.iter().map(|speed| arguments.tokens as f64 / speed).collect())
+/// A run of the small model.
+pub(crate) struct Run {
+    pub(crate) tokens: usize,
+    pub(crate) threads: usize,
+}
+
+impl Run {
+    /// The seconds of its steps with keys changed.
+    pub(crate) fn seconds(&self, changes: &[(&str, &str)]) -> Result<Vec<f64>> {
+        let folder = tempfile::tempdir()?;
+        let tokens = self.tokens.to_string();
+        let output = folder.path().join("run").display().to_string();
+        let own = [("data.tokens", tokens.as_str()), ("output", &output)];
+        let change =
+            |(key, value): &(&str, &str)| Override { key: (*key).into(), value: (*value).into() };
+        let changes: Vec<Override> = own.iter().chain(changes).map(change).collect();
+        let experiment = parse("saves.yaml", EXPERIMENT, &changes)?;
+        let step = Step::on_its_data(experiment, VOCABULARY)?;
+        let speeds = Speeds::default();
+        let console = Box::new(speeds.clone());
+        train(&step.plan, Given { console, ..Given::new(EXPERIMENT, self.threads) })?;
+        let speeds = speeds.0.lock().unwrap_or_else(PoisonError::into_inner);
+        speeds.first().context("no step was logged")?;
+        Ok(speeds.iter().map(|speed| self.tokens as f64 / speed).collect())
+    }
 }
 
 /// The model's; the data has fewer words.

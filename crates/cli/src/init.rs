@@ -23,7 +23,7 @@ macro_rules! files {
     };
 }
 
-const FILES: [(&str, &str); 29] = files![
+const FILES: [(&str, &str); 30] = files![
     "books.yaml",
     "clusters/a100.yaml",
     "clusters/h100-16k.yaml",
@@ -45,6 +45,7 @@ const FILES: [(&str, &str); 29] = files![
     "quickstart.yaml",
     "recall.yaml",
     "ruler.yaml",
+    "same-bits.yaml",
     "scale.yaml",
     "schema.json",
     "sliding.yaml",

@@ -125,6 +125,18 @@ fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path:
     )
 }
 
+/// What the layers of a model see.
+fn groups(config: &Config, setting: &Setting) -> Result<Vec<Attending>, Failure> {
+    let group = |(window, layers): (Option<usize>, Vec<usize>)| {
+        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
+    };
+    let windows = config.shape.windows(setting.tokens).into_iter().map(group);
+    Ok(Attending::all(windows, setting, false).map_err(TrainError::from)?)
+}
+
+/// Nothing is updated.
+const REPLICATED: Parallel = Parallel { state: State::Replicated, state_axes: StateAxes::All };
+
 /// One step over `batch` sequences, split as `setting` says.
 fn setup(
     split: &Split,
@@ -133,19 +145,15 @@ fn setup(
     (batch, world): (usize, &World),
 ) -> Result<Setup, Failure> {
     let (tokens, sequence) = (setting.tokens, split.ranks);
-    let group = |(window, layers): (Option<usize>, Vec<usize>)| {
-        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
-    };
-    let groups =
-        Attending::all(config.shape.windows(tokens).into_iter().map(group), setting, false);
     Ok(Setup {
         processor: open_device(split.device, world)?,
         frequencies: config.shape.frequencies(tokens),
+        groups: groups(&config, setting)?,
         config,
-        groups: groups.map_err(TrainError::from)?,
         packed: false,
         kernel: split.kernel.into(),
         deterministic: split.deterministic,
+        block: None,
         dropout: false,
         wire: Wire::default(),
         tokens,
@@ -154,7 +162,7 @@ fn setup(
         tensor: 1,
         order: Order::SequenceFirst,
         micro_batch: batch,
-        parallel: Parallel { state: State::Replicated, state_axes: StateAxes::All },
+        parallel: REPLICATED,
         offload: Offload::None,
         offload_folder: PathBuf::new(),
         recompute: Recompute::Layer,

@@ -20,7 +20,7 @@ pub struct ReduceScatter {
 }
 
 impl ReduceScatter {
-    /// Posts `tensors`, of the same shapes on all ranks: of one with n elements, flat, rank r sums `range(n, r)`.
+    /// Posts `tensors`, of the same shapes on all ranks: of the one at `index`, flat, rank r sums `range(index, r)`.
     ///
     /// # Errors
     /// As [`Communicator::exchange`], and what Candle says of the tensors.
@@ -32,10 +32,10 @@ impl ReduceScatter {
     ) -> Result<ReduceScatter> {
         let (rank, world) = (comm.rank(), comm.world());
         let (mut moves, mut own) = (Vec::new(), Vec::new());
-        for tensor in tensors {
+        for (index, tensor) in tensors.iter().enumerate() {
             let flat = tensor.detach().flatten_all()?;
             let part = |of: usize| {
-                let range = range(flat.elem_count(), of);
+                let range = range(index, of);
                 flat.narrow(0, range.start, range.len())
             };
             let mine = part(rank)?;
@@ -58,11 +58,19 @@ impl ReduceScatter {
     /// # Errors
     /// As [`Pending::receive`], and what Candle says of the tensors.
     pub fn wait(self) -> Result<Vec<Tensor>> {
+        self.wait_with(|parts| tree(parts, Reduce::Sum))
+    }
+
+    /// The same where `add` says what the sum of all ranks' elements is, which it may not write into.
+    ///
+    /// # Errors
+    /// As [`ReduceScatter::wait`], and those of `add`.
+    pub fn wait_with(self, add: impl Fn(Vec<Tensor>) -> Result<Tensor>) -> Result<Vec<Tensor>> {
         let mut parts = self.posted.wait()?;
         let sum = |own: Tensor| match own.elem_count() {
             // A view of nothing would keep the whole.
             0 => Ok(Tensor::zeros(0, own.dtype(), own.device())?),
-            _ => tree(parts.with(own, |_| true), Reduce::Sum),
+            _ => add(parts.with(own, |_| true)),
         };
         self.own.into_iter().map(sum).collect()
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::Tokenizer;
-use annulus_experiment::Resolved;
+use annulus_experiment::{Reproducible, Resolved};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 use annulus_train::{Result, Setup, TrainError, Trained, shared};
@@ -82,6 +82,8 @@ impl Subject {
             });
         }
         experiment.data.tokens = tokens;
+        // Of any length, of which there may be no blocks: what is asked adds up nothing over tokens but the answer.
+        experiment.reproducible = Reproducible::Layout;
         // Nothing is trained: what it makes of longer sequences is what is asked.
         experiment.model.allow_longer = true;
         let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;

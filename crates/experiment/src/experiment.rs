@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use annulus_architecture::Lora;
+use annulus_machine::blocks::strict_block;
 use annulus_sequence::Layout;
 use annulus_yaml::Places;
 
 use crate::{
     Attention, Bound, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh, Model,
-    Optimizer, Parallel, Sample, Schedule, Stage, Staged, Trace,
+    Optimizer, Parallel, Reproducible, Sample, Schedule, Stage, Staged, Trace,
 };
 
 /// One experiment: one file, one run.
@@ -19,6 +20,8 @@ pub struct Experiment {
     pub name: String,
     /// Everything random is a function of it. Default 0.
     pub seed: u64,
+    /// `reproducible: layout | strict`; default layout.
+    pub reproducible: Reproducible,
     /// `device: auto | cpu | cuda | cuda:N`; default auto.
     pub device: Device,
     /// `model:`
@@ -74,6 +77,15 @@ impl Experiment {
     pub fn offload_folder(&self) -> PathBuf {
         let written = self.memory.offload_folder.clone();
         written.unwrap_or_else(|| self.output.join("offload"))
+    }
+
+    /// The block of neighbouring tokens over which sums are order-free; none: sums are f32, in an order that ranks reach. Of a sequence
+    /// that there is none for, its length is refused.
+    pub fn block(&self) -> Option<usize> {
+        match self.reproducible {
+            Reproducible::Layout => None,
+            Reproducible::Strict => strict_block(self.data.tokens),
+        }
     }
 
     /// How positions are sharded over the ranks of a sequence.

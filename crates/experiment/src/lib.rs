@@ -12,6 +12,7 @@ mod lora;
 mod mask;
 mod mesh;
 mod model;
+mod reproducible;
 mod resolved;
 mod rules;
 mod schedule;
@@ -46,6 +47,7 @@ pub use mesh::{
     Apart, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
 };
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
+pub use reproducible::Reproducible;
 pub use resolved::Resolved;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::{SECTION as SLIDING, numbers};

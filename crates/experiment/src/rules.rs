@@ -6,7 +6,7 @@ use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
     Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, ending, evaluation,
-    extend, lora, mask, route_word, schedule, sliding, stages, wire,
+    extend, lora, mask, reproducible, route_word, schedule, sliding, stages, wire,
 };
 
 /// Ranks of one run: one process holds them all.
@@ -71,6 +71,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         extend::rules,
         evaluation::rules,
         lora::rules,
+        reproducible::rules,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
-use annulus_yaml::Kind::{Count, Each, Form, OneOf, Path as Folder, Section, Truth};
+use annulus_yaml::Kind::{Count, Each, Form, OneOf, Path as Folder, Section, Truth, Word};
 use annulus_yaml::{
     Document, Lines, Override, Path as Key, Places, Problem, Problems, Section as _, Values, list,
     read_file, section,
@@ -21,7 +21,7 @@ use crate::stages::{SECTION as STAGES, StageKeys};
 use crate::sweep::{SECTION as SWEEP, SweepKeys, not_one_run};
 use crate::{
     Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Parallel,
-    Sample, Trace, rules,
+    Reproducible, Sample, Trace, rules,
 };
 
 section! {
@@ -30,6 +30,8 @@ section! {
     pub struct Written {
         name: String = Form(&NAME), Required, "what the run is called";
         seed: u64 = Count(0, u64::MAX), Is("0"), "the seed of everything random";
+        reproducible: Reproducible = Word(Reproducible::WORDS), Is("layout"),
+            "what has the same bits as what; layout: runs on the same ranks, split alike, with any number of workers, over any engine; strict: runs on any ranks and processes, split in any way, as sums over tokens do not depend on who has which (a few percent slower; gradients take three times the memory)";
         device: Device = Form(&DEVICE), Is("auto"), "the device that computes; auto: a GPU if there is one";
         model: ModelKeys = OneOf(&MODEL), Required, "a Hugging Face folder, or the keys of a config.json";
         extend: Option<Extension> = Section(Extension::KEYS), Means("the model as it is"),
@@ -178,6 +180,7 @@ impl Written {
             self.stages.into_iter().map(|(name, stage)| stage.meant(name)).collect();
         Some(Experiment {
             seed: self.seed,
+            reproducible: self.reproducible,
             device: self.device,
             model: self.model.meant(&places).ok()?,
             extend: self.extend,
@@ -214,6 +217,7 @@ impl Experiment {
         Written {
             name: self.name.clone(),
             seed: self.seed,
+            reproducible: self.reproducible,
             device: self.device,
             model: self.model.keys(),
             extend: self.extend.clone(),

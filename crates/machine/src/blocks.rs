@@ -40,6 +40,25 @@ pub const EDGE_COLUMNS: usize = 512;
 /// round would take longer.
 pub const FEW_ROWS: usize = 64;
 
+/// The blocks of neighbouring tokens in which sums over tokens may be made whose bits do not depend on who holds which of them.
+const STRICT_BLOCKS: [usize; 6] = [512, 256, 128, 64, 32, 16];
+/// So many of them a sequence has at least, if it is long enough: every rank holds whole ones.
+const STRICT_LEAST: usize = 32;
+
+/// How many sums of a parameter lie in a row where they are order-free.
+pub const STRICT_ROW: usize = 64;
+/// Bytes of the square of a norm whose sum is order-free: an integer for each of 640 exponents, and one more.
+pub const NORM_BYTES: u64 = 641 * 8;
+
+/// The largest block that a sequence is a multiple of and has enough of; a function of its length alone, since bits follow from it.
+/// None: there is none that it is a multiple of.
+pub fn strict_block(tokens: usize) -> Option<usize> {
+    let fits = |block: &usize| tokens > 0 && tokens.is_multiple_of(*block);
+    let mut all = STRICT_BLOCKS.into_iter().filter(fits);
+    let least = STRICT_BLOCKS.into_iter().rfind(fits);
+    all.find(|block| tokens / block >= STRICT_LEAST).or(least)
+}
+
 /// Ids of a text that are read at a time, at most, where a rank reads its positions of a sequence.
 pub const READ_IDS: u64 = 1 << 13;
 /// Bytes of ready-made batches that are read and held to a hash at a time.
@@ -104,6 +123,16 @@ mod tests {
     use super::*;
 
     const CACHES: Caches = Caches { first: 32 << 10, second: 1 << 20, third: 0 };
+
+    #[test]
+    fn strict_blocks_follow_from_the_length_alone() {
+        let of = |tokens| strict_block(tokens);
+        assert_eq!([of(1 << 20), of(4096), of(4032), of(2048)], [512, 128, 64, 64].map(Some));
+        assert_eq!(
+            [of(1024), of(512), of(48), of(0), of(1000)],
+            [Some(32), Some(16), Some(16), None, None]
+        );
+    }
 
     #[test]
     fn what_a_product_packs_follows_from_its_shape_and_the_second_cache() {

@@ -189,7 +189,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         true
     }
     /// `x` [B, S, D] to [B, S, D], and what its backward needs. The first stage ignores `x` and reads
-    /// `shard.inputs`; the last returns the scalar f32 sum of losses over `shard.targets`, which is on
+    /// `shard.inputs`; the last returns the scalar f64 sum of losses over `shard.targets`, which is on
     /// the host where there is a pullback.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 
 use annulus_architecture::Besides;
 use annulus_ops::{
-    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy,
-    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
+    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy_gradients,
+    linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
 };
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
@@ -173,8 +173,8 @@ impl Loss {
     fn lose(&self, x_bsd: &Tensor, head_vd: &Tensor, shard: &Shard) -> Result<LossAndGradients> {
         let (Shard { backend, targets, .. }, chunk) = (shard, self.chunk);
         if shard.keep == Keep::Nothing {
-            let loss = linear_cross_entropy(backend, x_bsd, head_vd, targets, chunk)?;
-            return Ok((f64::from(loss.to_scalar::<f32>()?), None));
+            let loss = linear_cross_entropy_loss(backend, x_bsd, head_vd, targets, chunk)?;
+            return Ok((loss, None));
         }
         if self.head.weight.trained {
             let found = linear_cross_entropy_gradients(backend, x_bsd, head_vd, targets, chunk)?;
@@ -225,13 +225,13 @@ impl Stage for Loss {
             self.lose_parts(&normed_bsd, head_vd, shard)?
         };
         // On the host, which has waited for it: nobody else reads it.
-        let loss = Tensor::new(loss as f32, &Device::Cpu)?;
+        let loss = Tensor::new(loss, &Device::Cpu)?;
         let Some((dx_bsd, dhead_vd)) = gradients else { return Ok(Forward::no_way_back(loss)) };
         let tensors = [x_bsd.clone(), dx_bsd].into_iter().chain(dhead_vd).collect();
         Ok(Forward::keeping(loss, tensors, move |mut tensors, dloss, weights, harvest| {
             let dhead_vd = tensors.split_off(2).pop();
             let [x_bsd, dx_bsd] = kept(tensors)?;
-            let by = f64::from(dloss.to_scalar::<f32>()?);
+            let by: f64 = dloss.to_scalar()?;
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
             if let Some(dhead_vd) = dhead_vd {
                 harvest(&self.head.weight.name, times(dhead_vd)?)?;

@@ -2,17 +2,20 @@
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
-use crate::Backend;
 use crate::gpu::operators;
 use crate::rows::{check_place, in_place_mut};
+use crate::{Backend, order_free};
 
-/// `to += from`, both f32 and without gaps. Whoever shares the storage of `to` sees it change. On the CPU the caller does it.
+/// `to += from`, both f32 or both tables of order-free sums, and without gaps. Whoever shares the storage of `to` sees it change. On the CPU the caller does it.
 ///
 /// # Errors
 /// When the shapes differ, or a tensor has another type or gaps.
 pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
         bail!("accumulate: found {:?}, wanted {:?}", from.shape(), to.shape());
+    }
+    if order_free::is_order_free(to) {
+        return order_free::add_sums(backend, to, from);
     }
     if let Backend::Gpu(processor) = backend {
         [to, from].map(check_place).into_iter().collect::<Result<()>>()?;

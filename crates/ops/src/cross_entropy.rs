@@ -1,12 +1,14 @@
 //! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never
 //! exist for all tokens.
 
+mod blocks;
 mod checks;
 mod parts;
 mod turn;
 
 use std::sync::OnceLock;
 
+use blocks::{blocks, chunks, rows_at, total};
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 pub(crate) use checks::check_shapes;
 pub use checks::check_targets;
@@ -15,6 +17,7 @@ use turn::Turn;
 
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply};
+use crate::order_free::Sums;
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
 use crate::{Backend, Pool};
 
@@ -58,6 +61,28 @@ pub fn linear_cross_entropy(
     x.apply_op2(weight, op)
 }
 
+/// [`linear_cross_entropy`] off the tape, in f64.
+///
+/// # Errors
+/// As there.
+pub fn linear_cross_entropy_loss(
+    backend: &Backend,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<f64> {
+    let Backend::Cpu(pool) = backend else {
+        let loss = linear_cross_entropy(backend, x, weight, targets, chunk)?;
+        return Ok(f64::from(loss.to_scalar::<f32>()?));
+    };
+    let (kept, (rows, width)) = (kept(x, weight, targets, chunk)?, weight.dims2()?);
+    let weights = Elements::of(pool, weight)?;
+    let pass = Pass { pool, kept: &kept, chunk, wanted: (false, false) };
+    let weights = Matrix::new(&weights, rows, width);
+    with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights).0)
+}
+
 /// [`linear_cross_entropy`] and its gradients.
 #[derive(Debug)]
 pub struct CrossEntropyGradients {
@@ -65,7 +90,7 @@ pub struct CrossEntropyGradients {
     pub loss: f64,
     /// Of x, in its type.
     pub x: Tensor,
-    /// Of the weight, f32.
+    /// Of the weight, f32; where sums are order-free a table of those.
     pub weight: Tensor,
 }
 
@@ -122,7 +147,10 @@ fn gradients(
     let pass = Pass { pool, kept: &kept, chunk, wanted: (true, trained) };
     let (loss, found) =
         with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights))?;
-    let of_weight = trained.then(|| tensor(pool, found.weight, weight.shape(), DType::F32));
+    let of_weight = match found.sums {
+        Some(sums) => Some(sums.tensor()),
+        None => trained.then(|| tensor(pool, found.weight, weight.shape(), DType::F32)),
+    };
     Ok((loss, tensor(pool, found.x, x.shape(), x.dtype())?, of_weight.transpose()?))
 }
 
@@ -155,6 +183,8 @@ struct CrossEntropy {
 struct Gradients {
     x: Vec<f32>,
     weight: Vec<f32>,
+    /// That of the weight where sums are order-free.
+    sums: Option<Sums>,
 }
 
 /// What a chunk of tokens needs, used again by the next.
@@ -179,15 +209,18 @@ impl Pass<'_> {
     fn run(&self, x: &Rows<'_>, tokens: usize, weight: Matrix<'_>) -> (f64, Gradients) {
         let (rows, width) = weight.shape();
         let dx = if self.wanted.0 { tokens * width } else { 0 };
-        let dw = if self.wanted.1 { rows * width } else { 0 };
+        let block = self.pool.block();
+        let dw = if self.wanted.1 && block.is_none() { rows * width } else { 0 };
+        let sums = block.filter(|_| self.wanted.1).map(|_| Sums::of(rows * width));
         // What is left out has no gradient.
-        let mut gradients = Gradients { x: vec![0.0; dx], weight: vec![0.0; dw] };
-        let most = self.chunk.min(self.kept.len());
+        let mut gradients = Gradients { x: vec![0.0; dx], weight: vec![0.0; dw], sums };
+        let chunks = chunks(self.kept, self.chunk, block);
+        let most = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(0);
         // SAFETY: `fold` writes what it reads.
         let (x_rows, logits) = unsafe { (unwritten(most * width), unwritten(most * rows)) };
         let mut scratch = Scratch { x: x_rows, logits };
         let mut loss = 0.0;
-        for kept in self.kept.chunks(self.chunk) {
+        for kept in chunks {
             let rows_of_x = scratch.x.chunks_mut(JOB * width.max(1)).zip(kept.chunks(JOB));
             self.pool.each(rows_of_x, |(to, kept)| {
                 for (row, (index, _)) in to.chunks_exact_mut(width).zip(kept) {
@@ -221,34 +254,29 @@ impl Pass<'_> {
             }
         });
         let dlogits = Matrix::new(logits, kept.len(), rows);
-        if self.wanted.1 {
+        if let (Some(sums), Some(block)) = (&mut gradients.sums, self.pool.block()) {
+            let (dy, of_x) = ((&*logits, rows), (&*x, width));
+            sums.add_products(self.pool, dy, of_x, &blocks(kept, block));
+        } else if self.wanted.1 {
             let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
             multiply(self.pool, vec![Product { onto: Onto::Output, ..product }]);
         }
         if self.wanted.0 {
             // The tokens' rows are not needed any more: their gradients take the place.
             multiply(self.pool, vec![Product::new(dlogits, weight, x)]);
-            let mut places = rows_at(&mut gradients.x, width, kept);
-            self.pool.each(places.chunks_mut(JOB).zip(x.chunks(JOB * width)), |(to, from)| {
-                for (to, from) in to.iter_mut().zip(from.chunks_exact(width)) {
-                    to.copy_from_slice(from);
-                }
-            });
+            self.put(x, &mut rows_at(&mut gradients.x, width, kept), width);
         }
-        losses.iter().sum()
+        total(kept, &losses, self.pool.block())
     }
-}
 
-/// The rows of `data` that `kept` names, in order.
-fn rows_at<'a>(data: &'a mut [f32], width: usize, kept: &[(usize, usize)]) -> Vec<&'a mut [f32]> {
-    let mut rows = data.chunks_exact_mut(width.max(1));
-    let mut next = 0;
-    let of = |&(index, _): &(usize, usize)| {
-        let row = rows.nth(index - next);
-        next = index + 1;
-        row
-    };
-    kept.iter().filter_map(of).collect()
+    /// Copies rows to their places.
+    fn put(&self, rows: &[f32], places: &mut [&mut [f32]], width: usize) {
+        self.pool.each(places.chunks_mut(JOB).zip(rows.chunks(JOB * width)), |(to, from)| {
+            for (to, from) in to.iter_mut().zip(from.chunks_exact(width)) {
+                to.copy_from_slice(from);
+            }
+        });
+    }
 }
 
 impl CrossEntropy {

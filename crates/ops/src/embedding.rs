@@ -4,6 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
+use crate::order_free::Sums;
 use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten, zeros};
 use crate::{Backend, Pool};
 
@@ -25,8 +26,8 @@ pub fn embedding(backend: &Backend, tokens: &Tensor, weight: &Tensor) -> Result<
     weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
 }
 
-/// The gradient of [`embedding`] by a weight of `rows` rows, f32 [rows, D], given that of its
-/// output, [B, S, D]. Off the tape.
+/// The gradient of [`embedding`] by a weight of `rows` rows, f32 [rows, D] or where sums are order-free a table of those, given that of
+/// its output, [B, S, D]. Off the tape.
 ///
 /// # Errors
 /// When a token is not below `rows`, the shapes differ, or a tensor has another type.
@@ -47,6 +48,11 @@ pub fn embedding_backward(
     let dy = Elements::of(pool, dy)?;
     if dy.len() != ids.len() * width {
         bail!("embedding: found {} gradients, wanted {} times {width}", dy.len(), ids.len());
+    }
+    if let Some(block) = pool.block() {
+        let mut sums = Sums::of(rows * width);
+        sums.add_rows(pool, &ids, (&dy, width), block);
+        return sums.tensor();
     }
     tensor(pool, summed(pool, &ids, rows, width, &dy), (rows, width), DType::F32)
 }

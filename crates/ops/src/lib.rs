@@ -25,6 +25,7 @@ pub mod gpu;
 mod gradients;
 mod linear;
 mod matrix;
+pub mod order_free;
 mod philox;
 mod pool;
 mod projections;
@@ -44,8 +45,8 @@ pub use charge::charge;
 pub use cores::Cores;
 pub use cross_entropy::{
     CrossEntropyGradients, IGNORED, TOLD, check_targets, linear_cross_entropy,
-    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient, partial_softmax,
-    partial_softmax_gradient,
+    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
+    partial_softmax, partial_softmax_gradient,
 };
 pub use dropout::{InputDropout, RowPlace};
 pub use embedding::{check_tokens, embedding, embedding_backward};

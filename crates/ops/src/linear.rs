@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape
 use crate::gpu::operators;
 use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, elements, narrow, tensor, unwritten};
-use crate::sums::sum_rows;
+use crate::sums::{Partials, sum_rows};
 use crate::{Backend, Pool};
 
 /// `x` [.., I] times `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all
@@ -124,7 +124,7 @@ impl Linear {
 }
 
 /// db = the sum of dy's rows.
-pub(crate) fn of_bias(pool: &Pool, dy: &[f32], outputs: usize) -> Vec<f32> {
+pub(crate) fn of_bias(pool: &Pool, dy: &[f32], outputs: usize) -> Partials {
     sum_rows(pool, dy.len() / outputs.max(1), outputs, |rows, sums| {
         for row in dy[rows.start * outputs..rows.end * outputs].chunks_exact(outputs) {
             sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
@@ -185,7 +185,7 @@ impl CustomOp3 for Linear {
         let (dx, dw) = CustomOp2::bwd(self, x, weight, y, dy)?;
         let dy = Elements::of(&self.pool, dy)?;
         let sums = bias.track_op().then(|| of_bias(&self.pool, &dy, bias.elem_count()));
-        let db = sums.map(|sums| tensor(&self.pool, sums, bias.shape(), bias.dtype()));
+        let db = sums.map(|sums| sums.tensor(&self.pool, bias.shape(), bias.dtype()));
         let db = db.transpose()?;
         Ok((dx, dw, db))
     }

@@ -128,7 +128,8 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
         begin(pool, columns, onto, output);
         let add = !matches!(onto, Onto::Nothing);
         let by_columns = terms.iter().all(|(a, b)| a.column_stride == 1 && b.row_stride == 1);
-        if rows <= DOTS && by_columns {
+        // Sums of dots are in another order than those of tiles: how many rows there are would reach bits.
+        if rows <= DOTS && by_columns && pool.block().is_none() {
             dots(pool, columns, &terms, (output, add));
         } else if rows < FEW_ROWS && by_columns {
             sum_turned(pool, (rows, columns), terms, (output, add));

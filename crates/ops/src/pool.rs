@@ -21,6 +21,7 @@ pub struct Pool {
     core: Core,
     threads: Option<Arc<rayon::ThreadPool>>,
     share: Option<Share>,
+    block: Option<usize>,
 }
 
 impl fmt::Debug for Pool {
@@ -65,6 +66,16 @@ impl Pool {
     pub fn with(self, core: Core) -> Result<Pool> {
         core.instructions.check()?;
         Ok(Pool { core, ..self })
+    }
+    /// The same workers, who add up over tokens in blocks of so many, by order-free sums: what they sum has the same bits whoever has
+    /// which of the blocks. Gradients of parameters are tables of such sums then ([`crate::order_free`]). None: sums are f32.
+    #[must_use]
+    pub fn in_blocks(self, block: Option<usize>) -> Pool {
+        Pool { block, ..self }
+    }
+    /// How many tokens a block has, where sums are order-free.
+    pub fn block(&self) -> Option<usize> {
+        self.block
     }
     /// What a worker computes with.
     pub fn core(&self) -> &Core {

@@ -7,7 +7,7 @@ use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
 use crate::matrix::{Matrix, Onto, Product, multiply};
 use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
-use crate::{Backend, Pool};
+use crate::{Backend, Pool, order_free};
 
 /// A projection: `x wᵀ + bias`.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +116,7 @@ pub fn input_gradient<const N: usize>(
     tensor(pool, dx, shape, first.dtype())
 }
 
-/// The gradients of the parameters of one of [`projections`], f32.
+/// The gradients of the parameters of one of [`projections`]: f32, or where the pool's sums are order-free tables of those.
 #[derive(Debug)]
 pub struct AffineGradients {
     /// [O, I].
@@ -145,22 +145,42 @@ pub fn parameter_gradients<const N: usize>(
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let dy = gradients(pool, &all, &dy)?;
+    let weights = match pool.block() {
+        Some(block) => all
+            .iter()
+            .zip(&dy)
+            .map(|(Read { sizes, .. }, dy)| {
+                let x = (&*x_values, sizes.inputs);
+                order_free::weight_gradient(pool, (&**dy, sizes.outputs), x, block)
+            })
+            .collect::<Result<Vec<_>>>()?,
+        None => weight_gradients(pool, &x_values, &all, &dy)?,
+    };
+    array(projections.iter().zip(weights).zip(&dy).map(|((projection, weight), dy)| {
+        let bias = projection.bias.map(|bias| {
+            of_bias(pool, dy, bias.elem_count()).tensor(pool, bias.shape(), DType::F32)
+        });
+        Ok(AffineGradients { weight, bias: bias.transpose()? })
+    }))
+}
+
+/// `dw = dyᵀ x` of each, f32.
+fn weight_gradients(
+    pool: &Pool,
+    x: &[f32],
+    all: &[Read<'_>],
+    dy: &[Elements<'_>],
+) -> Result<Vec<Tensor>> {
     // SAFETY: a product writes every element of its output.
     let mut dw: Vec<_> = all.iter().map(|r| unsafe { unwritten(r.weight.len()) }).collect();
     let products = all
         .iter()
-        .zip(&dy)
+        .zip(dy)
         .zip(&mut dw)
-        .map(|((read, dy), dw)| Product::new(read.y(dy).transposed(), read.x(&x_values), dw));
+        .map(|((read, dy), dw)| Product::new(read.y(dy).transposed(), read.x(x), dw));
     multiply(pool, products.collect());
-    array(projections.iter().zip(dw).zip(&dy).map(|((projection, dw), dy)| {
-        let bias = projection.bias.map(|bias| {
-            let outputs = bias.elem_count();
-            tensor(pool, of_bias(pool, dy, outputs), outputs, DType::F32)
-        });
-        let weight = tensor(pool, dw, projection.weight.shape(), DType::F32)?;
-        Ok(AffineGradients { weight, bias: bias.transpose()? })
-    }))
+    let shape = |read: &Read<'_>| (read.sizes.outputs, read.sizes.inputs);
+    all.iter().zip(dw).map(|(read, dw)| tensor(pool, dw, shape(read), DType::F32)).collect()
 }
 
 /// The elements of the outputs' gradients.

@@ -127,7 +127,7 @@ pub fn rms_norm_backward(
         pool.arch().dispatch(Backward { x, weight: &weights, dy, onto, dx, dw, epsilon });
     });
     let dx = tensor(pool, dx, x.shape(), x.dtype())?;
-    Ok((dx, tensor(pool, dw, weight.shape(), DType::F32)?))
+    Ok((dx, dw.tensor(pool, weight.shape(), DType::F32)?))
 }
 
 impl CustomOp2 for RmsNorm {

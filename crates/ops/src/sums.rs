@@ -3,25 +3,32 @@
 use std::ops::Range;
 
 use annulus_machine::blocks::SUMMED_ROWS as ROWS;
+use candle_core::{DType, Result, Shape, Tensor};
 
 use crate::Pool;
+use crate::order_free::Sums;
+use crate::rows::tensor;
 
 /// Independent partial sums of a row: a vector register's worth or two, whatever the processor.
 const LANES: usize = 32;
 
-/// The sum over `rows` rows of vectors of `width`: `add(rows, sums)` adds some rows, in order, to
-/// `sums`.
-///
-/// Two levels: 128 rows in f32, then those sums in f64 in order, so that nothing depends on the
-/// workers.
+/// Sums over some rows each of vectors of one width: what is left is to add them up.
+pub(crate) struct Partials {
+    sums: Vec<f32>,
+    width: usize,
+}
+
+/// The sums over `rows` rows of vectors of `width`, of so many rows each that nothing depends on the workers: `add(rows, sums)` adds
+/// some rows, in order, to `sums`.
 pub(crate) fn sum_rows(
     pool: &Pool,
     rows: usize,
     width: usize,
     add: impl Fn(Range<usize>, &mut [f32]) + Send + Sync,
-) -> Vec<f32> {
-    let ranges = (0..rows).step_by(ROWS).map(|first| first..rows.min(first + ROWS));
-    totals(pool, width, ranges, add)
+) -> Partials {
+    let together = together(pool);
+    let ranges = (0..rows).step_by(together).map(|first| first..rows.min(first + together));
+    partials(pool, width, ranges, add)
 }
 
 /// The same where every row is also written to its place in `output`, rows of `width`:
@@ -31,29 +38,54 @@ pub(crate) fn sum_rows_and(
     output: &mut [f32],
     width: usize,
     add: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Send + Sync,
-) -> Vec<f32> {
-    let pieces = output.chunks_mut(ROWS * width.max(1)).enumerate();
-    totals(pool, width, pieces, |(index, piece), sums| {
-        let first = index * ROWS;
+) -> Partials {
+    let together = together(pool);
+    let pieces = output.chunks_mut(together * width.max(1)).enumerate();
+    partials(pool, width, pieces, |(index, piece), sums| {
+        let first = index * together;
         add(first..first + piece.len() / width, piece, sums);
     })
 }
 
-/// The sum of what `add` adds to zeros for every piece.
-fn totals<T: Send>(
+/// Rows that are summed in f32, one after another.
+fn together(pool: &Pool) -> usize {
+    pool.block().unwrap_or(ROWS)
+}
+
+/// What `add` adds to zeros for every piece.
+fn partials<T: Send>(
     pool: &Pool,
     width: usize,
     pieces: impl ExactSizeIterator<Item = T> + Send,
     add: impl Fn(T, &mut [f32]) + Send + Sync,
-) -> Vec<f32> {
-    let mut partial_sums = vec![0.0; pieces.len() * width];
-    let jobs = pieces.zip(partial_sums.chunks_mut(width.max(1)));
+) -> Partials {
+    let mut sums = vec![0.0; pieces.len() * width];
+    let jobs = pieces.zip(sums.chunks_mut(width.max(1)));
     pool.each(jobs, |(piece, sums)| add(piece, sums));
-    let mut totals = vec![0.0_f64; width];
-    for sums in partial_sums.chunks_exact(width.max(1)) {
-        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(*sum));
+    Partials { sums, width }
+}
+
+impl Partials {
+    /// All added up in f64, in order.
+    fn total(&self) -> Vec<f32> {
+        let mut totals = vec![0.0_f64; self.width];
+        for sums in self.sums.chunks_exact(self.width.max(1)) {
+            totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += f64::from(*sum));
+        }
+        totals.into_iter().map(|total| total as f32).collect()
     }
-    totals.into_iter().map(|total| total as f32).collect()
+
+    /// All added up, as a tensor of this dtype; where the pool's sums are order-free, as a table of those.
+    pub(crate) fn tensor(self, pool: &Pool, shape: &Shape, dtype: DType) -> Result<Tensor> {
+        if pool.block().is_none() {
+            return tensor(pool, self.total(), shape, dtype);
+        }
+        let mut sums = Sums::of(self.width);
+        for partial in self.sums.chunks_exact(self.width.max(1)) {
+            sums.add(pool, partial);
+        }
+        sums.tensor()
+    }
 }
 
 /// Folds slices of one length into 32 interleaved values from `start` by `fold(value, elements)`,
@@ -121,6 +153,7 @@ mod tests {
                         sums.iter_mut().enumerate().for_each(|(i, sum)| *sum += value(row, i));
                     }
                 })
+                .total()
             };
             let wanted = |column| (0..rows).map(|row| f64::from(value(row, column))).sum::<f64>();
             for (column, sum) in sums(1).into_iter().enumerate() {

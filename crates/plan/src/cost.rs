@@ -32,7 +32,7 @@ use annulus_architecture::Dtype;
 use annulus_experiment::{Recompute, Settled};
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken};
+use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken, order_free_row};
 pub use offload::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT};
 pub use sums::SUMS_IN_FLIGHT;
 
@@ -170,7 +170,7 @@ impl Share<'_> {
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
         let [forward, backward] = self.taken;
-        let made = product(&[2, batch, backward.made.gradients as u64, dim, F32]);
+        let made = product(&[2, batch, backward.made.gradients as u64, self.sums(dim)]);
         let forward = self.in_rows(Pass::Forward, forward.received);
         let backward = self.in_rows(Pass::Backward, backward.received).saturating_add(made);
         forward.max(backward).saturating_add(product(&[self.rows, own]))
@@ -204,12 +204,20 @@ impl Share<'_> {
             (alive.key_values as u64, 2 * dim * wire.key_value),
             (alive.halves as u64, dim * wire.key_value),
             (alive.outputs as u64, dim * wire.output + F32),
-            (alive.query_gradients as u64, dim * F32),
-            (alive.gradients as u64, 2 * dim * F32),
+            (alive.query_gradients as u64, self.sums(dim)),
+            (alive.gradients as u64, 2 * self.sums(dim)),
         ];
         let rows = parts.map(|(rows, bytes)| rows.saturating_mul(bytes));
         let all = rows.into_iter().fold(0, u64::saturating_add);
         all.saturating_mul(self.plan.micro_batch as u64)
+    }
+
+    /// Bytes of a row of so many sums of gradients.
+    fn sums(&self, width: u64) -> u64 {
+        match self.plan.experiment.block() {
+            None => F32 * width,
+            Some(_) => F32 * order_free_row(width as usize) as u64,
+        }
     }
 
     /// Of each worker, backward: operands of a block as panels, rows and columns.

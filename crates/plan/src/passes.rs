@@ -2,7 +2,7 @@
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Packed, mask_of};
-use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
+use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, Strategy, StrategyError};
 use annulus_yaml::Problems;
 
 use crate::{LayerGroup, Plan, tensor};
@@ -82,6 +82,14 @@ impl Plan {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
         let refused = |error: StrategyError| self.refused(group, &error);
         group.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
+        if self.experiment.block().is_some() && group.strategy == Strategy::LiRing {
+            let message =
+                format!("`reproducible: strict` does not go with `{}`", Strategy::LiRing.name());
+            let hint =
+                String::from("use another strategy: this one adds up scores as they are kept");
+            let problem = self.experiment.places.problem(&self.key(group, "strategy"), message);
+            return Err(problem.hint(hint).into());
+        }
         let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
         // Of documents that only the data knows, what is made must hold for all.
@@ -89,10 +97,15 @@ impl Plan {
         let [mask, sharding] =
             [group.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });
-        let sharded = layout.shard_weighted(&sharding, data.tokens, &weights);
+        let block = self.experiment.block();
+        let sharded = match block {
+            None => layout.shard_weighted(&sharding, data.tokens, &weights),
+            Some(block) => layout.shard_blocks(&sharding, (data.tokens, block), &weights),
+        };
         let sharded = sharded.map_err(|error| refused(StrategyError::Shard(error)))?;
         tensor::share_rows(&self.experiment, &sharded)?;
-        Ok(Split::new(&mask, layout, sharded, self.heads()))
+        let split = Split::new(&mask, layout, sharded, self.heads());
+        Ok(split.in_blocks(block.unwrap_or(1)))
     }
 }
 

@@ -9,7 +9,8 @@ impl Plan {
     /// What a row of a head weighs on the wire.
     pub fn block(&self) -> BlockShape {
         let wire = self.experiment.wire().map(|_, element| element.bytes());
-        BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire }
+        let order_free = self.experiment.block().is_some();
+        BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire, order_free }
     }
 
     /// What one should know of the types of what travels in its schedules.

@@ -11,6 +11,13 @@ pub struct BlockShape {
     pub head_dim: usize,
     /// Bytes per element on the wire.
     pub wire: Wire<usize>,
+    /// Whether sums are order-free: a row of a gradient is [`order_free_row`] integers then.
+    pub order_free: bool,
+}
+
+/// How many integers of 4 bytes a row of so many order-free sums takes: three bins for each, and which of them is the highest.
+pub const fn order_free_row(sums: usize) -> usize {
+    3 * sums + 1
 }
 
 /// Payload handed to the communicator, by rank.
@@ -53,8 +60,12 @@ impl BlockShape {
     /// Bytes of a block on the wire.
     pub fn bytes(self, block: Block, pass: Pass) -> u64 {
         const F32: usize = 4;
-        let BlockShape { batch, head_dim, wire } = self;
-        let elements = head_dim * wire.of(block.part);
+        let BlockShape { batch, head_dim, wire, order_free } = self;
+        let elements = if order_free && block.part.is_sum() {
+            order_free_row(head_dim) * F32
+        } else {
+            head_dim * wire.of(block.part)
+        };
         let row = match (block.part, pass) {
             (Part::Query, Pass::Forward) | (Part::Key | Part::Value | Part::QueryGradient, _) => {
                 elements

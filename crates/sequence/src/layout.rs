@@ -97,6 +97,42 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The same where every rank holds whole blocks of `block` neighbours, which the sequence is a multiple of: what has the same bits
+    /// whoever holds it. Stripes and balanced blocks are as many times as wide as it takes.
+    ///
+    /// # Errors
+    /// As [`Layout::shard_weighted`].
+    ///
+    /// # Panics
+    /// As there, and when the sequence is not of whole blocks.
+    pub fn shard_blocks(
+        self,
+        mask: &Mask,
+        (tokens, block): (usize, usize),
+        weights: &[usize],
+    ) -> Result<Vec<Positions>, ShardError> {
+        assert!(tokens.is_multiple_of(block), "a sequence of whole blocks");
+        let layout = match self {
+            Layout::Balanced { width } => {
+                let layout = Layout::Balanced { width: width.next_multiple_of(block) };
+                return layout.shard_weighted(mask, tokens, weights);
+            }
+            Layout::Striped { width } => Layout::Striped { width: width.div_ceil(block) },
+            Layout::Contiguous | Layout::Zigzag => self,
+        };
+        let in_blocks = layout.shard_weighted(mask, tokens / block, weights)?;
+        let widened = |run: &Run| Run {
+            start: run.start * block,
+            step: run.step * block,
+            len: run.len,
+            width: run.width * block,
+        };
+        let widened = |shard: &Positions| joined(shard.runs().iter().map(widened));
+        Ok(in_blocks.iter().map(widened).collect())
+    }
+}
+
 /// So many things in proportion to weights, as close as whole numbers come.
 fn shares(things: usize, weights: &[usize]) -> Vec<usize> {
     let all: u128 = weights.iter().map(|weight| *weight as u128).sum();
@@ -239,6 +275,34 @@ mod tests {
             [vec![0, 1, 2, 3, 8, 9, 10, 11], vec![], vec![4, 5, 6, 7]]
         );
         assert_eq!(sharded(Layout::Balanced { width: 1 })[0].len(), 8);
+    }
+
+    #[test]
+    fn shards_of_blocks_hold_whole_blocks() {
+        let all = [
+            Layout::Contiguous,
+            Layout::Striped { width: 1 },
+            Layout::Striped { width: 5 },
+            Layout::Zigzag,
+            Layout::Balanced { width: 1 },
+        ];
+        for layout in all {
+            for world in 1..=5 {
+                let shards =
+                    layout.shard_blocks(&Mask::causal(), (68, 4), &vec![1; world]).unwrap();
+                let mut seen: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
+                for shard in &shards {
+                    let positions: Vec<usize> = shard.iter().collect();
+                    for block in positions.chunks(4) {
+                        let first = block[0];
+                        assert_eq!(block, [first, first + 1, first + 2, first + 3], "{layout}");
+                        assert_eq!(first % 4, 0, "{layout}");
+                    }
+                }
+                seen.sort_unstable();
+                assert_eq!(seen, (0..68).collect::<Vec<_>>(), "{layout}");
+            }
+        }
     }
 
     #[test]

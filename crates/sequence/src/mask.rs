@@ -242,6 +242,23 @@ impl Mask {
         self.moduli().len() > 1
     }
 
+    /// Whether every query sees at most two intervals of keys, wherever it is: so that any tile is one view.
+    pub fn is_of_two_spans(&self) -> bool {
+        // A window is one, and sinks the other.
+        let is_one = |rule: &Rule| {
+            matches!(
+                rule,
+                Rule::Causal
+                    | Rule::Prefix(_)
+                    | Rule::Documents(_)
+                    | Rule::KeyPadding(_)
+                    | Rule::Window(_)
+                    | Rule::Sinks(_)
+            )
+        };
+        self.0.iter().all(is_one)
+    }
+
     /// The moduli of which queries and keys may leave the same residue: 1 first, for all pairs.
     pub(crate) fn moduli(&self) -> BTreeSet<usize> {
         let mut moduli = BTreeSet::from([1]);

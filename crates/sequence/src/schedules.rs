@@ -124,13 +124,15 @@ pub struct Setting {
     pub heads: Heads,
     /// What is sent backward in a ring, and how gradients are reduced to their owners.
     pub route: Route,
+    /// Every rank holds whole blocks of so many neighbours, which the sequence is a multiple of; none: as the layout has it.
+    pub block: Option<usize>,
 }
 
 impl Setting {
     /// In the strategy's own way, between ranks that hold alike.
     pub fn new(strategy: Strategy, tokens: usize, ranks: usize, heads: Heads) -> Setting {
         let (layout, weights) = (strategy.layout(), vec![1; ranks]);
-        Setting { strategy, layout, tokens, weights, heads, route: Route::default() }
+        Setting { strategy, layout, tokens, weights, heads, route: Route::default(), block: None }
     }
 
     /// The schedules under a mask.
@@ -148,14 +150,18 @@ impl Setting {
     /// # Errors
     /// As [`Setting::schedules`].
     pub fn schedules_of(&self, masks: &[Mask]) -> Result<Vec<Schedules>, ScheduleError> {
-        let Setting { strategy, layout, tokens, ref weights, heads, route } = *self;
+        let Setting { strategy, layout, tokens, ref weights, heads, route, block } = *self;
         strategy.check(weights.len(), heads).map_err(ScheduleError::Strategy)?;
         let sharding = masks.first().cloned().unwrap_or_else(Mask::full);
-        let sharded = layout.shard_weighted(&sharding, tokens, weights);
+        let sharded = match block {
+            None => layout.shard_weighted(&sharding, tokens, weights),
+            Some(block) => layout.shard_blocks(&sharding, (tokens, block), weights),
+        };
         let sharded =
             sharded.map_err(|error| ScheduleError::Strategy(StrategyError::Shard(error)))?;
         let of_mask = |mask: &Mask| {
             let split = Split::new(mask, layout, sharded.clone(), heads);
+            let split = split.in_blocks(block.unwrap_or(1));
             Schedules::new(strategy, &split, route)
         };
         masks.iter().map(of_mask).collect()

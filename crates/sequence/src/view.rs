@@ -4,6 +4,7 @@
 //! residue class, which are progressions. Every visible pair is in one view.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::mask::{Class, Piece, Shards, Sight};
 use crate::{Coverage, Mask, Positions, Rows, Visibility};
@@ -43,6 +44,35 @@ impl View {
         let sides = moduli.into_iter().flat_map(|modulus| sides(q, modulus));
         sides.flat_map(|side| views_of(&side, &pieces, k)).collect()
     }
+}
+
+impl View {
+    /// The same, block of queries by block of keys: rows of the same block of `block` positions. What two blocks see of each other is cut
+    /// into the same views whoever holds them.
+    pub fn by_blocks(mask: &Mask, q: &Positions, k: &Positions, block: usize) -> Vec<View> {
+        let (queries, keys) = (blocks(q, block), blocks(k, block));
+        let pairs = queries.iter().flat_map(|rows| keys.iter().map(move |columns| (rows, columns)));
+        let of_pair = |(rows, columns): (&Range<usize>, &Range<usize>)| {
+            let mut views = View::all(mask, &q.rows(rows.clone()), &k.rows(columns.clone()));
+            for view in &mut views {
+                view.queries.rows.offset += rows.start;
+                view.keys.rows.offset += columns.start;
+            }
+            views
+        };
+        pairs.flat_map(of_pair).collect()
+    }
+}
+
+/// Rows whose positions are in the same block.
+fn blocks(positions: &Positions, block: usize) -> Vec<Range<usize>> {
+    let all: Vec<usize> = positions.iter().map(|position| position / block).collect();
+    let mut start = 0;
+    let rows = |same: &[usize]| {
+        start += same.len();
+        start - same.len()..start
+    };
+    all.chunk_by(|a, b| a == b).map(rows).collect()
 }
 
 impl Side {

@@ -138,7 +138,7 @@ impl Comparison {
         let schedule = strategy.forward(&split).ok()?;
         let proof = prove(&schedule).ok()?;
         let wire = Wire::new(self.element, self.element);
-        let shape = BlockShape { batch: 1, head_dim: self.head_dim, wire };
+        let shape = BlockShape { batch: 1, head_dim: self.head_dim, wire, order_free: false };
         let load = Load::of(&schedule, shape, 1);
         let (d, k) = (self.hidden as f64, self.key_value_width());
         let memory = |rank: usize| {

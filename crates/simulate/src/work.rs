@@ -254,7 +254,7 @@ mod tests {
 
     /// Seconds of a pass of all ranks, and of ranks that stand for all.
     fn both(schedule: &Schedule, cluster: &Cluster) -> [f64; 2] {
-        let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 4) };
+        let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 4), order_free: false };
         let mut counted = Counted::new(block, 1);
         let every = Work::Every(counted.load(schedule));
         let sampled = Work::Sampled(Sampled::of(schedule, &mut counted, cluster));

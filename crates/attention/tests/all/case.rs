@@ -43,6 +43,8 @@ pub(crate) struct Case {
     pub(crate) dim: usize,
     /// Plain loops instead of the fused kernel.
     pub(crate) plain: bool,
+    /// Blocks of which sums are order-free.
+    pub(crate) block: Option<usize>,
 }
 
 /// Queries, keys, values and the gradient of the output, of the whole sequence.
@@ -137,6 +139,38 @@ impl Case {
             Err(format!("sent {sent:?} bytes, planned {planned:?}"))
         }
     }
+    /// The bits of what comes of the whole sequence, forward and backward, by position.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(crate) fn bits(&self, inputs: &Inputs) -> Result<Option<Vec<u32>>, String> {
+        let ran = self.schedules().and_then(|schedules| self.run(&schedules, inputs, true));
+        let made = match ran {
+            Ok(made) => made,
+            Err(End::Refused(_)) => return Ok(None),
+            Err(End::Failed(why)) => return Err(why),
+        };
+        let mut places: Vec<(usize, u32)> =
+            made.iter().flat_map(|one| one.positions.iter()).zip(0..).collect();
+        places.sort_unstable();
+        let order: Vec<u32> = places.into_iter().map(|(_, at)| at).collect();
+        let order = Tensor::new(order, &Device::Cpu).unwrap();
+        let of = |which: fn(&Made) -> &Tensor| -> Vec<u32> {
+            let parts: Vec<&Tensor> = made.iter().map(which).collect();
+            let all = Tensor::cat(&parts, 2).unwrap().index_select(&order, 2).unwrap();
+            let all: Vec<f32> = all.flatten_all().unwrap().to_vec1().unwrap();
+            all.into_iter().map(f32::to_bits).collect()
+        };
+        let gradients: [fn(&Made) -> &Tensor; 5] = [
+            |made| &made.attended.out,
+            |made| &made.attended.lse,
+            |made| &made.gradients.as_ref().unwrap().q,
+            |made| &made.gradients.as_ref().unwrap().k,
+            |made| &made.gradients.as_ref().unwrap().v,
+        ];
+        Ok(Some(gradients.into_iter().flat_map(of).collect()))
+    }
+
     /// With queries and keys of zero, and values that mark positions, the output is the mask: 1 over the number of visible keys to
     /// a unit in the last place at every visible key, 0 everywhere else. Under strided patterns a row is of several softmaxes in
     /// one, each with a rounded log-sum-exp: some units more.
@@ -208,7 +242,12 @@ impl Case {
     /// Bytes sent by rank, forward and backward, as the schedules say.
     fn planned(&self, schedules: &Schedules) -> Vec<[u64; 2]> {
         let wire = Wire::new(size_of::<f32>(), size_of::<f32>());
-        let shape = BlockShape { batch: self.batch, head_dim: self.dim, wire };
+        let shape = BlockShape {
+            batch: self.batch,
+            head_dim: self.dim,
+            wire,
+            order_free: self.block.is_some(),
+        };
         let [forward, backward] =
             [Pass::Forward, Pass::Backward].map(|pass| Bytes::of(schedules.of(pass), shape).0);
         zip(forward, backward).map(|(forward, backward)| [forward, backward]).collect()
@@ -268,6 +307,7 @@ impl Case {
             weights: self.weights.clone(),
             heads: self.heads,
             route: self.back,
+            block: self.block,
         };
         let schedules = setting.schedules(&self.scheduled());
         schedules.map(Arc::new).map_err(|error| match error {
@@ -275,13 +315,16 @@ impl Case {
             flaw @ ScheduleError::Flaw { .. } => End::Failed(flaw.to_string()),
         })
     }
+    fn fused(&self) -> Fused {
+        Fused::new(Pool::serial().in_blocks(self.block))
+    }
     pub(crate) fn attention(
         &self,
         schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
     ) -> Attention {
         let kernel: Arc<dyn AttentionKernel> =
-            if self.plain { Arc::new(Reference) } else { Arc::new(Fused::new(Pool::serial())) };
+            if self.plain { Arc::new(Reference) } else { Arc::new(self.fused()) };
         let attention = Attention::new(schedules.clone(), self.scale(), comm, kernel);
         if self.packed { attention.seeing(self.mask()) } else { attention }
     }

@@ -35,6 +35,7 @@ fn found() -> Vec<Case> {
             batch: 1,
             dim: 8,
             plain: false,
+            block: None,
         },
     ]
 }
@@ -145,6 +146,7 @@ fn cases() -> impl Draw<Value = Case> {
                 batch,
                 dim,
                 plain,
+                block: None,
             }
         },
     )
@@ -249,6 +251,7 @@ fn a_case_is_printed_as_rust() {
         batch: 2,
         dim: 8,
         plain: true,
+        block: None,
     });
 }
 

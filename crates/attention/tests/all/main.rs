@@ -9,6 +9,7 @@ mod columns;
 mod dropout;
 mod fuzz;
 mod refused;
+mod strict;
 mod table;
 mod tape;
 mod wire;

@@ -19,6 +19,7 @@ fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
         batch: 1,
         dim: 4,
         plain: false,
+        block: None,
     }
 }
 

@@ -87,6 +87,7 @@ impl Row {
             batch: BATCH,
             dim: 8,
             plain,
+            block: None,
         }
     }
 }

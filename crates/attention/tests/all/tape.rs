@@ -25,6 +25,7 @@ fn the_tape_runs_the_backward_schedule() {
         batch: 2,
         dim: 8,
         plain: true,
+        block: None,
     };
     let inputs = case.random();
     let dense = case.dense(&inputs);

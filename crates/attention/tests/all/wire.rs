@@ -68,7 +68,8 @@ impl Case {
             (Part::QueryGradient | Part::Gradient, None) => 4,
             _ => self.dtype.size_in_bytes(),
         };
-        let shape = BlockShape { batch: 1, head_dim: DIM, wire: wire.map(bytes) };
+        let shape =
+            BlockShape { batch: 1, head_dim: DIM, wire: wire.map(bytes), order_free: false };
         let split = how.0.split(&self.mask, self.tokens(), world, HEADS).unwrap();
         let schedules = Arc::new(Schedules::new(how.0, &split, how.1).unwrap());
         let planned = [Pass::Forward, Pass::Backward];

@@ -75,7 +75,10 @@ fn what_was_posted_is_summed_and_gathered_with_the_same_bits() {
             let own = counts.map(|count| brought(rank, count, DType::F32));
             let post = |which: std::ops::Range<usize>| {
                 let posted = hop(which.start);
-                ReduceScatter::post(comm, posted, &own[which], |n, r| range(world, n, r))
+                let own = &own[which];
+                ReduceScatter::post(comm, posted, own, |index, r| {
+                    range(world, own[index].elem_count(), r)
+                })
             };
             // Both are on their way, and the later one is waited for first.
             let (first, second) = (post(0..3)?, post(3..5)?);

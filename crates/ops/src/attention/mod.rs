@@ -12,7 +12,7 @@ pub(crate) mod sizes;
 use std::any::Any;
 use std::fmt::Debug;
 
-use annulus_sequence::Visibility;
+use annulus_sequence::{Positions, Visibility};
 use candle_core::{Result, Tensor};
 
 pub use dense::{Dense, dense, dense_dropped};
@@ -37,12 +37,14 @@ pub struct Tile<'a> {
     pub visibility: &'a [Visibility],
     /// Which weights are left out; none: none.
     pub dropped: Option<Dropped<'a>>,
+    /// The positions of queries and of keys in the sequence: what order-free sums ask for.
+    pub positions: Option<[&'a Positions; 2]>,
 }
 
 impl<'a> Tile<'a> {
     /// Where no weight is left out.
     pub fn new(k: &'a Tensor, v: &'a Tensor, visibility: &'a [Visibility]) -> Tile<'a> {
-        Tile { k, v, visibility, dropped: None }
+        Tile { k, v, visibility, dropped: None, positions: None }
     }
 }
 
@@ -151,7 +153,7 @@ pub trait AttentionKernel: Send + Sync + Debug {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<Vec<KeyValueGradients>>;
-    /// The gradient of the queries, f32 [B, Hq, Sq, D].
+    /// The gradient of the queries, f32 [B, Hq, Sq, D], or a table of order-free sums of that shape.
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
@@ -166,6 +168,10 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// Tensors of different shapes.
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         accumulate(&Backend::serial(), to, from)
+    }
+    /// Whether gradients of queries, keys and values are tables of order-free sums.
+    fn is_order_free(&self) -> bool {
+        self.backend().pool().block().is_some()
     }
 }
 

@@ -65,6 +65,42 @@ pub(crate) trait Machine: Copy + Send + Sync {
     fn zero_below(self, limit: f32, x: Self::Panel, value: Self::Panel) -> Self::Panel;
     /// The power of two whose biased exponent is in the lowest bits.
     fn exponent(self, bits: Self::Panel) -> Self::Panel;
+    /// The larger of the bits of `a` without signs and of `b`, as integers: in the order of absolute values, NaN the largest.
+    #[inline(always)]
+    fn magnitudes(self, a: Self::Panel, b: Self::Panel) -> Self::Panel {
+        let (mut left, mut right) = ([0.0; PANEL], [0.0; PANEL]);
+        self.store(a, &mut left);
+        self.store(b, &mut right);
+        for (a, b) in left.iter_mut().zip(right) {
+            *a = f32::from_bits((a.to_bits() & !(1 << 31)).max(b.to_bits()));
+        }
+        self.load(&left)
+    }
+    /// The largest of its floats' bits, as integers.
+    #[inline(always)]
+    fn most_bits(self, panel: Self::Panel) -> u32 {
+        let mut floats = [0.0_f32; PANEL];
+        self.store(panel, &mut floats);
+        let mut bits = floats.map(f32::to_bits);
+        let mut width = PANEL / 2;
+        while width > 0 {
+            for index in 0..width {
+                bits[index] = bits[index].max(bits[index + width]);
+            }
+            width /= 2;
+        }
+        bits[0]
+    }
+    /// `to += a - b` of bits as integers.
+    #[inline(always)]
+    fn add_bits(self, a: Self::Panel, b: Self::Panel, to: &mut [u32; PANEL]) {
+        let (mut left, mut right) = ([0.0_f32; PANEL], [0.0_f32; PANEL]);
+        self.store(a, &mut left);
+        self.store(b, &mut right);
+        for (to, (a, b)) in to.iter_mut().zip(left.into_iter().zip(right)) {
+            *to = to.wrapping_add(a.to_bits().wrapping_sub(b.to_bits()));
+        }
+    }
     /// `c + a b` over the values of each unit.
     fn dot(self, a: Self::Panel, b: Self::Panel, c: Self::Panel) -> Self::Panel {
         self.multiply_add(a, b, c)

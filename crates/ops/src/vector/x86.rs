@@ -6,14 +6,13 @@
 )]
 
 use std::arch::x86_64::{
-    __m256, __m512, __m512bh, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm256_add_ps,
-    _mm256_andnot_ps, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32,
-    _mm256_storeu_ps, _mm256_sub_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_mask_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16,
-    _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_scalef_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    __m512, __m512bh, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi32,
+    _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
+    _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_mov_ps, _mm512_max_epu32, _mm512_max_ps, _mm512_mul_ps, _mm512_permutexvar_epi16,
+    _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_reduce_max_epu32, _mm512_reduce_max_ps,
+    _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_sub_ps,
 };
 use std::f32::consts::{LN_2, SQRT_2};
 use std::mem::transmute;
@@ -29,10 +28,6 @@ pub(crate) struct Avx512(());
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512Bf16(Avx512);
 
-/// Vectors of 8 floats, 16 registers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx2(());
-
 impl Avx512 {
     /// Where the processor has AVX-512.
     pub(crate) fn detect() -> Option<Avx512> {
@@ -45,13 +40,6 @@ impl Avx512Bf16 {
     pub(crate) fn detect() -> Option<Avx512Bf16> {
         let wide = Avx512::detect()?;
         Instructions::Avx512Bf16.is_available().then_some(Avx512Bf16(wide))
-    }
-}
-
-impl Avx2 {
-    /// Where the processor has AVX2 and fused multiply-add.
-    pub(crate) fn detect() -> Option<Avx2> {
-        Instructions::Avx2.is_available().then_some(Avx2(()))
     }
 }
 
@@ -72,6 +60,10 @@ macro_rules! proven {
         unsafe { $instructions }
     }};
 }
+
+mod avx2;
+
+pub(crate) use avx2::Avx2;
 
 impl Machine for Avx512 {
     const UNIT: usize = 1;
@@ -130,6 +122,25 @@ impl Machine for Avx512 {
     #[inline(always)]
     fn exponent(self, bits: __m512) -> __m512 {
         proven!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(bits))))
+    }
+    #[inline(always)]
+    fn magnitudes(self, a: __m512, b: __m512) -> __m512 {
+        proven!({
+            let a = _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(i32::MAX));
+            _mm512_castsi512_ps(_mm512_max_epu32(a, _mm512_castps_si512(b)))
+        })
+    }
+    #[inline(always)]
+    fn most_bits(self, panel: __m512) -> u32 {
+        proven!(_mm512_reduce_max_epu32(_mm512_castps_si512(panel)))
+    }
+    #[inline(always)]
+    fn add_bits(self, a: __m512, b: __m512, to: &mut [u32; PANEL]) {
+        proven!({
+            let difference = _mm512_sub_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b));
+            let sum = _mm512_add_epi32(_mm512_loadu_si512(to.as_ptr().cast()), difference);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), sum);
+        });
     }
     #[inline(always)]
     fn units(self, first: __m512, _: __m512) -> __m512 {
@@ -259,6 +270,18 @@ impl Machine for Avx512Bf16 {
         self.0.total(panel)
     }
     #[inline(always)]
+    fn magnitudes(self, a: __m512, b: __m512) -> __m512 {
+        self.0.magnitudes(a, b)
+    }
+    #[inline(always)]
+    fn most_bits(self, panel: __m512) -> u32 {
+        self.0.most_bits(panel)
+    }
+    #[inline(always)]
+    fn add_bits(self, a: __m512, b: __m512, to: &mut [u32; PANEL]) {
+        self.0.add_bits(a, b, to);
+    }
+    #[inline(always)]
     fn dot(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         proven!(_mm512_dpbf16_ps(c, pairs(a), pairs(b)))
     }
@@ -291,81 +314,4 @@ impl Machine for Avx512Bf16 {
 fn pairs(units: __m512) -> __m512bh {
     // SAFETY: both are 64 bytes in which every pattern of bits is a value.
     unsafe { transmute(units) }
-}
-
-impl Machine for Avx2 {
-    const UNIT: usize = 1;
-    type Panel = [__m256; 2];
-
-    fn call<L: Leaf>(self, leaf: L) {
-        #[target_feature(enable = "avx2,fma")]
-        fn inner<L: Leaf>(machine: Avx2, leaf: L) {
-            leaf.run(machine);
-        }
-        proven!(inner(self, leaf));
-    }
-    #[inline(always)]
-    fn multiply(self, product: &mut Product<'_>) {
-        in_tiles::<Avx2, 6, 1>(self, product);
-    }
-    #[inline(always)]
-    fn splat(self, value: f32) -> [__m256; 2] {
-        proven!([_mm256_set1_ps(value); 2])
-    }
-    #[inline(always)]
-    fn load(self, from: &[f32; PANEL]) -> [__m256; 2] {
-        proven!([_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from[8..].as_ptr())])
-    }
-    #[inline(always)]
-    fn store(self, panel: [__m256; 2], to: &mut [f32; PANEL]) {
-        proven!({
-            _mm256_storeu_ps(to.as_mut_ptr(), panel[0]);
-            _mm256_storeu_ps(to[8..].as_mut_ptr(), panel[1]);
-        });
-    }
-    #[inline(always)]
-    fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        proven!([_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
-    }
-    #[inline(always)]
-    fn subtract(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        proven!([_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])])
-    }
-    #[inline(always)]
-    fn multiplied(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        proven!([_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
-    }
-    #[inline(always)]
-    fn multiply_add(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
-        proven!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
-    }
-    #[inline(always)]
-    fn larger(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        proven!([_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
-    }
-    #[inline(always)]
-    fn zero_below(self, limit: f32, x: [__m256; 2], value: [__m256; 2]) -> [__m256; 2] {
-        proven!({
-            let limit = _mm256_set1_ps(limit);
-            [
-                _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x[0], limit), value[0]),
-                _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x[1], limit), value[1]),
-            ]
-        })
-    }
-    #[inline(always)]
-    fn exponent(self, bits: [__m256; 2]) -> [__m256; 2] {
-        proven!([
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(bits[0]))),
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(bits[1]))),
-        ])
-    }
-    #[inline(always)]
-    fn units(self, first: [__m256; 2], _: [__m256; 2]) -> [__m256; 2] {
-        first
-    }
-    #[inline(always)]
-    fn neighbours(self, low: [__m256; 2], _: [__m256; 2]) -> [__m256; 2] {
-        low
-    }
 }

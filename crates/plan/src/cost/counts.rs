@@ -3,7 +3,6 @@
 use annulus_architecture::{Besides, Shape};
 use annulus_experiment::Recompute;
 
-use super::F32;
 use crate::{LayerGroup, Plan};
 
 /// Elements of parameters.
@@ -99,8 +98,8 @@ impl Plan {
         (ranks as u64 * of(ranks) - of(1)) / (ranks as u64 - 1)
     }
 
-    /// Bytes of all gradients, f32.
+    /// Bytes of all gradients while they are summed.
     pub fn gradient_bytes(&self) -> u64 {
-        F32 * self.counts().trained
+        self.gradient(self.counts().trained)
     }
 }

@@ -16,9 +16,10 @@ impl Share<'_> {
         let copies = if self.plan.experiment.mesh.tensor == 1 || in_place { 1 } else { 3 };
         let logits = product(&[chunk, copies * vocabulary + h, F32]);
         // Of a part of a vocabulary what a chunk gives is beside the sum.
-        let gradients = if self.plan.experiment.mesh.tensor == 1 { F32 } else { 2 * F32 };
-        let learned = if self.plan.counts().head { gradients } else { 0 };
-        let learned = product(&[vocabulary, h, learned + self.widened]);
+        let of_head = self.plan.gradient(product(&[vocabulary, h]));
+        let gradients = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 2 };
+        let learned = if self.plan.counts().head { gradients * of_head } else { 0 };
+        let learned = learned.saturating_add(product(&[vocabulary, h, self.widened]));
         let packed =
             self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
         [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)

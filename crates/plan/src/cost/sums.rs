@@ -4,9 +4,11 @@
 //! parameter, is sent what its mirrors have summed of what it updates, and sends what it has updated to those that hold the state
 //! together with it ([`Sharing`]).
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use annulus_architecture::{Besides, Target, slice};
+use annulus_machine::blocks::{NORM_BYTES, STRICT_ROW};
+use annulus_sequence::order_free_row;
 
 use super::{F32, Share};
 use crate::{Plan, Sharing};
@@ -115,20 +117,33 @@ impl Plan {
         last as f64 / sums.iter().sum::<u64>().max(1) as f64
     }
 
+    /// Bytes of the gradient of a parameter of so many elements while it is summed.
+    pub(crate) fn gradient(&self, elements: u64) -> u64 {
+        match self.experiment.block() {
+            None => F32 * elements,
+            Some(_) => rows_of(0..elements as usize),
+        }
+    }
+
     /// What each rank hands over to sum gradients, bytes; nothing where there is one.
     pub(crate) fn gradient_sums(&self) -> Vec<u64> {
         if self.world() == 1 {
             return vec![0];
         }
         let (stages, sharing) = (self.trained_by_stage(), self.sharing());
-        let passed_on = sharing.mirrors as u64 - 1;
+        let (passed_on, strict) = (sharing.mirrors as u64 - 1, self.experiment.block().is_some());
+        let bytes = |range: Range<usize>| {
+            if strict { rows_of(range) } else { F32 * range.len() as u64 }
+        };
         let of_rank = |rank: usize| {
             let slot = self.slot(rank);
             let sent = |elements: &u64| {
-                let own = sharing.summed(*elements as usize, slot).len() as u64;
-                (elements - own) * self.micro_batches as u64 + own * passed_on
+                let of = |slot| sharing.summed(*elements as usize, slot);
+                let others = (0..sharing.ranks()).filter(|other| *other != slot);
+                let summed: u64 = others.map(|other| bytes(of(other))).sum();
+                summed * self.micro_batches as u64 + F32 * of(slot).len() as u64 * passed_on
             };
-            F32 * stages.iter().flatten().map(sent).sum::<u64>() + self.between_parts()
+            stages.iter().flatten().map(sent).sum::<u64>() + self.between_parts()
         };
         (0..self.world()).map(of_rank).collect()
     }
@@ -136,8 +151,9 @@ impl Plan {
     /// What a rank hands over for sums of what tensor-parallel ranks have whole, and for numbers that are summed over all ranks.
     fn between_parts(&self) -> u64 {
         let of_norm = [self.summing() > 1, self.experiment.mesh.tensor > 1];
+        let norm = if self.experiment.block().is_some() { NORM_BYTES } else { NORM };
         let numbers =
-            LOSS + of_norm.into_iter().filter(|is_summed| *is_summed).count() as u64 * NORM;
+            LOSS + of_norm.into_iter().filter(|is_summed| *is_summed).count() as u64 * norm;
         if self.experiment.mesh.tensor == 1 {
             return numbers;
         }
@@ -172,6 +188,12 @@ impl Plan {
         };
         (0..self.world()).map(of_rank).collect()
     }
+}
+
+/// Bytes of the rows of order-free sums that have these elements of a parameter.
+fn rows_of(elements: Range<usize>) -> u64 {
+    let rows = elements.end.div_ceil(STRICT_ROW) - elements.start / STRICT_ROW;
+    if elements.is_empty() { 0 } else { F32 * (rows * order_free_row(STRICT_ROW)) as u64 }
 }
 
 impl Share<'_> {
@@ -261,9 +283,15 @@ impl Share<'_> {
     /// ahead.
     pub(super) fn gradients(&self) -> [u64; 2] {
         let stages = self.plan.trained_by_stage();
-        let stages: Vec<u64> = stages.iter().map(|sizes| F32 * sizes.iter().sum::<u64>()).collect();
-        let (all, world) = (stages.iter().sum::<u64>(), self.world());
+        let of_stage = |sizes: &Vec<u64>| sizes.iter().map(|size| self.plan.gradient(*size)).sum();
         let is_accumulated = self.plan.micro_batches > 1;
+        // Order-free sums are read when no other micro-batch is added.
+        let summed = |sizes: &Vec<u64>| {
+            if is_accumulated { of_stage(sizes) } else { F32 * sizes.iter().sum::<u64>() }
+        };
+        let summed: Vec<u64> = stages.iter().map(summed).collect();
+        let stages: Vec<u64> = stages.iter().map(of_stage).collect();
+        let (all, world) = (summed.iter().sum::<u64>(), self.world());
         let last = stages.len() - 1;
         let of = |some: RangeInclusive<usize>| stages[some].iter().sum::<u64>();
         // What the loss gives to tied weights waits for the rest of their gradient.
@@ -273,16 +301,16 @@ impl Share<'_> {
             // Of one more the others may not have read theirs yet.
             let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
             let whole = of(stage..=oldest) + waits(stage);
-            let summed = of(oldest.min(stage + 1)..=last) / self.parts();
+            let done = summed[oldest.min(stage + 1)..=last].iter().sum::<u64>() / self.parts();
             // Those of earlier micro-batches are all there, and those of a stage until they are added.
-            let summed =
-                if is_accumulated { (all + stages[oldest]) / self.parts() } else { summed };
+            let summed = if is_accumulated { (all + stages[oldest]) / self.parts() } else { done };
             whole + summed + of(stage..=oldest) / world * self.elsewhere
         };
         if world == 1 {
             // Of a stage more than the one that backward is in.
             let two = |stage: usize| of(stage..=(stage + SUMS_IN_FLIGHT).min(last)) + waits(stage);
-            let new = if is_accumulated { (0..=last).map(two).max() } else { None };
+            let order_free = self.plan.experiment.block().is_some();
+            let new = if is_accumulated || order_free { (0..=last).map(two).max() } else { None };
             return [all + new.unwrap_or_default(); 2];
         }
         let backward = (1..=last).map(within).max().unwrap_or_default();

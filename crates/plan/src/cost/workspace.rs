@@ -16,15 +16,18 @@ impl Share<'_> {
         let [forward, backward] = self.computed;
         let shape = &self.plan.own;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
-        let state = product(&[self.rows, heads, dim + 2, F32]);
+        // Of the output, or of the gradient of queries, with two numbers of every row.
+        let state = product(&[self.rows, heads, self.sums(dim) + self.sums(1) + F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
-        let key_values = product(&[self.most, shape.key_value_width(), F32]);
+        let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
+        let key_values = product(&[packed, self.most, shape.key_value_width(), F32]);
         let batch = self.plan.micro_batch as u64;
-        let made = product(&[2, batch, backward.keys as u64, dim, F32]);
+        let made = product(&[2, batch, backward.keys as u64, self.sums(dim)]);
         let results = made.saturating_add(seen.saturating_mul(backward.tiles as u64));
         let packed = seen.saturating_mul(forward.tiles as u64).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
-        let others = product(&[batch, self.taken[1].made.query_gradients as u64, dim, F32]);
+        let others = self.taken[1].made.query_gradients as u64;
+        let others = product(&[batch, others, self.sums(dim)]);
         let attending = state.saturating_add(results.max(packed).max(finished));
         attending.saturating_add(others).saturating_add(self.scratch())
     }

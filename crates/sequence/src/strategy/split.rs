@@ -21,6 +21,8 @@ pub struct Split {
     even: bool,
     /// Whether who needs whose keys is a matter of how far apart two ranks are.
     shifts: bool,
+    /// Some rows of a rank are a multiple of this, from a multiple of it on.
+    grain: usize,
 }
 
 /// Who needs whose keys, as far as it is known without a look at the pair.
@@ -55,7 +57,12 @@ impl Split {
         let even = positions.iter().all(|one| one.tokens() == chunk);
         let shifts = mask.band().is_some() && positions.iter().enumerate().all(is_chunk);
         let (mask, positions) = (mask.clone(), positions.into());
-        Split { mask, layout, positions, heads, needs, even, shifts }
+        Split { mask, layout, positions, heads, needs, even, shifts, grain: 1 }
+    }
+    /// The same where rows travel in whole blocks of so many, which every rank holds a multiple of.
+    #[must_use]
+    pub fn in_blocks(self, block: usize) -> Split {
+        Split { grain: block, ..self }
     }
     /// The number of ranks.
     pub fn world(&self) -> usize {
@@ -101,7 +108,7 @@ impl Split {
             hop.zeros(keys.of(Part::Gradient));
         }
     }
-    /// The fewest neighbouring rows of `owner` that hold all keys that queries of `rank` see.
+    /// The fewest neighbouring rows of `owner`, in whole blocks, that hold all keys that queries of `rank` see.
     pub(super) fn seen(&self, rank: usize, owner: usize) -> Extent {
         let (q, k) = (&self.positions[rank], &self.positions[owner]);
         let rows = k.tokens();
@@ -111,7 +118,8 @@ impl Split {
         let empty = |start, end| self.mask.coverage_of(q, &k.rows(start..end)) == Coverage::Empty;
         let start = last_where(rows, |start| empty(0, start));
         let end = rows - last_where(rows, |left| empty(rows - left, rows));
-        Extent { start, end }
+        let grain = self.grain;
+        Extent { start: start / grain * grain, end: end.next_multiple_of(grain).min(rows) }
     }
     /// All ranks but this one, in order.
     pub(super) fn others(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {

@@ -44,7 +44,7 @@ fn ring_attentions_minimal_blocks() {
 
 /// Full attention of 32 heads of 128, keys and values in bf16, `block` tokens on each of 8 ranks.
 fn ring_load(block: usize) -> Load {
-    let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, 2) };
+    let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, 2), order_free: false };
     let schedule = forward(Strategy::Ring, &Mask::full(), 8 * block, 8, 32);
     Load::of(&schedule, shape, 1)
 }

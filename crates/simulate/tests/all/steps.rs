@@ -111,7 +111,7 @@ fn nodes_cost_what_their_link_costs() {
 /// Two nodes of four: a block has a node's whole round, four hops, to reach the next node.
 #[test]
 fn a_double_ring_hides_slow_links_behind_a_round() {
-    let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 2) };
+    let block = BlockShape { batch: 1, head_dim: 64, wire: Wire::new(2, 2), order_free: false };
     let (tokens, heads) = (512, Heads::equal(4));
     let walked = |strategy: Strategy, hops: f64| {
         let split = strategy.split(&Mask::full(), 8 * tokens, 8, heads).expect("it splits");

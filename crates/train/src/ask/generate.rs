@@ -74,7 +74,7 @@ pub fn generate(
         };
         return Err(once(&setup.processes, error));
     }
-    let setup = Arc::new(Setup { data: 1, micro_batch: 1, ..setup.clone() });
+    let setup = Arc::new(Setup { data: 1, micro_batch: 1, block: None, ..setup.clone() });
     setup.run(|rank| rank.go_on(weights, prompt, wanted, told))
 }
 

@@ -94,7 +94,7 @@ impl Rank {
         }
         let gradients = if want.gradients {
             gradients.check(parameters.trained())?;
-            Some(gradients.sum(&self.mesh, 1)?)
+            Some(gradients.sum(&self.backend, (&self.mesh, &parameters), 1)?)
         } else {
             None
         };

@@ -59,6 +59,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// Whether it gives the same bits every time on a GPU too.
     pub deterministic: bool,
+    /// The block of tokens over which sums are order-free; none: they are f32.
+    pub block: Option<usize>,
     /// Whether it can leave weights out.
     pub dropout: bool,
     /// The types of what travels between ranks; `None`: values as they are computed with, sums in f32.
@@ -153,6 +155,7 @@ impl Setup {
             packed: experiment.attention.masking.documents == Some(Packed::ByData),
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
+            block: experiment.block(),
             dropout: experiment.attention.dropout > 0.0,
             wire: experiment.attention.wire.map(|_, element| element.map(element_type)),
             tokens: experiment.data.tokens,
@@ -247,7 +250,8 @@ impl Setup {
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
         let groups = self.groups.iter().map(|group| (group.layers.clone(), group.mask.clone()));
         let groups = Attending::all(groups, &Setting { route, ..setting }, self.packed)?;
-        Ok(Setup { groups, sequence: ranks, ..self.clone() })
+        // Positions are no whole blocks then.
+        Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
 
     /// What to say where the GPU has no fast kernels for heads of this length.
@@ -314,7 +318,8 @@ impl Setup {
             Backend::Gpu(processor.clone())
         } else {
             let enter = move || memory::enter(rank);
-            Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
+            let pool = Pool::share(&self.cores, here, enter).with(self.core)?;
+            Backend::Cpu(pool.in_blocks(self.block))
         };
         let meter = Metered::at(comm.clone(), self.places());
         let counted: Arc<dyn Communicator> = meter.clone();

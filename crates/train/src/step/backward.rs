@@ -56,7 +56,7 @@ impl Rank {
             self.stage(begun, || name(stage, "forward"))
         })?;
         // The last stage has waited for it.
-        let loss = f64::from(x.to_scalar::<f32>()?);
+        let loss: f64 = x.to_scalar()?;
         let sighting = if loss.is_finite() { None } else { Some(self.first_sighting(&traces)?) };
 
         let mut dx = x.ones_like()?;
@@ -88,7 +88,7 @@ impl Rank {
     pub(crate) fn loss(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
         let stages = &self.model.stages;
         let loss = self.forward((stages, None), weights, &micro.shard, |_, _, _| Ok(()))?;
-        Ok(Partial::new(f64::from(loss.to_scalar::<f32>()?), micro.targets))
+        Ok(Partial::new(loss.to_scalar()?, micro.targets))
     }
 
     /// The output [B, S, D] of all stages but the loss.

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce};
+use annulus_ops::order_free::Squares;
 use annulus_plan::Sharing;
 use annulus_trace::{Doing, begin};
 use candle_core::{Device, Tensor};
@@ -171,6 +172,18 @@ impl Division {
         let own = Tensor::new(&[of_part], &Device::Cpu)?;
         let all: Vec<f64> = self.tensor.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
         Ok(all.iter().sum())
+    }
+
+    /// The same of sums that add up to the same bits in any order.
+    pub(crate) fn total_of_squares(&self, label: Label, own: &Squares) -> Result<f64> {
+        if self.all.world() == 1 {
+            return Ok(own.value());
+        }
+        let summing = begin();
+        let all = self.all.all_reduce(label, &own.tensor()?, Reduce::Sum)?;
+        let (bytes, among) = (Squares::BYTES, Some(self.all.ends()));
+        summing.end(|| Doing::Sum { name: String::from("norm"), bytes, among });
+        Ok(Squares::of(&all)?.value())
     }
 
     /// The same of those with this part.

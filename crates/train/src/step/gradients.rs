@@ -8,11 +8,13 @@ use std::collections::{BTreeSet, VecDeque};
 use annulus_comm::{AllGather, Axis, Communicator, Label, Mesh, Reduce, ReduceScatter};
 use annulus_memory::{Class, scope};
 use annulus_model::{Stage, Weights};
+use annulus_ops::order_free::{is_order_free, places, sum_of, sum_of_squares, values_at};
 use annulus_ops::{Backend, accumulate, charge, check_gradients, global_norm_squared};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::Tensor;
 
 use crate::step::division::Division;
+use crate::step::parameters::Parameters;
 use crate::{Result, TrainError};
 
 /// What travels under this pass is counted as gradient bytes.
@@ -51,12 +53,23 @@ impl Gradients {
     }
 
     /// Whole gradients, summed over data and sequence: the same bits on every rank.
-    pub(crate) fn sum(self, mesh: &Mesh, step: u64) -> Result<Weights> {
+    pub(crate) fn sum(
+        self,
+        backend: &Backend,
+        (mesh, parameters): (&Mesh, &Parameters),
+        step: u64,
+    ) -> Result<Weights> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence]);
         let _gradients = scope(Class::Gradients);
-        let sum = |(hop, (name, gradient))| {
+        let sum = |(hop, (name, gradient)): (usize, (String, Tensor))| {
             let label = Label { step, pass: PASS, hop, layer: 0 };
-            Ok((name, group.all_reduce(label, &gradient, Reduce::Sum)?))
+            if !is_order_free(&gradient) {
+                return Ok((name, group.all_reduce(label, &gradient, Reduce::Sum)?));
+            }
+            let all = sum_of(backend, &group.all_gather(label, &gradient)?)?;
+            let shape = &parameters.shapes[&name];
+            let sum = values_at(backend, &all, 0..shape.elem_count())?.reshape(shape)?;
+            Ok((name, sum))
         };
         self.0.into_iter().enumerate().map(sum).collect()
     }
@@ -83,8 +96,9 @@ pub(crate) fn by_stage(
 #[derive(Debug)]
 pub(crate) struct Sums<'a> {
     division: &'a Division,
-    /// Parameters of which tensor-parallel ranks have all, and so gradients that are parts of sums over them.
-    whole: &'a BTreeSet<String>,
+    parameters: &'a Parameters,
+    /// Whether gradients are tables of order-free sums until all of a step are there.
+    order_free: bool,
     step: u64,
     /// Whether the micro-batch is the last of the step.
     is_last: bool,
@@ -109,14 +123,23 @@ pub(crate) struct Summed {
 }
 
 impl Sums<'_> {
-    /// Of ranks that have `whole` parameters, though they are tensor-parallel.
+    /// Of the gradients of `parameters`.
     pub(crate) fn new<'a>(
-        division: &'a Division,
-        whole: &'a BTreeSet<String>,
+        (division, backend): (&'a Division, &Backend),
+        parameters: &'a Parameters,
         step: u64,
     ) -> Sums<'a> {
-        let (summing, gathering, summed) = (VecDeque::new(), Vec::new(), Weights::new());
-        Sums { division, whole, step, is_last: false, hops: 0, summing, gathering, summed }
+        Sums {
+            division,
+            parameters,
+            order_free: backend.pool().block().is_some(),
+            step,
+            is_last: false,
+            hops: 0,
+            summing: VecDeque::new(),
+            gathering: Vec::new(),
+            summed: Weights::new(),
+        }
     }
 
     /// What is posted next is of another micro-batch, the last or not. Sums of the one before have ended then: no whole gradient of it
@@ -155,12 +178,16 @@ impl Sums<'_> {
         if own.is_empty() {
             return Ok(());
         }
-        let of = |(name, own): &(&String, Tensor)| ((*name).clone(), own.elem_count());
-        let elements = own.iter().map(of).collect();
+        let count = |name: &String| self.parameters.shapes[name].elem_count();
+        let elements: Elements =
+            own.iter().map(|(name, _)| ((*name).clone(), count(name))).collect();
         let own: Vec<Tensor> = own.into_iter().map(|(_, own)| own).collect();
         let _gradients = scope(Class::Gradients);
         let (division, label) = (self.division, self.label());
-        let range = |elements, rank| division.summed(elements, rank);
+        let range = |index: usize, rank| {
+            let summed = division.summed(elements[index].1, rank);
+            if is_order_free(&own[index]) { places(summed) } else { summed }
+        };
         let posted = ReduceScatter::post(division.all.as_ref(), label, &own, range)?;
         self.summing.push_back((elements, posted));
         if self.summing.len() > IN_FLIGHT { self.advance(backend) } else { Ok(()) }
@@ -168,7 +195,7 @@ impl Sums<'_> {
 
     /// The gradient of a parameter over tensor-parallel ranks.
     fn over_parts(&self, name: &str, own: Tensor) -> Result<Tensor> {
-        if !self.whole.contains(name) {
+        if !self.parameters.whole.contains(name) {
             return Ok(own);
         }
         let _gradients = scope(Class::Gradients);
@@ -181,13 +208,21 @@ impl Sums<'_> {
         let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
         let _gradients = scope(Class::Gradients);
         let (summing, bytes) = (begin(), posted.sent());
-        let mut own = posted.wait()?;
+        let mut own = if self.order_free {
+            posted.wait_with(|parts| Ok(sum_of(backend, &parts)?))?
+        } else {
+            posted.wait()?
+        };
         self.waited(summing, &elements, bytes);
-        for ((name, _), slice) in elements.iter().zip(&mut own) {
+        for ((name, count), slice) in elements.iter().zip(&mut own) {
             if let Some(sum) = self.summed.get(name).filter(|sum| sum.elem_count() > 0) {
                 accumulate(backend, sum, slice)?;
                 *slice = sum.clone();
             } else {
+                self.summed.insert(name.clone(), slice.clone());
+            }
+            if self.is_last && self.order_free {
+                *slice = values_at(backend, slice, self.division.own_sums(*count))?;
                 self.summed.insert(name.clone(), slice.clone());
             }
         }
@@ -204,27 +239,31 @@ impl Sums<'_> {
     /// Records a wait, where there is something to wait for.
     fn waited(&self, begun: Begun, elements: &Elements, bytes: u64) {
         if self.division.all.world() > 1 {
-            begun.end(|| sum_of(elements, bytes, self.division.all.as_ref()));
+            begun.end(|| named(elements, bytes, self.division.all.as_ref()));
         }
     }
 
     /// Waits for all.
     pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
         self.drain(backend)?;
+        let label = self.label();
         // What all tensor-parallel ranks have counts once.
-        let counts = |name: &String| self.division.counts_whole() || !self.whole.contains(name);
+        let whole = &self.parameters.whole;
+        let counts = |name: &String| self.division.counts_whole() || !whole.contains(name);
         let some =
             self.summed.iter().filter(|(name, slice)| slice.elem_count() > 0 && counts(name));
         let some = some.map(|(_, slice)| slice);
-        let own = global_norm_squared(backend, some)?;
-        let label = self.label();
-        let norm = self.division.total(label, own)?.sqrt();
+        let norm = if self.order_free {
+            self.division.total_of_squares(label, &sum_of_squares(backend, some)?)?.sqrt()
+        } else {
+            self.division.total(label, global_norm_squared(backend, some)?)?.sqrt()
+        };
         let _gradients = scope(Class::Gradients);
         let mut slices = self.summed;
         for (elements, posted) in self.gathering {
             let (gathering, bytes) = (begin(), posted.sent());
             let whole = posted.wait()?;
-            gathering.end(|| sum_of(&elements, bytes, self.division.mirrors.as_ref()));
+            gathering.end(|| named(&elements, bytes, self.division.mirrors.as_ref()));
             slices.extend(elements.into_iter().map(|(name, _)| name).zip(whole));
         }
         Ok(Summed { slices, norm })
@@ -232,7 +271,7 @@ impl Sums<'_> {
 }
 
 /// What is waited for: the sums of a stage, which is called by its first parameter; for which so many bytes were sent `among` ranks.
-fn sum_of(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Doing {
+fn named(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Doing {
     let name = elements.first().map(|(name, _)| name.clone()).unwrap_or_default();
     Doing::Sum { name, bytes, among: Some(among.ends()) }
 }

@@ -185,7 +185,7 @@ impl Trainer {
         let (micros, sequences) = self.read(step)?;
         self.rank.stage(reading, || String::from("batch"))?;
         let mut gradients = Gradients::default();
-        let mut sums = Sums::new(&self.rank.division, &self.store.parameters.whole, step);
+        let mut sums = self.sums(step);
         let mut loss = Partial::default();
         let mut sightings = Sightings::new();
         let mut weights = self.weights(step);
@@ -211,6 +211,12 @@ impl Trainer {
         let norm = norm / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
         Ok(Computed { step, loss, norm, slices })
+    }
+
+    /// The sums of a step's gradients.
+    fn sums(&self, step: u64) -> Sums<'_> {
+        let Rank { division, backend, .. } = &self.rank;
+        Sums::new((division, backend), &self.store.parameters, step)
     }
 
     /// Where the passes of a step have weights from.

@@ -66,6 +66,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         packed: false,
         kernel: Kernel::Fused,
         deterministic: true,
+        block: None,
         dropout: false,
         wire: Wire::default(),
         tokens: TOKENS,

@@ -183,7 +183,12 @@ fn check_hops(case: &Case, trace: &Trace) -> usize {
         };
         let mut wanted = BTreeMap::new();
         for schedule in case.schedules() {
-            let shape = BlockShape { batch: case.micro, head_dim: HEAD_DIM, wire: Wire::new(4, 4) };
+            let shape = BlockShape {
+                batch: case.micro,
+                head_dim: HEAD_DIM,
+                wire: Wire::new(4, 4),
+                order_free: false,
+            };
             let pairs = pairs_per_hop(&schedule);
             for (hop, plan) in schedule.of_rank(place).iter().enumerate() {
                 let done =

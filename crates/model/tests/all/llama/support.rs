@@ -155,7 +155,7 @@ fn forward<'a>(
     (output, pullbacks)
 }
 
-/// The scalar f32 sum of losses over `shard.targets`.
+/// The scalar f64 sum of losses over `shard.targets`.
 pub(crate) fn loss(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor {
     forward(&model.stages, weights, &Shard { keep: Keep::Nothing, ..shard.clone() }).0
 }

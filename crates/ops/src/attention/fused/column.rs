@@ -3,10 +3,13 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use annulus_sequence::Spans;
+
+use super::drop::Drop;
 use super::inputs::{Inputs, Place, Source};
 use super::lock;
 use super::pack::{Interleaved, Natural, Panels, units};
-use super::pieces::{COLUMNS, Extent, ROWS};
+use super::pieces::{COLUMNS, Extent, Piece, ROWS};
 use super::scores::{AddRows, Differentiate, STEP, clear, hide};
 use super::turns::{Taker, Turns};
 use crate::vector::product::{self, Left, Onto, Product, Right};
@@ -30,15 +33,15 @@ pub(super) struct Context<'a> {
 
 /// Rows as left factor along a row, and as either factor along a column.
 #[derive(Clone, Copy, Debug)]
-struct Factor<'a> {
-    natural: &'a [f32],
-    interleaved: &'a [f32],
+pub(super) struct Factor<'a> {
+    pub(super) natural: &'a [f32],
+    pub(super) interleaved: &'a [f32],
 }
 
 /// Room for a factor of rows that are copied or computed.
 #[derive(Debug, Default)]
-struct Room {
-    natural: Vec<f32>,
+pub(super) struct Room {
+    pub(super) natural: Vec<f32>,
     /// Only where a unit has two values.
     interleaved: Vec<f32>,
 }
@@ -55,13 +58,27 @@ struct Block {
 
 /// What is between the products of a piece.
 #[derive(Debug, Default)]
-struct Between {
+pub(super) struct Between {
     /// Scores, then probabilities.
     p: Room,
     /// Gradients of probabilities, then of scores.
     ds: Room,
     shift: Vec<f32>,
     delta: Vec<f32>,
+}
+
+/// What makes gradients of a piece's scores, besides its factors.
+pub(super) struct Scene<'a> {
+    pub(super) dim: usize,
+    pub(super) piece: &'a Piece,
+    /// Who sees which columns, by query row.
+    pub(super) spans: &'a [Spans],
+    /// What scores are multiplied by: `scale log2 e`.
+    pub(super) exponent: f32,
+    /// By query row.
+    pub(super) shift: &'a [f32],
+    pub(super) delta: &'a [f32],
+    pub(super) drop: Option<Drop>,
 }
 
 /// A worker's copies of one block of key columns and of the query rows it is at, in whole panels.
@@ -76,13 +93,13 @@ pub(super) struct Column {
 
 impl Room {
     /// For `rows` of `width`.
-    fn resize<M: Machine>(&mut self, rows: usize, width: usize) {
+    pub(super) fn resize<M: Machine>(&mut self, rows: usize, width: usize) {
         self.natural.resize(rows * width, 0.0);
         self.interleaved.resize(if M::UNIT == 1 { 0 } else { units::<M>(rows) * width }, 0.0);
     }
 
     /// Rows as both factors: where they lie if they can be read there, else copied.
-    fn take<'a, M: Machine>(
+    pub(super) fn take<'a, M: Machine>(
         &'a mut self,
         machine: M,
         from: Source<'a>,
@@ -103,7 +120,12 @@ impl Room {
     }
 
     /// Makes both factors of the natural rows, of which `width` values count.
-    fn split<M: Machine>(&mut self, machine: M, step: usize, width: usize) -> Factor<'_> {
+    pub(super) fn split<M: Machine>(
+        &mut self,
+        machine: M,
+        step: usize,
+        width: usize,
+    ) -> Factor<'_> {
         if M::UNIT > 1 {
             machine.call(Interleaved { from: &self.natural, to: &mut self.interleaved, step });
             machine.call(Natural { rows: &mut self.natural, step, width });
@@ -111,7 +133,7 @@ impl Room {
         self.factor::<M>()
     }
 
-    fn factor<M: Machine>(&self) -> Factor<'_> {
+    pub(super) fn factor<M: Machine>(&self) -> Factor<'_> {
         let natural = &self.natural;
         Factor { natural, interleaved: if M::UNIT == 1 { natural } else { &self.interleaved } }
     }
@@ -138,8 +160,7 @@ impl Column {
         k.resize::<M>(COLUMNS, width);
         self.q.resize::<M>(ROWS, width);
         self.gradient.resize::<M>(ROWS, width);
-        self.between.p.resize::<M>(ROWS, STEP);
-        self.between.ds.resize::<M>(ROWS, STEP);
+        self.between.resize::<M>(ROWS);
         self.dq.resize(ROWS * width, 0.0);
         let columns = inputs.columns(head, column);
         for (source, to) in [(inputs.v, v_panels), (inputs.k, k_panels)] {
@@ -190,12 +211,15 @@ impl Column {
         let panels = [&*k_panels, v_panels].map(|all| &all[first * units::<M>(dim)..]);
         let spans = inputs.spans(place.head, place.block);
         let extents: Vec<_> = piece.extents(spans).collect();
-        let [p, ds] =
-            self.between.differentiate(machine, context, (place, &extents), [q, gradient], panels);
-        let rows = range.len();
+        let (rows, exponent, drop) = (range.len(), context.exponent, inputs.drop(place));
+        let [shift, delta] = [context.shift, context.delta].map(|all| &all[range.clone()]);
+        let scene = Scene { dim, piece, spans, exponent, shift, delta, drop };
+        let factors = ([q, gradient], panels);
+        let [p, ds] = self.between.differentiate(machine, &scene, &extents, factors);
         let by_columns = |c: &mut [f32], a: Factor<'_>, b: Factor<'_>| {
             for extent in piece.transposed(&extents) {
-                machine.call(down_columns::<M>((c, a, b), &extent, (rows, width)));
+                let product = down_columns::<M>((c, a, b), &extent, (rows, width));
+                machine.call(Product { onto: Onto::Sum, ..product });
             }
         };
         by_columns(&mut dv[first * width..], p, gradient);
@@ -239,8 +263,8 @@ fn of_extent<'a>(
     }
 }
 
-/// `c += aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over those of the extent's rows that exist.
-fn down_columns<'a, M: Machine>(
+/// `c = aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over those of the extent's rows that exist.
+pub(super) fn down_columns<'a, M: Machine>(
     (c, a, b): (&'a mut [f32], Factor<'a>, Factor<'a>),
     Extent { rows, columns }: &Extent,
     (exist, width): (usize, usize),
@@ -254,12 +278,12 @@ fn down_columns<'a, M: Machine>(
         rows: columns.len(),
         panels: width / PANEL,
         depth: units::<M>(rows.end.min(exist) - rows.start),
-        onto: Onto::Sum,
+        onto: Onto::Nothing,
     }
 }
 
 /// `c = a b` for the rows of an extent, each a sum over its columns.
-fn along_rows<'a, M: Machine>(
+pub(super) fn along_rows<'a, M: Machine>(
     (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
     Extent { rows, columns }: &Extent,
     width: usize,
@@ -305,20 +329,24 @@ impl Between {
         });
     }
 
+    /// Room for so many rows.
+    pub(super) fn resize<M: Machine>(&mut self, rows: usize) {
+        self.p.resize::<M>(rows, STEP);
+        self.ds.resize::<M>(rows, STEP);
+    }
+
     /// The probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels
     /// of its keys and values.
-    fn differentiate<M: Machine>(
+    pub(super) fn differentiate<M: Machine>(
         &mut self,
         machine: M,
-        context: &Context<'_>,
-        (place, extents): (Place<'_>, &[Extent]),
-        [q, gradient]: [Factor<'_>; 2],
-        [k, v]: [&[f32]; 2],
+        scene: &Scene<'_>,
+        extents: &[Extent],
+        ([q, gradient], [k, v]): ([Factor<'_>; 2], [&[f32]; 2]),
     ) -> [Factor<'_>; 2] {
-        let (inputs, columns) = (&context.inputs, &place.piece.columns);
-        let sizes = [units::<M>(inputs.sizes.dim), inputs.width()];
-        let range = inputs.rows(place.head, place.block);
-        let rows = range.len().next_multiple_of(product::ROWS);
+        let columns = &scene.piece.columns;
+        let sizes = [units::<M>(scene.dim), scene.dim.next_multiple_of(PANEL)];
+        let rows = scene.spans.len().next_multiple_of(product::ROWS);
         let scores = |a: Factor<'_>, panels: &[f32], c: &mut Room| {
             for extent in extents {
                 machine.call(of_extent((&mut c.natural, a, panels), extent, sizes));
@@ -326,21 +354,20 @@ impl Between {
         };
         scores(q, k, &mut self.p);
         scores(gradient, v, &mut self.ds);
-        if place.piece.is_masked() {
-            hide(&mut self.p.natural, inputs.spans(place.head, place.block), columns);
+        if scene.piece.is_masked() {
+            hide(&mut self.p.natural, scene.spans, (columns, &scene.piece.seen));
         }
-        padded(&mut self.shift, &context.shift[range.clone()], (rows, f32::INFINITY));
-        padded(&mut self.delta, &context.delta[range], (rows, 0.0));
-        let drop = inputs.drop(place);
-        if let Some(drop) = &drop {
+        padded(&mut self.shift, scene.shift, (rows, f32::INFINITY));
+        padded(&mut self.delta, scene.delta, (rows, 0.0));
+        if let Some(drop) = &scene.drop {
             machine.call(drop.of(&mut self.ds.natural));
         }
         for extent in extents {
-            self.of_extent(machine, context.exponent, extent);
+            self.of_extent(machine, scene.exponent, extent);
         }
         clear(&mut self.p.natural, extents, columns.len());
         clear(&mut self.ds.natural, extents, columns.len());
-        if let Some(drop) = &drop {
+        if let Some(drop) = &scene.drop {
             machine.call(drop.of(&mut self.p.natural));
         }
         [&mut self.p, &mut self.ds].map(|room| room.split(machine, STEP, columns.len()))

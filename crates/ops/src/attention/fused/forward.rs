@@ -295,7 +295,7 @@ impl Scratch {
             });
         }
         if place.piece.is_masked() {
-            hide(&mut self.scores, spans, &place.piece.columns);
+            hide(&mut self.scores, spans, (&place.piece.columns, &place.piece.seen));
         }
     }
 
@@ -314,6 +314,7 @@ impl Scratch {
             scores: weights,
             columns,
             scale,
+            grid: 0.0,
             maximum: &mut self.maximum,
             sum: &mut self.sum,
             kept: &mut self.kept,

@@ -243,6 +243,6 @@ impl<'a> Inputs<'a> {
 }
 
 /// What belongs to a batch row, where all may share one.
-fn of_batch<T>(items: &[T], index: usize) -> &T {
+pub(super) fn of_batch<T>(items: &[T], index: usize) -> &T {
     &items[index.min(items.len() - 1)]
 }

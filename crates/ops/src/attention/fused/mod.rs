@@ -13,6 +13,7 @@ mod inputs;
 pub(crate) mod pack;
 mod pieces;
 mod scores;
+mod strict;
 mod turns;
 
 use std::cmp::Reverse;
@@ -53,7 +54,11 @@ impl Fused {
 
 impl AttentionKernel for Fused {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Forward::new(self.instructions, q, scale)?))
+        let instructions = self.instructions;
+        Ok(match self.pool.block() {
+            None => Box::new(Forward::new(instructions, q, scale)?),
+            Some(block) => Box::new(strict::Forward::new((instructions, block), q, scale)?),
+        })
     }
 
     fn forward(
@@ -62,12 +67,20 @@ impl AttentionKernel for Fused {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<()> {
+        let pool = &self.pool;
+        if pool.block().is_some() {
+            let state: &mut strict::Forward = own(state)?;
+            return tiles.iter().try_for_each(|tile| state.fold(pool, tile, progress));
+        }
         let state: &mut Forward = own(state)?;
-        tiles.iter().try_for_each(|tile| state.fold(&self.pool, tile, progress))
+        tiles.iter().try_for_each(|tile| state.fold(pool, tile, progress))
     }
 
     fn finish(&self, state: Box<dyn State>) -> Result<Attended> {
-        taken::<Forward>(state)?.finish(&self.pool)
+        match self.pool.block() {
+            None => taken::<Forward>(state)?.finish(&self.pool),
+            Some(_) => taken::<strict::Forward>(state)?.finish(&self.pool),
+        }
     }
 
     fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
@@ -80,7 +93,14 @@ impl AttentionKernel for Fused {
         prepared: &Prepared,
         scale: f64,
     ) -> Result<Box<dyn State>> {
-        Ok(Box::new(Backward::new((&self.pool, self.instructions), q, prepared, scale)?))
+        let (pool, instructions) = (&self.pool, self.instructions);
+        Ok(match pool.block() {
+            None => Box::new(Backward::new((pool, instructions), q, prepared, scale)?),
+            Some(block) => {
+                let with = (pool, instructions, block);
+                Box::new(strict::Backward::new(with, q, prepared, scale)?)
+            }
+        })
     }
 
     fn backward(
@@ -89,8 +109,13 @@ impl AttentionKernel for Fused {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<Vec<KeyValueGradients>> {
+        let (pool, tiles) = (&self.pool, tiles.into_iter());
+        if pool.block().is_some() {
+            let state: &mut strict::Backward = own(state)?;
+            return tiles.map(|tile| state.tile(pool, tile, progress)).collect();
+        }
         let state: &mut Backward = own(state)?;
-        tiles.into_iter().map(|tile| state.tile(&self.pool, tile, progress)).collect()
+        tiles.map(|tile| state.tile(pool, tile, progress)).collect()
     }
 
     fn backend(&self) -> Backend {
@@ -98,7 +123,10 @@ impl AttentionKernel for Fused {
     }
 
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
-        taken::<Backward>(state)?.finish(&self.pool)
+        match self.pool.block() {
+            None => taken::<Backward>(state)?.finish(&self.pool),
+            Some(_) => taken::<strict::Backward>(state)?.finish(),
+        }
     }
 }
 

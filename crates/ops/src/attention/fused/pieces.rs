@@ -22,7 +22,7 @@ pub(super) struct Piece {
     /// The first and last that are seen by any row, and all between them, in whole grains: the last may not exist.
     pub(super) columns: Range<usize>,
     /// The same, to the column.
-    seen: Range<usize>,
+    pub(super) seen: Range<usize>,
     /// How much of them the rows see.
     pub(super) sight: Sight,
 }
@@ -54,7 +54,11 @@ impl Extent {
 impl Piece {
     /// What `rows` see of a block of columns.
     fn new(rows: &[Spans], block: usize) -> Option<Piece> {
-        let whole = block * COLUMNS..(block + 1) * COLUMNS;
+        Piece::of(rows, block * COLUMNS..(block + 1) * COLUMNS, GRAIN)
+    }
+
+    /// What `rows` see of some columns, in whole grains from a multiple of a grain behind the first of them on.
+    pub(super) fn of(rows: &[Spans], whole: Range<usize>, grain: usize) -> Option<Piece> {
         let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
         for span in rows.iter().flatten() {
             let start = whole.start.max(span.start as usize);
@@ -63,7 +67,9 @@ impl Piece {
                 (first, end, seen) = (first.min(start), end.max(stop), seen + stop - start);
             }
         }
-        let columns = first / GRAIN * GRAIN..end.next_multiple_of(GRAIN);
+        let from = whole.start;
+        let columns =
+            from + (first - from) / grain * grain..from + (end - from).next_multiple_of(grain);
         let sight = match seen {
             0 => return None,
             _ if seen == rows.len() * columns.len() => Sight::All,

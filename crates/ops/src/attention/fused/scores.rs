@@ -16,9 +16,13 @@ use crate::vector::{Leaf, Machine, PANEL};
 /// The distance between rows of scores.
 pub(super) const STEP: usize = COLUMNS;
 
-/// Hides what `spans`, one per row, do not cover of `columns`.
-pub(super) fn hide(scores: &mut [f32], spans: &[Spans], columns: &Range<usize>) {
-    let local = |column: u32| (column as usize).clamp(columns.start, columns.end) - columns.start;
+/// Hides what `spans`, one per row, do not cover of `columns`, of which `seen` are there.
+pub(super) fn hide(
+    scores: &mut [f32],
+    spans: &[Spans],
+    (columns, seen): (&Range<usize>, &Range<usize>),
+) {
+    let local = |column: u32| (column as usize).clamp(seen.start, seen.end) - columns.start;
     for (scores, spans) in scores.chunks_mut(STEP).zip(spans) {
         let mut shown = 0;
         for span in spans.iter().filter(|span| span.start < span.end) {
@@ -50,6 +54,8 @@ pub(super) struct Fold<'a> {
     pub(super) columns: usize,
     /// What scores are multiplied by.
     pub(super) scale: f32,
+    /// Maxima are rounded up to multiples of this: of one of 1 or more, rescaling rounds nothing. 0: they are not.
+    pub(super) grid: f32,
     /// The running maximum, by row, a multiple of [`PANEL`] of them; -inf where nothing was seen.
     pub(super) maximum: &'a mut [f32],
     /// The running sum, by row.
@@ -71,7 +77,10 @@ impl Leaf for Fold<'_> {
         for (scores, ((maximum, sum), kept)) in self.scores.chunks_mut(PANEL * STEP).zip(groups) {
             let mut shift = [0.0; PANEL];
             for (row, scores) in scores.chunks(STEP).enumerate() {
-                let highest = highest(machine, &scores[..self.columns]) * self.scale;
+                let mut highest = highest(machine, &scores[..self.columns]) * self.scale;
+                if self.grid > 0.0 {
+                    highest = (highest / self.grid).ceil() * self.grid;
+                }
                 // A comparison, not `max`: NaN reaches the sum anyway.
                 let highest = if highest > maximum[row] { highest } else { maximum[row] };
                 // Where nothing is seen up to now the maximum is -inf; weights against 0 are 0, and NaN stays NaN.

@@ -6,4 +6,5 @@ mod dropped;
 mod exact;
 mod golden;
 mod refused;
+mod strict;
 mod support;

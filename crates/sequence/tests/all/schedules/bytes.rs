@@ -6,7 +6,7 @@ use annulus_sequence::{
 
 use super::{moves, window};
 
-const SHAPE: BlockShape = BlockShape { batch: 2, head_dim: 8, wire: WIRE };
+const SHAPE: BlockShape = BlockShape { batch: 2, head_dim: 8, wire: WIRE, order_free: false };
 const WIRE: Wire<usize> =
     Wire { query: 2, key_value: 2, output: 2, query_gradient: 4, gradient: 4 };
 const TOKENS: usize = 1680;
@@ -230,7 +230,8 @@ fn a_layer_of_llama_3() {
     let case = Case { mask: Mask::causal(), world: 8, heads: Heads { query: 32, key_value: 8 } };
     let split = |s: Strategy| s.split(&case.mask, 8 * 16_384, 8, case.heads).expect("it splits");
     let sent = |schedule: &Schedule, sums| {
-        let shape = BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, sums) };
+        let shape =
+            BlockShape { batch: 1, head_dim: 128, wire: Wire::new(2, sums), order_free: false };
         Bytes::of(schedule, shape).0[3] as f64 / f64::from(1 << 20)
     };
     let forward = |s: Strategy| sent(&s.forward(&split(s)).expect("it runs"), 4);

@@ -1,0 +1,115 @@
+//! `reproducible:`, and what goes with strict.
+
+use annulus_architecture::Dtype;
+use annulus_machine::blocks::strict_block;
+use annulus_sequence::Part;
+use annulus_yaml::{Problem, words};
+
+use crate::{Device, Experiment, Kernel, wire_key};
+
+/// `reproducible:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reproducible {
+    /// What runs on the same ranks, split alike.
+    Layout,
+    /// What runs on any.
+    Strict,
+}
+
+words!(Reproducible { Layout = "layout", Strict = "strict" });
+
+/// The key.
+const KEY: &str = "reproducible";
+/// So many tokens of a step can be added up.
+const MOST_TOKENS: usize = 1 << 21;
+
+/// What strict sums cannot be made of.
+pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
+    if experiment.reproducible == Reproducible::Layout {
+        return Vec::new();
+    }
+    let rules = [length, ranks, device, kernel, wire, chunk];
+    rules.iter().flat_map(|rule| rule(experiment)).collect()
+}
+
+/// What is wrong, where it is written; else at `reproducible`.
+fn problem(experiment: &Experiment, key: &str, message: String, hint: &str) -> Problem {
+    let key = if experiment.places.contains(key) { key } else { KEY };
+    experiment.places.problem(key, message).hint(String::from(hint))
+}
+
+fn length(experiment: &Experiment) -> Vec<Problem> {
+    let (tokens, batch) = (experiment.data.tokens, experiment.data.batch);
+    let Some(block) = strict_block(tokens) else {
+        let message = format!(
+            "`reproducible: strict` adds up blocks of at least 16 tokens, found a sequence of {tokens}"
+        );
+        let hint = "set `data.tokens` to a multiple of 16, of 128 for speed";
+        return vec![problem(experiment, "data.tokens", message, hint)];
+    };
+    if tokens * batch / block <= MOST_TOKENS / 16 {
+        return Vec::new();
+    }
+    let message = format!(
+        "`reproducible: strict` adds up at most {} blocks of tokens in a step, found {} of {block}",
+        MOST_TOKENS / 16,
+        tokens * batch / block
+    );
+    vec![problem(experiment, "data.batch", message, "take fewer sequences per step")]
+}
+
+fn ranks(experiment: &Experiment) -> Vec<Problem> {
+    if experiment.mesh.tensor == 1 {
+        return Vec::new();
+    }
+    let message = format!(
+        "`reproducible: strict` does not go with {} tensor-parallel ranks, whose sums over features depend on their number",
+        experiment.mesh.tensor
+    );
+    let hint = "split the sequence instead: `mesh.sequence`";
+    vec![problem(experiment, "mesh.tensor", message, hint)]
+}
+
+fn device(experiment: &Experiment) -> Vec<Problem> {
+    let is_gpu = matches!(experiment.device, Device::Cuda(_)) || experiment.host.device.is_some();
+    if !is_gpu {
+        return Vec::new();
+    }
+    let message = String::from("`reproducible: strict` is computed on the CPU alone so far");
+    vec![problem(experiment, "device", message, "set `device: cpu`")]
+}
+
+fn kernel(experiment: &Experiment) -> Vec<Problem> {
+    if experiment.attention.kernel == Kernel::Fused {
+        return Vec::new();
+    }
+    let message = String::from("`reproducible: strict` is a matter of the fast kernel");
+    vec![problem(experiment, "attention.kernel", message, "drop `attention.kernel`")]
+}
+
+fn wire(experiment: &Experiment) -> Vec<Problem> {
+    let sums = [Part::Gradient, Part::QueryGradient];
+    let wire = experiment.wire();
+    let narrow = sums.into_iter().filter(|part| wire.of(*part).bytes() < Dtype::F32.bytes());
+    let said = |part: Part| {
+        let key = format!("attention.wire.{}", wire_key(part));
+        let message = format!(
+            "`reproducible: strict` sends sums as they are, found `{key}: {}`",
+            wire.of(part).word()
+        );
+        problem(experiment, &key, message, "drop it")
+    };
+    narrow.map(said).collect()
+}
+
+fn chunk(experiment: &Experiment) -> Vec<Problem> {
+    let (block, chunk) = (experiment.block(), experiment.memory.mlp_chunk);
+    let wrong = block.zip(chunk).filter(|(block, chunk)| !chunk.is_multiple_of(*block));
+    let said = |(block, chunk): (usize, usize)| {
+        let message = format!(
+            "`reproducible: strict` takes rows in whole blocks of {block} tokens, found {chunk}"
+        );
+        problem(experiment, "memory.mlp_chunk", message, "use a multiple")
+    };
+    wrong.into_iter().map(said).collect()
+}

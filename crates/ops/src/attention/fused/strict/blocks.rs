@@ -1,0 +1,256 @@
+//! The blocks of a tile: what of it is computed by itself.
+
+use std::ops::Range;
+
+use annulus_sequence::{Positions, Spans, Visibility};
+use candle_core::Result;
+
+use super::super::drop::Drop;
+use super::super::inputs::{Source, of_batch};
+use super::super::pieces::Piece;
+use crate::attention::sizes::{Keys, Queries, wrong};
+use crate::attention::{Dropped, Tile};
+use crate::vector::PANEL;
+
+/// Rows that are multiplied at a time, at most: a block is several such pieces, of which the last may be shorter.
+const PIECE: usize = 128;
+
+/// Rows of one side of a tile in pieces of blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blocks {
+    /// The rows of each piece.
+    pub(super) rows: Vec<Range<usize>>,
+    /// The block that a piece is of.
+    of: Vec<usize>,
+    /// Where each begins if every piece is filled up to whole panels, and where the last one ends.
+    padded: Vec<usize>,
+}
+
+impl Blocks {
+    fn new(blocks: Vec<Range<usize>>) -> Blocks {
+        let (mut rows, mut of, mut padded) = (Vec::new(), Vec::new(), vec![0]);
+        for (number, block) in blocks.into_iter().enumerate() {
+            for start in block.clone().step_by(PIECE) {
+                let piece = start..block.end.min(start + PIECE);
+                padded.push(padded[padded.len() - 1] + piece.len().next_multiple_of(PANEL));
+                rows.push(piece);
+                of.push(number);
+            }
+        }
+        Blocks { rows, of, padded }
+    }
+
+    /// So many rows at a time, at most a piece's.
+    pub(super) fn even(rows: usize, together: usize) -> Blocks {
+        let starts = (0..rows).step_by(together);
+        Blocks::new(starts.map(|start| start..rows.min(start + together)).collect())
+    }
+
+    /// Rows whose positions are in the same block of `block` neighbours, which must be there whole, or one residue class of it.
+    fn of(positions: &Positions, block: usize) -> Result<Blocks> {
+        let all: Vec<usize> = positions.iter().collect();
+        let (mut rows, mut start) = (Vec::new(), 0);
+        for same in all.chunk_by(|a, b| a / block == b / block) {
+            let step = same.get(1).map_or(block, |second| second - same[0]);
+            let last = same[same.len() - 1];
+            if same[0] % block >= step || (last % block) + step < block {
+                return wrong(&format!(
+                    "positions {} to {last} are no whole block of {block}",
+                    same[0]
+                ));
+            }
+            rows.push(start..start + same.len());
+            start += same.len();
+        }
+        Ok(Blocks::new(rows))
+    }
+
+    /// Some pieces by block.
+    pub(super) fn by_block(&self, pieces: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (of, mut start) = (&self.of[pieces.clone()], pieces.start);
+        of.chunk_by(|a, b| a == b).map(move |same| {
+            start += same.len();
+            start - same.len()..start
+        })
+    }
+
+    /// All pieces by block.
+    pub(super) fn all_by_block(&self) -> impl Iterator<Item = Range<usize>> {
+        self.by_block(0..self.rows.len())
+    }
+
+    /// The rows of every block.
+    pub(super) fn blocks(&self) -> Vec<Range<usize>> {
+        let rows =
+            |pieces: Range<usize>| self.rows[pieces.start].start..self.rows[pieces.end - 1].end;
+        self.all_by_block().map(rows).collect()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The first row of a piece in a copy whose pieces are whole panels.
+    pub(super) fn padded(&self, piece: usize) -> usize {
+        self.padded[piece]
+    }
+
+    /// Rows of such a copy.
+    pub(super) fn all_padded(&self) -> usize {
+        self.padded[self.rows.len()]
+    }
+
+    /// The pieces from the first in which some of these rows see something to the last.
+    fn reached(&self, spans: &[Spans]) -> Range<usize> {
+        let seen = || spans.iter().flatten().filter(|span| span.start < span.end);
+        let Some(first) = seen().map(|span| span.start as usize).min() else { return 0..0 };
+        let end = seen().map(|span| span.end as usize).max().unwrap_or(first);
+        let before = |row: usize| self.rows.partition_point(|piece| piece.end <= row);
+        before(first)..before(end - 1) + 1
+    }
+}
+
+/// What the jobs of a tile read.
+#[derive(Debug)]
+pub(super) struct Inputs<'a> {
+    pub(super) sizes: Queries,
+    pub(super) keys: Keys,
+    pub(super) q: Source<'a>,
+    pub(super) k: Source<'a>,
+    pub(super) v: Source<'a>,
+    pub(super) queries: Blocks,
+    pub(super) columns: Blocks,
+    visibility: &'a [Visibility],
+    /// By batch row, or one for all, and by piece of queries.
+    reaches: Vec<Vec<Range<usize>>>,
+    dropped: Option<Dropped<'a>>,
+}
+
+/// A piece of the queries of a query head of all batch rows'.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) head: usize,
+    pub(super) block: usize,
+}
+
+impl<'a> Inputs<'a> {
+    /// Queries so many `together`, or none: in the blocks of their positions.
+    pub(super) fn new(
+        (sizes, keys): (Queries, Keys),
+        [q, k, v]: [Source<'a>; 3],
+        tile: &Tile<'a>,
+        (block, together): (usize, Option<usize>),
+    ) -> Result<Inputs<'a>> {
+        let Some([rows, columns]) = tile.positions else {
+            return wrong("a tile does not say at which positions it is");
+        };
+        let found = [rows.tokens(), columns.tokens()];
+        if found != [sizes.rows, keys.rows] {
+            return wrong(&format!(
+                "positions of {found:?} rows and columns, wanted {:?}",
+                [sizes.rows, keys.rows]
+            ));
+        }
+        let queries = match together {
+            Some(together) => Blocks::even(sizes.rows, together),
+            None => Blocks::of(rows, block)?,
+        };
+        let columns = Blocks::of(columns, block)?;
+        let Tile { visibility, dropped, .. } = *tile;
+        let of = |one: &Visibility| {
+            let reached = |rows: &Range<usize>| columns.reached(&one.queries[rows.clone()]);
+            queries.rows.iter().map(reached).collect()
+        };
+        let reaches = visibility.iter().map(of).collect();
+        Ok(Inputs { sizes, keys, q, k, v, queries, columns, visibility, reaches, dropped })
+    }
+
+    /// Elements of a row, in whole panels.
+    pub(super) fn width(&self) -> usize {
+        self.sizes.dim.next_multiple_of(PANEL)
+    }
+
+    /// Query heads of all batch rows.
+    pub(super) fn heads(&self) -> usize {
+        self.sizes.batch * self.sizes.heads
+    }
+
+    /// Key/value heads of all batch rows.
+    pub(super) fn kv_heads(&self) -> usize {
+        self.sizes.batch * self.keys.heads
+    }
+
+    /// Query heads per key/value head.
+    pub(super) fn group(&self) -> usize {
+        self.sizes.heads / self.keys.heads
+    }
+
+    /// Where a piece's rows are among those of all heads.
+    pub(super) fn rows(&self, Place { head, block }: Place) -> Range<usize> {
+        let (start, rows) = (head * self.sizes.rows, &self.queries.rows[block]);
+        start + rows.start..start + rows.end
+    }
+
+    /// Where those of a piece of columns are among those of all key/value heads.
+    pub(super) fn columns(&self, kv_head: usize, column: usize) -> Range<usize> {
+        let (start, rows) = (kv_head * self.keys.rows, &self.columns.rows[column]);
+        start + rows.start..start + rows.end
+    }
+
+    /// The pieces of columns from the first that a piece of queries sees to the last.
+    pub(super) fn reach(&self, Place { head, block }: Place) -> Range<usize> {
+        of_batch(&self.reaches, head / self.sizes.heads)[block].clone()
+    }
+
+    /// What a piece's rows see.
+    pub(super) fn spans(&self, Place { head, block }: Place) -> &'a [Spans] {
+        let visibility = of_batch(self.visibility, head / self.sizes.heads);
+        &visibility.queries[self.queries.rows[block].clone()]
+    }
+
+    /// What they see of a piece of columns.
+    pub(super) fn piece(&self, place: Place, column: usize) -> Option<Piece> {
+        Piece::of(self.spans(place), self.columns.rows[column].clone(), PANEL)
+    }
+
+    /// What leaves weights of a piece out; none where nothing does.
+    pub(super) fn drop(&self, Place { head, block }: Place, piece: &Piece) -> Option<Drop> {
+        let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
+        let rows = self.queries.rows[block].clone();
+        Some(Drop::new(&self.dropped?, (batch, head), rows, piece.columns.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_sequence::Span;
+
+    use super::*;
+
+    fn of(positions: &[usize], block: usize) -> Result<Blocks> {
+        Blocks::of(&Positions::from_list(positions).unwrap(), block)
+    }
+
+    #[test]
+    fn positions_are_cut_where_another_block_begins() {
+        let positions: Vec<usize> = (32..64).chain(96..128).collect();
+        let blocks = of(&positions, 32).unwrap();
+        assert_eq!(blocks.rows, [0..32, 32..64]);
+        let thinned: Vec<usize> = (1..64).step_by(3).collect();
+        let blocks = of(&thinned, 32).unwrap();
+        assert_eq!(blocks.rows, [0..11, 11..21]);
+        assert_eq!((blocks.padded(1), blocks.all_padded()), (16, 32));
+        let sees = |start, end| [Span { start, end }, Span::default()];
+        assert_eq!(blocks.reached(&[sees(3, 11), sees(5, 5)]), 0..1);
+        assert_eq!(blocks.reached(&[sees(10, 12)]), 0..2);
+        assert!(blocks.reached(&[sees(7, 7)]).is_empty());
+    }
+
+    #[test]
+    fn a_block_of_which_some_is_elsewhere_is_refused() {
+        for cut in [(0..31).collect::<Vec<usize>>(), (40..64).collect(), vec![0, 3, 6]] {
+            let message = of(&cut, 32).unwrap_err().to_string();
+            assert!(message.contains("are no whole block of 32"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Gradients of parameters: sums over tokens, each of what a block of neighbouring tokens comes to, added order-free.
+
+use std::ops::Range;
+
+use annulus_machine::blocks::DEPTH;
+use candle_core::{Result, Tensor, bail};
+
+use super::table::{AddFlat, as_tensor, groups};
+use super::{FLAT, length};
+use crate::Pool;
+use crate::pool::Shelf;
+use crate::vector::product::{Left, Onto, Product, ROWS, Right};
+use crate::vector::{Choice, Dispatch, Machine, PANEL};
+
+/// Columns of a weight that are summed over all blocks before the next: with the rows of a job, what the second cache holds.
+const COLUMNS: usize = 256;
+/// Rows of a weight that a job sums; of an odd number of columns twice as many, so that jobs begin at whole rows of the table.
+const JOB_ROWS: usize = 96;
+
+/// Rows that are copied into groups at a time.
+const ROWS_AT_ONCE: usize = 16;
+
+/// Sums of a parameter's elements.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    rows: Vec<u32>,
+    elements: usize,
+}
+
+impl Sums {
+    /// Of nothing, for so many elements.
+    pub(crate) fn of(elements: usize) -> Sums {
+        Sums { rows: vec![0; groups(elements) * length(FLAT)], elements }
+    }
+
+    /// Adds a number to each.
+    pub(crate) fn add(&mut self, pool: &Pool, numbers: &[f32]) {
+        pool.core().instructions.with(false, Add { sums: &mut self.rows, start: 0, numbers });
+    }
+
+    /// A table.
+    pub(crate) fn tensor(self) -> Result<Tensor> {
+        let dims = [groups(self.elements), length(FLAT)];
+        as_tensor(self.rows, &dims)
+    }
+
+    /// The table in pieces of so many elements, a multiple of [`FLAT`].
+    fn pieces(&mut self, elements: usize) -> impl ExactSizeIterator<Item = &mut [u32]> {
+        self.rows.chunks_mut(elements / FLAT * length(FLAT))
+    }
+
+    /// Adds `dyᵀ x` of every block: `dy` [tokens, outputs], `x` [tokens, inputs], to a weight [outputs, inputs].
+    pub(crate) fn add_products(
+        &mut self,
+        pool: &Pool,
+        (dy, outputs): (&[f32], usize),
+        (x, inputs): (&[f32], usize),
+        blocks: &[Range<usize>],
+    ) {
+        if outputs * inputs == 0 {
+            return;
+        }
+        let rows = if inputs.is_multiple_of(2) { JOB_ROWS } else { 2 * JOB_ROWS };
+        let scratch = Shelf::<Scratch>::default();
+        pool.each(self.pieces(rows * inputs).enumerate(), |(index, sums)| {
+            let rows = index * rows..outputs.min((index + 1) * rows);
+            scratch.with(|scratch| {
+                let job = Products { sums, rows, dy, outputs, x, inputs, blocks, scratch };
+                pool.core().instructions.with(false, job);
+            });
+        });
+    }
+
+    /// Adds, for every token, its row of `dy` [tokens, width] to that row of a table [.., width] which it names, of a block the sum.
+    pub(crate) fn add_rows(
+        &mut self,
+        pool: &Pool,
+        ids: &[u32],
+        (dy, width): (&[f32], usize),
+        block: usize,
+    ) {
+        // (row, token) in order, so that what a row gets of a block are neighbours.
+        let mut places: Vec<(u32, usize)> = ids.iter().copied().zip(0..).collect();
+        places.sort_unstable();
+        let places = &places;
+        pool.each(self.pieces(FLAT * width).enumerate(), |(index, rows)| {
+            let first = places.partition_point(|(id, _)| (*id as usize) < index * FLAT);
+            let last = places.partition_point(|(id, _)| (*id as usize) < (index + 1) * FLAT);
+            let same =
+                |a: &(u32, usize), b: &(u32, usize)| (a.0, a.1 / block) == (b.0, b.1 / block);
+            for same in places[first..last].chunk_by(same) {
+                let mut sum = vec![0.0_f32; width];
+                for (_, token) in same {
+                    let row = &dy[token * width..(token + 1) * width];
+                    sum.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
+                }
+                let start = (same[0].0 as usize - index * FLAT) * width;
+                let add = Add { sums: &mut *rows, start, numbers: &sum };
+                pool.core().instructions.with(false, add);
+            }
+        });
+    }
+}
+
+/// Adds numbers to sums from an element on.
+struct Add<'a> {
+    sums: &'a mut [u32],
+    start: usize,
+    numbers: &'a [f32],
+}
+
+impl Choice for Add<'_> {
+    type Output = ();
+    fn with<M: Machine>(self, machine: M) {
+        let Add { sums, start, numbers } = self;
+        let width = numbers.len();
+        if width > 0 {
+            machine.call(AddFlat { sums, start, apart: 0, numbers, width, step: width });
+        }
+    }
+}
+
+/// `dw = dyᵀ x` as a table of order-free sums: `dy` [tokens, outputs], `x` [tokens, inputs], tokens in blocks of `block`.
+///
+/// # Errors
+/// When the tokens are no whole blocks.
+pub(crate) fn weight_gradient(
+    pool: &Pool,
+    (dy, outputs): (&[f32], usize),
+    (x, inputs): (&[f32], usize),
+    block: usize,
+) -> Result<Tensor> {
+    let tokens = x.len() / inputs.max(1);
+    let mut sums = Sums::of(outputs * inputs);
+    sums.add_products(pool, (dy, outputs), (x, inputs), &whole_blocks(tokens, block)?);
+    sums.tensor()
+}
+
+/// So many tokens in blocks.
+pub(crate) fn whole_blocks(tokens: usize, block: usize) -> Result<Vec<Range<usize>>> {
+    if !tokens.is_multiple_of(block) {
+        bail!("order-free sums: found {tokens} tokens, wanted whole blocks of {block}");
+    }
+    Ok((0..tokens).step_by(block).map(|start| start..start + block).collect())
+}
+
+/// What a worker packs into, and the products of a block.
+#[derive(Debug, Default)]
+struct Scratch {
+    left: Vec<f32>,
+    right: Vec<f32>,
+    products: Vec<f32>,
+}
+
+/// Some rows of a weight's gradient.
+struct Products<'a> {
+    sums: &'a mut [u32],
+    rows: Range<usize>,
+    dy: &'a [f32],
+    outputs: usize,
+    x: &'a [f32],
+    inputs: usize,
+    blocks: &'a [Range<usize>],
+    scratch: &'a mut Scratch,
+}
+
+impl Choice for Products<'_> {
+    type Output = ();
+
+    fn with<M: Machine>(mut self, machine: M) {
+        for start in (0..self.inputs).step_by(COLUMNS) {
+            let columns = start..self.inputs.min(start + COLUMNS);
+            for block in self.blocks {
+                self.block(machine, columns.clone(), block);
+            }
+        }
+    }
+}
+
+impl Products<'_> {
+    /// Adds the product of a block of tokens for some columns.
+    fn block<M: Machine>(&mut self, machine: M, columns: Range<usize>, block: &Range<usize>) {
+        let height = self.rows.len().next_multiple_of(ROWS);
+        let width = columns.len().next_multiple_of(PANEL);
+        let Scratch { left, right, products } = &mut *self.scratch;
+        products.resize(height * width, 0.0);
+        for start in block.clone().step_by(DEPTH) {
+            let some = start..block.end.min(start + DEPTH);
+            in_groups::<ROWS>(left, (self.dy, self.outputs), (&some, &self.rows));
+            in_groups::<PANEL>(right, (self.x, self.inputs), (&some, &columns));
+            machine.call(Product {
+                a: Left { units: left, dozen: some.len() * ROWS, row: 1, depth: ROWS },
+                b: Right { units: right, panel: some.len() * PANEL, depth: PANEL },
+                c: products,
+                step: width,
+                rows: height,
+                panels: width / PANEL,
+                depth: some.len(),
+                onto: if start == block.start { Onto::Nothing } else { Onto::Sum },
+            });
+        }
+        machine.call(AddFlat {
+            sums: self.sums,
+            start: columns.start,
+            apart: self.inputs,
+            numbers: &products[..self.rows.len() * width],
+            width: columns.len(),
+            step: width,
+        });
+    }
+}
+
+/// Some columns of some rows, so many at a time: those of each row one after the other. The last are filled up.
+fn in_groups<const TOGETHER: usize>(
+    to: &mut Vec<f32>,
+    (from, step): (&[f32], usize),
+    (rows, columns): (&Range<usize>, &Range<usize>),
+) {
+    to.resize(rows.len() * columns.len().next_multiple_of(TOGETHER), 0.0);
+    // A few rows of all groups: what is read lies together, and so does what is written.
+    for first in (0..rows.len()).step_by(ROWS_AT_ONCE) {
+        let some_rows = first..rows.len().min(first + ROWS_AT_ONCE);
+        for (index, to) in to.chunks_exact_mut(rows.len() * TOGETHER).enumerate() {
+            let start = columns.start + index * TOGETHER;
+            let some = start..columns.end.min(start + TOGETHER);
+            for row in some_rows.clone() {
+                let values = &from[(rows.start + row) * step..][some.clone()];
+                let to = &mut to.as_chunks_mut::<TOGETHER>().0[row];
+                if let Some(values) = values.first_chunk() {
+                    // Of known length: no call.
+                    *to = *values;
+                } else {
+                    to.fill(0.0);
+                    to[..values.len()].copy_from_slice(values);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order_free::{add_sums, values_at};
+    use crate::testing::random;
+    use crate::{Backend, Pool};
+
+    fn numbers(name: &str, len: usize) -> Vec<f32> {
+        random(name, &[len]).unwrap().to_vec1().unwrap()
+    }
+
+    /// Of some of 6 blocks of 16 tokens.
+    fn gradient(workers: usize, (o, i): (usize, usize), blocks: &[usize]) -> Tensor {
+        let (dy, x) = (numbers("dy", 96 * o), numbers("x", 96 * i));
+        let of = |all: &[f32], width: usize| -> Vec<f32> {
+            blocks.iter().flat_map(|b| all[b * 16 * width..][..16 * width].to_vec()).collect()
+        };
+        let pool = Pool::new(workers);
+        weight_gradient(&pool, (&of(&dy, o), o), (&of(&x, i), i), 16).unwrap()
+    }
+
+    #[test]
+    fn gradients_of_a_weight_have_the_same_bits_whoever_has_which_blocks() {
+        for (o, i) in [(7, 5), (97, 344), (200, 64), (12, 300), (1, 1)] {
+            let all = gradient(1, (o, i), &[0, 1, 2, 3, 4, 5]);
+            let parts = gradient(2, (o, i), &[5, 1]);
+            for other in [&[0, 4][..], &[3], &[2]] {
+                add_sums(&Backend::serial(), &parts, &gradient(3, (o, i), other)).unwrap();
+            }
+            let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<u32>().unwrap();
+            assert_eq!(bits(&all), bits(&parts));
+            let found = values_at(&Backend::cpu(2), &all, 0..o * i).unwrap();
+            let (dy, x) = (numbers("dy", 96 * o), numbers("x", 96 * i));
+            for (index, found) in found.to_vec1::<f32>().unwrap().into_iter().enumerate() {
+                let term =
+                    |t: usize| f64::from(dy[t * o + index / i]) * f64::from(x[t * i + index % i]);
+                let wanted: f64 = (0..96).map(term).sum();
+                let all: f64 = (0..96).map(|t| term(t).abs()).sum();
+                let error = (f64::from(found) - wanted).abs();
+                assert!(error < all * f64::from(f32::EPSILON), "{index}: {found} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_a_table_have_the_same_bits_whoever_has_which_blocks() {
+        let (width, rows) = (5, 131);
+        let ids: Vec<u32> = (0..96).map(|t| (t * t * 37 + t / 7) % 4 * 41).collect();
+        let dy = numbers("dy", 96 * width);
+        let of = |blocks: &[usize]| {
+            let ids: Vec<u32> = blocks.iter().flat_map(|b| ids[b * 16..][..16].to_vec()).collect();
+            let dy: Vec<f32> = blocks.iter().flat_map(|b| dy[b * 80..][..80].to_vec()).collect();
+            let mut sums = Sums::of(rows * width);
+            sums.add_rows(&Pool::new(2), &ids, (&dy, width), 16);
+            sums.tensor().unwrap()
+        };
+        let (all, parts) = (of(&[0, 1, 2, 3, 4, 5]), of(&[4, 2, 0]));
+        add_sums(&Backend::serial(), &parts, &of(&[5, 3, 1])).unwrap();
+        let values = |t| values_at(&Backend::serial(), t, 0..rows * width).unwrap();
+        assert_eq!(
+            values(&all).to_vec1::<f32>().unwrap(),
+            values(&parts).to_vec1::<f32>().unwrap()
+        );
+        let mut wanted = vec![0.0; rows * width];
+        for (t, id) in ids.iter().enumerate() {
+            (0..width)
+                .for_each(|d| wanted[*id as usize * width + d] += f64::from(dy[t * width + d]));
+        }
+        for (found, wanted) in values(&all).to_vec1::<f32>().unwrap().into_iter().zip(wanted) {
+            assert!((f64::from(found) - wanted).abs() < 2e-6);
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_no_whole_blocks_are_refused() {
+        let message = whole_blocks(33, 16).unwrap_err().to_string();
+        assert!(message.contains("found 33 tokens, wanted whole blocks of 16"), "{message}");
+    }
+}

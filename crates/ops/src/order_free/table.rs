@@ -1,0 +1,200 @@
+//! Order-free sums as tensors: u32, of rows as [`super`] has them along the last dimension.
+#![expect(
+    clippy::inline_always,
+    reason = "inlined, a loop is compiled for the caller's instructions"
+)]
+
+use std::ops::Range;
+
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
+
+use super::{Add, join, length, read};
+use crate::rows::{CHUNK, unwritten};
+use crate::vector::{Leaf, Machine};
+use crate::{Backend, Pool};
+
+/// Sums of a parameter's elements lie in rows of so many, whatever its shape: the last one is filled up.
+pub use annulus_machine::blocks::STRICT_ROW as FLAT;
+
+/// Whether a tensor is a table of order-free sums.
+pub fn is_order_free(tensor: &Tensor) -> bool {
+    tensor.dtype() == DType::U32
+}
+
+/// Sums of nothing, one for every element of a tensor of shape [.., D]: [.., 3 D + 1].
+///
+/// # Errors
+/// What Candle says.
+pub fn of_shape(dims: &[usize], device: &Device) -> Result<Tensor> {
+    let Some((width, rows)) = dims.split_last() else { bail!("order-free sums of a scalar") };
+    Tensor::zeros([rows, &[length(*width)]].concat(), DType::U32, device)
+}
+
+/// How many rows a parameter of so many elements has.
+pub(crate) fn groups(elements: usize) -> usize {
+    elements.div_ceil(FLAT)
+}
+
+/// Rows as a tensor [.., 3 D + 1].
+pub(crate) fn as_tensor(rows: Vec<u32>, dims: &[usize]) -> Result<Tensor> {
+    Tensor::from_vec(rows, dims, &Device::Cpu)
+}
+
+/// `to += from`, of the same shape, in place. In any order, the same bits.
+///
+/// # Errors
+/// When the shapes differ, or a tensor is none of order-free sums, or not in one piece.
+pub fn add_sums(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
+    if to.shape() != from.shape() {
+        bail!("order-free sums: found {:?}, wanted {:?}", from.shape(), to.shape());
+    }
+    to.inplace_op2(from, &AddSums(backend.pool()))
+}
+
+struct AddSums(Pool);
+
+impl InplaceOp2 for AddSums {
+    fn name(&self) -> &'static str {
+        "order-free sum"
+    }
+    fn cpu_fwd(
+        &self,
+        to: &mut CpuStorage,
+        to_layout: &Layout,
+        from: &CpuStorage,
+        from_layout: &Layout,
+    ) -> Result<()> {
+        let (CpuStorage::U32(to), CpuStorage::U32(from)) = (to, from) else {
+            bail!("order-free sums: found {:?}, wanted U32", from_layout);
+        };
+        let places = (to_layout.contiguous_offsets(), from_layout.contiguous_offsets());
+        let (Some((start, end)), Some((first, last))) = places else {
+            bail!("order-free sums: found {from_layout:?} and {to_layout:?}, wanted no gaps");
+        };
+        let Some(&row) = to_layout.dims().last().filter(|row| **row > 0) else { return Ok(()) };
+        let (to, from) = (&mut to[start..end], &from[first..last]);
+        let together = rows_together(row) * row;
+        self.0.each(to.chunks_mut(together).zip(from.chunks(together)), |(to, from)| {
+            to.chunks_mut(row).zip(from.chunks(row)).for_each(|(to, from)| join(to, from));
+        });
+        Ok(())
+    }
+}
+
+/// The sums [.., 3 D + 1] as f32 [.., D], each rounded once.
+///
+/// # Errors
+/// When the tensor is none of order-free sums.
+pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
+    let mut dims = sums.dims().to_vec();
+    let Some(last) = dims.last_mut() else { bail!("order-free sums: a scalar is none") };
+    *last /= super::BINS;
+    Tensor::from_vec(read_all(&backend.pool(), sums)?, dims, sums.device())
+}
+
+/// Which integers of a parameter's table, flat, have the sums of these elements: those of whole rows.
+pub fn places(elements: Range<usize>) -> Range<usize> {
+    if elements.is_empty() {
+        return 0..0;
+    }
+    elements.start / FLAT * length(FLAT)..elements.end.div_ceil(FLAT) * length(FLAT)
+}
+
+/// Of what [`places`] of a parameter's table have, flat, the elements: f32, flat.
+///
+/// # Errors
+/// When the tensor is none of order-free sums, or of other elements.
+pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Result<Tensor> {
+    if elements.is_empty() {
+        return Tensor::zeros(0, DType::F32, sums.device());
+    }
+    let sums = sums.reshape(((), length(FLAT)))?;
+    let mut all = read_all(&backend.pool(), &sums)?;
+    all.drain(..elements.start % FLAT);
+    if all.len() < elements.len() {
+        bail!("order-free sums: found {} elements, wanted {}", all.len(), elements.len());
+    }
+    all.truncate(elements.len());
+    Tensor::from_vec(all, elements.len(), sums.device())
+}
+
+/// The sum of tables, flat, of the same rows of a parameter.
+///
+/// # Errors
+/// As [`add_sums`].
+pub fn sum_of(backend: &Backend, parts: &[Tensor]) -> Result<Tensor> {
+    let Some((first, rest)) = parts.split_first() else { bail!("order-free sums: of nothing") };
+    let sum = first.reshape(((), length(FLAT)))?.copy()?;
+    for part in rest {
+        add_sums(backend, &sum, &part.reshape(((), length(FLAT)))?)?;
+    }
+    Ok(sum)
+}
+
+fn read_all(pool: &Pool, sums: &Tensor) -> Result<Vec<f32>> {
+    let (sums, row) = (sums.detach().contiguous()?, sums.dims().last().copied().unwrap_or(1));
+    let (storage, layout) = sums.storage_and_layout();
+    let candle_core::Storage::Cpu(CpuStorage::U32(all)) = &*storage else {
+        bail!("order-free sums: found {:?}, wanted U32 on the CPU", sums.dtype());
+    };
+    let all = &all[layout.start_offset()..][..layout.shape().elem_count()];
+    let width = row / super::BINS;
+    // SAFETY: every row is read into its place.
+    let mut to = unsafe { unwritten(all.len() / row * width) };
+    let together = rows_together(row);
+    let jobs = to.chunks_mut(together * width.max(1)).zip(all.chunks(together * row));
+    pool.each(jobs, |(to, rows)| {
+        for (to, row) in to.chunks_mut(width.max(1)).zip(rows.chunks(row)) {
+            read(row, (1.0, 0), to);
+        }
+    });
+    Ok(to)
+}
+
+/// Rows that one job takes.
+fn rows_together(row: usize) -> usize {
+    (CHUNK / row.max(1)).max(1)
+}
+
+/// Adds rows of numbers to the sums of a parameter.
+pub(crate) struct AddFlat<'a> {
+    /// Rows of its table.
+    pub(crate) sums: &'a mut [u32],
+    /// The element that the first number is added to, and how many further each row begins, counted from those of the table.
+    pub(crate) start: usize,
+    pub(crate) apart: usize,
+    /// Rows of so many numbers, `step` apart.
+    pub(crate) numbers: &'a [f32],
+    pub(crate) width: usize,
+    pub(crate) step: usize,
+}
+
+impl Leaf for AddFlat<'_> {
+    #[inline(always)]
+    fn run<M: Machine>(self, machine: M) {
+        let AddFlat { sums, mut start, apart, numbers, width, step } = self;
+        for row in numbers.chunks(step) {
+            add_row(machine, sums, start, &row[..width]);
+            start += apart;
+        }
+    }
+}
+
+/// Adds numbers to sums from an element on.
+#[inline(always)]
+fn add_row<M: Machine>(machine: M, sums: &mut [u32], mut start: usize, mut numbers: &[f32]) {
+    while !numbers.is_empty() {
+        let (group, offset) = (start / FLAT, start % FLAT);
+        let (now, later) = numbers.split_at(numbers.len().min(FLAT - offset));
+        let row = &mut sums[group * length(FLAT)..][..length(FLAT)];
+        let mut padded = [0.0; FLAT];
+        let all = if let Some(all) = now.first_chunk::<FLAT>() {
+            all
+        } else {
+            padded[offset..offset + now.len()].copy_from_slice(now);
+            &padded
+        };
+        Add { row, numbers: all, factor: 1.0, shift: 0 }.run(machine);
+        (start, numbers) = (start + now.len(), later);
+    }
+}
