@@ -102,10 +102,11 @@ fn masks_dropout_and_bf16_have_one_set_of_bits() {
 #[test]
 fn what_strict_does_not_go_with_is_refused_by_name() {
     let place = Place::new(ANNULUS);
-    let refused: [(&[&str], &str); 6] = [
+    let refused: [(&[&str], &str); 7] = [
         (&["data.tokens=500"], "multiple of 16"),
         (&["attention.strategy=li-ring", "mesh.sequence=2"], "does not go with `li-ring`"),
         (&["mesh.tensor=2"], "tensor-parallel"),
+        (&["data.batch=4096"], "at most 65536 blocks of 16 tokens in a step with 4 query heads"),
         (
             &["attention.wire.gradient=bf16", "mesh.sequence=2", "attention.strategy=ring"],
             "sends sums as they are",

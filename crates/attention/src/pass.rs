@@ -322,7 +322,7 @@ impl<'a> Running<'a> {
     /// Gradients of keys and values that nobody has added to.
     fn zeros(&self, sum: Block) -> Result<Tensors> {
         let shape = [self.batch, sum.heads.len(), sum.rows.len(), self.head_dim];
-        let order_free = self.attention.kernel.is_order_free();
+        let order_free = self.attention.kernel.block().is_some();
         let zeros = || {
             if order_free {
                 return of_shape(&shape, &self.device);
@@ -334,7 +334,7 @@ impl<'a> Running<'a> {
 
     fn views(&self, tile: &TilePlan) -> Vec<View> {
         let ([q, k], mask) = (self.sides(tile), &self.attention.mask);
-        match self.attention.kernel.backend().pool().block() {
+        match self.attention.kernel.block() {
             // Order-free sums are of what two blocks see of each other, which is to be cut alike wherever they meet.
             Some(block) if !mask.is_of_two_spans() => View::by_blocks(mask, &q, &k, block),
             _ => View::all(mask, &q, &k),

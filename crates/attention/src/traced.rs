@@ -31,7 +31,7 @@ impl<'a> Scene<'a> {
         let wire = attention
             .wire
             .map(|part, dtype| dtype.unwrap_or(if part.is_sum() { DType::F32 } else { q.dtype() }));
-        let order_free = attention.kernel.is_order_free();
+        let order_free = attention.kernel.block().is_some();
         let bytes = wire.map(|_, dtype| dtype.size_in_bytes());
         let shape = BlockShape { batch, head_dim, wire: bytes, order_free };
         Ok(Scene { attention, pass, layer: place.layer, shape, wire })

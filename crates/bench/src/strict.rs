@@ -74,7 +74,10 @@ fn attention(arguments: &Arguments, block: usize) -> Result<Vec<f64>> {
     };
     let (fast, strict) = (kernel(None), kernel(Some(block)));
     seconds(&fast)?;
-    let pair = |_| Ok(1.0 / (seconds(&fast)? / seconds(&strict)?));
+    let pair = |_| {
+        let without = seconds(&fast)?;
+        Ok(seconds(&strict)? / without)
+    };
     (0..arguments.rounds).map(pair).collect()
 }
 

@@ -45,7 +45,9 @@ const STRICT_BLOCKS: [usize; 6] = [512, 256, 128, 64, 32, 16];
 /// So many of them a sequence has at least, if it is long enough: every rank holds whole ones.
 const STRICT_LEAST: usize = 32;
 
-/// How many sums of a parameter lie in a row where they are order-free.
+/// So many numbers may be added to an order-free sum.
+pub const STRICT_TERMS: usize = 1 << 18;
+/// Order-free sums of a parameter's elements lie in rows of so many, whatever its shape: the last one is filled up.
 pub const STRICT_ROW: usize = 64;
 /// Bytes of the square of a norm whose sum is order-free: an integer for each of 640 exponents, and one more.
 pub const NORM_BYTES: u64 = 641 * 8;

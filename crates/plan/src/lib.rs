@@ -15,6 +15,7 @@ mod rank;
 mod report;
 mod route;
 mod sharing;
+mod strict;
 mod support;
 mod tensor;
 mod wire;

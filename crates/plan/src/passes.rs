@@ -2,7 +2,7 @@
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Packed, mask_of};
-use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, Strategy, StrategyError};
+use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
 use annulus_yaml::Problems;
 
 use crate::{LayerGroup, Plan, tensor};
@@ -63,7 +63,7 @@ impl Plan {
     }
 
     /// Where `name` is said of these layers: for all, unless they have their own.
-    fn key(&self, group: &LayerGroup, name: &str) -> String {
+    pub(crate) fn key(&self, group: &LayerGroup, name: &str) -> String {
         let own = format!("{}.{name}", group.section());
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
     }
@@ -82,13 +82,8 @@ impl Plan {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
         let refused = |error: StrategyError| self.refused(group, &error);
         group.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
-        if self.experiment.block().is_some() && group.strategy == Strategy::LiRing {
-            let message =
-                format!("`reproducible: strict` does not go with `{}`", Strategy::LiRing.name());
-            let hint =
-                String::from("use another strategy: this one adds up scores as they are kept");
-            let problem = self.experiment.places.problem(&self.key(group, "strategy"), message);
-            return Err(problem.hint(hint).into());
+        if let Some(problem) = self.beyond_strict(group) {
+            return Err(problem.into());
         }
         let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);

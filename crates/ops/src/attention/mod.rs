@@ -169,9 +169,10 @@ pub trait AttentionKernel: Send + Sync + Debug {
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         accumulate(&Backend::serial(), to, from)
     }
-    /// Whether gradients of queries, keys and values are tables of order-free sums.
-    fn is_order_free(&self) -> bool {
-        self.backend().pool().block().is_some()
+    /// The block of positions over which sums are order-free: gradients of queries, keys and values are tables of such then. None: they
+    /// are f32.
+    fn block(&self) -> Option<usize> {
+        self.backend().pool().block()
     }
 }
 

@@ -21,7 +21,10 @@ mod table;
 pub(crate) use exact::to_grid;
 pub use exact::{Squares, sum_of_squares};
 pub(crate) use parameters::{Sums, weight_gradient};
-pub use table::{FLAT, add_sums, is_order_free, of_shape, places, sum_of, values, values_at};
+pub(crate) use table::as_tensor;
+pub use table::{add_sums, is_order_free, of_shape, places, sum_of, values, values_at};
+
+use annulus_machine::blocks::STRICT_TERMS;
 
 use crate::vector::{Leaf, Machine, PANEL};
 
@@ -29,15 +32,15 @@ use crate::vector::{Leaf, Machine, PANEL};
 pub(crate) const WIDTH: i32 = 13;
 /// Bins of a sum: at least 26 bits below the largest number that was added.
 const BINS: usize = 3;
-/// So many numbers may be added to a sum: a number is up to 2^13 of its highest bin, which has 31 bits.
-pub const MOST_TERMS: usize = 1 << 18;
+// A number is up to 2^13 of its highest bin: so many of them are within its 32 bits.
+const _: () = assert!(STRICT_TERMS << WIDTH <= 1 << 31);
 
 /// The lowest bin of which numbers are cut: what is smaller has its parts.
 const LOWEST: i32 = -9;
 /// The highest: above, and of infinities and NaN, a sum is NaN.
 const HIGHEST: i32 = 8;
 /// Added to the number of a row's highest bin: 0 is a row that nothing was added to.
-pub(crate) const BIAS: i32 = 1 << 20;
+const BIAS: i32 = 1 << 20;
 /// The highest bin of a row that is NaN.
 const SPOILT: u32 = u32::MAX;
 
@@ -262,11 +265,11 @@ fn scaled(row: &[u32], unit: f64, to: &mut [f32]) {
     }
 }
 
-/// A row's sums times `factor · 2^(13 shift)`.
-pub(crate) fn read(row: &[u32], (factor, shift): (f64, i32), to: &mut [f32]) {
+/// A row's sums.
+pub(crate) fn read(row: &[u32], to: &mut [f32]) {
     let Some(unit) = unit(row) else { return to.fill(f32::NAN) };
     // 2^-700 of a sum is nothing.
-    scaled(row, 2.0_f64.powi((unit + WIDTH * shift).clamp(-700, 700)) * factor, to);
+    scaled(row, 2.0_f64.powi(unit.clamp(-700, 700)), to);
 }
 
 /// A row's sums over one other sum, in f64; the natural log of the latter. Over nothing: 0, and -inf.

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use annulus_machine::blocks::DEPTH;
+use annulus_machine::blocks::{DEPTH, STRICT_ROW};
 use candle_core::{Result, Tensor, bail};
 
+use super::length;
 use super::table::{AddFlat, as_tensor, groups};
-use super::{FLAT, length};
 use crate::Pool;
 use crate::pool::Shelf;
 use crate::vector::product::{Left, Onto, Product, ROWS, Right};
@@ -16,7 +16,6 @@ use crate::vector::{Choice, Dispatch, Machine, PANEL};
 const COLUMNS: usize = 256;
 /// Rows of a weight that a job sums; of an odd number of columns twice as many, so that jobs begin at whole rows of the table.
 const JOB_ROWS: usize = 96;
-
 /// Rows that are copied into groups at a time.
 const ROWS_AT_ONCE: usize = 16;
 
@@ -30,7 +29,7 @@ pub(crate) struct Sums {
 impl Sums {
     /// Of nothing, for so many elements.
     pub(crate) fn of(elements: usize) -> Sums {
-        Sums { rows: vec![0; groups(elements) * length(FLAT)], elements }
+        Sums { rows: vec![0; groups(elements) * length(STRICT_ROW)], elements }
     }
 
     /// Adds a number to each.
@@ -40,13 +39,13 @@ impl Sums {
 
     /// A table.
     pub(crate) fn tensor(self) -> Result<Tensor> {
-        let dims = [groups(self.elements), length(FLAT)];
+        let dims = [groups(self.elements), length(STRICT_ROW)];
         as_tensor(self.rows, &dims)
     }
 
-    /// The table in pieces of so many elements, a multiple of [`FLAT`].
+    /// The table in pieces of so many elements, a multiple of [`STRICT_ROW`].
     fn pieces(&mut self, elements: usize) -> impl ExactSizeIterator<Item = &mut [u32]> {
-        self.rows.chunks_mut(elements / FLAT * length(FLAT))
+        self.rows.chunks_mut(elements / STRICT_ROW * length(STRICT_ROW))
     }
 
     /// Adds `dyᵀ x` of every block: `dy` [tokens, outputs], `x` [tokens, inputs], to a weight [outputs, inputs].
@@ -83,9 +82,9 @@ impl Sums {
         let mut places: Vec<(u32, usize)> = ids.iter().copied().zip(0..).collect();
         places.sort_unstable();
         let places = &places;
-        pool.each(self.pieces(FLAT * width).enumerate(), |(index, rows)| {
-            let first = places.partition_point(|(id, _)| (*id as usize) < index * FLAT);
-            let last = places.partition_point(|(id, _)| (*id as usize) < (index + 1) * FLAT);
+        pool.each(self.pieces(STRICT_ROW * width).enumerate(), |(index, rows)| {
+            let first = places.partition_point(|(id, _)| (*id as usize) < index * STRICT_ROW);
+            let last = places.partition_point(|(id, _)| (*id as usize) < (index + 1) * STRICT_ROW);
             let same =
                 |a: &(u32, usize), b: &(u32, usize)| (a.0, a.1 / block) == (b.0, b.1 / block);
             for same in places[first..last].chunk_by(same) {
@@ -94,7 +93,7 @@ impl Sums {
                     let row = &dy[token * width..(token + 1) * width];
                     sum.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
                 }
-                let start = (same[0].0 as usize - index * FLAT) * width;
+                let start = (same[0].0 as usize - index * STRICT_ROW) * width;
                 let add = Add { sums: &mut *rows, start, numbers: &sum };
                 pool.core().instructions.with(false, add);
             }

@@ -6,15 +6,13 @@
 
 use std::ops::Range;
 
+use annulus_machine::blocks::STRICT_ROW;
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
 
 use super::{Add, join, length, read};
 use crate::rows::{CHUNK, unwritten};
 use crate::vector::{Leaf, Machine};
 use crate::{Backend, Pool};
-
-/// Sums of a parameter's elements lie in rows of so many, whatever its shape: the last one is filled up.
-pub use annulus_machine::blocks::STRICT_ROW as FLAT;
 
 /// Whether a tensor is a table of order-free sums.
 pub fn is_order_free(tensor: &Tensor) -> bool {
@@ -32,7 +30,7 @@ pub fn of_shape(dims: &[usize], device: &Device) -> Result<Tensor> {
 
 /// How many rows a parameter of so many elements has.
 pub(crate) fn groups(elements: usize) -> usize {
-    elements.div_ceil(FLAT)
+    elements.div_ceil(STRICT_ROW)
 }
 
 /// Rows as a tensor [.., 3 D + 1].
@@ -97,7 +95,8 @@ pub fn places(elements: Range<usize>) -> Range<usize> {
     if elements.is_empty() {
         return 0..0;
     }
-    elements.start / FLAT * length(FLAT)..elements.end.div_ceil(FLAT) * length(FLAT)
+    elements.start / STRICT_ROW * length(STRICT_ROW)
+        ..elements.end.div_ceil(STRICT_ROW) * length(STRICT_ROW)
 }
 
 /// Of what [`places`] of a parameter's table have, flat, the elements: f32, flat.
@@ -108,9 +107,9 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
     if elements.is_empty() {
         return Tensor::zeros(0, DType::F32, sums.device());
     }
-    let sums = sums.reshape(((), length(FLAT)))?;
+    let sums = sums.reshape(((), length(STRICT_ROW)))?;
     let mut all = read_all(&backend.pool(), &sums)?;
-    all.drain(..elements.start % FLAT);
+    all.drain(..elements.start % STRICT_ROW);
     if all.len() < elements.len() {
         bail!("order-free sums: found {} elements, wanted {}", all.len(), elements.len());
     }
@@ -124,9 +123,9 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
 /// As [`add_sums`].
 pub fn sum_of(backend: &Backend, parts: &[Tensor]) -> Result<Tensor> {
     let Some((first, rest)) = parts.split_first() else { bail!("order-free sums: of nothing") };
-    let sum = first.reshape(((), length(FLAT)))?.copy()?;
+    let sum = first.reshape(((), length(STRICT_ROW)))?.copy()?;
     for part in rest {
-        add_sums(backend, &sum, &part.reshape(((), length(FLAT)))?)?;
+        add_sums(backend, &sum, &part.reshape(((), length(STRICT_ROW)))?)?;
     }
     Ok(sum)
 }
@@ -145,7 +144,7 @@ fn read_all(pool: &Pool, sums: &Tensor) -> Result<Vec<f32>> {
     let jobs = to.chunks_mut(together * width.max(1)).zip(all.chunks(together * row));
     pool.each(jobs, |(to, rows)| {
         for (to, row) in to.chunks_mut(width.max(1)).zip(rows.chunks(row)) {
-            read(row, (1.0, 0), to);
+            read(row, to);
         }
     });
     Ok(to)
@@ -184,11 +183,11 @@ impl Leaf for AddFlat<'_> {
 #[inline(always)]
 fn add_row<M: Machine>(machine: M, sums: &mut [u32], mut start: usize, mut numbers: &[f32]) {
     while !numbers.is_empty() {
-        let (group, offset) = (start / FLAT, start % FLAT);
-        let (now, later) = numbers.split_at(numbers.len().min(FLAT - offset));
-        let row = &mut sums[group * length(FLAT)..][..length(FLAT)];
-        let mut padded = [0.0; FLAT];
-        let all = if let Some(all) = now.first_chunk::<FLAT>() {
+        let (group, offset) = (start / STRICT_ROW, start % STRICT_ROW);
+        let (now, later) = numbers.split_at(numbers.len().min(STRICT_ROW - offset));
+        let row = &mut sums[group * length(STRICT_ROW)..][..length(STRICT_ROW)];
+        let mut padded = [0.0; STRICT_ROW];
+        let all = if let Some(all) = now.first_chunk::<STRICT_ROW>() {
             all
         } else {
             padded[offset..offset + now.len()].copy_from_slice(now);

@@ -7,20 +7,18 @@ use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
-use annulus_sequence::Spans;
 use candle_core::{DType, Result, Tensor};
 
+use super::folding::{Folding, Meeting};
 use super::inputs::{Held, Inputs, Place, contiguous, guests};
-use super::pack::{Interleaved, Natural, Panels, units};
-use super::pieces::{COLUMNS, Extent, ROWS};
-use super::scores::{Fold, STEP, hide};
+use super::pack::{Interleaved, Panels, units};
+use super::pieces::{COLUMNS, ROWS};
 use super::{Shelf, blocks, heaviest_first, lock, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
 use crate::rows::{tensor, unwritten};
-use crate::vector::product::{self, Left, Onto, Product, Right};
-use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
+use crate::vector::{Choice, Dispatch, Instructions, Machine};
 
 /// What is carried across tiles and hops.
 #[derive(Debug)]
@@ -36,7 +34,7 @@ pub(super) struct Forward {
     maximum: Vec<f32>,
     /// Running sum of weights, [B, Hq, Sq].
     sum: Vec<f32>,
-    scratch: Shelf<Scratch>,
+    scratch: Shelf<Folding>,
 }
 
 /// The state of a block of query rows.
@@ -45,17 +43,6 @@ struct Rows<'a> {
     out: &'a mut [f32],
     maximum: &'a mut [f32],
     sum: &'a mut [f32],
-}
-
-/// A worker's copy of a block of query rows and their state, in whole panels.
-#[derive(Debug, Default)]
-struct Scratch {
-    q: Vec<f32>,
-    scores: Vec<f32>,
-    out: Vec<f32>,
-    maximum: Vec<f32>,
-    sum: Vec<f32>,
-    kept: Vec<f32>,
 }
 
 impl State for Forward {
@@ -132,6 +119,28 @@ impl<'a> Rows<'a> {
             .map(|((out, maximum), sum)| Rows { out, maximum, sum })
     }
 
+    /// Copies them in; of a row whose sum is 0 nothing.
+    fn enter(&self, folding: &mut Folding, width: usize) {
+        folding.begin();
+        let dim = self.out.len() / self.sum.len();
+        let rows = folding.out.chunks_mut(width).zip(self.out.chunks(dim)).zip(&*self.sum);
+        for ((to, from), _) in rows.filter(|(_, sum)| **sum != 0.0) {
+            to[..dim].copy_from_slice(from);
+        }
+        folding.maximum[..self.maximum.len()].copy_from_slice(self.maximum);
+        folding.sum[..self.sum.len()].copy_from_slice(self.sum);
+    }
+
+    /// Copies them out again.
+    fn leave(&mut self, folding: &Folding, width: usize) {
+        let dim = self.out.len() / self.sum.len();
+        for (to, from) in self.out.chunks_mut(dim).zip(folding.out.chunks(width)) {
+            to.copy_from_slice(&from[..dim]);
+        }
+        self.maximum.copy_from_slice(&folding.maximum[..self.maximum.len()]);
+        self.sum.copy_from_slice(&folding.sum[..self.sum.len()]);
+    }
+
     /// Divides by the sums, and makes log-sum-exps of the maxima.
     fn finish(self, dim: usize) {
         let rows = self.out.chunks_mut(dim).zip(self.maximum).zip(self.sum);
@@ -154,7 +163,7 @@ struct TileFold<'a> {
     inputs: Inputs<'a>,
     scale: f32,
     state: Vec<Mutex<Rows<'a>>>,
-    scratch: &'a Shelf<Scratch>,
+    scratch: &'a Shelf<Folding>,
     progress: Progress<'a>,
 }
 
@@ -170,14 +179,15 @@ impl Choice for TileFold<'_> {
         });
         pool.watched(jobs, self.progress, |(head, block)| {
             let mut rows = lock(&self.state[head * inputs.row_blocks() + block]);
-            self.scratch.with(|scratch| {
-                scratch.enter(machine, inputs, (head, block), &rows);
+            self.scratch.with(|folding| {
+                folding.enter(machine, inputs.q, (inputs.rows(head, block), inputs.sizes.dim));
+                rows.enter(folding, inputs.width());
                 let reach = inputs.reach(head, block);
                 for piece in reach.filter_map(|column| inputs.piece(head, block, column)) {
                     let place = Place { head, block, piece: &piece };
-                    scratch.attend(machine, inputs, (place, self.scale), &packed);
+                    folding.attend(machine, &packed.met::<M>(inputs, place, self.scale));
                 }
-                scratch.leave(inputs, &mut rows);
+                rows.leave(folding, inputs.width());
             });
         })
     }
@@ -227,133 +237,27 @@ impl<'a> Packed<'a> {
         );
         Packed { k, v, strides }
     }
-}
 
-impl Scratch {
-    /// Copies in a block of query rows and its state.
-    fn enter<M: Machine>(
-        &mut self,
-        machine: M,
-        inputs: &Inputs<'_>,
-        (head, block): (usize, usize),
-        state: &Rows<'_>,
-    ) {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
-        self.q.resize(ROWS * width, 0.0);
-        self.out.resize(ROWS * width, 0.0);
-        self.scores.resize(ROWS * STEP, 0.0);
-        self.kept.resize(ROWS, 0.0);
-        inputs.q.copy(machine, inputs.rows(head, block), dim, &mut self.q);
-        machine.call(Natural { rows: &mut self.q, step: width, width });
-        let rows = self.out.chunks_mut(width).zip(state.out.chunks(dim));
-        for ((to, from), &sum) in rows.zip(&*state.sum) {
-            if sum == 0.0 {
-                to.fill(0.0);
-            } else {
-                to[..dim].copy_from_slice(from);
-            }
-        }
-        for (to, from, rest) in [
-            (&mut self.maximum, &*state.maximum, f32::NEG_INFINITY),
-            (&mut self.sum, state.sum, 0.0),
-        ] {
-            to.clear();
-            to.extend_from_slice(from);
-            to.resize(ROWS, rest);
-        }
-    }
-
-    /// Copies the state out again.
-    fn leave(&self, inputs: &Inputs<'_>, state: &mut Rows<'_>) {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
-        for (to, from) in state.out.chunks_mut(dim).zip(self.out.chunks(width)) {
-            to.copy_from_slice(&from[..dim]);
-        }
-        state.maximum.copy_from_slice(&self.maximum[..state.maximum.len()]);
-        state.sum.copy_from_slice(&self.sum[..state.sum.len()]);
-    }
-
-    /// Scores of the rows and what they see of the keys of a piece.
-    #[inline(always)]
-    fn score<M: Machine>(
-        &mut self,
-        machine: M,
-        (place, spans): (Place<'_>, &[Spans]),
-        k: &[f32],
-        (width, depth): (usize, usize),
-    ) {
-        for Extent { rows, columns } in place.piece.extents(spans) {
-            machine.call(Product {
-                a: Left::new(&self.q[rows.start * width..], width, 1),
-                b: Right { units: &k[columns.start * depth..], panel: depth * PANEL, depth: PANEL },
-                c: &mut self.scores[rows.start * STEP + columns.start..],
-                step: STEP,
-                rows: rows.len(),
-                panels: columns.len() / PANEL,
-                depth,
-                onto: Onto::Nothing,
-            });
-        }
-        if place.piece.is_masked() {
-            hide(&mut self.scores, spans, (&place.piece.columns, &place.piece.seen));
-        }
-    }
-
-    /// Scores become weights: what is known of the rows is scaled to their new maxima.
-    #[inline(always)]
-    fn weigh<M: Machine>(
-        &mut self,
-        machine: M,
-        inputs: &Inputs<'_>,
-        (place, scale): (Place<'_>, f32),
-        rows: usize,
-    ) {
-        let columns = place.piece.width();
-        let weights = &mut self.scores[..rows * STEP];
-        machine.call(Fold {
-            scores: weights,
-            columns,
+    /// What some query rows see of a piece.
+    fn met<'b, M: Machine>(
+        &'b self,
+        inputs: &Inputs<'b>,
+        place: Place<'b>,
+        scale: f32,
+    ) -> Meeting<'b> {
+        let (dim, columns) = (inputs.sizes.dim, &place.piece.columns);
+        let head = place.head / inputs.group();
+        let k = &self.k[head * self.strides[0] + columns.start * units::<M>(dim)..];
+        let v = &self.v[head * self.strides[1] + columns.start / M::UNIT * inputs.width()..];
+        Meeting {
+            piece: place.piece,
+            spans: inputs.spans(place.head, place.block),
+            keys: [k, v],
+            exist: inputs.keys.rows - columns.start,
+            dim,
             scale,
             grid: 0.0,
-            maximum: &mut self.maximum,
-            sum: &mut self.sum,
-            kept: &mut self.kept,
-        });
-        if let Some(drop) = inputs.drop(place) {
-            machine.call(drop.of(weights));
-        }
-        machine.call(Natural { rows: weights, step: STEP, width: columns });
-    }
-
-    /// Folds in what the rows see of a piece.
-    fn attend<M: Machine>(
-        &mut self,
-        machine: M,
-        inputs: &Inputs<'_>,
-        (place, scale): (Place<'_>, f32),
-        packed: &Packed<'_>,
-    ) {
-        let (width, columns) = (inputs.width(), &place.piece.columns);
-        let depth = units::<M>(inputs.sizes.dim);
-        let kv_head = place.head / inputs.group();
-        let v = &packed.v[kv_head * packed.strides[1] + columns.start / M::UNIT * width..];
-        let spans = inputs.spans(place.head, place.block);
-        let k = &packed.k[kv_head * packed.strides[0] + columns.start * depth..];
-        self.score(machine, (place, spans), k, (width, depth));
-        let rows = spans.len().next_multiple_of(product::ROWS);
-        self.weigh(machine, inputs, (place, scale), rows);
-        let exist = inputs.keys.rows - columns.start;
-        for Extent { rows, columns: seen } in place.piece.extents(spans) {
-            machine.call(Product {
-                a: Left::new(&self.scores[rows.start * STEP + seen.start / M::UNIT..], STEP, 1),
-                b: Right { units: &v[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
-                c: &mut self.out[rows.start * width..],
-                step: width,
-                rows: rows.len(),
-                panels: width / PANEL,
-                depth: units::<M>(seen.end.min(exist) - seen.start),
-                onto: Onto::Scaled(&self.kept[rows.start..]),
-            });
+            drop: inputs.drop(place),
         }
     }
 }

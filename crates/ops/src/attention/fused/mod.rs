@@ -8,6 +8,7 @@
 mod backward;
 mod column;
 mod drop;
+mod folding;
 mod forward;
 mod inputs;
 pub(crate) mod pack;

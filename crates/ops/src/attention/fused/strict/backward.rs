@@ -20,7 +20,7 @@ use super::weigh::AddRows;
 use crate::Pool;
 use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{BackwardTile, KeyValueGradients, Prepared, Progress, State};
-use crate::order_free::length;
+use crate::order_free::{as_tensor, length};
 use crate::rows::Elements;
 use crate::vector::product::{Onto, Product, ROWS};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
@@ -101,15 +101,13 @@ impl Backward {
         let sums = [dk_parts, dv_parts];
         let tile = TileGradients { pool, context, sums, scratch: &self.scratch, progress };
         self.instructions.with(narrow(&sources), tile)?;
-        let sums = |rows| Tensor::from_vec(rows, &dims, &candle_core::Device::Cpu);
-        Ok(KeyValueGradients { dk: sums(dk)?, dv: sums(dv)? })
+        Ok(KeyValueGradients { dk: as_tensor(dk, &dims)?, dv: as_tensor(dv, &dims)? })
     }
 
     /// The gradient of the queries, order-free sums.
     pub(crate) fn finish(self) -> Result<Tensor> {
         let Queries { batch, heads, rows, dim } = self.sizes;
-        let dims = [batch, heads, rows, length(dim)];
-        Tensor::from_vec(self.dq, &dims, &candle_core::Device::Cpu)
+        as_tensor(self.dq, &[batch, heads, rows, length(dim)])
     }
 }
 
@@ -288,7 +286,7 @@ impl Column {
         let inputs = &context.inputs;
         let (dim, width) = (inputs.sizes.dim, inputs.width());
         let (rows, columns) = (&inputs.queries.rows, &inputs.columns.rows);
-        let height = (rows[pair.rows.end - 1].end - rows[pair.rows.start].start) + ROWS;
+        let height = rows[pair.rows.end - 1].end - rows[pair.rows.start].start + ROWS;
         self.dq.clear();
         self.dq.resize(height * width, 0.0);
         for column in pair.columns.clone() {

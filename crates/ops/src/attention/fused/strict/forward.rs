@@ -7,14 +7,13 @@ use std::any::Any;
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
-use annulus_sequence::Spans;
 use candle_core::{DType, Result, Tensor};
 
+use super::super::folding::{Folding, Meeting};
 use super::super::inputs::{Held, contiguous, guests};
-use super::super::pack::{Interleaved, Natural, Panels, units};
-use super::super::pieces::{Extent, Piece, ROWS};
-use super::super::scores::{Fold, STEP, hide};
-use super::super::{Shelf, lock, narrow};
+use super::super::pack::{Interleaved, Panels, units};
+use super::super::pieces::{Piece, ROWS};
+use super::super::{Shelf, heaviest_first, lock, narrow};
 use super::blocks::{Inputs, Place};
 use super::weigh::{AddRows, AddWeights};
 use crate::Pool;
@@ -22,7 +21,6 @@ use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
 use crate::order_free::{WIDTH, length, quotient};
 use crate::rows::{tensor, unwritten};
-use crate::vector::product::{self, Left, Onto, Product, Right};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
 /// What is carried across tiles and hops.
@@ -48,16 +46,10 @@ struct Rows<'a> {
     sum: &'a mut [u32],
 }
 
-/// A worker's copy of a block of query rows, and what is between the products.
+/// A worker's query rows with what a block of keys has come to so far, and by row what bins that moves by.
 #[derive(Debug, Default)]
 struct Scratch {
-    q: Vec<f32>,
-    scores: Vec<f32>,
-    /// What the block of keys has come to so far.
-    out: Vec<f32>,
-    maximum: Vec<f32>,
-    sum: Vec<f32>,
-    kept: Vec<f32>,
+    folding: Folding,
     shifts: Vec<i32>,
 }
 
@@ -163,37 +155,29 @@ impl Choice for TileFold<'_> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
         let blocks = inputs.queries.count();
-        let jobs = super::super::heaviest_first(inputs.heads(), blocks, |head, block| {
+        let jobs = heaviest_first(inputs.heads(), blocks, |head, block| {
             inputs.reach(Place { head, block }).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
             let mut rows = lock(&self.state[head * blocks + block]);
             let place = Place { head, block };
             self.scratch.with(|scratch| {
-                scratch.enter(machine, inputs, place);
+                let rows_and_dim = (inputs.rows(place), inputs.sizes.dim);
+                scratch.folding.enter(machine, inputs.q, rows_and_dim);
                 for pieces in inputs.columns.by_block(inputs.reach(place)) {
-                    scratch.begin();
+                    scratch.folding.begin();
                     for column in pieces {
                         if let Some(piece) = inputs.piece(place, column) {
-                            let keys = packed.of(machine, inputs, (head, column, &piece));
-                            let meeting = Meeting { place, piece: &piece, keys, scale: self.scale };
-                            scratch.attend(machine, inputs, &meeting);
+                            let met = (place, column, &piece);
+                            let meeting = packed.met::<M>(inputs, met, self.scale);
+                            scratch.folding.attend(machine, &meeting);
                         }
                     }
-                    scratch.end(machine, inputs, place, &mut rows);
+                    scratch.add_to(machine, inputs.sizes.dim, &mut rows);
                 }
             });
         })
     }
-}
-
-/// Query rows and what they see of a piece of keys.
-struct Meeting<'a> {
-    place: Place,
-    piece: &'a Piece,
-    /// Keys in panels, values interleaved, from the piece's first on.
-    keys: [&'a [f32]; 2],
-    scale: f32,
 }
 
 /// Keys and values of a tile as right factors, once for all query rows; every piece in whole panels.
@@ -225,19 +209,28 @@ impl Packed {
         Packed { k, v }
     }
 
-    /// Those of a query head that a piece begins with.
-    fn of<M: Machine>(
-        &self,
-        _: M,
-        inputs: &Inputs<'_>,
-        (head, column, piece): (usize, usize, &Piece),
-    ) -> [&[f32]; 2] {
-        let within = piece.columns.start - inputs.columns.rows[column].start;
-        let row = head / inputs.group() * inputs.columns.all_padded()
-            + inputs.columns.padded(column)
-            + within;
-        let k = &self.k[row * units::<M>(inputs.sizes.dim)..];
-        [k, &self.v[row / M::UNIT * inputs.width()..]]
+    /// What some query rows see of a piece.
+    fn met<'a, M: Machine>(
+        &'a self,
+        inputs: &Inputs<'a>,
+        (place, column, piece): (Place, usize, &'a Piece),
+        scale: f32,
+    ) -> Meeting<'a> {
+        let (dim, columns) = (inputs.sizes.dim, &inputs.columns);
+        let within = piece.columns.start - columns.rows[column].start;
+        let first = place.head / inputs.group() * columns.all_padded();
+        let row = first + columns.padded(column) + within;
+        let k = &self.k[row * units::<M>(dim)..];
+        Meeting {
+            piece,
+            spans: inputs.spans(place),
+            keys: [k, &self.v[row / M::UNIT * inputs.width()..]],
+            exist: piece.columns.len(),
+            dim,
+            scale,
+            grid: WIDTH as f32,
+            drop: inputs.drop(place, piece),
+        }
     }
 }
 
@@ -252,109 +245,24 @@ fn cut(mut all: &mut [f32], lengths: impl Iterator<Item = usize>) -> Vec<&mut [f
 }
 
 impl Scratch {
-    /// Copies in a block of query rows.
-    fn enter<M: Machine>(&mut self, machine: M, inputs: &Inputs<'_>, place: Place) {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
-        self.q.resize(ROWS * width, 0.0);
-        self.out.resize(ROWS * width, 0.0);
-        self.scores.resize(ROWS * STEP, 0.0);
-        for of_row in [&mut self.maximum, &mut self.sum, &mut self.kept] {
-            of_row.resize(ROWS, 0.0);
-        }
-        self.shifts.resize(ROWS, 0);
-        inputs.q.copy(machine, inputs.rows(place), dim, &mut self.q);
-        machine.call(Natural { rows: &mut self.q, step: width, width });
-    }
-
-    /// Another block of keys.
-    fn begin(&mut self) {
-        self.out.fill(0.0);
-        self.sum.fill(0.0);
-        self.maximum.fill(f32::NEG_INFINITY);
-    }
-
-    /// Adds what it came to.
-    fn end<M: Machine>(
-        &mut self,
-        machine: M,
-        inputs: &Inputs<'_>,
-        place: Place,
-        rows: &mut Rows<'_>,
-    ) {
-        let (dim, step, count) = (inputs.sizes.dim, inputs.width(), inputs.spans(place).len());
+    /// Adds what a block of keys came to.
+    fn add_to<M: Machine>(&mut self, machine: M, dim: usize, rows: &mut Rows<'_>) {
+        let (Folding { out, maximum, sum, .. }, shifts) = (&self.folding, &mut self.shifts);
+        let count = rows.sum.len() / length(1);
+        shifts.resize(ROWS, 0);
         machine.call(AddWeights {
             sums: rows.sum,
-            weights: &self.sum[..count],
-            maxima: &self.maximum[..count],
-            shifts: &mut self.shifts[..count],
+            weights: &sum[..count],
+            maxima: &maximum[..count],
+            shifts: &mut shifts[..count],
         });
-        let shifts = &self.shifts[..count];
         machine.call(AddRows {
             sums: rows.out,
-            numbers: &self.out,
-            step,
+            numbers: out,
+            step: dim.next_multiple_of(PANEL),
             dim,
             factor: 1.0,
-            shifts,
+            shifts: &shifts[..count],
         });
-    }
-
-    /// Folds in what the rows see of a piece.
-    fn attend<M: Machine>(&mut self, machine: M, inputs: &Inputs<'_>, meeting: &Meeting<'_>) {
-        let Meeting { place, piece, keys: [k, v], scale } = *meeting;
-        let (width, spans, columns) = (inputs.width(), inputs.spans(place), piece.width());
-        self.score(machine, (piece, spans), k, (width, units::<M>(inputs.sizes.dim)));
-        let weights = &mut self.scores[..spans.len().next_multiple_of(product::ROWS) * STEP];
-        machine.call(Fold {
-            scores: weights,
-            columns,
-            scale,
-            grid: WIDTH as f32,
-            maximum: &mut self.maximum,
-            sum: &mut self.sum,
-            kept: &mut self.kept,
-        });
-        if let Some(drop) = inputs.drop(place, piece) {
-            machine.call(drop.of(weights));
-        }
-        machine.call(Natural { rows: weights, step: STEP, width: columns });
-        for Extent { rows, columns: seen } in piece.extents(spans) {
-            machine.call(Product {
-                a: Left::new(&self.scores[rows.start * STEP + seen.start / M::UNIT..], STEP, 1),
-                b: Right { units: &v[seen.start / M::UNIT * width..], panel: PANEL, depth: width },
-                c: &mut self.out[rows.start * width..],
-                step: width,
-                rows: rows.len(),
-                panels: width / PANEL,
-                depth: units::<M>(seen.len()),
-                onto: Onto::Scaled(&self.kept[rows]),
-            });
-        }
-    }
-
-    /// Scores of the rows and what they see of the keys of a piece.
-    #[inline(always)]
-    fn score<M: Machine>(
-        &mut self,
-        machine: M,
-        (piece, spans): (&Piece, &[Spans]),
-        k: &[f32],
-        (width, depth): (usize, usize),
-    ) {
-        for Extent { rows, columns } in piece.extents(spans) {
-            machine.call(Product {
-                a: Left::new(&self.q[rows.start * width..], width, 1),
-                b: Right { units: &k[columns.start * depth..], panel: depth * PANEL, depth: PANEL },
-                c: &mut self.scores[rows.start * STEP + columns.start..],
-                step: STEP,
-                rows: rows.len(),
-                panels: columns.len() / PANEL,
-                depth,
-                onto: Onto::Nothing,
-            });
-        }
-        if piece.is_masked() {
-            hide(&mut self.scores, spans, (&piece.columns, &piece.seen));
-        }
     }
 }
