@@ -2,9 +2,11 @@
 
 use std::fs;
 
-use annulus_tests::runs::Place;
+use annulus_tests::drill::{Drill, KEY, What};
+use annulus_tests::runs::{Place, metrics};
 use annulus_tests::{Ran, run};
-use serde_json::Value;
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 const EACH: &str = "every.hash=1";
@@ -62,6 +64,120 @@ fn what_differs_first_is_found_by_step_and_tensor() {
     let found = bisect(&place, ["a", "seeded"]).ended(10).json().remove(0);
     let (step, many) = first(&found);
     assert!(step == 1 && many("gradients") > 0, "{found}");
+}
+
+/// What `bisect` says of runs that differ, in this step and behind one that is alike.
+#[track_caller]
+fn differing(place: &Place, runs: [&str; 2], step: u64) -> Value {
+    let found = bisect(place, runs).ended(10).json().remove(0);
+    assert_eq!(found["first"]["step"], step, "{found}");
+    assert_eq!(found["alike"], step - 1, "{found}");
+    found["first"].clone()
+}
+
+#[test]
+fn a_bit_of_a_message_is_found_to_its_hop() {
+    let place = Place::new(ANNULUS);
+    let ring = [STEPS, EACH, "attention.strategy=ring"];
+    place.train("a", &ring).ended(0);
+    for (pass, layer, hop, rank) in [("forward", 1, 1, 2), ("backward", 0, 0, 1)] {
+        let pass_name = pass.to_owned();
+        let drill = Drill { what: What::Corrupt, rank, step: 3, layer, pass: pass_name, hop };
+        let mut command = place.command(pass, &ring);
+        let ran = Ran::of(&command.env(KEY, json!(drill).to_string()).output().expect("it runs"));
+        let at = format!("{pass}, layer {layer}, hop {hop}");
+        let said = format!("step 3, {at}: what rank {rank} sent did not come as it was sent");
+        assert!(ran.ended(0).stderr.contains(&said), "{}", ran.stderr);
+        let first = differing(&place, ["a", pass], 3);
+        assert_eq!(
+            first["divergence"],
+            json!({"damaged": {"run": 1, "at": at, "rank": rank}}),
+            "{first}"
+        );
+    }
+}
+
+/// The run `whole`, stopped behind step 3; with a bit of the middle element of a tensor of its state another, gone on with as `output`.
+fn with_a_bit(place: &Place, output: &str, file: &str, tensor: &str) {
+    place.train(output, &["schedule.steps=3", LEVEL, EACH]).ended(0);
+    let folder = place.path(output).join("step-3");
+    let path = folder.join(file);
+    let mut bytes = fs::read(&path).expect("the checkpoint's file");
+    let at = {
+        let all = SafeTensors::deserialize(&bytes).expect("tensors");
+        let data = all.tensor(tensor).expect("the tensor").data();
+        data.as_ptr() as usize - bytes.as_ptr() as usize + data.len() / 8 * 4
+    };
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    // As if it had happened in memory: the checkpoint's own hashes would notice it.
+    let stamps = folder.join("hashes.json");
+    let mut all: Value = serde_json::from_str(&fs::read_to_string(&stamps).unwrap()).unwrap();
+    all[file]["blake3"] = json!(blake3::hash(&bytes).to_hex().to_string());
+    fs::write(&stamps, all.to_string()).unwrap();
+    place.train(output, &[STEPS, LEVEL, EACH]).ended(0);
+}
+
+#[test]
+fn a_bit_of_a_weight_or_a_moment_is_found_to_its_tensor() {
+    let place = Place::new(ANNULUS);
+    place.train("whole", &[STEPS, LEVEL, EACH]).ended(0);
+    let weight = "model.layers.1.mlp.up_proj.weight";
+    with_a_bit(&place, "weight", "model.safetensors", weight);
+    let first = differing(&place, ["whole", "weight"], 4);
+    let at = format!("weights.{weight}");
+    assert_eq!(first["divergence"], json!({"computed": {"at": at}}), "{first}");
+    let moment = "second.model.layers.0.self_attn.q_proj.weight";
+    with_a_bit(&place, "moment", "optimizer.safetensors", moment);
+    let first = differing(&place, ["whole", "moment"], 4);
+    assert!(first["divergence"].is_null(), "{first}");
+    assert_eq!(first["kinds"]["gradients"][0], json!([]), "{first}");
+    let (_, name) = moment.split_once('.').unwrap();
+    assert_eq!(first["kinds"]["second"][0], json!([name]), "{first}");
+}
+
+#[test]
+fn a_swapped_sample_is_found_as_what_was_read() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &[STEPS, EACH, "every.log=1"]).ended(0);
+    // Windows of 48 tokens, which are bytes.
+    let text = fs::read_to_string(place.path("text.txt")).unwrap();
+    let windows = text.as_bytes().chunks(48).map(|window| str::from_utf8(window).unwrap());
+    let mut windows: Vec<&str> = windows.collect();
+    let all = windows.len();
+    windows[all / 2..][..all / 8].chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
+    place.write("text.txt", &windows.concat());
+    place.train("b", &[STEPS, EACH, "every.log=1"]).ended(0);
+    let losses = |run: &str| metrics(&place.path(run));
+    let (a, b) = (losses("a"), losses("b"));
+    let parted = a.iter().zip(&b).position(|(a, b)| a["train/loss"] != b["train/loss"]);
+    let step = 1 + parted.expect("they read other tokens") as u64;
+    let first = differing(&place, ["a", "b"], step);
+    assert_eq!(first["divergence"], json!({"computed": {"at": "batch"}}), "{first}");
+}
+
+#[test]
+fn a_sum_in_another_order_is_found_to_its_layer_and_is_none_where_order_does_not_count() {
+    let place = Place::new(ANNULUS);
+    let ring = ["attention.strategy=ring", "data.tokens=96", LEVEL, EACH];
+    let train = |output: &str, changes: &[&str]| {
+        place.train(output, &[&ring[..], changes].concat()).ended(0);
+    };
+    for sums in ["layout", "strict"] {
+        let (whole, other) = (format!("whole-{sums}"), format!("other-{sums}"));
+        let reproducible = &format!("reproducible={sums}");
+        train(&whole, &[STEPS, reproducible, "attention.backward=reversed"]);
+        train(&other, &["schedule.steps=3", reproducible, "attention.backward=reversed"]);
+        // From here on gradients of keys and values are added in another order.
+        train(&other, &[STEPS, reproducible, "attention.backward=direct"]);
+        if sums == "strict" {
+            bisect(&place, [&whole, &other]).ended(0);
+            continue;
+        }
+        let first = differing(&place, [&whole, &other], 4);
+        let at = "backward layers.1.input_layernorm";
+        assert_eq!(first["divergence"], json!({"computed": {"at": at}}), "{first}");
+    }
 }
 
 #[test]

@@ -80,14 +80,18 @@ fn without_strict_every_split_has_bits_of_its_own() {
 }
 
 #[test]
-fn masks_dropout_and_bf16_have_one_set_of_bits() {
-    let cases: [&[&str]; 3] = [
+fn masks_dropout_bf16_and_adapters_have_one_set_of_bits() {
+    let cases: [&[&str]; 4] = [
         &["attention.pattern=strided", "attention.stride=40", "attention.dropout=0.1"],
         &["attention.window=50", "attention.global=[3, 40, 300]", "model.tie_word_embeddings=true"],
         &["model.dtype=bf16", "attention.documents=[100, 7, 405]", "model.attention_bias=true"],
+        &["lora.rank=3", "lora.dropout=0.1", "lora.rslora=true"],
     ];
     for case in cases {
         let place = Place::new(ANNULUS);
+        if case[0].starts_with("lora") {
+            beside_a_base(&place);
+        }
         let of = |output: &str, way: &[&str]| {
             train(&place, output, &[&[STRICT, "schedule.steps=2"], case, way].concat()).ended(0);
             bits(&place, output)
@@ -97,6 +101,16 @@ fn masks_dropout_and_bf16_have_one_set_of_bits() {
         let four = of("four", &["mesh.sequence=2", "mesh.data=2", "attention.strategy=megatron"]);
         assert!(two == three && three == four, "{case:?}");
     }
+}
+
+/// The experiment with a model of its own in place of a new one.
+fn beside_a_base(place: &Place) {
+    train(place, "base", &["schedule.steps=2", "every.hash=0"]).ended(0);
+    let text = fs::read_to_string(place.path("experiment.yaml")).expect("the experiment");
+    let (before, rest) = text.split_once("model:").expect("a model");
+    let (_, behind) = rest.split_once("data:").expect("data");
+    let model = "model: { path: base/step-2 }";
+    place.write("experiment.yaml", &format!("{before}{model}\ndata:{behind}"));
 }
 
 #[test]

@@ -63,7 +63,8 @@ pub fn asked() -> Option<Wrap> {
     Some(Arc::new(move |inner| {
         if drill.what == What::Corrupt {
             let pass: &'static str = drill.pass.clone().leak();
-            let when = When { rank: drill.rank, pass, hop: Some(drill.hop) };
+            let layer = Some((drill.step, drill.layer));
+            let when = When { rank: drill.rank, pass, hop: Some(drill.hop), layer };
             return Faulty::new(inner, when, Fault::Corrupt);
         }
         Arc::new(Drilled { inner, drill: drill.clone(), done: done.clone() })

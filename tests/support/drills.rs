@@ -146,8 +146,6 @@ impl Cell {
         let Spot { rank, step, layer, pass, hop, .. } = self.spot;
         // The first process writes.
         let rank = if self.what == What::Disk { 0 } else { rank };
-        // Damage is done the first time.
-        let step = if self.what == What::Corrupt { 1 } else { step };
         Drill { what: self.what, rank, step, layer, pass: pass.to_owned(), hop }
     }
 

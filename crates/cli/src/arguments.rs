@@ -99,7 +99,7 @@ pub(crate) enum Command {
     /// Prints many runs as a table: means over seeds, how sure they are, and which differ by more than seeds do
     #[command(after_help = examples::TABLE)]
     Table(crate::table::Arguments),
-    /// Finds where two runs that should be alike differ first, by the hashes of their state
+    /// Finds where two runs that should be alike differ first, by their hashes: step, layer, tensor, message
     #[command(after_help = examples::BISECT)]
     Bisect(crate::bisect::Bisect),
     /// Runs a finished run again from what its folder holds, and says whether it came to the same, to the bit; exit code 10 if not

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use annulus_train::{Bisected, Difference, Exit, bisect};
+use annulus_train::{Bisected, Difference, Divergence, Exit, bisect};
 use clap::Args;
 use serde_json::json;
 
@@ -13,6 +13,9 @@ use crate::{Done, print};
 const NAMED: usize = 4;
 /// What a step computes; the rest is what it leaves.
 const GRADIENTS: &str = "gradients";
+/// What it reads.
+const BATCH: &str = "batch";
+const WEIGHTS: &str = "weights.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Bisect {
@@ -58,26 +61,46 @@ pub(crate) fn text(found: &Bisected) -> String {
     format!("{}{}", table(found.alike, first), meaning(found.alike, first))
 }
 
-/// Behind which step they differ first, and in which tensors.
-pub(crate) fn table(alike: Option<u64>, Difference { step, kinds }: &Difference) -> String {
+/// In which step they differ first, where on its way, and in which tensors behind it.
+pub(crate) fn table(
+    alike: Option<u64>,
+    Difference { step, kinds, divergence }: &Difference,
+) -> String {
     let since = alike.map_or_else(
         || String::from("no step before it has hashes of both"),
         |alike| format!("alike behind step {alike}"),
     );
-    format!("differ first behind step {step}; {since}\n{}", rows(kinds))
+    let divergence = divergence.as_ref().map(|divergence| format!("  first      {divergence}\n"));
+    format!(
+        "differ first in step {step}; {since}\n{}{}",
+        divergence.unwrap_or_default(),
+        rows(kinds)
+    )
 }
 
 /// What follows from that, where both were computed alike.
-fn meaning(alike: Option<u64>, Difference { step, kinds }: &Difference) -> &'static str {
+fn meaning(
+    alike: Option<u64>,
+    Difference { step, kinds, divergence }: &Difference,
+) -> &'static str {
     let computed = kinds.get(GRADIENTS).is_some_and(|(differing, _)| !differing.is_empty());
-    match (computed, alike) {
-        (false, _) => {
+    let is_next = alike.is_some_and(|alike| alike + 1 == *step);
+    match (divergence, computed) {
+        (Some(Divergence::Damaged { .. }), _) => {
+            "Memory or a link changed a message: `mesh.checksum: true` ends a run there."
+        }
+        (Some(Divergence::Sent { .. }), _) => {
+            "What was sent before is alike: that rank made it otherwise."
+        }
+        (Some(Divergence::Computed { at }), _) if at == BATCH => "They read other tokens.",
+        (Some(Divergence::Computed { at }), _) if at.starts_with(WEIGHTS) && is_next => {
+            "A weight was changed between two steps."
+        }
+        (_, false) => {
             "What the step computed is alike: what it was applied to, or what was left of it, was changed."
         }
-        (true, Some(alike)) if alike + 1 == *step => {
-            "From the same state the step computed something else."
-        }
-        (true, _) => {
+        (_, true) if is_next => "From the same state the step computed something else.",
+        (_, true) => {
             "Between these steps something else was computed, or the state was changed: hash every step to tell."
         }
     }

@@ -9,7 +9,7 @@ use crate::{Result, collectives};
 
 /// Where in the program a transfer belongs. Opaque here; printed in every error, compared between
 /// peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label {
     /// The optimizer step.
     pub step: u64,

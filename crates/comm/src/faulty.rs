@@ -21,7 +21,7 @@ pub enum Fault {
 
 /// At which call it happens: the first whose label matches, and that sends something to another
 /// rank if the fault is about what is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct When {
     /// On which rank (of the wrapped communicator).
     pub rank: usize,
@@ -29,6 +29,8 @@ pub struct When {
     pub pass: &'static str,
     /// At which hop; `None`: the first call of the pass, whatever its hop.
     pub hop: Option<usize>,
+    /// In which step and layer; `None`: in any.
+    pub layer: Option<(u64, usize)>,
 }
 
 /// A communicator with one fault. Groups split from it have it too, and it happens once in all of
@@ -66,7 +68,9 @@ impl Faulty {
             Fault::Delay(_) | Fault::Die => true,
             Fault::Drop | Fault::Corrupt => moves.iter().any(leaves),
         };
-        let matches = label.pass == when.pass && when.hop.is_none_or(|hop| hop == label.hop);
+        let matches = label.pass == when.pass
+            && when.hop.is_none_or(|hop| hop == label.hop)
+            && when.layer.is_none_or(|layer| layer == (label.step, label.layer));
         let again = *fault == Fault::Drop && fired.get() == Some(&label);
         if !(matches && concerned && fired.set(label).is_ok() || again) {
             return Ok(());

@@ -3,7 +3,7 @@
 //! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
 //! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
 //! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order, and [`ReduceScatter`] and [`AllGather`] go on while ranks
-//! compute. [`Metered`], [`Checked`] and [`Faulty`] wrap
+//! compute. [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap
 //! any engine. Every process keeps a [`flight`] record. No transport of our own: an engine is somebody's library.
 
 mod checked;
@@ -12,6 +12,7 @@ mod communicator;
 mod error;
 mod faulty;
 pub mod flight;
+mod hashed;
 mod mesh;
 mod metered;
 mod payload;
@@ -25,6 +26,7 @@ pub use checked::Checked;
 pub use communicator::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Transfer};
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
+pub use hashed::{Exchanged, Hashed};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};
 pub use places::{OnHost, Places};

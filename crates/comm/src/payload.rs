@@ -14,11 +14,20 @@ pub(crate) fn size(tensor: &Tensor) -> u64 {
 /// A number that differs when a bit of the elements, the shape or the dtype does: XXH3, because it is to notice damage, which
 /// it does nearly as fast as memory is read, and not an attack.
 pub(crate) fn checksum(tensor: &Tensor) -> Result<Tensor> {
+    Tensor::new(hash(tensor)? as i64, &Device::Cpu)
+}
+
+/// The same mixed with what else should be the same.
+pub(crate) fn mixed(tensor: &Tensor, with: [u64; 2]) -> crate::Result<u64> {
+    let [a, b, c] = [hash(tensor)?, with[0], with[1]].map(u64::to_le_bytes);
+    Ok(XxHash3_64::oneshot([a, b, c].as_flattened()))
+}
+
+fn hash(tensor: &Tensor) -> Result<u64> {
     let form = XxHash3_64::oneshot(Form::of(tensor).to_string().as_bytes());
     let leaving = Leaving::tensor(tensor)?;
     leaving.wait()?;
-    let hash = XxHash3_64::oneshot_with_seed(form, leaving.bytes());
-    Tensor::new(hash as i64, &Device::Cpu)
+    Ok(XxHash3_64::oneshot_with_seed(form, leaving.bytes()))
 }
 
 /// That of every checksum.

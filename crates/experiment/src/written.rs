@@ -263,6 +263,14 @@ impl Experiment {
         order.into_iter().chain(lines.filter(|(key, _)| !free(key))).collect()
     }
 
+    /// The keys and values that say how a step is split over ranks.
+    pub fn split_lines(&self) -> Vec<(String, String)> {
+        let says = |key: &str| key.starts_with("mesh.") || key.starts_with("attention.");
+        let lines = self.lines();
+        let lines = lines.iter().filter(|(key, _)| says(key));
+        lines.map(|(key, value)| (key, value.to_owned())).collect()
+    }
+
     fn lines(&self) -> Lines {
         let mut lines = Lines::default();
         self.file().write(&Key::default(), &mut lines);

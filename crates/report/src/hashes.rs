@@ -70,12 +70,14 @@ fn beside(first: &Run, run: &Run) -> String {
         Ok(Bisected { first: None, steps, .. }) => {
             format!("alike to the bit behind all {steps} steps that both have hashed")
         }
-        Ok(Bisected { first: Some(Difference { step, kinds }), .. }) => {
+        Ok(Bisected { first: Some(Difference { step, kinds, divergence }), .. }) => {
             let differ = kinds.iter().filter(|(_, (names, _))| !names.is_empty());
             let kinds: Vec<String> = differ
                 .map(|(kind, (names, all))| format!("{} of {all} {kind}", names.len()))
                 .collect();
-            format!("differ first behind step {step}, in {}", kinds.join(", "))
+            let divergence =
+                divergence.map(|divergence| format!("; first {divergence}")).unwrap_or_default();
+            format!("differ first in step {step}, in {}{divergence}", kinds.join(", "))
         }
         Err(why) => why.to_string(),
     }

@@ -1,4 +1,4 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | hosts | exact | faults | cuda | emulate | record | notebooks | story | wheel | dist | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | bits | hosts | exact | faults | cuda | emulate | record | notebooks | browse | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -6,6 +6,8 @@ mod agree;
 mod arrows;
 mod attack;
 mod bench;
+mod bits;
+mod browse;
 mod check;
 mod cuda;
 mod deny;
@@ -52,6 +54,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
     Agree(agree::Arguments),
+    /// Trains `experiments/same-bits.yaml` in 16 ways, which must have the same bits, and in two which must not (Linux)
+    Bits(bits::Arguments),
     /// Holds a step over a long text against float64, and four ranks against one
     Exact(exact::Arguments),
     /// Faults of a training over two processes, under MPICH and Open MPI: how each ends, and whether the blame is right
@@ -69,6 +73,8 @@ enum Command {
     Record(record::Arguments),
     /// Runs the notebooks from top to bottom
     Notebooks(notebooks::Arguments),
+    /// Opens a page of `annulus report` in a headless browser: every panel, no request, no complaint; needs Chromium or Chrome
+    Browse(browse::Arguments),
     /// What the project is for, from the beginning to the end
     Story {
         #[command(subcommand)]
@@ -114,6 +120,8 @@ fn run() -> Result<ExitCode> {
         Command::Check => steps::run(&[check::STEPS, &[check::DEPENDENCIES]].concat())?,
         Command::Test => steps::run(&[check::STEPS, test::STEPS, &[check::DEPENDENCIES]].concat())?,
         Command::Attack(arguments) => attack::run(&arguments)?,
+        Command::Browse(arguments) => browse::run(&arguments)?,
+        Command::Bits(arguments) => bits::run(&arguments)?,
         Command::Agree(arguments) => agree::run(&arguments)?,
         Command::Hosts(arguments) => return hosts::run(&arguments),
         Command::Bench(arguments) => return bench::run(&arguments),

@@ -39,7 +39,7 @@ fn train(comm: &dyn Communicator) -> Result<Vec<u8>> {
 }
 
 fn with(fault: Fault, (pass, hop): (&'static str, usize)) -> Outcome<Vec<u8>> {
-    let when = When { rank: BROKEN, pass, hop: Some(hop) };
+    let when = When { rank: BROKEN, pass, hop: Some(hop), layer: None };
     let start = Instant::now();
     let outcome =
         within(WORLD, DEADLINE, |comm| train(&*Checked::new(Faulty::new(comm, when, fault))));
@@ -120,7 +120,7 @@ fn a_flipped_bit_is_noticed() {
 #[test]
 fn without_checksums_exactly_one_bit_differs() {
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I64, DType::U32, DType::U8] {
-        let when = When { rank: 0, pass: "forward", hop: None };
+        let when = When { rank: 0, pass: "forward", ..When::default() };
         let own = tensor(&[1.0, 2.0, 3.0, 4.0], dtype);
         let flips = on(2, |comm| {
             let comm = Faulty::new(comm, when, Fault::Corrupt);
@@ -140,7 +140,7 @@ fn without_checksums_exactly_one_bit_differs() {
 
 #[test]
 fn groups_share_the_fault() {
-    let when = When { rank: 3, pass: "backward", hop: Some(0) };
+    let when = When { rank: 3, pass: "backward", hop: Some(0), layer: None };
     let grouped = |fault| {
         within(WORLD, DEADLINE, move |comm| {
             let comm: Comm = Checked::new(Faulty::new(comm, when, fault));

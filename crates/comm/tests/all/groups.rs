@@ -226,7 +226,7 @@ fn a_failure_in_one_group_ends_all() {
 
 #[test]
 fn wrappers_split_into_wrappers() {
-    let when = When { rank: 9, pass: "", hop: None };
+    let when = When { rank: 9, ..When::default() };
     on(4, |comm| {
         let metered = Metered::new(Checked::new(Faulty::new(comm, when, Fault::Die)));
         let mesh = Mesh::new(metered.clone(), &[(Axis::Data, 2), (Axis::Sequence, 2)])?;

@@ -181,7 +181,7 @@ fn train(
         Err(error) => error.to_string(),
     });
     if let Ok((_, _, record)) = &ended {
-        manifest.held(plan, &record.last);
+        manifest.came_to(plan, record);
     }
     let written = manifest.write(&folder.path);
     let record;

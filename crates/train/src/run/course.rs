@@ -62,7 +62,7 @@ impl Course<'_> {
                 recorder.record.losses.push((report.step, report.loss));
             }
             if let (Some(recorder), Some(hashes)) = (recorder.as_mut(), trainer.hashes.take()) {
-                recorder.hash(report.step, &hashes)?;
+                recorder.hash(report.step, &hashes, &trainer.rank.model.stages)?;
             }
             self.log(trainer, recorder, &report, &mut lap)?;
             if let Some(spans) = spans {

@@ -1,4 +1,5 @@
-//! `hashes.jsonl`: every `every.hash` steps a line with the hash of every tensor of the state, and where two runs differ first.
+//! What a run hashes every `every.hash` steps: `hashes.jsonl`, the same however the step is split over ranks where it computes the same, and
+//! `messages.jsonl`, which is of one way to split.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,67 +7,152 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use annulus_experiment::Experiment;
+use annulus_model::Stage;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
 use crate::step::hashes::Hashes;
+use crate::step::points::{At, Messages, Points};
 use crate::{Result, TrainError};
 
-/// The file's name in a run's folder.
-pub(crate) const FILE: &str = "hashes.jsonl";
+/// The files' names in a run's folder.
+pub(crate) const STATE: &str = "hashes.jsonl";
+pub(crate) const MESSAGES: &str = "messages.jsonl";
 /// The largest such file that is read, in bytes.
 const LARGEST: u64 = 1 << 32;
 
-/// A step's line.
+/// A step's line of `hashes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// The step, from 1.
     pub step: u64,
-    /// Of all that follow, blake3 of names and hashes.
+    /// Of all tensors, blake3 of names and hashes.
     pub state: String,
-    /// By kind and name, 16 hexadecimal digits.
+    /// What the step found and left, by kind and name, 16 hexadecimal digits.
     pub tensors: BTreeMap<String, String>,
+    /// What it read and computed, in its order: batch, weights, the output of every stage, the gradient of every stage's input.
+    #[serde(default)]
+    pub computed: Vec<(String, String)>,
+}
+
+/// A step's line of `messages.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// The step, from 1.
+    pub step: u64,
+    /// How it was split over ranks: messages of another way are others.
+    pub split: String,
+    /// In the order of the step.
+    pub hops: Vec<HopSent>,
+}
+
+/// What all ranks sent at a hop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopSent {
+    /// Where, as in errors.
+    pub at: String,
+    /// What is computed next behind it; none: nothing of what is hashed.
+    pub before: Option<String>,
+    /// By the rank that sent it.
+    pub sent: BTreeMap<usize, String>,
+    /// Ranks whose messages did not come as they were sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<usize>,
+}
+
+fn digits(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 impl Line {
-    pub(crate) fn new(step: u64, hashes: &Hashes) -> Line {
+    pub(crate) fn new(step: u64, hashes: &Hashes, computed: Vec<(String, String)>) -> Line {
         let tensors: BTreeMap<String, String> =
-            hashes.iter().map(|(name, hash)| (name.clone(), format!("{hash:016x}"))).collect();
+            hashes.iter().map(|(name, hash)| (name.clone(), digits(*hash))).collect();
         let mut all = blake3::Hasher::new();
         for (name, hash) in &tensors {
             all.update(name.as_bytes()).update(b" ").update(hash.as_bytes()).update(b"\n");
         }
-        Line { step, state: all.finalize().to_hex().to_string(), tensors }
+        Line { step, state: all.finalize().to_hex().to_string(), tensors, computed }
     }
 }
 
-/// Writes lines.
+impl Sent {
+    /// The messages of a step whose `points` have these stages.
+    fn of(step: u64, split: &str, points: &Points, stages: &[Box<dyn Stage>]) -> Sent {
+        let hop = |(at, messages): &(At, Messages)| {
+            let next = points.computed.partition_point(|(other, _)| other < at);
+            let before = points.computed.get(next).map(|(at, _)| at.name(stages));
+            let sent = messages.sent.iter().filter(|(_, hash)| **hash != 0);
+            let sent = sent.map(|(rank, hash)| (*rank, digits(*hash))).collect();
+            HopSent { at: at.name(stages), before, sent, damaged: messages.damaged().collect() }
+        };
+        let hops = points.messages.iter().map(hop).collect();
+        Sent { step, split: split.to_owned(), hops }
+    }
+
+    /// The first message that did not come as it was sent: where, and by whom it was sent.
+    pub fn damaged(&self) -> Option<(&str, usize)> {
+        self.hops.iter().find_map(|hop| Some((hop.at.as_str(), *hop.damaged.first()?)))
+    }
+}
+
+/// Writes lines of both files.
 #[derive(Debug)]
-pub(crate) struct HashLines(File);
+pub(crate) struct HashLines {
+    state: File,
+    messages: File,
+    split: String,
+}
 
 impl HashLines {
     /// Of the run of an experiment that goes on behind step `step`, if it hashes its state.
     pub(crate) fn wanted(experiment: &Experiment, step: u64) -> io::Result<Option<HashLines>> {
-        let resume = || HashLines::resume(&experiment.output, step);
-        (experiment.every.hash > 0).then(resume).transpose()
-    }
-
-    /// Goes on with the file in `folder` behind step `step`: later lines, and a torn one, are dropped.
-    fn resume(folder: &Path, step: u64) -> io::Result<HashLines> {
-        let path = folder.join(FILE);
-        let text = text(&path)?;
-        let kept = text.lines().filter(|line| parse(line).is_some_and(|line| line.step <= step));
-        let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-        if kept != text {
-            write_atomically(&path, kept.as_bytes())?;
+        if experiment.every.hash == 0 {
+            return Ok(None);
         }
-        Ok(HashLines(annulus_files::append(&path)?))
+        let mut split = blake3::Hasher::new();
+        for (key, value) in experiment.split_lines() {
+            split.update(format!("{key}: {value}\n").as_bytes());
+        }
+        let folder = &experiment.output;
+        Ok(Some(HashLines {
+            state: resume::<Line>(&folder.join(STATE), |line| line.step <= step)?,
+            messages: resume::<Sent>(&folder.join(MESSAGES), |line| line.step <= step)?,
+            split: split.finalize().to_hex()[..16].to_owned(),
+        }))
     }
 
-    pub(crate) fn write(&mut self, step: u64, hashes: &Hashes) -> io::Result<()> {
-        let line = serde_json::to_string(&Line::new(step, hashes)).map_err(io::Error::other)?;
-        self.0.write_all(format!("{line}\n").as_bytes())
+    /// Writes what a step with these stages came to. The hash of all of its state, and what was damaged on its way, if anything was.
+    pub(crate) fn write(
+        &mut self,
+        step: u64,
+        (hashes, points): &(Hashes, Points),
+        stages: &[Box<dyn Stage>],
+    ) -> io::Result<(String, Option<(String, usize)>)> {
+        let computed = points.computed.iter().map(|(at, hash)| (at.name(stages), digits(*hash)));
+        let line = Line::new(step, hashes, computed.collect());
+        append(&mut self.state, &line)?;
+        let sent = Sent::of(step, &self.split, points, stages);
+        append(&mut self.messages, &sent)?;
+        Ok((line.state, sent.damaged().map(|(at, rank)| (at.to_owned(), rank))))
     }
+}
+
+fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
+    let line = serde_json::to_string(line).map_err(io::Error::other)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Goes on with a file behind the lines that are kept: later ones, and a torn one, are dropped.
+fn resume<L: DeserializeOwned>(path: &Path, is_kept: impl Fn(&L) -> bool) -> io::Result<File> {
+    let text = text(path)?;
+    let kept = text.lines().filter(|line| parse(line).is_some_and(|line| is_kept(&line)));
+    let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+    if kept != text {
+        write_atomically(path, kept.as_bytes())?;
+    }
+    annulus_files::append(path)
 }
 
 fn text(path: &Path) -> io::Result<String> {
@@ -77,65 +163,8 @@ fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-fn parse(line: &str) -> Option<Line> {
+fn parse<L: DeserializeOwned>(line: &str) -> Option<L> {
     serde_json::from_str(line).ok()
-}
-
-/// Where two runs differ first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Bisected {
-    /// The last hashed step behind which they are alike, of those before the difference; none: they differ from the first on.
-    pub alike: Option<u64>,
-    /// How many steps both have hashes of.
-    pub steps: usize,
-    /// The first behind which they differ; none: they are alike.
-    pub first: Option<Difference>,
-}
-
-/// What differs behind a step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    /// The step, from 1.
-    pub step: u64,
-    /// By kind, as `gradients`, the tensors that differ, and how many there are.
-    pub kinds: BTreeMap<String, (Vec<String>, usize)>,
-}
-
-/// Finds where the runs in two folders differ first, by the hashes that they wrote.
-///
-/// # Errors
-/// When one wrote none, or they have no step in common.
-pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
-    let [a, b] = runs.map(lines);
-    let (a, b) = (a?, b?);
-    let both: Vec<(&Line, &Line)> =
-        a.values().filter_map(|line| Some((line, b.get(&line.step)?))).collect();
-    if both.is_empty() {
-        let [a, b] = runs.map(Path::display);
-        return Err(TrainError::Configuration {
-            message: format!("`{a}` and `{b}` have hashes of no step in common"),
-            hint: Some("train both with the same `every.hash`".into()),
-        });
-    }
-    let differs = both.iter().position(|(a, b)| a.tensors != b.tensors);
-    let alike = both[..differs.unwrap_or(both.len())].last().map(|(a, _)| a.step);
-    let first = differs.map(|at| difference(both[at].0, both[at].1));
-    Ok(Bisected { alike, steps: both.len(), first })
-}
-
-pub(crate) fn difference(a: &Line, b: &Line) -> Difference {
-    let mut kinds: BTreeMap<String, (Vec<String>, usize)> = BTreeMap::new();
-    let names =
-        a.tensors.keys().chain(b.tensors.keys().filter(|name| !a.tensors.contains_key(*name)));
-    for whole in names {
-        let (kind, name) = whole.split_once('.').unwrap_or((whole, ""));
-        let (differing, all) = kinds.entry(kind.to_owned()).or_default();
-        *all += 1;
-        if a.tensors.get(whole) != b.tensors.get(whole) {
-            differing.push(name.to_owned());
-        }
-    }
-    Difference { step: a.step, kinds }
 }
 
 /// The hashed steps of the run in `folder`, rising; none where it hashed none.
@@ -143,8 +172,21 @@ pub(crate) fn difference(a: &Line, b: &Line) -> Difference {
 /// # Errors
 /// A file that cannot be read, and a line but the last that is torn.
 pub fn hashed(folder: &Path) -> Result<Vec<Line>> {
-    let path = folder.join(FILE);
-    let text = text(&path).map_err(|error| failure("read", &path, &error))?;
+    let mut steps: Vec<Line> = read(&folder.join(STATE))?;
+    steps.sort_by_key(|line| line.step);
+    Ok(steps)
+}
+
+/// What travelled in them.
+///
+/// # Errors
+/// As [`hashed`].
+pub fn messages(folder: &Path) -> Result<Vec<Sent>> {
+    read(&folder.join(MESSAGES))
+}
+
+fn read<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>> {
+    let text = text(path).map_err(|error| failure("read", path, &error))?;
     let mut steps = Vec::new();
     for (index, line) in text.split_inclusive('\n').enumerate() {
         match parse(line) {
@@ -159,23 +201,5 @@ pub fn hashed(folder: &Path) -> Result<Vec<Line>> {
             }
         }
     }
-    steps.sort_by_key(|line| line.step);
     Ok(steps)
-}
-
-/// The lines of a run, by step.
-fn lines(run: &Path) -> Result<BTreeMap<u64, Line>> {
-    let path = run.join(FILE);
-    let text = text(&path).map_err(|error| failure("read", &path, &error))?;
-    let all: BTreeMap<u64, Line> =
-        text.lines().filter_map(parse).map(|line| (line.step, line)).collect();
-    if all.is_empty() {
-        return Err(TrainError::Configuration {
-            message: format!("`{}` has no hashes of the state", run.display()),
-            hint: Some(
-                "train with `every.hash=1`, or another number of steps between hashes".into(),
-            ),
-        });
-    }
-    Ok(all)
 }

@@ -1,6 +1,5 @@
 //! `manifest.json`: what made a run, so that it can be made again.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::folder::{failure, write_atomically};
 use crate::run::fork::Fork;
+use crate::run::metrics::Record;
 use crate::setup::weights::InitialWeights;
 use crate::step::resident::held;
 use crate::{Result, Setup, TrainError};
@@ -99,6 +99,18 @@ pub struct Attempt {
     /// What joins them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<Mpi>,
+    /// Behind the last step that it hashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateHash>,
+}
+
+/// The hash of all of a run's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateHash {
+    /// Behind this step.
+    pub step: u64,
+    /// As in `hashes.jsonl`.
+    pub hash: String,
 }
 
 /// One of several processes.
@@ -207,6 +219,7 @@ impl Manifest {
                 .processes
                 .facts()
                 .map(|facts| Mpi { library: facts.library.clone(), file: facts.path.clone() }),
+            state: None,
         });
     }
 
@@ -243,10 +256,11 @@ impl Manifest {
         self.attempts.last()?.mpi.as_ref()
     }
 
-    /// What the processes of the last start had in memory, of several, as it was logged last.
-    pub(crate) fn held(&mut self, plan: &Plan, last: &BTreeMap<String, f64>) {
+    /// What the last start came to: the state's hash, and what its processes had in memory, of several, as it was logged last.
+    pub(crate) fn came_to(&mut self, plan: &Plan, record: &Record) {
         let Some(attempt) = self.attempts.last_mut() else { return };
-        let held = held(plan, last);
+        attempt.state = record.state.clone();
+        let held = held(plan, &record.last);
         for (process, held) in attempt.processes.iter_mut().zip(held) {
             (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
         }

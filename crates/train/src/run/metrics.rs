@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_comm::Communicator;
+use annulus_model::Stage;
 use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
@@ -18,11 +19,13 @@ use crate::run::folder::{failure, write_atomically};
 use crate::run::hashes::HashLines;
 use crate::run::identity;
 use crate::run::lines::{Line, Lines};
+use crate::run::manifest::StateHash;
 use crate::run::saving::{Finished, noted};
 use crate::run::sink::{Notice, Sink, Value};
 use crate::run::traces;
 use crate::run::writing::Writing;
 use crate::step::hashes::Hashes;
+use crate::step::points::Points;
 use crate::step::trainer::Trainer;
 
 /// How often a rank that writes says that it is alive.
@@ -35,6 +38,7 @@ pub(crate) struct Record {
     pub(crate) last: BTreeMap<String, f64>,
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) checkpoint: Option<PathBuf>,
+    pub(crate) state: Option<StateHash>,
 }
 
 /// Rank 0's pen.
@@ -100,10 +104,24 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Writes the hashes of a step.
-    pub(crate) fn hash(&mut self, step: u64, hashes: &Hashes) -> Result<()> {
-        let failed = |error| failure("write to", &self.output, &error);
-        self.hashes.as_mut().map_or(Ok(()), |lines| lines.write(step, hashes)).map_err(failed)
+    /// Writes the hashes of a step that has these stages; says what was damaged on its way.
+    pub(crate) fn hash(
+        &mut self,
+        step: u64,
+        hashes: &(Hashes, Points),
+        stages: &[Box<dyn Stage>],
+    ) -> Result<()> {
+        let Some(lines) = &mut self.hashes else { return Ok(()) };
+        let written = lines.write(step, hashes, stages);
+        let (hash, damaged) = written.map_err(|error| failure("write to", &self.output, &error))?;
+        self.record.state = Some(StateHash { step, hash });
+        if let Some((at, rank)) = damaged {
+            let text = format!(
+                "step {step}, {at}: what rank {rank} sent did not come as it was sent (`mesh.checksum: true` ends the run there)"
+            );
+            self.console.notice(&Notice::Warning(&text));
+        }
+        Ok(())
     }
 
     /// Saves a step, unless that is on disk, of which this rank has everything. A request to stop does not end it; the peers, who may wait

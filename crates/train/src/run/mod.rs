@@ -4,6 +4,7 @@ pub(crate) mod again;
 pub(crate) mod agree;
 pub(crate) mod aligned;
 pub(crate) mod attempt;
+pub(crate) mod bisect;
 pub(crate) mod came_to;
 pub(crate) mod clocks;
 pub(crate) mod compare;

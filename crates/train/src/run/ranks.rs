@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use annulus_comm::threads::Options;
-use annulus_comm::{Checked, Communicator};
+use annulus_comm::{Checked, Communicator, Hashed};
 
 use crate::run::attempt::Attempt;
 use crate::run::course::Course;
@@ -119,10 +119,13 @@ impl Attempt<'_> {
     }
 
     fn trainer(&self, comm: Arc<dyn Communicator>, start: &Start) -> Result<Trainer> {
+        let is_hashed = self.plan.experiment.every.hash > 0;
+        let messages = is_hashed.then(|| Hashed::new(comm.clone()));
+        let comm = messages.clone().map_or(comm, |messages| messages);
         let rank = self.setup.rank(comm)?.within(&self.room);
         let source = self.data.train.clone();
         let trainer = Trainer::new(rank, self.plan, source, start, &self.store)?;
-        Ok(trainer.dumping(self.dump.clone()))
+        Ok(trainer.dumping(self.dump.clone()).hashing(messages))
     }
 
     fn course(&self) -> Course<'_> {

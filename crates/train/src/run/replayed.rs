@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::checkpoint::{opened, steps};
+use crate::run::bisect::{Difference, kinds};
 use crate::run::folder::failure;
-use crate::run::hashes::{Difference, Line, difference, hashed};
+use crate::run::hashes::{Line, hashed};
 use crate::run::logged::Logged;
 use crate::run::reproduced::{Unlike, unlike, unreadable};
 use crate::step::dump::FILES;
@@ -83,7 +84,7 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
 /// # Errors
 /// A file that cannot be read.
 pub fn replayed(run: &Path, again: &Path, (step, folder): (u64, &Path)) -> Result<Replayed> {
-    let own = Line::new(step, &hashes(folder)?);
+    let own = Line::new(step, &hashes(folder)?, Vec::new());
     let theirs = hashed(run)?.into_iter().find(|line| line.step == step);
     let first = theirs.as_ref().filter(|theirs| theirs.tensors != own.tensors);
     let line = |folder: &Path| -> Result<_> {
@@ -94,7 +95,11 @@ pub fn replayed(run: &Path, again: &Path, (step, folder): (u64, &Path)) -> Resul
         step,
         tensors: own.tensors.len(),
         hashed: theirs.is_some(),
-        first: first.map(|theirs| difference(theirs, &own)),
+        first: first.map(|theirs| Difference {
+            step,
+            kinds: kinds(theirs, &own),
+            divergence: None,
+        }),
         logged: both.is_some(),
         value: both.and_then(|(then, now)| unlike(&then, &now)),
     })

@@ -10,8 +10,9 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::checkpoint::{Found, last_checkpoint, opened};
+use crate::run::bisect::{Bisected, bisect};
 use crate::run::folder::failure;
-use crate::run::hashes::{Bisected, Line as Hashed, bisect, hashed};
+use crate::run::hashes::{Line as Hashed, hashed};
 use crate::run::lines::Line;
 use crate::run::logged::Logged;
 use crate::{Result, TrainError};

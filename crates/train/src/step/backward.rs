@@ -20,6 +20,7 @@ use crate::step::finite::is_finite;
 use crate::step::gathered::Supply;
 use crate::step::gradients::Gradients;
 use crate::step::kept::Kept;
+use crate::step::points::At;
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::Partial;
 
@@ -49,7 +50,8 @@ impl Rank {
         let mut traces = Vec::with_capacity(stages.len());
         let turn = stages.len().checked_sub(2);
         self.forget_what_is_away();
-        let x = self.forward((stages, turn), weights, &shard, |stage, begun, trace| {
+        let x = self.forward((stages, turn), weights, &shard, |(stage, x), begun, trace| {
+            micro.pass(|| At::output(traces.len()), x)?;
             let trace = self.put_away(traces.len(), trace)?;
             traces.push(trace);
             self.room.keep();
@@ -68,6 +70,7 @@ impl Rank {
             let lent = weights.back(self, index)?;
             dx = self.run_back((stage.as_ref(), &lent), trace, &dx, gradients)?;
             drop(lent);
+            micro.pass(|| At::gradient(index, stages.len()), &dx)?;
             after(index, gradients)?;
             self.stage(begun, || name(stage.as_ref(), "backward"))?;
             self.room.keep();
@@ -105,14 +108,14 @@ impl Rank {
         Ok(self.model.logits(&x, &of_loss, shard)?)
     }
 
-    /// The output of `stages`, one after the other, behind which the weights of stage `next` are wanted; `done` is told of each, when it
-    /// began, and what it leaves.
+    /// The output of `stages`, one after the other, behind which the weights of stage `next` are wanted; `done` is told of each and its output, when
+    /// it began, and what it leaves.
     fn forward<'a>(
         &self,
         (stages, next): (&'a [Box<dyn Stage>], Option<usize>),
         weights: &mut Supply<'_>,
         shard: &'a Shard,
-        mut done: impl FnMut(&dyn Stage, Begun, Trace<'a>) -> Result<()>,
+        mut done: impl FnMut((&dyn Stage, &Tensor), Begun, Trace<'a>) -> Result<()>,
     ) -> Result<Tensor> {
         // The first reads tokens.
         let mut x = Tensor::zeros((), DType::F32, &Device::Cpu)?;
@@ -124,7 +127,7 @@ impl Rank {
             let lent = weights.of(index, next)?;
             (x, trace) = self.run(stage.as_ref(), &x, &lent, shard)?;
             drop(lent);
-            done(stage.as_ref(), begun, trace)?;
+            done((stage.as_ref(), &x), begun, trace)?;
         }
         Ok(x)
     }

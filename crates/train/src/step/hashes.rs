@@ -28,17 +28,20 @@ pub(crate) fn of_gradients(slices: &Slices<'_>, gradients: &Weights) -> Result<H
     gradients.iter().map(of).collect()
 }
 
-/// The same of weights and of what the optimizer keeps.
-pub(crate) fn of_state(slices: &Slices<'_>) -> Result<Hashes> {
-    let weights = slices.weights().into_iter().map(|one| {
-        let own = of_pieces(slices.own_weight(&one.name)?)?;
-        Ok((format!("{WEIGHTS}.{}", one.name), own))
-    });
-    let kept = slices.optimizer().into_iter().map(|one| {
-        let own = of_pieces(slices.own_kept(&one.name)?)?;
-        Ok((one.name, own))
-    });
-    weights.chain(kept).collect()
+/// The same of weights.
+pub(crate) fn of_weights(slices: &Slices<'_>) -> Result<Hashes> {
+    let of =
+        |name: String| Ok((format!("{WEIGHTS}.{name}"), of_pieces(slices.own_weight(&name)?)?));
+    slices.weights().into_iter().map(|one| of(one.name)).collect()
+}
+
+/// The same of what the optimizer keeps.
+pub(crate) fn of_kept(slices: &Slices<'_>) -> Result<Hashes> {
+    let of = |name: String| {
+        let own = of_pieces(slices.own_kept(&name)?)?;
+        Ok((name, own))
+    };
+    slices.optimizer().into_iter().map(|one| of(one.name)).collect()
 }
 
 /// Those of whole tensors, of all ranks' parts. All ranks must call it, with the same tensors.

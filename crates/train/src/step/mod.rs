@@ -15,6 +15,7 @@ pub(crate) mod moments;
 pub(crate) mod offload;
 pub(crate) mod optimizer;
 pub(crate) mod parameters;
+pub(crate) mod points;
 pub(crate) mod rank;
 pub(crate) mod resident;
 pub(crate) mod statistics;

@@ -15,6 +15,7 @@ use candle_core::Tensor;
 use crate::setup::pages::Room;
 use crate::step::division::Division;
 use crate::step::offload::Offload;
+use crate::step::points::Watch;
 use crate::{Result, Setup};
 
 /// One rank and what it computes with. Weights are handed in.
@@ -46,6 +47,8 @@ pub(crate) struct Micro {
     pub(crate) shard: Shard,
     /// Targets on this rank; of tensor-parallel ones each counts its own rows.
     pub(crate) targets: u64,
+    /// Where what is computed of it is hashed, if it is.
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Rank {
@@ -118,7 +121,7 @@ impl Rank {
             keep: Keep::Nothing,
             dropping: None,
         };
-        Ok(Micro { shard, targets: asked as u64 })
+        Ok(Micro { shard, targets: asked as u64, watch: None })
     }
 
     /// The same of sequences that are given whole.

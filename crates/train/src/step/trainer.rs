@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Axis, Label};
+use annulus_comm::{Axis, Hashed, Label};
 use annulus_data::Source;
 use annulus_experiment::{Experiment, Part, Schedule};
 use annulus_memory::Class;
@@ -20,6 +20,7 @@ use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
+use crate::checkpoint::Slices;
 use crate::run::metrics::alive;
 use crate::run::shares::Share;
 use crate::setup::start::Start;
@@ -31,6 +32,7 @@ use crate::step::hashes::{self, Hashes};
 use crate::step::moments::Disk;
 use crate::step::optimizer::Update;
 use crate::step::parameters::{Stake, Store};
+use crate::step::points::{Found, Points};
 use crate::step::rank::{Micro, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
@@ -57,8 +59,10 @@ pub(crate) struct Trainer {
     seed: u64,
     /// Steps between hashes of the state; 0: never.
     hash: u64,
+    /// What travels in a step that is hashed.
+    messages: Option<Arc<Hashed>>,
     /// Those of the last step, if it was hashed.
-    pub(crate) hashes: Option<Hashes>,
+    pub(crate) hashes: Option<(Hashes, Points)>,
     /// The step of which all tensors are written down.
     dump: Option<Dump>,
     /// Steps finished.
@@ -86,6 +90,8 @@ struct Computed {
     loss: Total,
     norm: f64,
     slices: Weights,
+    /// If the step is hashed: its weights' hashes, and those of what was computed.
+    watched: Option<(Hashes, Found)>,
 }
 
 impl Trainer {
@@ -119,6 +125,7 @@ impl Trainer {
             dropout,
             seed: experiment.seed,
             hash: experiment.every.hash,
+            messages: None,
             hashes: None,
             dump: None,
             finished: start.step,
@@ -132,6 +139,11 @@ impl Trainer {
         Trainer { dump, ..self }
     }
 
+    /// Hashes what `messages` hands over, in steps that are hashed.
+    pub(crate) fn hashing(self, messages: Option<Arc<Hashed>>) -> Trainer {
+        Trainer { messages, ..self }
+    }
+
     /// The next step. On an error nothing has changed, unless [`Trainer::is_between`] says so: parameters and moments are those of the
     /// last finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
@@ -143,6 +155,7 @@ impl Trainer {
     /// The same; behind what all ranks contribute to, this one holds on.
     fn all_or_nothing(&mut self) -> Result<Report> {
         let step = self.finished + 1;
+        self.hashes = None;
         let computed = self.compute(step);
         if computed.is_err() {
             self.store.leave();
@@ -165,24 +178,39 @@ impl Trainer {
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
     }
 
-    /// Hashes the state behind a step, and its gradients, where that is due.
-    fn hash(&mut self, Computed { step, slices, .. }: &Computed) -> Result<()> {
-        self.hashes = None;
+    /// Begins to hash step `step` on its way, where that is due: its weights, and where what it computes goes.
+    fn watch(&self, step: u64) -> Result<Option<(Hashes, Found)>> {
         if self.hash == 0 || !step.is_multiple_of(self.hash) {
-            return Ok(());
+            return Ok(None);
         }
-        let hashing = begin();
+        if let Some(messages) = &self.messages {
+            messages.begin();
+        }
+        let all = Slices { only_trained: false, ..self.finished().slices };
+        Ok(Some((hashes::of_weights(&all)?, Found::default())))
+    }
+
+    /// Hashes the state behind a step that was hashed on its way, and its gradients.
+    fn hash(&mut self, Computed { step, slices, watched, .. }: &Computed) -> Result<()> {
+        let Some((weights, found)) = watched else { return Ok(()) };
+        let (hashing, comm) = (begin(), self.rank.uncounted.as_ref());
+        let messages = self.messages.as_ref().map(|messages| messages.take()).unwrap_or_default();
+        let stages = self.stages.len();
+        let points = Points::own(weights, found, (comm.rank(), messages), stages);
         let own = self.finished().slices;
         let mut hashes = hashes::of_gradients(&own, slices)?;
-        hashes.extend(hashes::of_state(&own)?);
-        self.hashes = Some(hashes::together(self.rank.uncounted.as_ref(), *step, &hashes)?);
+        hashes.extend(hashes::of_weights(&own)?);
+        hashes.extend(hashes::of_kept(&own)?);
+        let hashes = hashes::together(comm, *step, &hashes)?;
+        self.hashes = Some((hashes, points.together(comm, *step)?));
         self.rank.stage(hashing, || String::from("hashes"))
     }
 
     /// Loss and gradients over all ranks; nothing changes.
     fn compute(&self, step: u64) -> Result<Computed> {
+        let watched = self.watch(step)?;
         let reading = begin();
-        let (micros, sequences) = self.read(step)?;
+        let (micros, sequences) = self.read(step, watched.as_ref().map(|(_, found)| found))?;
         self.rank.stage(reading, || String::from("batch"))?;
         let mut gradients = Gradients::default();
         let mut sums = self.sums(step);
@@ -210,7 +238,7 @@ impl Trainer {
         self.rank.room.keep();
         let norm = norm / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
-        Ok(Computed { step, loss, norm, slices })
+        Ok(Computed { step, loss, norm, slices, watched })
     }
 
     /// The sums of a step's gradients.
@@ -230,7 +258,7 @@ impl Trainer {
 
     /// Updates this rank's slices; with which learning rate. All ranks have what others have updated then.
     fn apply(&self, computed: &Computed) -> Result<f64> {
-        let Computed { step, loss, norm, slices } = computed;
+        let Computed { step, loss, norm, slices, .. } = computed;
         let scheduled = self.finished - self.part.schedule;
         let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
         let factor = self.factor(*loss, *norm);
@@ -259,7 +287,7 @@ impl Trainer {
 
     /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and
     /// the tokens at other ranks' positions are never on this one.
-    fn read(&self, step: u64) -> Result<(Vec<Micro>, usize)> {
+    fn read(&self, step: u64, found: Option<&Found>) -> Result<(Vec<Micro>, usize)> {
         let batch = self.finished - self.part.steps.start + self.part.batch;
         let sequences = self.source.rows();
         let micros = self.rank.micro_batches(sequences).map(|rows| {
@@ -267,7 +295,7 @@ impl Trainer {
             let micro = self.rank.micro(step, rows.len(), |positions, into| {
                 Ok(self.source.read(batch, rows, positions, into)?)
             })?;
-            Ok(micro.dropping(self.dropout, self.seed, first))
+            micro.dropping(self.dropout, self.seed, first).watched(found, first)
         });
         Ok((micros.collect::<Result<_>>()?, sequences))
     }

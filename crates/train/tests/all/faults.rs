@@ -47,7 +47,7 @@ const PLACES: [(&str, Option<usize>); 5] = [
 
 fn wrap(fault: Fault, pass: &'static str, hop: Option<usize>) -> Wrap {
     Arc::new(move |comm| {
-        let faulty = Faulty::new(comm, When { rank: 1, pass, hop }, fault);
+        let faulty = Faulty::new(comm, When { rank: 1, pass, hop, layer: None }, fault);
         Checked::new(faulty)
     })
 }

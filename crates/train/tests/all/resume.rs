@@ -310,7 +310,8 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     let mut plan = place.plan(&setting);
     plan.experiment.output = place.path("stopped");
     let mut given = Given::new(BASE, 3);
-    let (when, late) = (When { rank: 1, pass: "measure", hop: None }, Duration::from_millis(600));
+    let (when, late) =
+        (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_millis(600));
     let wrap: Wrap = Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late)));
     given.world = World::alone().wrapped(wrap);
     let outcome = stopped_after(&plan, given, late / 2);

@@ -1,0 +1,151 @@
+//! Hashes of messages: where two runs that should be alike part, and what was damaged on its way.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::Tensor;
+
+use crate::{Communicator, Label, Move, Pending, Result, Transfer, payload};
+
+/// What one rank sent and received under a label. A hash is a sum over messages, each of a mix of its elements, of who it is for and of
+/// how many went there before it in its exchange.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Of all that it sent to others.
+    pub sent: u64,
+    /// Of what came, by the sender's [`Communicator::original`] number: over all ranks that is what the sender sent, or it was damaged.
+    pub came: BTreeMap<usize, u64>,
+}
+
+/// A communicator that hashes messages while it is asked to. Groups split from it count into the same. Collectives are made from its
+/// own exchange, so that theirs are hashed too.
+#[derive(Debug)]
+pub struct Hashed {
+    inner: Arc<dyn Communicator>,
+    ledger: Arc<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    is_on: AtomicBool,
+    found: Mutex<BTreeMap<Label, Exchanged>>,
+}
+
+impl Hashed {
+    /// Wraps `inner`, hashing nothing yet.
+    pub fn new(inner: Arc<dyn Communicator>) -> Arc<Hashed> {
+        Arc::new(Hashed { inner, ledger: Arc::default() })
+    }
+
+    /// Hashes what is posted from now on.
+    pub fn begin(&self) {
+        self.ledger.with(BTreeMap::clear);
+        self.ledger.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// What was hashed since; nothing more is.
+    pub fn take(&self) -> BTreeMap<Label, Exchanged> {
+        self.ledger.is_on.store(false, Ordering::Relaxed);
+        self.ledger.with(std::mem::take)
+    }
+}
+
+impl Ledger {
+    fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<Label, Exchanged>) -> T) -> T {
+        change(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, label: Label, hash: impl FnOnce(&mut Exchanged) -> &mut u64, one: u64) {
+        self.with(|found| {
+            let hash = hash(found.entry(label).or_default());
+            *hash = hash.wrapping_add(one);
+        });
+    }
+}
+
+/// How many messages went to each peer, or came from it, in an exchange.
+#[derive(Default)]
+struct Counts(BTreeMap<usize, u64>);
+
+impl Counts {
+    /// The hash of the next message between this rank and a peer, which is for rank `to`.
+    fn hash(&mut self, tensor: &Tensor, peer: usize, to: usize) -> Result<u64> {
+        let count = self.0.entry(peer).or_default();
+        *count += 1;
+        payload::mixed(tensor, [to as u64, *count])
+    }
+}
+
+impl Communicator for Hashed {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+    fn original(&self, rank: usize) -> usize {
+        self.inner.original(rank)
+    }
+    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+        if !self.ledger.is_on.load(Ordering::Relaxed) {
+            return self.inner.exchange(label, moves);
+        }
+        let (own, mut counts, mut peers) =
+            (self.original(self.rank()), Counts::default(), Vec::new());
+        for step in &moves {
+            match step {
+                Move::Receive { from, .. } => peers.push(self.original(*from)),
+                Move::Send { to, .. } if *to == self.rank() => {}
+                Move::Send { tensor, to, .. } => {
+                    let to = self.original(*to);
+                    let hash = counts.hash(tensor, to, to)?;
+                    self.ledger.add(label, |found| &mut found.sent, hash);
+                }
+            }
+        }
+        let inner = self.inner.exchange(label, moves)?;
+        let (ledger, peers, counts) = (self.ledger.clone(), peers.into_iter(), Counts::default());
+        Ok(Pending::new(Box::new(Hashing { inner, ledger, label, own, peers, counts })))
+    }
+    fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
+        let inner = self.inner.split(label, color, key)?;
+        Ok(Arc::new(Hashed { inner, ledger: self.ledger.clone() }))
+    }
+    fn note(&self, label: Label) {
+        self.inner.note(label);
+    }
+    fn hold_on(&self, on: bool) {
+        self.inner.hold_on(on);
+    }
+    fn progress(&self) -> Result<()> {
+        self.inner.progress()
+    }
+}
+
+/// A transfer of which what comes is hashed.
+struct Hashing {
+    inner: Pending,
+    ledger: Arc<Ledger>,
+    label: Label,
+    own: usize,
+    /// Who sends the tensors that are still to come.
+    peers: std::vec::IntoIter<usize>,
+    counts: Counts,
+}
+
+impl Transfer for Hashing {
+    fn poll(&mut self) -> Result<()> {
+        self.inner.poll()
+    }
+    fn receive(&mut self) -> Result<Option<Tensor>> {
+        let came = self.inner.receive()?;
+        if let (Some(tensor), Some(peer)) = (&came, self.peers.next())
+            && peer != self.own
+        {
+            let hash = self.counts.hash(tensor, peer, self.own)?;
+            self.ledger.add(self.label, |found| found.came.entry(peer).or_default(), hash);
+        }
+        Ok(came)
+    }
+}

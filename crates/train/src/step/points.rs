@@ -1,0 +1,248 @@
+//! Hashes of what a step reads, computes and sends, in its order: where on its way a step came to something else.
+//!
+//! What is computed between stages is hashed row by row, and rows are added: as a tensor's hash ([`crate::step::hashes`]), a point's does
+//! not depend on who computes which rows, in which micro-batch. Messages are another matter: they are of one way to split.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use annulus_comm::{Communicator, Exchanged, Label};
+use annulus_model::Stage;
+use candle_core::{DType, Device, Tensor};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+use crate::run::traces;
+use crate::step::gathered::PASS as WEIGHTS;
+use crate::step::hashes::Hashes;
+use crate::step::rank::Micro;
+use crate::{Result, TrainError};
+
+/// Rows that are copied to be hashed at a time.
+const AT_ONCE: usize = 1024;
+
+/// Where in a step something is. Declared in the order of a step; stages of backward count down.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum At {
+    /// Inputs and targets.
+    Batch,
+    /// A parameter as the step reads it.
+    Weight(String),
+    /// A message that brings weights: its stage.
+    Gather(usize),
+    /// In a stage's forward pass: at a hop, or its output.
+    Forward(usize, In),
+    /// In the backward pass of the stage that is so many before the last: at a hop, or the gradient of its input.
+    Backward(usize, In),
+    /// A message of another pass: sums of gradients, rows between tensor-parallel ranks.
+    Other(String, usize),
+}
+
+/// Within a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum In {
+    Hop(usize),
+    End,
+}
+
+/// What one rank adds to the hashes of a step on its way; what is computed, and what was sent and came, by sender.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Points {
+    pub(crate) computed: Vec<(At, u64)>,
+    pub(crate) messages: Vec<(At, Messages)>,
+}
+
+/// Messages of a hop by the rank that sent them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Messages {
+    pub(crate) sent: BTreeMap<usize, u64>,
+    pub(crate) came: BTreeMap<usize, u64>,
+}
+
+/// A micro-batch on one rank that is hashed on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    /// The number of its first sequence in the step.
+    pub(crate) first: usize,
+    pub(crate) found: Found,
+}
+
+/// What a rank has hashed of a step so far.
+pub(crate) type Found = Arc<Mutex<BTreeMap<At, u64>>>;
+
+impl Micro {
+    /// The same where what is computed is hashed into `found`; `first` is the number of the first sequence in its step.
+    pub(crate) fn watched(self, found: Option<&Found>, first: usize) -> Result<Micro> {
+        let watch = found.map(|found| Watch { first, found: found.clone() });
+        let micro = Micro { watch, ..self };
+        if let Some(watch) = &micro.watch {
+            let rows = micro.batch()?;
+            let hash = watch.hash(micro.places(0), rows.iter().map(bytemuck::bytes_of));
+            add(&mut lock(&watch.found), At::Batch, hash);
+        }
+        Ok(micro)
+    }
+
+    /// Hashes `x` [.., D], rows between two stages, where the step is hashed; a scalar is none.
+    pub(crate) fn pass(&self, at: impl FnOnce() -> At, x: &Tensor) -> Result<()> {
+        let Some(watch) = self.watch.as_ref().filter(|_| x.rank() > 0) else { return Ok(()) };
+        let (rows, mut sum) = (x.flatten_to(x.rank() - 2)?, 0_u64);
+        let (all, width) = rows.dims2()?;
+        for from in (0..all).step_by(AT_ONCE) {
+            let some = rows.narrow(0, from, AT_ONCE.min(all - from))?;
+            let values: Vec<f32> = some.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+            let bytes = bytemuck::cast_slice(&values).chunks(width * size_of::<f32>());
+            sum = sum.wrapping_add(watch.hash(self.places(from), bytes));
+        }
+        add(&mut lock(&watch.found), at(), sum);
+        Ok(())
+    }
+
+    /// Of this rank's rows from the `from`-th on, in order: sequence of the micro-batch, and position.
+    fn places(&self, from: usize) -> impl Iterator<Item = [usize; 2]> + '_ {
+        let positions = self.shard.attention.positions();
+        let place = |row: usize| {
+            let position = positions.at(row % positions.tokens()).unwrap_or_default();
+            [row / positions.tokens(), position]
+        };
+        self.shard.tensor.own(self.shard.inputs.elem_count()).skip(from).map(place)
+    }
+
+    /// Input and target of every own row.
+    fn batch(&self) -> Result<Vec<[i64; 2]>> {
+        let values = |tensor: &Tensor| -> candle_core::Result<Vec<i64>> {
+            tensor.to_dtype(DType::I64)?.flatten_all()?.to_vec1()
+        };
+        let (inputs, targets) = (values(&self.shard.inputs)?, values(&self.shard.targets)?);
+        let own = self.shard.tensor.own(inputs.len());
+        Ok(own.map(|row| [inputs[row], targets[row]]).collect())
+    }
+}
+
+impl Watch {
+    /// The sum over rows of a hash of where each is in the step and of its bits.
+    fn hash<'a>(
+        &self,
+        places: impl Iterator<Item = [usize; 2]>,
+        rows: impl Iterator<Item = &'a [u8]>,
+    ) -> u64 {
+        let hash = |([sequence, position], row): ([usize; 2], &[u8])| {
+            let place = ((self.first + sequence) as u64) << 40 | position as u64;
+            XxHash3_64::oneshot_with_seed(place, row)
+        };
+        places.zip(rows).map(hash).fold(0, u64::wrapping_add)
+    }
+}
+
+impl Points {
+    /// Of what one rank has found of a step whose weights are those of `weights`, and what it exchanged.
+    pub(crate) fn own(
+        weights: &Hashes,
+        found: &Found,
+        (rank, exchanged): (usize, BTreeMap<Label, Exchanged>),
+        stages: usize,
+    ) -> Points {
+        let found = std::mem::take(&mut *lock(found));
+        let weights = weights.iter().map(|(name, hash)| (At::Weight(name.clone()), *hash));
+        let messages = exchanged.into_iter().map(|(label, Exchanged { sent, came })| {
+            let sent = BTreeMap::from([(rank, sent)]);
+            (At::of(label, stages), Messages { sent, came })
+        });
+        Points {
+            computed: found.into_iter().chain(weights).collect(),
+            messages: messages.collect(),
+        }
+    }
+
+    /// Those of all ranks, in the order of the step. All ranks must call it.
+    pub(crate) fn together(self, comm: &dyn Communicator, step: u64) -> Result<Points> {
+        let label = Label { step, pass: "hashes", hop: 1, layer: 0 };
+        let own = serde_json::to_vec(&self).map_err(internal)?;
+        let own = Tensor::from_vec(own.clone(), own.len(), &Device::Cpu)?;
+        let (mut computed, mut messages) = (BTreeMap::new(), BTreeMap::<At, Messages>::new());
+        for of_rank in comm.all_gather(label, &own)? {
+            let points: Points = parsed(&of_rank.to_vec1()?)?;
+            for (at, hash) in points.computed {
+                add(&mut computed, at, hash);
+            }
+            for (at, Messages { sent, came }) in points.messages {
+                let all = messages.entry(at).or_default();
+                sent.into_iter().for_each(|(rank, hash)| add(&mut all.sent, rank, hash));
+                came.into_iter().for_each(|(rank, hash)| add(&mut all.came, rank, hash));
+            }
+        }
+        let (computed, messages) = (computed.into_iter().collect(), messages.into_iter().collect());
+        Ok(Points { computed, messages })
+    }
+}
+
+fn lock(found: &Found) -> MutexGuard<'_, BTreeMap<At, u64>> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, hash: u64) {
+    let sum = sums.entry(key).or_default();
+    *sum = sum.wrapping_add(hash);
+}
+
+fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(internal)
+}
+
+fn internal(error: serde_json::Error) -> TrainError {
+    TrainError::Internal(format!("hashes that are no JSON: {error}"))
+}
+
+impl Messages {
+    /// Ranks of which something came that they did not send.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = usize> + '_ {
+        let came = |rank: &usize| self.came.get(rank).copied().unwrap_or_default();
+        self.sent.iter().filter(move |(rank, sent)| came(rank) != **sent).map(|(rank, _)| *rank)
+    }
+}
+
+impl At {
+    /// Where a message is. An attention's layer is the stage behind the embedding and two for each layer before it.
+    fn of(label: Label, stages: usize) -> At {
+        let stage = 1 + 2 * label.layer;
+        match label.pass {
+            "forward" => At::Forward(stage, In::Hop(label.hop)),
+            "backward" => At::Backward(stages - 1 - stage, In::Hop(label.hop)),
+            WEIGHTS => At::Gather(label.layer),
+            pass => At::Other(pass.to_owned(), label.hop),
+        }
+    }
+
+    /// A stage's output.
+    pub(crate) fn output(stage: usize) -> At {
+        At::Forward(stage, In::End)
+    }
+
+    /// The gradient of a stage's input.
+    pub(crate) fn gradient(stage: usize, stages: usize) -> At {
+        At::Backward(stages - 1 - stage, In::End)
+    }
+
+    /// As it is called in files: stages as in traces, messages as in errors.
+    pub(crate) fn name(&self, stages: &[Box<dyn Stage>]) -> String {
+        let layer = |stage: usize| (stage - 1) / 2;
+        let backward = |before: usize| stages.len() - 1 - before;
+        match self {
+            At::Batch => String::from("batch"),
+            At::Weight(name) => name.clone(),
+            At::Gather(stage) => format!("weights, stage {stage}"),
+            At::Forward(stage, In::Hop(hop)) => {
+                format!("forward, layer {}, hop {hop}", layer(*stage))
+            }
+            At::Forward(stage, In::End) => traces::name(stages[*stage].as_ref(), "forward"),
+            At::Backward(before, In::Hop(hop)) => {
+                format!("backward, layer {}, hop {hop}", layer(backward(*before)))
+            }
+            At::Backward(before, In::End) => {
+                traces::name(stages[backward(*before)].as_ref(), "backward")
+            }
+            At::Other(pass, hop) => format!("{pass}, hop {hop}"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `annulus report` in a headless browser: every panel is there, nothing is asked of any network, nothing fails, and words of a run stay
+//! words.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use crate::{root, tool};
+
+/// Programs that are asked for, in turn.
+const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
+const PANELS: [&str; 9] = [
+    "loss",
+    "loss-by-length",
+    "needle",
+    "plan",
+    "ring",
+    "memory",
+    "experiment",
+    "manifest",
+    "hashes",
+];
+/// A run's name that would say so if it were more than text.
+const HOSTILE: &str = "<img src=x onerror=console.error(1)>";
+/// What the browser asks of networks for itself.
+const QUIET: [&str; 8] = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-features=OptimizationHints,MediaRouter,Translate",
+];
+const SIZE: &str = "--window-size=1200,9000";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A page that `annulus report` wrote [default: one of two runs that are made for it]
+    page: Option<PathBuf>,
+}
+
+/// Looks at a page; leaves a picture of it beside it.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let is_there = |name: &&&str| {
+        Command::new(name)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
+    };
+    let browser = BROWSERS.iter().find(is_there);
+    let browser =
+        browser.context("no browser: install `chromium`, or a Chrome that is found by its name")?;
+    let page = match &arguments.page {
+        Some(page) => page.canonicalize().with_context(|| page.display().to_string())?,
+        None => made()?,
+    };
+    let folder = page.parent().context("a page lies in a folder")?.to_owned();
+    let address =
+        format!("file://{}", page.display().to_string().replace('%', "%25").replace(' ', "%20"));
+    let (log, picture) = (folder.join("network.json"), folder.join("page.png"));
+    let (dom, said) =
+        opened(browser, &[&format!("--log-net-log={}", log.display()), "--dump-dom"], &address)?;
+    opened(browser, &[&format!("--screenshot={}", picture.display())], &address)?;
+    for panel in PANELS {
+        ensure!(dom.contains(&format!("<section id=\"{panel}\"")), "no panel `{panel}`");
+    }
+    ensure!(!dom.contains("<img"), "a run's name became an element");
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    ensure!(complaints.is_empty(), "the page complains:\n{}", complaints.join("\n"));
+    let asked = asked(&log)?;
+    ensure!(asked.is_empty(), "the page asks for {}", asked.join(", "));
+    let bytes = fs::metadata(&page)?.len();
+    tool::print(&format!(
+        "{} panels, no complaint, no request, {bytes} bytes; {}",
+        PANELS.len(),
+        picture.display()
+    ));
+    Ok(())
+}
+
+/// Two short runs on a page, the first recorded, hashed, evaluated.
+fn made() -> Result<PathBuf> {
+    tool::cargo(&["build", "--package", "annulus-cli"])?;
+    let folder = root().join("target/browse");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let hostile = folder.join(HOSTILE);
+    let steps = "schedule.steps=12 schedule.warmup=2 every.log=1".split(' ');
+    let changes: Vec<String> = steps.map(String::from).collect();
+    let recorded = ["trace.steps=[2]", "every.hash=6", "mesh.sequence=3"].map(String::from);
+    let file = "experiments/quickstart.yaml";
+    tool::train("debug", file, &[&changes[..], &recorded].concat(), &hostile)?;
+    tool::train("debug", file, &changes, &folder.join("other"))?;
+    let page = folder.join("page.html");
+    let program = tool::program("debug", "annulus")?;
+    let words = [OsStr::new("report"), hostile.as_ref(), folder.join("other").as_ref()]
+        .map(OsStr::to_owned);
+    let out = ["--output".into(), page.clone().into_os_string()];
+    tool::run(program, &[&words[..], &out].concat())?;
+    Ok(page)
+}
+
+/// What a browser makes of a page, and what it says meanwhile.
+fn opened(browser: &str, words: &[&str], address: &str) -> Result<(String, String)> {
+    let profile = root().join("target/browse-profile");
+    let mut command = Command::new(browser);
+    command.args(QUIET).arg(format!("--user-data-dir={}", profile.display()));
+    command
+        .args([SIZE, "--enable-logging=stderr", "--virtual-time-budget=3000"])
+        .args(words)
+        .arg(address);
+    let output = command.stdin(Stdio::null()).output()?;
+    let [dom, said] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    if !output.status.success() {
+        bail!("{browser} ended with {}: {said}", output.status);
+    }
+    Ok((dom, said))
+}
+
+/// Addresses beyond this machine that were asked for.
+fn asked(log: &Path) -> Result<Vec<String>> {
+    let log: Value = serde_json::from_str(&fs::read_to_string(log).context("no log of requests")?)?;
+    let events = log["events"].as_array().context("no events in the log of requests")?;
+    let urls = events.iter().filter_map(|event| event["params"]["url"].as_str());
+    let is_away = |url: &&str| url.starts_with("http") || url.starts_with("ws");
+    let mut urls: Vec<String> = urls.filter(is_away).map(str::to_owned).collect();
+    urls.sort();
+    urls.dedup();
+    Ok(urls)
+}
