@@ -163,7 +163,7 @@ fn finish(mut command: Command) -> Result<()> {
 /// The last step that a run logged.
 fn logged(output: &Path) -> u64 {
     let text = fs::read_to_string(output.join("metrics.jsonl")).unwrap_or_default();
-    let last = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).last();
+    let last = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).next_back();
     last.and_then(|line| line["step"].as_u64()).unwrap_or_default()
 }
 

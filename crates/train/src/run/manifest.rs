@@ -259,7 +259,7 @@ impl Manifest {
     /// What the last start came to: the state's hash, and what its processes had in memory, of several, as it was logged last.
     pub(crate) fn came_to(&mut self, plan: &Plan, record: &Record) {
         let Some(attempt) = self.attempts.last_mut() else { return };
-        attempt.state = record.state.clone();
+        attempt.state.clone_from(&record.state);
         let held = held(plan, &record.last);
         for (process, held) in attempt.processes.iter_mut().zip(held) {
             (process.resident, process.planned) = (Some(held.resident), Some(held.planned));

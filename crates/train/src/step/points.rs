@@ -158,7 +158,7 @@ impl Points {
     /// Those of all ranks, in the order of the step. All ranks must call it.
     pub(crate) fn together(self, comm: &dyn Communicator, step: u64) -> Result<Points> {
         let label = Label { step, pass: "hashes", hop: 1, layer: 0 };
-        let own = serde_json::to_vec(&self).map_err(internal)?;
+        let own = serde_json::to_vec(&self).map_err(|error| internal(&error))?;
         let own = Tensor::from_vec(own.clone(), own.len(), &Device::Cpu)?;
         let (mut computed, mut messages) = (BTreeMap::new(), BTreeMap::<At, Messages>::new());
         for of_rank in comm.all_gather(label, &own)? {
@@ -168,8 +168,11 @@ impl Points {
             }
             for (at, Messages { sent, came }) in points.messages {
                 let all = messages.entry(at).or_default();
-                sent.into_iter().for_each(|(rank, hash)| add(&mut all.sent, rank, hash));
-                came.into_iter().for_each(|(rank, hash)| add(&mut all.came, rank, hash));
+                for (sums, more) in [(&mut all.sent, sent), (&mut all.came, came)] {
+                    for (rank, hash) in more {
+                        add(sums, rank, hash);
+                    }
+                }
             }
         }
         let (computed, messages) = (computed.into_iter().collect(), messages.into_iter().collect());
@@ -187,10 +190,10 @@ fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, hash: u64) {
 }
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(internal)
+    serde_json::from_slice(bytes).map_err(|error| internal(&error))
 }
 
-fn internal(error: serde_json::Error) -> TrainError {
+fn internal(error: &serde_json::Error) -> TrainError {
     TrainError::Internal(format!("hashes that are no JSON: {error}"))
 }
 
