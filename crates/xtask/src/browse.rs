@@ -132,7 +132,11 @@ fn opened(browser: &str, words: &[&str], address: &str) -> Result<(String, Strin
 fn asked(log: &Path) -> Result<Vec<String>> {
     let log: Value = serde_json::from_str(&fs::read_to_string(log).context("no log of requests")?)?;
     let events = log["events"].as_array().context("no events in the log of requests")?;
-    let urls = events.iter().filter_map(|event| event["params"]["url"].as_str());
+    // What a browser asks for itself no page began.
+    let of_page = events.iter().filter(|event| {
+        event["params"]["initiator"].as_str().is_some_and(|by| by != "not an origin")
+    });
+    let urls = of_page.filter_map(|event| event["params"]["url"].as_str());
     let is_away = |url: &&str| url.starts_with("http") || url.starts_with("ws");
     let mut urls: Vec<String> = urls.filter(is_away).map(str::to_owned).collect();
     urls.sort();
