@@ -97,6 +97,45 @@ fn a_bit_of_a_message_is_found_to_its_hop() {
     }
 }
 
+/// Changes the lines of a file of a run that are of step 3.
+fn rewrite(place: &Place, file: &str, change: impl Fn(&mut Value)) {
+    let text = fs::read_to_string(place.path(file)).expect("the run hashed its steps");
+    let lines = text.lines().map(|line| {
+        let mut line: Value = serde_json::from_str(line).expect("a line of JSON");
+        if line["step"] == 3 {
+            change(&mut line);
+        }
+        format!("{line}\n")
+    });
+    place.write(file, &lines.collect::<String>());
+}
+
+#[test]
+fn a_rank_that_sends_something_else_is_found_where_runs_are_split_alike() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &[STEPS, EACH, "attention.strategy=ring"]).ended(0);
+    place.copy("a", "b");
+    // As if rank 1 had erred while it made what it sends: what is computed of it is another, too.
+    let (at, behind) = ("forward, layer 1, hop 0", "forward layers.1.input_layernorm");
+    rewrite(&place, "b/messages.jsonl", |line| {
+        let hops = line["hops"].as_array_mut().expect("hops");
+        let hop = hops.iter_mut().find(|hop| hop["at"] == at).expect("the hop");
+        assert_eq!(hop["before"], behind);
+        hop["sent"]["1"] = json!("0123456789abcdef");
+    });
+    rewrite(&place, "b/hashes.jsonl", |line| {
+        let computed = line["computed"].as_array_mut().expect("what was computed");
+        let one = computed.iter_mut().find(|one| one[0] == behind).expect("the stage");
+        one[1] = json!("0123456789abcdef");
+    });
+    let first = differing(&place, ["a", "b"], 3);
+    assert_eq!(first["divergence"], json!({"sent": {"at": at, "ranks": [1]}}), "{first}");
+    // Messages of another way to split say nothing.
+    rewrite(&place, "b/messages.jsonl", |line| line["split"] = json!("another"));
+    let first = differing(&place, ["a", "b"], 3);
+    assert_eq!(first["divergence"], json!({"computed": {"at": behind}}), "{first}");
+}
+
 /// The run `whole`, stopped behind step 3; with a bit of the middle element of a tensor of its state another, gone on with as `output`.
 fn with_a_bit(place: &Place, output: &str, file: &str, tensor: &str) {
     place.train(output, &["schedule.steps=3", LEVEL, EACH]).ended(0);

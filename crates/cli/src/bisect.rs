@@ -13,9 +13,6 @@ use crate::{Done, print};
 const NAMED: usize = 4;
 /// What a step computes; the rest is what it leaves.
 const GRADIENTS: &str = "gradients";
-/// What it reads.
-const BATCH: &str = "batch";
-const WEIGHTS: &str = "weights.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Bisect {
@@ -70,7 +67,7 @@ pub(crate) fn table(
         || String::from("no step before it has hashes of both"),
         |alike| format!("alike behind step {alike}"),
     );
-    let divergence = divergence.as_ref().map(|divergence| format!("  first      {divergence}\n"));
+    let divergence = divergence.as_ref().map(|divergence| format!("  where      {divergence}\n"));
     format!(
         "differ first in step {step}; {since}\n{}{}",
         divergence.unwrap_or_default(),
@@ -92,8 +89,8 @@ fn meaning(
         (Some(Divergence::Sent { .. }), _) => {
             "What was sent before is alike: that rank made it otherwise."
         }
-        (Some(Divergence::Computed { at }), _) if at == BATCH => "They read other tokens.",
-        (Some(Divergence::Computed { at }), _) if at.starts_with(WEIGHTS) && is_next => {
+        (Some(other), _) if other.is_of_batch() => "They read other tokens.",
+        (Some(other), _) if other.is_of_weight() && is_next => {
             "A weight was changed between two steps."
         }
         (_, false) => {

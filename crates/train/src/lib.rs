@@ -33,7 +33,7 @@ pub use run::compare::{Compared, Comparison, Differing, compare, differing};
 pub use run::folder::{RESOLVED, holder, is_run};
 pub use run::fork::Fork;
 pub use run::given::{Given, here as ranks_here};
-pub use run::hashes::{HopSent, Line as Hashed, Sent, hashed, messages};
+pub use run::hashes::{Line as Hashed, hashed};
 pub use run::identity::text as resolved_text;
 pub use run::logged::{Logged, median};
 pub use run::manifest::{Attempt, Machine, Manifest, Mpi, Process, StateHash};

@@ -1,8 +1,9 @@
 //! One set of bits: `experiments/same-bits.yaml` over ranks, meshes, strategies, engines, ways to share the state, workers, and through a
 //! kill and a resume on other ranks. All must come to the same losses and hashes, and without `reproducible: strict` they must not.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -134,17 +135,16 @@ impl Way {
     }
 
     fn command(&self, changes: &str, output: &Path, steps: u64) -> Result<Command> {
-        let mut words: Vec<PathBuf> = Vec::new();
+        let mut words: Vec<OsString> = Vec::new();
         if self.one_core {
-            words.extend(["taskset", "-c", "0"].map(PathBuf::from));
+            words.extend(["taskset", "-c", "0"].map(OsString::from));
         }
         if let Some((family, processes)) = self.mpi {
-            words.push(root().join("target/python").join(family).join("bin/mpirun"));
-            let allowed = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"];
-            words.extend(allowed.into_iter().filter(|_| family == "openmpi").map(PathBuf::from));
-            words.extend(["-n".into(), processes.to_string().into()]);
+            words.extend(setup::launcher(family, processes));
+            let unbound = ["--bind-to", "none"].map(OsString::from);
+            words.extend(unbound.into_iter().filter(|_| family == "openmpi"));
         }
-        words.push(tool::program("release", "annulus")?);
+        words.push(tool::program("release", "annulus")?.into());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["train", "experiments/same-bits.yaml"]);
         command.args(changes.split_whitespace()).arg(format!("schedule.steps={steps}"));

@@ -46,27 +46,29 @@ pub(crate) struct Arguments {
     page: Option<PathBuf>,
 }
 
+/// The first browser that starts here.
+fn browser() -> Result<&'static str> {
+    let is_there = |name: &&'static str| {
+        let mut asked = Command::new(name);
+        asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    let found = BROWSERS.into_iter().find(is_there);
+    found.context("no browser: install `chromium`, or a Chrome that is found by its name")
+}
+
 /// Looks at a page; leaves a picture of it beside it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let is_there = |name: &&&str| {
-        Command::new(name)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok()
-    };
-    let browser = BROWSERS.iter().find(is_there);
-    let browser =
-        browser.context("no browser: install `chromium`, or a Chrome that is found by its name")?;
+    let browser = browser()?;
     let page = match &arguments.page {
         Some(page) => page.canonicalize().with_context(|| page.display().to_string())?,
         None => made()?,
     };
-    let folder = page.parent().context("a page lies in a folder")?.to_owned();
     let address =
         format!("file://{}", page.display().to_string().replace('%', "%25").replace(' ', "%20"));
-    let (log, picture) = (folder.join("network.json"), folder.join("page.png"));
+    let log = root().join("target/browse-network.json");
+    // What is read behind it is of this page.
+    let _ = fs::remove_file(&log);
+    let picture = page.with_extension("png");
     let (dom, said) =
         opened(browser, &[&format!("--log-net-log={}", log.display()), "--dump-dom"], &address)?;
     opened(browser, &[&format!("--screenshot={}", picture.display())], &address)?;
@@ -87,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Two short runs on a page, the first recorded, hashed, evaluated.
+/// Two short runs on a page, the first recorded and hashed.
 fn made() -> Result<PathBuf> {
     tool::cargo(&["build", "--package", "annulus-cli"])?;
     let folder = root().join("target/browse");

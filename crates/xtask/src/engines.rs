@@ -12,7 +12,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use crate::hosts::{Bar, Hop, Report, Samples, lines};
-use crate::{root, setup, tool};
+use crate::{setup, tool};
 
 /// Two processes of two ranks over one process of four.
 const SPLIT: Bar = Bar::AtMost(1.10);
@@ -183,12 +183,9 @@ impl Way {
         let mut command = match self.mpi {
             None => Command::new(&program),
             Some(mpi) => {
-                let launcher = root().join("target/python").join(mpi).join("bin/mpirun");
-                let mut command = Command::new(launcher);
-                if self.mpi == OPEN_MPI {
-                    command.args(["--allow-run-as-root", "--oversubscribe"]);
-                }
-                command.args(["-n", &self.processes.to_string()]).arg(&program);
+                let words = setup::launcher(mpi, self.processes);
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]).arg(&program);
                 command
             }
         };

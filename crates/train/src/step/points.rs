@@ -14,11 +14,13 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::run::traces;
-use crate::step::gathered::PASS as WEIGHTS;
+use crate::step::gathered::PASS as GATHER;
 use crate::step::hashes::Hashes;
 use crate::step::rank::Micro;
 use crate::{Result, TrainError};
 
+/// What a step reads is called so.
+pub(crate) const BATCH: &str = "batch";
 /// Rows that are copied to be hashed at a time.
 const AT_ONCE: usize = 1024;
 
@@ -212,7 +214,7 @@ impl At {
         match label.pass {
             "forward" => At::Forward(stage, In::Hop(label.hop)),
             "backward" => At::Backward(stages - 1 - stage, In::Hop(label.hop)),
-            WEIGHTS => At::Gather(label.layer),
+            GATHER => At::Gather(label.layer),
             pass => At::Other(pass.to_owned(), label.hop),
         }
     }
@@ -232,7 +234,7 @@ impl At {
         let layer = |stage: usize| (stage - 1) / 2;
         let backward = |before: usize| stages.len() - 1 - before;
         match self {
-            At::Batch => String::from("batch"),
+            At::Batch => String::from(BATCH),
             At::Weight(name) => name.clone(),
             At::Gather(stage) => format!("weights, stage {stage}"),
             At::Forward(stage, In::Hop(hop)) => {
