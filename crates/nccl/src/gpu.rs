@@ -1,0 +1,114 @@
+//! A stream of a GPU beside the one that computes, and events between the two.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use candle_core::backend::BackendDevice;
+use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, Storage, Tensor};
+
+use crate::lane::{Gate, Lane, Mark, Piece};
+
+/// The lane of a GPU.
+#[derive(Debug)]
+pub(crate) struct OfGpu {
+    device: CudaDevice,
+    /// What computes.
+    computing: Arc<CudaStream>,
+    /// What transfers are on.
+    own: Arc<CudaStream>,
+}
+
+impl OfGpu {
+    pub(crate) fn new(device: &CudaDevice) -> Result<OfGpu> {
+        let computing = device.cuda_stream();
+        let own = computing.context().new_stream().w()?;
+        Ok(OfGpu { device: device.clone(), computing, own })
+    }
+}
+
+/// Applies `$then` to the typed slice of any storage that travels.
+macro_rules! typed {
+    ($storage:expr, $slice:ident => $then:expr) => {
+        match $storage {
+            CudaStorageSlice::U8($slice) => $then,
+            CudaStorageSlice::U32($slice) => $then,
+            CudaStorageSlice::I64($slice) => $then,
+            CudaStorageSlice::BF16($slice) => $then,
+            CudaStorageSlice::F16($slice) => $then,
+            CudaStorageSlice::F32($slice) => $then,
+            CudaStorageSlice::F64($slice) => $then,
+            _ => return Err(Error::Msg("no tensor of this type travels".to_owned())),
+        }
+    };
+}
+
+impl Lane for OfGpu {
+    fn enter(&self) -> Result<()> {
+        self.own.context().bind_to_thread().w()
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.own.cu_stream().cast()
+    }
+
+    fn carries(&self, tensor: &Tensor) -> bool {
+        matches!(tensor.device(), Device::Cuda(device) if device.same_device(&self.device))
+    }
+
+    fn gate(&self) -> Result<Gate> {
+        let (event, own) = (self.computing.record_event(None).w()?, self.own.clone());
+        Ok(Box::new(move || own.wait(&event).w()))
+    }
+
+    fn mark(&self) -> Result<Arc<dyn Mark>> {
+        let event = self.own.record_event(None).w()?;
+        Ok(Arc::new(OnGpu { event, computing: self.computing.clone() }))
+    }
+
+    fn leaving(&self, tensor: &Tensor, to: usize) -> Result<Piece> {
+        let tensor = tensor.detach().contiguous()?;
+        let width = tensor.dtype().size_in_bytes();
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cuda(of_gpu) = &*storage else { return Err(elsewhere()) };
+        let first = typed!(&of_gpu.slice, slice => slice.device_ptr(&self.computing).0);
+        let address = first as usize + layout.start_offset() * width;
+        drop(storage);
+        let bytes = tensor.elem_count() * width;
+        Ok(Piece { peer: to, address, bytes, tensor })
+    }
+
+    fn room(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
+        let bytes = shape.elem_count() * dtype.size_in_bytes();
+        // SAFETY: nothing reads it before the transfer, which writes all of it.
+        let mut storage: CudaStorage = unsafe { self.device.alloc_uninit(&shape, dtype) }?;
+        let address =
+            typed!(&mut storage.slice, slice => slice.device_ptr_mut(&self.computing).0) as usize;
+        let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false);
+        Ok(Piece { peer: from, address, bytes, tensor })
+    }
+}
+
+/// A moment on the lane of a GPU.
+#[derive(Debug)]
+struct OnGpu {
+    event: CudaEvent,
+    computing: Arc<CudaStream>,
+}
+
+impl Mark for OnGpu {
+    fn is_over(&self) -> Result<bool> {
+        self.event.context().bind_to_thread().w()?;
+        self.event.try_is_complete().w()
+    }
+
+    fn precede_computing(&self, _: &dyn Fn() -> bool) -> Result<()> {
+        self.computing.wait(&self.event).w()
+    }
+}
+
+fn elsewhere() -> Error {
+    Error::Msg("a tensor is not on the device that it names".to_owned())
+}

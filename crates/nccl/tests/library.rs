@@ -1,0 +1,144 @@
+//! Cliques of threads over a library of our own, and what NVIDIA's says where there is no GPU.
+#![cfg(feature = "emulator")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use annulus_nccl::{Clique, Found, Id, Lane, Shipment, emulated, find, lane};
+use candle_core::{DType, Device, Tensor};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Our own library, or one that `ANNULUS_NCCL` names.
+fn library() -> Found {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let into = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl");
+    let path = emulated::compile(&root.join("kernels"), &into).expect("a C++ compiler");
+    Found::at(path).expect("our own library")
+}
+
+/// One of a clique, and its lane.
+fn joined(found: &Found, id: &Id, seat: [usize; 2]) -> (Clique, Arc<dyn Lane>) {
+    let lane = lane(&found.library, &Device::Cpu).unwrap().expect("our own is of the host");
+    let clique = Clique::begin(found.library.clone(), lane.clone(), id, seat).unwrap();
+    until(|| clique.is_ready().unwrap());
+    (clique, lane)
+}
+
+#[track_caller]
+fn until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "it takes too long");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn on_all<T: Send>(size: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || one(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn numbers(rank: usize, elements: usize) -> Tensor {
+    let all = (0..elements).map(|index| (rank * 1000 + index) as f32);
+    Tensor::from_iter(all, &Device::Cpu).unwrap()
+}
+
+/// Every rank sends every other one tensors of two sizes, one larger than what is under way at once, in three shipments.
+#[test]
+fn what_is_shipped_arrives_in_order() {
+    let found = library();
+    for size in [2, 4] {
+        let id = Id::draw(&found.library).unwrap();
+        on_all(size, |rank| {
+            let (mut clique, lane) = joined(&found, &id, [rank, size]);
+            for elements in [7, 100_000, 20] {
+                let mut shipment = Shipment::default();
+                for peer in (0..size).filter(|peer| *peer != rank) {
+                    for length in [elements, elements / 2] {
+                        let piece = lane.leaving(&numbers(rank, length), peer).unwrap();
+                        shipment.sends.push(piece);
+                        let room = lane.room(DType::F32, length.into(), peer).unwrap();
+                        shipment.receives.push(room);
+                    }
+                }
+                let came = shipment.receives.clone();
+                shipment.gates.push(lane.gate().unwrap());
+                clique.ship(shipment).unwrap();
+                let mut mark = None;
+                until(|| {
+                    mark = clique.shipped().unwrap();
+                    mark.is_some()
+                });
+                mark.unwrap().precede_computing(&|| false).unwrap();
+                for piece in came {
+                    let wanted = numbers(piece.peer, piece.tensor.elem_count());
+                    let [found, wanted] =
+                        [&piece.tensor, &wanted].map(|tensor| tensor.to_vec1::<f32>().unwrap());
+                    assert!(found == wanted, "{elements} elements from {} to {rank}", piece.peer);
+                }
+            }
+            until(|| clique.look().unwrap() == 0);
+            clique.end(PATIENCE).unwrap();
+        });
+    }
+}
+
+/// A receive to which nobody sends: whoever waits on the device goes on once it is given up.
+#[test]
+fn what_hangs_can_be_given_up() {
+    let found = library();
+    let id = Id::draw(&found.library).unwrap();
+    on_all(2, |rank| {
+        let (mut clique, lane) = joined(&found, &id, [rank, 2]);
+        if rank == 1 {
+            clique.abort();
+            return;
+        }
+        let room = lane.room(DType::F32, 9.into(), 1).unwrap();
+        clique.ship(Shipment { receives: vec![room], ..Shipment::default() }).unwrap();
+        let mut mark = None;
+        until(|| {
+            mark = clique.shipped().unwrap();
+            mark.is_some()
+        });
+        let mark = mark.unwrap();
+        thread::sleep(Duration::from_millis(20));
+        assert!(!mark.is_over().unwrap() && clique.look().unwrap() == 1);
+        let begun = Instant::now();
+        clique.abort();
+        assert!(mark.precede_computing(&|| false).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    });
+}
+
+/// NVIDIA's library, where it is: its version and names without a GPU, handed to four processes' worth of seats by a file, and one
+/// clear error of a communicator.
+#[test]
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
+fn the_real_library_is_understood_without_a_gpu() {
+    let found = match find() {
+        Ok(found) => found,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    let Some(id) = Id::draw(&found.library).ok() else {
+        return println!("SKIPPED: {} draws no name here", found.path.display());
+    };
+    println!("NCCL {} ({})", found.library.version(), found.path.display());
+    let folder = tempfile::tempdir().unwrap();
+    let ids = on_all(4, |rank| {
+        let seat = annulus_nccl::Seat { rank, size: 4, job: "real".to_owned() };
+        annulus_nccl::meet(folder.path(), &seat, PATIENCE, || Ok(id)).unwrap().bytes()
+    });
+    assert!(ids.iter().all(|one| *one == id.bytes()));
+    let Some(refusal) = found.refusal(&id) else {
+        return println!("SKIPPED: a GPU is there, and a communicator began");
+    };
+    println!("{refusal}");
+    assert!(!refusal.why.is_empty());
+}
