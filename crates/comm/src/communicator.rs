@@ -51,6 +51,11 @@ impl Form {
     pub fn of(tensor: &Tensor) -> Form {
         Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
     }
+
+    /// How many bytes its elements have.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.shape.elem_count() * self.dtype.size_in_bytes()) as u64
+    }
 }
 
 impl fmt::Display for Form {

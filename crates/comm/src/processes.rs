@@ -3,10 +3,13 @@
 //! Inside a process nothing is copied, as among [`threads`](crate::threads). Between processes one
 //! thread of each, the office, owns MPI: it sends what ranks here post, hands on what arrives,
 //! and tells the others how far the ranks here are, so that deadlines, mismatched calls and failures
-//! mean the same as among threads.
+//! mean the same as among threads. Where every process has one rank and a GPU of its own, tensors go by NCCL (`express.rs`).
 
 mod clerk;
+mod courier;
+pub(crate) mod engine;
 mod envelope;
+mod express;
 mod inbox;
 mod office;
 mod outbox;

@@ -13,7 +13,7 @@ mod watch;
 pub(crate) use group::{Group, SMALL};
 pub(crate) use heard::Beat;
 pub(crate) use home::{Carrier, Home};
-pub(crate) use mail::{Parcel, Ticket, lock};
+pub(crate) use mail::{After, Parcel, Ticket, lock};
 pub use patience::Patience;
 
 use std::any::Any;

@@ -11,7 +11,7 @@ use annulus_mpi::Session;
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
-use crate::processes::{Facts, Office, Unjoined};
+use crate::processes::{Facts, Office, Unjoined, engine};
 use crate::threads::{self, Group, Home, Options, lock};
 use crate::{Blame, Communicator, Error, Failure, Label, Places};
 
@@ -153,6 +153,40 @@ impl World {
         if let Some(office) = &self.office {
             office.computes_on(device);
         }
+    }
+
+    /// From now on tensors go between processes by NCCL where it is `wanted`, in runs of as many `ranks` on `device`; of all processes,
+    /// which must call it, those that cannot say why: `Some`, and they go by MPI.
+    ///
+    /// # Errors
+    /// A process that is late, gone or stopped.
+    pub fn takes_nccl(
+        &self,
+        wanted: bool,
+        device: &Device,
+        ranks: usize,
+    ) -> Result<Option<String>, Failure<Error>> {
+        let Some(office) = self.office.as_ref().filter(|_| wanted) else {
+            self.office.iter().for_each(|office| office.sends_by(None));
+            return Ok(None);
+        };
+        let joined = engine::nccl(device, [ranks, self.processes()]);
+        let own = match &joined {
+            Ok(joined) => format!("+{}", joined.library.version()),
+            Err(why) => format!("-{why}"),
+        };
+        let refused = engine::refusal(&self.gather(own.as_bytes())?);
+        office.sends_by(joined.ok().filter(|_| refused.is_none()));
+        Ok(refused)
+    }
+
+    /// The library that would carry tensors between GPUs of processes, its version and file.
+    ///
+    /// # Errors
+    /// When none is found.
+    pub fn nccl() -> annulus_nccl::Result<String> {
+        let found = annulus_nccl::find()?;
+        Ok(format!("{}, {}", found.library.version(), found.path.display()))
     }
 
     /// Where each process runs; nothing where this one is all.

@@ -173,17 +173,19 @@ impl Clique {
         unsafe { (self.library.calls.abort)(mem::replace(&mut self.handle, ptr::null_mut())) };
     }
 
-    /// Ends the clique; all must, with nothing under way. Gives it up where it has not ended within `patience`.
+    /// Ends the clique; all must, with nothing under way. Gives it up where it has not ended within `patience` once `waits` says no.
     ///
     /// # Errors
     /// What NCCL says.
-    pub fn end(mut self, patience: Duration) -> Result<()> {
+    pub fn end(mut self, patience: Duration, waits: impl Fn() -> bool) -> Result<()> {
         // SAFETY: the communicator has not ended.
         let code = unsafe { (self.library.calls.finalize)(self.handle) };
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         let mut ended = self.library.expect("ncclCommFinalize", code);
         while ended.is_ok() && !self.is_ready()? {
-            if begun.elapsed() > patience {
+            if waits() {
+                begun = Instant::now();
+            } else if begun.elapsed() > patience {
                 ended = Err(Error::new("ncclCommFinalize", "a process has not ended its part"));
                 break;
             }

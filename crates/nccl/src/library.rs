@@ -114,10 +114,9 @@ impl Library {
         let what = || format!("cannot load NCCL from `{}`", path.display());
         let failed = |error: libloading::Error| Error::new(what(), error);
         // SAFETY: loading runs the library's own initialisers; it is the system's, or what the user named.
-        let loaded =
-            unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
-        let calls = Calls::of(&loaded)
-            .map_err(|name| Error::new(what(), format!("it has no `{name}`")))?;
+        let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+        let calls =
+            Calls::of(&loaded).map_err(|name| Error::new(what(), format!("it has no `{name}`")))?;
         #[cfg(feature = "emulator")]
         let streams = crate::emulated::Streams::of(&loaded);
         let mut library = Library {

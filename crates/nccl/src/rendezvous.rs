@@ -99,13 +99,17 @@ pub fn meet(
         return Ok(id);
     }
     // Left there by a start of the same name that did not come to this end.
-    (0..seat.size).try_for_each(|rank| remove(&file(rank))).map_err(|error| unmet(folder, error))?;
+    (0..seat.size)
+        .try_for_each(|rank| remove(&file(rank)))
+        .map_err(|error| unmet(folder, error))?;
     let id = draw()?;
     write(&file(0), &id.bytes()).map_err(|error| unmet(folder, error))?;
     let absent = (1..seat.size).map(|rank| Ok((rank, wait(&file(rank), until)?.is_none())));
     let absent = absent.collect::<std::io::Result<Vec<_>>>();
     let absent = absent.map_err(|error| unmet(folder, error))?;
-    (0..seat.size).try_for_each(|rank| remove(&file(rank))).map_err(|error| unmet(folder, error))?;
+    (0..seat.size)
+        .try_for_each(|rank| remove(&file(rank)))
+        .map_err(|error| unmet(folder, error))?;
     let absent: Vec<String> =
         absent.iter().filter(|(_, is)| *is).map(|(rank, _)| rank.to_string()).collect();
     if absent.is_empty() {

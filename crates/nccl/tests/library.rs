@@ -84,7 +84,7 @@ fn what_is_shipped_arrives_in_order() {
                 }
             }
             until(|| clique.look().unwrap() == 0);
-            clique.end(PATIENCE).unwrap();
+            clique.end(PATIENCE, || false).unwrap();
         });
     }
 }

@@ -303,14 +303,14 @@ impl Clerk {
         if desk.early.is_empty() {
             return;
         }
-        let (runs, current) = (desk.runs, desk.current.clone());
+        let (runs, current, express) = (desk.runs, desk.current.clone(), desk.express.clone());
         let (now, later) = desk.early.drain(..).partition(|one| one.run() <= runs);
         desk.early = later;
         drop(desk);
         let now: Vec<Arrived> = now;
         let Some((run, group)) = current else { return };
         for arrived in now.into_iter().filter(|one| one.run() == run) {
-            arrived.reach(&group, &mut self.passes);
+            arrived.reach(&group, express.as_deref(), &mut self.passes);
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) enum News {
     Failed(usize),
     /// The run is to stop.
     Stop,
+    /// The name of the run's clique of NCCL.
+    Clique(Vec<u8>),
     /// The process is alive, between runs.
     Alive,
     /// The process ends with this exit code; whether it is its own fault.
@@ -56,13 +58,15 @@ pub(super) struct Parcel {
     pub(super) tag: i32,
     /// It comes from a GPU, and goes on to one where the receiver has one.
     pub(super) on_gpu: bool,
+    /// NCCL brings it.
+    pub(super) by_nccl: bool,
     /// What it is for where it was sent, and so where it arrives.
     class: usize,
 }
 
 impl Parcel {
     pub(super) fn new(from: usize, to: usize, parcel: &crate::threads::Parcel) -> Parcel {
-        let crate::threads::Parcel { ticket, label, tensor } = parcel;
+        let crate::threads::Parcel { ticket, label, tensor, .. } = parcel;
         let Label { step, layer, pass, hop } = *label;
         Parcel {
             from,
@@ -77,6 +81,7 @@ impl Parcel {
             dims: tensor.dims().to_vec(),
             tag: 0,
             on_gpu: tensor.device().is_cuda(),
+            by_nccl: false,
             class: annulus_memory::class() as usize,
         }
     }
@@ -135,7 +140,7 @@ impl News {
     /// does not stand behind tensors: a slow link carries those for longer than a deadline.
     pub(super) fn tag(&self) -> i32 {
         match self {
-            News::Parcel(_) | News::Left(_) | News::Bye(..) => TAGS[0],
+            News::Parcel(_) | News::Left(_) | News::Bye(..) | News::Clique(_) => TAGS[0],
             News::Beats(_) | News::Failed(_) | News::Stop | News::Alive => TAGS[1],
         }
     }

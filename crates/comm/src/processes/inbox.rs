@@ -8,6 +8,7 @@ use annulus_mpi::{Arriving, Elements, Receiving, Session};
 use candle_core::Tensor;
 
 use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
+use super::express::Express;
 use super::office::Shared;
 use crate::threads::{self, Group, lock};
 
@@ -38,6 +39,8 @@ enum Told {
 
 /// What has arrived.
 pub(super) enum Arrived {
+    /// That NCCL brings a tensor, in a run.
+    Announced(u64, Parcel),
     /// A tensor, in a run.
     Tensor(u64, Parcel, Tensor),
     /// A part of one, of this rank, in a run.
@@ -49,7 +52,7 @@ pub(super) enum Arrived {
 impl Arrived {
     pub(super) fn run(&self) -> u64 {
         match self {
-            Arrived::Tensor(run, ..) | Arrived::Part(run, _) => *run,
+            Arrived::Announced(run, _) | Arrived::Tensor(run, ..) | Arrived::Part(run, _) => *run,
             Arrived::News(envelope) => envelope.run,
         }
     }
@@ -65,11 +68,21 @@ impl Arrived {
     }
 
     /// Hands it to its run.
-    pub(super) fn reach(self, group: &Group, passes: &mut Passes) {
+    pub(super) fn reach(self, group: &Group, express: Option<&Express>, passes: &mut Passes) {
         match self {
+            Arrived::Announced(_, parcel) => {
+                group.moves(parcel.from);
+                express.into_iter().for_each(|express| express.told(parcel.clone()));
+            }
             Arrived::Tensor(_, parcel, tensor) => {
                 let (ticket, label) = (parcel.ticket(), parcel.label(passes));
-                group.deliver(parcel.from, parcel.to, threads::Parcel { ticket, label, tensor });
+                let after = None;
+                group.deliver(
+                    parcel.from,
+                    parcel.to,
+                    threads::Parcel { ticket, label, tensor, after },
+                );
+                express.into_iter().for_each(|express| express.is_here(parcel.from, ticket));
             }
             Arrived::Part(_, from) => group.moves(from),
             Arrived::News(Envelope { news, .. }) => match news {
@@ -82,6 +95,7 @@ impl Arrived {
                 News::Left(rank) if rank < group.world() => group.has_left(rank),
                 News::Failed(rank) => group.fail(rank),
                 News::Stop => group.stop(),
+                News::Clique(id) => express.into_iter().for_each(|express| express.is_named(&id)),
                 News::Left(_) | News::Parcel(_) | News::Bye(..) | News::Alive => {}
             },
         }
@@ -154,6 +168,10 @@ impl Inbox {
             self.queue.push_back(Told::Here(Arrived::News(envelope)));
             return Ok(());
         };
+        if parcel.by_nccl {
+            self.queue.push_back(Told::Here(Arrived::Announced(run, parcel)));
+            return Ok(());
+        }
         let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
         let told = if payload.len() == parcel.elements() * dtype.size_in_bytes() {
             let device = lock(&shared.desk).device_of(&parcel);

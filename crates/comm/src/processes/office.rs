@@ -12,10 +12,13 @@ use annulus_mpi::{Launched, Leaving, Session};
 use candle_core::Device;
 
 use super::clerk::Clerk;
+use super::courier::{self, Orders};
 use super::envelope::{Envelope, News, Parcel};
+use super::express::{Express, Joined};
 use super::inbox::Arrived;
 use crate::flight::{Flight, Log};
-use crate::threads::{self, Carrier, Group, Home, lock};
+use crate::threads::{self, Carrier, Group, Home, Ticket, lock};
+use crate::{Error, Form, Label};
 
 /// Processes that fail within so long of each other fail at once: longer than a message takes.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -41,6 +44,8 @@ pub(crate) struct Office {
     pub(crate) facts: Facts,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The program ends.
+    is_last: Arc<AtomicBool>,
 }
 
 /// What MPI says of itself and of this process.
@@ -89,6 +94,12 @@ pub(super) struct Desk {
     pub(super) flight: Option<Arc<Flight>>,
     /// The GPU that ranks here compute on.
     pub(super) gpu: Option<Device>,
+    /// NCCL, where all processes use it.
+    joined: Option<Joined>,
+    /// What goes by it in the run that is under way.
+    pub(super) express: Option<Arc<Express>>,
+    /// The threads of runs that have ended: all processes end those together.
+    couriers: Vec<JoinHandle<()>>,
 }
 
 impl Shared {
@@ -176,7 +187,7 @@ impl Office {
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
         let facts = in_time(&hear, || failed("it ended at once".to_owned()).into())??;
-        Ok(Office { facts, shared, thread: Mutex::new(Some(thread)) })
+        Ok(Office { facts, shared, thread: Mutex::new(Some(thread)), is_last: Arc::default() })
     }
 
     /// Numbers the processes anew, between two runs: `order` has the ranks of MPI by number, and is the same for all.
@@ -220,7 +231,10 @@ impl Office {
         desk.runs += 1;
         let run = desk.runs;
         let (shared, order) = (self.shared.clone(), desk.order.clone());
-        let carrier = Carried { shared, run, here, process, order };
+        let joined = desk.joined.clone().filter(|_| here == 1 && !of_processes);
+        let express = joined.map(|joined| Express::new(joined, process));
+        desk.express.clone_from(&express);
+        let carrier = Carried { shared, run, here, process, order, express: express.clone() };
         let home = Home {
             here: process * here..(process + 1) * here,
             carrier: Some(Arc::new(carrier)),
@@ -229,6 +243,9 @@ impl Office {
             of_processes,
         };
         let group = Group::new(options, home);
+        if let Some(express) = express {
+            self.send_by(express, &group, &mut desk, options.deadline);
+        }
         if let Some(why) = &desk.lost {
             group.lose(why.clone());
         }
@@ -241,9 +258,53 @@ impl Office {
         group
     }
 
+    /// Starts the thread of a run that goes by NCCL.
+    fn send_by(
+        &self,
+        express: Arc<Express>,
+        group: &Arc<Group>,
+        desk: &mut Desk,
+        deadline: Duration,
+    ) {
+        express.is_of(group);
+        let Facts { process, processes: size, .. } = self.facts;
+        let (shared, run, order) = (self.shared.clone(), desk.runs, desk.order.clone());
+        let tell = move |id: Vec<u8>| {
+            let others = order.iter().enumerate().filter(|(other, _)| *other != process);
+            let letter = |to: usize| {
+                let envelope = Envelope { run, news: News::Clique(id.clone()) };
+                Letter { to, envelope, payload: None }
+            };
+            lock(&shared.desk).letters.extend(others.map(|(_, to)| letter(*to)));
+            shared.wake.notify_one();
+        };
+        let orders = Orders {
+            express,
+            group: group.clone(),
+            size,
+            deadline,
+            tell: (process == 0).then(|| Box::new(tell) as _),
+            is_last: self.is_last.clone(),
+        };
+        match courier::start(orders) {
+            Ok(thread) => desk.couriers.push(thread),
+            Err(error) => group.lose(format!("the thread of NCCL could not start: {error}")),
+        }
+    }
+
     /// The run is over here.
     pub(crate) fn finish(&self) {
-        lock(&self.shared.desk).current = None;
+        let mut desk = lock(&self.shared.desk);
+        desk.current = None;
+        if let Some(express) = desk.express.take() {
+            express.ends();
+        }
+        desk.couriers.retain(|thread| !thread.is_finished());
+    }
+
+    /// From now on tensors go between processes by this, in runs of as many ranks; none: by MPI.
+    pub(crate) fn sends_by(&self, joined: Option<Joined>) {
+        lock(&self.shared.desk).joined = joined;
     }
 
     /// Says this process's last word, unless it has: its exit code, and whether it ends by its own fault.
@@ -287,6 +348,11 @@ impl Office {
 
     /// Says this process's last word and waits for those of the others: the exit code of the job.
     pub(crate) fn close(&self, code: i32, own_fault: bool) -> i32 {
+        self.is_last.store(true, Ordering::Relaxed);
+        for thread in std::mem::take(&mut lock(&self.shared.desk).couriers) {
+            // A panic there is as good as an end.
+            let _ = thread.join();
+        }
         self.bye(&mut lock(&self.shared.desk), code, own_fault);
         if let Some(thread) = lock(&self.thread).take() {
             // A panic there is as good as an end.
@@ -341,6 +407,8 @@ struct Carried {
     process: usize,
     /// As in [`Desk`].
     order: Vec<usize>,
+    /// What goes by NCCL.
+    express: Option<Arc<Express>>,
 }
 
 impl Carried {
@@ -360,11 +428,34 @@ impl Carried {
 
 impl Carrier for Carried {
     fn send(&self, from: usize, to: usize, parcel: threads::Parcel) -> candle_core::Result<()> {
-        let news = News::Parcel(Parcel::new(from, to, &parcel));
+        let mut announced = Parcel::new(from, to, &parcel);
+        if let Some(express) = self.express.as_ref().filter(|express| express.takes(&parcel.tensor))
+        {
+            express.send((to, parcel.ticket), &parcel.tensor)?;
+            announced.by_nccl = true;
+            self.post(to / self.here, News::Parcel(announced), None);
+            return Ok(());
+        }
+        let news = News::Parcel(announced);
         // On the sender's thread: a copy is its own, and one from a GPU comes behind what the rank has computed so far.
         let payload = Leaving::tensor(&parcel.tensor)?;
         self.post(to / self.here, news, Some(payload));
         Ok(())
+    }
+    fn posted(
+        &self,
+        label: Label,
+        receives: Vec<(usize, Ticket, Option<Form>)>,
+    ) -> candle_core::Result<()> {
+        let express = self.express.as_ref();
+        express.map_or(Ok(()), |express| express.post(label, receives))
+    }
+    fn is_coming(&self, from: usize, ticket: Ticket) -> bool {
+        self.express.as_ref().is_some_and(|express| express.is_coming(from, ticket))
+    }
+    fn wait_to_leave(&self, to: usize, ticket: Ticket) -> Result<(), Error> {
+        let express = self.express.as_ref();
+        express.map_or(Ok(()), |express| express.wait_to_leave((to, ticket)))
     }
     fn wake(&self) {
         lock(&self.shared.desk).is_woken = true;

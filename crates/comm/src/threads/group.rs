@@ -1,5 +1,6 @@
 //! What the ranks of one run share: their mail, who lives, who waits for whom, who failed first.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -108,6 +109,11 @@ impl Group {
     pub(crate) fn lose(&self, why: String) {
         // The first reason counts.
         let _ = self.lost.set(why);
+    }
+
+    /// Whether it cannot.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
     }
 
     /// Who failed first.
@@ -247,6 +253,14 @@ impl Group {
         Ok(is_large)
     }
 
+    /// An exchange was posted: what was sent, and these.
+    pub(super) fn posted(&self, label: Label, dues: &VecDeque<Due>) -> Result<()> {
+        let Some(carrier) = &self.home.carrier else { return Ok(()) };
+        let elsewhere = dues.iter().filter(|due| !self.is_here(due.peer));
+        let receives = elsewhere.map(|due| (due.peer, due.ticket, due.form.clone())).collect();
+        Ok(carrier.posted(label, receives)?)
+    }
+
     /// A receive of what is `due` was posted; whether it comes from another process.
     ///
     /// Where there are several, a sender waits for this within its process, too: what it sends on may have come from another process,
@@ -297,7 +311,9 @@ impl Group {
         // What is sent to a process leaves though its rank has left: that takes it for nobody.
         let is_over = || self.is_here(sent.peer) && self.left(sent.peer);
         let done = |time| (mailbox.leaves_within(sent.ticket, time) || is_over()).then_some(());
-        self.wait(sent, done, false)
+        self.wait(sent, done, false)?;
+        let carrier = self.home.carrier.as_ref().filter(|_| !self.is_here(sent.peer));
+        carrier.map_or(Ok(()), |carrier| carrier.wait_to_leave(sent.peer, sent.ticket))
     }
 
     /// Blocks until `done`, which waits for a while itself, says so: it is for the peer of `due` to do something. One that has left
@@ -316,7 +332,7 @@ impl Group {
         self.log_wait(due.rank, Some(due.peer));
         loop {
             // Asked before looking: what it sent before it left is here then.
-            let left = ends_with_peer && self.left(due.peer);
+            let left = ends_with_peer && self.left(due.peer) && !self.is_coming(due);
             let time = if left { Duration::ZERO } else { watch.patience.slice() };
             if let Some(done) = done(time) {
                 self.progress(due.rank)?;
@@ -333,6 +349,11 @@ impl Group {
             }
             watch.look(Instant::now())?;
         }
+    }
+
+    fn is_coming(&self, due: &Due) -> bool {
+        let carrier = self.home.carrier.as_ref();
+        carrier.is_some_and(|carrier| carrier.is_coming(due.peer, due.ticket))
     }
 
     fn log_wait(&self, rank: usize, peer: Option<usize>) {

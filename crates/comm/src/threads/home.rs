@@ -3,13 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::mail::Parcel;
+use super::mail::{Parcel, Ticket};
 use crate::flight::Log;
+use crate::{Form, Label, Result};
 
 /// What brings parcels and news to ranks of other processes.
 pub(crate) trait Carrier: Send + Sync {
     /// `parcel` of a rank here goes to a rank that is not.
     fn send(&self, from: usize, to: usize, parcel: Parcel) -> candle_core::Result<()>;
+    /// A rank here has posted an exchange: what it has sent, and these receives from ranks elsewhere, with their forms where they are known.
+    fn posted(
+        &self,
+        label: Label,
+        receives: Vec<(usize, Ticket, Option<Form>)>,
+    ) -> candle_core::Result<()>;
+    /// Whether what `ticket` names is on its way from a rank elsewhere, whatever has become of that.
+    fn is_coming(&self, from: usize, ticket: Ticket) -> bool;
+    /// A rank here waits until it may write over what it has sent, which has left.
+    fn wait_to_leave(&self, to: usize, ticket: Ticket) -> Result<()>;
     /// What brings them is to look now: a rank here has posted receives for what ranks elsewhere send, or begins to wait.
     fn wake(&self);
     /// A rank here has failed.

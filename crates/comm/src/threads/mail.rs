@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 
-use crate::Label;
+use crate::{Label, Result};
 
 /// Which message: the `number`-th that goes this way in a group. Numbers are drawn when a move is
 /// posted, so that a receive that is given up cannot shift those that follow.
@@ -20,7 +20,12 @@ pub(crate) struct Parcel {
     pub(crate) ticket: Ticket,
     pub(crate) label: Label,
     pub(crate) tensor: Tensor,
+    /// Behind this it may be read, where its device is still to write it.
+    pub(crate) after: Option<After>,
 }
+
+/// Has what is computed from now on wait for what writes a tensor.
+pub(crate) type After = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// The way from one rank to another that is here.
 #[derive(Default)]

@@ -54,7 +54,8 @@ impl Member {
         let Move::Send { tensor, to, hold: _ } = step else { return Ok(None) };
         let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
         let (rank, peer) = (self.original(self.rank), self.original(to));
-        let is_leaving = self.group.send(rank, peer, Parcel { ticket, label, tensor })?;
+        let is_leaving =
+            self.group.send(rank, peer, Parcel { ticket, label, tensor, after: None })?;
         Ok(is_leaving.then_some(Due { rank, peer, label, ticket, form: None }))
     }
 
@@ -96,6 +97,7 @@ impl Communicator for Member {
         let asks = dues.iter().map(|due| self.group.ask(due)).fold(false, |any, asks| any | asks);
         let sent = sends.into_iter().filter_map(|step| self.send(label, step).transpose());
         let sent = sent.collect::<Result<Vec<Due>>>()?;
+        self.group.posted(label, &dues)?;
         if asks {
             self.group.wake();
         }

@@ -67,7 +67,10 @@ impl Due {
                 let (found, wanted) = (Box::new(found), Box::new(wanted.clone()));
                 Err(Error::Form { rank, peer, label, found, wanted })
             }
-            _ => Ok(parcel.tensor),
+            _ => {
+                parcel.after.map_or(Ok(()), |after| after())?;
+                Ok(parcel.tensor)
+            }
         }
     }
 }

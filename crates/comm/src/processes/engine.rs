@@ -1,0 +1,60 @@
+//! Whether tensors can go between processes by NCCL: all must say so.
+
+use candle_core::Device;
+
+use super::express::Joined;
+
+/// NCCL and a stream of its own on `device`, for so many ranks on so many processes; or why not.
+pub(crate) fn nccl(device: &Device, [ranks, processes]: [usize; 2]) -> Result<Joined, String> {
+    if ranks != processes {
+        return Err(format!(
+            "{ranks} ranks on {processes} processes: NCCL joins those of one rank each"
+        ));
+    }
+    if !device.is_cuda() && !cfg!(feature = "emulator") {
+        return Err("it computes on a CPU, and NCCL joins GPUs".to_owned());
+    }
+    if !device.is_cuda() && std::env::var_os(annulus_nccl::NAMED).is_none() {
+        return Err("it computes on a CPU, and no emulator of NCCL is named".to_owned());
+    }
+    let found = annulus_nccl::find().map_err(|error| error.to_string())?;
+    let lane = annulus_nccl::lane(&found.library, device).map_err(|error| error.to_string())?;
+    let lane = lane.ok_or("it computes on a CPU, and NCCL joins GPUs")?;
+    Ok(Joined { library: found.library, lane })
+}
+
+/// Why not, by what all processes say: a version, or a reason.
+pub(crate) fn refusal(all: &[Vec<u8>]) -> Option<String> {
+    let all: Vec<_> = all.iter().map(|one| String::from_utf8_lossy(one)).collect();
+    for (process, said) in all.iter().enumerate() {
+        if let Some(why) = said.strip_prefix('-') {
+            return Some(format!("process {process}: {why}"));
+        }
+    }
+    let other = all.iter().position(|said| *said != all[0])?;
+    let [first, second] = [&all[0], &all[other]].map(|said| said.trim_start_matches('+'));
+    Some(format!("process 0 has NCCL {first}, process {other} has {second}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_must_have_the_same_version() {
+        let refused = |all: &[&str]| {
+            refusal(&all.iter().map(|one| one.as_bytes().to_vec()).collect::<Vec<_>>())
+        };
+        assert_eq!(refused(&["+2.28.9", "+2.28.9"]), None);
+        assert_eq!(refused(&["+2.28.9", "-none"]).as_deref(), Some("process 1: none"));
+        let other = refused(&["+2.28.9", "+2.27.3"]).unwrap();
+        assert_eq!(other, "process 0 has NCCL 2.28.9, process 1 has 2.27.3");
+    }
+
+    #[test]
+    fn what_nccl_does_not_join_goes_by_mpi() {
+        let refused = |ranks| nccl(&Device::Cpu, ranks).err().unwrap();
+        assert!(refused([4, 2]).contains("4 ranks on 2 processes"));
+        assert!(refused([2, 2]).contains("computes on a CPU"));
+    }
+}
