@@ -76,6 +76,7 @@ fn what_only_says_how_it_is_computed_may_differ() {
         "mesh.sequence=2",
         "mesh.data=2",
         "mesh.deadline=30",
+        "mesh.engine=mpi",
         "attention.strategy=ring",
         "memory.recompute=none",
         "memory.micro_batch=1",

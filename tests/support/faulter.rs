@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use annulus_tests::drills::{cells, undisturbed};
+use annulus_tests::nccl::seeded;
 use annulus_tests::signals::{Ended, check};
 use anyhow::Result;
 
@@ -15,6 +16,17 @@ fn main() -> Result<ExitCode> {
         && first == SIGNALS
     {
         return signals(program, times.parse()?, seed.parse()?);
+    }
+    if let [first, seeds] = &only[..]
+        && first == NCCL
+    {
+        let began = Instant::now();
+        let runs = seeded(program, seeds.parse()?)?;
+        let seconds = began.elapsed().as_secs_f64();
+        say(&format!(
+            "{runs} runs by NCCL with {seeds} seeds: the bits of threads; {seconds:.0} s"
+        ));
+        return Ok(ExitCode::SUCCESS);
     }
     let weights = undisturbed(program)?;
     let (mut held, mut failed, began) = (0, 0, Instant::now());
@@ -41,6 +53,9 @@ fn main() -> Result<ExitCode> {
 
 /// The first word where runs are to be asked to stop; how often, and the seed of the times, follow.
 const SIGNALS: &str = "signals";
+
+/// The first word where tensors are to go by NCCL; how many seeds follows.
+const NCCL: &str = "nccl";
 
 fn signals(program: &'static str, times: usize, seed: u64) -> Result<ExitCode> {
     let began = Instant::now();

@@ -8,6 +8,7 @@ pub mod drills;
 pub mod fuzz;
 pub mod hub;
 pub mod memory;
+pub mod nccl;
 pub mod runs;
 pub mod signals;
 

@@ -33,9 +33,11 @@ struct Found {
 }
 
 pub(crate) fn run(arguments: &Agree) -> Done {
-    if ![Engine::Threads, Engine::Mpi].iter().all(|engine| arguments.engines.contains(engine)) {
+    let carriers = carriers(arguments).count();
+    if carriers == 0 || carriers == arguments.engines.len() {
         let message = "one engine has nothing to agree with";
-        return Err(Failure::usage(message, "name both: `--engines threads,mpi`"));
+        let hint = "name threads and another: `--engines threads,mpi`";
+        return Err(Failure::usage(message, hint));
     }
     let world = processes::found()?;
     if world.processes() == 1 {
@@ -44,6 +46,15 @@ pub(crate) fn run(arguments: &Agree) -> Done {
     // There is nothing to save.
     stop::end_at_once()?;
     Ok(processes::ended(&world, agree(arguments, &world)))
+}
+
+/// What carries tensors between processes, by the words of `mesh.engine`.
+fn carriers(arguments: &Agree) -> impl Iterator<Item = &'static str> {
+    arguments.engines.iter().filter_map(|engine| match engine {
+        Engine::Threads => None,
+        Engine::Mpi => Some("mpi"),
+        Engine::Nccl => Some("nccl"),
+    })
 }
 
 /// Starts this command in several processes, which compare.
@@ -126,27 +137,41 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let masks = masks(&experiment);
     annulus_train::resolve(experiment, &mut hub::bring)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
-    // Processes have a rank each at least, and `local` runs on one.
-    for strategy in Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local) {
-        for (mask, changes) in &masks {
-            let changes = changes.iter().map(|(key, value)| replaced(key, value));
-            let split = replaced("attention.strategy", strategy.name());
-            let all =
-                replacements.iter().cloned().chain(changes).chain([split]).collect::<Vec<_>>();
-            let planned = parse(&name, &text, &all).map_err(Failure::from);
-            match planned.and_then(|experiment| planned_over(world, experiment)) {
-                Ok(plan) => {
-                    trials.push(Trial { name: format!("{}, {mask}", label(strategy)), plan });
-                }
-                // Not every strategy takes every mask and number of heads.
-                Err(refused) => refusal = refusal.or(Some(refused)),
+    for (strategy, (mask, changes), engine) in ways(&masks, arguments) {
+        let changes = changes.iter().map(|(key, value)| replaced(key, value));
+        let split = replaced("attention.strategy", strategy.name());
+        // On a GPU the usual backward's sums have another order every time.
+        let more = [split, engine, replaced("attention.deterministic", "true")];
+        let all = replacements.iter().cloned().chain(changes).chain(more).collect::<Vec<_>>();
+        let planned = parse(&name, &text, &all).map_err(Failure::from);
+        match planned.and_then(|experiment| planned_over(world, experiment)) {
+            Ok(plan) => {
+                let name =
+                    format!("{}, {mask}, {}", label(strategy), plan.experiment.mesh.engine.word());
+                trials.push(Trial { name, plan });
             }
+            // Not every strategy takes every mask and number of heads.
+            Err(refused) => refusal = refusal.or(Some(refused)),
         }
     }
     match refusal.filter(|_| trials.is_empty()) {
         Some(refused) => Err(refused),
         None => Ok(trials),
     }
+}
+
+/// Every strategy between processes, which have a rank each at least (`local` runs on one), with every mask and engine.
+fn ways<'a>(
+    masks: &'a [Changed],
+    arguments: &'a Agree,
+) -> impl Iterator<Item = (Strategy, &'a Changed, Override)> {
+    let strategies = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
+    strategies.flat_map(move |strategy| {
+        masks.iter().flat_map(move |mask| {
+            let engine = |word| replaced("mesh.engine", word);
+            carriers(arguments).map(move |word| (strategy, mask, engine(word)))
+        })
+    })
 }
 
 /// The same as the first process has made them: what it chose is chosen.

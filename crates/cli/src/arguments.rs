@@ -236,6 +236,8 @@ pub(crate) enum Engine {
     Threads,
     /// Processes that MPI joins
     Mpi,
+    /// The same, whose tensors go by NCCL
+    Nccl,
 }
 
 #[derive(Args, Debug)]

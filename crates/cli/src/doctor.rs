@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: &Doctor) -> Done {
         ("memory", memory()),
         ("disk", disk(Path::new("."))),
         ("MPI", mpi()),
+        ("NCCL", nccl()),
         ("hub's cache", cache()),
     ];
     lines.extend(more.map(|(name, found)| (name.to_owned(), found)));
@@ -92,6 +93,11 @@ fn mpi() -> String {
         Ok(Err(why)) => format!("{engine}; it does not begin: {why}"),
         Err(error) => format!("{engine}; whether it begins is unknown: {error}"),
     }
+}
+
+/// Which library would carry tensors between GPUs of processes.
+fn nccl() -> String {
+    World::nccl_here().unwrap_or_else(|error| format!("none: {}; {}", error.what, error.why))
 }
 
 /// What a program prints, or how it ended instead, with what it said.

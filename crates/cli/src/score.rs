@@ -7,7 +7,7 @@ use std::time::Duration;
 use annulus_comm::World;
 use annulus_data::{Sequence, counted};
 use annulus_experiment::{
-    Dtype, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter, read_config,
+    Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter, read_config,
 };
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
@@ -168,6 +168,7 @@ fn setup(
         recompute: Recompute::Layer,
         loss_chunk: 1024,
         mlp_chunk: None,
+        engine: Engine::Auto,
         deadline: DEADLINE,
         processes: world.clone(),
         cores: processes::cores(world).into(),

@@ -5,6 +5,7 @@
 //! and tells the others how far the ranks here are, so that deadlines, mismatched calls and failures
 //! mean the same as among threads. Where every process has one rank and a GPU of its own, tensors go by NCCL (`express.rs`).
 
+mod carried;
 mod clerk;
 mod courier;
 pub(crate) mod engine;

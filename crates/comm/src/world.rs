@@ -155,24 +155,25 @@ impl World {
         }
     }
 
-    /// From now on tensors go between processes by NCCL where it is `wanted`, in runs of as many `ranks` on `device`; of all processes,
-    /// which must call it, those that cannot say why: `Some`, and they go by MPI.
+    /// From now on tensors go between processes by MPI.
+    pub fn sends_by_mpi(&self) {
+        self.office.iter().for_each(|office| office.sends_by(None));
+    }
+
+    /// From now on tensors on `device` go between processes by NCCL, in runs of as many `ranks`; or by MPI, and why: of all processes,
+    /// which must call it, the first that cannot says so.
     ///
     /// # Errors
     /// A process that is late, gone or stopped.
-    pub fn takes_nccl(
+    pub fn sends_by_nccl(
         &self,
-        wanted: bool,
         device: &Device,
         ranks: usize,
     ) -> Result<Option<String>, Failure<Error>> {
-        let Some(office) = self.office.as_ref().filter(|_| wanted) else {
-            self.office.iter().for_each(|office| office.sends_by(None));
-            return Ok(None);
-        };
+        let Some(office) = &self.office else { return Ok(None) };
         let joined = engine::nccl(device, [ranks, self.processes()]);
         let own = match &joined {
-            Ok(joined) => format!("+{}", joined.library.version()),
+            Ok(joined) => format!("+{}", joined.found.library.version()),
             Err(why) => format!("-{why}"),
         };
         let refused = engine::refusal(&self.gather(own.as_bytes())?);
@@ -180,13 +181,19 @@ impl World {
         Ok(refused)
     }
 
-    /// The library that would carry tensors between GPUs of processes, its version and file.
+    /// What tensors go by between processes, if not by MPI: the version of NCCL and its file.
+    pub fn nccl(&self) -> Option<(String, PathBuf)> {
+        let joined = self.office.as_ref()?.joined()?;
+        Some((joined.found.library.version().to_owned(), joined.found.path))
+    }
+
+    /// The library of NCCL that would carry them between GPUs, its version and file.
     ///
     /// # Errors
     /// When none is found.
-    pub fn nccl() -> annulus_nccl::Result<String> {
+    pub fn nccl_here() -> annulus_nccl::Result<String> {
         let found = annulus_nccl::find()?;
-        Ok(format!("{}, {}", found.library.version(), found.path.display()))
+        Ok(format!("NCCL {} ({})", found.library.version(), found.path.display()))
     }
 
     /// Where each process runs; nothing where this one is all.

@@ -44,7 +44,8 @@ pub use extend::{Extension, Stretch};
 pub use lora::LoraKeys;
 pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
 pub use mesh::{
-    Apart, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
+    Apart, Engine, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State,
+    StateAxes,
 };
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use reproducible::Reproducible;

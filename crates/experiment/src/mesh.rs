@@ -21,6 +21,8 @@ section! {
             "tensor-parallel ranks that share positions: each has a part of every layer's heads and feed-forward and of the vocabulary, and of the rows between layers. A divisor of the key/value heads, of `intermediate_size` and of every shard's tokens. For training alone";
         order: Order = Word(Order::WORDS), Is("sequence_first"),
             "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results have the same bits";
+        engine: Engine = Word(Engine::WORDS), Is("auto"),
+            "what carries tensors between processes: nccl: NCCL, between GPUs, where every process has one rank, while MPI carries what is said of them (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names); mpi: MPI; auto: NCCL where all processes can, else MPI, and which of the two is said. Results have the same bits";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
@@ -79,6 +81,19 @@ pub enum Order {
 }
 
 words!(Order { SequenceFirst = "sequence_first", DataFirst = "data_first" });
+
+/// `engine:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// NCCL where all processes can, else MPI.
+    Auto,
+    /// MPI.
+    Mpi,
+    /// NCCL.
+    Nccl,
+}
+
+words!(Engine { Auto = "auto", Mpi = "mpi", Nccl = "nccl" });
 
 /// The ranks that share a sequence, by their places in it: of tensor-parallel ones one at each place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

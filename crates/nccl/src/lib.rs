@@ -2,8 +2,8 @@
 //!
 //! Only sends and receives are used: sums stay ours, in an order of ours. [`find`] looks for the library, a [`Clique`] is one
 //! process's end of it, and a [`Lane`] is the stream that its transfers are on: behind what computes a tensor, before what reads it.
-//! Nothing here blocks: communicators are non-blocking, so that a transfer that hangs can be given up. [`meet`] hands the name of a
-//! clique to processes that nothing else joins.
+//! Nothing here blocks: communicators are non-blocking, so that a transfer that hangs can be given up. The name of
+//! a clique, [`Id`], is handed to its processes by whatever joins them: MPI.
 
 mod clique;
 #[cfg(feature = "emulator")]
@@ -13,13 +13,11 @@ mod find;
 mod gpu;
 mod lane;
 mod library;
-mod rendezvous;
 
 pub use clique::{Clique, Id, Shipment};
 pub use find::{Found, NAMED, find};
 pub use lane::{Gate, Lane, Mark, Piece, lane};
 pub use library::Library;
-pub use rendezvous::{Seat, meet, seat};
 
 /// What NCCL, or the search for it, answered.
 #[derive(Clone, Debug, thiserror::Error)]

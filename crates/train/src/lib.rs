@@ -36,7 +36,7 @@ pub use run::given::{Given, here as ranks_here};
 pub use run::hashes::{Line as Hashed, hashed};
 pub use run::identity::text as resolved_text;
 pub use run::logged::{Logged, median};
-pub use run::manifest::{Attempt, Machine, Manifest, Mpi, Process, StateHash};
+pub use run::manifest::{Attempt, Machine, Manifest, Mpi, Nccl, Process, StateHash};
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::replayed::{Nearest, Replayed, nearest, replayed};

@@ -1,5 +1,5 @@
 //! `cargo xtask faults`: every fault at every place of a training over two processes, under both families of MPI, and requests to
-//! stop at random times.
+//! stop at random times, and pauses of NCCL's transfers.
 
 use std::process::Command;
 
@@ -14,6 +14,9 @@ pub(crate) struct Arguments {
     /// Instead, ask trainings to stop at so many random times: SIGUSR1 to the launcher, SIGTERM to a process
     #[arg(long, value_name = "TIMES")]
     signals: Option<usize>,
+    /// Instead, train in every way by the emulator of NCCL, with pauses drawn from so many seeds
+    #[arg(long, value_name = "SEEDS", conflicts_with = "signals")]
+    nccl: Option<u64>,
     /// What those times are drawn from
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -22,7 +25,8 @@ pub(crate) struct Arguments {
 /// Prints the table; fails where a cell does. Full disks are mounted in a view of mounts of its own, which ends with it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::mpi()?;
-    tool::cargo(&["build", "--package", "annulus-tests", "--bins"])?;
+    let features = ["--features", "annulus-train/emulator"];
+    tool::cargo(&[&["build", "--package", "annulus-tests", "--bins"][..], &features].concat())?;
     let (faults, program) =
         (tool::program("debug", "annulus-faults")?, tool::program("debug", "annulus-under-test")?);
     let view = ["--user", "--map-root-user", "--mount"];
@@ -37,6 +41,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Command::new(faults)
     };
     command.arg(program).args(&arguments.only);
+    if let Some(seeds) = arguments.nccl {
+        command.args(["nccl", &seeds.to_string()]);
+    }
     if let Some(times) = arguments.signals {
         command.args(["signals", &times.to_string(), &arguments.seed.to_string()]);
     }

@@ -121,6 +121,7 @@ impl Sink for Console {
             Notice::Saved { step, folder } => {
                 self.say(&format!("step {step}  saved {}", folder.display()));
             }
+            Notice::Joined(text) => self.say(text),
             Notice::Warning(text) => {
                 self.reading.finish();
                 self.say(&format!("warning: {text}"));

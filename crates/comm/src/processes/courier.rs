@@ -79,13 +79,13 @@ impl Watch {
 
 /// Until the run's end. The clique is given up with whatever is wrong.
 fn serve(orders: Orders) -> Result<(), String> {
-    let text = |error: annulus_nccl::Error| error.to_string();
     let Some(id) = name(&orders)? else { return Ok(()) };
     let Orders { express, size, deadline, .. } = &orders;
     let (joined, seat) = (express.joined.clone(), [express.rank, *size]);
-    let clique = Clique::begin(joined.library, joined.lane, &id, seat).map_err(text)?;
+    let here = |error| format!("NCCL, rank {}: {error}", express.rank);
+    let clique = Clique::begin(joined.found.library, joined.lane, &id, seat).map_err(here)?;
     let mut watch = Watch::new(*deadline);
-    while !clique.is_ready().map_err(text)? {
+    while !clique.is_ready().map_err(here)? {
         if orders.is_lost() {
             return Ok(());
         }
@@ -103,7 +103,7 @@ fn serve(orders: Orders) -> Result<(), String> {
 fn name(orders: &Orders) -> Result<Option<Id>, String> {
     let express = &orders.express;
     if let Some(tell) = &orders.tell {
-        let id = Id::draw(&express.joined.library).map_err(|error| error.to_string())?;
+        let id = Id::draw(&express.joined.found.library).map_err(|error| error.to_string())?;
         tell(id.bytes());
         return Ok(Some(id));
     }

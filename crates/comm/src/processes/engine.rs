@@ -4,6 +4,8 @@ use candle_core::Device;
 
 use super::express::Joined;
 
+const ON_A_CPU: &str = "it computes on a CPU, and NCCL joins GPUs";
+
 /// NCCL and a stream of its own on `device`, for so many ranks on so many processes; or why not.
 pub(crate) fn nccl(device: &Device, [ranks, processes]: [usize; 2]) -> Result<Joined, String> {
     if ranks != processes {
@@ -11,16 +13,15 @@ pub(crate) fn nccl(device: &Device, [ranks, processes]: [usize; 2]) -> Result<Jo
             "{ranks} ranks on {processes} processes: NCCL joins those of one rank each"
         ));
     }
-    if !device.is_cuda() && !cfg!(feature = "emulator") {
-        return Err("it computes on a CPU, and NCCL joins GPUs".to_owned());
-    }
-    if !device.is_cuda() && std::env::var_os(annulus_nccl::NAMED).is_none() {
-        return Err("it computes on a CPU, and no emulator of NCCL is named".to_owned());
+    // Of the library, only our own of tests knows another device: it must be named.
+    let is_tried = cfg!(feature = "emulator") && std::env::var_os(annulus_nccl::NAMED).is_some();
+    if !device.is_cuda() && !is_tried {
+        return Err(ON_A_CPU.to_owned());
     }
     let found = annulus_nccl::find().map_err(|error| error.to_string())?;
     let lane = annulus_nccl::lane(&found.library, device).map_err(|error| error.to_string())?;
-    let lane = lane.ok_or("it computes on a CPU, and NCCL joins GPUs")?;
-    Ok(Joined { library: found.library, lane })
+    let lane = lane.ok_or(ON_A_CPU)?;
+    Ok(Joined { found, lane })
 }
 
 /// Why not, by what all processes say: a version, or a reason.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 use annulus_memory::on_behalf_of;
-use annulus_nccl::{Gate, Id, Lane, Library, Mark, Piece, Shipment};
+use annulus_nccl::{Found, Gate, Id, Lane, Mark, Piece, Shipment};
 use candle_core::{Shape, Tensor};
 
 use super::envelope::{Parcel, Passes};
@@ -19,7 +19,7 @@ use crate::{Error, Form, Label, Result, payload};
 /// What all processes agreed to use.
 #[derive(Clone)]
 pub(crate) struct Joined {
-    pub(crate) library: Arc<Library>,
+    pub(crate) found: Found,
     pub(crate) lane: Arc<dyn Lane>,
 }
 

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use annulus_mpi::{Launched, Leaving, Session};
 use candle_core::Device;
 
+use super::carried::Carried;
 use super::clerk::Clerk;
 use super::courier::{self, Orders};
 use super::envelope::{Envelope, News, Parcel};
 use super::express::{Express, Joined};
 use super::inbox::Arrived;
 use crate::flight::{Flight, Log};
-use crate::threads::{self, Carrier, Group, Home, Ticket, lock};
-use crate::{Error, Form, Label};
+use crate::threads::{self, Group, Home, lock};
 
 /// Processes that fail within so long of each other fail at once: longer than a message takes.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -307,6 +307,11 @@ impl Office {
         lock(&self.shared.desk).joined = joined;
     }
 
+    /// What they go by, if not by MPI.
+    pub(crate) fn joined(&self) -> Option<Joined> {
+        lock(&self.shared.desk).joined.clone()
+    }
+
     /// Says this process's last word, unless it has: its exit code, and whether it ends by its own fault.
     fn bye(&self, desk: &mut Desk, code: i32, own_fault: bool) {
         if std::mem::replace(&mut desk.closing, true) {
@@ -396,78 +401,4 @@ impl Facts {
 /// Whether a last word is that of a process which ends by its own fault.
 fn is_fault(bye: Option<(i32, bool)>) -> bool {
     bye.is_some_and(|(_, own_fault)| own_fault)
-}
-
-/// What a run's ranks leave for other processes.
-struct Carried {
-    shared: Arc<Shared>,
-    run: u64,
-    /// Ranks of a process.
-    here: usize,
-    process: usize,
-    /// As in [`Desk`].
-    order: Vec<usize>,
-    /// What goes by NCCL.
-    express: Option<Arc<Express>>,
-}
-
-impl Carried {
-    fn post(&self, process: usize, news: News, payload: Option<Leaving>) {
-        let to = self.order[process];
-        let envelope = Envelope { run: self.run, news };
-        lock(&self.shared.desk).letters.push_back(Letter { to, envelope, payload });
-        self.shared.wake.notify_one();
-    }
-
-    fn tell(&self, news: impl Fn() -> News) {
-        for to in (0..self.order.len()).filter(|to| *to != self.process) {
-            self.post(to, news(), None);
-        }
-    }
-}
-
-impl Carrier for Carried {
-    fn send(&self, from: usize, to: usize, parcel: threads::Parcel) -> candle_core::Result<()> {
-        let mut announced = Parcel::new(from, to, &parcel);
-        if let Some(express) = self.express.as_ref().filter(|express| express.takes(&parcel.tensor))
-        {
-            express.send((to, parcel.ticket), &parcel.tensor)?;
-            announced.by_nccl = true;
-            self.post(to / self.here, News::Parcel(announced), None);
-            return Ok(());
-        }
-        let news = News::Parcel(announced);
-        // On the sender's thread: a copy is its own, and one from a GPU comes behind what the rank has computed so far.
-        let payload = Leaving::tensor(&parcel.tensor)?;
-        self.post(to / self.here, news, Some(payload));
-        Ok(())
-    }
-    fn posted(
-        &self,
-        label: Label,
-        receives: Vec<(usize, Ticket, Option<Form>)>,
-    ) -> candle_core::Result<()> {
-        let express = self.express.as_ref();
-        express.map_or(Ok(()), |express| express.post(label, receives))
-    }
-    fn is_coming(&self, from: usize, ticket: Ticket) -> bool {
-        self.express.as_ref().is_some_and(|express| express.is_coming(from, ticket))
-    }
-    fn wait_to_leave(&self, to: usize, ticket: Ticket) -> Result<(), Error> {
-        let express = self.express.as_ref();
-        express.map_or(Ok(()), |express| express.wait_to_leave((to, ticket)))
-    }
-    fn wake(&self) {
-        lock(&self.shared.desk).is_woken = true;
-        self.shared.wake.notify_one();
-    }
-    fn failed(&self, rank: usize) {
-        self.tell(|| News::Failed(rank));
-    }
-    fn left(&self, rank: usize) {
-        self.tell(|| News::Left(rank));
-    }
-    fn stopped(&self) {
-        self.tell(|| News::Stop);
-    }
 }

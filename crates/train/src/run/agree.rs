@@ -34,9 +34,9 @@ pub struct Bits {
 /// # Errors
 /// What is wrong with data or weights, what a rank fails with, and ranks whose state differs.
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
-    let setup = Setup::new(plan, annulus_machine::share(cores, world.beside().len()));
+    let cores = annulus_machine::share(cores, world.beside().len());
+    let setup = Arc::new(Setup::on_its_device_over(world, plan, cores)?);
     let here = here(world, setup.world())?;
-    let setup = Arc::new(setup.over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let store = Store::new(&setup, &start.weights, here.clone())?;

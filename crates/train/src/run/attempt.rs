@@ -61,6 +61,8 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         if !agreed? {
             return Ok(Outcome { step, ..outcome });
         }
+        let said = setup.join()?;
+        said.iter().for_each(|said| given.console.notice(&Notice::Joined(said)));
     }
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
     outcome.warnings =

@@ -120,7 +120,7 @@ fn compared(run: &Logged) -> Compared {
 /// What is not the same in all manifests.
 fn origins(runs: &[Logged]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
-    let rows: [(&str, Said); 14] = [
+    let rows: [(&str, Said); 15] = [
         ("version", |manifest| Some(manifest.version.clone())),
         ("commit", |manifest| Some(manifest.commit.clone())),
         ("program, hash", |manifest| Some(manifest.binary.clone())),
@@ -134,6 +134,7 @@ fn origins(runs: &[Logged]) -> Vec<Differing> {
         ("processes", |manifest| Some(manifest.hosts().map_or(1, |(count, _)| count).to_string())),
         ("hosts", |manifest| Some(manifest.hosts()?.1.join(", "))),
         ("MPI", |manifest| Some(manifest.mpi()?.library.clone())),
+        ("NCCL", |manifest| Some(manifest.nccl()?.version.clone())),
         ("strategy as run", |manifest| Some(manifest.strategy().to_owned())),
     ];
     let row = |(name, said): (&str, Said)| {

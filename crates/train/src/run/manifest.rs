@@ -99,6 +99,9 @@ pub struct Attempt {
     /// What joins them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<Mpi>,
+    /// What carries tensors between them, if it is not MPI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<Nccl>,
     /// Behind the last step that it hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StateHash>,
@@ -126,6 +129,15 @@ pub struct Process {
     /// The same, as its ranks were planned, with what it took before they began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
+}
+
+/// A library of NCCL.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nccl {
+    /// Its version.
+    pub version: String,
+    /// Its file.
+    pub file: PathBuf,
 }
 
 /// A library of MPI.
@@ -219,6 +231,7 @@ impl Manifest {
                 .processes
                 .facts()
                 .map(|facts| Mpi { library: facts.library.clone(), file: facts.path.clone() }),
+            nccl: setup.processes.nccl().map(|(version, file)| Nccl { version, file }),
             state: None,
         });
     }
@@ -254,6 +267,11 @@ impl Manifest {
     /// What joins processes since the last start.
     pub(crate) fn mpi(&self) -> Option<&Mpi> {
         self.attempts.last()?.mpi.as_ref()
+    }
+
+    /// What carries tensors between processes since the last start, if it is not MPI.
+    pub(crate) fn nccl(&self) -> Option<&Nccl> {
+        self.attempts.last()?.nccl.as_ref()
     }
 
     /// What the last start came to: the state's hash, and what its processes had in memory, of several, as it was logged last.

@@ -92,6 +92,8 @@ pub enum Notice<'a> {
         /// Its folder.
         folder: &'a Path,
     },
+    /// What carries tensors between processes.
+    Joined(&'a str),
     /// Something is wrong but does not end the run.
     Warning(&'a str),
 }

@@ -112,6 +112,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     }
     let (setup, _, work) = opened?;
     agreed?;
+    setup.join()?;
     let attempt = Attempt::new(plan, &setup, &given, work, None)?;
     let (ending, step, _) = attempt.run()?;
     Ok(Outcome { ending, step, ..nothing })

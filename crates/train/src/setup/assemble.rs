@@ -8,7 +8,7 @@ use annulus_attention::Attention;
 use annulus_comm::threads::Options;
 use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
 use annulus_experiment::{
-    Dtype, Frequencies, Kernel, Offload, Order, Packed, Parallel, Recompute, Shape,
+    Dtype, Engine, Frequencies, Kernel, Offload, Order, Packed, Parallel, Recompute, Shape,
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
@@ -91,6 +91,8 @@ pub struct Setup {
     pub offload_folder: PathBuf,
     /// How long a rank waits for one that shows no progress.
     pub deadline: Duration,
+    /// What carries tensors between processes.
+    pub engine: Engine,
     /// Cores of this machine that ranks of this process share.
     pub cores: Cores,
     /// The processes that share the ranks evenly.
@@ -171,6 +173,7 @@ impl Setup {
             offload: experiment.memory.offload,
             offload_folder: experiment.offload_folder(),
             deadline: experiment.mesh.deadline,
+            engine: experiment.mesh.engine,
             cores: cores.into(),
             processes: World::alone(),
             core: experiment.host.core,
@@ -296,6 +299,7 @@ impl Setup {
     ) -> Result<T> {
         let (processes, ranks) = (&self.processes, self.world());
         here(processes, ranks).map_err(|error| once(processes, error))?;
+        self.join()?;
         let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
         let mut found = processes.run(&options, |comm| program(self.rank(comm)?))?;
         Ok(found.swap_remove(0))

@@ -3,6 +3,7 @@
 pub(crate) mod assemble;
 pub(crate) mod data;
 pub(crate) mod device;
+pub(crate) mod engine;
 pub(crate) mod examine;
 pub(crate) mod fits;
 pub(crate) mod initial;

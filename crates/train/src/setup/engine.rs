@@ -1,0 +1,37 @@
+//! What carries tensors between processes: NCCL or MPI.
+
+use annulus_experiment::Engine;
+
+use crate::setup::shared::{once, unreached};
+use crate::{Result, Setup, TrainError};
+
+impl Setup {
+    /// Has tensors go between processes by what `mesh.engine` says, from now on; what a user is to know of it. All processes must call
+    /// it.
+    ///
+    /// # Errors
+    /// When it says NCCL, and a process cannot: the first process says why, the others' ends are of another.
+    pub(crate) fn join(&self) -> Result<Option<String>> {
+        let world = &self.processes;
+        if self.engine == Engine::Mpi || world.processes() == 1 {
+            world.sends_by_mpi();
+            return Ok(None);
+        }
+        let device = self.device();
+        match world.sends_by_nccl(&device, self.world()).map_err(unreached)? {
+            Some(why) if self.engine == Engine::Nccl => {
+                let message = format!("`mesh.engine: nccl`: {why}");
+                let hint = Some("set `mesh.engine: mpi`, or drop it".to_owned());
+                Err(once(world, TrainError::Configuration { message, hint }))
+            }
+            // Nobody expects NCCL of a CPU.
+            Some(why) => Ok(device.is_cuda().then(|| format!("tensors go by MPI: {why}"))),
+            None => {
+                let said = |(version, file): (String, std::path::PathBuf)| {
+                    format!("tensors go by NCCL {version} ({})", file.display())
+                };
+                Ok(world.nccl().map(said))
+            }
+        }
+    }
+}
