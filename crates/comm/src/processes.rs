@@ -11,9 +11,11 @@ mod courier;
 pub(crate) mod engine;
 mod envelope;
 mod express;
+mod facts;
 mod inbox;
 mod office;
 mod outbox;
 
+pub use facts::Facts;
 pub(crate) use office::Office;
-pub use office::{BEGINS_WITHIN, Facts, Unjoined};
+pub use office::{BEGINS_WITHIN, Unjoined};

@@ -242,5 +242,5 @@ fn state(library: &Library, handle: Handle) -> Result<bool> {
 
 /// What a driver or Candle says.
 fn of_device(error: candle_core::Error) -> Error {
-    Error::new("a transfer between devices", error)
+    Error::new("a transfer between devices", error.to_string())
 }

@@ -119,17 +119,16 @@ impl Lane for OfHost {
     }
 
     fn leaving(&self, tensor: &Tensor, to: usize) -> Result<Piece> {
-        let tensor = tensor.detach().contiguous()?;
-        piece(tensor, to)
+        piece(&tensor.detach().contiguous()?, to)
     }
 
     fn room(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
         // Nobody else has it, and nobody reads it before all has come.
-        piece(Tensor::zeros(shape, dtype, &Device::Cpu)?, from)
+        piece(&Tensor::zeros(shape, dtype, &Device::Cpu)?, from)
     }
 }
 
-fn piece(tensor: Tensor, peer: usize) -> Result<Piece> {
+fn piece(tensor: &Tensor, peer: usize) -> Result<Piece> {
     let width = tensor.dtype().size_in_bytes();
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {

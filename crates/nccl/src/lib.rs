@@ -30,8 +30,8 @@ pub struct Error {
 }
 
 impl Error {
-    fn new(what: impl Into<String>, why: impl ToString) -> Error {
-        Error { what: what.into(), why: why.to_string() }
+    fn new(what: impl Into<String>, why: impl Into<String>) -> Error {
+        Error { what: what.into(), why: why.into() }
     }
 }
 

@@ -16,6 +16,7 @@ use super::clerk::Clerk;
 use super::courier::{self, Orders};
 use super::envelope::{Envelope, News, Parcel};
 use super::express::{Express, Joined};
+use super::facts::Facts;
 use super::inbox::Arrived;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Group, Home, lock};
@@ -46,21 +47,6 @@ pub(crate) struct Office {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The program ends.
     is_last: Arc<AtomicBool>,
-}
-
-/// What MPI says of itself and of this process.
-#[derive(Clone, Debug)]
-pub struct Facts {
-    /// The number of this process.
-    pub process: usize,
-    /// How many there are.
-    pub processes: usize,
-    /// The library's own first line.
-    pub library: String,
-    /// Its file.
-    pub path: std::path::PathBuf,
-    /// The level of threads that it promised, as the standard of MPI calls it.
-    pub thread_level: &'static str,
 }
 
 /// Between ranks and the office.
@@ -383,18 +369,6 @@ fn in_time<T>(hear: &Receiver<T>, ended: impl FnOnce() -> Unjoined) -> Result<T,
 impl fmt::Debug for Office {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Office").field("facts", &self.facts).finish_non_exhaustive()
-    }
-}
-
-impl Facts {
-    fn of(session: &Session) -> Facts {
-        Facts {
-            process: session.rank,
-            processes: session.size,
-            library: session.version(),
-            path: session.path.clone(),
-            thread_level: session.thread_level,
-        }
     }
 }
 

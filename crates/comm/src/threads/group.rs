@@ -290,7 +290,7 @@ impl Group {
         self.ranks[rank].left.load(Ordering::Acquire)
     }
 
-    fn is_here(&self, rank: usize) -> bool {
+    pub(super) fn is_here(&self, rank: usize) -> bool {
         self.home.here.contains(&rank)
     }
 
@@ -396,15 +396,5 @@ impl Group {
     /// How many operations a rank has done, as far as is known here.
     pub(crate) fn operations(&self, rank: usize) -> u64 {
         self.ranks[rank].operations.load(Ordering::Acquire)
-    }
-
-    /// `rank` begins to wait for `peer`; how far it is itself is its place among those that wait.
-    pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
-        let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
-        lock(&self.waits)[rank] = Some(Wait { peer, place });
-        // A rank here that itself waits for another process has woken it.
-        if !self.is_here(peer) {
-            self.wake();
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! Waiting for a rank, and whose wait fails when it stands still.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use candle_core::Tensor;
 
 use super::group::Group;
-use super::mail::{Parcel, Ticket};
+use super::mail::{Parcel, Ticket, lock};
 use super::patience::Patience;
 use crate::{Error, Form, Label, Result};
 
@@ -29,6 +30,16 @@ pub(super) struct Due {
 }
 
 impl Group {
+    /// `rank` begins to wait for `peer`; how far it is itself is its place among those that wait.
+    pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
+        let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
+        lock(&self.waits)[rank] = Some(Wait { peer, place });
+        // A rank here that itself waits for another process has woken it.
+        if !self.is_here(peer) {
+            self.wake();
+        }
+    }
+
     /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
     /// waits stands still through no fault of its own: whoever waits for it leaves the failing to
     /// it. Of several that wait for a rank that does not, and of a circle of waits, that one fails
