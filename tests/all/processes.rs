@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use annulus_tests::nccl::environment;
 use annulus_tests::runs::{Place, last_saved};
 use annulus_tests::{Ran, root};
 
@@ -72,18 +71,6 @@ impl Mpi {
         command.args(self.flags).args(["-n", &processes.to_string(), ANNULUS]).args(arguments);
         command.current_dir(place.path("")).stdin(Stdio::null());
         Some(command)
-    }
-
-    /// With the emulator of NCCL, where so something is to go wrong.
-    fn run_by_nccl(
-        self,
-        place: &Place,
-        processes: usize,
-        (arguments, wrong): (&[&str], &str),
-    ) -> Option<Ran> {
-        let mut command = self.command(place, processes, arguments)?;
-        command.envs(environment(wrong, None));
-        Some(Ran::of(&command.output().expect("the launcher starts")))
     }
 
     fn run(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Ran> {

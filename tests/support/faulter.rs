@@ -20,13 +20,7 @@ fn main() -> Result<ExitCode> {
     if let [first, seeds] = &only[..]
         && first == NCCL
     {
-        let began = Instant::now();
-        let runs = seeded(program, seeds.parse()?)?;
-        let seconds = began.elapsed().as_secs_f64();
-        say(&format!(
-            "{runs} runs by NCCL with {seeds} seeds: the bits of threads; {seconds:.0} s"
-        ));
-        return Ok(ExitCode::SUCCESS);
+        return nccl(program, seeds.parse()?);
     }
     let weights = undisturbed(program)?;
     let (mut held, mut failed, began) = (0, 0, Instant::now());
@@ -64,6 +58,13 @@ fn signals(program: &'static str, times: usize, seed: u64) -> Result<ExitCode> {
     say(&format!(
         "{saved} requests to stop: each saved, ended with 75 and lost no step; {late} came too late; {seconds:.0} s"
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nccl(program: &'static str, seeds: u64) -> Result<ExitCode> {
+    let (began, runs) = (Instant::now(), seeded(program, seeds)?);
+    let seconds = began.elapsed().as_secs_f64();
+    say(&format!("{runs} runs by NCCL with {seeds} seeds: the bits of threads; {seconds:.0} s"));
     Ok(ExitCode::SUCCESS)
 }
 

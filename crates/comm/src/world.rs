@@ -157,7 +157,9 @@ impl World {
 
     /// From now on tensors go between processes by MPI.
     pub fn sends_by_mpi(&self) {
-        self.office.iter().for_each(|office| office.sends_by(None));
+        if let Some(office) = &self.office {
+            office.sends_by(None);
+        }
     }
 
     /// From now on tensors on `device` go between processes by NCCL, in runs of as many `ranks`; or by MPI, and why: of all processes,
@@ -184,7 +186,7 @@ impl World {
     /// What tensors go by between processes, if not by MPI: the version of NCCL and its file.
     pub fn nccl(&self) -> Option<(String, PathBuf)> {
         let joined = self.office.as_ref()?.joined()?;
-        Some((joined.found.library.version().to_owned(), joined.found.path))
+        Some((joined.found.library.version(), joined.found.path))
     }
 
     /// The library of NCCL that would carry them between GPUs, its version and file.
@@ -193,7 +195,7 @@ impl World {
     /// When none is found.
     pub fn nccl_here() -> annulus_nccl::Result<String> {
         let found = annulus_nccl::find()?;
-        Ok(format!("NCCL {} ({})", found.library.version(), found.path.display()))
+        Ok(format!("{} ({})", found.library.version(), found.path.display()))
     }
 
     /// Where each process runs; nothing where this one is all.

@@ -79,7 +79,7 @@ impl Clique {
         id: &Id,
         [rank, size]: [usize; 2],
     ) -> Result<Clique> {
-        lane.enter().map_err(of_device)?;
+        lane.enter()?;
         let handle = begun(&library, id, [rank, size])?;
         Ok(Clique { library, lane, handle, shipping: None, under_way: VecDeque::new() })
     }
@@ -112,7 +112,7 @@ impl Clique {
     /// What NCCL or the driver says: the clique is to be given up.
     pub fn ship(&mut self, shipment: Shipment) -> Result<()> {
         let Shipment { gates, sends, receives } = shipment;
-        gates.into_iter().try_for_each(|gate| gate()).map_err(of_device)?;
+        gates.into_iter().try_for_each(|gate| gate())?;
         let calls = &self.library.calls;
         // SAFETY: what is begun here ends below, on this thread.
         self.library.expect("ncclGroupStart", unsafe { (calls.group_start)() })?;
@@ -147,7 +147,7 @@ impl Clique {
         if self.shipping.is_none() || !self.is_ready()? {
             return Ok(None);
         }
-        let mark = self.lane.mark().map_err(of_device)?;
+        let mark = self.lane.mark()?;
         self.under_way.extend(self.shipping.take().map(|pieces| (mark.clone(), pieces)));
         Ok(Some(mark))
     }
@@ -159,7 +159,7 @@ impl Clique {
     pub fn look(&mut self) -> Result<usize> {
         self.is_ready()?;
         while let Some((mark, _)) = self.under_way.front() {
-            if !mark.is_over().map_err(of_device)? {
+            if !mark.is_over()? {
                 break;
             }
             self.under_way.pop_front();
@@ -241,6 +241,8 @@ fn state(library: &Library, handle: Handle) -> Result<bool> {
 }
 
 /// What a driver or Candle says.
-fn of_device(error: candle_core::Error) -> Error {
-    Error::new("a transfer between devices", error.to_string())
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Error {
+        Error::new("a transfer between devices", error.to_string())
+    }
 }

@@ -1,5 +1,6 @@
 //! Cliques of threads over a library of our own, and what NVIDIA's says where there is no GPU.
 #![cfg(feature = "emulator")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,7 +120,6 @@ fn what_hangs_can_be_given_up() {
 
 /// NVIDIA's library, where it is: its version and names without a GPU, and one clear error of a communicator.
 #[test]
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 fn the_real_library_is_understood_without_a_gpu() {
     let found = match find() {
         Ok(found) => found,

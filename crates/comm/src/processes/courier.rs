@@ -148,7 +148,8 @@ impl Courier {
             let is_idle = self.shipping.is_none() && self.under_way.is_empty();
             if state.ends && state.is_empty() && is_idle {
                 drop(state);
-                return self.end();
+                self.end();
+                return Ok(());
             }
             if !busy {
                 let nap = NAPS[usize::from(is_idle)];
@@ -174,8 +175,9 @@ impl Courier {
         if self.shipping.is_some()
             && let Some(mark) = self.clique.shipped().map_err(text)?
         {
-            let round = self.shipping.take();
-            round.into_iter().for_each(|round| express.hand_on(round, &mark, &mut self.passes));
+            if let Some(round) = self.shipping.take() {
+                express.hand_on(round, &mark, &mut self.passes);
+            }
             busy = true;
         }
         let left = self.clique.look().map_err(text)?;
@@ -203,7 +205,7 @@ impl Courier {
     }
 
     /// The others may be in the run for long: waits for them, as long as the program lasts.
-    fn end(self) -> Result<(), String> {
+    fn end(self) {
         let Courier { clique, orders, .. } = self;
         let until = || {
             let is_last = orders.is_last.load(Ordering::Relaxed);
@@ -211,6 +213,5 @@ impl Courier {
         };
         // A clique that does not end has carried all it was to carry.
         let _ = clique.end(LAST, until);
-        Ok(())
     }
 }

@@ -72,7 +72,9 @@ impl Arrived {
         match self {
             Arrived::Announced(_, parcel) => {
                 group.moves(parcel.from);
-                express.into_iter().for_each(|express| express.told(parcel.clone()));
+                if let Some(express) = express {
+                    express.told(parcel);
+                }
             }
             Arrived::Tensor(_, parcel, tensor) => {
                 let (ticket, label) = (parcel.ticket(), parcel.label(passes));
@@ -82,7 +84,9 @@ impl Arrived {
                     parcel.to,
                     threads::Parcel { ticket, label, tensor, after },
                 );
-                express.into_iter().for_each(|express| express.is_here(parcel.from, ticket));
+                if let Some(express) = express {
+                    express.is_here(parcel.from, ticket);
+                }
             }
             Arrived::Part(_, from) => group.moves(from),
             Arrived::News(Envelope { news, .. }) => match news {
@@ -95,7 +99,11 @@ impl Arrived {
                 News::Left(rank) if rank < group.world() => group.has_left(rank),
                 News::Failed(rank) => group.fail(rank),
                 News::Stop => group.stop(),
-                News::Clique(id) => express.into_iter().for_each(|express| express.is_named(&id)),
+                News::Clique(id) => {
+                    if let Some(express) = express {
+                        express.is_named(&id);
+                    }
+                }
                 News::Left(_) | News::Parcel(_) | News::Bye(..) | News::Alive => {}
             },
         }

@@ -61,8 +61,9 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         if !agreed? {
             return Ok(Outcome { step, ..outcome });
         }
-        let said = setup.join()?;
-        said.iter().for_each(|said| given.console.notice(&Notice::Joined(said)));
+        if let Some(said) = setup.join()? {
+            given.console.notice(&Notice::Joined(&said));
+        }
     }
     let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
     outcome.warnings =

@@ -8,7 +8,7 @@ use crate::common::golden;
 use annulus_comm::World;
 use annulus_data::Sequence;
 use annulus_experiment::{
-    Dtype, Kernel, Offload, Order, Parallel, Recompute, State, StateAxes, read_config,
+    Dtype, Engine, Kernel, Offload, Order, Parallel, Recompute, State, StateAxes, read_config,
 };
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
@@ -82,6 +82,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         loss_chunk: 50,
         mlp_chunk: Some(40),
         deadline: Duration::from_secs(20),
+        engine: Engine::Mpi,
         processor: None,
         processes: World::alone(),
         cores: 4.into(),
