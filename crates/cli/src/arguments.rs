@@ -236,7 +236,7 @@ pub(crate) enum Engine {
     Threads,
     /// Processes that MPI joins
     Mpi,
-    /// The same, whose tensors go by NCCL
+    /// Processes that MPI joins, whose tensors go by NCCL: on GPUs, one for each
     Nccl,
 }
 

@@ -173,7 +173,7 @@ impl World {
         ranks: usize,
     ) -> Result<Option<String>, Failure<Error>> {
         let Some(office) = &self.office else { return Ok(None) };
-        let joined = engine::nccl(device, [ranks, self.processes()]);
+        let joined = office.nccl(device, ranks);
         let own = match &joined {
             Ok(joined) => format!("+{}", joined.found.library.version()),
             Err(why) => format!("-{why}"),
@@ -181,6 +181,15 @@ impl World {
         let refused = engine::refusal(&self.gather(own.as_bytes())?);
         office.sends_by(joined.ok().filter(|_| refused.is_none()));
         Ok(refused)
+    }
+
+    /// Blocks until all that ranks here have posted in the run that is under way has gone and come by NCCL: on a GPU, what they
+    /// received so far is there then.
+    ///
+    /// # Errors
+    /// A transfer that failed, and a run that has ended.
+    pub fn settle(&self) -> crate::Result<()> {
+        self.office.as_ref().map_or(Ok(()), |office| office.settle())
     }
 
     /// What tensors go by between processes, if not by MPI: the version of NCCL and its file.

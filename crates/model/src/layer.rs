@@ -81,16 +81,16 @@ impl AttentionHalf {
         let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, site)?;
         drop(normed_bsd);
         let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
-        let turned = |x_bsd: Tensor, which: usize| {
+        let normed = |x_bsd: Tensor, which: usize| {
             let x_bsd = match &self.head_norms {
                 Some(norms) => {
                     norms[which].apply(&self.by_head(&x_bsd)?, weights, backend)?.flatten_from(2)?
                 }
                 None => x_bsd,
             };
-            rope(backend, &self.heads_first(&x_bsd)?, rotary)
+            self.heads_first(&x_bsd)
         };
-        let (q, k) = (turned(q_bsd, 0)?, turned(k_bsd, 1)?);
+        let [q, k] = rope(backend, [normed(q_bsd, 0)?, normed(k_bsd, 1)?], rotary)?;
         Ok((Qkv { q, k, v: contiguous(backend, &self.heads_first(&v_bsd)?)? }, projected))
     }
     /// The norm of x, of all rows.
@@ -164,12 +164,11 @@ impl AttentionHalf {
             None => self.project(x_bsd, weights, shard)?,
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
-        let dq_bsd = rope_backward(backend, &found.q, rotary)?;
-        let dk_bsd = rope_backward(backend, &found.k, rotary)?;
+        let dqk_bsd = rope_backward(backend, [found.q, found.k], rotary)?;
         let dv_bsd = heads_last(&found.v, shard)?;
-        drop(found);
+        drop(found.v);
         let [dq_bsd, dk_bsd] =
-            self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
+            self.before_norms(dqk_bsd, projected, (weights, backend), harvest)?;
 
         let normed_bsd = self.normed(x_bsd, site)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);

@@ -79,8 +79,8 @@ fn elementwise(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     let heads_last = x.reshape((1, TOKENS, HEADS, head_dim))?;
     let heads_first = heads_last.transpose(1, 2)?;
     let turned = heads_first.contiguous()?;
-    time(criterion, "rope", 2 * values, || rope(pool, &heads_first, &rotary));
-    time(criterion, "rope backward", 2 * values, || rope_backward(pool, &turned, &rotary));
+    time(criterion, "rope", 2 * values, || rope(pool, [heads_first.clone()], &rotary));
+    time(criterion, "rope backward", 2 * values, || rope_backward(pool, [turned.clone()], &rotary));
     time(criterion, "heads first", 2 * values, || contiguous(pool, &heads_first));
     Ok(())
 }

@@ -9,6 +9,7 @@ use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, 
 use pulp::{Simd, WithSimd};
 
 use crate::gpu::operators::{self, Placed};
+use crate::projections::array;
 use crate::rows::{Rows, narrow, rows_per_chunk, unwritten};
 use crate::{Backend, Pool};
 
@@ -102,31 +103,44 @@ impl Rotary {
     }
 }
 
-/// `x` [B, H, S, D], row `s` rotated by the `s`-th position of `rotary`; with gradient. `x` may be a
-/// view of [B, S, H, D]: the output has no gaps.
+/// One or two tensors [B, H, S, D] of one type, queries and keys, row `s` rotated by the `s`-th position of `rotary`; with gradient.
+/// They may be views of [B, S, H, D]: outputs have no gaps. A GPU makes the angles once for both.
 ///
 /// # Errors
-/// When S or D is not that of `rotary`, or `x` is neither f32 nor bf16.
-pub fn rope(backend: &Backend, x: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+/// When S or D is not that of `rotary`, or a tensor is neither f32 nor bf16.
+pub fn rope<const N: usize>(
+    backend: &Backend,
+    all: [Tensor; N],
+    rotary: &Arc<Rotary>,
+) -> Result<[Tensor; N]> {
     let pool = match backend {
-        Backend::Gpu(processor) => return operators::rope(&**processor, x, rotary),
+        Backend::Gpu(processor) => return operators::rope(&**processor, &all, rotary),
         Backend::Cpu(pool) => pool,
     };
-    x.apply_op1(Rope { direction: 1.0, ..Rope::back(pool, rotary) })
+    let turned = |x: Tensor| x.apply_op1(Rope { direction: 1.0, ..Rope::back(pool, rotary) });
+    array(all.into_iter().map(turned))
 }
 
-/// The gradient of [`rope`] of a view of [B, S, H * D], given that of its output, [B, H, S, D]: [B, S,
+/// The gradients of [`rope`] of views of [B, S, H * D], given those of its outputs, [B, H, S, D]: [B, S,
 /// H * D], without gaps. Off the tape.
 ///
 /// # Errors
-/// When S or D is not that of `rotary`, or `dy` is neither f32 nor bf16.
-pub fn rope_backward(backend: &Backend, dy: &Tensor, rotary: &Arc<Rotary>) -> Result<Tensor> {
+/// When S or D is not that of `rotary`, or a tensor is neither f32 nor bf16.
+pub fn rope_backward<const N: usize>(
+    backend: &Backend,
+    all: [Tensor; N],
+    rotary: &Arc<Rotary>,
+) -> Result<[Tensor; N]> {
     let pool = match backend {
-        Backend::Gpu(processor) => return operators::rope_backward(&**processor, dy, rotary),
+        Backend::Gpu(processor) => return operators::rope_backward(&**processor, &all, rotary),
         Backend::Cpu(pool) => pool,
     };
-    let by_token = dy.detach().transpose(1, 2)?;
-    by_token.apply_op1_no_bwd(&Rope { token_axis: 1, ..Rope::back(pool, rotary) })?.flatten_from(2)
+    let turned = |dy: Tensor| {
+        let by_token = dy.detach().transpose(1, 2)?;
+        let back = Rope { token_axis: 1, ..Rope::back(pool, rotary) };
+        by_token.apply_op1_no_bwd(&back)?.flatten_from(2)
+    };
+    array(all.into_iter().map(turned))
 }
 
 struct Rope {
@@ -240,7 +254,11 @@ mod tests {
             let list: Vec<_> = positions.iter().collect();
             let x = random("x", &[2, 3, list.len(), 6])?;
             let slow = |v: &[Vec<f64>]| reference(&list, &frequencies, factor, &v[0]);
-            check(&[x], |v| rope(&Backend::cpu(2), &v[0], &rotary), slow, 1e-6)?;
+            let own = |v: &[Tensor]| {
+                let [y] = rope(&Backend::cpu(2), [v[0].clone()], &rotary)?;
+                Ok(y)
+            };
+            check(&[x], own, slow, 1e-6)?;
         }
         Ok(())
     }
@@ -250,7 +268,7 @@ mod tests {
         let rotary = Rotary::new(&Positions::all(3), &Rotary::frequencies(4, 1e4), 1.0);
         let rotary = Arc::new(rotary);
         for shape in [[1, 1, 4, 4], [1, 1, 3, 6], [1, 1, 6, 2]] {
-            let message = rope(&Backend::serial(), &random("x", &shape)?, &rotary).unwrap_err();
+            let message = rope(&Backend::serial(), [random("x", &shape)?], &rotary).unwrap_err();
             assert!(message.to_string().contains("wanted [.., 3, 4]"), "{message}");
         }
         Ok(())

@@ -29,7 +29,7 @@
 namespace {
 
 constexpr int SUCCESS = 0, SYSTEM = 2, INVALID = 4, MISUSED = 5, REMOTE = 6, IN_PROGRESS = 7;
-constexpr uint64_t CAPACITY = 1 << 18;  // Bytes that one rank has under way to another: less than large tensors have.
+constexpr uint64_t CAPACITY = 1 << 14;  // Bytes that one rank has under way to another: less than large tensors have.
 constexpr int MOST = 64;                // Ranks.
 
 // From one rank to another. A message is its length and its bytes.
@@ -158,11 +158,20 @@ struct Stream {
       tasks.pop_front();
       lock.unlock();
       const bool ran = run(task);
+      if (!ran) spoil(task);
       lock.lock();
       if (ran) over++;
       else given_up = true;
       lock.unlock();
       task.comm->tasks--;
+    }
+  }
+
+  // What has not come is NaN: whoever reads it finds out.
+  static void spoil(Task& task) {
+    for (Operation& operation : task.operations) {
+      const uint64_t here = operation.done < 8 ? 0 : operation.done - 8;
+      if (!operation.sends) memset(operation.bytes + here, 0xff, operation.count - here);
     }
   }
 

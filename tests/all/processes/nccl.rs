@@ -1,13 +1,16 @@
 //! Tensors between processes by NCCL: the bits of threads, an end in time whatever goes wrong, and what is refused. The library is
 //! our own: with tensors of the CPU it does what NCCL does with those of GPUs.
 
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use annulus_tests::Ran;
 use annulus_tests::nccl::{MODEL, environment};
-use annulus_tests::runs::Place;
+use annulus_tests::runs::{Place, last_saved};
 
-use super::{ANNULUS, MPICH, Mpi, OPEN_MPI, wait_until_gone, weights};
+use super::{ANNULUS, Job, MPICH, Mpi, OPEN_MPI, PATIENCE, wait_until_gone, weights};
 
 impl Mpi {
     /// With the emulator of NCCL, where so something is to go wrong.
@@ -62,7 +65,7 @@ fn meshes_and_shares_of_the_state_have_the_bits_of_threads() {
         assert_eq!(ran.stderr.matches("tensors go by NCCL 2.28.9 (").count(), 1, "{}", ran.stderr);
         let output = &output["output=".len()..];
         assert_eq!(weights(&place, output, 4), weights(&place, "threads", 4), "{output}");
-        let manifest = std::fs::read_to_string(place.path(output).join("manifest.json")).unwrap();
+        let manifest = fs::read_to_string(place.path(output).join("manifest.json")).unwrap();
         assert!(manifest.contains("\"nccl\": {\n        \"version\": \"2.28.9\""), "{manifest}");
     }
 }
@@ -73,7 +76,7 @@ fn wrong(mpi: Mpi, place: &Place, wrong: &str, deadline: &str) -> Option<(Option
     let deadline = format!("mesh.deadline={deadline}");
     let more = ["mesh.engine=nccl", "attention.strategy=ring", &deadline];
     // What is left of another.
-    let _ = std::fs::remove_dir_all(place.path("wrong"));
+    let _ = fs::remove_dir_all(place.path("wrong"));
     let ran = mpi.run_by_nccl(place, 3, (&[&words[..], &more].concat(), wrong))?;
     wait_until_gone(place);
     Some((ran.code, ran.stderr))
@@ -110,6 +113,41 @@ fn what_hangs_ends_at_the_deadline_and_who_is_refused_says_so() {
         let Some((code, said)) = wrong(MPICH, &place, fault, "1s") else { return };
         assert_eq!((code, said.matches("error: ").count()), (Some(13), 1), "{fault}: {said}");
         assert!(said.contains(wanted), "{fault}: {said}");
+    }
+}
+
+/// All ranks stop behind the same step, whoever is asked, and a run that is stopped so goes on as threads to the same bits.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stop_is_saved_and_goes_on() {
+    let place = place();
+    let words = ["train", "small.yaml", RING, "schedule.steps=300", "every.checkpoint=300"];
+    let whole = [&words[..], &["output=whole"]].concat();
+    annulus_tests::run(ANNULUS, &place.path(""), &whole).ended(0);
+    for (mpi, state) in [(MPICH, "replicated"), (OPEN_MPI, "zero3")] {
+        let (folder, state) = (format!("output={state}"), format!("parallel.state={state}"));
+        let more = [folder.as_str(), &state, "mesh.engine=nccl"];
+        let Some(mut command) = mpi.command(&place, 4, &[&words[..], &more].concat()) else {
+            return;
+        };
+        command.envs(environment("", Some(3))).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut job = Job(command.spawn().expect("the launcher starts"));
+        let output = &folder["output=".len()..];
+        let logged = place.path(output).join("metrics.jsonl");
+        let began = Instant::now();
+        while !fs::read_to_string(&logged).is_ok_and(|text| text.lines().count() > 2) {
+            assert!(began.elapsed() < PATIENCE, "no steps in {output}");
+            sleep(Duration::from_millis(1));
+        }
+        let one = *place.processes().last().expect("four processes");
+        // SAFETY: a signal to a child of a child of ours.
+        unsafe { libc::kill(one as i32, libc::SIGTERM) };
+        assert_eq!(job.ended(), Some(75), "{output}");
+        let saved = last_saved(&place.path(output));
+        assert!(2 < saved && saved < 300, "{output}: step {saved}");
+        let on = [&words[..], &[&folder]].concat();
+        annulus_tests::run(ANNULUS, &place.path(""), &on).ended(0);
+        assert_eq!(weights(&place, output, 300), weights(&place, "whole", 300), "{output}");
     }
 }
 

@@ -69,6 +69,9 @@ impl Carrier for Carried {
         let express = self.express.as_ref();
         express.map_or(Ok(()), |express| express.wait_to_leave((to, ticket)))
     }
+    fn holds_on(&self) -> bool {
+        self.express.is_some()
+    }
     fn wake(&self) {
         lock(&self.shared.desk).is_woken = true;
         self.shared.wake.notify_one();

@@ -15,8 +15,10 @@ use crate::threads::{Group, Patience};
 
 /// How long the thread rests where nothing happens: while something is under way, and else, when whoever has something wakes it.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
+/// How long a clique may take to begin, at least.
+const BEGIN: Duration = Duration::from_secs(120);
 /// How long a clique may take to end once the program does.
-const LAST: Duration = Duration::from_secs(2);
+pub(super) const LAST: Duration = Duration::from_secs(2);
 
 /// What the thread is told.
 pub(super) struct Orders {
@@ -84,13 +86,14 @@ fn serve(orders: Orders) -> Result<(), String> {
     let (joined, seat) = (express.joined.clone(), [express.rank, *size]);
     let here = |error| format!("NCCL, rank {}: {error}", express.rank);
     let clique = Clique::begin(joined.found.library, joined.lane, &id, seat).map_err(here)?;
-    let mut watch = Watch::new(*deadline);
+    // Connections take their time, whatever ranks wait for each other.
+    let mut watch = Watch::new((*deadline).max(BEGIN));
     while !clique.is_ready().map_err(here)? {
         if orders.is_lost() {
             return Ok(());
         }
         if watch.is_over(0) {
-            return Err(format!("NCCL has not begun within {} s", deadline.as_secs_f64()));
+            return Err(format!("NCCL has not begun within {} s", BEGIN.as_secs_f64()));
         }
         thread::sleep(NAPS[0]);
     }
@@ -112,17 +115,18 @@ fn name(orders: &Orders) -> Result<Option<Id>, String> {
         if state.id.is_some() {
             return Ok(state.id);
         }
+        let ends = state.ends;
         drop(express.wake.wait_timeout(state, NAPS[1]).map_err(PoisonError::into_inner));
-        if orders.is_lost() {
+        if orders.is_lost() || ends {
             return Ok(None);
         }
     }
 }
 
 impl Orders {
-    /// Whether nothing that is under way will be wanted: a rank has failed, or the program ends.
+    /// Whether nothing that is under way will be wanted: a rank has failed.
     fn is_lost(&self) -> bool {
-        self.group.first().is_some() || self.group.is_lost() || self.is_last.load(Ordering::Relaxed)
+        self.group.first().is_some() || self.group.is_lost()
     }
 }
 
@@ -130,6 +134,8 @@ impl Courier {
     fn rounds(mut self) -> Result<(), String> {
         loop {
             if self.orders.is_lost() {
+                // First, so that nobody takes what is aborted for what has come.
+                self.orders.express.gives_up("NCCL's transfers were aborted, as a rank has failed");
                 self.clique.abort();
                 return Ok(());
             }
@@ -144,14 +150,15 @@ impl Courier {
                 }
             };
             let express = self.orders.express.clone();
-            let state = express.state();
+            let mut state = express.state();
             let is_idle = self.shipping.is_none() && self.under_way.is_empty();
-            if state.ends && state.is_empty() && is_idle {
+            // A round that is left then is one that its rank has not waited for.
+            if state.ends && is_idle {
                 drop(state);
                 self.end();
                 return Ok(());
             }
-            if !busy {
+            if !std::mem::take(&mut state.is_new) && !busy {
                 let nap = NAPS[usize::from(is_idle)];
                 drop(express.wake.wait_timeout(state, nap).map_err(PoisonError::into_inner));
             }
@@ -183,6 +190,7 @@ impl Courier {
         let left = self.clique.look().map_err(text)?;
         let over = self.under_way.len() - left;
         self.under_way.drain(..over);
+        express.have_not_ended(left);
         let group = &self.orders.group;
         let peers = self.under_way.first().map_or(&[][..], |(_, peers)| peers);
         let far = peers.iter().map(|peer| group.operations(*peer)).fold(0, u64::wrapping_add);

@@ -6,13 +6,16 @@ use super::express::Joined;
 
 const ON_A_CPU: &str = "it computes on a CPU, and NCCL joins GPUs";
 
-/// NCCL and a stream of its own on `device`, for so many ranks on so many processes; or why not.
-pub(crate) fn nccl(device: &Device, [ranks, processes]: [usize; 2]) -> Result<Joined, String> {
-    if ranks != processes {
-        return Err(format!(
-            "{ranks} ranks on {processes} processes: NCCL joins those of one rank each"
-        ));
+/// NCCL joins processes of one rank each.
+pub(super) fn of_one_rank_each([ranks, processes]: [usize; 2]) -> Result<(), String> {
+    if ranks == processes {
+        return Ok(());
     }
+    Err(format!("{ranks} ranks on {processes} processes: NCCL joins those of one rank each"))
+}
+
+/// NCCL and a stream of its own on `device`; or why not.
+pub(super) fn nccl(device: &Device) -> Result<Joined, String> {
     // Of the library, only our own of tests knows another device: it must be named.
     let is_tried = cfg!(feature = "emulator") && std::env::var_os(annulus_nccl::NAMED).is_some();
     if !device.is_cuda() && !is_tried {
@@ -54,8 +57,8 @@ mod tests {
 
     #[test]
     fn what_nccl_does_not_join_goes_by_mpi() {
-        let refused = |ranks| nccl(&Device::Cpu, ranks).err().unwrap();
-        assert!(refused([4, 2]).contains("4 ranks on 2 processes"));
-        assert!(refused([2, 2]).contains("computes on a CPU"));
+        assert!(of_one_rank_each([4, 2]).unwrap_err().contains("4 ranks on 2 processes"));
+        assert_eq!(of_one_rank_each([2, 2]), Ok(()));
+        assert!(nccl(&Device::Cpu).err().unwrap().contains("computes on a CPU"));
     }
 }

@@ -1,12 +1,14 @@
 //! What goes between GPUs of processes by NCCL, while MPI carries what is said of it.
 //!
 //! Envelopes go by MPI, as always: so calls that do not match are found, and a rank that is late is waited for and blamed as ever.
-//! What a rank posts together is a round. A round goes to NCCL once all that it receives was announced: by then nothing in it can
-//! wait for a call that a rank never makes, and rooms are as large as what comes. Rounds go in the order in which they were posted,
-//! which is the same for all ranks, so that no two wait for each other.
+//! What a rank posts together is a round. A round goes to NCCL once all that it receives was announced, so that rooms are as large as
+//! what comes. Rounds go in the order in which they were posted, which is the same for all ranks, so that no two wait for each other.
+//! On a GPU nothing waits for a round but the stream that computes: what was received is only known to be there once it was asked
+//! ([`Express::settle`]).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use annulus_memory::on_behalf_of;
 use annulus_nccl::{Found, Gate, Id, Lane, Mark, Piece, Shipment};
@@ -15,6 +17,9 @@ use candle_core::{Shape, Tensor};
 use super::envelope::{Parcel, Passes};
 use crate::threads::{self, Group, SMALL, Ticket, lock};
 use crate::{Error, Form, Label, Result, payload};
+
+/// How often whoever waits for the device looks whether the run goes on.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What all processes agreed to use.
 #[derive(Clone)]
@@ -52,6 +57,10 @@ pub(super) struct State {
     coming: Vec<Way>,
     /// Behind what has gone.
     gone: Vec<(Way, Arc<dyn Mark>)>,
+    /// Something was put here since the thread looked last.
+    pub(super) is_new: bool,
+    /// Rounds that were handed to NCCL, and have not ended.
+    pub(super) under_way: usize,
     /// The run has ended here.
     pub(super) ends: bool,
     /// Why nothing goes any more.
@@ -126,7 +135,7 @@ impl Express {
         let mut state = self.state();
         let sends = std::mem::take(&mut state.open);
         state.rounds.push_back(Round { label, sends, dues, receives: Vec::new(), gates });
-        self.wake.notify_one();
+        self.tell(state);
         Ok(())
     }
 
@@ -139,13 +148,14 @@ impl Express {
         let mut state = self.state();
         state.coming.push((parcel.from, parcel.ticket()));
         state.told.push(parcel);
-        self.wake.notify_one();
+        self.tell(state);
     }
 
     /// A tensor came by MPI.
     pub(super) fn is_here(&self, from: usize, ticket: Ticket) {
-        self.state().here.push((from, ticket));
-        self.wake.notify_one();
+        let mut state = self.state();
+        state.here.push((from, ticket));
+        self.tell(state);
     }
 
     /// Whether a tensor was announced that is not handed on.
@@ -155,14 +165,47 @@ impl Express {
 
     /// The clique's name.
     pub(super) fn is_named(&self, id: &[u8]) {
-        self.state().id = Id::of(id);
-        self.wake.notify_one();
+        let mut state = self.state();
+        state.id = Id::of(id);
+        self.tell(state);
     }
 
     /// The run has ended here.
     pub(super) fn ends(&self) {
-        self.state().ends = true;
-        self.wake.notify_one();
+        let mut state = self.state();
+        state.ends = true;
+        self.tell(state);
+    }
+
+    /// The thread is to look.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        state.is_new = true;
+        self.wake.notify_all();
+    }
+
+    /// Blocks until all that was posted has been sent and has come: on a GPU, what was received until now is there then.
+    pub(super) fn settle(&self) -> Result<()> {
+        let mut state = self.state();
+        loop {
+            if let Some(why) = &state.failed {
+                return Err(Error::Engine { why: why.as_str().into() });
+            }
+            if state.rounds.is_empty() && state.under_way == 0 {
+                return Ok(());
+            }
+            drop(state);
+            self.group().map_or(Ok(()), |group| group.running(self.rank))?;
+            let waited = self.wake.wait_timeout(self.state(), LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// So many rounds are on their way: what waits for their end is told.
+    pub(super) fn have_not_ended(&self, under_way: usize) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.under_way, under_way) > under_way {
+            self.wake.notify_all();
+        }
     }
 
     /// The next round, if all that it receives was announced and not all of it goes by MPI.
@@ -176,11 +219,14 @@ impl Express {
                 state.rounds.push_front(round);
                 return Ok(None);
             }
+            state.under_way += 1;
             drop(state);
             round.receives.extend(self.rooms(news, &mut round.gates)?);
             if !round.sends.is_empty() || !round.receives.is_empty() {
                 return Ok(Some(round));
             }
+            // All of it went by MPI.
+            self.state().under_way -= 1;
         }
     }
 
@@ -244,9 +290,12 @@ impl Express {
 
     /// What is computed from now on comes behind a transfer.
     fn settled(&self, mark: &Arc<dyn Mark>) -> Result<()> {
-        let has_failed = || self.state().failed.is_some();
-        let settled = mark.precede_computing(&has_failed);
-        // What became of it while it was waited for: the text of the first failure counts.
+        let group = self.group();
+        let running = || group.as_ref().map_or(Ok(()), |group| group.running(self.rank));
+        let settled =
+            mark.precede_computing(&|| self.state().failed.is_some() || running().is_err());
+        // Why it was given up is another rank's to say, or NCCL's.
+        running()?;
         let failed = self.state().failed.clone();
         match (failed, settled) {
             (Some(why), _) => Err(Error::Engine { why: why.into() }),
@@ -264,9 +313,16 @@ impl Express {
         found.map_or(Ok(()), |(_, mark)| self.settled(&mark))
     }
 
-    /// Nothing goes any more.
+    /// What is under way does not come to its end, and nothing goes any more.
+    pub(super) fn gives_up(&self, why: &str) {
+        let mut state = self.state();
+        state.failed.get_or_insert_with(|| why.to_owned());
+        self.tell(state);
+    }
+
+    /// The same, and all ranks end for it.
     pub(super) fn fail(&self, why: &str) {
-        self.state().failed.get_or_insert_with(|| why.to_owned());
+        self.gives_up(why);
         if let Some(group) = self.group() {
             group.lose(why.to_owned());
         }
@@ -274,11 +330,6 @@ impl Express {
 }
 
 impl State {
-    /// Whether nothing is left to be done.
-    pub(super) fn is_empty(&self) -> bool {
-        self.rounds.is_empty()
-    }
-
     /// Takes out of `dues` what was announced, with its room, and what came by MPI.
     fn settle(&mut self, dues: &mut Vec<Expected>) -> Vec<(Parcel, Option<Piece>)> {
         let mut news = Vec::new();

@@ -14,6 +14,7 @@ use candle_core::Device;
 use super::carried::Carried;
 use super::clerk::Clerk;
 use super::courier::{self, Orders};
+use super::engine;
 use super::envelope::{Envelope, News, Parcel};
 use super::express::{Express, Joined};
 use super::facts::Facts;
@@ -45,6 +46,8 @@ pub(crate) struct Office {
     pub(crate) facts: Facts,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// NCCL by device, as it was found.
+    found: Mutex<Vec<(Device, Joined)>>,
     /// The program ends.
     is_last: Arc<AtomicBool>,
 }
@@ -173,7 +176,8 @@ impl Office {
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
         let facts = in_time(&hear, || failed("it ended at once".to_owned()).into())??;
-        Ok(Office { facts, shared, thread: Mutex::new(Some(thread)), is_last: Arc::default() })
+        let (found, is_last) = (Mutex::default(), Arc::default());
+        Ok(Office { facts, shared, thread: Mutex::new(Some(thread)), found, is_last })
     }
 
     /// Numbers the processes anew, between two runs: `order` has the ranks of MPI by number, and is the same for all.
@@ -298,6 +302,25 @@ impl Office {
         lock(&self.shared.desk).joined.clone()
     }
 
+    /// NCCL as it is used here, found once: a library in use must not be unloaded.
+    pub(crate) fn nccl(&self, device: &Device, ranks: usize) -> Result<Joined, String> {
+        let mut found = lock(&self.found);
+        engine::of_one_rank_each([ranks, self.facts.processes])?;
+        let known = found.iter().find(|(of, _)| of.same_device(device));
+        if let Some((_, joined)) = known {
+            return Ok(joined.clone());
+        }
+        let joined = engine::nccl(device)?;
+        found.push((device.clone(), joined.clone()));
+        Ok(joined)
+    }
+
+    /// Blocks until what was posted in the run that is under way has gone and come by NCCL.
+    pub(crate) fn settle(&self) -> crate::Result<()> {
+        let express = lock(&self.shared.desk).express.clone();
+        express.map_or(Ok(()), |express| express.settle())
+    }
+
     /// Says this process's last word, unless it has: its exit code, and whether it ends by its own fault.
     fn bye(&self, desk: &mut Desk, code: i32, own_fault: bool) {
         if std::mem::replace(&mut desk.closing, true) {
@@ -339,15 +362,19 @@ impl Office {
 
     /// Says this process's last word and waits for those of the others: the exit code of the job.
     pub(crate) fn close(&self, code: i32, own_fault: bool) -> i32 {
-        self.is_last.store(true, Ordering::Relaxed);
-        for thread in std::mem::take(&mut lock(&self.shared.desk).couriers) {
-            // A panic there is as good as an end.
-            let _ = thread.join();
-        }
         self.bye(&mut lock(&self.shared.desk), code, own_fault);
         if let Some(thread) = lock(&self.thread).take() {
             // A panic there is as good as an end.
             let _ = thread.join();
+        }
+        // All have said their last word: nobody's clique is used any more. One that does not end is left to the end of the process.
+        self.is_last.store(true, Ordering::Relaxed);
+        let (couriers, begun) =
+            (std::mem::take(&mut lock(&self.shared.desk).couriers), Instant::now());
+        while couriers.iter().any(|courier| !courier.is_finished())
+            && begun.elapsed() < 2 * courier::LAST
+        {
+            thread::sleep(Duration::from_millis(1));
         }
         lock(&self.shared.desk).fault().unwrap_or(code)
     }

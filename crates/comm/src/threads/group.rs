@@ -370,8 +370,9 @@ impl Group {
         lock(&self.waits)[rank] = None;
     }
 
-    fn running(&self, rank: usize) -> Result<()> {
-        let holds_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed);
+    pub(crate) fn running(&self, rank: usize) -> Result<()> {
+        let all_hold_on = || self.home.carrier.as_ref().is_some_and(|carrier| carrier.holds_on());
+        let holds_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed) || all_hold_on();
         if self.is_to_stop() && (!holds_on() || self.still_gone().is_some()) {
             self.asked_to_stop()?;
         }

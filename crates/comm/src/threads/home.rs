@@ -21,6 +21,9 @@ pub(crate) trait Carrier: Send + Sync {
     fn is_coming(&self, from: usize, ticket: Ticket) -> bool;
     /// A rank here waits until it may write over what it has sent, which has left.
     fn wait_to_leave(&self, to: usize, ticket: Ticket) -> Result<()>;
+    /// Whether ranks go on though the run is to stop, until they agree to: one that left alone would leave transfers on the devices of
+    /// others without their other end.
+    fn holds_on(&self) -> bool;
     /// What brings them is to look now: a rank here has posted receives for what ranks elsewhere send, or begins to wait.
     fn wake(&self);
     /// A rank here has failed.

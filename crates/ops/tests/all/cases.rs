@@ -156,17 +156,25 @@ fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
     let frequencies = Rotary::frequencies(dim, 1e4);
     let rotary = Arc::new(Rotary::new(&Positions::new(runs), &frequencies, 1.2));
     let same = rotary.clone();
+    // Queries, and the one head of keys that they share.
+    let (queries, keys) = ([b, heads, s, dim], [b, 1, s, dim]);
     case(
         "rope",
-        &[&[b, heads, s, dim], &[b, s, heads, dim]],
+        &[&queries, &keys, &[b, s, heads, dim], &[b, s, 1, dim]],
         move |pool, v| {
-            let y = rope(pool, &v[1].transpose(1, 2)?, &rotary)?;
-            Ok(vec![rope_backward(pool, &v[0], &rotary)?, y])
+            let seen = [v[2].transpose(1, 2)?, v[3].transpose(1, 2)?];
+            let found = rope_backward(pool, [v[0].clone(), v[1].clone()], &rotary)?;
+            Ok(found.into_iter().chain(rope(pool, seen, &rotary)?).collect())
         },
         move |pool, v| {
-            let operator = |v: &[Tensor]| rope(pool, &v[0].transpose(1, 2)?, &same);
-            let dx = tape(&v[1..], &v[0], operator)?.swap_remove(0);
-            Ok(vec![dx.flatten_from(2)?, operator(&v[1..])?])
+            let operator = |v: &[Tensor]| {
+                let [y] = rope(pool, [v[0].transpose(1, 2)?], &same)?;
+                Ok(y)
+            };
+            let gradient = |x: usize, dy: usize| {
+                tape(&v[x..=x], &v[dy], operator)?.swap_remove(0).flatten_from(2)
+            };
+            Ok(vec![gradient(2, 0)?, gradient(3, 1)?, operator(&v[2..])?, operator(&v[3..])?])
         },
     )
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use annulus_comm::{Communicator, Label, World};
+use annulus_experiment::Engine;
 use annulus_model::Described;
 use annulus_plan::Plan;
 use candle_core::{DType, Device, Tensor};
@@ -35,7 +36,12 @@ pub struct Bits {
 /// What is wrong with data or weights, what a rank fails with, and ranks whose state differs.
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
     let cores = annulus_machine::share(cores, world.beside().len());
-    let setup = Arc::new(Setup::on_its_device_over(world, plan, cores)?);
+    // Processes need a GPU each, and there may be fewer: only what goes by NCCL is computed there.
+    let setup = match plan.experiment.mesh.engine {
+        Engine::Nccl => Setup::on_its_device_over(world, plan, cores)?,
+        Engine::Auto | Engine::Mpi => Setup::new(plan, cores).over(world),
+    };
+    let setup = Arc::new(setup);
     let here = here(world, setup.world())?;
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);

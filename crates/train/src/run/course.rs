@@ -1,8 +1,12 @@
 //! The loop of one rank: steps, and what is due after them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use annulus_comm::{Error as CommError, Label};
 use annulus_experiment::{Every, Trace};
 use annulus_plan::Plan;
 use annulus_trace::Span;
+use candle_core::{Device, Tensor};
 
 use crate::Result;
 use crate::ask::evaluate::Evaluation;
@@ -11,6 +15,7 @@ use crate::run::metrics::Recorder;
 use crate::run::sink::{Notice, Value};
 use crate::run::traces::{gathered, recorded};
 use crate::setup::data::HeldOut;
+use crate::step::rank::Rank;
 use crate::step::resident::OfProcess;
 use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
@@ -34,6 +39,8 @@ pub(crate) struct Course<'a> {
     pub(crate) owes: bool,
     /// What this process had in memory before.
     pub(crate) process: OfProcess,
+    /// Whether this process was asked to stop.
+    pub(crate) stop: &'a AtomicBool,
 }
 
 /// Whether something done every `every` steps (0: never) and at the end is due after step `step`.
@@ -52,7 +59,7 @@ impl Course<'_> {
         let mut lap = Lap::default();
         self.catch_up(trainer, recorder)?;
         while trainer.finished < self.last {
-            check_stop(trainer)?;
+            self.check_stop(trainer)?;
             statistics::begin(&trainer.rank);
             let traced = self.trace.contains(trainer.finished + 1);
             let (report, spans) = lap.time(|| recorded(traced, || trainer.step()));
@@ -68,7 +75,7 @@ impl Course<'_> {
             if let Some(spans) = spans {
                 keep(trainer, recorder, spans)?;
             }
-            check_stop(trainer)?;
+            self.check_stop(trainer)?;
             trainer.look_after_saving(recorder)?;
             if due(self.every.checkpoint, report.step, self.last) {
                 trainer.save(self.plan, recorder)?;
@@ -135,15 +142,28 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// Whether the run is to stop, or has ended. Where tensors go by NCCL all ranks say so together: one that stopped alone would leave
+    /// transfers on the others' GPUs without their other end.
+    fn check_stop(&self, trainer: &Trainer) -> Result<()> {
+        let Rank { uncounted: comm, setup, .. } = &trainer.rank;
+        if setup.processes.nccl().is_some() {
+            let label = Label { step: trainer.finished + 1, pass: "stop", ..Label::default() };
+            let own = Tensor::new(&[u8::from(self.stop.load(Ordering::Relaxed))], &Device::Cpu)?;
+            for one in comm.all_gather(label, &own)? {
+                if one.to_vec1::<u8>()? != [0] {
+                    self.stop.store(true, Ordering::Relaxed);
+                    setup.processes.asked();
+                    return Err(CommError::Stopped.into());
+                }
+            }
+        }
+        Ok(comm.progress()?)
+    }
+
     fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'static str, Value<'static>)> {
         let both = self.held_out.zip(evaluation);
         both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
     }
-}
-
-/// Whether the run is to stop, or has ended.
-fn check_stop(trainer: &Trainer) -> Result<()> {
-    Ok(trainer.rank.uncounted.progress()?)
 }
 
 /// What all ranks did in the last step, to the run's folder.

@@ -142,6 +142,7 @@ impl Attempt<'_> {
             held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),
             owes: self.owes,
             process: self.process,
+            stop: &self.stop,
         }
     }
 

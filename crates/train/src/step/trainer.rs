@@ -165,6 +165,8 @@ impl Trainer {
         self.is_between = true;
         let updating = begin();
         let learning_rate = self.apply(&computed)?;
+        // What others have updated may be on its way to a GPU still: a transfer that fails leaves the step between two.
+        self.rank.setup.processes.settle()?;
         // Before it, others may not have updated what the next step reads.
         self.meet()?;
         self.is_between = false;

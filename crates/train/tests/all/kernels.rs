@@ -40,7 +40,7 @@ fn processor(architecture: u32) -> Arc<dyn Processor> {
 }
 
 #[cfg(feature = "emulator")]
-fn emulated(architecture: u32) -> Arc<dyn Processor> {
+pub(crate) fn emulated(architecture: u32) -> Arc<dyn Processor> {
     use std::path::{Path, PathBuf};
 
     use annulus_ops::gpu::Emulator;
@@ -57,12 +57,12 @@ fn emulated(architecture: u32) -> Arc<dyn Processor> {
 }
 
 #[cfg(not(feature = "emulator"))]
-fn emulated(_: u32) -> Arc<dyn Processor> {
+pub(crate) fn emulated(_: u32) -> Arc<dyn Processor> {
     panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
 }
 
 /// Trains into the folder `output`, by kernels of a processor or not.
-fn train(
+pub(crate) fn train(
     place: &Place,
     output: &str,
     processor: Option<Arc<dyn Processor>>,

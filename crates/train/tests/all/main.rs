@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
+mod counts;
 mod data;
 mod dropout;
 mod faults;

@@ -2,11 +2,12 @@
 
 use annulus_sequence::Positions;
 use bytemuck::NoUninit;
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::super::arguments::Strides;
 use super::super::{Processor, addresses};
 use super::{Extent, THREADS, contiguous, here, launch, of_type, off_tape, unwritten};
+use crate::projections::array;
 use crate::rope::Rotary;
 
 /// Pairs of columns of a block, in groups of four.
@@ -14,6 +15,9 @@ const PAIRS: usize = 4 * THREADS as usize;
 
 /// As many blocks keep a GPU busy; more share heads, and each makes the angles again.
 const BLOCKS: usize = 1024;
+
+/// Tensors of a launch, which share the angles.
+const MOST: usize = 2;
 
 /// `RotatedTensor`.
 #[derive(Clone, Copy, Debug, Default, NoUninit)]
@@ -70,49 +74,67 @@ impl Placed {
 }
 
 /// See [`crate::rope`].
-pub(crate) fn rope(processor: &dyn Processor, x: &Tensor, rotary: &Rotary) -> Result<Tensor> {
-    off_tape("rope", [x])?;
-    rotary.check(x.shape(), 2)?;
-    rotated(processor, x, rotary, 1.0, false)
+pub(crate) fn rope<const N: usize>(
+    processor: &dyn Processor,
+    all: &[Tensor; N],
+    rotary: &Rotary,
+) -> Result<[Tensor; N]> {
+    off_tape("rope", all)?;
+    rotated(processor, all, rotary, (1.0, false))
 }
 
 /// See [`crate::rope_backward`].
-pub(crate) fn rope_backward(
+pub(crate) fn rope_backward<const N: usize>(
     processor: &dyn Processor,
-    dy: &Tensor,
+    all: &[Tensor; N],
     rotary: &Rotary,
-) -> Result<Tensor> {
-    rotary.check(dy.shape(), 2)?;
-    rotated(processor, dy, rotary, -1.0, true)?.flatten_from(2)
+) -> Result<[Tensor; N]> {
+    let turned = rotated(processor, all, rotary, (-1.0, true))?;
+    array(turned.iter().map(|dx| dx.flatten_from(2)))
 }
 
-/// Rotates `x` [B, H, S, D], each row by its position times `direction`, into [B, H, S, D] or, `by_token`, [B, S, H, D]. S and D
-/// are those of `rotary`, which was checked.
-fn rotated(
+/// Rotates tensors [B, H, S, D] of one type, each row by its position times `direction`, into [B, H, S, D] or, `by_token`,
+/// [B, S, H, D].
+fn rotated<const N: usize>(
     processor: &dyn Processor,
-    x: &Tensor,
+    all: &[Tensor; N],
     rotary: &Rotary,
-    direction: f32,
-    by_token: bool,
-) -> Result<Tensor> {
-    here(processor, x)?;
+    (direction, by_token): (f32, bool),
+) -> Result<[Tensor; N]> {
+    const { assert!(0 < N && N <= MOST) }
     let placed = rotary.placed(processor.device())?;
-    let x = if x.stride()[3] == 1 { x.detach() } else { contiguous(processor, x)? };
-    let (batch, heads, rows, dim) = x.dims4()?;
-    let shape = if by_token { (batch, rows, heads, dim) } else { (batch, heads, rows, dim) };
-    // SAFETY: every row is written.
-    let y = unsafe { unwritten(processor, shape, x.dtype()) }?;
-    let by_head = if by_token { y.transpose(1, 2)? } else { y.clone() };
+    let all: [Tensor; N] = array(all.iter().map(|x| readable(processor, x, rotary)))?;
+    let (batch, _, rows, dim) = all[0].dims4()?;
+    let dtype = all[0].dtype();
+    if all.iter().any(|x| x.dtype() != dtype || x.dims()[0] != batch) {
+        bail!("rope: found {all:?}, wanted tensors of one type and batch");
+    }
+    let written: [Tensor; N] = array(all.iter().map(|x| {
+        let heads = x.dims()[1];
+        let shape = if by_token { [batch, rows, heads, dim] } else { [batch, heads, rows, dim] };
+        // SAFETY: every row is written.
+        unsafe { unwritten(processor, shape.as_slice(), dtype) }
+    }))?;
+    let by_head: [Tensor; N] =
+        array(written.iter().map(|y| if by_token { y.transpose(1, 2) } else { Ok(y.clone()) }))?;
     let blocks = (rows * dim / 2).div_ceil(PAIRS);
-    let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, (batch * heads).max(1));
+    let heads = all.iter().map(|x| batch * x.dims()[1]).max().unwrap_or(1);
+    let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, heads.max(1));
     let extent = Extent { grid: [blocks, sharing, 1], ..Extent::blocks(0) };
-    let kernel = of_type("rope", x.dtype())?;
-    addresses(&[&x, &placed.runs, &placed.frequencies], &[&y], &mut |at| {
+    let kernel = of_type("rope", dtype)?;
+    let reads: Vec<&Tensor> = [&placed.runs, &placed.frequencies].into_iter().chain(&all).collect();
+    addresses(&reads, &written.each_ref(), &mut |at| {
+        let mut tensors = [Rotated::default(); MOST];
+        for (index, tensor) in tensors[..N].iter_mut().enumerate() {
+            let places = [at.reads[2 + index], at.writes[index]];
+            *tensor = Rotated::new(places, &all[index], &by_head[index]);
+        }
+        let [tensor, another] = tensors;
         let arguments = Arguments {
-            tensor: Rotated::new([at.reads[0], at.writes[0]], &x, &by_head),
-            another: Rotated::default(),
-            runs: at.reads[1],
-            frequencies: at.reads[2],
+            tensor,
+            another,
+            runs: at.reads[0],
+            frequencies: at.reads[1],
             factor: rotary.factor(),
             batch: batch as i32,
             rows: rows as i32,
@@ -122,7 +144,14 @@ fn rotated(
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { launch(processor, &kernel, extent, &arguments) }
     })?;
-    Ok(y)
+    Ok(written)
+}
+
+/// A tensor that `rotary` is for, its rows without gaps.
+fn readable(processor: &dyn Processor, x: &Tensor, rotary: &Rotary) -> Result<Tensor> {
+    here(processor, x)?;
+    rotary.check(x.shape(), 2)?;
+    if x.stride()[3] == 1 { Ok(x.detach()) } else { contiguous(processor, x) }
 }
 
 impl Rotated {
