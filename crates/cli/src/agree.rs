@@ -125,8 +125,8 @@ fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found
 /// Every strategy and mask on as many ranks as the experiment has.
 fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let File { file, replacements } = &arguments.file;
-    let (name, text) = (file.display().to_string(), read_experiment(file)?);
-    let started = world.processes();
+    let (name, text, started) =
+        (file.display().to_string(), read_experiment(file)?, world.processes());
     if let Some(wanted) = arguments.processes.filter(|wanted| *wanted != started) {
         let message = format!("`-n {wanted}`, but {started} processes were started");
         return Err(Failure::usage(message, "leave `-n` out: the launcher says how many"));
@@ -151,9 +151,8 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
         let planned = parse(&name, &text, &all).map_err(Failure::from);
         match planned.and_then(|experiment| planned_over(world, experiment)) {
             Ok(plan) => {
-                let name =
-                    format!("{}, {mask}, {}", label(strategy), plan.experiment.mesh.engine.word());
-                trials.push(Trial { name, plan });
+                let engine = plan.experiment.mesh.engine.word();
+                trials.push(Trial { name: format!("{}, {mask}, {engine}", label(strategy)), plan });
             }
             // Not every strategy takes every mask and number of heads.
             Err(refused) => refusal = refusal.or(Some(refused)),

@@ -8,7 +8,7 @@
 mod carried;
 mod clerk;
 mod courier;
-pub(crate) mod engine;
+mod engine;
 mod envelope;
 mod express;
 mod facts;

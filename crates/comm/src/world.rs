@@ -11,7 +11,7 @@ use annulus_mpi::Session;
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
-use crate::processes::{Facts, Office, Unjoined, engine};
+use crate::processes::{Facts, Office, Unjoined};
 use crate::threads::{self, Group, Home, Options, lock};
 use crate::{Blame, Communicator, Error, Failure, Label, Places};
 
@@ -32,7 +32,7 @@ pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Sen
 #[derive(Clone, Default)]
 pub struct World {
     /// `None`: this one is all.
-    office: Option<Arc<Office>>,
+    pub(crate) office: Option<Arc<Office>>,
     /// By process, where it runs; empty where this one is all.
     hosts: Arc<[String]>,
     /// Where ranks say where they are, of this world and its clones.
@@ -153,58 +153,6 @@ impl World {
         if let Some(office) = &self.office {
             office.computes_on(device);
         }
-    }
-
-    /// From now on tensors go between processes by MPI.
-    pub fn sends_by_mpi(&self) {
-        if let Some(office) = &self.office {
-            office.sends_by(None);
-        }
-    }
-
-    /// From now on tensors on `device` go between processes by NCCL, in runs of as many `ranks`; or by MPI, and why: of all processes,
-    /// which must call it, the first that cannot says so.
-    ///
-    /// # Errors
-    /// A process that is late, gone or stopped.
-    pub fn sends_by_nccl(
-        &self,
-        device: &Device,
-        ranks: usize,
-    ) -> Result<Option<String>, Failure<Error>> {
-        let Some(office) = &self.office else { return Ok(None) };
-        let joined = office.nccl(device, ranks);
-        let own = match &joined {
-            Ok(joined) => format!("+{}", joined.found.library.version()),
-            Err(why) => format!("-{why}"),
-        };
-        let refused = engine::refusal(&self.gather(own.as_bytes())?);
-        office.sends_by(joined.ok().filter(|_| refused.is_none()));
-        Ok(refused)
-    }
-
-    /// Blocks until all that ranks here have posted in the run that is under way has gone and come by NCCL: on a GPU, what they
-    /// received so far is there then.
-    ///
-    /// # Errors
-    /// A transfer that failed, and a run that has ended.
-    pub fn settle(&self) -> crate::Result<()> {
-        self.office.as_ref().map_or(Ok(()), |office| office.settle())
-    }
-
-    /// What tensors go by between processes, if not by MPI: the version of NCCL and its file.
-    pub fn nccl(&self) -> Option<(String, PathBuf)> {
-        let joined = self.office.as_ref()?.joined()?;
-        Some((joined.found.library.version(), joined.found.path))
-    }
-
-    /// The library of NCCL that would carry them between GPUs, its version and file.
-    ///
-    /// # Errors
-    /// When none is found.
-    pub fn nccl_here() -> annulus_nccl::Result<String> {
-        let found = annulus_nccl::find()?;
-        Ok(format!("{} ({})", found.library.version(), found.path.display()))
     }
 
     /// Where each process runs; nothing where this one is all.

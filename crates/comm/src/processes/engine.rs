@@ -1,13 +1,87 @@
 //! Whether tensors can go between processes by NCCL: all must say so.
 
+use std::path::PathBuf;
+
 use candle_core::Device;
 
+use super::Office;
 use super::express::Joined;
+use crate::threads::lock;
+use crate::{Error, Failure, World};
 
 const ON_A_CPU: &str = "it computes on a CPU, and NCCL joins GPUs";
 
+impl World {
+    /// From now on tensors go between processes by MPI.
+    pub fn sends_by_mpi(&self) {
+        if let Some(office) = &self.office {
+            office.sends_by(None);
+        }
+    }
+
+    /// From now on tensors on `device` go between processes by NCCL, in runs of as many `ranks`; or by MPI, and why: of all processes,
+    /// which must call it, the first that cannot says so.
+    ///
+    /// # Errors
+    /// A process that is late, gone or stopped.
+    pub fn sends_by_nccl(
+        &self,
+        device: &Device,
+        ranks: usize,
+    ) -> Result<Option<String>, Failure<Error>> {
+        let Some(office) = &self.office else { return Ok(None) };
+        let joined = office.nccl(device, ranks);
+        let own = match &joined {
+            Ok(joined) => format!("+{}", joined.found.library.version()),
+            Err(why) => format!("-{why}"),
+        };
+        let refused = refusal(&self.gather(own.as_bytes())?);
+        office.sends_by(joined.ok().filter(|_| refused.is_none()));
+        Ok(refused)
+    }
+
+    /// Blocks until all that ranks here have posted in the run that is under way has gone and come by NCCL: on a GPU, what they
+    /// received so far is there then.
+    ///
+    /// # Errors
+    /// A transfer that failed, and a run that has ended.
+    pub fn settle(&self) -> crate::Result<()> {
+        self.office.as_ref().map_or(Ok(()), |office| office.settle())
+    }
+
+    /// What tensors go by between processes, if not by MPI: the version of NCCL and its file.
+    pub fn nccl(&self) -> Option<(String, PathBuf)> {
+        let joined = self.office.as_ref()?.joined()?;
+        Some((joined.found.library.version(), joined.found.path))
+    }
+
+    /// The library of NCCL that would carry them between GPUs, its version and file.
+    ///
+    /// # Errors
+    /// When none is found.
+    pub fn nccl_here() -> annulus_nccl::Result<String> {
+        let found = annulus_nccl::find()?;
+        Ok(format!("{} ({})", found.library.version(), found.path.display()))
+    }
+}
+
+impl Office {
+    /// NCCL as it is used here, found once: a library in use must not be unloaded.
+    fn nccl(&self, device: &Device, ranks: usize) -> Result<Joined, String> {
+        let mut found = lock(&self.found);
+        of_one_rank_each([ranks, self.facts.processes])?;
+        let known = found.iter().find(|(of, _)| of.same_device(device));
+        if let Some((_, joined)) = known {
+            return Ok(joined.clone());
+        }
+        let joined = nccl(device)?;
+        found.push((device.clone(), joined.clone()));
+        Ok(joined)
+    }
+}
+
 /// NCCL joins processes of one rank each.
-pub(super) fn of_one_rank_each([ranks, processes]: [usize; 2]) -> Result<(), String> {
+fn of_one_rank_each([ranks, processes]: [usize; 2]) -> Result<(), String> {
     if ranks == processes {
         return Ok(());
     }
@@ -15,7 +89,7 @@ pub(super) fn of_one_rank_each([ranks, processes]: [usize; 2]) -> Result<(), Str
 }
 
 /// NCCL and a stream of its own on `device`; or why not.
-pub(super) fn nccl(device: &Device) -> Result<Joined, String> {
+fn nccl(device: &Device) -> Result<Joined, String> {
     // Of the library, only our own of tests knows another device: it must be named.
     let is_tried = cfg!(feature = "emulator") && std::env::var_os(annulus_nccl::NAMED).is_some();
     if !device.is_cuda() && !is_tried {
@@ -28,7 +102,7 @@ pub(super) fn nccl(device: &Device) -> Result<Joined, String> {
 }
 
 /// Why not, by what all processes say: a version, or a reason.
-pub(crate) fn refusal(all: &[Vec<u8>]) -> Option<String> {
+fn refusal(all: &[Vec<u8>]) -> Option<String> {
     let all: Vec<_> = all.iter().map(|one| String::from_utf8_lossy(one)).collect();
     for (process, said) in all.iter().enumerate() {
         if let Some(why) = said.strip_prefix('-') {

@@ -14,7 +14,6 @@ use candle_core::Device;
 use super::carried::Carried;
 use super::clerk::Clerk;
 use super::courier::{self, Orders};
-use super::engine;
 use super::envelope::{Envelope, News, Parcel};
 use super::express::{Express, Joined};
 use super::facts::Facts;
@@ -47,7 +46,7 @@ pub(crate) struct Office {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// NCCL by device, as it was found.
-    found: Mutex<Vec<(Device, Joined)>>,
+    pub(super) found: Mutex<Vec<(Device, Joined)>>,
     /// The program ends.
     is_last: Arc<AtomicBool>,
 }
@@ -300,19 +299,6 @@ impl Office {
     /// What they go by, if not by MPI.
     pub(crate) fn joined(&self) -> Option<Joined> {
         lock(&self.shared.desk).joined.clone()
-    }
-
-    /// NCCL as it is used here, found once: a library in use must not be unloaded.
-    pub(crate) fn nccl(&self, device: &Device, ranks: usize) -> Result<Joined, String> {
-        let mut found = lock(&self.found);
-        engine::of_one_rank_each([ranks, self.facts.processes])?;
-        let known = found.iter().find(|(of, _)| of.same_device(device));
-        if let Some((_, joined)) = known {
-            return Ok(joined.clone());
-        }
-        let joined = engine::nccl(device)?;
-        found.push((device.clone(), joined.clone()));
-        Ok(joined)
     }
 
     /// Blocks until what was posted in the run that is under way has gone and come by NCCL.

@@ -351,11 +351,6 @@ impl Group {
         }
     }
 
-    fn is_coming(&self, due: &Due) -> bool {
-        let carrier = self.home.carrier.as_ref();
-        carrier.is_some_and(|carrier| carrier.is_coming(due.peer, due.ticket))
-    }
-
     fn log_wait(&self, rank: usize, peer: Option<usize>) {
         if let Some(log) = &self.home.log {
             log.waits(rank, peer);

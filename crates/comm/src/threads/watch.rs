@@ -40,6 +40,12 @@ impl Group {
         }
     }
 
+    /// Whether what is `due` is on its way, whatever has become of its peer.
+    pub(super) fn is_coming(&self, due: &Due) -> bool {
+        let carrier = self.home.carrier.as_ref();
+        carrier.is_some_and(|carrier| carrier.is_coming(due.peer, due.ticket))
+    }
+
     /// Whether the wait of `rank` is the one that fails when its peer stands still. A rank that
     /// waits stands still through no fault of its own: whoever waits for it leaves the failing to
     /// it. Of several that wait for a rank that does not, and of a circle of waits, that one fails

@@ -104,24 +104,13 @@ fn rotated<const N: usize>(
     const { assert!(0 < N && N <= MOST) }
     let placed = rotary.placed(processor.device())?;
     let all: [Tensor; N] = array(all.iter().map(|x| readable(processor, x, rotary)))?;
-    let (batch, _, rows, dim) = all[0].dims4()?;
-    let dtype = all[0].dtype();
-    if all.iter().any(|x| x.dtype() != dtype || x.dims()[0] != batch) {
-        bail!("rope: found {all:?}, wanted tensors of one type and batch");
-    }
-    let written: [Tensor; N] = array(all.iter().map(|x| {
-        let heads = x.dims()[1];
-        let shape = if by_token { [batch, rows, heads, dim] } else { [batch, heads, rows, dim] };
-        // SAFETY: every row is written.
-        unsafe { unwritten(processor, shape.as_slice(), dtype) }
-    }))?;
+    let ((batch, _, rows, dim), dtype) = (all[0].dims4()?, all[0].dtype());
+    alike(&all)?;
+    let written: [Tensor; N] = array(all.iter().map(|x| room(processor, x, by_token)))?;
     let by_head: [Tensor; N] =
         array(written.iter().map(|y| if by_token { y.transpose(1, 2) } else { Ok(y.clone()) }))?;
-    let blocks = (rows * dim / 2).div_ceil(PAIRS);
     let heads = all.iter().map(|x| batch * x.dims()[1]).max().unwrap_or(1);
-    let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, heads.max(1));
-    let extent = Extent { grid: [blocks, sharing, 1], ..Extent::blocks(0) };
-    let kernel = of_type("rope", dtype)?;
+    let (extent, kernel) = (extent(rows * dim / 2, heads), of_type("rope", dtype)?);
     let reads: Vec<&Tensor> = [&placed.runs, &placed.frequencies].into_iter().chain(&all).collect();
     addresses(&reads, &written.each_ref(), &mut |at| {
         let mut tensors = [Rotated::default(); MOST];
@@ -145,6 +134,29 @@ fn rotated<const N: usize>(
         unsafe { launch(processor, &kernel, extent, &arguments) }
     })?;
     Ok(written)
+}
+
+fn alike(all: &[Tensor]) -> Result<()> {
+    let of = |x: &Tensor| (x.dtype(), x.dims()[0]);
+    if all.iter().any(|x| of(x) != of(&all[0])) {
+        bail!("rope: found {all:?}, wanted tensors of one type and batch");
+    }
+    Ok(())
+}
+
+/// Blocks for so many pairs of columns of so many heads.
+fn extent(pairs: usize, heads: usize) -> Extent {
+    let blocks = pairs.div_ceil(PAIRS);
+    let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, heads.max(1));
+    Extent { grid: [blocks, sharing, 1], ..Extent::blocks(0) }
+}
+
+/// Where `x` [B, H, S, D] goes: [B, H, S, D], or `by_token` [B, S, H, D].
+fn room(processor: &dyn Processor, x: &Tensor, by_token: bool) -> Result<Tensor> {
+    let (batch, heads, rows, dim) = x.dims4()?;
+    let shape = if by_token { (batch, rows, heads, dim) } else { (batch, heads, rows, dim) };
+    // SAFETY: every row is written.
+    unsafe { unwritten(processor, shape, x.dtype()) }
 }
 
 /// A tensor that `rotary` is for, its rows without gaps.
