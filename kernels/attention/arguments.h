@@ -52,10 +52,12 @@ struct Keys {
   const Reach* query_blocks; // [visibilities, ceil(Sq / block)]: the same by blocks of queries of the launched kernel
   const Spans* keys;         // backward: [visibilities, Sk]: queries that a key is seen by
   const Reach* key_blocks;   // backward: [visibilities, ceil(Sk / block)]
-  float* dk;                 // backward: f32 [B, Hkv, Sk, D] without gaps, added to
+  float* dk;                 // backward: f32 [B, Hkv, Sk, D] without gaps, added to; strict: order-free sums [B, Hkv, Sk, 3 D + 1]
   float* dv;
   const Dropped* dropped;    // null: every weight is kept; sm90 keeps all
   int fresh;                 // sm90 backward: 1 where dk and dv hold nothing yet, and are written instead of added to
+  const int* key_starts;     // strict: how many strict blocks keys are of, the row where each begins, the row where the last ends
+  const int* query_starts;   // strict backward: the same of queries
   TensorMap k_map;           // sm_90a: boxes of the kernel's block of keys; see `tensor_map` in the vocabulary
   TensorMap v_map;
 };
@@ -144,4 +146,41 @@ struct FinishQueriesArguments {
   int batch, heads, rows, padded, dim;
   float scale;
   int columns;               // of the kernel: D, or the next that there is a kernel for
+};
+
+// Forward with order-free sums: rows of 3 D + 1 integers of outputs, of 4 of the sums that divide; 0 before the first tile.
+struct StrictForwardArguments {
+  const void* q;
+  Strides q_strides;
+  int batch, heads, group, rows, dim;   // as above
+  float scale_log2;
+  int tile_count;
+  const Keys* tiles;                    // in device memory
+  uint32_t* out;                        // [B, Hq, Sq, 3 D + 1]
+  uint32_t* sum;                        // [B, Hq, Sq, 4]
+};
+
+// After the last tile: out / sum in the queries' type, and the natural logarithm of the sum; 0 and -inf where nothing was seen.
+struct StrictFinishArguments {
+  const uint32_t* out;
+  const uint32_t* sum;
+  void* result;     // [B, Hq, Sq, D] without gaps
+  float* lse;       // [B, Hq, Sq]
+  int64_t rows;     // B * Hq * Sq
+  int dim;
+};
+
+// Backward with order-free sums: adds to dq and to dk and dv of the tiles.
+struct StrictBackwardArguments {
+  const void* q;
+  const void* gradient;     // of the output
+  Strides q_strides;
+  Strides gradient_strides;
+  int batch, heads, group, rows, dim;
+  float scale, scale_log2;
+  int tile_count;
+  const Keys* tiles;        // in device memory
+  const float* lse_log2;    // [B, Hq, Sq]: as prepared
+  const float* delta;       // [B, Hq, Sq]: as prepared
+  uint32_t* dq;             // [B, Hq, Sq, 3 D + 1]
 };

@@ -10,6 +10,8 @@
 #include "sm80_queries.h"
 #include "sm90_entries.h"
 #include "sm90_finish.h"
+#include "strict_backward.h"
+#include "strict_forward.h"
 
 // What the table's words mean.
 namespace table {
@@ -25,6 +27,10 @@ using backward_keys = BackwardArguments;
 using backward_queries = BackwardArguments;
 using finish = FinishArguments;
 using finish_queries = FinishQueriesArguments;
+using strict_forward = StrictForwardArguments;
+using strict_keys = StrictBackwardArguments;
+using strict_queries = StrictBackwardArguments;
+using strict_finish = StrictFinishArguments;
 }  // namespace table
 
 // Kernels of sm_90a have no body elsewhere.

@@ -5,10 +5,11 @@
 //
 // `any` dim is told by the arguments. Blocks are rows; `query_blocks` and `key_blocks` of `Keys` go by them. Grids:
 //
+//   strict_forward, strict_queries, strict_keys   as those of simt; with order-free sums, any head dimension up to the kernel's
 //   forward, backward_queries   (blocks of queries, Hq, B); of sm90 as many as run side by side, which take items of an order
 //   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv;
 //                               of sm90 in one dimension, in an order
-//   prepare, finish             blocks of the B * Hq * Sq rows
+//   prepare, finish, strict_finish   blocks of the B * Hq * Sq rows
 //   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
@@ -131,3 +132,34 @@ ATTENTION(backward_queries, sm90, f16, d64, 128, 128, 384, 1, 98448)
 ATTENTION(backward_queries, sm90, f16, d80, 128, 128, 384, 1, 196752)
 ATTENTION(backward_queries, sm90, f16, d96, 128, 128, 384, 1, 196752)
 ATTENTION(backward_queries, sm90, f16, d128, 128, 128, 384, 1, 196752)
+
+ATTENTION(strict_finish, rows, f32, any, 8, 0, 256, 4, 0)
+ATTENTION(strict_finish, rows, bf16, any, 8, 0, 256, 4, 0)
+ATTENTION(strict_finish, rows, f16, any, 8, 0, 256, 4, 0)
+ATTENTION(strict_forward, simt, f32, d64, 64, 64, 256, 1, 65536)
+ATTENTION(strict_keys, simt, f32, d64, 32, 64, 256, 1, 65536)
+ATTENTION(strict_queries, simt, f32, d64, 64, 64, 256, 1, 98304)
+ATTENTION(strict_forward, simt, f32, d128, 32, 32, 256, 1, 53248)
+ATTENTION(strict_keys, simt, f32, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_queries, simt, f32, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_forward, simt, f32, d256, 16, 32, 256, 1, 83968)
+ATTENTION(strict_keys, simt, f32, d256, 32, 16, 256, 1, 102400)
+ATTENTION(strict_queries, simt, f32, d256, 16, 32, 256, 1, 102400)
+ATTENTION(strict_forward, simt, bf16, d64, 64, 64, 256, 1, 65536)
+ATTENTION(strict_keys, simt, bf16, d64, 32, 64, 256, 1, 65536)
+ATTENTION(strict_queries, simt, bf16, d64, 64, 64, 256, 1, 98304)
+ATTENTION(strict_forward, simt, bf16, d128, 32, 32, 256, 1, 53248)
+ATTENTION(strict_keys, simt, bf16, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_queries, simt, bf16, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_forward, simt, bf16, d256, 16, 32, 256, 1, 83968)
+ATTENTION(strict_keys, simt, bf16, d256, 32, 16, 256, 1, 102400)
+ATTENTION(strict_queries, simt, bf16, d256, 16, 32, 256, 1, 102400)
+ATTENTION(strict_forward, simt, f16, d64, 64, 64, 256, 1, 65536)
+ATTENTION(strict_keys, simt, f16, d64, 32, 64, 256, 1, 65536)
+ATTENTION(strict_queries, simt, f16, d64, 64, 64, 256, 1, 98304)
+ATTENTION(strict_forward, simt, f16, d128, 32, 32, 256, 1, 53248)
+ATTENTION(strict_keys, simt, f16, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_queries, simt, f16, d128, 32, 32, 256, 1, 73728)
+ATTENTION(strict_forward, simt, f16, d256, 16, 32, 256, 1, 83968)
+ATTENTION(strict_keys, simt, f16, d256, 32, 16, 256, 1, 102400)
+ATTENTION(strict_queries, simt, f16, d256, 16, 32, 256, 1, 102400)

@@ -158,6 +158,10 @@ inline int take_number(int* counter) {
   check_global(counter, sizeof(int));
   return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
+inline void add_global(int64_t* pointer, int64_t value) {
+  check_global(pointer, sizeof(int64_t));
+  __atomic_fetch_add(pointer, value, __ATOMIC_RELAXED);
+}
 inline void add_global(float* pointer, float value) {
   check_global(pointer, sizeof(float));
   auto* word = reinterpret_cast<uint32_t*>(pointer);

@@ -5,6 +5,7 @@
 #include "../elementwise/entries.h"
 #include "../embedding/entries.h"
 #include "../norm/entries.h"
+#include "../order_free/entries.h"
 #include "../rms_norm/entries.h"
 #include "../rope/entries.h"
 #include "../sums/entries.h"

@@ -103,6 +103,15 @@ DEVICE void add_global(float* pointer, float value) {
 #endif
 }
 
+// The same of integers, whose sums have no order.
+DEVICE void add_global(int64_t* pointer, int64_t value) {
+#if ON_GPU
+  asm volatile("red.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(value) : "memory");
+#else
+  emulator::add_global(pointer, value);
+#endif
+}
+
 // Two or four neighbours at once, at a multiple of 8 or 16 bytes; one instruction from sm_90 on.
 DEVICE void add_global(float* pointer, Float2 value) {
 #if ON_GPU && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -111,6 +111,18 @@ DEVICE float multiply_add(float a, float b, float c) {
 #endif
 }
 
+// a * b, rounded: no compiler makes one operation of it and a sum.
+DEVICE float multiply(float a, float b) {
+#if ON_GPU
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+// The next integer that is not below.
+DEVICE float ceiling(float x) { return ceilf(x); }
+
 // Accurate forms: within one or two units in the last place over the whole range, on the GPU too (no fast-math flags are used).
 DEVICE float exp_exact(float x) { return expf(x); }
 DEVICE float log_exact(float x) { return logf(x); }

@@ -229,7 +229,8 @@ impl<'a> Running<'a> {
             };
             let zeros = travelling(|| self.zeros(sum))?;
             let [dk, dv] = [parts(|made| &made.dk), parts(|made| &made.dv)];
-            let sums = vec![added(&zeros[0], &dk)?, added(&zeros[1], &dv)?];
+            let backend = self.attention.kernel.backend();
+            let sums = vec![added(&backend, &zeros[0], &dk)?, added(&backend, &zeros[1], &dv)?];
             self.held.put(sum, sums, &*self.attention.kernel)?;
         }
         Ok(())
@@ -303,7 +304,8 @@ impl<'a> Running<'a> {
             Pass::Backward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish_backward(state)?)));
                 let whole = kernel.finish_backward(whole)?;
-                let dq = added(&whole, &parts.collect::<Result<Vec<_>>>()?)?;
+                let parts = parts.collect::<Result<Vec<_>>>()?;
+                let dq = added(&kernel.backend(), &whole, &parts)?;
                 (Part::QueryGradient, vec![dq])
             }
         };

@@ -62,12 +62,12 @@ pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
 }
 
 /// `to` and, at the rows they are of, all of `parts`.
-pub(crate) fn added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
+pub(crate) fn added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     if parts.is_empty() {
         return Ok(to.clone());
     }
     if is_order_free(to) {
-        return sums_added(to, parts);
+        return sums_added(backend, to, parts);
     }
     let all: Vec<&Tensor> = parts.iter().map(|(_, part)| part).collect();
     let index = indices(parts.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
@@ -75,7 +75,7 @@ pub(crate) fn added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
 }
 
 /// The same of tables of order-free sums, of which no row is in two parts of one residue class.
-fn sums_added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
+fn sums_added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     let all = to.copy()?;
     for (rows, part) in parts {
         let mut from: Vec<u32> = vec![part.dim(2)? as u32; all.dim(2)?];
@@ -84,7 +84,7 @@ fn sums_added(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
         // Behind its rows one that nothing was added to.
         let nothing = part.narrow(2, 0, 1)?.zeros_like()?;
         let spread = Tensor::cat(&[part, &nothing], 2)?.index_select(&from, 2)?;
-        add_sums(&Backend::serial(), &all, &spread)?;
+        add_sums(backend, &all, &spread)?;
     }
     Ok(all)
 }

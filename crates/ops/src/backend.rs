@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::Pool;
-use crate::gpu::Processor;
+use crate::gpu::{Processor, in_blocks};
 
 /// The device of a rank's operators. Tensors live where it computes.
 #[derive(Clone)]
@@ -24,6 +24,23 @@ impl Backend {
     /// A CPU where everything runs in the caller.
     pub fn serial() -> Backend {
         Backend::Cpu(Pool::serial())
+    }
+
+    /// The same, which adds up over tokens in blocks of so many, by order-free sums ([`Pool::in_blocks`]); none: as it is.
+    #[must_use]
+    pub fn in_blocks(self, block: Option<usize>) -> Backend {
+        match self {
+            Backend::Cpu(pool) => Backend::Cpu(pool.in_blocks(block)),
+            Backend::Gpu(processor) => Backend::Gpu(in_blocks(processor, block)),
+        }
+    }
+
+    /// How many tokens a block has, where sums are order-free.
+    pub fn block(&self) -> Option<usize> {
+        match self {
+            Backend::Cpu(pool) => pool.block(),
+            Backend::Gpu(processor) => processor.block(),
+        }
     }
 
     /// The workers for what runs on a CPU in any case; of a GPU's rank the caller alone.

@@ -72,9 +72,11 @@ pub fn linear_cross_entropy_loss(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<f64> {
-    let Backend::Cpu(pool) = backend else {
-        let loss = linear_cross_entropy(backend, x, weight, targets, chunk)?;
-        return Ok(f64::from(loss.to_scalar::<f32>()?));
+    let pool = match backend {
+        Backend::Gpu(processor) => {
+            return operators::linear_cross_entropy_loss(&**processor, x, weight, targets, chunk);
+        }
+        Backend::Cpu(pool) => pool,
     };
     let (kept, (rows, width)) = (kept(x, weight, targets, chunk)?, weight.dims2()?);
     let weights = Elements::of(pool, weight)?;

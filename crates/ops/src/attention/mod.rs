@@ -172,7 +172,7 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// The block of positions over which sums are order-free: gradients of queries, keys and values are tables of such then. None: they
     /// are f32.
     fn block(&self) -> Option<usize> {
-        self.backend().pool().block()
+        self.backend().block()
     }
 }
 

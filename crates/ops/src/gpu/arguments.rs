@@ -127,7 +127,9 @@ pub(super) struct Keys {
     pub(super) dv: u64,
     pub(super) dropped: u64,
     pub(super) fresh: i32,
-    pub(super) _gap: [i32; 5],
+    pub(super) _gap: i32,
+    pub(super) key_starts: u64,
+    pub(super) query_starts: u64,
     pub(super) k_map: TensorMap,
     pub(super) v_map: TensorMap,
 }
@@ -245,6 +247,60 @@ pub(super) struct FinishQueriesArguments {
     pub(super) scale: f32,
     pub(super) columns: i32,
     pub(super) _gap: i32,
+}
+
+/// Forward with order-free sums.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct StrictForwardArguments {
+    pub(super) q: u64,
+    pub(super) q_strides: Strides,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) group: i32,
+    pub(super) rows: i32,
+    pub(super) dim: i32,
+    pub(super) scale_log2: f32,
+    pub(super) tile_count: i32,
+    pub(super) _gap: i32,
+    pub(super) tiles: u64,
+    pub(super) out: u64,
+    pub(super) sum: u64,
+}
+
+/// After the last tile of that.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct StrictFinishArguments {
+    pub(super) out: u64,
+    pub(super) sum: u64,
+    pub(super) result: u64,
+    pub(super) lse: u64,
+    pub(super) rows: i64,
+    pub(super) dim: i32,
+    pub(super) _gap: i32,
+}
+
+/// Backward with order-free sums.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+pub(super) struct StrictBackwardArguments {
+    pub(super) q: u64,
+    pub(super) gradient: u64,
+    pub(super) q_strides: Strides,
+    pub(super) gradient_strides: Strides,
+    pub(super) batch: i32,
+    pub(super) heads: i32,
+    pub(super) group: i32,
+    pub(super) rows: i32,
+    pub(super) dim: i32,
+    pub(super) scale: f32,
+    pub(super) scale_log2: f32,
+    pub(super) tile_count: i32,
+    pub(super) tiles: u64,
+    pub(super) lse_log2: u64,
+    pub(super) delta: u64,
+    pub(super) dq: u64,
 }
 
 #[cfg(test)]

@@ -23,5 +23,5 @@ pub use cuda::Cuda;
 pub use emulator::Emulator;
 pub use find::{Gpu, Missing, gpus, open};
 pub use kept::Kept;
-pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded, in_blocks};
 pub use table::Generation;

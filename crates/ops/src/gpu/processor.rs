@@ -1,6 +1,7 @@
 //! What runs kernels: a GPU, or the emulator that runs the same sources on the CPU.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytemuck::{NoUninit, Zeroable};
 use candle_core::{Device, Result, bail};
@@ -50,6 +51,61 @@ pub trait Processor: Send + Sync + Debug {
     /// # Errors
     /// Boxes that the hardware does not take.
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap>;
+
+    /// How many tokens a block has, where sums over tokens are order-free: see [`in_blocks`].
+    fn block(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// The same processor, whose kernels add up over tokens in blocks of so many, by order-free sums: as [`crate::Pool::in_blocks`].
+/// None: sums are f32, as `processor` has them.
+pub fn in_blocks(processor: Arc<dyn Processor>, block: Option<usize>) -> Arc<dyn Processor> {
+    match block {
+        Some(block) => Arc::new(InBlocks { processor, block }),
+        None => processor,
+    }
+}
+
+/// What [`in_blocks`] says.
+#[derive(Debug)]
+struct InBlocks {
+    processor: Arc<dyn Processor>,
+    block: usize,
+}
+
+impl Processor for InBlocks {
+    fn device(&self) -> &Device {
+        self.processor.device()
+    }
+    fn architecture(&self) -> u32 {
+        self.processor.architecture()
+    }
+    fn shared_memory(&self) -> u32 {
+        self.processor.shared_memory()
+    }
+    fn multiprocessors(&self) -> usize {
+        self.processor.multiprocessors()
+    }
+    fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
+        self.processor.upload(bytes)
+    }
+    fn counter(&self) -> Result<Uploaded> {
+        self.processor.counter()
+    }
+    fn kept(&self) -> &Kept {
+        self.processor.kept()
+    }
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.processor.launch(launch, arguments) }
+    }
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
+        self.processor.tensor_map(boxes)
+    }
+    fn block(&self) -> Option<usize> {
+        Some(self.block)
+    }
 }
 
 /// A kernel and its extent.

@@ -30,6 +30,12 @@ pub(super) enum Pass {
     Keys,
     /// The gradient of the queries alone, in a fixed order.
     Queries,
+    /// Folds tiles into order-free sums.
+    StrictForward,
+    /// The order-free sums of the gradients of keys and values.
+    StrictKeys,
+    /// The same of the gradient of the queries.
+    StrictQueries,
 }
 
 /// A kernel of the list.
@@ -108,9 +114,12 @@ pub(super) fn between(step: &str, order: &str, dtype: DType) -> Result<&'static 
 }
 
 impl Kernel {
-    /// Whether it takes heads of `dim`: fewer columns than it is made for where it fetches them 16 bytes at a time.
+    /// Whether it takes heads of `dim`: fewer columns than it is made for where it fetches them 16 bytes at a time, or one by one.
     fn takes(&self, dim: usize) -> bool {
         match self.task {
+            Some((Pass::StrictForward | Pass::StrictKeys | Pass::StrictQueries, _)) => {
+                dim <= self.dim
+            }
             Some((_, Generation::Sm80 | Generation::Sm90)) => {
                 dim <= self.dim && dim.is_multiple_of(8)
             }
@@ -150,7 +159,7 @@ impl Kernel {
 
     /// Whether keys stay in it and queries are visited, or the reverse.
     pub(super) fn keeps_keys(&self) -> bool {
-        matches!(self.task, Some((Pass::Backward | Pass::Keys, _)))
+        matches!(self.task, Some((Pass::Backward | Pass::Keys | Pass::StrictKeys, _)))
     }
 
     /// Whether it looks at what queries see: those of sm90 look at what stays alone.
@@ -196,6 +205,9 @@ impl Pass {
             "backward" => Some(Pass::Backward),
             "backward_keys" => Some(Pass::Keys),
             "backward_queries" => Some(Pass::Queries),
+            "strict_forward" => Some(Pass::StrictForward),
+            "strict_keys" => Some(Pass::StrictKeys),
+            "strict_queries" => Some(Pass::StrictQueries),
             _ => None,
         }
     }

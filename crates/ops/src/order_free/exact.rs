@@ -4,10 +4,13 @@ use annulus_machine::blocks::NORM_BYTES;
 use candle_core::{Device, Result, Tensor};
 
 use crate::Backend;
+use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements};
 
 /// The exponents that the square of an f32 may have; behind them how many are not finite.
 const EXPONENTS: usize = NORM_BYTES as usize / 8 - 1;
+/// Integers of a sum of squares.
+pub(crate) const SQUARES: usize = EXPONENTS + 1;
 /// The exponent that the first counts: 2^-300 is less than the square of any f32 that is not 0.
 const FIRST: i32 = -300;
 /// Bits of a square that are added, of 53: so many of 2^31 squares are within an i64.
@@ -21,7 +24,7 @@ pub struct Squares(Vec<i64>);
 impl Default for Squares {
     fn default() -> Squares {
         // Behind the exponents: how many are not finite.
-        Squares(vec![0; EXPONENTS + 1])
+        Squares(vec![0; SQUARES])
     }
 }
 
@@ -71,7 +74,7 @@ impl Squares {
     }
 }
 
-/// [`Squares`] of all elements of f32 or bf16 tensors on the CPU.
+/// [`Squares`] of all elements of f32 or bf16 tensors.
 ///
 /// # Errors
 /// When a tensor is neither f32 nor bf16.
@@ -79,6 +82,9 @@ pub fn sum_of_squares<'a>(
     backend: &Backend,
     tensors: impl IntoIterator<Item = &'a Tensor>,
 ) -> Result<Squares> {
+    if let Backend::Gpu(processor) = backend {
+        return operators::exact_squares(&**processor, tensors).map(Squares);
+    }
     let (pool, mut all) = (backend.pool(), Squares::default());
     for tensor in tensors {
         let values = Elements::of(&pool, tensor)?;

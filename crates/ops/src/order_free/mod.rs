@@ -18,11 +18,11 @@ mod exact;
 mod parameters;
 mod table;
 
-pub(crate) use exact::to_grid;
+pub(crate) use exact::{SQUARES, to_grid};
 pub use exact::{Squares, sum_of_squares};
-pub(crate) use parameters::{Sums, weight_gradient};
-pub(crate) use table::as_tensor;
+pub(crate) use parameters::{Sums, weight_gradient, whole_blocks};
 pub use table::{add_sums, is_order_free, of_shape, places, sum_of, values, values_at};
+pub(crate) use table::{as_tensor, groups};
 
 use annulus_machine::blocks::STRICT_TERMS;
 

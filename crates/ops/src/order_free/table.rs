@@ -10,6 +10,7 @@ use annulus_machine::blocks::STRICT_ROW;
 use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Result, Tensor, bail};
 
 use super::{Add, join, length, read};
+use crate::gpu::operators;
 use crate::rows::{CHUNK, unwritten};
 use crate::vector::{Leaf, Machine};
 use crate::{Backend, Pool};
@@ -46,7 +47,10 @@ pub fn add_sums(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
         bail!("order-free sums: found {:?}, wanted {:?}", from.shape(), to.shape());
     }
-    to.inplace_op2(from, &AddSums(backend.pool()))
+    match backend {
+        Backend::Gpu(processor) => operators::add_sums(&**processor, to, from),
+        Backend::Cpu(pool) => to.inplace_op2(from, &AddSums(pool.clone())),
+    }
 }
 
 struct AddSums(Pool);
@@ -87,7 +91,10 @@ pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
     let mut dims = sums.dims().to_vec();
     let Some(last) = dims.last_mut() else { bail!("order-free sums: a scalar is none") };
     *last /= super::BINS;
-    Tensor::from_vec(read_all(&backend.pool(), sums)?, dims, sums.device())
+    match backend {
+        Backend::Gpu(processor) => operators::read_sums(&**processor, sums)?.reshape(dims),
+        Backend::Cpu(pool) => Tensor::from_vec(read_all(pool, sums)?, dims, sums.device()),
+    }
 }
 
 /// Which integers of a parameter's table, flat, have the sums of these elements: those of whole rows.
@@ -108,13 +115,18 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
         return Tensor::zeros(0, DType::F32, sums.device());
     }
     let sums = sums.reshape(((), length(STRICT_ROW)))?;
-    let mut all = read_all(&backend.pool(), &sums)?;
-    all.drain(..elements.start % STRICT_ROW);
-    if all.len() < elements.len() {
-        bail!("order-free sums: found {} elements, wanted {}", all.len(), elements.len());
+    let (all, first) = (values(backend, &sums)?.flatten_all()?, elements.start % STRICT_ROW);
+    if all.elem_count() < first + elements.len() {
+        bail!(
+            "order-free sums: found {} elements, wanted {}",
+            all.elem_count() - first,
+            elements.len()
+        );
     }
-    all.truncate(elements.len());
-    Tensor::from_vec(all, elements.len(), sums.device())
+    if (first, all.elem_count()) == (0, elements.len()) {
+        return Ok(all);
+    }
+    all.narrow(0, first, elements.len())?.force_contiguous()
 }
 
 /// The sum of tables, flat, of the same rows of a parameter.

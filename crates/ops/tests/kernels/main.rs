@@ -17,4 +17,5 @@ mod emulator;
 mod handover;
 mod operators;
 mod scene;
+mod strict;
 mod support;

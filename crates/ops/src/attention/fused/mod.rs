@@ -14,7 +14,7 @@ mod inputs;
 pub(crate) mod pack;
 mod pieces;
 mod scores;
-mod strict;
+pub(crate) mod strict;
 mod turns;
 
 use std::cmp::Reverse;

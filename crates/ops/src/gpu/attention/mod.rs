@@ -6,6 +6,7 @@
 mod backward;
 mod forward;
 mod order;
+mod strict;
 mod tiles;
 
 use std::sync::Arc;
@@ -63,6 +64,16 @@ impl Kernels {
         Kernels { processor, generation: None, deterministic }
     }
 
+    /// The longest heads in `dtype` whose sums can be order-free on `processor`: 0 where none can.
+    pub fn longest_in_blocks(processor: &dyn Processor, dtype: DType) -> usize {
+        let room = Room::of(processor);
+        let takes = |dim: &usize| {
+            let passes = [Pass::StrictForward, Pass::StrictKeys, Pass::StrictQueries];
+            passes.into_iter().all(|pass| table::kernel(pass, dtype, *dim, room, None).is_some())
+        };
+        table::kernels().iter().map(|kernel| kernel.dim).filter(takes).max().unwrap_or(0)
+    }
+
     /// The passes that take plain loops for heads of `dim` in `dtype`, many times slower than the others, though nobody asked
     /// for them.
     pub fn plain_loops(&self, dtype: DType, dim: usize) -> Vec<&'static str> {
@@ -109,7 +120,10 @@ impl Kernels {
 
 impl AttentionKernel for Kernels {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
-        Ok(Box::new(Forward::new(self, q, scale)?))
+        Ok(match self.processor.block() {
+            None => Box::new(Forward::new(self, q, scale)?),
+            Some(block) => Box::new(strict::Forward::new((self, block), q, scale)?),
+        })
     }
 
     fn forward(
@@ -118,12 +132,18 @@ impl AttentionKernel for Kernels {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<()> {
-        let state: &mut Forward = own(state)?;
-        state.fold(&*self.processor, tiles)?;
+        if self.block().is_some() {
+            own::<strict::Forward>(state)?.fold(&*self.processor, tiles)?;
+        } else {
+            own::<Forward>(state)?.fold(&*self.processor, tiles)?;
+        }
         progress()
     }
 
     fn finish(&self, state: Box<dyn State>) -> Result<Attended> {
+        if self.block().is_some() {
+            return taken::<strict::Forward>(state)?.finish(&*self.processor);
+        }
         taken::<Forward>(state)?.finish(&*self.processor)
     }
 
@@ -137,7 +157,10 @@ impl AttentionKernel for Kernels {
         prepared: &Prepared,
         scale: f64,
     ) -> Result<Box<dyn State>> {
-        Ok(Box::new(Backward::new(self, q, prepared, scale)?))
+        Ok(match self.processor.block() {
+            None => Box::new(Backward::new(self, q, prepared, scale)?),
+            Some(block) => Box::new(strict::Backward::new((self, block), q, prepared, scale)?),
+        })
     }
 
     fn backward(
@@ -146,18 +169,28 @@ impl AttentionKernel for Kernels {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<Vec<KeyValueGradients>> {
-        let state: &mut Backward = own(state)?;
-        let gradients = state.add(&*self.processor, tiles)?;
+        let gradients = if self.block().is_some() {
+            own::<strict::Backward>(state)?.add(&*self.processor, tiles)?
+        } else {
+            own::<Backward>(state)?.add(&*self.processor, tiles)?
+        };
         progress()?;
         Ok(gradients)
     }
 
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
+        if self.block().is_some() {
+            return Ok(taken::<strict::Backward>(state)?.finish());
+        }
         taken::<Backward>(state)?.finish(&*self.processor)
     }
 
+    fn backend(&self) -> Backend {
+        Backend::Gpu(self.processor.clone())
+    }
+
     fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        accumulate(&Backend::Gpu(self.processor.clone()), to, from)
+        accumulate(&self.backend(), to, from)
     }
 }
 

@@ -183,7 +183,9 @@ fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
         dv: 0,
         dropped: 0,
         fresh: 0,
-        _gap: [0; 5],
+        _gap: 0,
+        key_starts: 0,
+        query_starts: 0,
         k_map: TensorMap::NONE,
         v_map: TensorMap::NONE,
     }

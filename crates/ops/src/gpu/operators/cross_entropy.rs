@@ -6,8 +6,9 @@ use candle_core::{DType, Result, Tensor};
 
 use super::super::{Processor, addresses};
 use super::product::{Was, multiply};
-use super::{Extent, SCRATCH, launch, of_type, off_tape, plain, sums, unwritten};
+use super::{Extent, SCRATCH, launch, of_type, off_tape, order_free, plain, sums, unwritten};
 use crate::cross_entropy::{check_shapes, check_targets};
+use crate::order_free::to_grid;
 
 /// `CROSS_ENTROPY_THREADS`.
 const THREADS: u32 = 512;
@@ -45,6 +46,23 @@ pub(crate) fn linear_cross_entropy(
     sums::total(processor, &pass.losses)?.to_dtype(DType::F32)
 }
 
+/// See [`crate::linear_cross_entropy_loss`]: the host waits for it.
+pub(crate) fn linear_cross_entropy_loss(
+    processor: &dyn Processor,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<f64> {
+    off_tape("linear-cross-entropy", [x, weight])?;
+    let pass = Pass::new(processor, x, weight, targets, chunk)?;
+    for start in pass.starts() {
+        pass.logits(start)?;
+        pass.turn(start, None)?;
+    }
+    pass.loss()
+}
+
 /// See [`crate::linear_cross_entropy_gradients`]: the loss, for which the host waits, the gradient of x, and that of the weight where
 /// it is `trained`.
 pub(crate) fn linear_cross_entropy_gradients(
@@ -58,19 +76,18 @@ pub(crate) fn linear_cross_entropy_gradients(
     let (tokens, width) = pass.x.dims2()?;
     // SAFETY: the products of all chunks write all of it.
     let dx = unsafe { unwritten(processor, (tokens, width), x.dtype()) }?;
-    let zeros = || Tensor::zeros(weight.shape(), DType::F32, processor.device());
-    let dw = trained.then(zeros).transpose()?;
+    let dw = trained.then(|| pass.no_gradient()).transpose()?;
     let gradients = pass.gradients()?;
     for start in pass.starts() {
         let x_chunk = pass.logits(start)?;
         let dlogits = pass.turn(start, Some(&gradients))?;
         if let Some(dw) = &dw {
-            multiply(dw, &dlogits.t()?, &x_chunk, Was::Sum)?;
+            pass.add_to_weight(dw, &dlogits, &x_chunk)?;
         }
         let dx_chunk = dx.narrow(0, start, x_chunk.dim(0)?)?;
-        multiply(&dx_chunk, &dlogits, &pass.weight, Was::Nothing)?;
+        multiply(processor, &dx_chunk, &dlogits, &pass.weight, Was::Nothing)?;
     }
-    Ok((sums::total(processor, &pass.losses)?.to_scalar()?, dx.reshape(x.shape())?, dw))
+    Ok((pass.loss()?, dx.reshape(x.shape())?, dw))
 }
 
 /// What all chunks share.
@@ -106,6 +123,8 @@ impl<'a> Pass<'a> {
             check_targets(&targets.flatten_all()?.to_vec1()?, rows)?;
         }
         let tokens = targets.elem_count();
+        // Those of whole blocks, at least one, where sums are order-free.
+        let chunk = processor.block().map_or(chunk, |block| (chunk / block).max(1) * block);
         let chunk = chunk.min(tokens.max(1));
         // SAFETY: every token's loss is written, and of the logits what is read.
         let (losses, logits) = unsafe {
@@ -121,6 +140,31 @@ impl<'a> Pass<'a> {
             losses: losses?,
             logits: logits?.narrow(1, 0, rows)?,
         })
+    }
+
+    /// The sum of all losses; of every block rounded, where sums are order-free, so that those add up exactly.
+    fn loss(&self) -> Result<f64> {
+        let Some(block) = self.processor.block() else {
+            return sums::total(self.processor, &self.losses)?.to_scalar();
+        };
+        let losses: Vec<f64> = self.losses.to_vec1()?;
+        Ok(losses.chunks(block).map(|of_block| to_grid(of_block.iter().sum())).sum())
+    }
+
+    /// What gradients of the weight are added to: f32 [V, D], or a table of order-free sums.
+    fn no_gradient(&self) -> Result<Tensor> {
+        match self.processor.block() {
+            Some(_) => order_free::nothing(self.processor, self.weight.elem_count()),
+            None => Tensor::zeros(self.weight.shape(), DType::F32, self.processor.device()),
+        }
+    }
+
+    /// Adds that of a chunk, of gradients of logits and rows of x.
+    fn add_to_weight(&self, dw: &Tensor, dlogits: &Tensor, x: &Tensor) -> Result<()> {
+        match self.processor.block() {
+            Some(block) => order_free::add_products(self.processor, dw, dlogits, x, block),
+            None => multiply(self.processor, dw, &dlogits.t()?, x, Was::Sum),
+        }
     }
 
     /// Where chunks start.
@@ -143,7 +187,13 @@ impl<'a> Pass<'a> {
     fn logits(&self, start: usize) -> Result<Tensor> {
         let tokens = self.chunk.min(self.losses.elem_count() - start);
         let x = self.x.narrow(0, start, tokens)?;
-        multiply(&self.logits.narrow(0, 0, tokens)?, &x, &self.weight.t()?, Was::Nothing)?;
+        multiply(
+            self.processor,
+            &self.logits.narrow(0, 0, tokens)?,
+            &x,
+            &self.weight.t()?,
+            Was::Nothing,
+        )?;
         Ok(x)
     }
 

@@ -4,7 +4,7 @@ use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::super::{Processor, addresses};
-use super::{Extent, THREADS, launch, of_type, off_tape, plain, unwritten};
+use super::{Extent, THREADS, launch, of_type, off_tape, order_free, plain, unwritten};
 use crate::embedding::check_tokens;
 
 /// Bits of a token that one pass sorts by: 512 digits.
@@ -105,6 +105,9 @@ pub(crate) fn embedding_backward(
     }
     let dy = plain(processor, dy, dy.dtype())?;
     let [tokens, places] = in_order(processor, &ids, rows)?;
+    if let Some(block) = processor.block() {
+        return order_free::of_rows(processor, [&tokens, &places], &dy, (rows, width), block);
+    }
     let dweight = Tensor::zeros((rows, width), DType::F32, processor.device())?;
     let grid = [count.div_ceil(PART), width.div_ceil(256), 1];
     let extent = Extent { grid, threads: THREADS, shared: 16 << 10 };

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 use super::super::Processor;
 use super::elementwise::{add_row, cast, copied};
 use super::product::{Was, multiply};
-use super::{off_tape, plain, sums, unwritten, with_last};
+use super::{off_tape, order_free, plain, sums, unwritten, with_last};
 use crate::linear::Sizes;
 use crate::projections::{Affine, AffineGradients, array};
 
@@ -32,7 +32,7 @@ pub(crate) fn wide_linear(
     let Sizes { tokens, outputs, .. } = rows.sizes;
     // SAFETY: a product writes every element of its output.
     let y = unsafe { unwritten(processor, (tokens, outputs), DType::F32) }?;
-    multiply(&y, &rows.x, &rows.weight.t()?, Was::Nothing)?;
+    multiply(processor, &y, &rows.x, &rows.weight.t()?, Was::Nothing)?;
     y.reshape(with_last(x.shape(), outputs))
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn projected_onto(
         Some(bias) => add_row(processor, &onto, &rows.bias(processor, bias)?)?,
         None => copied(processor, &onto)?,
     };
-    multiply(&y.reshape((tokens, outputs))?, &rows.x, &rows.weight.t()?, Was::Sum)?;
+    multiply(processor, &y.reshape((tokens, outputs))?, &rows.x, &rows.weight.t()?, Was::Sum)?;
     Ok(y)
 }
 
@@ -90,12 +90,12 @@ pub(crate) fn input_gradient<const N: usize>(
         let dy = gradient(processor, dy, sizes, narrow)?;
         let weight = plain(processor, weight, narrow)?;
         let was = if index == 0 { Was::Nothing } else { Was::Sum };
-        multiply(&dx.reshape((sizes.tokens, sizes.inputs))?, &dy, &weight, was)?;
+        multiply(processor, &dx.reshape((sizes.tokens, sizes.inputs))?, &dy, &weight, was)?;
     }
     if dtype == narrow { Ok(dx) } else { cast(processor, &dx, narrow) }
 }
 
-/// See [`crate::parameter_gradients`]: f32, whatever the inputs are.
+/// See [`crate::parameter_gradients`]: f32, whatever the inputs are, or tables of order-free sums.
 pub(crate) fn parameter_gradients<const N: usize>(
     processor: &dyn Processor,
     x: &Tensor,
@@ -106,13 +106,24 @@ pub(crate) fn parameter_gradients<const N: usize>(
     array(projections.iter().zip(dy).map(|(Affine { weight, bias }, dy)| {
         let sizes = Sizes::new(x.shape(), weight.shape())?;
         let dy = gradient(processor, dy, sizes, x.dtype())?;
-        // SAFETY: the product writes all of it.
-        let dw = unsafe { unwritten(processor, weight.shape(), DType::F32) }?;
-        let x = x.reshape((sizes.tokens, sizes.inputs))?;
-        multiply(&dw, &dy.t()?, &x, Was::Nothing)?;
+        let dw = weight_gradient(processor, &dy, &x.reshape((sizes.tokens, sizes.inputs))?)?;
         let bias = bias.map(|_| sums::over_rows(processor, &dy)).transpose()?;
         Ok(AffineGradients { weight: dw, bias })
     }))
+}
+
+/// `dyᵀ x`, of `dy` [tokens, O] and `x` [tokens, I], plain: f32 [O, I], or a table of order-free sums.
+fn weight_gradient(processor: &dyn Processor, dy: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs) = (dy.dim(1)?, x.dim(1)?);
+    if let Some(block) = processor.block() {
+        let sums = order_free::nothing(processor, outputs * inputs)?;
+        order_free::add_products(processor, &sums, dy, x, block)?;
+        return Ok(sums);
+    }
+    // SAFETY: the product writes all of it.
+    let dw = unsafe { unwritten(processor, (outputs, inputs), DType::F32) }?;
+    multiply(processor, &dw, &dy.t()?, x, Was::Nothing)?;
+    Ok(dw)
 }
 
 /// The gradient of an output, [tokens, O], plain.
@@ -176,7 +187,7 @@ impl Rows {
             let y = unsafe { unwritten(processor, (tokens, outputs), self.x.dtype()) }?;
             (y, Was::Nothing)
         };
-        multiply(&y, &self.x, &self.weight.t()?, was)?;
+        multiply(processor, &y, &self.x, &self.weight.t()?, was)?;
         y.reshape(with_last(shape, outputs))
     }
 }

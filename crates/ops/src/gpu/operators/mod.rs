@@ -13,6 +13,7 @@ mod elementwise;
 mod embedding;
 mod linear;
 mod norm;
+mod order_free;
 mod product;
 mod rms_norm;
 mod rope;
@@ -26,13 +27,16 @@ use super::table::element_name;
 use super::{Launch, Processor};
 
 pub(crate) use adamw::update_all;
-pub(crate) use cross_entropy::{linear_cross_entropy, linear_cross_entropy_gradients};
+pub(crate) use cross_entropy::{
+    linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
+};
 pub(crate) use elementwise::{accumulate, contiguous, scale};
 pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use linear::{
     input_gradient, linear, parameter_gradients, projected_onto, projections, wide_linear,
 };
 pub(crate) use norm::global_norm_squared;
+pub(crate) use order_free::{add_sums, exact_squares, read_sums};
 pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
 pub(crate) use rope::{Placed, rope, rope_backward};
 pub(crate) use swiglu::{swiglu, swiglu_backward};

@@ -10,7 +10,7 @@ use super::{Extent, launch, plain, sums, unwritten};
 /// `NormTensor`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C, align(16))]
-struct Row {
+pub(super) struct Row {
     values: u64,
     count: i64,
 }
@@ -22,6 +22,15 @@ struct Arguments {
     tensors: u64,
     chunks: u64,
     squares: u64,
+}
+
+/// Tensors where they lie, with their sizes.
+pub(super) fn rows_at(values: &[u64], sizes: impl Iterator<Item = usize>) -> Vec<Row> {
+    values
+        .iter()
+        .zip(sizes)
+        .map(|(values, count)| Row { values: *values, count: count as i64 })
+        .collect()
 }
 
 /// The sum of squares of all elements in f64. The host waits for it.
@@ -37,9 +46,7 @@ pub(crate) fn global_norm_squared<'a>(
     let squares = unsafe { unwritten(processor, blocks, DType::F64) }?;
     let extent = Extent { shared: 2048, ..Extent::blocks(blocks) };
     addresses(&tensors.iter().collect::<Vec<_>>(), &[&squares], &mut |at| {
-        let rows = at.reads.iter().zip(sizes());
-        let rows: Vec<Row> =
-            rows.map(|(values, count)| Row { values: *values, count: count as i64 }).collect();
+        let rows = rows_at(&at.reads, sizes());
         let tables = Tables::new(processor, &rows, sizes())?;
         let arguments = Arguments {
             tensors: tables.tensors.address,

@@ -8,6 +8,8 @@ use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, bail};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::super::Processor;
+use super::order_free;
 use crate::Pool;
 use crate::matrix::{self, Matrix};
 
@@ -21,8 +23,26 @@ pub(super) enum Was {
 }
 
 /// `a` [M, K] times `b` [K, N] into `c` [M, N], summed in f32 and rounded once. Rows or columns of each lie in one piece; `a` and
-/// `b` are of one type, `c` of that or f32.
-pub(super) fn multiply(c: &Tensor, a: &Tensor, b: &Tensor, was: Was) -> Result<()> {
+/// `b` are of one type, `c` of that or f32. Where sums are order-free by a kernel of our own: a library chooses by the number of rows
+/// how it sums.
+pub(super) fn multiply(
+    processor: &dyn Processor,
+    c: &Tensor,
+    a: &Tensor,
+    b: &Tensor,
+    was: Was,
+) -> Result<()> {
+    product(c, a, b, was, processor.block().map(|_| processor))
+}
+
+/// The same by the kernel of a processor, or by a library.
+fn product(
+    c: &Tensor,
+    a: &Tensor,
+    b: &Tensor,
+    was: Was,
+    processor: Option<&dyn Processor>,
+) -> Result<()> {
     let ((rows, inner), (other, columns)) = (a.dims2()?, b.dims2()?);
     if c.dims() != [rows, columns] || inner != other {
         bail!("product: found {:?} for {:?} times {:?}", c.shape(), a.shape(), b.shape());
@@ -34,7 +54,10 @@ pub(super) fn multiply(c: &Tensor, a: &Tensor, b: &Tensor, was: Was) -> Result<(
     match (c.elem_count(), inner, was) {
         (0, ..) | (_, 0, Was::Sum) => Ok(()),
         (_, 0, Was::Nothing) => c.zero_set(),
-        _ => c.inplace_op3(a, b, &Multiply(was)),
+        _ => match processor {
+            Some(processor) => order_free::multiply(processor, c, a, b, was),
+            None => c.inplace_op3(a, b, &Multiply(was)),
+        },
     }
 }
 
@@ -196,9 +219,9 @@ mod tests {
                 let wanted = a.contiguous()?.matmul(&b.contiguous()?)?;
                 let c = view("c", m, n, false)?;
                 let before = c.copy()?;
-                multiply(&c, &a, &b, Was::Nothing)?;
+                product(&c, &a, &b, Was::Nothing, None)?;
                 assert!(error(&c, &wanted)? < 1e-6, "{m} {n} {k} {order}");
-                multiply(&c, &a, &b, Was::Sum)?;
+                product(&c, &a, &b, Was::Sum, None)?;
                 assert!(error(&c, &(wanted * 2.0)?)? < 1e-6, "{m} {n} {k} {order}, twice");
                 assert!(error(&c, &before)? > 0.0);
             }
@@ -210,7 +233,7 @@ mod tests {
     fn what_lies_between_the_rows_of_a_result_stays() -> Result<()> {
         let whole = Tensor::ones((4, 6), DType::F32, &Device::Cpu)?;
         let (a, b) = (random("a", &[4, 3])?, random("b", &[3, 5])?);
-        multiply(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing)?;
+        product(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing, None)?;
         assert_eq!(whole.narrow(1, 5, 1)?.flatten_all()?.to_vec1::<f32>()?, [1.0; 4]);
         assert!(error(&whole.narrow(1, 0, 5)?, &a.matmul(&b)?)? < 1e-6);
         Ok(())
@@ -224,7 +247,7 @@ mod tests {
             let wanted = a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?;
             for to in [DType::F32, dtype] {
                 let c = Tensor::zeros((9, 8), to, &Device::Cpu)?;
-                multiply(&c, &a, &b, Was::Nothing)?;
+                product(&c, &a, &b, Was::Nothing, None)?;
                 let off = error(&c, &wanted)?;
                 let most = if to == dtype { 1.0 / 256.0 } else { 1e-6 };
                 assert!(off <= most, "{to:?}: {off:e}");
@@ -237,14 +260,14 @@ mod tests {
     fn nothing_to_sum_is_zero_and_what_does_not_fit_is_refused() -> Result<()> {
         let c = random("c", &[2, 3])?.copy()?;
         let empty = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        multiply(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum, None)?;
         assert!(error(&c, &random("c", &[2, 3])?)? == 0.0);
-        multiply(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing, None)?;
         assert_eq!(c.flatten_all()?.to_vec1::<f32>()?, [0.0; 6]);
-        let message = multiply(&c, &c, &c, Was::Nothing).unwrap_err().to_string();
+        let message = product(&c, &c, &c, Was::Nothing, None).unwrap_err().to_string();
         assert!(message.contains("found [2, 3] for [2, 3] times [2, 3]"), "{message}");
         let wide = random("a", &[2, 2])?.to_dtype(DType::F64)?;
-        assert!(multiply(&c, &wide, &random("b", &[2, 3])?, Was::Nothing).is_err());
+        assert!(product(&c, &wide, &random("b", &[2, 3])?, Was::Nothing, None).is_err());
         Ok(())
     }
 }

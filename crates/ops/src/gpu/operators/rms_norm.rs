@@ -125,7 +125,7 @@ pub(crate) fn rms_norm_backward(
     let [x, weight, dy] = [x, weight, dy].map(|tensor| plain(processor, tensor, x.dtype()));
     let (x, weight, dy) = (x?, weight?, dy?);
     let onto = onto.map(|onto| plain(processor, onto, x.dtype())).transpose()?;
-    let (team, each) = (Team::of(width), sums::rows_per_block(rows));
+    let (team, each) = (Team::of(width), sums::rows_per_block(processor, rows));
     let blocks = rows.div_ceil(each);
     let kernel = team.kernel("backward", x.dtype())?;
     let shared = SCRATCH + (4 * width * team.teams) as u32;

@@ -4,7 +4,7 @@ use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor};
 
 use super::super::{Processor, addresses};
-use super::{Extent, launch, of_type, unwritten};
+use super::{Extent, launch, of_type, order_free, unwritten};
 
 /// The most blocks that share the rows of a sum.
 const BLOCKS: usize = 512;
@@ -42,15 +42,16 @@ struct ListArguments {
     _gap: u32,
 }
 
-/// How many rows a block sums: it follows from their number alone, and so do the sums' bits.
-pub(super) fn rows_per_block(rows: usize) -> usize {
-    rows.div_ceil(BLOCKS).next_multiple_of(8).max(8)
+/// How many rows a block sums: it follows from their number alone, and so do the sums' bits. Where sums are order-free, those of a
+/// block of tokens.
+pub(super) fn rows_per_block(processor: &dyn Processor, rows: usize) -> usize {
+    processor.block().unwrap_or_else(|| rows.div_ceil(BLOCKS).next_multiple_of(8).max(8))
 }
 
-/// The sum of the rows of `x` [rows, width], plain: f32 `[width]`.
+/// The sum of the rows of `x` [rows, width], plain: f32 `[width]`, or a table of order-free sums.
 pub(super) fn over_rows(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
     let (rows, width) = x.dims2()?;
-    let each = rows_per_block(rows);
+    let each = rows_per_block(processor, rows);
     let blocks = rows.div_ceil(each);
     // SAFETY: every block writes its sums.
     let sums = unsafe { unwritten(processor, (blocks, width), DType::F32) }?;
@@ -71,8 +72,11 @@ pub(super) fn over_rows(processor: &dyn Processor, x: &Tensor) -> Result<Tensor>
     partials(processor, &sums)
 }
 
-/// The sum of `partials` [count, width] f32, made in f64: f32 `[width]`.
+/// The sum of `partials` [count, width] f32, made in f64: f32 `[width]`; or a table of order-free sums.
 pub(super) fn partials(processor: &dyn Processor, partials: &Tensor) -> Result<Tensor> {
+    if processor.block().is_some() {
+        return order_free::of_partials(processor, partials);
+    }
     let (count, width) = partials.dims2()?;
     // SAFETY: every sum is written, of no rows too.
     let totals = unsafe { unwritten(processor, width, DType::F32) }?;

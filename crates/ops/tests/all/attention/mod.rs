@@ -6,5 +6,6 @@ mod dropped;
 mod exact;
 mod golden;
 mod refused;
+mod split;
 mod strict;
 mod support;

@@ -172,6 +172,6 @@ pub(crate) fn fused(workers: usize) -> Fused {
 /// The rows of `tensor` [B, H, S, D] at `positions`.
 pub(crate) fn rows(tensor: &Tensor, positions: &Positions) -> Tensor {
     let indices: Vec<u32> = positions.iter().map(|position| position as u32).collect();
-    let indices = Tensor::new(indices, &Device::Cpu).unwrap();
+    let indices = Tensor::new(indices, tensor.device()).unwrap();
     tensor.index_select(&indices, 2).unwrap().contiguous().unwrap()
 }

@@ -110,6 +110,30 @@ impl Blocks {
     }
 }
 
+/// The positions of a tile's queries and keys.
+///
+/// # Errors
+/// When it does not say them, or they are of other rows.
+pub(crate) fn sides<'a>(tile: &Tile<'a>, sizes: Queries, keys: Keys) -> Result<[&'a Positions; 2]> {
+    let Some(sides) = tile.positions else {
+        return wrong("a tile does not say at which positions it is");
+    };
+    let (found, wanted) = (sides.map(Positions::tokens), [sizes.rows, keys.rows]);
+    if found != wanted {
+        return wrong(&format!("positions of {found:?} rows and columns, wanted {wanted:?}"));
+    }
+    Ok(sides)
+}
+
+/// The rows that begin another block of `block` positions, and where the last ends.
+///
+/// # Errors
+/// When a block is not there whole.
+pub(crate) fn begun_at(positions: &Positions, block: usize) -> Result<Vec<usize>> {
+    let blocks = Blocks::of(positions, block)?.blocks();
+    Ok(blocks.iter().map(|rows| rows.start).chain([positions.tokens()]).collect())
+}
+
 /// What the jobs of a tile read.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
@@ -141,16 +165,7 @@ impl<'a> Inputs<'a> {
         tile: &Tile<'a>,
         (block, together): (usize, Option<usize>),
     ) -> Result<Inputs<'a>> {
-        let Some([rows, columns]) = tile.positions else {
-            return wrong("a tile does not say at which positions it is");
-        };
-        let found = [rows.tokens(), columns.tokens()];
-        if found != [sizes.rows, keys.rows] {
-            return wrong(&format!(
-                "positions of {found:?} rows and columns, wanted {:?}",
-                [sizes.rows, keys.rows]
-            ));
-        }
+        let [rows, columns] = sides(tile, sizes, keys)?;
         let queries = match together {
             Some(together) => Blocks::even(sizes.rows, together),
             None => Blocks::of(rows, block)?,

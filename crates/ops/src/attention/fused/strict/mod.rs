@@ -17,4 +17,5 @@ mod forward;
 mod weigh;
 
 pub(super) use backward::Backward;
+pub(crate) use blocks::{begun_at, sides};
 pub(super) use forward::Forward;
