@@ -27,8 +27,8 @@ fn lints() -> Result<()> {
         ("CUDARC_CUDA_VERSION", "13000".as_ref()),
         ("CUDA_COMPUTE_CAP", "80".as_ref()),
     ];
-    let features =
-        "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-train/emulator";
+    let features = "annulus-cli/cuda,annulus-bench/cuda,annulus-ops/emulator,annulus-attention/emulator,\
+                    annulus-train/emulator";
     let what = ["clippy", "--workspace", "--all-targets", "--features", features, "--quiet"];
     tool::cargo_with(&variables, &[&what[..], &["--", "--deny", "warnings"]].concat())
 }

@@ -6,7 +6,7 @@ use crate::steps::Step;
 use crate::{cuda, notebooks, setup, tool, wheel};
 
 /// The one set of features that tests are built with: kernels, and a training step made of them, run on the CPU.
-const FEATURES: &str = "annulus-ops/emulator,annulus-train/emulator";
+const FEATURES: &str = "annulus-ops/emulator,annulus-attention/emulator,annulus-train/emulator";
 
 /// What builds all tests, and the program that they are run with.
 pub(crate) const BUILT: &[&str] =

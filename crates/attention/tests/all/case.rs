@@ -45,6 +45,32 @@ pub(crate) struct Case {
     pub(crate) plain: bool,
     /// Blocks of which sums are order-free.
     pub(crate) block: Option<usize>,
+    /// What runs kernels, if not the CPU's.
+    pub(crate) processor: Processors,
+}
+
+/// The CPU, or kernels of a GPU on an emulator.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Processors {
+    #[default]
+    Cpu,
+    #[cfg(feature = "emulator")]
+    Emulator,
+}
+
+impl Processors {
+    #[cfg(feature = "emulator")]
+    fn kernel(self, block: Option<usize>) -> Option<Arc<dyn AttentionKernel>> {
+        use annulus_ops::gpu::{attention::Kernels, in_blocks};
+        let of = |processor| Arc::new(Kernels::new(in_blocks(processor, block), true)) as _;
+        (self == Processors::Emulator).then(|| of(crate::emulated::processor()))
+    }
+    #[cfg(not(feature = "emulator"))]
+    fn kernel(self, _: Option<usize>) -> Option<Arc<dyn AttentionKernel>> {
+        match self {
+            Processors::Cpu => None,
+        }
+    }
 }
 
 /// Queries, keys, values and the gradient of the output, of the whole sequence.
@@ -323,8 +349,12 @@ impl Case {
         schedules: &Arc<Schedules>,
         comm: Arc<dyn Communicator>,
     ) -> Attention {
-        let kernel: Arc<dyn AttentionKernel> =
-            if self.plain { Arc::new(Reference) } else { Arc::new(self.fused()) };
+        let kernel: Arc<dyn AttentionKernel> = match (self.processor.kernel(self.block), self.plain)
+        {
+            (Some(kernel), _) => kernel,
+            (None, true) => Arc::new(Reference),
+            (None, false) => Arc::new(self.fused()),
+        };
         let attention = Attention::new(schedules.clone(), self.scale(), comm, kernel);
         if self.packed { attention.seeing(self.mask()) } else { attention }
     }

@@ -36,6 +36,7 @@ fn found() -> Vec<Case> {
             dim: 8,
             plain: false,
             block: None,
+            processor: crate::case::Processors::Cpu,
         },
     ]
 }
@@ -147,6 +148,7 @@ fn cases() -> impl Draw<Value = Case> {
                 dim,
                 plain,
                 block: None,
+                processor: crate::case::Processors::Cpu,
             }
         },
     )
@@ -252,6 +254,7 @@ fn a_case_is_printed_as_rust() {
         dim: 8,
         plain: true,
         block: None,
+        processor: crate::case::Processors::Cpu,
     });
 }
 

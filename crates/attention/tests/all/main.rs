@@ -7,6 +7,8 @@
 mod case;
 mod columns;
 mod dropout;
+#[cfg(feature = "emulator")]
+mod emulated;
 mod fuzz;
 mod refused;
 mod strict;

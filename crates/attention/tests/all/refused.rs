@@ -20,6 +20,7 @@ fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
         dim: 4,
         plain: false,
         block: None,
+        processor: crate::case::Processors::Cpu,
     }
 }
 

@@ -88,6 +88,7 @@ impl Row {
             dim: 8,
             plain,
             block: None,
+            processor: crate::case::Processors::Cpu,
         }
     }
 }

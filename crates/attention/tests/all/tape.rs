@@ -26,6 +26,7 @@ fn the_tape_runs_the_backward_schedule() {
         dim: 8,
         plain: true,
         block: None,
+        processor: crate::case::Processors::Cpu,
     };
     let inputs = case.random();
     let dense = case.dense(&inputs);
