@@ -5,7 +5,7 @@ use annulus_machine::blocks::strict_block;
 use annulus_sequence::Part;
 use annulus_yaml::{Problem, words};
 
-use crate::{Device, Experiment, Kernel, wire_key};
+use crate::{Experiment, Kernel, wire_key};
 
 /// `reproducible:`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     if experiment.reproducible == Reproducible::Layout {
         return Vec::new();
     }
-    let rules = [length, ranks, device, kernel, wire, chunk];
+    let rules = [length, ranks, kernel, wire, chunk];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
 
@@ -58,15 +58,6 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     );
     let hint = "split the sequence instead: `mesh.sequence`";
     vec![problem(experiment, "mesh.tensor", message, hint)]
-}
-
-fn device(experiment: &Experiment) -> Vec<Problem> {
-    let is_gpu = matches!(experiment.device, Device::Cuda(_)) || experiment.host.device.is_some();
-    if !is_gpu {
-        return Vec::new();
-    }
-    let message = String::from("`reproducible: strict` is computed on the CPU alone so far");
-    vec![problem(experiment, "device", message, "set `device: cpu`")]
 }
 
 fn kernel(experiment: &Experiment) -> Vec<Problem> {

@@ -37,7 +37,7 @@ fn body(runs: &[Run]) -> Markup {
 
 fn origins(runs: &[Run]) -> Markup {
     type Said = fn(&Manifest) -> Option<String>;
-    let rows: [(&str, Said); 12] = [
+    let rows: [(&str, Said); 13] = [
         ("version", |made| Some(made.version.clone())),
         ("commit", |made| Some(made.commit.clone())),
         ("program, hash", |made| Some(made.binary.clone())),
@@ -48,6 +48,7 @@ fn origins(runs: &[Run]) -> Markup {
         ("processor", |made| Some(made.machine.cpu.clone())),
         ("cores", |made| Some(made.machine.cores.to_string())),
         ("vector instructions", |made| made.machine.vector.clone()),
+        ("GPU", |made| made.machine.kernels.clone()),
         ("system", |made| Some(made.machine.system.clone())),
         ("strategy chosen by", |made| made.choice.as_ref().map(|_| "auto".to_owned())),
     ];

@@ -139,7 +139,7 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     let all_alike = |error| once(&split.processes, error);
     here(&split.processes, split.ranks).map_err(all_alike)?;
     split.processes.computes_on(&split.device());
-    device::check(split.strategy, split.processor.as_ref()).map_err(all_alike)?;
+    device::check(split.strategy, None, split.processor.as_ref()).map_err(all_alike)?;
     let question = question.on(&split.device())?;
     let schedules = Arc::new(split.schedules(&question).map_err(all_alike)?);
     let mut found = split.processes.run(&options, |comm| {

@@ -29,6 +29,7 @@ impl Again {
         let weights = other("other weights to begin with", &then.weights, &now.weights);
         let mut reasons: Vec<String> = [
             vector(then.machine.vector.as_deref(), now.machine.vector.as_deref()),
+            kernels(then.machine.kernels.as_deref(), now.machine.kernels.as_deref()),
             program(then, now),
             other("other data", &then.data, &now.data),
             weights.filter(|_| self.whole),
@@ -47,6 +48,13 @@ fn vector(then: Option<&str>, now: Option<&str>) -> Option<String> {
         (Some(then), Some(now)) => Some(format!("computed with {now}, the run with {then}")),
         _ => Some("the run does not say which vector instructions it computed with".to_owned()),
     }
+}
+
+fn kernels(then: Option<&str>, now: Option<&str>) -> Option<String> {
+    let said = |kernels: Option<&str>| {
+        kernels.map_or_else(|| "the CPU".to_owned(), |word| format!("a GPU of {word}"))
+    };
+    (then != now).then(|| format!("computed on {}, the run on {}", said(now), said(then)))
 }
 
 /// The first of what a program is known by that differs.
@@ -128,6 +136,9 @@ mod tests {
         let other = Manifest { weights: "others".into(), ..manifest("portable") };
         let vector = "computed with portable, the run with avx2";
         assert_eq!(again(false).reasons(&other), [vector]);
+        let mut other = manifest("avx2");
+        other.machine.kernels = Some("sm_90".to_owned());
+        assert_eq!(again(true).reasons(&other), ["computed on a GPU of sm_90, the run on the CPU"]);
         let both = again(true).reasons(&other);
         assert!(both.len() == 2 && both[1].starts_with("other weights to begin with"), "{both:?}");
         let other = Manifest { version: "0.0.0".into(), commit: "x".into(), ..manifest("avx2") };

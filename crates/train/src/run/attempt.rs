@@ -167,7 +167,7 @@ fn train(
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let (mut manifest, earlier) = manifest(plan, &given, folder, &work)?;
+    let (mut manifest, earlier) = manifest(plan, (&given, setup), folder, &work)?;
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
     manifest.begin(setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
@@ -200,7 +200,7 @@ fn train(
 /// The manifest, and whether an earlier attempt left one.
 fn manifest(
     plan: &Plan,
-    given: &Given,
+    (given, setup): (&Given, &Setup),
     folder: &RunFolder,
     work: &Work,
 ) -> Result<(Manifest, bool)> {
@@ -216,6 +216,8 @@ fn manifest(
     // Where the plan is for a described core, that is computed with.
     let instructions = plan.experiment.host.core.instructions;
     manifest.machine.vector = Some(instructions.word().to_owned());
+    let architecture = setup.processor.as_ref().map(|processor| processor.architecture());
+    manifest.machine.kernels = architecture.map(|number| format!("sm_{number}"));
     manifest.fork.clone_from(&given.fork);
     manifest.began = given.fork.as_ref().map(|_| work.start.step);
     manifest.reproduces = given.again.as_ref().map(|again| again.run.clone());

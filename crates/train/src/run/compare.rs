@@ -130,6 +130,7 @@ fn origins(runs: &[Logged]) -> Vec<Differing> {
         ("processor", |manifest| Some(manifest.machine.cpu.clone())),
         ("cores", |manifest| Some(manifest.machine.cores.to_string())),
         ("vector instructions", |manifest| manifest.machine.vector.clone()),
+        ("GPU", |manifest| manifest.machine.kernels.clone()),
         ("ranks", |manifest| Some(manifest.ranks().to_string())),
         ("processes", |manifest| Some(manifest.hosts().map_or(1, |(count, _)| count).to_string())),
         ("hosts", |manifest| Some(manifest.hosts()?.1.join(", "))),

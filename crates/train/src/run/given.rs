@@ -75,8 +75,9 @@ impl Given {
             Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, cores) },
             None => Setup::on_its_device_over(&self.world, plan, cores)?,
         };
+        let strict = setup.block.map(|_| (setup.config.shape.head_dim, setup.config.dtype));
         for kind in &setup.groups {
-            device::check(kind.strategy, setup.processor.as_ref())?;
+            device::check(kind.strategy, strict, setup.processor.as_ref())?;
         }
         Ok(setup.over(&self.world))
     }

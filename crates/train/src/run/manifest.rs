@@ -65,6 +65,9 @@ pub struct Machine {
     /// The vector instructions that are computed with; none in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<String>,
+    /// The GPU whose kernels compute, by what it can do (`sm_90`), and by which the bits may differ; none: the CPU computes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
     /// The operating system and the architecture.
     pub system: String,
 }
@@ -198,6 +201,7 @@ impl Manifest {
                 cpu: annulus_machine::processor().unwrap_or_else(|| "unknown".into()),
                 cores,
                 vector: Some(Core::here().instructions.word().to_owned()),
+                kernels: None,
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             },
             choice: None,

@@ -257,9 +257,12 @@ impl Setup {
         Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
 
-    /// What to say where the GPU has no fast kernels for heads of this length.
+    /// What to say where the GPU has no fast kernels for these sums, or heads of this length.
     pub(crate) fn warning(&self) -> Option<String> {
         let processor = self.processor.as_ref()?;
+        if self.block.is_some() {
+            return Some(STRICT.to_owned());
+        }
         let kernels = gpu_kernels(self.kernel, self.deterministic, self.dropout, processor);
         let (dim, dtype) = (self.config.shape.head_dim, self.config.dtype);
         let passes = kernels.plain_loops(dtype, dim).join(" and ");
@@ -322,9 +325,9 @@ impl Setup {
             Backend::Gpu(processor.clone())
         } else {
             let enter = move || memory::enter(rank);
-            let pool = Pool::share(&self.cores, here, enter).with(self.core)?;
-            Backend::Cpu(pool.in_blocks(self.block))
+            Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
         };
+        let backend = backend.in_blocks(self.block);
         let meter = Metered::at(comm.clone(), self.places());
         let counted: Arc<dyn Communicator> = meter.clone();
         let (mesh, division) = self.divided(&counted)?;
@@ -350,6 +353,10 @@ impl Setup {
         })
     }
 }
+
+/// What to say where kernels of a GPU add up order-free.
+const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for attention on this GPU, many times slower than its tensor \
+                      cores";
 
 /// The attention kernel of a name; those of the CPU are always deterministic. Of a GPU's the fastest, and where weights are to be
 /// left out the fastest that can.

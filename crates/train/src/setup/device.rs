@@ -5,9 +5,10 @@ use std::sync::Arc;
 use annulus_comm::World;
 use annulus_experiment::Device as Wanted;
 use annulus_machine::Core;
+use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{self, Processor};
 use annulus_sequence::Strategy;
-use candle_core::Device;
+use candle_core::{DType, Device};
 
 use crate::{Result, TrainError};
 
@@ -28,15 +29,28 @@ pub fn open(wanted: Wanted, world: &World) -> Result<Option<Arc<dyn Processor>>>
     gpu::open(index).map(Some).map_err(refused)
 }
 
-/// Refuses what kernels of a GPU do not compute.
-pub(crate) fn check(strategy: Strategy, processor: Option<&Arc<dyn Processor>>) -> Result<()> {
-    if processor.is_none() || strategy != Strategy::LiRing {
+/// Refuses what kernels of a GPU do not compute; `strict`: heads of so many elements in a type whose sums are to be order-free.
+pub(crate) fn check(
+    strategy: Strategy,
+    strict: Option<(usize, DType)>,
+    processor: Option<&Arc<dyn Processor>>,
+) -> Result<()> {
+    let Some(processor) = processor else { return Ok(()) };
+    let refused =
+        |message, hint: &str| Err(TrainError::Configuration { message, hint: Some(hint.into()) });
+    if strategy == Strategy::LiRing {
+        let message = "`li-ring` keeps scores, which no kernel of a GPU does".to_owned();
+        return refused(message, "set `device: cpu`, or `attention.strategy: ring`");
+    }
+    let Some((heads, dtype)) = strict else { return Ok(()) };
+    let longest = Kernels::longest_in_blocks(&**processor, dtype);
+    if heads <= longest {
         return Ok(());
     }
-    Err(TrainError::Configuration {
-        message: "`li-ring` keeps scores, which no kernel of a GPU does".to_owned(),
-        hint: Some("set `device: cpu`, or `attention.strategy: ring`".to_owned()),
-    })
+    let message = format!(
+        "`reproducible: strict` takes heads of at most {longest} elements on this GPU, found {heads}"
+    );
+    refused(message, "set `device: cpu`")
 }
 
 /// Bytes of the GPU that `wanted` means, of several processes that of the first; none: the CPU, or there is no such GPU.

@@ -4,6 +4,7 @@
 use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
 use annulus_experiment::Experiment;
+use annulus_model::element_type;
 use annulus_plan::Plan;
 
 use crate::setup::data::named;
@@ -25,8 +26,10 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
             return Err(misfit.into());
         }
         let processor = device::open(plan.experiment.device, &World::alone())?;
+        let dtype = element_type(plan.experiment.model.dtype);
+        let strict = plan.experiment.block().map(|_| (plan.shape.head_dim, dtype));
         for group in &plan.groups {
-            device::check(group.strategy, processor.as_ref())?;
+            device::check(group.strategy, strict, processor.as_ref())?;
         }
     }
     Ok(())

@@ -132,7 +132,7 @@ impl Sums<'_> {
         Sums {
             division,
             parameters,
-            order_free: backend.pool().block().is_some(),
+            order_free: backend.block().is_some(),
             step,
             is_last: false,
             hops: 0,

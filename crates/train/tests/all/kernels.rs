@@ -2,6 +2,7 @@
 //! `ANNULUS_KERNELS_ON=cuda:0` names.
 #![cfg(any(feature = "cuda", feature = "emulator"))]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common::{BASE, Place, difference, losses, state};
@@ -122,6 +123,69 @@ fn kernels_leave_out_what_the_cpu_does() {
     check(90, 1e-2, &[&striped[..], &[("model.dtype", "bf16")]].concat());
     let atomic = [("model.dtype", "bf16"), ("attention.deterministic", "false")];
     check(80, 1e-2, &[&striped[..], &atomic].concat());
+}
+
+/// Losses, norm and hashes of the state of a short run by kernels, of 4 blocks of tokens.
+fn bits(place: &Place, output: &str, changes: &[(&str, &str)]) -> (Vec<u64>, String) {
+    let own = [
+        ("model.num_hidden_layers", "1"),
+        ("model.head_dim", "16"),
+        ("model.num_key_value_heads", "2"),
+        ("model.intermediate_size", "64"),
+        ("data.tokens", "64"),
+        ("schedule.stop", "2"),
+        ("every.hash", "1"),
+    ];
+    let found = train(place, output, Some(processor(80)), &[&own[..], changes].concat());
+    let losses = losses(&found).into_iter().map(f64::to_bits).collect();
+    let norm = found.last["train/grad_norm"].to_bits();
+    let hashes = std::fs::read_to_string(place.path(output).join("hashes.jsonl")).unwrap();
+    (losses, format!("{norm:x} {hashes}"))
+}
+
+#[test]
+fn order_free_sums_by_kernels_have_one_set_of_bits_on_any_ranks() {
+    let cases: [&[(&str, &str)]; 2] = [
+        &[],
+        &[
+            ("model.dtype", "bf16"),
+            ("model.attention_bias", "true"),
+            ("attention.window", "50"),
+            ("attention.dropout", "0.2"),
+            ("memory.loss_chunk", "50"),
+        ],
+    ];
+    let ways: [&[(&str, &str)]; 4] = [
+        &[("mesh.sequence", "1"), ("attention.strategy", "local")],
+        &[("mesh.sequence", "2"), ("attention.strategy", "ring"), ("memory.micro_batch", "1")],
+        &[("mesh.sequence", "2"), ("attention.strategy", "ulysses"), ("mesh.data", "2")],
+        &[("mesh.sequence", "4"), ("attention.strategy", "striped"), ("memory.recompute", "layer")],
+    ];
+    let of = |case: &[(&str, &str)], sums: &str, ways: &[&[(&str, &str)]]| {
+        let place = Place::new();
+        let own = [("reproducible", sums)];
+        let all = ways.iter().enumerate().map(|(index, way)| {
+            bits(&place, &format!("way-{index}"), &[&own[..], case, *way].concat())
+        });
+        all.collect::<BTreeSet<_>>().len()
+    };
+    for case in cases {
+        assert_eq!(of(case, "strict", &ways), 1, "{case:?}");
+    }
+    // Who adds up in an order of their own has bits of their own.
+    assert_eq!(of(&[], "layout", &ways[1..]), 3);
+}
+
+#[test]
+fn order_free_sums_by_kernels_are_those_of_the_cpu() {
+    let strict =
+        [("reproducible", "strict"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    check(
+        80,
+        1e-5,
+        &[&strict[..], &[("model.model_type", "qwen3"), ("model.tie_word_embeddings", "true")]]
+            .concat(),
+    );
 }
 
 #[test]
