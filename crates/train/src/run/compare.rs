@@ -120,7 +120,7 @@ fn compared(run: &Logged) -> Compared {
 /// What is not the same in all manifests.
 fn origins(runs: &[Logged]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
-    let rows: [(&str, Said); 15] = [
+    let rows: [(&str, Said); 16] = [
         ("version", |manifest| Some(manifest.version.clone())),
         ("commit", |manifest| Some(manifest.commit.clone())),
         ("program, hash", |manifest| Some(manifest.binary.clone())),
