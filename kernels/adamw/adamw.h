@@ -28,7 +28,8 @@ struct AdamwArguments {
   float rate, root, epsilon;
 };
 
-// N elements of a parameter.
+// N elements of a parameter. Each operation is said: which of two products a compiler made one operation of with their sum might
+// differ between the elements that are moved together and those that are not, and which those are depends on who updates what.
 template <typename Copy, int N>
 DEVICE void adamw_elements(const AdamwArguments& arguments, const AdamwTensor& tensor, float clip, int64_t at) {
   float p[N], m[N], v[N], g[N];
@@ -38,10 +39,11 @@ DEVICE void adamw_elements(const AdamwArguments& arguments, const AdamwTensor& t
   read(tensor.gradient + at, g);
   UNROLL
   for (int i = 0; i < N; i++) {
-    g[i] *= clip;
-    m[i] = arguments.keep_first * m[i] + arguments.take_first * g[i];
-    v[i] = arguments.keep_second * v[i] + arguments.take_second * (g[i] * g[i]);
-    p[i] = p[i] * tensor.keep - arguments.rate * m[i] / (sqrt_exact(v[i]) / arguments.root + arguments.epsilon);
+    g[i] = multiply(g[i], clip);
+    m[i] = multiply_add(arguments.keep_first, m[i], multiply(arguments.take_first, g[i]));
+    v[i] = multiply_add(arguments.keep_second, v[i], multiply(arguments.take_second, multiply(g[i], g[i])));
+    const float step = multiply(arguments.rate, m[i]) / (sqrt_exact(v[i]) / arguments.root + arguments.epsilon);
+    p[i] = multiply_add(p[i], tensor.keep, -step);
   }
   write(tensor.master + at, p);
   write(tensor.first + at, m);

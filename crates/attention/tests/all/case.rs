@@ -61,9 +61,7 @@ pub(crate) enum Processors {
 impl Processors {
     #[cfg(feature = "emulator")]
     fn kernel(self, block: Option<usize>) -> Option<Arc<dyn AttentionKernel>> {
-        use annulus_ops::gpu::{attention::Kernels, in_blocks};
-        let of = |processor| Arc::new(Kernels::new(in_blocks(processor, block), true)) as _;
-        (self == Processors::Emulator).then(|| of(crate::emulated::processor()))
+        (self == Processors::Emulator).then(|| crate::emulated::kernel(block))
     }
     #[cfg(not(feature = "emulator"))]
     fn kernel(self, _: Option<usize>) -> Option<Arc<dyn AttentionKernel>> {

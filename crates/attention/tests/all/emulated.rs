@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use annulus_ops::gpu::{Emulator, Processor};
+use annulus_ops::attention::AttentionKernel;
+use annulus_ops::gpu::attention::Kernels;
+use annulus_ops::gpu::{Emulator, Processor, in_blocks};
 
 use crate::case::Processors;
 use crate::strict::every_mask;
@@ -12,8 +14,13 @@ use crate::strict::every_mask;
 /// Ways are so many places apart, of one mask and of the next: most strategies run, and most masks.
 const APART: [usize; 2] = [127, 8];
 
+/// The kernels of a GPU, with sums over blocks.
+pub(crate) fn kernel(block: Option<usize>) -> Arc<dyn AttentionKernel> {
+    Arc::new(Kernels::new(in_blocks(processor(), block), true))
+}
+
 /// The emulator, for all ranks.
-pub(crate) fn processor() -> Arc<dyn Processor> {
+fn processor() -> Arc<dyn Processor> {
     static OPENED: OnceLock<Emulator> = OnceLock::new();
     let open = || {
         let compiled = || {

@@ -189,6 +189,16 @@ fn order_free_sums_by_kernels_are_those_of_the_cpu() {
 }
 
 #[test]
+fn heads_that_no_kernel_adds_up_order_free_are_refused() {
+    let place = Place::new();
+    let changes = [("reproducible", "strict"), ("model.head_dim", "264")];
+    let plan = place.plan(&[&SHAPE[..], &changes].concat());
+    let given = Given { processor: Some(processor(80)), ..Given::new(BASE, 2) };
+    let said = run(&plan, given).unwrap_err().to_string();
+    assert!(said.contains("heads of at most 256 elements on this GPU, found 264"), "{said}");
+}
+
+#[test]
 fn scores_that_no_kernel_keeps_are_refused() {
     let place = Place::new();
     let changes = [("mesh.sequence", "2"), ("attention.strategy", "li-ring")];

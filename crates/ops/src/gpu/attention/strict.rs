@@ -11,7 +11,7 @@ use super::super::arguments::{
     Keys, StrictBackwardArguments, StrictFinishArguments, StrictForwardArguments,
 };
 use super::super::table::{Kernel, Pass, between};
-use super::super::{Processor, addresses};
+use super::super::{Addresses, Processor, addresses};
 use super::tiles::{Rows, Uploads, strides};
 use super::{Kernels, in_rows};
 use crate::attention::fused::strict::{begun_at, sides};
@@ -231,26 +231,34 @@ impl Backward {
         let made = gradients.iter().flat_map(|made| [&made.dk, &made.dv]);
         let writes: Vec<&Tensor> = [&self.dq].into_iter().chain(made).collect();
         addresses(&reads, &writes, &mut |at| {
-            for kernel in self.kernels {
-                let mut uploads = Uploads::default();
-                let mut all = Vec::with_capacity(plain.len());
-                let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
-                for ((tile, rows), (read, written)) in plain.iter().zip(&rows).zip(lent) {
-                    let lent = [[read[0], read[1]], [written[0], written[1]]];
-                    all.push(self.tile(processor, kernel, (tile, rows), lent, &mut uploads)?);
-                }
-                let arguments = StrictBackwardArguments {
-                    tiles: uploads.put(processor, &all)?,
-                    tile_count: all.len() as i32,
-                    ..self.arguments(&at.reads, at.writes[0], &rows)
-                };
-                let launch = kernel.launch(self.grid(kernel, &rows))?;
-                // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-                unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }?;
-            }
-            Ok(())
+            let mut kernels = self.kernels.into_iter();
+            kernels.try_for_each(|kernel| self.launch(processor, kernel, (&plain, &rows), at))
         })?;
         Ok(gradients)
+    }
+
+    fn launch(
+        &self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        (tiles, rows): (&[Tile<'_>], &[Rows]),
+        at: &Addresses,
+    ) -> Result<()> {
+        let mut uploads = Uploads::default();
+        let mut all = Vec::with_capacity(tiles.len());
+        let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
+        for ((tile, rows), (read, written)) in tiles.iter().zip(rows).zip(lent) {
+            let lent = [[read[0], read[1]], [written[0], written[1]]];
+            all.push(self.tile(processor, kernel, (tile, rows), lent, &mut uploads)?);
+        }
+        let arguments = StrictBackwardArguments {
+            tiles: uploads.put(processor, &all)?,
+            tile_count: all.len() as i32,
+            ..self.arguments(&at.reads, at.writes[0], rows)
+        };
+        let launch = kernel.launch(self.grid(kernel, rows))?;
+        // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
+        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
     }
 
     fn tile(

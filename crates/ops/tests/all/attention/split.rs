@@ -1,7 +1,7 @@
 //! Attention whose queries and keys are shared out in blocks, forward and backward, with order-free sums.
 
 use annulus_ops::attention::{
-    Attended, AttentionKernel, BackwardTile, Dropout, Dropped, KeyValueGradients, Tile,
+    Attended, AttentionKernel, BackwardTile, Dropout, Dropped, KeyValueGradients, State, Tile,
 };
 use annulus_ops::order_free::{add_sums, values};
 use annulus_sequence::{Layout, Mask, Positions, Rule, View};
@@ -104,20 +104,25 @@ impl Split<'_> {
         let mut state = self.kernel.begin_backward(q, &attended, gradient, case.scale).unwrap();
         for (tile, (of, view)) in tiles.into_iter().zip(&met) {
             assert!(view.keys.rows.are_all_of(self.shards[*of].tokens()));
-            let carried = if self.at_once { sums[*of].take() } else { None };
-            let carried = carried.map(|[dk, dv]| KeyValueGradients { dk, dv });
-            let tiles = vec![BackwardTile { tile, carried }];
-            let made = self.kernel.backward(tiles, &mut *state, &|| Ok(())).unwrap().remove(0);
-            let made = [made.dk, made.dv];
-            match &sums[*of] {
-                Some(sums) => sums.iter().zip(&made).for_each(|(to, from)| {
-                    add_sums(&self.kernel.backend(), to, from).unwrap();
-                }),
-                None => sums[*of] = Some(made),
-            }
+            self.add(tile, &mut *state, &mut sums[*of]);
         }
         let dq = self.kernel.finish_backward(state).unwrap();
         (attended, values(&self.kernel.backend(), &dq).unwrap())
+    }
+
+    /// Adds what a tile comes to, to the sums of its keys and values.
+    fn add(&self, tile: Tile<'_>, state: &mut dyn State, sums: &mut Option<[Tensor; 2]>) {
+        let carried = if self.at_once { sums.take() } else { None };
+        let carried = carried.map(|[dk, dv]| KeyValueGradients { dk, dv });
+        let tiles = vec![BackwardTile { tile, carried }];
+        let made = self.kernel.backward(tiles, state, &|| Ok(())).unwrap().remove(0);
+        let made = [made.dk, made.dv];
+        match sums {
+            Some(sums) => sums.iter().zip(&made).for_each(|(to, from)| {
+                add_sums(&self.kernel.backend(), to, from).unwrap();
+            }),
+            None => *sums = Some(made),
+        }
     }
 }
 

@@ -102,7 +102,8 @@ fn gradients_of_weights_and_biases_have_the_same_bits_whoever_has_which_blocks()
         let x = wide(&sloping(&backend, inputs, dtype));
         let found = values_at(&backend, &all, 0..outputs * inputs).unwrap();
         let wanted = dy.t().unwrap().matmul(&x).unwrap().flatten_all().unwrap();
-        near(&what, &found, &wanted, 3e-7);
+        // Tensor cores add in f32, but do not round to nearest.
+        near(&what, &found, &wanted, if dtype == DType::F32 { 3e-7 } else { 3e-6 });
         let bias = |backend: &Backend, blocks: &[usize]| Ok(both(backend, blocks)?.bias.unwrap());
         let all = check(&what, bias).unwrap();
         let found = values_at(&backend, &all, 0..outputs).unwrap();
