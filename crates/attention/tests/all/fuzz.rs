@@ -12,7 +12,7 @@ use proptest::prelude::{BoxedStrategy, Just, Strategy as Draw, any};
 use proptest::prop_oneof;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::case::{Case, Outcome};
+use crate::case::{Case, Outcome, Processors};
 
 /// How many cases are drawn by default, and at a time.
 const CASES: u32 = 400;
@@ -36,7 +36,7 @@ fn found() -> Vec<Case> {
             dim: 8,
             plain: false,
             block: None,
-            processor: crate::case::Processors::Cpu,
+            processor: Processors::Cpu,
         },
     ]
 }
@@ -148,7 +148,7 @@ fn cases() -> impl Draw<Value = Case> {
                 dim,
                 plain,
                 block: None,
-                processor: crate::case::Processors::Cpu,
+                processor: Processors::Cpu,
             }
         },
     )
@@ -178,6 +178,7 @@ fn as_rust(case: &Case) -> String {
         ("exchange: ", "Exchange::"),
         ("back: ", "Route::"),
         ("layout: ", "Layout::"),
+        ("processor: ", "Processors::"),
     ];
     let text = format!("{case:?}").replace('[', "vec![").replace("Some(vec![", "Some([");
     enums.into_iter().fold(text, |text, (field, of)| text.replace(field, &format!("{field}{of}")))
@@ -254,7 +255,7 @@ fn a_case_is_printed_as_rust() {
         dim: 8,
         plain: true,
         block: None,
-        processor: crate::case::Processors::Cpu,
+        processor: Processors::Cpu,
     });
 }
 

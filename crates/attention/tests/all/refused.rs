@@ -2,7 +2,7 @@
 
 use annulus_sequence::{Exchange, Heads, Layout, Route, Rule, Strategy, StrategyError};
 
-use crate::case::Case;
+use crate::case::{Case, Processors};
 use crate::columns::{RANKS, heads, strategies};
 
 fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
@@ -20,7 +20,7 @@ fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
         dim: 4,
         plain: false,
         block: None,
-        processor: crate::case::Processors::Cpu,
+        processor: Processors::Cpu,
     }
 }
 

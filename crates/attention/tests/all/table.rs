@@ -13,7 +13,7 @@ use std::thread;
 use annulus_ops::attention::Dense;
 use annulus_sequence::{Heads, Route, Strategy};
 
-use crate::case::{Case, Inputs, Outcome, TENSORS};
+use crate::case::{Case, Inputs, Outcome, Processors, TENSORS};
 use crate::columns::{BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
 
 /// A case by its places in the columns.
@@ -88,7 +88,7 @@ impl Row {
             dim: 8,
             plain,
             block: None,
-            processor: crate::case::Processors::Cpu,
+            processor: Processors::Cpu,
         }
     }
 }

@@ -7,7 +7,7 @@ use annulus_comm::threads;
 use annulus_sequence::{Heads, Layout, Route, Rule, Strategy};
 use candle_core::{Result, Var};
 
-use crate::case::{Case, LIMIT, error, rows};
+use crate::case::{Case, LIMIT, Processors, error, rows};
 
 /// What is off the tape stays there.
 #[test]
@@ -26,7 +26,7 @@ fn the_tape_runs_the_backward_schedule() {
         dim: 8,
         plain: true,
         block: None,
-        processor: crate::case::Processors::Cpu,
+        processor: Processors::Cpu,
     };
     let inputs = case.random();
     let dense = case.dense(&inputs);
