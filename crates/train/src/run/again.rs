@@ -136,11 +136,12 @@ mod tests {
         let other = Manifest { weights: "others".into(), ..manifest("portable") };
         let vector = "computed with portable, the run with avx2";
         assert_eq!(again(false).reasons(&other), [vector]);
-        let mut other = manifest("avx2");
-        other.machine.kernels = Some("sm_90".to_owned());
-        assert_eq!(again(true).reasons(&other), ["computed on a GPU of sm_90, the run on the CPU"]);
         let both = again(true).reasons(&other);
         assert!(both.len() == 2 && both[1].starts_with("other weights to begin with"), "{both:?}");
+        let mut on_a_gpu = manifest("avx2");
+        on_a_gpu.machine.kernels = Some("sm_90".to_owned());
+        let said = again(true).reasons(&on_a_gpu);
+        assert_eq!(said, ["computed on a GPU of sm_90, the run on the CPU"]);
         let other = Manifest { version: "0.0.0".into(), commit: "x".into(), ..manifest("avx2") };
         let said = again(true).reasons(&other);
         assert!(said.len() == 1 && said[0].contains("version was") && said[0].contains("0.0.0"));
