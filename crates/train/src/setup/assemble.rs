@@ -315,8 +315,7 @@ impl Setup {
         Ok((mesh, division))
     }
 
-    /// This rank, on the thread that will run it: its share of the cores, its attention, its place
-    /// in the mesh.
+    /// This rank, on the thread that will run it: its share of the cores, its attention, its place in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
