@@ -142,7 +142,7 @@ template <typename T> struct TensorWeightSums {
     for (int half = 0; half < 2; ++half) {
       rows[half].clear();
       const uint32_t* row = row_of(output, across, part, half);
-      if (arguments.onto == 0 || row == nullptr) continue;
+      if (row == nullptr) continue;
       UNROLL
       for (int i = 0; i < BINS * OWN; ++i) rows[half].bins[i / OWN][i % OWN] = load(row + place_of(i));
       rows[half].top = load(row + BINS * PARAMETER_ROW);

@@ -15,7 +15,6 @@ struct WeightSumsArguments {
   int block;      // tokens of a block
   int outputs;
   int inputs;
-  int onto;       // 1: added to what the table has
 };
 
 constexpr int WEIGHT_SIDE = 16, WEIGHT_TILE = 64, WEIGHT_OWN = WEIGHT_TILE / WEIGHT_SIDE, WEIGHT_DEPTH = 16;
@@ -73,7 +72,7 @@ template <typename T> struct WeightSums {
     for (int i = 0; i < WEIGHT_OWN; ++i) {
       rows[i].clear();
       const uint32_t* row = row_of(first, step, end, i);
-      if (arguments.onto == 0 || row == nullptr) continue;
+      if (row == nullptr) continue;
       UNROLL
       for (int j = 0; j < BINS * WEIGHT_OWN; ++j) {
         rows[i].bins[j / WEIGHT_OWN][j % WEIGHT_OWN] =

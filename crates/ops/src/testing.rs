@@ -1,6 +1,10 @@
-//! What tests of operators share: error measures and finite differences.
+//! What tests of operators share: error measures, finite differences, and a processor that counts.
+
+mod counted;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+
+pub use counted::Counted;
 
 use crate::{Key, normal, vjp};
 

@@ -1,60 +1,19 @@
 //! What a layer costs besides its kernels: uploads, which a driver may wait for the GPU with.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
+use annulus_ops::gpu::Processor;
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::gpu::{Boxes, Kept, Launch, Processor, TensorMap, Uploaded};
+use annulus_ops::testing::Counted;
 use annulus_sequence::Layout;
-use candle_core::{DType, Device, Result};
+use candle_core::DType;
 
 use crate::scene::{Heads, Rule, Scene};
 use crate::support::processor;
 
 /// A driver stages so many bytes without waiting for the GPU (CUDA driver API, "API synchronization behavior").
 const STAGED: usize = 64 << 10;
-
-/// Counts uploads, and those that a driver may wait with.
-#[derive(Debug)]
-struct Counted {
-    inner: Arc<dyn Processor>,
-    uploads: AtomicUsize,
-    large: AtomicUsize,
-}
-
-impl Processor for Counted {
-    fn device(&self) -> &Device {
-        self.inner.device()
-    }
-    fn architecture(&self) -> u32 {
-        self.inner.architecture()
-    }
-    fn shared_memory(&self) -> u32 {
-        self.inner.shared_memory()
-    }
-    fn multiprocessors(&self) -> usize {
-        self.inner.multiprocessors()
-    }
-    fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
-        self.uploads.fetch_add(1, Ordering::Relaxed);
-        self.large.fetch_add(usize::from(bytes.len() > STAGED), Ordering::Relaxed);
-        self.inner.upload(bytes)
-    }
-    fn counter(&self) -> Result<Uploaded> {
-        self.inner.counter()
-    }
-    fn kept(&self) -> &Kept {
-        self.inner.kept()
-    }
-    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.launch(launch, arguments) }
-    }
-    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
-        self.inner.tensor_map(boxes)
-    }
-}
 
 /// Forward and backward of a layer.
 fn layer(kernels: &Kernels, scene: &Scene) {
@@ -75,16 +34,15 @@ fn layer(kernels: &Kernels, scene: &Scene) {
 #[test]
 fn a_layer_after_the_first_uploads_where_its_tiles_are_and_no_mask() {
     let Some(inner) = processor(90, 3) else { return };
-    let (uploads, large) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let counted = Arc::new(Counted { inner, uploads, large });
+    let counted = Arc::new(Counted::new(inner));
     let rule = (Rule::Causal, Layout::Zigzag, 1);
     let scene = Scene::new(rule, Heads(1, 2, 1), 64, 140, DType::BF16).on(counted.device());
     for (deterministic, launches) in [(false, 2), (true, 3)] {
         let kernels = Kernels::new(counted.clone(), deterministic);
         layer(&kernels, &scene);
-        let before = counted.uploads.load(Ordering::Relaxed);
+        let before = counted.calls()["upload"];
         layer(&kernels, &scene);
-        assert_eq!(counted.uploads.load(Ordering::Relaxed) - before, launches);
-        assert_eq!(counted.large.load(Ordering::Relaxed), 0);
+        assert_eq!(counted.calls()["upload"] - before, launches);
+        assert!(counted.largest() <= STAGED);
     }
 }

@@ -70,8 +70,6 @@ struct WeightArguments {
     block: i32,
     outputs: i32,
     inputs: i32,
-    onto: i32,
-    _gap: u32,
 }
 
 /// `ProductArguments`.
@@ -105,19 +103,8 @@ pub(crate) fn add_sums(processor: &dyn Processor, to: &Tensor, from: &Tensor) ->
         bail!("order-free sums: found {:?} {:?}, wanted U32 without gaps", to.dtype(), to.layout());
     }
     let from = plain(processor, from, DType::U32)?;
-    let (rows, width) = sizes(to);
-    addresses(&[&from], &[to], &mut |at| {
-        let arguments = TableArguments {
-            from: at.reads[0],
-            to: at.writes[0],
-            rows: rows as i64,
-            width: width as i32,
-            _gap: 0,
-        };
-        let extent = Extent::blocks(rows.div_ceil(ROWS));
-        // SAFETY: both are tables of so many rows; addresses hold until the launch is in the stream.
-        unsafe { launch(processor, "order_free_add", extent, &arguments) }
-    })
+    // SAFETY: both are tables of so many rows.
+    unsafe { row_by_row(processor, "order_free_add", [&from, to], sizes(to)) }
 }
 
 /// The sums [.., 3 D + 1] of a table as f32, flat, each rounded once.
@@ -129,7 +116,22 @@ pub(crate) fn read_sums(processor: &dyn Processor, sums: &Tensor) -> Result<Tens
     let (rows, width) = sizes(&sums);
     // SAFETY: every row is written.
     let values = unsafe { unwritten(processor, rows * width, DType::F32) }?;
-    addresses(&[&sums], &[&values], &mut |at| {
+    // SAFETY: a table of so many rows, and as many values.
+    unsafe { row_by_row(processor, "order_free_read", [&sums, &values], (rows, width)) }?;
+    Ok(values)
+}
+
+/// Launches a kernel that takes a table a row at a time.
+///
+/// # Safety
+/// Both tensors must have as many rows as are said, of so many sums each, without gaps.
+unsafe fn row_by_row(
+    processor: &dyn Processor,
+    kernel: &str,
+    [from, to]: [&Tensor; 2],
+    (rows, width): (usize, usize),
+) -> Result<()> {
+    addresses(&[from], &[to], &mut |at| {
         let arguments = TableArguments {
             from: at.reads[0],
             to: at.writes[0],
@@ -138,10 +140,9 @@ pub(crate) fn read_sums(processor: &dyn Processor, sums: &Tensor) -> Result<Tens
             _gap: 0,
         };
         let extent = Extent::blocks(rows.div_ceil(ROWS));
-        // SAFETY: as above.
-        unsafe { launch(processor, "order_free_read", extent, &arguments) }
-    })?;
-    Ok(values)
+        // SAFETY: the caller's promise; addresses hold until the launch is in the stream.
+        unsafe { launch(processor, kernel, extent, &arguments) }
+    })
 }
 
 /// Rows of a table, and how many sums each has.
@@ -246,8 +247,6 @@ pub(super) fn add_products(
             block: block as i32,
             outputs: outputs as i32,
             inputs: inputs as i32,
-            onto: 1,
-            _gap: 0,
         };
         let extent = Extent { shared: TILES, ..Extent::blocks(tiles) };
         // SAFETY: as above.

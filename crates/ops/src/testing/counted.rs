@@ -1,0 +1,74 @@
+//! A processor that counts what is asked of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{Device, Result};
+
+use crate::gpu::{Boxes, Kept, Launch, Processor, TensorMap, Uploaded};
+
+/// Another processor, whose launches are counted by kernel, and uploads.
+#[derive(Debug)]
+pub struct Counted {
+    inner: Arc<dyn Processor>,
+    calls: Mutex<BTreeMap<String, usize>>,
+    /// Bytes of the largest upload.
+    largest: AtomicUsize,
+}
+
+impl Counted {
+    /// Nothing counted yet.
+    pub fn new(inner: Arc<dyn Processor>) -> Counted {
+        Counted { inner, calls: Mutex::default(), largest: AtomicUsize::new(0) }
+    }
+    /// How often each kernel was launched; uploads as `upload`.
+    pub fn calls(&self) -> BTreeMap<String, usize> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    /// Bytes of the largest upload.
+    pub fn largest(&self) -> usize {
+        self.largest.load(Ordering::Relaxed)
+    }
+    fn count(&self, what: &str) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls.entry(what.to_owned()).or_default() += 1;
+    }
+}
+
+impl Processor for Counted {
+    fn device(&self) -> &Device {
+        self.inner.device()
+    }
+    fn architecture(&self) -> u32 {
+        self.inner.architecture()
+    }
+    fn shared_memory(&self) -> u32 {
+        self.inner.shared_memory()
+    }
+    fn multiprocessors(&self) -> usize {
+        self.inner.multiprocessors()
+    }
+    fn upload(&self, bytes: &[u8]) -> Result<Uploaded> {
+        self.count("upload");
+        self.largest.fetch_max(bytes.len(), Ordering::Relaxed);
+        self.inner.upload(bytes)
+    }
+    fn counter(&self) -> Result<Uploaded> {
+        self.inner.counter()
+    }
+    fn kept(&self) -> &Kept {
+        self.inner.kept()
+    }
+    unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
+        self.count(launch.kernel);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.launch(launch, arguments) }
+    }
+    fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
+        self.inner.tensor_map(boxes)
+    }
+    fn block(&self) -> Option<usize> {
+        self.inner.block()
+    }
+}
