@@ -254,15 +254,15 @@ template <class Kernel> struct BackwardConsumer {
 
   // Weights from scores, then starts dV.
   DEVICE void make_weights(const QueryStep& step, int stage) {
-    uint32_t seen[2];
+    Seen<Kernel::queries> seen;
     const bool masked = (step.flags & MASKED) != 0;
     if (masked) {
       const KeptSpans kept = load_shared<KeptSpans>(memory.kept_spans());
-      look(seen, kept.spans, first_row(), kept.rows, step.first);
+      seen.look(kept.spans, first_row(), kept.rows, step.first);
     }
     warpgroup_wait<1>();
     warpgroup_hold(scores);
-    if (masked) hide<Kernel::queries>(scores, seen);
+    if (masked) seen.hide(scores);
     const uint32_t of_columns = afresh(memory.lse(stage) + 4 * sums_column());
     UNROLL
     for (int j = 0; j < Kernel::queries / 8; ++j) {

@@ -114,15 +114,15 @@ template <class Kernel> struct ForwardConsumer {
 
   // What a row sees is looked up while the scores are made. `Pending` groups of products started after them.
   template <int Pending> DEVICE void await_scores(float (&scores)[Kernel::keys / 2], const Step& step, const Item& item) {
-    uint32_t seen[2];
+    Seen<Kernel::keys> seen;
     const int rows = arguments.rows - item.block * Kernel::queries;
-    if (step.spans != nullptr) look(seen, step.spans, first_row(), rows, step.first);
+    if (step.spans != nullptr) seen.look(step.spans, first_row(), rows, step.first);
     warpgroup_wait<Pending>();
     warpgroup_hold(scores);
     memory.keys.release();
     memory.keys.turn.next();
     if (step.last != 0) memory.kept.release();
-    if (step.spans != nullptr) hide<Kernel::keys>(scores, seen);
+    if (step.spans != nullptr) seen.hide(scores);
   }
 
   // The next one, or one before the first row after the last.

@@ -93,8 +93,8 @@ template <typename T, int N> DEVICE void round_sums(uint32_t (&fragments)[N / 16
   }
 }
 
-// The mask of one row of sums as a word: bit 2 * j + e says whether column 8 * j + e from the thread's first column on is seen.
-// However many intervals a row has, an element costs the test of a bit.
+// The mask of 128 columns of one row of sums as a word: bit 2 * j + e says whether column 8 * j + e from the thread's first column
+// on is seen. However many intervals a row has, an element costs the test of a bit.
 DEVICE uint32_t columns_before(int limit) {
   const int count = min(max(2 * (limit >> 3) + min(limit & 7, 2), 0), 32);
   return count == 32 ? ~0u : (1u << count) - 1u;
@@ -105,24 +105,37 @@ DEVICE uint32_t columns_seen(const Spans& spans, int first_column) {
          (columns_before(spans.end[1] - from) & ~columns_before(spans.start[1] - from));
 }
 
-// Of the thread's two rows, `spans` being those of the tile's 64 rows from `first` on, of which `rows` exist.
-DEVICE void look(uint32_t (&seen)[2], const Spans* spans, int first, int rows, int first_column) {
-  const int row = first + sums_row();
-  Int4 of_row[2];
-  UNROLL
-  for (int r = 0; r < 2; ++r) of_row[r] = load_global(reinterpret_cast<const Int4*>(spans + min(row + 8 * r, rows - 1)));
-  UNROLL
-  for (int r = 0; r < 2; ++r) seen[r] = row + 8 * r < rows ? columns_seen(bits_as<Spans>(of_row[r]), first_column) : 0;
-}
+// What a thread's two rows see of N columns.
+template <int N> struct Seen {
+  static constexpr int words = ceiling_divide(N, 128);
+  uint32_t rows[2][words];
 
-// What is not seen weighs nothing.
-template <int N> DEVICE void hide(float (&sums)[N / 2], const uint32_t (&seen)[2]) {
-  static_assert(N <= 128, "a row's columns of one thread fit a word");
-  UNROLL
-  for (int i = 0; i < N / 2; ++i) {
-    const int bit = i / 4 * 2 + i % 2;
-    sums[i] = (seen[i / 2 % 2] >> bit & 1u) != 0 ? sums[i] : -infinity();
+  // `spans` are those of the tile's 64 rows from `first` on, of which `rows_there` exist.
+  DEVICE void look(const Spans* spans, int first, int rows_there, int first_column) {
+    const int row = first + sums_row();
+    Int4 of_row[2];
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      of_row[r] = load_global(reinterpret_cast<const Int4*>(spans + min(row + 8 * r, rows_there - 1)));
+    }
+    UNROLL
+    for (int r = 0; r < 2; ++r) {
+      UNROLL
+      for (int word = 0; word < words; ++word) {
+        const int column = first_column + 128 * word;
+        rows[r][word] = row + 8 * r < rows_there ? columns_seen(bits_as<Spans>(of_row[r]), column) : 0;
+      }
+    }
   }
-}
+
+  // What is not seen weighs nothing.
+  DEVICE void hide(float (&sums)[N / 2]) const {
+    UNROLL
+    for (int i = 0; i < N / 2; ++i) {
+      const int bit = i / 4 * 2 + i % 2;
+      sums[i] = (rows[i / 2 % 2][bit / 32] >> bit % 32 & 1u) != 0 ? sums[i] : -infinity();
+    }
+  }
+};
 
 }  // namespace sm90

@@ -91,11 +91,11 @@ template <class Kernel> struct QueriesConsumer {
   // Weights from scores, and slopes of scores from those of weights. That the next keys are awaited before the slopes are keeps
   // the compiler from waiting for the slopes before it makes weights: it moves no wait across a loop.
   DEVICE void make_slopes(const Step& step, int rows) {
-    uint32_t seen[2];
-    if (step.spans != nullptr) look(seen, step.spans, first_row(), rows, step.first);
+    Seen<keys> seen;
+    if (step.spans != nullptr) seen.look(step.spans, first_row(), rows, step.first);
     warpgroup_wait<1>();
     warpgroup_hold(scores);
-    if (step.spans != nullptr) hide<keys>(scores, seen);
+    if (step.spans != nullptr) seen.hide(scores);
     UNROLL
     for (int i = 0; i < keys / 2; ++i) scores[i] = exp2_fast(multiply_add(scores[i], arguments.scale_log2, -lse[i / 2 % 2]));
     if (step.last == 0) await_next_keys();

@@ -31,6 +31,7 @@ DEVICE uint64_t descriptor(uint32_t address, int leading_bytes, int stride_bytes
 #define SUMS_40 "{" REGISTERS_30 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}"
 #define SUMS_48 "{" REGISTERS_30 REGISTERS_OF_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47}"
 #define SUMS_64 "{" REGISTERS_60 "%60, %61, %62, %63}"
+#define SUMS_88 "{" REGISTERS_60 REGISTERS_OF_TEN(6) REGISTERS_OF_TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87}"
 #define SUMS_96 "{" REGISTERS_90 "%90, %91, %92, %93, %94, %95}"
 #define SUMS_128 "{" REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127}"
 
@@ -41,7 +42,8 @@ DEVICE uint64_t descriptor(uint32_t address, int leading_bytes, int stride_bytes
 #define BOUND_40 BOUND_32, BOUND_8(32)
 #define BOUND_48 BOUND_40, BOUND_8(40)
 #define BOUND_64 BOUND_48, BOUND_8(48), BOUND_8(56)
-#define BOUND_96 BOUND_64, BOUND_8(64), BOUND_8(72), BOUND_8(80), BOUND_8(88)
+#define BOUND_88 BOUND_64, BOUND_8(64), BOUND_8(72), BOUND_8(80)
+#define BOUND_96 BOUND_88, BOUND_8(88)
 #define BOUND_128 BOUND_96, BOUND_8(96), BOUND_8(104), BOUND_8(112), BOUND_8(120)
 
 // The instruction for sums in `count` registers, n = 2 * count columns; p0 .. p5 are the numbers of the operands after them.
@@ -79,6 +81,7 @@ PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, 38)
 PRODUCTS(80, 40, 40, 41, 42, 43, 44, 45, 46)
 PRODUCTS(96, 48, 48, 49, 50, 51, 52, 53, 54)
 PRODUCTS(128, 64, 64, 65, 66, 67, 68, 69, 70)
+PRODUCTS(176, 88, 88, 89, 90, 91, 92, 93, 94)
 PRODUCTS(192, 96, 96, 97, 98, 99, 100, 101, 102)
 PRODUCTS(256, 128, 128, 129, 130, 131, 132, 133, 134)
 

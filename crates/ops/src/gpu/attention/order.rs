@@ -97,7 +97,7 @@ mod tests {
     const RANKS: usize = 4;
 
     /// Rows and columns of blocks: of forward for heads of 64, 128 and 256, and of backward, the keys' too, where rows are keys.
-    const BLOCKS: [(usize, usize); 4] = [(192, 128), (128, 128), (128, 80), (128, 64)];
+    const BLOCKS: [(usize, usize); 5] = [(192, 128), (128, 176), (128, 80), (128, 128), (128, 64)];
 
     /// What is seen: whole sequences, and hops of a ring.
     fn scenes(tokens: usize) -> Vec<(&'static str, Visibility)> {
