@@ -305,6 +305,12 @@ pub(crate) struct Gpu {
     /// Elements per head; several with commas
     #[arg(long, default_value = "64,128", value_delimiter = ',', value_parser = positive)]
     pub(crate) head_dim: Vec<usize>,
+    /// Passes; several with commas. `same-bits` is backward with the same bits every time
+    #[arg(long, default_value = "forward,backward,same-bits", value_delimiter = ',', value_parser = PASSES)]
+    pub(crate) passes: Vec<String>,
+    /// Without the tiles of a ring's hops
+    #[arg(long)]
+    pub(crate) no_hops: bool,
     /// Which GPU
     #[arg(long, default_value_t = 0)]
     pub(crate) device: usize,
@@ -318,6 +324,9 @@ pub(crate) struct Gpu {
     #[arg(long, value_name = "NAME")]
     pub(crate) record: Option<String>,
 }
+
+/// What `gpu --passes` takes.
+const PASSES: [&str; 3] = ["forward", "backward", "same-bits"];
 
 /// `all`
 #[derive(Args, Clone, Debug)]

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
                 let point = Point::whole(&numbers, tokens, dim, mask)?;
-                for (variant, pass, deterministic) in variants() {
+                for (variant, pass, deterministic) in variants(&arguments.passes) {
                     let kernels = Kernels {
                         processor: processor.clone(),
                         generation: Some(variant),
@@ -59,19 +59,25 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
                 }
             }
         }
-        hops::run(&numbers, dim, arguments.samples, &mut record)?;
+        if !arguments.no_hops {
+            hops::run(&numbers, dim, arguments, &mut record)?;
+        }
     }
     Ok(Verdict::Fine)
 }
 
-/// Passes, and whether their bits are the same every time.
-const PASSES: [(&str, bool); 3] = [("forward", false), ("backward", false), ("backward", true)];
+/// Passes as they are asked for, what each computes, and whether its bits are the same every time.
+const PASSES: [(&str, &str, bool); 3] = [
+    ("forward", "forward", false),
+    ("backward", "backward", false),
+    ("same-bits", "backward", true),
+];
 
-/// Kernel variants by passes.
-fn variants() -> impl Iterator<Item = (Generation, &'static str, bool)> {
-    [Generation::Sm80, Generation::Sm90]
-        .into_iter()
-        .flat_map(|variant| PASSES.map(|(pass, deterministic)| (variant, pass, deterministic)))
+/// Kernel variants by those of the passes that are wanted.
+fn variants(wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
+    let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
+    let of = |variant| passes.clone().map(move |(_, pass, same)| (variant, *pass, *same));
+    [Generation::Sm80, Generation::Sm90].into_iter().flat_map(of).collect()
 }
 
 /// Numbers on the GPU that all points take theirs from: to draw them takes longer than to measure.

@@ -10,6 +10,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::{Numbers, Point, variants};
+use crate::arguments;
 use crate::record::Record;
 use crate::statistics::Quartiles;
 
@@ -30,15 +31,16 @@ const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
 pub(super) fn run(
     numbers: &Numbers,
     dim: usize,
-    samples: usize,
+    arguments: &arguments::Gpu,
     record: &mut Record,
 ) -> Result<()> {
+    let samples = arguments.samples;
     for (name, layout, queries, keys, whole) in HOPS {
         let shards = layout.shard(WORLD * TOKENS, WORLD)?;
         let mask = Mask::causal();
         let hop = Point::new(numbers, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(numbers, TOKENS, dim, whole)?;
-        for (variant, pass, deterministic) in variants() {
+        for (variant, pass, deterministic) in variants(&arguments.passes) {
             let kernels = Kernels {
                 processor: numbers.processor.clone(),
                 generation: Some(variant),
