@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
-use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr, kernels};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, Storage, Tensor};
 
@@ -21,8 +21,25 @@ pub(crate) struct OfGpu {
     own: Arc<CudaStream>,
 }
 
+/// A kernel of each of Candle's modules that training calls.
+const LOADED: [(&str, kernels::Module); 8] = [
+    ("affine_f32", kernels::AFFINE),
+    ("badd_f32", kernels::BINARY),
+    ("cast_f32_f32", kernels::CAST),
+    ("fill_f32", kernels::FILL),
+    ("is_u32_f32", kernels::INDEXING),
+    ("sum_f32", kernels::REDUCE),
+    ("where_u8_f32", kernels::TERNARY),
+    ("ucopy_f32", kernels::UNARY),
+];
+
 impl OfGpu {
+    /// Candle loads its kernels when it first calls them, and loading waits for all that the GPU is at: a transfer among it, whose
+    /// other end may wait for what this process does next. So they are loaded now.
     pub(crate) fn new(device: &CudaDevice) -> Result<OfGpu> {
+        for (kernel, module) in LOADED {
+            device.get_or_load_func(kernel, &module)?;
+        }
         let computing = device.cuda_stream();
         let own = computing.context().new_stream().w()?;
         Ok(OfGpu { device: device.clone(), computing, own })
