@@ -1,12 +1,19 @@
-//! With the feature `cuda`: compiles all kernels into one image for every architecture, with the toolkit's nvcc.
+//! With the feature `cuda`: compiles all kernels into one image for every architecture that the toolkit's nvcc knows.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Code for sm_80 and sm_90a, and PTX that a driver compiles for what comes later.
-const ARCHITECTURES: [&str; 2] =
-    ["-gencode=arch=compute_80,code=[sm_80,compute_80]", "-gencode=arch=compute_90a,code=sm_90a"];
+/// Architectures that there is code for, and the first toolkit that knows each. Of sm_80 also PTX, which a driver compiles for what
+/// comes later.
+const ARCHITECTURES: [(&str, [u32; 2]); 6] = [
+    ("80", [12, 4]),
+    ("86", [12, 4]),
+    ("89", [12, 4]),
+    ("90a", [12, 4]),
+    ("100", [12, 8]),
+    ("120", [12, 8]),
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -22,20 +29,58 @@ fn main() {
     let image =
         PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
     let compiler = compiler();
+    let known = known(version(&compiler));
+    let numbers = known.iter().map(|name| name.trim_end_matches('a')).collect::<Vec<_>>();
+    println!("cargo:rustc-env=ANNULUS_ARCHITECTURES={}", numbers.join(","));
     let status = Command::new(&compiler)
         .args(["-std=c++17", "-O3", "-fatbin", "--threads", "0", "-o"])
         .arg(&image)
-        .args(ARCHITECTURES)
+        .args(known.iter().map(|name| generated(name)))
         .arg(kernels.join("entries.cu"))
         .status();
     match status {
         Ok(status) if status.success() => {}
         Ok(status) => panic!("`{}` cannot compile the kernels: {status}", compiler.display()),
+        Err(error) => panic!("cannot start `{}`: {error}", compiler.display()),
+    }
+}
+
+/// Of what is asked for, what this toolkit compiles.
+fn known(toolkit: [u32; 2]) -> Vec<&'static str> {
+    let known: Vec<&str> = ARCHITECTURES
+        .iter()
+        .filter(|(_, since)| *since <= toolkit)
+        .map(|(name, _)| *name)
+        .collect();
+    let [major, minor] = toolkit;
+    assert!(
+        !known.is_empty(),
+        "the feature `cuda` needs a CUDA toolkit of version 12.4 or later, found {major}.{minor}"
+    );
+    known
+}
+
+fn generated(name: &str) -> String {
+    let ptx = if name == "80" { ",compute_80" } else { "" };
+    format!("-gencode=arch=compute_{name},code=[sm_{name}{ptx}]")
+}
+
+/// The toolkit's, as its compiler says it: `Cuda compilation tools, release 13.0, V13.0.88`.
+fn version(compiler: &Path) -> [u32; 2] {
+    let said = match Command::new(compiler).arg("--version").output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
         Err(error) => panic!(
-            "the feature `cuda` needs a CUDA toolkit of version 13.0 or later: cannot start `{}`: {error}. \
+            "the feature `cuda` needs a CUDA toolkit of version 12.4 or later: cannot start `{}`: {error}. \
              Set NVCC or CUDA_HOME, or run `cargo xtask cuda build`, which brings its own",
             compiler.display()
         ),
+    };
+    let release = said.split("release ").nth(1).and_then(|rest| rest.split(',').next());
+    let numbers: Vec<u32> =
+        release.unwrap_or("").split('.').filter_map(|number| number.trim().parse().ok()).collect();
+    match *numbers {
+        [major, minor] => [major, minor],
+        _ => panic!("`{} --version` says no release: {said}", compiler.display()),
     }
 }
 

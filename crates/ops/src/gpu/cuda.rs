@@ -1,6 +1,6 @@
 //! Kernels on an NVIDIA GPU, launched on Candle's stream.
 //!
-//! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for sm_80 and sm_90a, and PTX that the driver
+//! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for several architectures, and PTX that the driver
 //! compiles for what comes later.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result};
 
-use super::find::{Gpu, Missing};
+use super::find::{Gpu, Missing, code_for};
 use super::kept::Kept;
 use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
 
@@ -224,11 +224,13 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
             let minor = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             // SAFETY: as above.
             let memory = unsafe { result::device::total_mem(device) }?;
+            let architecture = (10 * major + minor) as u32;
             Ok(Gpu {
                 index: index as usize,
                 name: result::device::get_name(device)?,
                 memory: memory as u64,
-                architecture: (10 * major + minor) as u32,
+                architecture,
+                code: code_for(architecture, env!("ANNULUS_ARCHITECTURES")),
             })
         })
         .collect::<std::result::Result<_, DriverError>>()

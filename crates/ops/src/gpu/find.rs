@@ -16,6 +16,20 @@ pub struct Gpu {
     pub memory: u64,
     /// What it can do: 80 for an A100, 90 for an H100.
     pub architecture: u32,
+    /// The architecture whose code this program has and it runs; none: its driver compiles the kernels at the first start.
+    pub code: Option<u32>,
+}
+
+/// Of the architectures `compiled`, as `80,86,90`, the one whose code runs on `architecture`: of the same generation and no newer
+/// (CUDA C++ programming guide, "Binary Compatibility"), of sm_90a only that very one. `None`: PTX is compiled for it.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn code_for(architecture: u32, compiled: &str) -> Option<u32> {
+    let all = compiled.split(',').filter_map(|number| number.parse().ok());
+    let runs = |code: &u32| match code {
+        90 => architecture == 90,
+        _ => code / 10 == architecture / 10 && *code <= architecture,
+    };
+    all.filter(runs).max()
 }
 
 /// Why no GPU can be used.
@@ -96,6 +110,15 @@ pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_runs_on_its_generation_from_its_own_number_on() {
+        let all = "80,86,89,90,100,120";
+        let found = [80, 86, 87, 89, 90, 100, 103, 110, 120, 121].map(|one| code_for(one, all));
+        let wanted = [80, 86, 86, 89, 90, 100, 100, 0, 120, 120];
+        assert_eq!(found.map(|code| code.unwrap_or(0)), wanted);
+        assert_eq!(code_for(120, "80,86,89,90"), None);
+    }
 
     /// Wherever tests run: an answer, never a panic.
     #[test]

@@ -16,19 +16,31 @@ use crate::{root, tool};
 const SPILLED: u32 = 64;
 
 /// An architecture and the instructions that a kernel for it must be made of, by a part of its name.
-const WANTED: [(&str, &str, &[&str]); 2] = [
-    ("sm_80", "_sm80_", &["HMMA", "LDSM", "LDGSTS"]),
+const WANTED: [(&str, &str, &[&str]); 6] = [
+    ("sm_80", "_sm80_", MULTIPLY_BY_WARPS),
     ("sm_90a", "_sm90_", &["HGMMA", "UTMALDG", "SYNCS", "USETMAXREG"]),
+    ("sm_86", "_sm80_", MULTIPLY_BY_WARPS),
+    ("sm_89", "_sm80_", MULTIPLY_BY_WARPS),
+    ("sm_100", "_sm80_", MULTIPLY_BY_WARPS),
+    ("sm_120", "_sm80_", MULTIPLY_BY_WARPS),
 ];
 
-/// Compiles all kernels for both architectures, and lists what is not as wanted.
-pub(crate) fn check(toolkit: &Toolkit) -> Result<()> {
+const MULTIPLY_BY_WARPS: &[&str] = &["HMMA", "LDSM", "LDGSTS"];
+
+/// How many of them, from the first, stand for the rest: what else the image holds are the sources of sm_80.
+const USUAL: usize = 2;
+
+/// Compiles all kernels, for all architectures or the usual two, and lists what is not as wanted.
+pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
     let mut wrong = Vec::new();
-    let binaries = thread::scope(|scope| {
-        let threads = WANTED.map(|wanted| scope.spawn(move || compiled(toolkit, wanted.0)));
-        threads.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    let wanted = if all { &WANTED[..] } else { &WANTED[..USUAL] };
+    let binaries: Vec<_> = thread::scope(|scope| {
+        let threads = wanted.iter().map(|wanted| scope.spawn(move || compiled(toolkit, wanted.0)));
+        let threads: Vec<_> = threads.collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
-    for ((architecture, part, instructions), binary) in WANTED.into_iter().zip(binaries) {
+    for (&(architecture, part, instructions), binary) in wanted.iter().zip(binaries) {
         let binary = binary?;
         let list = |option| listed_by(toolkit, option, &binary);
         let listed = functions(&list("-sass")?, &list("--dump-resource-usage")?);

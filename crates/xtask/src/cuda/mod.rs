@@ -17,7 +17,11 @@ pub(crate) enum Command {
     /// Installs the CUDA 13.0 compiler below `target/cuda`
     Setup,
     /// Compiles every kernel for sm_80 and sm_90a, and holds registers, spills and instructions to what is wanted
-    Check,
+    Check {
+        /// For every architecture that the image has code for
+        #[arg(long)]
+        all: bool,
+    },
     /// Builds `annulus` with CUDA so that it starts without a driver, and prints where it is
     Build,
     /// Fills one folder that checks and times the kernels on a machine with a GPU, and prints where it is
@@ -31,7 +35,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             tool::say(&format!("CUDA_HOME={}", toolkit.home.display()));
             Ok(())
         }
-        Command::Check => image::check(&toolkit),
+        Command::Check { all } => image::check(&toolkit, *all),
         Command::Pack => pack::run(&toolkit).map(|folder| tool::say(&folder.display().to_string())),
         Command::Build => {
             pack::program(&toolkit).map(|program| tool::say(&program.display().to_string()))
