@@ -27,6 +27,15 @@ struct AccumulateArguments {
   int64_t count;
 };
 
+// y = the sum of several, in the order of a binary tree: neighbours first, then neighbours of those, and one that has no neighbour
+// waits (`crates/comm/src/collectives.rs` sums by the same tree).
+struct AddAllArguments {
+  const float* parts[8];
+  float* y;
+  int64_t count;
+  int many;  // parts, 1 to 8
+};
+
 // y = x * by, times the number at `factor` where that is not null.
 struct ScaleArguments {
   const void* x;
@@ -79,6 +88,30 @@ template <typename From, typename To> DEVICE void accumulate(const AccumulateArg
     UNROLL
     for (int i = 0; i < N; i++) sum[i] += more[i];
     write(to + at, sum);
+  });
+}
+
+DEVICE void add_all(const AddAllArguments& arguments) {
+  constexpr int MOST = 8;
+  bool grouped = aligned(arguments.y);
+  for (int part = 0; part < arguments.many; part++) grouped = grouped && aligned(arguments.parts[part]);
+  for_flat<4>(arguments.count, grouped, [&](int64_t at, auto lanes) {
+    constexpr int N = decltype(lanes)::COUNT;
+    float sums[MOST][N];
+    UNROLL
+    for (int part = 0; part < MOST; part++) {
+      if (part < arguments.many) read(arguments.parts[part] + at, sums[part]);
+    }
+    UNROLL
+    for (int width = 1; width < MOST; width *= 2) {
+      UNROLL
+      for (int part = 0; part + width < MOST; part += 2 * width) {
+        if (part + width >= arguments.many) continue;
+        UNROLL
+        for (int i = 0; i < N; i++) sums[part][i] += sums[part + width][i];
+      }
+    }
+    write(arguments.y + at, sums[0]);
   });
 }
 

@@ -12,6 +12,7 @@ ENTRY(accumulate_f16_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<F
 ENTRY(accumulate_f32_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, float>)
 ENTRY(accumulate_f32_bf16, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, Bf16>)
 ENTRY(accumulate_f32_f16, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, F16>)
+ENTRY(add_all_f32, OPERATOR_THREADS, 4, AddAllArguments, add_all)
 ENTRY(scale_bf16, OPERATOR_THREADS, 4, ScaleArguments, scale<Bf16>)
 ENTRY(scale_f16, OPERATOR_THREADS, 4, ScaleArguments, scale<F16>)
 ENTRY(scale_f32, OPERATOR_THREADS, 4, ScaleArguments, scale<float>)

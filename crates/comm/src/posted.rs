@@ -1,15 +1,14 @@
 //! Collectives that are posted now and waited for later, of several tensors at once: the two halves of
 //! [`crate::Communicator::all_reduce`]. Ranks compute meanwhile.
 //!
-//! Made from `exchange`, as [`crate::collectives`] are, and with sums in the same order: what is summed has the same bits, whoever
-//! sums which elements of it.
+//! Made from `exchange`, as [`crate::collectives`] are. Who waits says how parts are added: by the same tree, what is summed has the
+//! same bits, whoever sums which elements of it.
 
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
-use crate::collectives::tree;
-use crate::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Result, payload};
+use crate::{Communicator, Form, Hold, Label, Move, Pending, Result, payload};
 
 /// Tensors of all ranks, of which each rank sums some elements, on their way.
 #[derive(Debug)]
@@ -53,19 +52,12 @@ impl ReduceScatter {
         self.posted.sent
     }
 
-    /// Blocks until all have come: of every tensor the sum of the own elements, flat.
+    /// Blocks until all have come: of every tensor the sum of the own elements, flat, where `add` says what the sum of all ranks'
+    /// elements is, which it may not write into.
     ///
     /// # Errors
-    /// As [`Pending::receive`], and what Candle says of the tensors.
-    pub fn wait(self) -> Result<Vec<Tensor>> {
-        self.wait_with(|parts| tree(parts, Reduce::Sum))
-    }
-
-    /// The same where `add` says what the sum of all ranks' elements is, which it may not write into.
-    ///
-    /// # Errors
-    /// As [`ReduceScatter::wait`], and those of `add`.
-    pub fn wait_with(self, add: impl Fn(Vec<Tensor>) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+    /// As [`Pending::receive`], and those of `add`.
+    pub fn wait(self, add: impl Fn(Vec<Tensor>) -> Result<Tensor>) -> Result<Vec<Tensor>> {
         let mut parts = self.posted.wait()?;
         let sum = |own: Tensor| match own.elem_count() {
             // A view of nothing would keep the whole.

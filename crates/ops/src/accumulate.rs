@@ -1,4 +1,4 @@
-//! Adding in place, where a sum is one's own.
+//! Adding in place, where a sum is one's own, and adding what all ranks have.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
@@ -22,6 +22,32 @@ pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
         return operators::accumulate(&**processor, to, from);
     }
     to.inplace_op2(from, &Accumulate)
+}
+
+/// The sum of `parts`, one or more, f32 of one shape: neighbours are added, then neighbours of those, the tree by which
+/// ranks' tensors are summed everywhere.
+///
+/// # Errors
+/// When there are none, shapes or types differ, or on a GPU a tensor has gaps.
+pub fn add_all(backend: &Backend, parts: &[Tensor]) -> Result<Tensor> {
+    if let Some(other) = parts.iter().find(|part| part.shape() != parts[0].shape()) {
+        bail!("add_all: found {:?}, wanted {:?}", other.shape(), parts[0].shape());
+    }
+    if let Backend::Gpu(processor) = backend {
+        parts.iter().try_for_each(check_place)?;
+        return operators::add_all(&**processor, parts);
+    }
+    match parts {
+        [] => bail!("add_all: found no tensors"),
+        [only] => Ok(only.clone()),
+        _ => {
+            let pairs = parts.chunks(2).map(|pair| match pair {
+                [left, right] => left + right,
+                _ => Ok(pair[0].clone()),
+            });
+            add_all(backend, &pairs.collect::<Result<Vec<_>>>()?)
+        }
+    }
 }
 
 struct Accumulate;
@@ -51,6 +77,16 @@ impl InplaceOp2 for Accumulate {
 mod tests {
     use super::*;
     use crate::testing::{error, random};
+
+    #[test]
+    fn neighbours_are_added_first() -> Result<()> {
+        let parts = (0..5).map(|rank| random(&format!("part {rank}"), &[7]));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|part| &parts[part]);
+        let wanted = ((((a + b)? + (c + d)?)?) + e)?;
+        assert_eq!(error(&add_all(&Backend::serial(), &parts)?, &wanted)?, 0.0);
+        Ok(())
+    }
 
     #[test]
     fn a_sum_grows_in_place() -> Result<()> {

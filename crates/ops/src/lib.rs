@@ -38,7 +38,7 @@ mod swiglu;
 pub mod testing;
 mod vector;
 
-pub use accumulate::accumulate;
+pub use accumulate::{accumulate, add_all};
 pub use adamw::{AdamW, Moments, Parameter};
 pub use backend::Backend;
 pub use charge::charge;

@@ -82,8 +82,9 @@ fn what_was_posted_is_summed_and_gathered_with_the_same_bits() {
             };
             // Both are on their way, and the later one is waited for first.
             let (first, second) = (post(0..3)?, post(3..5)?);
-            let later = second.wait()?;
-            let sums = [first.wait()?, later].concat();
+            let add = |parts: Vec<Tensor>| Ok(plain_sum(&parts));
+            let later = second.wait(add)?;
+            let sums = [first.wait(add)?, later].concat();
             for (count, sum) in counts.iter().zip(&sums) {
                 let range = range(world, *count, rank);
                 assert_eq!(sum.dims(), [range.len()]);

@@ -2,8 +2,8 @@
 
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
-    AdamW, Backend, Moments, Parameter, accumulate, contiguous, embedding, global_norm_squared,
-    linear_cross_entropy, linear_cross_entropy_gradients, scale,
+    AdamW, Backend, Moments, Parameter, accumulate, add_all, contiguous, embedding,
+    global_norm_squared, linear_cross_entropy, linear_cross_entropy_gradients, scale,
 };
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -201,6 +201,23 @@ fn sums_and_products_are_made_in_place() -> Result<()> {
         let square = random("x", &[3, 3])?.copy()?.to_device(device(&backend))?;
         assert!(scale(&backend, &square.t()?, 2.0).is_err());
         assert!(accumulate(&backend, &square, &square.t()?.copy()?).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_all_ranks_have_is_added_in_the_order_of_the_cpu() -> Result<()> {
+    for backend in backends() {
+        for many in [1, 2, 3, 5, 7, 8, 9, 16, 19] {
+            let parts = (0..many).map(|rank| random(&format!("part {rank}"), &[3, 677]));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            let wanted = add_all(&Backend::cpu(2), &parts)?;
+            let sum = add_all(&backend, &there(&backend, &parts)?)?;
+            assert_eq!(error(&back(&sum)?, &wanted)?, 0.0, "{many} parts");
+        }
+        let [a, b] = [random("a", &[3, 5])?, random("b", &[5, 3])?];
+        assert!(add_all(&backend, &there(&backend, &[a, b])?).is_err());
+        assert!(add_all(&backend, &[]).is_err());
     }
     Ok(())
 }

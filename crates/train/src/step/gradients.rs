@@ -9,7 +9,7 @@ use annulus_comm::{AllGather, Axis, Communicator, Label, Mesh, Reduce, ReduceSca
 use annulus_memory::{Class, scope};
 use annulus_model::{Stage, Weights};
 use annulus_ops::order_free::{is_order_free, places, sum_of, sum_of_squares, values_at};
-use annulus_ops::{Backend, accumulate, charge, check_gradients, global_norm_squared};
+use annulus_ops::{Backend, accumulate, add_all, charge, check_gradients, global_norm_squared};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::Tensor;
 
@@ -208,11 +208,8 @@ impl Sums<'_> {
         let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
         let _gradients = scope(Class::Gradients);
         let (summing, bytes) = (begin(), posted.sent());
-        let mut own = if self.order_free {
-            posted.wait_with(|parts| Ok(sum_of(backend, &parts)?))?
-        } else {
-            posted.wait()?
-        };
+        let add = if self.order_free { sum_of } else { add_all };
+        let mut own = posted.wait(|parts| Ok(add(backend, &parts)?))?;
         self.waited(summing, &elements, bytes);
         for ((name, count), slice) in elements.iter().zip(&mut own) {
             if let Some(sum) = self.summed.get(name).filter(|sum| sum.elem_count() > 0) {

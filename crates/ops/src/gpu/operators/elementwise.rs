@@ -27,6 +27,20 @@ struct FromToArguments {
     count: i64,
 }
 
+/// The most tensors that one launch adds.
+const PARTS: usize = 8;
+
+/// `AddAllArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct AddAllArguments {
+    parts: [u64; PARTS],
+    y: u64,
+    count: i64,
+    many: i32,
+    _gap: u32,
+}
+
 /// `ScaleArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
@@ -113,6 +127,37 @@ pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) 
         // SAFETY: as above.
         unsafe { launch(processor, "accumulate_f32_f32", Extent::flat(count), &arguments) }
     })
+}
+
+/// The sum of `parts`, f32 of one shape and without gaps, which was checked: in the order of a binary tree, of which eight parts are a
+/// whole subtree.
+pub(crate) fn add_all(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
+    let mut sums: Vec<Tensor> =
+        parts.chunks(PARTS).map(|parts| added(processor, parts)).collect::<Result<_>>()?;
+    if sums.len() > 1 {
+        return add_all(processor, &sums);
+    }
+    sums.pop().ok_or_else(|| candle_core::Error::Msg("the sum of no tensors".to_owned()))
+}
+
+/// The same of at most eight.
+fn added(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
+    if let [only] = parts {
+        return Ok(only.clone());
+    }
+    // SAFETY: every element is written.
+    let y = unsafe { unwritten(processor, parts[0].shape(), DType::F32) }?;
+    addresses(&parts.iter().collect::<Vec<_>>(), &[&y], &mut |at| {
+        let mut given = [0; PARTS];
+        given[..parts.len()].copy_from_slice(&at.reads);
+        let count = y.elem_count();
+        let many = parts.len() as i32;
+        let arguments =
+            AddAllArguments { parts: given, y: at.writes[0], count: count as i64, many, _gap: 0 };
+        // SAFETY: as above.
+        unsafe { launch(processor, "add_all_f32", Extent::flat(count), &arguments) }
+    })?;
+    Ok(y)
 }
 
 /// Multiplies in place; f32 and without gaps, which was checked.

@@ -30,7 +30,7 @@ pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{
     linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
 };
-pub(crate) use elementwise::{accumulate, contiguous, scale};
+pub(crate) use elementwise::{accumulate, add_all, contiguous, scale};
 pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use linear::{
     input_gradient, linear, parameter_gradients, projected_onto, projections, wide_linear,
