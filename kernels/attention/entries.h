@@ -43,7 +43,8 @@ using strict_finish = StrictFinishArguments;
 #define ENTRY_OF_sm90 ENTRY_90
 
 #define ATTENTION(pass, generation, type, dim, query_block, key_block, threads, blocks, shared_bytes)     \
-  ENTRY_OF_##generation(attention_##pass##_##generation##_##type##_##dim, threads, blocks, table::pass,                   \
+  ENTRY_OF_##generation(attention_##pass##_##generation##_##type##_##dim##_##query_block##x##key_block,                   \
+        threads, blocks, table::pass,                                                                     \
         pass##_##generation<table::type, table::dim, query_block, key_block, threads, shared_bytes>)
 #include "table.h"
 #undef ATTENTION

@@ -6,16 +6,17 @@
 //   weights P = exp2(scale_log2 * Q K^T - lse_log2), slopes S = P * (G V^T - delta), G the gradient of the output
 //   dV += P^T G, dK += S^T Q (times scale), dQ += S K (times scale, at the end)
 //
-// Eight warps: 2 x 4 over the scores, 4 x 2 over the gradients of keys and values. Weights and slopes go through shared memory.
+// Eight warps: 2 x 4 over the scores, 4 x 2 over the gradients of keys and values; or four, 2 x 2 over both. Weights and slopes go
+// through shared memory.
 #pragma once
 #include "sm80_scores.h"
 
-template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool WithQueries> struct Sm80Backward {
-  static constexpr int WARPS = 8, THREADS = 32 * WARPS;
-  static constexpr int SCORE_DOWN = QueryBlock / 2 / 16, SCORE_ACROSS = KeyBlock / 4 / 8;
+template <typename T, int D, int QueryBlock, int KeyBlock, int Warps, int Stages, bool WithQueries> struct Sm80Backward {
+  static constexpr int THREADS = 32 * Warps, KEY_WARPS = Warps / 2;
+  static constexpr int SCORE_DOWN = QueryBlock / 2 / 16, SCORE_ACROSS = KeyBlock / KEY_WARPS / 8;
   static constexpr int WIDTH = ceiling_divide(D, 32) * 32;   // columns that are computed; those from D on are not looked at
-  static constexpr int KEY_DOWN = KeyBlock / 4 / 16, KEY_ACROSS = WIDTH / 2 / 8;
-  static constexpr int QUERY_WARPS = WIDTH % 64 == 0 ? 2 : 4, DIM_WARPS = WARPS / QUERY_WARPS;
+  static constexpr int KEY_DOWN = KeyBlock / KEY_WARPS / 16, KEY_ACROSS = WIDTH / 2 / 8;
+  static constexpr int QUERY_WARPS = WIDTH % 64 == 0 ? 2 : 4, DIM_WARPS = Warps / QUERY_WARPS;
   static constexpr int QUERY_DOWN = QueryBlock / QUERY_WARPS / 16, QUERY_ACROSS = WIDTH / DIM_WARPS / 8;
 
   static constexpr int KEY_BYTES = panel_bytes(KeyBlock, D), QUERY_BYTES = panel_bytes(QueryBlock, D);
@@ -96,11 +97,11 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
     const uint32_t queries = stages + stage * STAGE_BYTES, gradients = queries + QUERY_BYTES;
     weights_and_slopes(queries, gradients, rows_of_stages + stage * 2 * ROW_BYTES, group_head, block * QueryBlock);
     __syncthreads();   // weights and slopes are whole
-    const int warp = afresh(warp_index()), key_piece = warp % 4, dim_piece = warp / 4;
-    multiply_tiles<T, QueryBlock>(dv, LeftByColumns<QueryBlock>(weights_tile, key_piece, 4),
+    const int warp = afresh(warp_index()), key_piece = warp % KEY_WARPS, dim_piece = warp / KEY_WARPS;
+    multiply_tiles<T, QueryBlock>(dv, LeftByColumns<QueryBlock>(weights_tile, key_piece, KEY_WARPS),
                                   RightByColumns<QueryBlock>(gradients, dim_piece, 2));
     if (WithQueries) add_queries(group_head, block);
-    multiply_tiles<T, QueryBlock>(dk, LeftByColumns<QueryBlock>(slopes_tile, key_piece, 4),
+    multiply_tiles<T, QueryBlock>(dk, LeftByColumns<QueryBlock>(slopes_tile, key_piece, KEY_WARPS),
                                   RightByColumns<QueryBlock>(queries, dim_piece, 2));
   }
 
@@ -159,13 +160,13 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
 
   // Sums that this block alone owns, to their rows.
   DEVICE void add_to(float* gradient, const float (&sums)[KEY_DOWN][KEY_ACROSS][4], float factor) const {
-    const int warp = warp_index(), key_piece = warp % 4, dim_piece = warp / 4;
+    const int warp = warp_index(), key_piece = warp % KEY_WARPS, dim_piece = warp / KEY_WARPS;
     const int kv_heads = arguments.heads / arguments.group;
     UNROLL
     for (int m = 0; m < KEY_DOWN; ++m) {
       UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int row = first_key() + 16 * (4 * m + key_piece) + fragment_row(half);
+        const int row = first_key() + 16 * (KEY_WARPS * m + key_piece) + fragment_row(half);
         if (row >= tile.rows) continue;
         float* to = gradient + ((static_cast<int64_t>(batch) * kv_heads + head) * tile.rows + row) * arguments.dim;
         UNROLL
@@ -215,7 +216,9 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Stages, bool With
 
 template <typename T, int D, int QueryBlock, int KeyBlock, int Threads, int SharedBytes, bool WithQueries>
 DEVICE void run_backward_sm80(const BackwardArguments& arguments) {
-  using Backward = Sm80Backward<T, D, QueryBlock, KeyBlock, D <= 128 ? 2 : 1, WithQueries>;
+  using TwoStages = Sm80Backward<T, D, QueryBlock, KeyBlock, Threads / 32, 2, WithQueries>;
+  constexpr int Stages = SharedBytes == TwoStages::SHARED_BYTES ? 2 : 1;
+  using Backward = Sm80Backward<T, D, QueryBlock, KeyBlock, Threads / 32, Stages, WithQueries>;
   static_assert(Threads == Backward::THREADS && SharedBytes == Backward::SHARED_BYTES,
                 "the table tells the host what the kernel needs");
   SHARED_MEMORY(shared);

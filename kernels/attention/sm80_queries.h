@@ -2,13 +2,13 @@
 // any of them sees, of all tiles of the hop in order. With `Sm80Backward` without queries it makes the gradients in an order that
 // every run repeats, for seven products instead of five.
 //
-// Four groups of warps own the rows; of each group two warps share the keys of a block, half each, so that a warp reads its
+// Groups of two warps own the rows; the two of a group share the keys of a block, half each, so that a warp reads its
 // operands as rarely as in forward. At the end of a tile their two sums are added, always in the same order.
 #pragma once
 #include "sm80_scores.h"
 
-template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
-  static constexpr int GROUPS = 4, SHARES = 2, THREADS = 32 * GROUPS * SHARES;
+template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm80Queries {
+  static constexpr int SHARES = 2, GROUPS = Warps / SHARES, THREADS = 32 * Warps;
   static constexpr int DOWN = QueryBlock / GROUPS / 16, SCORES = KeyBlock / SHARES / 8, OUTPUTS = D / 8;
   static constexpr int QUERY_BYTES = panel_bytes(QueryBlock, D), KEY_BYTES = panel_bytes(KeyBlock, D);
   static constexpr int STAGE_BYTES = 2 * KEY_BYTES;
@@ -166,7 +166,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct Sm80Queries {
 
 template <typename T, int D, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_queries_sm80(const BackwardArguments& arguments) {
-  using Queries = Sm80Queries<T, D, QueryBlock, KeyBlock>;
+  using Queries = Sm80Queries<T, D, QueryBlock, KeyBlock, Threads / 32>;
   static_assert(Threads == Queries::THREADS && SharedBytes == Queries::SHARED_BYTES,
                 "the table tells the host what the kernel needs");
   SHARED_MEMORY(shared);

@@ -23,5 +23,7 @@ pub use cuda::Cuda;
 pub use emulator::Emulator;
 pub use find::{Gpu, Missing, gpus, open};
 pub use kept::Kept;
-pub use processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded, in_blocks};
+pub use processor::{
+    Boxes, Launch, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,
+};
 pub use table::Generation;

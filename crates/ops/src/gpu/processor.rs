@@ -62,19 +62,29 @@ pub trait Processor: Send + Sync + Debug {
 /// None: sums are f32, as `processor` has them.
 pub fn in_blocks(processor: Arc<dyn Processor>, block: Option<usize>) -> Arc<dyn Processor> {
     match block {
-        Some(block) => Arc::new(InBlocks { processor, block }),
+        Some(_) => {
+            let shared = processor.shared_memory();
+            Arc::new(Told { processor, block, shared })
+        }
         None => processor,
     }
 }
 
-/// What [`in_blocks`] says.
-#[derive(Debug)]
-struct InBlocks {
-    processor: Arc<dyn Processor>,
-    block: usize,
+/// The same processor, of whose shared memory a block of threads takes at most so many bytes: what a card runs that has no more.
+pub fn with_shared_memory(processor: Arc<dyn Processor>, most: u32) -> Arc<dyn Processor> {
+    let (block, shared) = (processor.block(), processor.shared_memory().min(most));
+    Arc::new(Told { processor, block, shared })
 }
 
-impl Processor for InBlocks {
+/// A processor of which something else is told.
+#[derive(Debug)]
+struct Told {
+    processor: Arc<dyn Processor>,
+    block: Option<usize>,
+    shared: u32,
+}
+
+impl Processor for Told {
     fn device(&self) -> &Device {
         self.processor.device()
     }
@@ -82,7 +92,7 @@ impl Processor for InBlocks {
         self.processor.architecture()
     }
     fn shared_memory(&self) -> u32 {
-        self.processor.shared_memory()
+        self.shared
     }
     fn multiprocessors(&self) -> usize {
         self.processor.multiprocessors()
@@ -104,7 +114,7 @@ impl Processor for InBlocks {
         self.processor.tensor_map(boxes)
     }
     fn block(&self) -> Option<usize> {
-        Some(self.block)
+        self.block
     }
 }
 

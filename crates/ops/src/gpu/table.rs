@@ -67,7 +67,8 @@ pub(super) fn kernels() -> &'static [Kernel] {
 }
 
 /// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most; of tensor cores that of
-/// the next dimension there is one for, which takes fewer columns too.
+/// the next dimension there is one for, which takes fewer columns too. Of several that differ in their blocks the one with the
+/// largest: the most shared memory of what fits.
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
@@ -86,7 +87,8 @@ pub(super) fn kernel(
             })
     };
     let rank = |kernel: &&Kernel| {
-        (kernel.task.map(|(_, generation)| generation), std::cmp::Reverse(kernel.dim))
+        let generation = kernel.task.map(|(_, generation)| generation);
+        (generation, std::cmp::Reverse(kernel.dim), kernel.shared)
     };
     KERNELS.iter().filter(fits).max_by_key(rank)
 }
@@ -108,8 +110,8 @@ impl Room {
 
 /// A kernel between passes: `prepare`, `finish` or `finish_queries`, by how it finds its rows.
 pub(super) fn between(step: &str, order: &str, dtype: DType) -> Result<&'static Kernel> {
-    let name = format!("attention_{step}_{order}_{}_any", element_name(dtype)?);
-    let found = KERNELS.iter().find(|kernel| kernel.name == name);
+    let name = format!("attention_{step}_{order}_{}_any_", element_name(dtype)?);
+    let found = KERNELS.iter().find(|kernel| kernel.name.starts_with(&name));
     found.ok_or_else(|| Error::Msg(format!("no kernel `{name}`")))
 }
 
@@ -186,7 +188,9 @@ impl Kernel {
         };
         let number = |word: &str| word.parse::<usize>().expect("a literal number in table.h");
         Kernel {
-            name: format!("attention_{pass}_{generation}_{element}_{dim}"),
+            name: format!(
+                "attention_{pass}_{generation}_{element}_{dim}_{query_block}x{key_block}"
+            ),
             task: Pass::read(pass).zip(Generation::read(generation)),
             dtype: element_type(element),
             dim: dim.strip_prefix('d').map_or(0, number),
@@ -293,10 +297,80 @@ mod tests {
         assert_eq!(generation(Pass::Forward, room(80)), Some(Generation::Sm80));
         assert_eq!(generation(Pass::Forward, room(90)), Some(Generation::Sm90));
         assert_eq!(generation(Pass::Forward, room(100)), Some(Generation::Sm80));
-        // A block of an RTX has 99 KiB.
-        let small = Room { architecture: 86, shared: 99 << 10 };
-        assert_eq!(generation(Pass::Forward, small), Some(Generation::Sm80));
-        assert_eq!(generation(Pass::Keys, small), Some(Generation::Reference));
+    }
+
+    /// Architectures, and KiB of shared memory of a block of threads there (CUDA C++ programming guide, "Technical specifications
+    /// per compute capability").
+    const CARDS: [(u32, u32); 10] = [
+        (80, 163),
+        (86, 99),
+        (87, 163),
+        (89, 99),
+        (90, 227),
+        (100, 227),
+        (103, 227),
+        (110, 227),
+        (120, 99),
+        (121, 99),
+    ];
+
+    /// Every card with every pass, type of 16 bits and head dimension that tensor cores take.
+    fn cases() -> impl Iterator<Item = (Room, Pass, DType, usize)> {
+        let passes = [Pass::Forward, Pass::Backward, Pass::Keys, Pass::Queries];
+        CARDS.into_iter().flat_map(move |(architecture, kibibytes)| {
+            let room = Room { architecture, shared: kibibytes << 10 };
+            let of = move |pass| (1..=32).map(move |eights| (pass, 8 * eights));
+            let typed =
+                move |(pass, dim)| [DType::BF16, DType::F16].map(|dtype| (room, pass, dtype, dim));
+            passes.into_iter().flat_map(of).flat_map(typed)
+        })
+    }
+
+    #[test]
+    fn no_card_takes_plain_loops_for_heads_of_16_bits() {
+        for (room, pass, dtype, dim) in cases() {
+            // As where weights are left out.
+            for highest in [None, Some(Generation::Sm80)] {
+                let found = kernel(pass, dtype, dim, room, highest);
+                let generation = found.and_then(|found| found.task).map(|(_, its)| its);
+                assert!(generation >= Some(Generation::Sm80), "{room:?} {pass:?} {dtype:?} {dim}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_kernels_that_fit_the_one_with_the_largest_blocks_is_taken() {
+        for (room, pass, dtype, dim) in cases() {
+            let taken = kernel(pass, dtype, dim, room, None).expect("a kernel");
+            let alike = |other: &&Kernel| {
+                (other.task, other.dtype, other.dim) == (taken.task, taken.dtype, taken.dim)
+            };
+            for other in KERNELS.iter().filter(alike).filter(|other| *other != taken) {
+                let smaller =
+                    other.query_block * other.key_block < taken.query_block * taken.key_block;
+                assert!(
+                    other.shared > room.shared || smaller,
+                    "{} before {}",
+                    taken.name,
+                    other.name
+                );
+                assert_ne!(other.shared, taken.shared, "{} or {}", taken.name, other.name);
+            }
+        }
+        let name = |pass, shared| {
+            let room = Room { architecture: 86, shared };
+            kernel(pass, DType::BF16, 256, room, None).map(|found| &*found.name)
+        };
+        assert_eq!(name(Pass::Forward, 99 << 10), Some("attention_forward_sm80_bf16_d256_64x32"));
+        assert_eq!(name(Pass::Forward, 163 << 10), Some("attention_forward_sm80_bf16_d256_128x64"));
+        assert_eq!(
+            name(Pass::Keys, 99 << 10),
+            Some("attention_backward_keys_sm80_bf16_d256_32x32")
+        );
+        assert_eq!(
+            name(Pass::Keys, 163 << 10),
+            Some("attention_backward_keys_sm80_bf16_d256_64x64")
+        );
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Attention: every kernel of the list, with every mask, geometry, and way to launch.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
-use annulus_ops::gpu::Generation;
 use annulus_ops::gpu::attention::{Kernels, Variant};
+use annulus_ops::gpu::{Generation, Processor, with_shared_memory};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
@@ -158,13 +158,43 @@ fn bounds(dtype: DType) -> [f64; 2] {
     }
 }
 
-fn variants() -> Vec<Variant> {
-    Kernels::variants().into_iter().filter(|variant| asked(&named(*variant))).collect()
+/// What a block of threads has on sm_86, sm_89 and sm_120.
+const SMALL: u32 = 99 << 10;
+
+/// Kernels, and the most shared memory they are to take.
+#[derive(Clone, Copy)]
+struct Family {
+    variant: Variant,
+    shared: Option<u32>,
 }
 
-/// As kernels are named: `sm90_bf16_d128`.
-fn named(Variant { generation, dtype, dim }: Variant) -> String {
-    format!("{generation:?}_{dtype:?}_d{dim}").to_lowercase()
+/// All that were asked for; those that are others where there is less shared memory twice.
+fn families() -> Vec<Family> {
+    let of = |variant: Variant| {
+        let others = variant.generation == Generation::Sm80 && variant.dim > 64;
+        let small = others.then_some(Some(SMALL));
+        std::iter::once(None).chain(small).map(move |shared| Family { variant, shared })
+    };
+    let all = Kernels::variants().into_iter().flat_map(of);
+    all.filter(|family| asked(&family.named())).collect()
+}
+
+impl Family {
+    /// As kernels are named: `sm90_bf16_d128`, `sm80_bf16_d128_small`.
+    fn named(self) -> String {
+        let Variant { generation, dtype, dim } = self.variant;
+        let small = if self.shared.is_some() { "_small" } else { "" };
+        format!("{generation:?}_{dtype:?}_d{dim}{small}").to_lowercase()
+    }
+
+    fn kernels(self, processor: Arc<dyn Processor>, deterministic: bool) -> Kernels {
+        let generation = Some(self.variant.generation);
+        let processor = match self.shared {
+            Some(most) => with_shared_memory(processor, most),
+            None => processor,
+        };
+        Kernels { processor, generation, deterministic }
+    }
 }
 
 fn architecture(generation: Generation) -> u32 {
@@ -178,7 +208,8 @@ fn check(row: &[usize]) -> f64 {
     else {
         panic!("ten factors");
     };
-    let Variant { generation, dtype, dim } = variants()[variant];
+    let family = families()[variant];
+    let Variant { generation, dtype, dim } = family.variant;
     let (rule, layout, heads) = (Rule::ALL[rule], LAYOUTS[layout], HEADS[heads]);
     let tokens = positions(generation)[tokens];
     let rank = row.iter().sum::<usize>() % 3;
@@ -190,25 +221,25 @@ fn check(row: &[usize]) -> f64 {
     let scene = Scene { dropout, ..scene };
     let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
     let Some(processor) = processor(architecture(generation), seed) else { return 0.0 };
-    let kernels =
-        Kernels { processor, generation: Some(generation), deterministic: deterministic == 1 };
+    let kernels = family.kernels(processor, deterministic == 1);
     let device = kernels.processor.device();
     let calls = Calls { at_once: at_once == 1, whole: whole == 1 };
     let found = run(&kernels, &scene, device, calls);
     let what = format!(
-        "{generation:?} {dtype:?} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, whole {whole}, dropout {dropout:?}"
+        "{} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, whole {whole}, dropout {dropout:?}",
+        family.named()
     );
     found.check(&run(&Reference, &scene, &Device::Cpu, PLAIN), dtype, &what)
 }
 
 #[test]
 fn every_kernel_equals_plain_loops() {
-    let counts = [variants().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2, 2, 2];
+    let counts = [families().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2, 2, 2];
     let rows = if all() {
         let mut rows = cover::all(&counts);
         // Dropout is no choice where no weights are left out.
         rows.retain(|row| {
-            let generation = variants()[row[0]].generation;
+            let generation = families()[row[0]].variant.generation;
             let sm90 = generation == Generation::Sm90;
             // Nor is what other kernels are told of the end, nor columns that there are no kernels for.
             let whole = if sm90 { row[7] == 0 } else { row[8] == 0 };
@@ -218,7 +249,7 @@ fn every_kernel_equals_plain_loops() {
     } else {
         cover::pairs(&counts)
     };
-    let worst = Mutex::new(vec![0.0_f64; variants().len()]);
+    let worst = Mutex::new(vec![0.0_f64; families().len()]);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -233,16 +264,16 @@ fn every_kernel_equals_plain_loops() {
         }
     });
     let worst = worst.into_inner().unwrap();
-    for (index, (variant, worst)) in variants().into_iter().zip(worst).enumerate() {
+    for (index, (family, worst)) in families().into_iter().zip(worst).enumerate() {
         let choices = rows.iter().filter(|row| row[0] == index).count();
-        println!("{}: {choices} choices, errors up to {worst:.2} of their bound", named(variant));
+        println!("{}: {choices} choices, errors up to {worst:.2} of their bound", family.named());
     }
 }
 
 /// One tile shorter than a block, one of two blocks: what a sanitizer has the patience for.
 #[test]
 fn small() {
-    for variant in 0..variants().len() {
+    for variant in 0..families().len() {
         check(&[variant, 0, 0, 0, 1, 0, 1, 0, 1, 0]);
         check(&[variant, 4, 2, 0, 0, 1, 0, 1, 0, 1]);
     }
@@ -251,11 +282,12 @@ fn small() {
 /// The gradient of queries by a second pass has the same bits whatever order threads run in; so have all others.
 #[test]
 fn deterministic_kernels_give_the_same_bits() {
-    for Variant { generation, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
+    for family in families().into_iter().filter(|one| one.variant.dim == 64) {
+        let Variant { generation, dtype, dim } = family.variant;
         let scene = Scene::new((Rule::Causal, Layout::Zigzag, 1), Heads(1, 2, 1), dim, 140, dtype);
         let bits = |seed| {
             let processor = processor(architecture(generation), seed)?;
-            let kernels = Kernels { processor, generation: Some(generation), deterministic: true };
+            let kernels = family.kernels(processor, true);
             let Results { attended, dq, gradients } =
                 run(&kernels, &scene, kernels.processor.device(), PLAIN);
             let mut all = vec![attended.out, attended.lse, dq];
@@ -270,7 +302,8 @@ fn deterministic_kernels_give_the_same_bits() {
 /// A factor that is not quite 1 while the maximum stays would show after hundreds of blocks of keys.
 #[test]
 fn long_sums_do_not_drift() {
-    for Variant { generation, dtype, dim } in variants().into_iter().filter(|one| one.dim == 64) {
+    for family in families().into_iter().filter(|one| one.variant.dim == 64) {
+        let Variant { generation, dtype, dim } = family.variant;
         let Some(processor) = processor(architecture(generation), 1) else { continue };
         let scene = Scene::new((Rule::Full, Layout::Contiguous, 0), Heads(1, 1, 1), dim, 40, dtype);
         let lse = |kernel: &dyn AttentionKernel, device| {
@@ -281,7 +314,7 @@ fn long_sums_do_not_drift() {
             kernel.forward(&tiles, &mut *state, &|| Ok(())).unwrap();
             back(&kernel.finish(state).unwrap().lse)
         };
-        let kernels = Kernels { processor, generation: Some(generation), deterministic: true };
+        let kernels = family.kernels(processor, true);
         let found = lse(&kernels, kernels.processor.device());
         let off = error(&found, &lse(&Reference, &Device::Cpu)).unwrap();
         assert!(off <= 3e-6, "{generation:?} {dtype:?}: lse is off by {off:e}");

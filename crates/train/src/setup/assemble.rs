@@ -269,7 +269,7 @@ impl Setup {
         (!passes.is_empty()).then(|| {
             format!(
                 "attention takes plain loops for heads of {dim} in {dtype:?} on this GPU ({passes}), many times slower: \
-                 bf16 heads of a multiple of 8, at most 256, take tensor cores (64 in backward where a block has less than 100 KiB)"
+                 bf16 heads of a multiple of 8, at most 256, take tensor cores"
             )
         })
     }

@@ -56,7 +56,10 @@ impl Kernels {
             }
             _ => None,
         };
-        table::kernels().iter().filter_map(of).collect()
+        let mut all: Vec<Variant> = table::kernels().iter().filter_map(of).collect();
+        // Those that differ in their blocks alone follow each other.
+        all.dedup();
+        all
     }
 
     /// The fastest kernels of `processor`.
