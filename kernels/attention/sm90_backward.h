@@ -10,6 +10,9 @@
 // keys go as well, in an order that is not fixed. Without `WithQueries` a kernel leaves dQ to sm90_queries.h, and all results are
 // the same bits every time.
 //
+// A warpgroup has registers for the sums of 64 keys and 128 columns. Of longer heads both have the same 64 keys, of whose sums each
+// has half of the columns, and make scores and slopes twice: seven products for five, and no weights to hand over.
+//
 // Of block n the products run beside: scores and slopes of block n + 1 start before dK of block n is awaited, weights are made
 // while slopes are multiplied, slopes while dV is.
 #pragma once
@@ -22,13 +25,16 @@ namespace sm90 {
 template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Backward {
   using T = Number;
   static constexpr int dim = Dim, panels = ceiling_divide(Dim, PANEL_COLUMNS);
-  static constexpr int consumers = 2, keys = 64 * consumers, queries = QueryBlock, stages = 2;
+  static constexpr int consumers = 2, queries = QueryBlock, stages = 2;
+  static constexpr bool shares_keys = Dim > 128;  // and not its columns
+  static constexpr int keys = shares_keys ? 64 : 64 * consumers, columns = shares_keys ? Dim / consumers : Dim;
   static constexpr bool with_queries = WithQueries;
   static constexpr int threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
   using Split = Registers<consumers, 24>;
-  // Two warpgroups make 64 x 64 sums of dQ each: of 64 queries and two panels, or of one panel and 128 queries.
+  // Two warpgroups share the sums of dQ: of 64 queries by panels, or of one panel by 64 of 128 queries.
   static constexpr bool by_panels = queries == 64;
-  static_assert(by_panels ? panels == 2 : queries == 128 && panels == 1, "dQ of a block is 64 x 128 or 128 x 64");
+  static_assert(by_panels ? panels % consumers == 0 : queries == 128 && panels == 1, "dQ of a block in halves");
+  static constexpr int query_panels = by_panels ? panels / consumers : 1;
 
   static constexpr int key_bytes = panel_bytes(keys, Dim), query_bytes = panel_bytes(queries, Dim), row_bytes = 4 * queries;
   static constexpr int slope_bytes = WithQueries ? panel_bytes(keys, queries) : 0;
@@ -200,8 +206,8 @@ template <class Kernel> struct BackwardConsumer {
   const BackwardArguments& arguments;
   BackwardMemory<Kernel> memory;
   int consumer;
-  float dk[Kernel::dim / 2] = {};
-  float dv[Kernel::dim / 2] = {};
+  float dk[Kernel::columns / 2] = {};
+  float dv[Kernel::columns / 2] = {};
   float scores[Kernel::queries / 2];  // then weights
   float slopes[Kernel::queries / 2];
   uint32_t left_of_dv[Kernel::queries / 16][4];
@@ -238,17 +244,24 @@ template <class Kernel> struct BackwardConsumer {
   }
 
  private:
-  DEVICE int first_row() const { return 64 * consumer; }
+  // Of the block's keys, and the first column of its sums.
+  DEVICE int first_row() const { return Kernel::shares_keys ? 0 : 64 * consumer; }
+  DEVICE int first_column() const { return Kernel::shares_keys ? Kernel::columns * consumer : 0; }
+
+  // What stays as an operand: its many descriptors would be kept in registers, and these are all taken.
+  static DEVICE Tile<Kernel::keys> kept(const Tile<Kernel::keys>& tile) {
+    return {Kernel::shares_keys ? static_cast<uint32_t>(afresh(static_cast<int>(tile.address))) : tile.address};
+  }
 
   DEVICE void start_scores(int stage, uint32_t parity) {
     memory.queries.wait(stage, parity);
-    multiply_rows<T, Kernel::queries, Kernel::dim>(scores, memory.key_tile(), first_row(), memory.query_tile(stage));
+    multiply_rows<T, Kernel::queries, Kernel::dim>(scores, kept(memory.key_tile()), first_row(), memory.query_tile(stage));
     warpgroup_commit();
   }
 
   DEVICE void start_slopes(int stage, uint32_t parity) {
     memory.gradients.wait(stage, parity);
-    multiply_rows<T, Kernel::queries, Kernel::dim>(slopes, memory.value_tile(), first_row(), memory.gradient_tile(stage));
+    multiply_rows<T, Kernel::queries, Kernel::dim>(slopes, kept(memory.value_tile()), first_row(), memory.gradient_tile(stage));
     warpgroup_commit();
   }
 
@@ -274,7 +287,7 @@ template <class Kernel> struct BackwardConsumer {
       }
     }
     round_sums<T, Kernel::queries>(left_of_dv, scores);
-    multiply_fragments<T, Kernel::dim>(dv, left_of_dv, memory.gradient_tile(stage));
+    multiply_fragments<T, Kernel::columns>(dv, left_of_dv, memory.gradient_tile(stage), first_column() / PANEL_COLUMNS);
     warpgroup_commit();
   }
 
@@ -298,6 +311,8 @@ template <class Kernel> struct BackwardConsumer {
     const uint32_t at = afresh(tile + panel_address(Kernel::keys, first_row() + sums_row(), 0) + 2 * sums_column());
     UNROLL
     for (int k = 0; k < Kernel::queries / 16; ++k) {
+      // Slopes that both have are stored by halves.
+      if (Kernel::shares_keys && k * 32 / Kernel::queries != consumer) continue;
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int chunk = 2 * k + e / 2, panel = chunk / 8 * Kernel::keys * PANEL_ROW_BYTES;
@@ -308,48 +323,59 @@ template <class Kernel> struct BackwardConsumer {
     named_sync(slopes_barrier, Kernel::consumers * WARPGROUP);
   }
 
-  // Starts dQ and dK, and adds dQ when it is there: dV is by then.
+  // Starts dQ and dK, and adds dQ when it is there: dV is by then, or before where dQ takes the registers of its operand.
   DEVICE void add_keys(const QueryStep& step, int stage) {
-    float dq[32];
+    constexpr bool before = Kernel::with_queries && Kernel::query_panels > 1;
+    float dq[32 * Kernel::query_panels];
+    if constexpr (before) release_gradients<0>(stage);
     if constexpr (Kernel::with_queries) {
-      multiply_columns<T, 64>(dq, memory.slope_tile(stage), first_panel(false), memory.key_tile(), first_panel(true));
+      multiply_columns<T, 64 * Kernel::query_panels>(dq, memory.slope_tile(stage), first_panel(false), memory.key_tile(),
+                                                     first_panel(true));
       warpgroup_commit();
     }
-    multiply_fragments<T, Kernel::dim>(dk, left_of_dk, memory.query_tile(stage));
+    multiply_fragments<T, Kernel::columns>(dk, left_of_dk, memory.query_tile(stage), first_column() / PANEL_COLUMNS);
     warpgroup_commit();
-    warpgroup_wait<1>();
-    warpgroup_hold(left_of_dv);
-    memory.gradients.release(stage);
+    if constexpr (before) warpgroup_wait<1>();
+    else release_gradients<1>(stage);
     if constexpr (Kernel::with_queries) {
       warpgroup_hold(dq);
       add_queries(step.dq, dq);
     }
   }
 
-  // This warpgroup's panel of queries, or of columns of dQ.
-  DEVICE int first_panel(bool of_columns) const { return Kernel::by_panels == of_columns ? consumer : 0; }
+  // dV is there when at most the newest `Pending` groups of products are not.
+  template <int Pending> DEVICE void release_gradients(int stage) {
+    warpgroup_wait<Pending>();
+    warpgroup_hold(left_of_dv);
+    memory.gradients.release(stage);
+  }
+
+  // This warpgroup's first panel of queries, or of columns of dQ.
+  DEVICE int first_panel(bool of_columns) const {
+    return Kernel::by_panels == of_columns ? consumer * Kernel::query_panels : 0;
+  }
 
   // In the order of `lane_order`, whole warps next to each other.
-  DEVICE void add_queries(float* block, const float (&dq)[32]) const {
+  DEVICE void add_queries(float* block, const float (&dq)[32 * Kernel::query_panels]) const {
     const int panel = first_panel(true);
     float* to = block + first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
     UNROLL
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < 8 * Kernel::query_panels; ++j) {
       if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
       add_global(to + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
   }
 
-  DEVICE void store(float* rows, const float (&sums)[Kernel::dim / 2], float factor) const {
+  DEVICE void store(float* rows, const float (&sums)[Kernel::columns / 2], float factor) const {
     const KeptSpans kept = load_shared<KeptSpans>(memory.kept_spans());
     UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = first_row() + sums_row() + 8 * r;
       if (row >= kept.rows) continue;
-      float* to = rows + row * arguments.dim + sums_column();
+      float* to = rows + row * arguments.dim + first_column() + sums_column();
       UNROLL
-      for (int j = 0; j < Kernel::dim / 8; ++j) {
-        if (8 * j >= arguments.dim) continue;
+      for (int j = 0; j < Kernel::columns / 8; ++j) {
+        if (first_column() + 8 * j >= arguments.dim) continue;
         const Float2 pair{factor * sums[4 * j + 2 * r], factor * sums[4 * j + 2 * r + 1]};
         if (kept.fresh != 0) store_global(reinterpret_cast<Float2*>(to + 8 * j), pair);
         else add_global(to + 8 * j, pair);

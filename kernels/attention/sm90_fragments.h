@@ -60,10 +60,12 @@ DEVICE void multiply_rows(float (&sums)[N / 2], const Tile<LeftRows>& left, int 
   }
 }
 
-// Starts sums += left right, left from registers, over all `Rows` rows of `right`; N columns. Who awaits it holds both.
+// Starts sums += left right, left from registers, over all `Rows` rows of `right`; N columns from a panel on. Who awaits it holds
+// both.
 template <typename T, int N, int Rows>
-DEVICE void multiply_fragments(float (&sums)[N / 2], uint32_t (&left)[Rows / 16][4], const Tile<Rows>& right) {
-  const uint64_t b = right.down_columns();
+DEVICE void multiply_fragments(float (&sums)[N / 2], uint32_t (&left)[Rows / 16][4], const Tile<Rows>& right,
+                               int right_panel = 0) {
+  const uint64_t b = right.down_columns(right_panel);
   warpgroup_hold(sums);
   warpgroup_hold(left);
   warpgroup_fence();

@@ -27,6 +27,7 @@ DEVICE uint64_t descriptor(uint32_t address, int leading_bytes, int stride_bytes
 #define REGISTERS_60 REGISTERS_30 REGISTERS_OF_TEN(3) REGISTERS_OF_TEN(4) REGISTERS_OF_TEN(5)
 #define REGISTERS_90 REGISTERS_60 REGISTERS_OF_TEN(6) REGISTERS_OF_TEN(7) REGISTERS_OF_TEN(8)
 #define REGISTERS_120 REGISTERS_90 REGISTERS_OF_TEN(9) REGISTERS_OF_TEN(10) REGISTERS_OF_TEN(11)
+#define SUMS_24 "{" REGISTERS_OF_TEN() REGISTERS_OF_TEN(1) "%20, %21, %22, %23}"
 #define SUMS_32 "{" REGISTERS_30 "%30, %31}"
 #define SUMS_40 "{" REGISTERS_30 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}"
 #define SUMS_48 "{" REGISTERS_30 REGISTERS_OF_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47}"
@@ -38,7 +39,8 @@ DEVICE uint64_t descriptor(uint32_t address, int leading_bytes, int stride_bytes
 #define BOUND_8(i)                                                                                            \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
       "+f"(c[i + 7])
-#define BOUND_32 BOUND_8(0), BOUND_8(8), BOUND_8(16), BOUND_8(24)
+#define BOUND_24 BOUND_8(0), BOUND_8(8), BOUND_8(16)
+#define BOUND_32 BOUND_24, BOUND_8(24)
 #define BOUND_40 BOUND_32, BOUND_8(32)
 #define BOUND_48 BOUND_40, BOUND_8(40)
 #define BOUND_64 BOUND_48, BOUND_8(48), BOUND_8(56)
@@ -77,6 +79,7 @@ DEVICE uint64_t descriptor(uint32_t address, int leading_bytes, int stride_bytes
       PRODUCT_REGISTERS(n, count, "f16", p0, p1, p2, p3, p4, p5, p6);                                  \
     }                                                                                                  \
   }
+PRODUCTS(48, 24, 24, 25, 26, 27, 28, 29, 30)
 PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, 38)
 PRODUCTS(80, 40, 40, 41, 42, 43, 44, 45, 46)
 PRODUCTS(96, 48, 48, 49, 50, 51, 52, 53, 54)
