@@ -43,6 +43,9 @@ fn here(opened: &Opened, json: bool) -> Done {
         print::say(&left_out);
     }
     print::line(&planned(&plans, json))?;
+    let mut slow: Vec<String> = plans.iter().filter_map(annulus_train::slow_warning).collect();
+    slow.dedup();
+    slow.iter().for_each(print::warn);
     annulus_train::fits_here(&plans)?;
     check::data_fits(opened, &plans, true)?;
     if let Some(room) = check::fullest(&plans).filter(|_| !json) {

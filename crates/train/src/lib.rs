@@ -59,6 +59,7 @@ pub use setup::pages::keep_freed_pages;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use setup::shared::shared;
+pub use setup::slow::warning as slow_warning;
 pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 pub use setup::weights::InitialWeights;
 pub use step::dump::Dump;

@@ -222,6 +222,7 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
             };
             let major = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            let shared = of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             // SAFETY: as above.
             let memory = unsafe { result::device::total_mem(device) }?;
             let architecture = (10 * major + minor) as u32;
@@ -230,6 +231,7 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
                 name: result::device::get_name(device)?,
                 memory: memory as u64,
                 architecture,
+                shared_memory: shared as u32,
                 code: code_for(architecture, env!("ANNULUS_ARCHITECTURES")),
             })
         })

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Processor;
+use super::{Processor, Room};
 
 /// An NVIDIA GPU that this program can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,17 @@ pub struct Gpu {
     pub memory: u64,
     /// What it can do: 80 for an A100, 90 for an H100.
     pub architecture: u32,
+    /// Bytes of shared memory that a thread block may have.
+    pub shared_memory: u32,
     /// The architecture whose code this program has and it runs; none: its driver compiles the kernels at the first start.
     pub code: Option<u32>,
+}
+
+impl Gpu {
+    /// What it can run.
+    pub fn room(&self) -> Room {
+        Room { architecture: self.architecture, shared: self.shared_memory }
+    }
 }
 
 /// Of the architectures `compiled`, as `80,86,90`, the one whose code runs on `architecture`: of the same generation and no newer

@@ -26,4 +26,4 @@ pub use kept::Kept;
 pub use processor::{
     Boxes, Launch, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,
 };
-pub use table::Generation;
+pub use table::{Generation, Room};

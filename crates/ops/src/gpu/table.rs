@@ -95,15 +95,16 @@ pub(super) fn kernel(
 
 /// What a processor can run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub struct Room {
     /// As [`Processor::architecture`] says.
-    pub(super) architecture: u32,
+    pub architecture: u32,
     /// Bytes of shared memory of a thread block.
-    pub(super) shared: u32,
+    pub shared: u32,
 }
 
 impl Room {
-    pub(super) fn of(processor: &dyn Processor) -> Room {
+    /// What `processor` can run.
+    pub fn of(processor: &dyn Processor) -> Room {
         Room { architecture: processor.architecture(), shared: processor.shared_memory() }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
-use annulus_ops::gpu::attention::{Kernels, Variant};
-use annulus_ops::gpu::{Generation, Processor, with_shared_memory};
+use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
+use annulus_ops::gpu::{Generation, Processor, Room, with_shared_memory};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
@@ -336,13 +336,18 @@ fn weights_that_no_kernel_leaves_out_are_refused() {
 
 #[test]
 fn what_takes_plain_loops_is_said() {
-    let kernels = Kernels::new(processor(80, 1).unwrap(), false);
-    let said = |dtype, dim| kernels.plain_loops(dtype, dim);
+    let ample = Room { architecture: 80, shared: 163 << 10 };
+    let said = |dtype, dim| plain_loops(ample, dtype, dim);
     assert_eq!(said(DType::BF16, 20), ["forward", "backward"]);
     assert_eq!(said(DType::F32, 48), ["forward", "backward"]);
     assert!(said(DType::BF16, 48).is_empty() && said(DType::F32, 64).is_empty());
-    let asked = Kernels { generation: Some(Generation::Reference), ..kernels.clone() };
-    assert!(asked.plain_loops(DType::BF16, 20).is_empty());
+    assert_eq!(said(DType::BF16, 264), ["forward", "backward"]);
+    assert_eq!(fast_heads(ample, DType::F32), [64, 80, 96, 128, 256]);
+    let small = Room { architecture: 89, shared: SMALL };
+    assert_eq!(fast_heads(small, DType::F32), [64]);
+    for dtype in [DType::BF16, DType::F16] {
+        assert_eq!(fast_heads(small, dtype), [64, 80, 96, 128, 256]);
+    }
 }
 
 #[test]

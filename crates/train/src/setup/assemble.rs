@@ -257,23 +257,6 @@ impl Setup {
         Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
 
-    /// What to say where the GPU has no fast kernels for these sums, or heads of this length.
-    pub(crate) fn warning(&self) -> Option<String> {
-        let processor = self.processor.as_ref()?;
-        if self.block.is_some() {
-            return Some(STRICT.to_owned());
-        }
-        let kernels = gpu_kernels(self.kernel, self.deterministic, self.dropout, processor);
-        let (dim, dtype) = (self.config.shape.head_dim, self.config.dtype);
-        let passes = kernels.plain_loops(dtype, dim).join(" and ");
-        (!passes.is_empty()).then(|| {
-            format!(
-                "attention takes plain loops for heads of {dim} in {dtype:?} on this GPU ({passes}), many times slower: \
-                 bf16 heads of a multiple of 8, at most 256, take tensor cores"
-            )
-        })
-    }
-
     /// How many heads a rank has.
     fn heads(&self) -> Heads {
         let shape = self.config.shape.part_of(self.tensor);
@@ -352,10 +335,6 @@ impl Setup {
         })
     }
 }
-
-/// What to say where kernels of a GPU add up order-free.
-const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for attention on this GPU, many times slower than its tensor \
-                      cores";
 
 /// The attention kernel of a name; those of the CPU are always deterministic. Of a GPU's the fastest, and where weights are to be
 /// left out the fastest that can.

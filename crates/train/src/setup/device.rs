@@ -10,6 +10,7 @@ use annulus_ops::gpu::{self, Processor};
 use annulus_sequence::Strategy;
 use candle_core::{DType, Device};
 
+use crate::setup::slow;
 use crate::{Result, TrainError};
 
 /// What runs kernels for `wanted` in this process of `world`; none: the CPU.
@@ -53,14 +54,19 @@ pub(crate) fn check(
     refused(message, "set `device: cpu`")
 }
 
-/// Bytes of the GPU that `wanted` means, of several processes that of the first; none: the CPU, or there is no such GPU.
+/// Bytes of the [`gpu`] that `wanted` means.
 pub fn memory(wanted: Wanted) -> Option<u64> {
+    gpu(wanted).map(|gpu| gpu.memory)
+}
+
+/// The GPU that `wanted` means, of several processes that of the first; none: the CPU, or there is no such GPU.
+pub(crate) fn gpu(wanted: Wanted) -> Option<gpu::Gpu> {
     let index = match wanted {
         Wanted::Cpu => return None,
         Wanted::Auto | Wanted::Cuda(None) => 0,
         Wanted::Cuda(Some(index)) => index,
     };
-    gpu::gpus().ok()?.get(index).map(|gpu| gpu.memory)
+    gpu::gpus().ok()?.into_iter().nth(index)
 }
 
 /// The number of the GPU that the process at `place` among the `processes` of its host takes, of so many that it sees; none: the
@@ -123,9 +129,12 @@ pub fn described() -> Vec<(String, String)> {
         Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),
         Ok(all) => lines.extend(all.into_iter().map(|gpu| {
             let memory = annulus_plan::size(gpu.memory);
-            let usable =
-                if gpu.architecture < 80 { "; too old: sm_80 or later is needed" } else { "" };
-            let what = format!("{}, {memory}, sm_{}{usable}", gpu.name, gpu.architecture);
+            let usable = if gpu.architecture < 80 {
+                "too old: sm_80 or later is needed".to_owned()
+            } else {
+                slow::of_some_heads(gpu.room())
+            };
+            let what = format!("{}, {memory}, sm_{}; {usable}", gpu.name, gpu.architecture);
             (format!("cuda:{}", gpu.index), what)
         })),
         Err(missing) => {

@@ -14,6 +14,7 @@ pub(crate) mod prepare;
 pub(crate) mod rates;
 pub(crate) mod resolve;
 pub(crate) mod shared;
+pub(crate) mod slow;
 pub(crate) mod start;
 pub(crate) mod texts;
 pub(crate) mod weights;

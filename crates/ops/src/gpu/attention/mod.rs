@@ -9,6 +9,7 @@ mod order;
 mod strict;
 mod tiles;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
@@ -77,21 +78,6 @@ impl Kernels {
         table::kernels().iter().map(|kernel| kernel.dim).filter(takes).max().unwrap_or(0)
     }
 
-    /// The passes that take plain loops for heads of `dim` in `dtype`, many times slower than the others, though nobody asked
-    /// for them.
-    pub fn plain_loops(&self, dtype: DType, dim: usize) -> Vec<&'static str> {
-        let is_plain = |pass| {
-            let kernel = table::kernel(pass, dtype, dim, Room::of(&*self.processor), None);
-            kernel
-                .and_then(|kernel| kernel.task)
-                .is_some_and(|(_, its)| its == Generation::Reference)
-        };
-        let asked = self.generation == Some(Generation::Reference);
-        let passes = [("forward", Pass::Forward), ("backward", Pass::Keys)];
-        let plain = passes.into_iter().filter(|(_, pass)| !asked && is_plain(*pass));
-        plain.map(|(name, _)| name).collect()
-    }
-
     /// What adds the gradients of keys and values, and what adds that of queries where another does: always where bits are to be
     /// the same, and on generations that have no kernel for all at once.
     fn backward_kernels(
@@ -119,6 +105,25 @@ impl Kernels {
             )),
         }
     }
+}
+
+/// The passes that take plain loops for heads of `dim` in `dtype` where there is such room, many times slower than the others.
+pub fn plain_loops(on: Room, dtype: DType, dim: usize) -> Vec<&'static str> {
+    let is_plain = |pass: &Pass| {
+        let task = table::kernel(*pass, dtype, dim, on, None).and_then(|kernel| kernel.task);
+        task.is_some_and(|(_, generation)| generation == Generation::Reference)
+    };
+    let backward = [Pass::Backward, Pass::Keys, Pass::Queries];
+    let passes = [("forward", &[Pass::Forward][..]), ("backward", &backward)];
+    let plain = passes.into_iter().filter(|(_, passes)| passes.iter().any(is_plain));
+    plain.map(|(name, _)| name).collect()
+}
+
+/// The head dimensions in `dtype` that other kernels than plain loops are made for, in all passes, where there is such room.
+pub fn fast_heads(on: Room, dtype: DType) -> Vec<usize> {
+    let made_for = table::kernels().iter().map(|kernel| kernel.dim).filter(|dim| *dim > 0);
+    let sorted: BTreeSet<usize> = made_for.collect();
+    sorted.into_iter().filter(|dim| plain_loops(on, dtype, *dim).is_empty()).collect()
 }
 
 impl AttentionKernel for Kernels {

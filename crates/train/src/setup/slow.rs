@@ -1,0 +1,73 @@
+//! What a GPU has no fast kernels for: said when a run starts, by its plan, and of every GPU of a machine.
+
+use annulus_experiment::Kernel;
+use annulus_ops::gpu::Room;
+use annulus_ops::gpu::attention::{fast_heads, plain_loops};
+use annulus_plan::Plan;
+use candle_core::DType;
+
+use crate::setup::assemble::Setup;
+use crate::setup::device;
+
+/// What to say where kernels of a GPU add up order-free.
+const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for attention on this GPU, many times slower than its tensor \
+                      cores";
+
+impl Setup {
+    /// What to say where the GPU that it runs on has no fast kernels for these sums, or heads of this length.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.warning_on(Room::of(&**self.processor.as_ref()?))
+    }
+
+    fn warning_on(&self, on: Room) -> Option<String> {
+        if self.block.is_some() {
+            return Some(STRICT.to_owned());
+        }
+        let (dim, dtype) = (self.config.shape.head_dim, self.config.dtype);
+        let passes = plain_loops(on, dtype, dim);
+        let unasked = self.kernel != Kernel::Reference && !passes.is_empty();
+        unasked
+            .then(|| said(&format!("heads of {dim} in {dtype:?} ({})", passes.join(" and ")), on))
+    }
+}
+
+/// What a run of `plan` would say of the GPU that it would take here: what is slow on it.
+pub fn warning(plan: &Plan) -> Option<String> {
+    let gpu = device::gpu(plan.experiment.device)?;
+    Setup::new(plan, 1).warning_on(gpu.room())
+}
+
+/// Of any experiment.
+pub(crate) fn of_some_heads(on: Room) -> String {
+    said("some heads", on)
+}
+
+/// Which heads take plain loops, what that costs, and which do not.
+fn said(which: &str, on: Room) -> String {
+    let longest = fast_heads(on, DType::BF16).into_iter().max().unwrap_or(0);
+    let exact: Vec<String> = fast_heads(on, DType::F32).iter().map(usize::to_string).collect();
+    format!(
+        "attention takes plain loops for {which} on this GPU, up to 100 times slower: it has fast kernels for bf16 and f16 heads of a \
+         multiple of 8 up to {longest}, and for f32 heads of {}",
+        exact.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_slow_is_said_with_what_it_costs_and_what_is_not() {
+        let found = of_some_heads(Room { architecture: 89, shared: 99 << 10 });
+        assert!(found.starts_with(
+            "attention takes plain loops for some heads on this GPU, up to 100 times slower"
+        ));
+        assert!(
+            found.ends_with("of a multiple of 8 up to 256, and for f32 heads of 64"),
+            "{found}"
+        );
+        let found = of_some_heads(Room { architecture: 90, shared: 227 << 10 });
+        assert!(found.ends_with("f32 heads of 64, 80, 96, 128, 256"), "{found}");
+    }
+}
