@@ -15,6 +15,9 @@ const ARCHITECTURES: [(&str, [u32; 2]); 6] = [
     ("120", [12, 8]),
 ];
 
+/// The variable that names fewer of them, as `80,90a`: a build for one's own GPUs takes less time.
+const ONLY: &str = "ANNULUS_CUDA_ARCHITECTURES";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-check-cfg=cfg(annulus_cuda_loads_itself)");
@@ -23,7 +26,7 @@ fn main() {
     }
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
     println!("cargo:rerun-if-changed={}", kernels.display());
-    for variable in ["NVCC", "CUDA_HOME", "PATH"] {
+    for variable in ["NVCC", "CUDA_HOME", "PATH", ONLY] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     let image =
@@ -47,15 +50,19 @@ fn main() {
 
 /// Of what is asked for, what this toolkit compiles.
 fn known(toolkit: [u32; 2]) -> Vec<&'static str> {
+    let only = env::var(ONLY).ok();
+    let asked =
+        |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
     let known: Vec<&str> = ARCHITECTURES
         .iter()
-        .filter(|(_, since)| *since <= toolkit)
+        .filter(|(name, since)| *since <= toolkit && asked(name))
         .map(|(name, _)| *name)
         .collect();
     let [major, minor] = toolkit;
     assert!(
         !known.is_empty(),
-        "the feature `cuda` needs a CUDA toolkit of version 12.4 or later, found {major}.{minor}"
+        "the feature `cuda` needs a CUDA toolkit of version 12.4 or later, found {major}.{minor}; `{ONLY}` is {only:?}, of {:?}",
+        ARCHITECTURES.map(|(name, _)| name)
     );
     known
 }

@@ -2,7 +2,7 @@
 # Holds every kernel to plain loops on a GPU, then times kernels beside PyTorch's attention and training steps beside transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
-#   run.sh [check | rule | sanitize | time | ring | step | longest]...    all of them if none is named, none over ten minutes
+#   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${OUT:-$here}
@@ -89,6 +89,17 @@ ring() {
   python3 "$here/tables.py" ring "$out/ring.jsonl"
 }
 
+# Two processes, a GPU each, whose tensors go by NCCL: every strategy and mask must have the bits of two threads on one GPU. On a
+# machine with one GPU both processes share it where NCCL allows that (2.32 does, by this variable).
+several() {
+  if ! command -v mpirun >/dev/null; then echo "several: no mpirun on this machine"; return; fi
+  [ "$(nvidia-smi -L | wc -l)" -gt 1 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
+  "$work/annulus" init "$work/experiments" >/dev/null
+  timeout "$(limit 540)" mpirun -n 2 "$work/annulus" agree "$work/experiments/quickstart.yaml" --engines threads,nccl --steps 1 --json \
+    device=cuda mesh.sequence=2 model.dtype=bf16 >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
+  python3 "$here/tables.py" several "$out/several.json"
+}
+
 # TFLOP/s that shares are given of: what the data sheet of an H100 or H200 says, and what a product of matrices reaches here.
 peaks() {
   local reached
@@ -123,11 +134,11 @@ longest() {
   python3 "$here/tables.py" longest "$out/longest.jsonl"
 }
 
-for task in "${@:-check rule sanitize time ring step longest}"; do
+for task in "${@:-check rule sanitize time ring several step longest}"; do
   for one in $task; do
     ends=$((SECONDS + 560))
     case $one in
-      check | rule | sanitize | ring | step | longest) $one;;
+      check | rule | sanitize | ring | several | step | longest) $one;;
       time) time_all;;
       *) echo "unknown: $one"; failed=1;;
     esac

@@ -1,4 +1,4 @@
-"""What lines of JSON come to, for a person: `tables.py ring | step | longest | tflops FILE`."""
+"""What lines of JSON come to, for a person: `tables.py ring | several | step | longest | tflops FILE`."""
 
 import json
 import sys
@@ -20,6 +20,12 @@ def ring(lines):
     for line in (line for line in lines if "cost" in line):
         print(f"{line['dtype']:<6} {line['tokens']:>7} {line['ranks']:>5} {line['median_s']:>8.3f} {line['their_median_s']:>8.3f} "
               f"{line['cost']:>6.3f} {line['losses_apart']:>12.1e}  {line['losses']}")
+
+
+def several(lines):
+    for line in lines:
+        other = [way["way"] for way in line["ways"] if not (way["losses"] and way["first_step"] and way["last_step"])]
+        print(f"{line['equal']} of {line['of']} ways have the bits of threads" + "".join(f"; other bits: {way}" for way in other))
 
 
 def step(lines):
@@ -54,7 +60,7 @@ def main():
     table, path = sys.argv[1:]
     with open(path) as file:
         lines = [json.loads(line) for line in file if line.startswith("{")]
-    {"ring": ring, "step": step, "longest": longest, "tflops": tflops}[table](lines)
+    {"ring": ring, "several": several, "step": step, "longest": longest, "tflops": tflops}[table](lines)
 
 
 main()
