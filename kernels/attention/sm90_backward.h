@@ -18,6 +18,7 @@
 #pragma once
 #include "../vocabulary/reductions.h"
 #include "sm90_fragments.h"
+#include "sm90_keys.h"
 #include "sm90_pipeline.h"
 
 namespace sm90 {
@@ -71,38 +72,6 @@ struct alignas(16) KeptFull {
   int end[2];
 
   DEVICE bool holds(int from, int to) const { return (from >= start[0] && to <= end[0]) || (from >= start[1] && to <= end[1]); }
-};
-
-// The block of keys that a block of threads keeps: of the grid's one dimension, most blocks of a tile x heads of keys x batch rows
-// x tiles.
-struct KeyBlock {
-  const Keys& tile;
-  int first, head, batch;
-  const Reach* reach;  // null where the tile has no such block
-  const Spans* spans;  // of its rows
-
-  DEVICE KeyBlock(const BackwardArguments& arguments, int keys) : KeyBlock(arguments, keys, item(arguments)) {}
-
-  // Of dk and dv: where this block's are.
-  DEVICE int64_t first_sum(const BackwardArguments& arguments) const {
-    const int64_t head_of_all = static_cast<int64_t>(batch) * (arguments.heads / arguments.group) + head;
-    return (head_of_all * tile.rows + first) * arguments.dim;
-  }
-
- private:
-  static DEVICE Item item(const BackwardArguments& arguments) {
-    const int heads = arguments.heads / arguments.group, outer = arguments.batch * arguments.tile_count;
-    const int blocks = static_cast<int>(gridDim.x) / (heads * outer);
-    return Items{arguments.order, blocks, heads, outer, arguments.tile_count}.at(static_cast<int>(blockIdx.x));
-  }
-
-  DEVICE KeyBlock(const BackwardArguments& arguments, int keys, const Item& item)
-      : tile(arguments.tiles[item.batch % arguments.tile_count]), first(item.block * keys), head(item.head),
-        batch(item.batch / arguments.tile_count) {
-    const int visibility = tile.visibilities == 1 ? 0 : batch, blocks = ceiling_divide(tile.rows, keys);
-    reach = first < tile.rows ? tile.key_blocks + visibility * blocks + item.block : nullptr;
-    spans = tile.keys + visibility * tile.rows + first;
-  }
 };
 
 template <class Kernel> struct BackwardMemory {
@@ -199,7 +168,7 @@ template <class Kernel> struct BackwardProducer {
   }
 };
 
-// A warpgroup: 64 keys, their dK and dV, and its part of dQ.
+// A warpgroup: 64 keys, their dK and dV or half of the columns of these, and its part of dQ.
 template <class Kernel> struct BackwardConsumer {
   using T = typename Kernel::T;
   static constexpr int slopes_barrier = 1;  // both warpgroups have stored their slopes
@@ -383,17 +352,6 @@ template <class Kernel> struct BackwardConsumer {
     }
   }
 };
-
-// Keys that no query sees: what holds nothing yet becomes zero.
-template <class Kernel> DEVICE void leave_unseen(const BackwardArguments& arguments, const KeyBlock& block) {
-  if (block.tile.fresh == 0) return;
-  const int64_t start = block.first_sum(arguments);
-  const int count = min(Kernel::keys, block.tile.rows - block.first) * arguments.dim / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += Kernel::threads) {
-    store_global(reinterpret_cast<Float4*>(block.tile.dk + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
-    store_global(reinterpret_cast<Float4*>(block.tile.dv + start) + i, Float4{0.0f, 0.0f, 0.0f, 0.0f});
-  }
-}
 
 template <class Kernel> DEVICE void attention_backward(const BackwardArguments& arguments) {
   SHARED_MEMORY(shared);
