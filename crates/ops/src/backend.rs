@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use candle_core::Device;
+
 use crate::Pool;
 use crate::gpu::{Processor, in_blocks};
 
@@ -40,6 +42,14 @@ impl Backend {
         match self {
             Backend::Cpu(pool) => pool.block(),
             Backend::Gpu(processor) => processor.block(),
+        }
+    }
+
+    /// Where its tensors are.
+    pub fn device(&self) -> Device {
+        match self {
+            Backend::Cpu(_) => Device::Cpu,
+            Backend::Gpu(processor) => processor.device().clone(),
         }
     }
 

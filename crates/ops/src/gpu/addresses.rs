@@ -36,7 +36,57 @@ pub(crate) fn addresses(
             )));
         }
     }
+    #[cfg(feature = "emulator")]
+    touched::set(reads, writes);
     lend_writes(reads, writes, &mut Addresses::default(), then)
+}
+
+/// What the launch of this thread is lent, for an emulated processor with a memory of its own.
+#[cfg(feature = "emulator")]
+pub(super) mod touched {
+    use std::cell::RefCell;
+    use std::ops::Range;
+
+    use candle_core::{Storage, Tensor};
+
+    use super::super::memories::Touched;
+
+    thread_local! {
+        static LENT: RefCell<Vec<Touched>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn set(reads: &[&Tensor], writes: &[&Tensor]) {
+        LENT.set(of(reads, writes));
+    }
+
+    /// What was lent last: it is so no more.
+    pub(in super::super) fn take() -> Vec<Touched> {
+        LENT.take()
+    }
+
+    pub(in super::super) fn of(reads: &[&Tensor], writes: &[&Tensor]) -> Vec<Touched> {
+        let one = |writes| {
+            move |tensor: &&Tensor| {
+                let tensor = (*tensor).clone();
+                let (storage, elements) = place(&tensor);
+                Touched { storage, elements, writes, tensor }
+            }
+        };
+        reads.iter().map(one(false)).chain(writes.iter().map(one(true))).collect()
+    }
+
+    /// Where the elements of its storage begin, and between which of them it is.
+    fn place(tensor: &Tensor) -> (u64, Range<usize>) {
+        let (storage, layout) = tensor.storage_and_layout();
+        let address = match &*storage {
+            Storage::Cpu(storage) => super::cpu(storage).unwrap_or_default(),
+            _ => 0,
+        };
+        let reach = layout.dims().iter().zip(layout.stride());
+        let reach: usize = reach.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
+        let start = layout.start_offset();
+        (address, start..start + reach + 1)
+    }
 }
 
 /// Which storage a tensor is in: one that is asked for twice would be waited for for ever.

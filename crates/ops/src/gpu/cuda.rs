@@ -3,8 +3,11 @@
 //! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for several architectures, and PTX that the driver
 //! compiles for what comes later.
 
+mod peers;
+
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::sys::{
@@ -16,11 +19,13 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
-use candle_core::{CudaDevice, CudaStorage, Device, Error, Result};
+use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
 
 use super::find::{Gpu, Missing, code_for};
 use super::kept::Kept;
-use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
+
+pub(super) use peers::open_all;
 
 /// Code of all kernels for all architectures.
 static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
@@ -42,6 +47,8 @@ pub struct Cuda {
     /// For one launch after the other: all are on one stream.
     counter: Arc<CudaSlice<u8>>,
     kept: Arc<Kept>,
+    /// Of its own even beside another on the same GPU, whose stream is another.
+    memory: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -60,6 +67,7 @@ impl Cuda {
     /// # Errors
     /// When it is no CUDA device, or the driver refuses the image.
     pub fn new(device: &Device) -> Result<Cuda> {
+        static OPENED: AtomicU64 = AtomicU64::new(1);
         let Device::Cuda(inner) = device else {
             return Err(Error::Msg(format!("{:?} is no CUDA device", device.location())));
         };
@@ -80,17 +88,18 @@ impl Cuda {
             functions: Arc::default(),
             counter: Arc::new(inner.cuda_stream().alloc_zeros(4).w()?),
             kept: Arc::default(),
+            memory: OPENED.fetch_add(1, Ordering::Relaxed),
         })
     }
 
     /// The GPU of number `index` on a stream of its own, which all clones share: never a thread's default stream, which differs
     /// from thread to thread and is not told of others. Memory that is freed stays with the process.
-    pub(super) fn open(index: usize) -> std::result::Result<Cuda, Missing> {
+    fn open(index: usize) -> std::result::Result<Cuda, Missing> {
         libraries()?;
         let said = |error: Error| Missing::Driver(error.to_string());
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
         keep_freed_memory(&cuda.inner).map_err(said)?;
-        // SAFETY: whatever uses this processor's tensors is on its one stream, so nothing needs events to be told apart by.
+        // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover`, which makes its own events.
         unsafe { cuda.inner.disable_event_tracking() };
         Ok(cuda)
     }
@@ -204,6 +213,22 @@ impl Processor for Cuda {
         .result()
         .w()?;
         Ok(TensorMap(map.opaque))
+    }
+
+    fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        self.marked()
+    }
+
+    fn wait_for(&self, mark: &Mark) -> Result<()> {
+        self.waits_for(mark)
+    }
+
+    fn fetch(&self, tensor: &Tensor, _: &dyn Processor) -> Result<Tensor> {
+        self.fetched(tensor)
     }
 }
 

@@ -9,11 +9,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Error, Result};
+use candle_core::{Device, Error, Result, Tensor, bail};
 use libloading::Library;
 
+use super::addresses::touched;
 use super::kept::Kept;
-use super::processor::{Boxes, Launch, Owner, Processor, TensorMap, Uploaded};
+use super::memories::Memories;
+use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
 
 /// Of an H100 (CUDA C++ programming guide, "Technical specifications per compute capability").
 const LARGEST_SHARED: u32 = 227 << 10;
@@ -52,6 +54,8 @@ pub struct Emulator {
     /// Threads that share the blocks of a launch.
     workers: u32,
     kept: Arc<Kept>,
+    /// Where several have a memory each: those, and which of them is this one's.
+    apart: Option<(Arc<Memories>, usize)>,
 }
 
 /// Memory that starts at a multiple of 128 bytes.
@@ -117,7 +121,20 @@ impl Emulator {
             opened.map_err(|error| Error::Msg(format!("{}: {error}", library.display())))?;
         let seed = Arc::new(AtomicU64::new(1));
         let kept = Arc::default();
-        Ok(Emulator { library: Arc::new(library), seed, architecture, workers, kept })
+        let library = Arc::new(library);
+        Ok(Emulator { library, seed, architecture, workers, kept, apart: None })
+    }
+
+    /// So many of them, each with a memory of its own, which no other reaches. They hold on to every tensor that they have computed
+    /// with: for small tests.
+    pub fn apart(&self, processors: usize) -> Vec<Emulator> {
+        let memories = Arc::new(Memories::of(processors));
+        let one = |number| Emulator {
+            kept: Arc::default(),
+            apart: Some((memories.clone(), number)),
+            ..self.clone()
+        };
+        (0..processors).map(one).collect()
     }
 
     /// The order of what comes next is drawn from `seed`.
@@ -207,6 +224,12 @@ impl Processor for Emulator {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
+        let lent = touched::take();
+        if let Some((memories, own)) = &self.apart {
+            memories
+                .compute(*own, &lent)
+                .map_err(|error| error.context(launch.kernel.to_owned()))?;
+        }
         let function: LaunchFunction = self.symbol("emulator_launch")?;
         let kernel = CString::new(launch.kernel).map_err(Error::wrap)?;
         let mut message = vec![0_u8; 1024];
@@ -251,5 +274,45 @@ impl Processor for Emulator {
             )
         };
         if failed == 0 { Ok(map) } else { Err(Error::Msg(format!("no tensor map of {boxes:?}"))) }
+    }
+
+    /// 0 of all that reach whatever the host does.
+    fn memory(&self) -> u64 {
+        self.apart.as_ref().map_or(0, |(_, own)| 1 + *own as u64)
+    }
+
+    /// Kernels have run when their launch returns; only the order is kept.
+    fn mark(&self) -> Result<Mark> {
+        Ok(Arc::new(self.apart.as_ref().map(|(memories, own)| memories.mark(*own))))
+    }
+
+    fn wait_for(&self, mark: &Mark) -> Result<()> {
+        let Some(mark) = mark.downcast_ref::<Option<Vec<u64>>>() else {
+            bail!("found a mark of another kind of processor")
+        };
+        if let Some(((memories, own), mark)) = self.apart.as_ref().zip(mark.as_ref()) {
+            memories.wait_for(*own, mark);
+        }
+        Ok(())
+    }
+
+    fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor> {
+        let copy = tensor.force_contiguous()?.detach();
+        if let Some((memories, own)) = &self.apart {
+            let Some(owner) = from.memory().checked_sub(1) else {
+                bail!("found a tensor of a processor without a memory of its own")
+            };
+            if let [from, to] = &touched::of(&[tensor], &[&copy])[..] {
+                memories.copy(*own, owner as usize, from, to)?;
+            }
+        }
+        Ok(copy)
+    }
+
+    fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
+        match &self.apart {
+            Some((memories, own)) => memories.compute(*own, &touched::of(reads, writes)),
+            None => Ok(()),
+        }
     }
 }

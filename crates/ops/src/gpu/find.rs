@@ -105,13 +105,23 @@ pub fn gpus() -> Result<Vec<Gpu>, Missing> {
 /// # Errors
 /// As [`gpus`]; no GPU of this number, or one that is too old for the kernels.
 pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
+    Ok(open_all(&[index])?.swap_remove(0))
+}
+
+/// The same of several, each named once: what one hands over to another goes from GPU to GPU, where the hardware has a way.
+///
+/// # Errors
+/// As those of [`open`].
+pub fn open_all(indices: &[usize]) -> Result<Vec<Arc<dyn Processor>>, Missing> {
     let all = gpus()?;
-    let gpu = all.get(index).ok_or(Missing::Number(index, all.len()))?;
-    if gpu.architecture < 80 {
-        return Err(Missing::Old(gpu.architecture));
+    for index in indices {
+        let gpu = all.get(*index).ok_or(Missing::Number(*index, all.len()))?;
+        if gpu.architecture < 80 {
+            return Err(Missing::Old(gpu.architecture));
+        }
     }
     #[cfg(feature = "cuda")]
-    return super::Cuda::open(index).map(|cuda| Arc::new(cuda) as Arc<dyn Processor>);
+    return super::cuda::open_all(indices);
     #[cfg(not(feature = "cuda"))]
     Err(Missing::Built)
 }

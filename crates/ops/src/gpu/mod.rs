@@ -1,7 +1,8 @@
 //! Operators on a GPU: the host's half of `kernels/`.
 //!
 //! A [`Processor`] runs kernels: `Cuda` on an NVIDIA GPU, `Emulator` on the CPU, so that all that is not the chip itself is
-//! tested where there is none. Tensors are Candle's on either; `addresses` says where they lie while a launch takes place.
+//! tested where there is none. Tensors are Candle's on either; `addresses` says where they lie while a launch takes place. A processor
+//! computes with tensors of its own memory alone: others' come to it by a [`Handover`].
 
 mod addresses;
 mod arguments;
@@ -11,7 +12,10 @@ mod cuda;
 #[cfg(feature = "emulator")]
 mod emulator;
 mod find;
+mod handover;
 mod kept;
+#[cfg(feature = "emulator")]
+mod memories;
 pub(crate) mod operators;
 mod processor;
 mod table;
@@ -21,9 +25,10 @@ pub(crate) use addresses::{Addresses, addresses};
 pub use cuda::Cuda;
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
-pub use find::{Gpu, Missing, gpus, open};
+pub use find::{Gpu, Missing, gpus, open, open_all};
+pub use handover::Handover;
 pub use kept::Kept;
 pub use processor::{
-    Boxes, Launch, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,
+    Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,
 };
 pub use table::{Generation, Room};

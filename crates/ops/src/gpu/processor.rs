@@ -1,10 +1,11 @@
 //! What runs kernels: a GPU, or the emulator that runs the same sources on the CPU.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytemuck::{NoUninit, Zeroable};
-use candle_core::{Device, Result, bail};
+use candle_core::{Device, Result, Tensor, bail};
 
 use super::Kept;
 
@@ -52,11 +53,54 @@ pub trait Processor: Send + Sync + Debug {
     /// Boxes that the hardware does not take.
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap>;
 
+    /// The number of the memory that its kernels reach: a tensor of another number's comes here by a [`super::Handover`].
+    fn memory(&self) -> u64;
+
+    /// What was started here so far, for others to wait for.
+    ///
+    /// # Errors
+    /// A device that failed.
+    fn mark(&self) -> Result<Mark>;
+
+    /// Has all that is started here from now on wait until what `mark` stands for is done, here or on another processor. The host does
+    /// not wait.
+    ///
+    /// # Errors
+    /// A mark of another kind of processor, or a device that failed.
+    fn wait_for(&self, mark: &Mark) -> Result<()>;
+
+    /// Starts to copy `tensor`, without gaps and in the memory of `from`, into this one's. It is ordered with what else happens here,
+    /// and with nothing there: that is a [`super::Handover`]'s to do.
+    ///
+    /// # Errors
+    /// No memory left, or a device that failed.
+    fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor>;
+
+    /// Refuses what is about to be read and written by something that is no launch, where it is in another memory.
+    ///
+    /// # Errors
+    /// A tensor that cannot be reached.
+    fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
+        reads.iter().chain(writes).try_for_each(|tensor| reach(self.device(), tensor))
+    }
+
     /// How many tokens a block has, where sums over tokens are order-free: see [`in_blocks`].
     fn block(&self) -> Option<usize> {
         None
     }
 }
+
+/// Refuses a tensor that is not on `device`.
+pub(super) fn reach(device: &Device, tensor: &Tensor) -> Result<()> {
+    if tensor.device().same_device(device) {
+        return Ok(());
+    }
+    let [found, wanted] = [tensor.device(), device].map(Device::location);
+    bail!("found a tensor on {found:?}, wanted one on {wanted:?}")
+}
+
+/// What was started on a processor up to a moment; opaque to all but processors of its kind.
+pub type Mark = Arc<dyn Any + Send + Sync>;
 
 /// The same processor, whose kernels add up over tokens in blocks of so many, by order-free sums: as [`crate::Pool::in_blocks`].
 /// None: sums are f32, as `processor` has them.
@@ -112,6 +156,21 @@ impl Processor for Told {
     }
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
         self.processor.tensor_map(boxes)
+    }
+    fn memory(&self) -> u64 {
+        self.processor.memory()
+    }
+    fn mark(&self) -> Result<Mark> {
+        self.processor.mark()
+    }
+    fn wait_for(&self, mark: &Mark) -> Result<()> {
+        self.processor.wait_for(mark)
+    }
+    fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor> {
+        self.processor.fetch(tensor, from)
+    }
+    fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
+        self.processor.touches(reads, writes)
     }
     fn block(&self) -> Option<usize> {
         self.block

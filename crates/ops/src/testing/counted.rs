@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Result};
+use candle_core::{Device, Result, Tensor};
 
-use crate::gpu::{Boxes, Kept, Launch, Processor, TensorMap, Uploaded};
+use crate::gpu::{Boxes, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
 /// Another processor, whose launches are counted by kernel, and uploads.
 #[derive(Debug)]
@@ -67,6 +67,21 @@ impl Processor for Counted {
     }
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
         self.inner.tensor_map(boxes)
+    }
+    fn memory(&self) -> u64 {
+        self.inner.memory()
+    }
+    fn mark(&self) -> Result<Mark> {
+        self.inner.mark()
+    }
+    fn wait_for(&self, mark: &Mark) -> Result<()> {
+        self.inner.wait_for(mark)
+    }
+    fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor> {
+        self.inner.fetch(tensor, from)
+    }
+    fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
+        self.inner.touches(reads, writes)
     }
     fn block(&self) -> Option<usize> {
         self.inner.block()

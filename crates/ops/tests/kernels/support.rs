@@ -22,6 +22,11 @@ pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processo
 
 #[cfg(feature = "emulator")]
 fn emulated(architecture: u32, seed: u64) -> Arc<dyn Processor> {
+    Arc::new(emulator(architecture, seed))
+}
+
+#[cfg(feature = "emulator")]
+pub(crate) fn emulator(architecture: u32, seed: u64) -> annulus_ops::gpu::Emulator {
     use std::path::{Path, PathBuf};
 
     use annulus_ops::gpu::Emulator;
@@ -36,7 +41,7 @@ fn emulated(architecture: u32, seed: u64) -> Arc<dyn Processor> {
     let library = LIBRARY.get_or_init(|| given().unwrap_or_else(compiled));
     let emulator = Emulator::open(library, architecture, 2).unwrap();
     emulator.reseed(seed.wrapping_mul(1 + number("ANNULUS_KERNELS_SEED").unwrap_or(0)));
-    Arc::new(emulator)
+    emulator
 }
 
 #[cfg(not(feature = "emulator"))]

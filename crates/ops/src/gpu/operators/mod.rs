@@ -21,8 +21,9 @@ mod sums;
 mod swiglu;
 
 use bytemuck::NoUninit;
-use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor, bail};
 
+use super::processor::reach;
 use super::table::element_name;
 use super::{Launch, Processor};
 
@@ -120,11 +121,7 @@ fn off_tape<'a>(operator: &str, inputs: impl IntoIterator<Item = &'a Tensor>) ->
 
 /// Refuses a tensor that the processor's kernels cannot reach.
 fn here(processor: &dyn Processor, tensor: &Tensor) -> Result<()> {
-    if tensor.device().same_device(processor.device()) {
-        return Ok(());
-    }
-    let [found, wanted] = [tensor.device(), processor.device()].map(Device::location);
-    bail!("found a tensor on {found:?}, wanted one on {wanted:?}")
+    reach(processor.device(), tensor)
 }
 
 /// The elements as kernels read them: row-major without gaps, of `dtype`, off the tape.

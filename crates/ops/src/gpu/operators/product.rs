@@ -32,6 +32,7 @@ pub(super) fn multiply(
     b: &Tensor,
     was: Was,
 ) -> Result<()> {
+    processor.touches(&[a, b], &[c])?;
     product(c, a, b, was, processor.block().map(|_| processor))
 }
 
