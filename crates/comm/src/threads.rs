@@ -1,6 +1,6 @@
 //! Ranks as threads of one process: the embedded default, every test, any laptop.
 //!
-//! A tensor changes hands by its reference count: nothing is copied.
+//! A tensor changes hands by its reference count: nothing is copied, unless its ranks compute on different devices ([`Between`]).
 
 mod group;
 mod heard;
@@ -12,6 +12,7 @@ mod watch;
 
 pub(crate) use group::{Group, SMALL};
 pub(crate) use heard::Beat;
+pub use home::{Between, Copied};
 pub(crate) use home::{Carrier, Home};
 pub(crate) use mail::{After, Parcel, Ticket, lock};
 pub use patience::Patience;

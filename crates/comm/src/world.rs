@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, Office, Unjoined};
-use crate::threads::{self, Group, Home, Options, lock};
+use crate::threads::{self, Between, Group, Home, Options, lock};
 use crate::{Blame, Communicator, Error, Failure, Label, Places};
 
 /// The name of this machine.
@@ -38,6 +38,8 @@ pub struct World {
     /// Where ranks say where they are, of this world and its clones.
     flight: Arc<Mutex<Option<Arc<Flight>>>>,
     wrap: Option<Wrap>,
+    /// How ranks of this process reach each other.
+    between: Option<Arc<dyn Between>>,
 }
 
 impl fmt::Debug for World {
@@ -104,6 +106,12 @@ impl World {
     #[must_use]
     pub fn wrapped(self, wrap: Wrap) -> World {
         World { wrap: Some(wrap), ..self }
+    }
+
+    /// The same, whose ranks compute on several devices of this process, between which tensors go so.
+    #[must_use]
+    pub fn across(self, between: Option<Arc<dyn Between>>) -> World {
+        World { between, ..self }
     }
 
     /// From now on this process, of which these are the ranks, keeps its flight record in `folder`.
@@ -265,7 +273,7 @@ impl World {
             None => program(comm),
         };
         let Some(office) = &self.office else {
-            let home = Home { log, ..Home::alone(options.world) };
+            let home = Home { log, between: self.between.clone(), ..Home::alone(options.world) };
             return threads::run_in(&Group::new(options, home), program);
         };
         let ended = threads::run_in(&office.begin(options, log, of_processes), program);

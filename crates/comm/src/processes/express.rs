@@ -269,7 +269,8 @@ impl Express {
         for (parcel, piece) in round.receives {
             let (ticket, label) = (parcel.ticket(), parcel.label(passes));
             let (express, mark) = (self.clone(), mark.clone());
-            let after: threads::After = Box::new(move || express.settled(&mark));
+            let after: threads::After =
+                Box::new(move |tensor| express.settled(&mark).map(|()| tensor));
             let after = Some(after);
             group.deliver(
                 parcel.from,

@@ -229,6 +229,7 @@ impl Office {
             carrier: Some(Arc::new(carrier)),
             process: [process as u64, processes as u64],
             log,
+            between: None,
             of_processes,
         };
         let group = Group::new(options, home);

@@ -10,7 +10,7 @@ use candle_core::Tensor;
 
 use super::Options;
 use super::home::Home;
-use super::mail::{Mailbox, Parcel, Ticket, lock};
+use super::mail::{After, Mailbox, Parcel, Ticket, lock};
 use super::watch::{Due, Wait, Watch};
 use crate::{Error, Label, Result, payload};
 
@@ -236,7 +236,11 @@ impl Group {
     }
 
     /// Whether it is to be waited for until what is sent has left.
-    pub(super) fn send(&self, from: usize, to: usize, parcel: Parcel) -> Result<bool> {
+    pub(super) fn send(&self, from: usize, to: usize, mut parcel: Parcel) -> Result<bool> {
+        if let Some(between) = self.home.between.as_ref().filter(|_| self.is_here(to)) {
+            let copied = between.send(from, to, &parcel.tensor)?;
+            parcel.after = copied.map(|copied| -> After { Box::new(|_| Ok(copied()?)) });
+        }
         let Some(carrier) = &self.home.carrier else {
             self.mailbox(from, to).put(parcel);
             return Ok(false);

@@ -1,7 +1,10 @@
 //! Where the ranks of a group are.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+
+use candle_core::Tensor;
 
 use super::mail::{Parcel, Ticket};
 use crate::flight::Log;
@@ -34,6 +37,18 @@ pub(crate) trait Carrier: Send + Sync {
     fn stopped(&self);
 }
 
+/// How tensors come from a rank to another of the same process that computes on another device.
+pub trait Between: Send + Sync + fmt::Debug {
+    /// Rank `from` sends `tensor` to rank `to` now; what the receiver makes of it, on its own thread. Nothing: it reads the very same.
+    ///
+    /// # Errors
+    /// A device that failed.
+    fn send(&self, from: usize, to: usize, tensor: &Tensor) -> candle_core::Result<Option<Copied>>;
+}
+
+/// Gives the receiver's own copy of a tensor that is on its way.
+pub type Copied = Box<dyn FnOnce() -> candle_core::Result<Tensor> + Send>;
+
 /// Which ranks are threads of this process, and how the others are reached.
 pub(crate) struct Home {
     pub(crate) here: Range<usize>,
@@ -43,6 +58,8 @@ pub(crate) struct Home {
     pub(crate) process: [u64; 2],
     /// Where ranks here say where they are.
     pub(crate) log: Option<Log>,
+    /// How ranks here reach each other; `None`: they compute on one device.
+    pub(crate) between: Option<Arc<dyn Between>>,
     /// Ranks stand for processes: one moves as long as anything is heard of it, whatever it does.
     pub(crate) of_processes: bool,
 }
@@ -50,6 +67,13 @@ pub(crate) struct Home {
 impl Home {
     /// All of so many ranks.
     pub(crate) fn alone(world: usize) -> Home {
-        Home { here: 0..world, carrier: None, process: [0, 1], log: None, of_processes: false }
+        Home {
+            here: 0..world,
+            carrier: None,
+            process: [0, 1],
+            log: None,
+            between: None,
+            of_processes: false,
+        }
     }
 }

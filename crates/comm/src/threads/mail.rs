@@ -20,12 +20,13 @@ pub(crate) struct Parcel {
     pub(crate) ticket: Ticket,
     pub(crate) label: Label,
     pub(crate) tensor: Tensor,
-    /// Behind this it may be read, where its device is still to write it.
+    /// What makes of it what its receiver may read.
     pub(crate) after: Option<After>,
 }
 
-/// Has what is computed from now on wait for what writes a tensor.
-pub(crate) type After = Box<dyn FnOnce() -> Result<()> + Send>;
+/// What its receiver does with a tensor first: where its device is still to write it, has what is computed from now on wait for that;
+/// where it is on another device, copies it.
+pub(crate) type After = Box<dyn FnOnce(Tensor) -> Result<Tensor> + Send>;
 
 /// The way from one rank to another that is here.
 #[derive(Default)]

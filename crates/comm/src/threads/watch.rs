@@ -84,10 +84,10 @@ impl Due {
                 let (found, wanted) = (Box::new(found), Box::new(wanted.clone()));
                 Err(Error::Form { rank, peer, label, found, wanted })
             }
-            _ => {
-                parcel.after.map_or(Ok(()), |after| after())?;
-                Ok(parcel.tensor)
-            }
+            _ => match parcel.after {
+                Some(after) => after(parcel.tensor),
+                None => Ok(parcel.tensor),
+            },
         }
     }
 }
