@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use annulus_comm::{Communicator, threads};
+use annulus_comm::{Communicator, World, threads};
 use anyhow::{Error, Result, anyhow};
 
 /// How long a rank waits for another that shows no progress.
@@ -28,11 +28,19 @@ impl<T: Send + 'static> Crew<T> {
     where
         F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync + 'static,
     {
+        Crew::start_in(World::alone(), world, set_up)
+    }
+
+    /// The same of a process whose ranks may compute on several devices.
+    pub(crate) fn start_in<F>(process: World, world: usize, set_up: F) -> Result<Crew<T>>
+    where
+        F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync + 'static,
+    {
         let (orders, ordered): (Vec<_>, Vec<_>) = (0..world).map(|_| channel()).unzip();
         let (answer, answers): (Vec<_>, Vec<_>) = (0..world).map(|_| channel()).unzip();
         let ends = std::iter::zip(ordered, answer).map(|ends| Mutex::new(Some(ends)));
         let ends: Vec<_> = ends.collect();
-        let thread = thread::spawn(move || run(&ends, set_up));
+        let thread = thread::spawn(move || run(&process, &ends, set_up));
         let mut crew = Crew { orders, answers, thread: Some(thread) };
         crew.all()?;
         Ok(crew)
@@ -79,7 +87,7 @@ impl<T> Drop for Crew<T> {
 type Ends<T> = Mutex<Option<(Receiver<()>, Sender<Option<T>>)>>;
 
 /// All ranks, until nobody gives orders any more.
-fn run<T: Send, F>(ends: &[Ends<T>], set_up: F) -> Result<()>
+fn run<T: Send, F>(process: &World, ends: &[Ends<T>], set_up: F) -> Result<()>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync,
 {
@@ -94,7 +102,7 @@ where
         }
         Ok(())
     };
-    threads::run(&options, member).map_err(|failure| anyhow!("{failure:#}"))?;
+    process.run(&options, member).map_err(|failure| anyhow!("{failure:#}"))?;
     Ok(())
 }
 

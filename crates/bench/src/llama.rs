@@ -15,7 +15,7 @@ use annulus_plan::Plan;
 use annulus_sequence::Positions;
 use annulus_simulate::plan;
 use annulus_train::{
-    Opening, Setup, Stepped, Stepper, Store, TrainError, check_memory, device_memory, open_data,
+    Opening, Setup, Stepped, Stepper, Store, TrainError, check_memory, open_data, place_on_devices,
 };
 use anyhow::{Context, Result, anyhow};
 use candle_core::{DType, Device, Tensor};
@@ -64,7 +64,7 @@ impl Step {
         };
         let setup = Setup::on_its_device(&self.plan, cores).map_err(hinted)?;
         // A plan counts what a CPU holds; a GPU says itself when it is full.
-        if setup.processor.is_none() {
+        if setup.processors.is_empty() {
             check_memory(&self.plan).map_err(hinted)?;
         }
         Ok(Arc::new(setup))
@@ -74,13 +74,17 @@ impl Step {
     pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
         let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
         let store = Store::new(&setup, &weights.clone().into(), 0..plan.ranks.len())?;
-        Crew::start(plan.ranks.len(), move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
-            let mut stepper = {
-                let source = source.clone();
-                Stepper::new(&setup, comm, &plan, source, (&weights, &store))?
-            };
-            Ok(Box::new(move || Ok(stepper.step()?)))
-        })
+        Crew::start_in(
+            setup.joined(),
+            plan.ranks.len(),
+            move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
+                let mut stepper = {
+                    let source = source.clone();
+                    Stepper::new(&setup, comm, &plan, source, (&weights, &store))?
+                };
+                Ok(Box::new(move || Ok(stepper.step()?)))
+            },
+        )
     }
 
     /// Writes the configuration, weights and tokens with which another program takes the same step.
@@ -107,7 +111,7 @@ impl Step {
 
 /// The plan of an experiment.
 pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> Result<Plan> {
-    experiment.host.device = device_memory(experiment.device);
+    place_on_devices(&mut experiment);
     Ok(plan(&Resolved::read(experiment, vocabulary)?)?)
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Model {
     /// Type of its weights and activations; masters, moments and gradients are f32
     #[arg(long, default_value = "f32")]
     pub(crate) dtype: Dtype,
-    /// The device: `auto`, `cpu`, `cuda` or `cuda:N`
+    /// The device: `auto`, `cpu`, `cuda`, `cuda:N` or `cuda:0-3`
     #[arg(long, default_value = "cpu", value_parser = device)]
     pub(crate) device: Device,
     /// Bit-equal results on a GPU too, at the price of a second pass of attention's backward
@@ -169,7 +169,7 @@ mod tests {
     fn models_have_the_parameters_that_are_said_of_them() -> Result<()> {
         let (small, shape) = read(&Model::SMALL)?;
         assert_eq!((shape.elements(), small.device), (3_034_368, Device::Cpu));
-        let device = Device::Cuda(Some(1));
+        let device = Device::Cuda(vec![1]);
         let model =
             Model { size: Size::Billion, dtype: super::Dtype::Bf16, device, ..Model::SMALL };
         let (large, shape) = read(&model)?;

@@ -35,7 +35,9 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, String> {
 }
 
 pub(crate) fn device(text: &str) -> Result<Device, String> {
-    Device::from_word(text).ok_or_else(|| "`auto`, `cpu`, `cuda` and `cuda:N` are known".to_owned())
+    Device::from_word(text).ok_or_else(|| {
+        "`auto`, `cpu`, `cuda`, `cuda:N` and several as `cuda:0-3` are known".to_owned()
+    })
 }
 
 pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {

@@ -9,7 +9,7 @@ use annulus_comm::flight::{EARLY, Verdict};
 use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label, wrapped};
 use annulus_sequence::Strategy;
-use annulus_train::{Bits, alike, bits, device_memory, resolved_text};
+use annulus_train::{Bits, alike, bits, place_on_devices, resolved_text};
 use serde_json::json;
 
 use crate::arguments::{Agree, Engine, File};
@@ -135,7 +135,11 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let experiment = split(&name, &text, replacements)?;
     processes::ranks_on_host(world, &experiment.mesh)?;
     let masks = masks(&experiment);
-    let on_gpus = device_memory(experiment.device).is_some();
+    let on_gpus = {
+        let mut experiment = experiment.clone();
+        place_on_devices(&mut experiment);
+        experiment.host.device.is_some()
+    };
     annulus_train::resolve(experiment, &mut hub::bring)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {

@@ -53,7 +53,7 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
     let meant = words.meant(strategy, case.queries.tokens(), ranks)?;
     ranks_here(world, ranks)?;
     if world.process() == 0 {
-        print::warn_of_device(arguments.split.device);
+        print::warn_of_device(&arguments.split.device);
     }
     let split = Split {
         strategy: meant.strategy,
@@ -66,7 +66,7 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
         deadline: DEADLINE,
         cores: processes::cores(world).into(),
         processes: world.clone(),
-        processor: open_device(arguments.split.device, world)?,
+        processors: open_device(&arguments.split.device, world, ranks)?,
     };
     if case.is_whole() {
         let [query, key_value] = [&case.question.q, &case.question.k].map(|heads| heads.dims()[1]);

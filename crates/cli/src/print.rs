@@ -69,7 +69,7 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A warning where `auto` takes the CPU though this program could use a GPU.
-pub(crate) fn warn_of_device(wanted: Device) {
+pub(crate) fn warn_of_device(wanted: &Device) {
     device_warning(wanted).iter().for_each(warn);
 }
 

@@ -88,7 +88,7 @@ fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let (config, weights) = weights(arguments, &model, config)?;
     if world.process() == 0 {
-        print::warn_of_device(arguments.split.device);
+        print::warn_of_device(&arguments.split.device);
     }
     let (tokens, ranks) = (sequences[0].inputs.len(), arguments.split.ranks);
     let setting =
@@ -146,7 +146,7 @@ fn setup(
 ) -> Result<Setup, Failure> {
     let (tokens, sequence) = (setting.tokens, split.ranks);
     Ok(Setup {
-        processor: open_device(split.device, world)?,
+        processors: open_device(&split.device, world, split.ranks)?,
         frequencies: config.shape.frequencies(tokens),
         groups: groups(&config, setting)?,
         config,

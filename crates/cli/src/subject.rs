@@ -47,7 +47,7 @@ pub(crate) fn subject(
         open(opened, checkpoints.as_deref(), verify_cache, world)
     };
     let subject = processes::led(world, lead, follow)?;
-    alike(world, Some(&subject.plan), Some(&subject.weights))?;
+    alike(world, Some(&subject.plan), Some(subject.weights.first()))?;
     Ok(subject)
 }
 
@@ -65,7 +65,7 @@ fn open(
     };
     let plan = check::phase_at(plans, step.unwrap_or(u64::MAX));
     if world.process() == 0 {
-        print::warn_of_device(plan.experiment.device);
+        print::warn_of_device(&plan.experiment.device);
     }
     if checkpoints.is_none() {
         hub::weights(&plan.experiment, verify_cache)?;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use annulus_data::Tokenizer;
 use annulus_experiment::{Reproducible, Resolved};
-use annulus_model::Weights;
 use annulus_plan::Plan;
-use annulus_train::{Result, Setup, TrainError, Trained, shared};
+use annulus_train::{Placed, Result, Setup, TrainError, Trained, shared};
 
 /// Told of what is done, how much of it, of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -18,7 +17,7 @@ pub struct Subject {
     /// What it is, and what is asked.
     pub plan: Plan,
     /// As its layers take them, on the device that computes.
-    pub weights: Weights,
+    pub weights: Placed,
     /// Where they were read from.
     pub folder: PathBuf,
     /// Steps they were trained for in their run.
@@ -87,8 +86,8 @@ impl Subject {
         // Nothing is trained: what it makes of longer sequences is what is asked.
         experiment.model.allow_longer = true;
         let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;
-        let Setup { cores, processor, processes, .. } = self.setup.clone();
+        let Setup { cores, processors, processes, .. } = self.setup.clone();
         let setup = Setup::new(&plan, cores);
-        Ok(Setup { processor, processes, micro_batch: 1, dropout: false, ..setup })
+        Ok(Setup { processors, processes, micro_batch: 1, dropout: false, ..setup })
     }
 }

@@ -51,7 +51,7 @@ impl Memory {
         last.expect("there is always a choice: what is written, or every list's first")
     }
 
-    /// Bytes that all ranks may hold together.
+    /// Bytes that the ranks here may hold together, or on a GPU those that share it.
     pub fn budget(&self, host: &Host) -> u64 {
         if let Some(Apart { ranks, memory }) = host.apart {
             return self.of_device(memory).unwrap_or(u64::MAX).saturating_mul(ranks as u64);
@@ -93,10 +93,10 @@ impl Memory {
     }
 }
 
-/// What may be chosen of the state, that first which sends least: one process holds everything once in any case.
+/// What may be chosen of the state, that first which sends least: ranks that share a memory hold everything once in any case.
 fn states(written: State, host: &Host) -> impl Iterator<Item = State> + use<> {
     let all = match written {
-        State::Auto if host.processes == 1 && host.apart.is_none() => vec![State::Replicated],
+        State::Auto if host.sharing() == 1 && host.apart.is_none() => vec![State::Replicated],
         State::Auto => vec![State::Replicated, State::Zero1, State::Zero3],
         written => vec![written],
     };
@@ -108,6 +108,11 @@ fn share(bytes: u64) -> u64 {
 }
 
 impl Host {
+    /// How many memories there are that ranks share evenly: a process's, or each of its GPUs'.
+    pub fn sharing(&self) -> usize {
+        self.processes * self.devices
+    }
+
     /// Bytes that there are: of the device, or for this process on this machine, if the system says.
     pub fn there(&self) -> Option<Limit> {
         let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });

@@ -1,24 +1,30 @@
 //! `name:` and `device:`, words of a form.
 
+use std::ops::RangeInclusive;
+
 use annulus_yaml::{Only, Scalar, Typed};
 
 /// `device:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A GPU if there is one that this program can use, else the CPU.
+    /// As `Cuda` without numbers if there is a GPU that this program can use, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPU of this number, from 0; without one the first, or of several processes on a host another for each.
-    Cuda(Option<usize>),
+    /// The GPUs of these numbers, from 0, which the ranks of a process share evenly, in order; none: as many of those there are as there
+    /// are ranks. Of several processes on a host each takes another.
+    Cuda(Vec<usize>),
 }
 
 /// The form of a device.
 pub(crate) const DEVICE: Only = Only {
-    wanted: "`auto`, `cpu`, `cuda` or `cuda:N`",
-    pattern: "^(auto|cpu|cuda(:[0-9]{1,3})?)$",
+    wanted: "`auto`, `cpu`, `cuda`, `cuda:N` or several as `cuda:0-3` or `cuda:0,2`",
+    pattern: "^(auto|cpu|cuda(:[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*)?)$",
     takes: |text| Device::from_word(text).is_some(),
     hint: |text| {
+        if let Some(numbers) = text.strip_prefix("cuda:") {
+            return wrong(numbers);
+        }
         let meant = text.to_lowercase().contains("gpu") || text == "0";
         meant.then(|| String::from("NVIDIA GPUs are `cuda:0`, `cuda:1`, ..."))
     },
@@ -34,12 +40,12 @@ pub const NAME: Only = Only {
 
 impl Device {
     /// The word one writes.
-    pub fn word(self) -> String {
+    pub fn word(&self) -> String {
         match self {
             Device::Auto => "auto".to_owned(),
             Device::Cpu => "cpu".to_owned(),
-            Device::Cuda(None) => "cuda".to_owned(),
-            Device::Cuda(Some(index)) => format!("cuda:{index}"),
+            Device::Cuda(numbers) if numbers.is_empty() => "cuda".to_owned(),
+            Device::Cuda(numbers) => format!("cuda:{}", list(numbers)),
         }
     }
 
@@ -48,15 +54,71 @@ impl Device {
         match word {
             "auto" => Some(Device::Auto),
             "cpu" => Some(Device::Cpu),
-            "cuda" => Some(Device::Cuda(None)),
+            "cuda" => Some(Device::Cuda(Vec::new())),
             _ => {
-                let index = word.strip_prefix("cuda:")?;
-                let plain = index.len() <= 3 && index.bytes().all(|digit| digit.is_ascii_digit());
-                let index = index.parse().ok().filter(|_| plain)?;
-                Some(Device::Cuda(Some(index)))
+                let ranges = word.strip_prefix("cuda:")?.split(',').map(range);
+                let numbers: Vec<usize> =
+                    ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
+                doubled(&numbers).is_none().then_some(Device::Cuda(numbers))
             }
         }
     }
+}
+
+impl Device {
+    /// The numbers of so many GPUs that it means, in the order of ranks, the first of those that are named; none: the CPU.
+    pub fn numbers(&self, devices: usize) -> Vec<usize> {
+        match self {
+            Device::Cpu => Vec::new(),
+            Device::Cuda(numbers) if !numbers.is_empty() => {
+                numbers[..devices.min(numbers.len())].to_vec()
+            }
+            Device::Auto | Device::Cuda(_) => (0..devices).collect(),
+        }
+    }
+}
+
+/// `3`, or `0-3`, which rises.
+fn range(text: &str) -> Option<RangeInclusive<usize>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let [first, last] = [number(first)?, number(last)?];
+    (first <= last).then_some(first..=last)
+}
+
+fn number(text: &str) -> Option<usize> {
+    let plain = text.len() <= 3 && text.bytes().all(|digit| digit.is_ascii_digit());
+    text.parse().ok().filter(|_| plain)
+}
+
+/// A number that stands there twice.
+fn doubled(numbers: &[usize]) -> Option<usize> {
+    let twice = numbers.iter().enumerate().find(|(at, number)| numbers[..*at].contains(number));
+    twice.map(|(_, number)| *number)
+}
+
+/// Numbers as they are written: three or more that follow each other are a range.
+fn list(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|number, next| number + 1 == *next);
+    let run = |run: &[usize]| match run {
+        [first, _, .., last] => format!("{first}-{last}"),
+        few => few.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
+}
+
+/// The way out of a list of numbers that is none.
+fn wrong(numbers: &str) -> Option<String> {
+    let mut all = Vec::new();
+    for part in numbers.split(',') {
+        if let Some((first, last)) = part.split_once('-')
+            && let (Some(first), Some(last)) = (number(first), number(last))
+            && last < first
+        {
+            return Some(format!("a range rises: write `{last}-{first}` for `{part}`"));
+        }
+        all.extend(range(part)?);
+    }
+    doubled(&all).map(|twice| format!("`{twice}` is in it twice: name every GPU once"))
 }
 
 impl Scalar for Device {
@@ -78,4 +140,44 @@ fn names_a_folder(text: &str) -> bool {
     let plain = |letter: char| letter.is_alphanumeric() || "-_.+= ".contains(letter);
     let edges = text.trim() == text && !text.starts_with('.');
     edges && !text.is_empty() && text.len() <= LONGEST && text.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_gpus_is_read_as_it_is_written() {
+        for (word, numbers) in [
+            ("cuda", &[][..]),
+            ("cuda:3", &[3]),
+            ("cuda:0-3", &[0, 1, 2, 3]),
+            ("cuda:2,0", &[2, 0]),
+            ("cuda:4,0-2,9", &[4, 0, 1, 2, 9]),
+        ] {
+            let read = Device::from_word(word);
+            assert_eq!(read, Some(Device::Cuda(numbers.to_vec())), "{word}");
+            assert_eq!(read.map(|device| device.word()).as_deref(), Some(word));
+        }
+        let short = Device::from_word("cuda:1-1,2-3").map(|device| device.word());
+        assert_eq!(short.as_deref(), Some("cuda:1-3"));
+    }
+
+    #[test]
+    fn what_is_no_list_says_why() {
+        let hint = |word: &str| {
+            assert!(Device::from_word(word).is_none() && !(DEVICE.takes)(word), "{word}");
+            (DEVICE.hint)(word)
+        };
+        assert_eq!(hint("cuda:3-0").as_deref(), Some("a range rises: write `0-3` for `3-0`"));
+        let twice = "`1` is in it twice: name every GPU once";
+        assert_eq!(
+            [hint("cuda:1,1"), hint("cuda:0-2,1")],
+            [(); 2].map(|()| Some(twice.to_owned()))
+        );
+        for word in ["cuda:", "cuda:0-", "cuda:1,", "cuda:-1", "cuda:1234", "cuda:+1", "cuda:0-1-2"]
+        {
+            assert_eq!(hint(word), None, "{word}");
+        }
+    }
 }

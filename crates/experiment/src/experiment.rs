@@ -22,7 +22,7 @@ pub struct Experiment {
     pub seed: u64,
     /// `reproducible: layout | strict`; default layout.
     pub reproducible: Reproducible,
-    /// `device: auto | cpu | cuda | cuda:N`; default auto.
+    /// `device: auto | cpu | cuda | cuda:N | cuda:N-M`; default auto.
     pub device: Device,
     /// `model:`
     pub model: Model,

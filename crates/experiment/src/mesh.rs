@@ -129,7 +129,7 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Parallel {
         state: State = Word(State::WORDS), Is("auto"),
-            "who holds weights, f32 masters and moments, where processes share the ranks (those of one process share them in any case): replicated: every process all; zero1, zero2: every process all weights, and a share of masters and moments (gradients are summed in shares in any case); zero3: a share of the weights, too, gathered for a layer before it runs; auto: the first of replicated, zero1 and zero3 that fits into the budget. Results have the same bits";
+            "who holds weights, f32 masters and moments, where processes, or several GPUs of one, share the ranks (those of one process, or GPU, share them in any case; what follows is as true of GPUs): replicated: every process all; zero1, zero2: every process all weights, and a share of masters and moments (gradients are summed in shares in any case); zero3: a share of the weights, too, gathered for a layer before it runs; auto: the first of replicated, zero1 and zero3 that fits into the budget. Results have the same bits";
         state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
             "the axes of the mesh along which processes hold all of it together: sequence: those that share a sequence, or data: those of several replicas; along the other axis processes hold the same (hybrid sharding: what is gathered stays on a host where those lie on one). Results have the same bits";
     }
@@ -185,7 +185,7 @@ section! {
             "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: nothing if that fits into the budget";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
-            "memory of a device that its ranks may hold, a bound: of this machine or its GPU, which all ranks share, or of each device of a described cluster";
+            "memory of a device that its ranks may hold, a bound: of this machine, which all ranks share, or of each of its GPUs, or of each device of a described cluster";
         offload: Offload = Word(Offload::WORDS), Is("none"),
             "what waits on a disk while it is not used: activations: those that layers keep for backward; optimizer: AdamW's moments";
         offload_folder: Option<PathBuf> = Path, Means("`offload` in the folder of the run"),
@@ -243,13 +243,15 @@ words!(Recompute { Auto = "auto", None = "none", Layer = "layer" });
 /// What a plan is made for, of which no key speaks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Bytes of the device that computes, where it has a memory of its own.
+    /// Bytes of each device that computes, where it has a memory of its own.
     pub device: Option<u64>,
+    /// Devices that the ranks of a process share evenly, neighbours one; several only where the process is all there is.
+    pub devices: usize,
     /// What a core computes with.
     pub core: Core,
     /// Cores of a rank that a plan counts workers for.
     pub workers: usize,
-    /// A described cluster's devices, one for each rank; `None`: the ranks share this machine, or its GPU.
+    /// A described cluster's devices, one for each rank; `None`: the ranks share this machine, or its GPUs.
     pub apart: Option<Apart>,
     /// The ranks of the world that are on this machine; `None`: all.
     pub here: Option<Range<usize>>,
@@ -269,6 +271,14 @@ pub struct Apart {
 impl Default for Host {
     /// One core of this machine.
     fn default() -> Host {
-        Host { device: None, core: Core::here(), workers: 1, apart: None, here: None, processes: 1 }
+        Host {
+            device: None,
+            devices: 1,
+            core: Core::here(),
+            workers: 1,
+            apart: None,
+            here: None,
+            processes: 1,
+        }
     }
 }

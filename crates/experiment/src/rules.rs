@@ -54,6 +54,7 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
 fn alone(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
+        devices,
         mask::weights,
         backward,
         sliding::layers,
@@ -167,6 +168,20 @@ fn scores(experiment: &Experiment) -> Vec<Problem> {
         problem.hint("set `device: cpu`, or use `ring`")
     };
     keeping.map(problem).into_iter().collect()
+}
+
+/// GPUs that no rank would be left for.
+fn devices(experiment: &Experiment) -> Vec<Problem> {
+    let ranks = experiment.mesh.ranks();
+    let Device::Cuda(numbers) = &experiment.device else { return Vec::new() };
+    if numbers.len() <= ranks {
+        return Vec::new();
+    }
+    let (word, gpus) = (experiment.device.word(), numbers.len());
+    let message = format!("`{word}` names {gpus} GPUs, but `mesh` has {ranks} ranks");
+    let hint =
+        format!("name at most {ranks}, or set `device: cuda`, which takes as many as it needs");
+    vec![experiment.places.problem("device", message).hint(hint)]
 }
 
 fn batches(experiment: &Experiment) -> Vec<Problem> {

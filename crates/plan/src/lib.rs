@@ -28,6 +28,7 @@ pub use machine::Process;
 pub use misfit::{Misfit, Room};
 pub use passes::heads_of;
 pub use plan::{Chosen, Plan};
+pub use processes::devices_for;
 pub use proving::{Proved, Proving};
 pub use rank::RankPlan;
 pub use route::RouteChoice;

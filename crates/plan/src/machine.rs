@@ -35,7 +35,7 @@ impl Plan {
     #[must_use]
     pub fn over(&self, processes: usize) -> Plan {
         let mut plan = self.clone();
-        plan.experiment.host.processes = processes;
+        (plan.experiment.host.processes, plan.experiment.host.devices) = (processes, 1);
         plan.experiment.host.here = None;
         plan.ranks = plan.rank_plans(&plan.kinds());
         plan

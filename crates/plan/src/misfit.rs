@@ -10,7 +10,7 @@ use crate::{Plan, size};
 /// What a plan needs of the memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that all ranks hold together.
+    /// Bytes that all ranks hold together, or on GPUs those of the one that holds most.
     pub needed: u64,
     /// What there is, or may be taken.
     pub there: Limit,
@@ -21,12 +21,12 @@ pub struct Room {
 pub struct Misfit(Room);
 
 impl Plan {
-    /// Bytes that all ranks on this machine hold at their fullest, together.
+    /// Bytes that all ranks on this machine hold at their fullest, together, or on GPUs those of the one that holds most.
     pub fn needed(&self) -> u64 {
-        self.ranks[self.here()].iter().map(|rank| rank.together).fold(0, u64::saturating_add)
+        self.fullest(|rank| self.ranks[rank].together)
     }
 
-    /// What it needs here, where all ranks share this machine or its GPU, and the least of
+    /// What it needs here, where all ranks share this machine, or some a GPU of it, and the least of
     /// `memory.budget` and what there is. `None`: nobody knows: what an absent GPU has, or a system
     /// that does not say.
     pub fn room(&self) -> Option<Room> {

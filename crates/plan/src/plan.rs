@@ -240,14 +240,16 @@ impl Plan {
                 let ranks = self.experiment.mesh.replica(0).ranks();
                 ranks.map(|rank| self.held_apart(memory, kinds.of(rank)).1).max()
             };
-            let together = |(kind, ranks): (&Kind, usize)| {
-                if ranks == 0 { 0 } else { self.held(memory, kind).1.saturating_mul(ranks as u64) }
+            let together = || {
+                let of_kind = |kind| self.held(memory, kind).1;
+                let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
+                self.fullest(|rank| held[kinds.number(rank)])
             };
             match self.experiment.host.apart {
                 Some(Apart { ranks, .. }) => {
                     apart().unwrap_or_default().saturating_mul(ranks as u64)
                 }
-                None => kinds.counted(self.here()).map(together).fold(0, u64::saturating_add),
+                None => together(),
             }
         };
         let longest = self.positions().iter().map(Positions::tokens).max();
@@ -256,6 +258,16 @@ impl Plan {
             (self.experiment.parallel.state, self.micro_batch * longest.unwrap_or_default()),
             needs,
         )
+    }
+
+    /// What ranks that hold so much each hold together at most: all that are here, or on a GPU those that share it.
+    pub(crate) fn fullest(&self, held: impl Fn(usize) -> u64) -> u64 {
+        let here: Vec<u64> = self.here().map(held).collect();
+        let host = &self.experiment.host;
+        let beside = if host.device.is_some() { self.ranks_of_device() } else { here.len().max(1) };
+        let together =
+            |ranks: &[u64]| ranks.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        here.chunks(beside).map(together).max().unwrap_or_default()
     }
 
     /// Peak memory of a rank of a kind: by class, of all classes at once, and of one more worker, of attention

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_experiment::{Experiment, Parallel, Settled, State};
+use annulus_experiment::{Experiment, Host, Parallel, Settled, State};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
 use annulus_yaml::Problem;
@@ -45,13 +45,6 @@ impl Kinds {
     pub(crate) fn number(&self, rank: usize) -> usize {
         self.of[rank]
     }
-
-    /// How many of so many ranks are of each kind.
-    pub(crate) fn counted(&self, ranks: Range<usize>) -> impl Iterator<Item = (&Kind, usize)> {
-        let mut counts = vec![0; self.all.len()];
-        self.of[ranks].iter().for_each(|kind| counts[*kind] += 1);
-        self.all.iter().zip(counts)
-    }
 }
 
 impl Plan {
@@ -63,9 +56,29 @@ impl Plan {
         self.world() / self.experiment.host.processes
     }
 
-    /// How many ranks a process has: of devices apart, each is alone.
+    /// How many ranks share a memory: that of a process, or of each of its GPUs.
+    pub fn ranks_of_device(&self) -> usize {
+        self.ranks_of_process() / self.experiment.host.devices
+    }
+
+    /// The same where devices are apart: each rank is alone.
     fn ranks_beside(&self) -> usize {
-        if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_process() }
+        if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_device() }
+    }
+
+    /// Its GPUs, each with its ranks: `cuda:0 (ranks 0 to 3)`. None where the CPU computes, or processes have one each.
+    pub fn gpus(&self) -> Vec<String> {
+        let Host { device, devices, processes, apart, .. } = &self.experiment.host;
+        if device.is_none() || *processes > 1 || apart.is_some() {
+            return Vec::new();
+        }
+        let each = self.ranks_of_device();
+        let ranks = |first: usize| match each {
+            1 => format!("rank {first}"),
+            _ => format!("ranks {first} to {}", first + each - 1),
+        };
+        let numbers = self.experiment.device.numbers(*devices).into_iter().enumerate();
+        numbers.map(|(at, number)| format!("cuda:{number} ({})", ranks(at * each))).collect()
     }
 
     /// How many ranks sum the same gradients: of tensor-parallel ones each has its own.
@@ -126,9 +139,10 @@ impl Plan {
         groups.max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
-    /// The kinds of its ranks, by the processes that share them.
+    /// The kinds of its ranks, by the processes that share them. What comes from another device of a process is held as what comes from
+    /// another process is.
     pub(crate) fn kinds(&self) -> Kinds {
-        let (world, summing, here) = (self.world(), self.summing(), self.ranks_of_process());
+        let (world, summing, here) = (self.world(), self.summing(), self.ranks_of_device());
         let parts = self.parts(here);
         let mesh = &self.experiment.mesh;
         let (mut all, mut known, mut played) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -173,12 +187,29 @@ impl Plan {
     }
 }
 
-/// Refuses processes that would not have as many ranks each.
+/// Refuses processes, and devices of one, that would not have as many ranks each.
 pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
-    check_of(experiment, experiment.host.processes)
+    let Experiment { mesh, host, device, places, .. } = experiment;
+    check_of(experiment, host.processes)?;
+    if host.devices == 1 || check_of(experiment, host.sharing()).is_ok() {
+        return Ok(());
+    }
+    let (ranks, devices) = (mesh.ranks(), host.devices);
+    let message = format!("`{}`: {devices} GPUs cannot share {ranks} ranks evenly", device.word());
+    let hint = match devices_for(experiment, devices) {
+        1 => "name one GPU for all, or let `mesh` have a rank for each".to_owned(),
+        most => format!("name {most} of them, or let `mesh` have a rank for each"),
+    };
+    Err(places.problem("device", message).hint(hint))
 }
 
-/// The same of so many processes.
+/// The most devices, of so many, that the ranks of an experiment can share: as evenly, and along the same axes, as processes.
+pub fn devices_for(experiment: &Experiment, there: usize) -> usize {
+    let shared = |devices: &usize| check_of(experiment, *devices).is_ok();
+    (1..=there.min(experiment.mesh.ranks())).rev().find(shared).unwrap_or(1)
+}
+
+/// Refuses so many processes.
 pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), Problem> {
     let Experiment { mesh, places, .. } = experiment;
     let ranks = mesh.ranks();

@@ -86,7 +86,7 @@ impl Plan {
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence{order}{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
-             memory  state {state}, recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
+             {devices}memory  state {state}, recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
              at once{offload}\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
              vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}{longer}",
@@ -100,6 +100,7 @@ impl Plan {
             tokens = data.tokens,
             micro_batches = count(self.micro_batches, "micro-batch"),
             micro = count(self.micro_batch, "sequence"),
+            devices = self.devices_text(),
             offload = self.offload_text(),
             state = self.state_text(),
             recompute = self.memory.recompute.word(),
@@ -116,6 +117,12 @@ impl Plan {
             lora = self.lora_text(),
             longer = self.extension().map_or_else(String::new, |how| format!("\nextend  {how}")),
         )
+    }
+
+    /// Which ranks compute on which GPU, where this process is all there is.
+    fn devices_text(&self) -> String {
+        let gpus = self.gpus();
+        if gpus.is_empty() { String::new() } else { format!("device  {}\n", gpus.join(", ")) }
     }
 
     /// What processes hold of the state, and along which axes where others hold the same.

@@ -69,11 +69,13 @@ pub fn plans_measured(
     Ok(plans)
 }
 
-/// What `measure` says of this machine, its budget shared evenly by the ranks.
+/// What `measure` says of this machine, its budget shared evenly by the ranks, or that of a GPU by those that share it.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.ranks();
     let here = experiment.host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
-    let memory = Some(experiment.memory.budget(&experiment.host) / here.max(1) as u64);
+    let sharing = experiment.host.sharing();
+    let beside = if experiment.host.device.is_some() { ranks / sharing } else { here };
+    let memory = Some(experiment.memory.budget(&experiment.host) / beside.max(1) as u64);
     let Host { core, workers: cores, .. } = experiment.host;
     Cluster { memory, cores, core, ..measure(ranks) }
 }

@@ -15,7 +15,7 @@ pub mod verify;
 
 pub use annulus_memory as memory;
 pub use ask::generate::{Sampling, Told, Wanted, generate};
-pub use ask::judge::{Sequences, Verdict, judge};
+pub use ask::judge::{Placed, Sequences, Verdict, judge};
 pub use ask::score::{Scored, Want, score};
 pub use ask::weights::{Trained, experiment_of, model_folder, saved_step};
 pub use ask::whole;
@@ -48,7 +48,7 @@ pub use run::traces::{read_trace, traced_step, traced_steps};
 pub use setup::assemble::{Attending, Setup, model_config};
 pub use setup::data::{Data, HeldOut, Opening, open_data};
 pub use setup::device::{
-    described as described_machine, memory as device_memory, open as open_device,
+    described as described_machine, open as open_device, place as place_on_devices,
     warning as device_warning,
 };
 pub use setup::examine::{data_fits, fits_here};
@@ -56,6 +56,7 @@ pub use setup::fits::check_memory;
 pub use setup::initial::check_beside;
 pub use setup::open::{measured, rates};
 pub use setup::pages::keep_freed_pages;
+pub use setup::processors::Processors;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use setup::shared::shared;

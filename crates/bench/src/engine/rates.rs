@@ -3,7 +3,7 @@
 use annulus_comm::World;
 use annulus_experiment::Kernel;
 use annulus_simulate::Cluster;
-use annulus_train::Sample;
+use annulus_train::{Processors, Sample};
 use anyhow::Result;
 use candle_core::DType;
 
@@ -17,7 +17,7 @@ pub(super) fn measure(arguments: &Arguments, world: &World) -> Result<Cluster> {
         kernel: Kernel::Fused,
         deterministic: true,
         cores: arguments.threads * world.beside().len(),
-        processor: None,
+        processors: Processors::default(),
     };
     Ok(sample.measure_over(world, arguments.ranks)?)
 }

@@ -33,7 +33,8 @@ pub(crate) fn bandwidth(word: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn device(word: &str) -> Result<Device, String> {
-    Device::from_word(word).ok_or_else(|| "auto, cpu, cuda or cuda:N is wanted".to_owned())
+    Device::from_word(word)
+        .ok_or_else(|| "auto, cpu, cuda, cuda:N or several as cuda:0-3 is wanted".to_owned())
 }
 
 pub(crate) fn replacement(word: &str) -> Result<Override, String> {

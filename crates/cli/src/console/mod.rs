@@ -122,6 +122,7 @@ impl Sink for Console {
                 self.say(&format!("step {step}  saved {}", folder.display()));
             }
             Notice::Joined(text) => self.say(text),
+            Notice::OnGpus(gpus) => self.say(&format!("computing on {}", gpus.join(", "))),
             Notice::Warning(text) => {
                 self.reading.finish();
                 self.say(&format!("warning: {text}"));

@@ -38,7 +38,7 @@ fn answers_are_judged_by_the_logits_of_their_tokens() {
             let one = [question.sequence(cell.tokens)];
             let setup = subject.setup(cell.tokens).unwrap();
             let want = Want { logits: true, gradients: false };
-            let scored = score(&setup, &subject.weights, &one, want).unwrap();
+            let scored = score(&setup, subject.weights.first(), &one, want).unwrap();
             assert!((scored.loss - answer.loss).abs() < 1e-5 * scored.loss);
             let all: Vec<u32> = scored
                 .logits

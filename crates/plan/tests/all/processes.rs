@@ -1,8 +1,8 @@
 //! Plans of ranks that several processes share.
 
-use annulus_experiment::{Apart, Experiment, Override, State, StateAxes, parse};
+use annulus_experiment::{Apart, Device, Experiment, Override, State, StateAxes, parse};
 use annulus_memory::Class;
-use annulus_plan::Plan;
+use annulus_plan::{Plan, devices_for};
 
 use crate::common::planned;
 use crate::small::SMALL;
@@ -46,6 +46,44 @@ fn processes_lie_along_the_axes_that_share() {
     experiment.parallel.state = State::Zero3;
     let plan = planned(experiment).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(plan.to_text().contains("state zero3 along data"), "{}", plan.to_text());
+}
+
+/// Of 4 ranks, on so many GPUs.
+fn on_gpus(devices: usize, word: &str) -> Experiment {
+    let mut experiment = experiment(4);
+    experiment.device = Device::from_word(word).unwrap_or(Device::Cpu);
+    (experiment.host.device, experiment.host.devices) = (Some(1 << 40), devices);
+    experiment
+}
+
+#[test]
+fn ranks_on_devices_hold_what_they_hold_in_processes() {
+    let mut of_processes = experiment(4);
+    (of_processes.host.device, of_processes.host.processes) = (Some(1 << 40), 2);
+    let [devices, processes] = [on_gpus(2, "cuda"), of_processes]
+        .map(|experiment| planned(experiment).unwrap_or_else(|problems| panic!("{problems}")));
+    let held = |plan: &Plan| plan.ranks.iter().map(|rank| rank.together).collect::<Vec<_>>();
+    assert_eq!(held(&devices), held(&processes));
+    // What the fullest GPU holds is held to what it has.
+    let fullest = held(&devices).chunks(2).map(|ranks| ranks.iter().sum::<u64>()).max();
+    assert_eq!(devices.room().map(|room| room.needed), fullest);
+    let all = planned(on_gpus(1, "cuda")).unwrap_or_else(|problems| panic!("{problems}"));
+    assert!(all.needed() > devices.needed() && all.needed() < held(&devices).iter().sum());
+    let said = "device  cuda:0 (ranks 0 to 1), cuda:1 (ranks 2 to 3)\n";
+    assert!(devices.to_text().contains(said), "{}", devices.to_text());
+    assert_eq!(processes.gpus(), [""; 0]);
+}
+
+#[test]
+fn a_gpu_that_is_named_has_as_many_ranks_as_the_others() {
+    let said = planned(on_gpus(3, "cuda:4,0-1")).expect_err("uneven").to_string();
+    assert!(said.contains("`cuda:4,0,1`: 3 GPUs cannot share 4 ranks evenly"), "{said}");
+    assert!(said.contains("name 2 of them"), "{said}");
+    let plan = planned(on_gpus(4, "cuda:3,0-2")).unwrap_or_else(|problems| panic!("{problems}"));
+    let wanted = ["cuda:3 (rank 0)", "cuda:0 (rank 1)", "cuda:1 (rank 2)", "cuda:2 (rank 3)"];
+    assert_eq!(plan.gpus(), wanted);
+    // As many as there is any use for.
+    assert_eq!([1, 2, 3, 4, 8].map(|there| devices_for(&experiment(4), there)), [1, 2, 2, 4, 4]);
 }
 
 #[test]

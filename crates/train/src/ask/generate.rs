@@ -14,6 +14,7 @@ use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
+use crate::ask::judge::Placed;
 use crate::setup::shared::once;
 use crate::step::finite::finite;
 use crate::step::gathered::Supply;
@@ -62,7 +63,7 @@ pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
 /// An empty prompt, ids that the model does not know, those of the ranks; [`TrainError::NotANumber`] for logits that are none.
 pub fn generate(
     setup: &Setup,
-    weights: &Weights,
+    weights: &Placed,
     prompt: &[u32],
     wanted: &Wanted,
     told: Told<'_>,
@@ -74,8 +75,10 @@ pub fn generate(
         };
         return Err(once(&setup.processes, error));
     }
-    let setup = Arc::new(Setup { data: 1, micro_batch: 1, block: None, ..setup.clone() });
-    setup.run(|rank| rank.go_on(weights, prompt, wanted, told))
+    let processors = setup.processors.shared_by(setup.sequence * setup.tensor);
+    let own = Setup { data: 1, micro_batch: 1, block: None, ..setup.clone() };
+    let setup = Arc::new(own.on(processors));
+    setup.run(|rank| rank.go_on(weights.of(&rank), prompt, wanted, told))
 }
 
 impl Rank {
@@ -142,7 +145,7 @@ impl Rank {
     /// A token at a position, the same on every rank.
     fn one(&self, token: u32, position: usize, attention: Attentions) -> Result<Shard> {
         check_tokens(&[token], self.setup.config.vocab_size)?;
-        let device = self.setup.device();
+        let device = self.backend.device();
         let positions = Positions::new(vec![Run::contiguous(position, 1)]);
         let frequencies = &self.setup.frequencies;
         Ok(Shard {

@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 
 use crate::step::finite::finite;
 use crate::step::gathered::Supply;
+use crate::step::parameters::own_copy;
 use crate::step::rank::{Micro, Rank};
 use crate::{Result, Setup};
 
@@ -36,7 +37,7 @@ pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 /// Those of the ranks, and of making a sequence; [`crate::TrainError::NotANumber`] for a loss that is none.
 pub fn judge(
     setup: &Setup,
-    weights: &Weights,
+    weights: &Placed,
     count: usize,
     sequences: Sequences<'_>,
     progress: &(dyn Fn() + Sync),
@@ -46,7 +47,9 @@ pub fn judge(
         let mut found = Vec::new();
         for index in (rank.replica()..count).step_by(rank.mesh.size(Axis::Data)) {
             let micro = rank.micro_of(0, &[sequences(index)?])?;
-            found.extend(rank.verdicts(weights, &micro)?.iter().map(|one| written(index, one)));
+            found.extend(
+                rank.verdicts(weights.of(&rank), &micro)?.iter().map(|one| written(index, one)),
+            );
             if leads {
                 progress();
             }
@@ -78,17 +81,40 @@ fn read(row: &[f64]) -> (usize, Verdict) {
     (row[0] as usize, Verdict { position: row[1] as usize, loss: row[2], said: row[3] as u32 })
 }
 
+/// Weights where they are computed with, by device of the process: its ranks share them.
+#[derive(Clone, Debug)]
+pub struct Placed(Vec<Weights>);
+
+impl Placed {
+    /// Those on the first device.
+    pub fn first(&self) -> &Weights {
+        &self.0[0]
+    }
+
+    /// Those that a rank computes with.
+    pub(crate) fn of(&self, rank: &Rank) -> &Weights {
+        &self.0[rank.device]
+    }
+}
+
 impl Setup {
-    /// `weights` in the type that layers compute in, on the device of this setup: once for all ranks.
+    /// `weights` in the type that layers compute in, on the devices of this setup.
     ///
     /// # Errors
-    /// Those of the device.
-    pub fn placed(&self, weights: &Weights) -> Result<Weights> {
-        let device = self.device();
-        let placed = weights.iter().map(|(name, weight)| {
-            Ok((name.clone(), weight.to_dtype(self.config.dtype)?.to_device(&device)?))
-        });
-        placed.collect()
+    /// Those of the devices.
+    pub fn placed(&self, weights: &Weights) -> Result<Placed> {
+        let on = |number: usize| {
+            let device = self.processors.device(number);
+            let placed = weights.iter().map(|(name, weight)| {
+                let weight = weight.to_dtype(self.config.dtype)?;
+                // Emulated devices have what is theirs in the host's memory.
+                let own =
+                    if number > 0 { own_copy(&weight, &device) } else { weight.to_device(&device) };
+                Ok((name.clone(), own?))
+            });
+            placed.collect()
+        };
+        (0..self.processors.devices()).map(on).collect::<Result<_>>().map(Placed)
     }
 }
 

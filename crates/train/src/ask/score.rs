@@ -78,7 +78,8 @@ pub fn score(
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
         let initial = InitialWeights::from(weights.clone());
-        let parameters = Parameters::new(&initial, &self.setup, (0, self.uncounted.rank()))?;
+        let place = (&*self.setup, self.backend.device());
+        let parameters = Parameters::new(&initial, place, (0, self.uncounted.rank()))?;
         let own = &mut Supply::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();

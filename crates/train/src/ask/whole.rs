@@ -8,7 +8,6 @@ use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Label, World};
 use annulus_experiment::Kernel;
 use annulus_ops::attention::{Attended, AttentionKernel, BackwardTile, KeyValueGradients, Tile};
-use annulus_ops::gpu::Processor;
 use annulus_ops::{Backend, Cores, Pool};
 use annulus_sequence::{
     Heads, Layout, Mask, Pass, Positions, Route, Schedules, Setting, Strategy, View,
@@ -19,6 +18,7 @@ use crate::TrainError;
 use crate::run::given::here;
 use crate::setup::assemble::kernel;
 use crate::setup::device;
+use crate::setup::processors::Processors;
 use crate::setup::shared::once;
 
 /// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
@@ -93,8 +93,8 @@ pub struct Split {
     pub cores: Cores,
     /// The processes that share the ranks evenly.
     pub processes: World,
-    /// What all ranks share instead, if it is not the CPU.
-    pub processor: Option<Arc<dyn Processor>>,
+    /// What ranks compute on instead, if it is not the CPU.
+    pub processors: Processors,
 }
 
 impl Split {
@@ -112,20 +112,17 @@ impl Split {
         Ok(setting.schedules(mask)?)
     }
 
-    fn device(&self) -> Device {
-        device::of(self.processor.as_ref())
+    /// What rank `rank` computes with.
+    fn backend(&self, rank: usize) -> Backend {
+        let here = self.ranks / self.processes.processes();
+        match self.processors.of(rank % here, here) {
+            Some(processor) => Backend::Gpu(processor.clone()),
+            None => Backend::Cpu(Pool::share(&self.cores, here, || ())),
+        }
     }
 
-    fn kernel(&self) -> Arc<dyn AttentionKernel> {
-        let backend = match &self.processor {
-            Some(processor) => Backend::Gpu(processor.clone()),
-            None => Backend::Cpu(Pool::share(
-                &self.cores,
-                self.ranks / self.processes.processes(),
-                || (),
-            )),
-        };
-        kernel(self.kernel, self.deterministic, false, &backend)
+    fn kernel(&self, backend: &Backend) -> Arc<dyn AttentionKernel> {
+        kernel(self.kernel, self.deterministic, false, backend)
     }
 }
 
@@ -138,14 +135,15 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     let options = Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
     let all_alike = |error| once(&split.processes, error);
     here(&split.processes, split.ranks).map_err(all_alike)?;
-    split.processes.computes_on(&split.device());
-    device::check(split.strategy, None, split.processor.as_ref()).map_err(all_alike)?;
-    let question = question.on(&split.device())?;
-    let schedules = Arc::new(split.schedules(&question).map_err(all_alike)?);
-    let mut found = split.processes.run(&options, |comm| {
-        let (schedules, kernel) = (schedules.clone(), split.kernel());
+    split.processes.computes_on(&split.processors.device(0));
+    device::check(split.strategy, None, &split.processors).map_err(all_alike)?;
+    let schedules = Arc::new(split.schedules(question).map_err(all_alike)?);
+    let processes = split.processes.clone().across(split.processors.between(split.ranks));
+    let mut found = processes.run(&options, |comm| {
+        let (schedules, backend) = (schedules.clone(), split.backend(comm.rank()));
+        let kernel = split.kernel(&backend);
         let attention = Attention::new(schedules, question.scale, comm.clone(), kernel);
-        gathered(comm.as_ref(), attend_here(&question, &attention)?)
+        gathered(comm.as_ref(), attend_here(question, &attention, &backend.device())?)
     })?;
     Ok(join(&schedules.of(Pass::Forward).positions, &found.swap_remove(0))?)
 }
@@ -160,8 +158,9 @@ pub fn attend_tile(
     keys: &Positions,
     split: &Split,
 ) -> std::result::Result<Answer, TrainError> {
-    let Question { q, k, v, gradient, mask, scale } = &question.on(&split.device())?;
-    let kernel = split.kernel();
+    let backend = split.backend(0);
+    let Question { q, k, v, gradient, mask, scale } = &question.on(&backend.device())?;
+    let kernel = split.kernel(&backend);
     let views = views(mask, queries, keys)?;
     let tiles: Vec<Tile<'_>> = views.iter().map(|view| Tile::new(k, v, &view.visibility)).collect();
     let mut state = kernel.begin(q, *scale)?;
@@ -201,10 +200,10 @@ fn views(
     })
 }
 
-fn attend_here(question: &Question, attention: &Attention) -> Result<Answer> {
+fn attend_here(question: &Question, attention: &Attention, device: &Device) -> Result<Answer> {
     let Question { q, k, v, gradient, .. } = question;
-    let index = index(attention.positions().iter())?.to_device(q.device())?;
-    let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
+    let index = index(attention.positions().iter())?;
+    let rows = |tensor: &Tensor| tensor.index_select(&index, 2)?.to_device(device);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
     let attended = attention.forward(Place::default(), &qkv)?;
     let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;

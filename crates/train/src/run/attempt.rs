@@ -65,7 +65,12 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
             given.console.notice(&Notice::Joined(&said));
         }
     }
-    let of_device = device::warning(plan.experiment.device).filter(|_| setup.processor.is_none());
+    let gpus = plan.gpus();
+    if !gpus.is_empty() {
+        given.console.notice(&Notice::OnGpus(&gpus));
+    }
+    let of_device =
+        device::warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
     outcome.warnings =
         of_device.into_iter().chain(setup.warning()).chain(prepared.warnings).collect();
     for warning in &outcome.warnings {
@@ -169,7 +174,7 @@ fn train(
 ) -> Result<Outcome> {
     let (mut manifest, earlier) = manifest(plan, (&given, setup), folder, &work)?;
     let stage = plan.experiment.stage().map(|stage| stage.name.clone());
-    manifest.begin(setup, stage, outcome.resumed_from, &given.command);
+    manifest.begin((plan, setup), stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     for reason in given.again.iter().flat_map(|again| again.reasons(&manifest)) {
         given.console.notice(&Notice::Warning(&format!("{reason}: bits may differ")));
@@ -216,7 +221,7 @@ fn manifest(
     // Where the plan is for a described core, that is computed with.
     let instructions = plan.experiment.host.core.instructions;
     manifest.machine.vector = Some(instructions.word().to_owned());
-    let architecture = setup.processor.as_ref().map(|processor| processor.architecture());
+    let architecture = setup.processors.first().map(|processor| processor.architecture());
     manifest.machine.kernels = architecture.map(|number| format!("sm_{number}"));
     manifest.fork.clone_from(&given.fork);
     manifest.began = given.fork.as_ref().map(|_| work.start.step);

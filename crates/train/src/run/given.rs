@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 use annulus_comm::World;
 use annulus_comm::flight;
 use annulus_data::Tokenizer;
-use annulus_ops::gpu::Processor;
 use annulus_plan::Plan;
 
 use crate::run::again::Again;
@@ -16,6 +15,7 @@ use crate::run::folder::failure;
 use crate::run::fork::Fork;
 use crate::run::sink::{Silent, Sink};
 use crate::setup::device;
+use crate::setup::processors::Processors;
 use crate::step::dump::Dump;
 use crate::{Result, Setup, TrainError};
 
@@ -43,8 +43,8 @@ pub struct Given {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
     pub verify_cache: bool,
-    /// For tests: what runs operators, instead of the device that the plan names.
-    pub processor: Option<Arc<dyn Processor>>,
+    /// For tests: what runs operators, instead of the devices that the plan names.
+    pub processors: Processors,
 }
 
 impl Given {
@@ -62,7 +62,7 @@ impl Given {
             cores,
             tokenizer: None,
             verify_cache: false,
-            processor: None,
+            processors: Processors::default(),
         }
     }
 }
@@ -71,13 +71,14 @@ impl Given {
     /// What `plan` means on this process's share of the machine.
     pub(crate) fn setup(&mut self, plan: &Plan) -> Result<Setup> {
         let cores = annulus_machine::share(self.cores, self.world.beside().len());
-        let setup = match self.processor.take() {
-            Some(processor) => Setup { processor: Some(processor), ..Setup::new(plan, cores) },
-            None => Setup::on_its_device_over(&self.world, plan, cores)?,
+        let setup = if self.processors.is_empty() {
+            Setup::on_its_device_over(&self.world, plan, cores)?
+        } else {
+            Setup::new(plan, cores).on(std::mem::take(&mut self.processors))
         };
         let strict = setup.block.map(|_| (setup.config.shape.head_dim, setup.config.dtype));
         for kind in &setup.groups {
-            device::check(kind.strategy, strict, setup.processor.as_ref())?;
+            device::check(kind.strategy, strict, &setup.processors)?;
         }
         Ok(setup.over(&self.world))
     }
@@ -108,7 +109,7 @@ impl Given {
             cores: self.cores,
             tokenizer: self.tokenizer.clone(),
             verify_cache: self.verify_cache,
-            processor: self.processor.clone(),
+            processors: self.processors.clone(),
         }
     }
 }

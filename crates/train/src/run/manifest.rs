@@ -99,7 +99,10 @@ pub struct Attempt {
     /// Of several processes: where they run, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
-    /// What joins them.
+    /// Where the CPU computes nothing, and of one process: its GPUs, each with its ranks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+    /// What joins processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<Mpi>,
     /// What carries tensors between them, if it is not MPI.
@@ -215,7 +218,7 @@ impl Manifest {
     /// Another start.
     pub(crate) fn begin(
         &mut self,
-        setup: &Setup,
+        (plan, setup): (&Plan, &Setup),
         stage: Option<String>,
         resumed_from: Option<u64>,
         command: &[String],
@@ -231,6 +234,7 @@ impl Manifest {
             strategy: setup.strategies(),
             vector: self.machine.vector.clone(),
             processes: processes(&setup.places()),
+            gpus: plan.gpus(),
             mpi: setup
                 .processes
                 .facts()

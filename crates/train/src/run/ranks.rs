@@ -62,7 +62,7 @@ impl Attempt<'_> {
                 }
             })
         };
-        Ok(self.world.run(&options, program)?)
+        Ok(setup.joined().run(&options, program)?)
     }
 
     /// One rank, from its start to its end.

@@ -94,6 +94,8 @@ pub enum Notice<'a> {
     },
     /// What carries tensors between processes.
     Joined(&'a str),
+    /// The GPUs that compute, each with its ranks.
+    OnGpus(&'a [String]),
     /// Something is wrong but does not end the run.
     Warning(&'a str),
 }

@@ -68,7 +68,7 @@ impl Rank {
     /// A stage ends here. What is recorded of a GPU waits for it.
     pub(crate) fn stage(&self, begun: Begun, name: impl FnOnce() -> String) -> Result<()> {
         if begun.is_recorded() {
-            self.setup.device().synchronize()?;
+            self.backend.device().synchronize()?;
             begun.end(|| Doing::Stage { name: name() });
         }
         Ok(())

@@ -19,11 +19,12 @@ use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::{Backend, Cores, Pool, Rotary};
 use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
-use candle_core::{DType, Device};
+use candle_core::DType;
 
 use crate::run::given::here;
 use crate::setup::device;
 use crate::setup::pages::Room;
+use crate::setup::processors::Processors;
 use crate::setup::shared::once;
 use crate::step::division::Division;
 use crate::step::rank::Rank;
@@ -99,8 +100,8 @@ pub struct Setup {
     pub processes: World,
     /// What each of them computes with.
     pub core: Core,
-    /// What runs operators, if it is not the CPU: all ranks of a process share it.
-    pub processor: Option<Arc<dyn Processor>>,
+    /// What runs operators, if it is not the CPU.
+    pub processors: Processors,
 }
 
 impl Attending {
@@ -139,7 +140,7 @@ impl Setup {
     pub(crate) fn peak(&self, cores: usize) -> Option<f64> {
         let narrow = (self.config.dtype == DType::BF16).then(Unit::bf16).flatten();
         let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
-        self.processor.is_none().then(measure)
+        self.processors.is_empty().then(measure)
     }
 
     /// What `plan` means, on a machine with `cores` cores.
@@ -177,11 +178,11 @@ impl Setup {
             cores: cores.into(),
             processes: World::alone(),
             core: experiment.host.core,
-            processor: None,
+            processors: Processors::default(),
         }
     }
 
-    /// The same on the device that the experiment names.
+    /// The same on the devices that the experiment names, as many of them as it is planned for.
     ///
     /// # Errors
     /// When a GPU is named that cannot be used.
@@ -189,25 +190,13 @@ impl Setup {
         Setup::on_its_device_over(&World::alone(), plan, cores)
     }
 
-    /// [`Setup::on_its_device`] over the processes of a world, each with a GPU of its own.
+    /// [`Setup::on_its_device`] over the processes of a world, of several each with a GPU of its own.
     ///
     /// # Errors
     /// As there, and when there are fewer GPUs than processes on this host.
     pub fn on_its_device_over(world: &World, plan: &Plan, cores: usize) -> Result<Setup> {
-        let processor = device::open(plan.experiment.device, world)?;
-        Ok(Setup { processor, ..Setup::new(plan, cores) }.over(world))
-    }
-
-    /// The same, whose ranks the processes of `world` share.
-    pub(crate) fn over(self, world: &World) -> Setup {
-        world.computes_on(&self.device());
-        let cores = self.cores.among(world.beside().len());
-        Setup { processes: world.clone(), cores, ..self }
-    }
-
-    /// Where tensors live.
-    pub fn device(&self) -> Device {
-        device::of(self.processor.as_ref())
+        let processors = device::open_planned(&plan.experiment, world)?;
+        Ok(Setup::new(plan, cores).on(processors).over(world))
     }
 
     /// How many ranks there are.
@@ -287,14 +276,15 @@ impl Setup {
         here(processes, ranks).map_err(|error| once(processes, error))?;
         self.join()?;
         let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
-        let mut found = processes.run(&options, |comm| program(self.rank(comm)?))?;
+        let mut found = self.joined().run(&options, |comm| program(self.rank(comm)?))?;
         Ok(found.swap_remove(0))
     }
 
     /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
     pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
         let mesh = Mesh::of(comm.clone(), self.grid())?;
-        let division = Division::new(&mesh, comm.rank(), (self.parts(), self.sharing()))?;
+        let place = (comm.rank(), self.ranks_of_process());
+        let division = Division::new(&mesh, place, (self.parts(), self.sharing()))?;
         Ok((mesh, division))
     }
 
@@ -302,8 +292,9 @@ impl Setup {
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
-        let here = self.world() / self.processes.processes();
-        let backend = if let Some(processor) = &self.processor {
+        let here = self.ranks_of_process();
+        let own = rank % here;
+        let backend = if let Some(processor) = self.processors.of(own, here) {
             Backend::Gpu(processor.clone())
         } else {
             let enter = move || memory::enter(rank);
@@ -325,6 +316,7 @@ impl Setup {
             rotary: Arc::new(rotary),
             tensor,
             backend,
+            device: own / self.ranks_of_device(),
             mesh,
             division,
             meter,

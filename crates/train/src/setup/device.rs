@@ -1,42 +1,108 @@
-//! What computes: the CPU, or a GPU that all ranks of this process share and no other process of its host has.
-
-use std::sync::Arc;
+//! What computes: the CPU, or GPUs. The ranks of a process share as many as it takes; of several processes on a host each has one that
+//! no other has.
 
 use annulus_comm::World;
-use annulus_experiment::Device as Wanted;
+use annulus_experiment::{Device as Wanted, Experiment, Problems};
 use annulus_machine::Core;
+use annulus_ops::gpu;
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::gpu::{self, Processor};
+use annulus_plan::devices_for;
 use annulus_sequence::Strategy;
-use candle_core::{DType, Device};
+use candle_core::DType;
 
+use crate::setup::processors::Processors;
 use crate::setup::slow;
 use crate::{Result, TrainError};
 
-/// What runs kernels for `wanted` in this process of `world`; none: the CPU.
+/// What runs kernels for `wanted` in this process of `world`, which together have so many `ranks`: none is the CPU. Of one process as
+/// many GPUs as its ranks can share evenly.
 ///
 /// # Errors
-/// When a GPU is asked for by name and cannot be used; `auto` takes the CPU then, and [`warning`] says so. Where GPUs are fewer than
-/// the processes on this host.
-pub fn open(wanted: Wanted, world: &World) -> Result<Option<Arc<dyn Processor>>> {
+/// When a GPU is asked for by name and cannot be used, or several cannot be shared; `auto` takes the CPU then, and [`warning`] says so.
+/// Where GPUs are fewer than the processes on this host.
+pub fn open(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> {
+    let devices = match wanted {
+        _ if world.processes() > 1 => 1,
+        Wanted::Cuda(numbers) if !numbers.is_empty() => numbers.len(),
+        _ => (1..=visible().min(ranks)).rev().find(|many| ranks % many == 0).unwrap_or(1),
+    };
+    if world.processes() == 1 && !ranks.is_multiple_of(devices) {
+        let word = wanted.word();
+        let message = format!("`{word}`: {devices} GPUs cannot share {ranks} ranks evenly");
+        let hint = Some("name as many as divide the ranks, or `cuda`".to_owned());
+        return Err(TrainError::Configuration { message, hint });
+    }
+    open_some(wanted, world, devices)
+}
+
+/// The same for what is planned, on as many devices as it is planned for.
+///
+/// # Errors
+/// As those of [`open`], with the place in the file.
+pub(crate) fn open_planned(experiment: &Experiment, world: &World) -> Result<Processors> {
+    let Experiment { device, host, places, .. } = experiment;
+    open_some(device, world, host.devices).map_err(|error| {
+        let problem = places.problem("device", error.to_string());
+        let hint = error.hint();
+        Problems::from(match hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        })
+        .into()
+    })
+}
+
+fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processors> {
     let beside = world.beside();
-    let place = world.process() - beside.start;
-    let gpus = gpu::gpus().map_or(0, |all| all.len());
-    let Some(index) = choice(wanted, place, beside.len(), gpus)? else { return Ok(None) };
+    let (place, gpus) = (world.process() - beside.start, visible());
+    // NCCL refuses processes that share a GPU where this does not allow them to: who sets it means it.
+    let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|word| word == "1");
+    let seat = if shared && gpus > 0 {
+        (place % gpus, beside.len().min(gpus))
+    } else {
+        (place, beside.len())
+    };
+    let numbers = choice(wanted, devices, seat, gpus)?;
+    if numbers.is_empty() {
+        return Ok(Processors::default());
+    }
     let refused = |missing: gpu::Missing| TrainError::Configuration {
         message: format!("`device: {}`: {missing}", wanted.word()),
         hint: Some(missing.hint().to_owned()),
     };
-    gpu::open(index).map(Some).map_err(refused)
+    gpu::open_all(&numbers).map(Processors::from).map_err(refused)
+}
+
+/// Has `experiment` planned for the devices of this machine: how many, and what the smallest has.
+pub fn place(experiment: &mut Experiment) {
+    let gpus = gpu::gpus().unwrap_or_default();
+    let devices = match &experiment.device {
+        _ if experiment.host.processes > 1 => 1,
+        Wanted::Cpu => 1,
+        Wanted::Cuda(numbers) if !numbers.is_empty() => numbers.len(),
+        Wanted::Auto | Wanted::Cuda(_) => devices_for(experiment, gpus.len()),
+    };
+    let memory = match &experiment.device {
+        Wanted::Cpu => None,
+        wanted => {
+            wanted.numbers(devices).iter().map(|number| Some(gpus.get(*number)?.memory)).min()
+        }
+    };
+    (experiment.host.device, experiment.host.devices) = (memory.flatten(), devices);
+}
+
+/// How many GPUs this program sees.
+fn visible() -> usize {
+    gpu::gpus().map_or(0, |all| all.len())
 }
 
 /// Refuses what kernels of a GPU do not compute; `strict`: heads of so many elements in a type whose sums are to be order-free.
 pub(crate) fn check(
     strategy: Strategy,
     strict: Option<(usize, DType)>,
-    processor: Option<&Arc<dyn Processor>>,
+    processors: &Processors,
 ) -> Result<()> {
-    let Some(processor) = processor else { return Ok(()) };
+    let Some(processor) = processors.first() else { return Ok(()) };
     let refused =
         |message, hint: &str| Err(TrainError::Configuration { message, hint: Some(hint.into()) });
     if strategy == Strategy::LiRing {
@@ -54,42 +120,44 @@ pub(crate) fn check(
     refused(message, "set `device: cpu`")
 }
 
-/// Bytes of the [`gpu`] that `wanted` means.
-pub fn memory(wanted: Wanted) -> Option<u64> {
-    gpu(wanted).map(|gpu| gpu.memory)
+/// The GPU that `wanted` means, of several the first; none: the CPU, or there is no such GPU.
+pub(crate) fn gpu(wanted: &Wanted) -> Option<gpu::Gpu> {
+    let index = if *wanted == Wanted::Cpu { None } else { wanted.numbers(1).first().copied() };
+    gpu::gpus().ok()?.into_iter().nth(index?)
 }
 
-/// The GPU that `wanted` means, of several processes that of the first; none: the CPU, or there is no such GPU.
-pub(crate) fn gpu(wanted: Wanted) -> Option<gpu::Gpu> {
-    let index = match wanted {
-        Wanted::Cpu => return None,
-        Wanted::Auto | Wanted::Cuda(None) => 0,
-        Wanted::Cuda(Some(index)) => index,
-    };
-    gpu::gpus().ok()?.into_iter().nth(index)
-}
-
-/// The number of the GPU that the process at `place` among the `processes` of its host takes, of so many that it sees; none: the
-/// CPU. A number that there is none of says why when it is opened.
-fn choice(wanted: Wanted, place: usize, processes: usize, gpus: usize) -> Result<Option<usize>> {
+/// The numbers of the GPUs that a process takes, of so many that it sees: `devices` where it is alone, one where it is at `place` among
+/// several `processes` of its host; none: the CPU. A number that there is none of says why when it is opened.
+fn choice(
+    wanted: &Wanted,
+    devices: usize,
+    (place, processes): (usize, usize),
+    gpus: usize,
+) -> Result<Vec<usize>> {
     let refused =
         |message, hint| Err(TrainError::Configuration { message, hint: Some(String::from(hint)) });
+    let (word, each) = (wanted.word(), format!("{processes} processes on this host"));
     match wanted {
-        Wanted::Cpu => Ok(None),
-        Wanted::Auto if gpus == 0 => Ok(None),
-        Wanted::Cuda(Some(index)) if processes == 1 => Ok(Some(index)),
-        Wanted::Cuda(Some(_)) => refused(
-            format!(
-                "`device: {}`: {processes} processes on this host would share it",
-                wanted.word()
-            ),
+        Wanted::Cpu => Ok(Vec::new()),
+        Wanted::Auto if gpus == 0 => Ok(Vec::new()),
+        _ if processes == 1 => Ok(wanted.numbers(devices)),
+        Wanted::Cuda(numbers) if numbers.len() == 1 => refused(
+            format!("`device: {word}`: {each} would share it"),
             "set `device: cuda`, by which each takes another, or start one process on a host, whose ranks share its GPU",
         ),
-        Wanted::Auto | Wanted::Cuda(None) if gpus == 0 || processes <= gpus => Ok(Some(place)),
-        Wanted::Auto | Wanted::Cuda(None) => refused(
+        Wanted::Cuda(numbers) if !numbers.is_empty() => match numbers.get(place..=place) {
+            Some(own) if processes <= numbers.len() => Ok(own.to_vec()),
+            _ => refused(
+                format!(
+                    "`device: {word}`: {each} are more than the GPUs that are named, and each needs its own"
+                ),
+                "name one for each process, or set `device: cuda`",
+            ),
+        },
+        Wanted::Auto | Wanted::Cuda(_) if gpus == 0 || processes <= gpus => Ok(vec![place]),
+        Wanted::Auto | Wanted::Cuda(_) => refused(
             format!(
-                "`device: {}`: {processes} processes on this host see {gpus} GPU{}, and each needs its own",
-                wanted.word(),
+                "`device: {word}`: {each} see {gpus} GPU{}, and each needs its own",
                 if gpus == 1 { "" } else { "s" },
             ),
             "start at most as many processes on a host as it has GPUs (ranks of a process share one), let each see all \
@@ -99,18 +167,28 @@ fn choice(wanted: Wanted, place: usize, processes: usize, gpus: usize) -> Result
 }
 
 /// What to say where `auto` takes the CPU though this program could use a GPU.
-pub fn warning(wanted: Wanted) -> Option<String> {
+pub fn warning(wanted: &Wanted) -> Option<String> {
     let why = match gpu::gpus() {
         Ok(all) if all.is_empty() => "the NVIDIA driver lists none".to_owned(),
         Ok(_) | Err(gpu::Missing::Built) => return None,
         Err(missing) => missing.to_string(),
     };
-    (wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
+    (*wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
 }
 
-/// Where tensors live.
-pub(crate) fn of(processor: Option<&Arc<dyn Processor>>) -> Device {
-    processor.map_or(Device::Cpu, |processor| processor.device().clone())
+/// A GPU, where its kernels come from, and what is slow on it.
+fn usable(gpu: &gpu::Gpu) -> String {
+    let (memory, architecture) = (annulus_plan::size(gpu.memory), gpu.architecture);
+    let usable = if architecture < 80 {
+        "too old: sm_80 or later is needed".to_owned()
+    } else {
+        let code = gpu.code.map_or_else(
+            || "the driver compiles its kernels at the first start".to_owned(),
+            |code| format!("kernels of sm_{code}"),
+        );
+        format!("{code}; {}", slow::of_some_heads(gpu.room()))
+    };
+    format!("{}, {memory}, sm_{architecture}; {usable}", gpu.name)
 }
 
 /// What this machine offers, as `annulus doctor` lists it: what is asked about, and the answer.
@@ -127,16 +205,13 @@ pub fn described() -> Vec<(String, String)> {
     ];
     match gpu::gpus() {
         Ok(all) if all.is_empty() => lines.push(("GPUs".to_owned(), "none".to_owned())),
-        Ok(all) => lines.extend(all.into_iter().map(|gpu| {
-            let memory = annulus_plan::size(gpu.memory);
-            let usable = if gpu.architecture < 80 {
-                "too old: sm_80 or later is needed".to_owned()
-            } else {
-                slow::of_some_heads(gpu.room())
-            };
-            let what = format!("{}, {memory}, sm_{}; {usable}", gpu.name, gpu.architecture);
-            (format!("cuda:{}", gpu.index), what)
-        })),
+        Ok(all) => {
+            let taken: Vec<String> =
+                all.iter().map(|gpu| format!("rank {0} on cuda:{0}", gpu.index)).collect();
+            let shared = "of more ranks neighbours share one, evenly";
+            lines.extend(all.iter().map(|gpu| (format!("cuda:{}", gpu.index), usable(gpu))));
+            lines.push(("device: cuda".to_owned(), format!("{}; {shared}", taken.join(", "))));
+        }
         Err(missing) => {
             lines.push(("GPUs".to_owned(), format!("none: {missing} ({})", missing.hint())));
         }
@@ -148,14 +223,19 @@ pub fn described() -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    fn of_all(wanted: &str, processes: usize, gpus: usize) -> Vec<Option<usize>> {
+    fn of_all(wanted: &str, processes: usize, gpus: usize) -> Vec<Vec<usize>> {
         let wanted = Wanted::from_word(wanted).unwrap();
-        (0..processes).map(|place| choice(wanted, place, processes, gpus).unwrap()).collect()
+        let of = |place| choice(&wanted, 1, (place, processes), gpus).unwrap();
+        (0..processes).map(of).collect()
+    }
+
+    fn alone(wanted: &str, devices: usize, gpus: usize) -> Vec<usize> {
+        choice(&Wanted::from_word(wanted).unwrap(), devices, (0, 1), gpus).unwrap()
     }
 
     fn refusal(wanted: &str, processes: usize, gpus: usize) -> String {
         let wanted = Wanted::from_word(wanted).unwrap();
-        let all = (0..processes).map(|place| choice(wanted, place, processes, gpus));
+        let all = (0..processes).map(|place| choice(&wanted, 1, (place, processes), gpus));
         let mut said: Vec<String> = all
             .map(|one| one.unwrap_err())
             .map(|e| format!("{e}; {}", e.hint().unwrap()))
@@ -169,19 +249,33 @@ mod tests {
     #[test]
     fn processes_of_a_host_take_a_gpu_each() {
         for wanted in ["auto", "cuda"] {
-            assert_eq!(of_all(wanted, 1, 4), [Some(0)]);
-            assert_eq!(of_all(wanted, 3, 4), [Some(0), Some(1), Some(2)]);
-            assert_eq!(of_all(wanted, 2, 2), [Some(0), Some(1)]);
+            assert_eq!(of_all(wanted, 3, 4), [[0], [1], [2]]);
+            assert_eq!(of_all(wanted, 2, 2), [[0], [1]]);
         }
-        assert_eq!(of_all("cuda:3", 1, 4), [Some(3)]);
-        assert_eq!(of_all("cpu", 3, 2), [None; 3]);
+        assert_eq!(of_all("cuda:2,0", 2, 4), [[2], [0]]);
+        assert_eq!(of_all("cuda:1-3", 2, 4), [[1], [2]]);
+        assert_eq!(of_all("cpu", 3, 2), [[0; 0]; 3]);
+    }
+
+    #[test]
+    fn a_process_alone_takes_as_many_as_it_is_planned_for() {
+        for wanted in ["auto", "cuda"] {
+            assert_eq!(alone(wanted, 1, 4), [0]);
+            assert_eq!(alone(wanted, 3, 4), [0, 1, 2]);
+        }
+        assert_eq!(alone("cuda:3", 1, 4), [3]);
+        assert_eq!(alone("cuda:3,1", 2, 4), [3, 1]);
+        // Alone on its host, but not in its world.
+        assert_eq!(alone("cuda:3,1", 1, 4), [3]);
+        assert_eq!(alone("cpu", 1, 4), [0; 0]);
     }
 
     #[test]
     fn without_a_gpu_auto_takes_the_cpu_and_others_are_told_why_when_they_open_it() {
-        assert_eq!(of_all("auto", 3, 0), [None; 3]);
-        assert_eq!(of_all("cuda", 2, 0), [Some(0), Some(1)]);
-        assert_eq!(of_all("cuda:0", 1, 0), [Some(0)]);
+        assert_eq!(of_all("auto", 3, 0), [[0; 0]; 3]);
+        assert_eq!(of_all("cuda", 2, 0), [[0], [1]]);
+        assert_eq!(alone("auto", 1, 0), [0; 0]);
+        assert_eq!(alone("cuda:0", 1, 0), [0]);
     }
 
     #[test]
@@ -195,5 +289,7 @@ mod tests {
         let said = refusal("cuda:1", 2, 4);
         assert!(said.starts_with("`device: cuda:1`: 2 processes"), "{said}");
         assert!(said.contains("set `device: cuda`,"), "{said}");
+        let said = refusal("cuda:0-1", 3, 4);
+        assert!(said.starts_with("`device: cuda:0,1`: 3 processes"), "{said}");
     }
 }

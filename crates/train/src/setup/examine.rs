@@ -25,11 +25,11 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         if let Some(misfit) = plan.misfit() {
             return Err(misfit.into());
         }
-        let processor = device::open(plan.experiment.device, &World::alone())?;
+        let processors = device::open_planned(&plan.experiment, &World::alone())?;
         let dtype = element_type(plan.experiment.model.dtype);
         let strict = plan.experiment.block().map(|_| (plan.shape.head_dim, dtype));
         for group in &plan.groups {
-            device::check(group.strategy, strict, processor.as_ref())?;
+            device::check(group.strategy, strict, &processors)?;
         }
     }
     Ok(())

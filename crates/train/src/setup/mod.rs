@@ -11,6 +11,7 @@ pub(crate) mod links;
 pub(crate) mod open;
 pub(crate) mod pages;
 pub(crate) mod prepare;
+pub(crate) mod processors;
 pub(crate) mod rates;
 pub(crate) mod resolve;
 pub(crate) mod shared;

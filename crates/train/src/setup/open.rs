@@ -67,7 +67,7 @@ fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World)
         kernel: experiment.attention.kernel,
         deterministic: experiment.attention.deterministic,
         cores,
-        processor: device::open(experiment.device, world)?,
+        processors: device::open_planned(experiment, world)?,
     })
 }
 

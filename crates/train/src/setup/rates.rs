@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus_attention::{Attention, Place, Qkv};
-use annulus_comm::{Communicator, Hold, Label, Move, Reduce, threads};
-use annulus_ops::gpu::Processor;
+use annulus_comm::{Communicator, Hold, Label, Move, Reduce, World, threads};
 use annulus_ops::{Backend, Key, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use annulus_simulate::{Cluster, Link, Rates};
@@ -20,7 +19,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
 use crate::setup::assemble::kernel;
-use crate::setup::device;
+use crate::setup::processors::Processors;
 
 /// Rows of queries and of keys, and rows and columns of a product.
 const ROWS: usize = 512;
@@ -59,7 +58,7 @@ pub struct Sample {
     /// Cores, split over the ranks.
     pub cores: usize,
     /// What computes instead of them.
-    pub processor: Option<Arc<dyn Processor>>,
+    pub processors: Processors,
 }
 
 /// Seconds of one rank.
@@ -80,7 +79,8 @@ impl Sample {
     pub fn measure(&self, ranks: usize) -> Result<Cluster> {
         let world = ranks.min(self.cores.max(LEAST_RANKS));
         let options = threads::Options { world, deadline: DEADLINE, stop: Arc::default() };
-        let all = threads::run(&options, |comm| self.rank(&comm))?;
+        let all = World::alone().across(self.processors.between(world));
+        let all = all.run(&options, |comm| self.rank(&comm))?;
         let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / world as f64;
         let workers = self.workers(world);
         let pairs = (ROWS * ROWS * heads(workers) * self.head_dim) as f64;
@@ -102,16 +102,16 @@ impl Sample {
 
     /// Cores of a rank that computes by itself.
     fn workers(&self, world: usize) -> usize {
-        if self.processor.is_some() { 1 } else { (self.cores / world).max(1) }
+        if !self.processors.is_empty() { 1 } else { (self.cores / world).max(1) }
     }
 
     fn rank(&self, comm: &Arc<dyn Communicator>) -> Result<Seconds> {
         let workers = self.workers(comm.world());
-        let backend = match &self.processor {
+        let backend = match self.processors.of(comm.rank(), comm.world()) {
             Some(processor) => Backend::Gpu(processor.clone()),
             None => Backend::cpu(workers),
         };
-        let device = device::of(self.processor.as_ref());
+        let device = backend.device();
         let random = |name: &str, shape: &[usize]| -> Result<Tensor> {
             let key = Key { seed: 0, purpose: "measuring", name };
             let values = normal(key, 0, shape.iter().product());
@@ -139,15 +139,16 @@ impl Sample {
                 Ok(back.map(drop)?)
             })?,
             product: timed(&|| Ok(linear(&backend, &x, &weight, None).map(drop)?))?,
-            small: messages(comm.as_ref(), 1)?,
-            large: messages(comm.as_ref(), LARGE)?,
+            small: messages(comm.as_ref(), &device, 1)?,
+            large: messages(comm.as_ref(), &device, LARGE)?,
         })
     }
 }
 
 /// The link between the ranks of `comm`, by messages around their ring.
 pub(crate) fn link(comm: &dyn Communicator) -> Result<Link> {
-    Ok(joined([messages(comm, 1)?, messages(comm, LARGE)?]))
+    let one = |bytes| messages(comm, &Device::Cpu, bytes);
+    Ok(joined([one(1)?, one(LARGE)?]))
 }
 
 /// A link, by seconds of a small message and of a large one.
@@ -193,13 +194,13 @@ fn attempt(
     Ok(comm.all_reduce(label(2), &seen, Reduce::Max)?.to_scalar::<f64>()?)
 }
 
-/// Seconds of one message of so many bytes around the ring, the fastest of a few rounds.
-fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
+/// Seconds of one message of so many bytes on a device around the ring, the fastest of a few rounds.
+fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f64> {
     let (rank, world) = (comm.rank(), comm.world());
     if world == 1 {
         return Ok(0.0);
     }
-    let tensor = Tensor::zeros(bytes, DType::U8, &Device::Cpu)?;
+    let tensor = Tensor::zeros(bytes, DType::U8, device)?;
     let round = |messages: usize| -> Result<()> {
         for hop in 0..messages {
             let to = (rank + 1) % world;
@@ -209,15 +210,15 @@ fn messages(comm: &dyn Communicator, bytes: usize) -> Result<f64> {
         }
         Ok(())
     };
-    let alone = attempt(comm, &Device::Cpu, 1, &|| round(1))?;
+    let alone = attempt(comm, device, 1, &|| round(1))?;
     if alone * MESSAGES as f64 <= SLOW.as_secs_f64() {
-        return Ok(fastest(comm, &Device::Cpu, &|| round(MESSAGES))? / MESSAGES as f64);
+        return Ok(fastest(comm, device, &|| round(MESSAGES))? / MESSAGES as f64);
     }
     // A link between hosts: what takes so long a clock can tell by a few.
     let few = (SLOW.as_secs_f64() / alone).clamp(2.0, MESSAGES as f64) as usize;
     let mut best = f64::INFINITY;
     for _ in 0..FEW {
-        best = best.min(attempt(comm, &Device::Cpu, 1, &|| round(few))? / few as f64);
+        best = best.min(attempt(comm, device, 1, &|| round(few))? / few as f64);
     }
     Ok(best)
 }
@@ -238,7 +239,7 @@ mod tests {
             kernel: annulus_experiment::Kernel::Fused,
             deterministic: true,
             cores: 2,
-            processor: None,
+            processors: Processors::default(),
         };
         for ranks in [1, 3, 200] {
             let Cluster { rates, inside, between, .. } = sample.measure(ranks).unwrap();

@@ -14,9 +14,9 @@ use annulus_plan::Plan;
 use serde_json::Value;
 
 use crate::ask::weights::model_folder;
-use crate::setup::open;
 use crate::setup::texts::records_of;
-use crate::{Result, TrainError, device_memory};
+use crate::setup::{device, open};
+use crate::{Result, TrainError};
 
 /// The file of a tokenizer in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
@@ -178,11 +178,11 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 impl Opened {
-    /// The experiment on this machine's device.
+    /// The experiment on this machine's devices.
     #[must_use]
     pub fn here(&self) -> Resolved {
         let mut resolved = self.resolved.clone();
-        resolved.experiment.host.device = device_memory(resolved.experiment.device);
+        device::place(&mut resolved.experiment);
         resolved
     }
 

@@ -16,7 +16,7 @@ const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for at
 impl Setup {
     /// What to say where the GPU that it runs on has no fast kernels for these sums, or heads of this length.
     pub(crate) fn warning(&self) -> Option<String> {
-        self.warning_on(Room::of(&**self.processor.as_ref()?))
+        self.warning_on(Room::of(&**self.processors.first()?))
     }
 
     fn warning_on(&self, on: Room) -> Option<String> {
@@ -33,7 +33,7 @@ impl Setup {
 
 /// What a run of `plan` would say of the GPU that it would take here: what is slow on it.
 pub fn warning(plan: &Plan) -> Option<String> {
-    let gpu = device::gpu(plan.experiment.device)?;
+    let gpu = device::gpu(&plan.experiment.device)?;
     Setup::new(plan, 1).warning_on(gpu.room())
 }
 

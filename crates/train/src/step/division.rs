@@ -39,14 +39,24 @@ pub(crate) struct Division {
     pub(crate) holders: Arc<dyn Communicator>,
     /// Those that have other parts, of the same positions.
     pub(crate) tensor: Arc<dyn Communicator>,
-    /// Which of the ranks of its process with this part this is, and how many they are.
+    /// Which of the ranks of its device with this part this is, and how many they are.
     own: (usize, usize),
-    /// The same of all ranks of its process, and how many parts they have.
-    crew: (usize, usize, usize),
+    crew: Crew,
+}
+
+/// Where a rank is in its process.
+#[derive(Clone, Copy, Debug)]
+struct Crew {
+    /// Which of the process's ranks it is.
+    own: usize,
+    /// How many of them each device of the process has.
+    here: usize,
+    /// How many parts of parameters those have.
+    parts: usize,
 }
 
 impl Setup {
-    /// Whether no rank has all of the state in its process.
+    /// Whether no rank has all of the state on its device.
     pub(crate) fn shares_state(&self) -> bool {
         self.tensor > 1 || self.sharing().holders > 1
     }
@@ -56,32 +66,42 @@ impl Setup {
         self.sharing().state.shares_weights()
     }
 
-    /// How processes hold the state: a plan has checked that they can.
+    /// How many ranks share a device: that of their process, or one of its GPUs.
+    pub(crate) fn ranks_of_device(&self) -> usize {
+        self.ranks_of_process() / self.processors.devices()
+    }
+
+    /// How many ranks each process has.
+    pub(crate) fn ranks_of_process(&self) -> usize {
+        self.world() / self.processes.processes()
+    }
+
+    /// How processes, or the devices of one, hold the state: a plan has checked that they can.
     pub(crate) fn sharing(&self) -> Sharing {
-        let here = self.world() / self.processes.processes();
+        let here = self.ranks_of_device();
         let mesh = (self.order, [self.data, self.sequence]);
         let sharing = Sharing::of(mesh, self.parallel, here / self.parts());
         sharing.expect("processes lie along the axes")
     }
 
-    /// How many parts of a model the ranks of a process have, of tensor-parallel ones.
+    /// How many parts of a model the ranks of a device have, of tensor-parallel ones.
     pub(crate) fn parts(&self) -> usize {
-        self.tensor.min(self.world() / self.processes.processes())
+        self.tensor.min(self.ranks_of_device())
     }
 }
 
 impl Division {
-    /// That of the ranks of `mesh`, of which this is number `rank`; every process has so many `parts` of parameters. All ranks must
-    /// call it.
+    /// That of the ranks of `mesh`, of which this is number `rank`; of every process's `ranks` those of each device have so many `parts` of
+    /// parameters. All ranks must call it.
     pub(crate) fn new(
         mesh: &Mesh,
-        rank: usize,
+        (rank, ranks): (usize, usize),
         (parts, sharing): (usize, Sharing),
     ) -> Result<Division> {
         let here = sharing.here * parts;
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
         let tensor = mesh.group(&[Axis::Tensor]).clone();
-        // Neighbours in a process have different parts; where it has not all, so have neighbours among processes.
+        // Neighbours on a device have different parts; where it has not all, so have neighbours among devices.
         let beside = tensor.world() / parts;
         let place = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
@@ -94,11 +114,11 @@ impl Division {
             sharing.slot(own, process)
         };
         let slots = (0..all.world()).map(slot).collect();
-        let (own, crew) = ((own, sharing.here), (rank % here, here, parts));
+        let (own, crew) = ((own, sharing.here), Crew { own: rank % ranks, here, parts });
         Ok(Division { all, slots, sharing, mirrors, holders, tensor, own, crew })
     }
 
-    /// Whether a process holds a share of masters and moments alone.
+    /// Whether a device holds a share of masters and moments alone.
     pub(crate) fn shares_optimizer(&self) -> bool {
         self.sharing.state.shares_optimizer()
     }
@@ -140,25 +160,24 @@ impl Division {
         self.tensor.rank() == 0
     }
 
-    /// Which of the parts that its process has this rank has.
+    /// Which of the parts that its process holds this rank has: device after device, each has them all.
     pub(crate) fn part(&self) -> usize {
-        let (own, _, parts) = self.crew;
-        own % parts
+        let Crew { own, here, parts } = self.crew;
+        own / here * parts + own % parts
     }
 
     /// All ranks of this process, where they meet.
     pub(crate) fn crew(&self) -> Seats {
-        let (own, ..) = self.crew;
-        Seats { own, first: 0, step: 1 }
+        Seats { own: self.crew.own, first: 0, step: 1 }
     }
 
-    /// Those of them that have the same part.
+    /// Those of them on this device that have the same part.
     pub(crate) fn sharers(&self) -> Seats {
-        let ((own, _), (_, _, parts)) = (self.own, self.crew);
-        Seats { own, first: self.part(), step: parts }
+        let Crew { own, here, parts } = self.crew;
+        Seats { own: self.own.0, first: own / here * here + own % parts, step: parts }
     }
 
-    /// Which of the ranks of its process with this part this is, and how many they are.
+    /// Which of the ranks of its device with this part this is, and how many they are.
     pub(crate) fn own(&self) -> (usize, usize) {
         self.own
     }

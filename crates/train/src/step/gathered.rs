@@ -129,7 +129,7 @@ impl<'a> Gathering<'a> {
         let pieces = pieces.map(|all| all.into_iter().map(|(_, piece)| piece).collect()).collect();
         let (rank, names) = (self.rank, self.rank.model.stages[stage].parameters());
         let division = &rank.division;
-        let first = rank.uncounted.rank() - division.crew().own + division.part();
+        let first = rank.uncounted.rank() - division.crew().own + division.sharers().first;
         let make = |all: Vec<Pieces>| {
             on_behalf_of(first, Class::Weights, || {
                 joined(names, |name| &self.stake.parameters.shapes[name], &all).map(Arc::new)

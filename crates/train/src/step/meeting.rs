@@ -38,9 +38,9 @@ impl Moves {
         Arc::new(Moves((0..ranks).map(|_| Arc::default()).collect()))
     }
 
-    /// Of those of them from the first, so many apart.
-    pub(crate) fn some(&self, first: usize, step: usize) -> Arc<Moves> {
-        Arc::new(Moves(self.0.iter().skip(first).step_by(step).cloned().collect()))
+    /// Of so many of them from the first, so far apart.
+    pub(crate) fn some(&self, first: usize, step: usize, many: usize) -> Arc<Moves> {
+        Arc::new(Moves(self.0.iter().skip(first).step_by(step).take(many).cloned().collect()))
     }
 
     /// Where a rank says that it moves.

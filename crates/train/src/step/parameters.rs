@@ -1,4 +1,4 @@
-//! What the ranks of a process share: the weights that layers compute with; and of each what it keeps for the slices that it updates.
+//! What the ranks of a device share: the weights that layers compute with; and of each what it keeps for the slices that it updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -44,13 +44,13 @@ pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
 }
 
 impl Parameters {
-    /// A part of `initial`, as the model computes with it, on the device; counted to rank `owner`.
+    /// A part of `initial`, as the model computes with it, on a device; counted to rank `owner`.
     pub(crate) fn new(
         initial: &InitialWeights,
-        setup: &Setup,
+        (setup, device): (&Setup, Device),
         (part, owner): (usize, usize),
     ) -> Result<Parameters> {
-        let parameters = Parameters::without(initial, setup, part);
+        let parameters = Parameters::without(initial, (setup, device), part);
         let own = |(name, shape): (&String, &Shape)| {
             let read = initial.elements(name, &parameters.runs(name, 0..shape.elem_count()))?;
             let own = on_behalf_of(owner, Class::Weights, || {
@@ -64,7 +64,11 @@ impl Parameters {
     }
 
     /// What there is to know of them without them.
-    fn without(initial: &InitialWeights, setup: &Setup, part: usize) -> Parameters {
+    fn without(
+        initial: &InitialWeights,
+        (setup, device): (&Setup, Device),
+        part: usize,
+    ) -> Parameters {
         let part = (part, setup.tensor);
         let placed: BTreeMap<_, _> = Llama::specification(&setup.config)
             .into_iter()
@@ -83,7 +87,7 @@ impl Parameters {
             part,
             placed,
             dtype: setup.config.dtype,
-            device: setup.device(),
+            device,
             weights: Weights::new(),
         }
     }
@@ -100,10 +104,10 @@ impl Parameters {
     }
 }
 
-/// What the ranks of a process hold together while they train: made before they begin.
+/// What the ranks of a process hold together while they train, those of a device everything once: made before they begin.
 #[derive(Debug)]
 pub struct Store {
-    /// Of tensor-parallel ranks, by the part of parameters that they have.
+    /// By device, and of tensor-parallel ranks by the part of parameters that they have.
     parts: Vec<Part>,
     /// Where they decide whether a step is applied.
     commit: Meeting<(), ()>,
@@ -111,7 +115,7 @@ pub struct Store {
     pub(crate) moves: Arc<Moves>,
 }
 
-/// What ranks of a process hold that have the same part of parameters: all of them, unless they are tensor-parallel.
+/// What ranks of a device hold that have the same part of parameters: all of them, unless they are tensor-parallel.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) parameters: Parameters,
@@ -129,22 +133,25 @@ impl Store {
     pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
         let moves = Moves::of(here.len());
         let commit = Meeting::new(here.len(), &moves);
-        let parts = setup.parts();
+        let (parts, beside) = (setup.parts(), setup.ranks_of_device());
         let part = |number: usize| {
+            let device = number / parts;
             // Neighbours have different parts.
-            let owner = here.start + number;
-            let own = owner % setup.tensor;
+            let first = device * beside + number % parts;
+            let owner = here.start + first;
+            let (own, place) = (owner % setup.tensor, (setup, setup.processors.device(device)));
             let parameters = if setup.shares_weights() {
-                Parameters::without(initial, setup, own)
+                Parameters::without(initial, place, own)
             } else {
-                Parameters::new(initial, setup, (own, owner))?
+                Parameters::new(initial, place, (own, owner))?
             };
-            let ranks = here.len() / parts;
+            let ranks = beside / parts;
             let optimizers = (0..ranks).map(|_| OnceLock::new()).collect();
-            let table = Meeting::new(ranks, &moves.some(number, parts));
+            let table = Meeting::new(ranks, &moves.some(first, parts, ranks));
             Ok(Part { parameters, optimizers, table })
         };
-        let parts = (0..parts).map(part).collect::<Result<_>>()?;
+        let all = setup.processors.devices() * parts;
+        let parts = (0..all).map(part).collect::<Result<_>>()?;
         Ok(Arc::new(Store { parts, commit, moves }))
     }
 
@@ -156,7 +163,7 @@ impl Store {
 }
 
 impl Part {
-    /// Those of all ranks of the process that have begun.
+    /// Those of all ranks of the device that have begun.
     pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
         self.optimizers.iter().filter_map(OnceLock::get).collect()
     }
@@ -166,7 +173,7 @@ impl Part {
 #[derive(Debug)]
 pub(crate) struct Stake {
     store: Arc<Store>,
-    /// Which part of parameters, and which of the ranks of the process that have it.
+    /// Which of the store's parts, and which of the ranks that have it.
     part: usize,
     own: usize,
 }

@@ -28,6 +28,8 @@ pub(crate) struct Rank {
     /// The ranks that share this one's positions.
     pub(crate) tensor: TensorRanks,
     pub(crate) backend: Backend,
+    /// Which of the devices of its process that is on.
+    pub(crate) device: usize,
     pub(crate) mesh: Mesh,
     /// Which elements of parameters are this rank's to sum and update.
     pub(crate) division: Division,
@@ -70,7 +72,7 @@ impl Rank {
             Class::Optimizer => setup.offload.optimizer(),
             _ => setup.offload.activations(),
         };
-        let offload = || Offload::new(&setup.offload_folder, owner, setup.device());
+        let offload = || Offload::new(&setup.offload_folder, owner, self.backend.device());
         is_wanted.then(offload).transpose()
     }
 
@@ -105,7 +107,7 @@ impl Rank {
         read(positions, &mut tokens)?;
         let Tokens { inputs, targets, documents } = tokens;
         let shape = (rows, positions.tokens());
-        let device = self.setup.device();
+        let device = self.backend.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
         check_targets(&targets, self.setup.config.vocab_size)?;
         let own = &targets[self.tensor.own(targets.len())];

@@ -43,8 +43,9 @@ impl Stepper {
         (weights, store): (&Weights, &Arc<Store>),
     ) -> Result<Stepper> {
         let start = Start::fresh(weights.clone().into());
-        let trainer = Trainer::new(setup.rank(comm)?, plan, source, &start, store)?;
-        Ok(Stepper { trainer, device: setup.device() })
+        let rank = setup.rank(comm)?;
+        let device = rank.backend.device();
+        Ok(Stepper { trainer: Trainer::new(rank, plan, source, &start, store)?, device })
     }
 
     /// The next step: forward, backward, the sum over ranks, the optimizer; over when the device is done. All ranks must call it.

@@ -17,6 +17,7 @@ use candle_core::{Result, Tensor};
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
 use crate::ask::whole::{Answer, Question, Split, attend};
 use crate::run::given::here;
+use crate::setup::processors::Processors;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
 
 /// How far a tensor may be from its reference.
@@ -313,7 +314,7 @@ impl Way {
             deadline: setup.deadline,
             cores: setup.cores.clone(),
             processes: setup.processes.clone(),
-            processor: None,
+            processors: Processors::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use annulus_data::{Recall, Source};
-use annulus_experiment::{Format, Override, Resolved, parse};
+use annulus_experiment::{Experiment, Format, Override, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_train::{Given, Outcome, TrainError, run};
 
@@ -64,6 +64,13 @@ impl Place {
         plan(BASE, &given)
     }
 
+    /// The same, planned for so many devices.
+    pub fn plan_on(&self, devices: usize, changes: &[(&str, &str)]) -> Plan {
+        let mut experiment = self.plan(changes).experiment;
+        experiment.host.devices = devices;
+        planned(experiment)
+    }
+
     /// Runs it to its end.
     pub fn run(&self, changes: &[(&str, &str)]) -> Result<Outcome, TrainError> {
         run(&self.plan(changes), Given::new(BASE, 4))
@@ -83,7 +90,10 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
         .iter()
         .map(|&(key, value)| Override { key: key.into(), value: value.into() })
         .collect();
-    let experiment = parse("tiny.yaml", text, &overrides).unwrap_or_else(|e| panic!("{e}"));
+    planned(parse("tiny.yaml", text, &overrides).unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn planned(experiment: Experiment) -> Plan {
     // Bytes have 256 ids and one that begins a document; ready-made batches say nothing.
     let vocabulary = match experiment.data.format {
         Format::Text => Some(257),

@@ -2,12 +2,12 @@
 
 use crate::common::Place;
 use annulus_data::Sequence;
-use annulus_model::{Llama, Weights};
-use annulus_train::{Sampling, Setup, Verdict, Wanted, generate, judge};
+use annulus_model::Llama;
+use annulus_train::{Placed, Sampling, Setup, Verdict, Wanted, generate, judge};
 
 const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
 
-fn weights(setup: &Setup) -> Weights {
+fn weights(setup: &Setup) -> Placed {
     let weights = Llama::random(&setup.config, 5).unwrap();
     let wide = weights.into_iter().map(|(name, weight)| {
         // Far from even, so that tokens differ.
@@ -24,7 +24,7 @@ fn setup(place: &Place, tokens: usize, changes: &[(&str, &str)]) -> Setup {
 }
 
 /// The most likely token behind all of `ids`, which are read at once.
-fn next(place: &Place, weights: &Weights, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
+fn next(place: &Place, weights: &Placed, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
     let mut targets = vec![-100; ids.len()];
     targets[ids.len() - 1] = 0;
     let sequence = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };

@@ -10,10 +10,10 @@ use annulus_data::Sequence;
 use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
 use annulus_ops::testing::error;
-use annulus_train::{Ending, Given, Outcome, Setup, Want, run, score};
+use annulus_train::{Ending, Given, Outcome, Processors, Setup, Want, run, score};
 
 /// Heads that kernels have, and rows of a rank that are more than a block of any.
-const SHAPE: [(&str, &str); 9] = [
+pub(crate) const SHAPE: [(&str, &str); 9] = [
     ("model.hidden_size", "64"),
     ("model.intermediate_size", "96"),
     ("model.num_attention_heads", "2"),
@@ -42,6 +42,11 @@ fn processor(architecture: u32) -> Arc<dyn Processor> {
 
 #[cfg(feature = "emulator")]
 pub(crate) fn emulated(architecture: u32) -> Arc<dyn Processor> {
+    Arc::new(emulator(architecture))
+}
+
+#[cfg(feature = "emulator")]
+pub(crate) fn emulator(architecture: u32) -> annulus_ops::gpu::Emulator {
     use std::path::{Path, PathBuf};
 
     use annulus_ops::gpu::Emulator;
@@ -54,7 +59,7 @@ pub(crate) fn emulated(architecture: u32) -> Arc<dyn Processor> {
         },
         PathBuf::from,
     );
-    Arc::new(Emulator::open(&library, architecture, 2).unwrap())
+    Emulator::open(&library, architecture, 2).unwrap()
 }
 
 #[cfg(not(feature = "emulator"))]
@@ -73,7 +78,7 @@ pub(crate) fn train(
     let own = [("output", output.to_str().unwrap())];
     let plan = place.plan(&[&SHAPE[..], &own, changes].concat());
     let mut given = Given::new(BASE, 2);
-    given.processor = processor;
+    given.processors = processor.map(Processors::from).unwrap_or_default();
     run(&plan, given).unwrap()
 }
 
@@ -193,7 +198,7 @@ fn heads_that_no_kernel_adds_up_order_free_are_refused() {
     let place = Place::new();
     let changes = [("reproducible", "strict"), ("model.head_dim", "264")];
     let plan = place.plan(&[&SHAPE[..], &changes].concat());
-    let given = Given { processor: Some(processor(80)), ..Given::new(BASE, 2) };
+    let given = Given { processors: processor(80).into(), ..Given::new(BASE, 2) };
     let said = run(&plan, given).unwrap_err().to_string();
     assert!(said.contains("heads of at most 256 elements on this GPU, found 264"), "{said}");
 }
@@ -203,7 +208,7 @@ fn scores_that_no_kernel_keeps_are_refused() {
     let place = Place::new();
     let changes = [("mesh.sequence", "2"), ("attention.strategy", "li-ring")];
     let plan = place.plan(&[&SHAPE[..], &changes].concat());
-    let given = Given { processor: Some(processor(80)), ..Given::new(BASE, 2) };
+    let given = Given { processors: processor(80).into(), ..Given::new(BASE, 2) };
     let error = run(&plan, given).unwrap_err();
     assert!(error.to_string().contains("`li-ring` keeps scores"), "{error}");
 }
@@ -224,7 +229,7 @@ fn logits_and_gradients_are_those_of_the_cpu() {
     let place = Place::new();
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring")];
     let cpu = Setup::new(&place.plan(&[&SHAPE[..], &ring].concat()), 2);
-    let kernels = Setup { processor: Some(processor(80)), ..cpu.clone() };
+    let kernels = cpu.clone().on(processor(80));
     let weights = Llama::random(&cpu.config, 5).unwrap();
     let id = |index: usize| (index * index % 257) as u32;
     let target = |index: usize| if index % 7 == 4 { -100 } else { i64::from(id(index + 1)) };

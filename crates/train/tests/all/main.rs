@@ -4,6 +4,7 @@
 mod common;
 mod counts;
 mod data;
+mod devices;
 mod dropout;
 mod faults;
 mod generate;

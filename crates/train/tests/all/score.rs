@@ -12,7 +12,7 @@ use annulus_experiment::{
 };
 use annulus_model::{Llama, load};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
-use annulus_train::{Attending, Setup, Want, model_config, score};
+use annulus_train::{Attending, Processors, Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
 /// Of every sequence of the reference outputs.
@@ -83,7 +83,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
         mlp_chunk: Some(40),
         deadline: Duration::from_secs(20),
         engine: Engine::Mpi,
-        processor: None,
+        processors: Processors::default(),
         processes: World::alone(),
         cores: 4.into(),
         core: annulus_machine::Core::here(),

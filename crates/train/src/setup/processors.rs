@@ -1,0 +1,110 @@
+//! The GPUs of this process, and which of its ranks computes on which: neighbours share one, as they share a process.
+
+use std::sync::Arc;
+
+use annulus_comm::World;
+use annulus_comm::threads::{Between, Copied};
+use annulus_ops::gpu::{Handover, Processor};
+use candle_core::{Device, Tensor};
+
+use crate::Setup;
+
+/// What runs the operators of this process's ranks, which share them evenly; none: the CPU.
+#[derive(Clone, Debug, Default)]
+pub struct Processors(Vec<Arc<dyn Processor>>);
+
+impl From<Vec<Arc<dyn Processor>>> for Processors {
+    fn from(all: Vec<Arc<dyn Processor>>) -> Processors {
+        Processors(all)
+    }
+}
+
+impl From<Arc<dyn Processor>> for Processors {
+    fn from(one: Arc<dyn Processor>) -> Processors {
+        Processors(vec![one])
+    }
+}
+
+impl Processors {
+    /// The first of them.
+    pub fn first(&self) -> Option<&Arc<dyn Processor>> {
+        self.0.first()
+    }
+
+    /// Whether the CPU computes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Among how many devices ranks are shared: the CPU is one.
+    pub fn devices(&self) -> usize {
+        self.0.len().max(1)
+    }
+
+    /// Those of them, from the first, that so many ranks can share evenly.
+    pub(crate) fn shared_by(&self, ranks: usize) -> Processors {
+        let all = (1..=self.0.len()).rev().find(|all| ranks.is_multiple_of(*all));
+        Processors(self.0[..all.unwrap_or(0)].to_vec())
+    }
+
+    /// That of rank `own` of the process, which has `ranks`.
+    pub fn of(&self, own: usize, ranks: usize) -> Option<&Arc<dyn Processor>> {
+        self.0.get(own * self.0.len() / ranks)
+    }
+
+    /// Where tensors of device number `device` live.
+    pub fn device(&self, device: usize) -> Device {
+        self.0.get(device).map_or(Device::Cpu, |processor| processor.device().clone())
+    }
+
+    /// How the `ranks` of the process reach each other, if they are all there are; nothing where they compute on one device.
+    pub fn between(&self, ranks: usize) -> Option<Arc<dyn Between>> {
+        (self.0.len() > 1)
+            .then(|| -> Arc<dyn Between> { Arc::new(Across { processors: self.clone(), ranks }) })
+    }
+}
+
+impl Setup {
+    /// The same, whose ranks the processes of `world` share.
+    pub(crate) fn over(self, world: &World) -> Setup {
+        world.computes_on(&self.device());
+        let cores = self.cores.among(world.beside().len());
+        Setup { processes: world.clone(), cores, ..self }
+    }
+
+    /// The same on these processors, which the ranks of a process share.
+    #[must_use]
+    pub fn on(self, processors: impl Into<Processors>) -> Setup {
+        Setup { processors: processors.into(), ..self }
+    }
+
+    /// The processes, as ranks are run on them: those of this one reach each other on whatever devices they are.
+    pub fn joined(&self) -> World {
+        self.processes.clone().across(self.processors.between(self.world()))
+    }
+
+    /// Where tensors of the first ranks of this process live.
+    pub fn device(&self) -> Device {
+        self.processors.device(0)
+    }
+}
+
+/// Ranks on several devices.
+#[derive(Debug)]
+struct Across {
+    processors: Processors,
+    ranks: usize,
+}
+
+impl Between for Across {
+    fn send(&self, from: usize, to: usize, tensor: &Tensor) -> candle_core::Result<Option<Copied>> {
+        let [from, to] = [from, to].map(|rank| self.processors.of(rank, self.ranks));
+        let Some((from, to)) = from.zip(to) else { return Ok(None) };
+        // What is on the host every rank reads.
+        if from.memory() == to.memory() || !tensor.device().same_device(from.device()) {
+            return Ok(None);
+        }
+        let (handover, to) = (Handover::begin(from, tensor)?, to.clone());
+        Ok(Some(Box::new(move || handover.end(&*to))))
+    }
+}

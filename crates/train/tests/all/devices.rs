@@ -1,0 +1,182 @@
+//! Ranks of one process on several devices: what they come to is, to the bit, what they come to on one. Devices are emulated, each with a
+//! memory of its own: a kernel that reached into another's, or a copy out of order, would end the run.
+#![cfg(feature = "emulator")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_comm::World;
+use annulus_data::Sequence;
+use annulus_experiment::Kernel;
+use annulus_model::Llama;
+use annulus_ops::gpu::Processor;
+use annulus_ops::testing::random;
+use annulus_sequence::{Mask, Route, Strategy};
+use annulus_train::whole::{Answer, Question, Split, attend};
+use annulus_train::{
+    Ending, Given, Outcome, Processors, Sampling, Setup, Verdict, Wanted, generate, judge, run,
+};
+
+use crate::common::{BASE, Place, difference, losses, state};
+use crate::kernels::{SHAPE, emulator, train};
+
+/// So many devices.
+fn devices(many: usize) -> Processors {
+    let all = emulator(80).apart(many).into_iter();
+    all.map(|one| Arc::new(one) as Arc<dyn Processor>).collect::<Vec<_>>().into()
+}
+
+/// Trains on so many devices into a folder of their number.
+fn on(place: &Place, many: usize, changes: &[(&str, &str)]) -> Outcome {
+    let output = place.path(&format!("on-{many}"));
+    let own = [("output", output.to_str().unwrap())];
+    let plan = place.plan_on(many, &[&SHAPE[..], &OWN, &own, changes].concat());
+    let outcome = run(&plan, Given { processors: devices(many), ..Given::new(BASE, 2) }).unwrap();
+    assert_eq!((outcome.ending, outcome.step), (Ending::Finished, 2), "{changes:?} on {many}");
+    outcome
+}
+
+const OWN: [(&str, &str); 5] = [
+    ("model.num_hidden_layers", "1"),
+    ("model.num_key_value_heads", "2"),
+    ("data.tokens", "128"),
+    ("schedule.stop", "2"),
+    ("every.hash", "1"),
+];
+
+/// The numbers and the state of a run, to the bit, and the hashes of all that it came to.
+fn bits(place: &Place, outcome: &Outcome, many: usize) -> (Vec<u64>, Vec<Vec<u8>>, String) {
+    let numbers = losses(outcome)
+        .into_iter()
+        .chain([outcome.last["train/grad_norm"], outcome.last["evaluate/loss"]]);
+    let hashes = std::fs::read_to_string(place.path(&format!("on-{many}")).join("hashes.jsonl"));
+    let state = state(outcome.checkpoint.as_ref().unwrap());
+    (numbers.map(f64::to_bits).collect(), state, hashes.unwrap())
+}
+
+/// Holds a run on each number of devices to one device, to the bit, and that to the CPU.
+fn check(many: &[usize], changes: &[(&str, &str)]) {
+    let place = Place::new();
+    let one = on(&place, 1, changes);
+    let cpu = train(&place, "cpu", None, &[&OWN, changes].concat());
+    let off = difference(&losses(&one), &losses(&cpu));
+    assert!(off <= 1e-5, "{changes:?}: losses are off by {off:e}");
+    let wanted = bits(&place, &one, 1);
+    for many in many {
+        let found = bits(&place, &on(&place, *many, changes), *many);
+        assert!(found == wanted, "{changes:?} has other bits on {many} devices");
+    }
+}
+
+/// Of so many ranks that share a sequence.
+fn split<'a>(strategy: &'a str, ranks: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![("mesh.sequence", ranks), ("attention.strategy", strategy)]
+}
+
+#[test]
+fn two_ranks_on_two_devices_are_two_on_one() {
+    for strategy in ["ring", "striped", "megatron", "ulysses"] {
+        check(&[2], &split(strategy, "2"));
+    }
+}
+
+#[test]
+fn four_ranks_on_two_and_four_devices_are_four_on_one() {
+    for strategy in ["ring", "double-ring"] {
+        check(&[2, 4], &split(strategy, "4"));
+    }
+    let replicas = [("mesh.data", "2"), ("mesh.order", "data_first")];
+    check(&[2], &[&split("striped", "2")[..], &replicas].concat());
+}
+
+/// Devices hold all of the state, or shares of it.
+#[test]
+fn devices_share_the_state_as_processes_do() {
+    for state in ["zero1", "zero3"] {
+        let shared = [("parallel.state", state), ("model.dtype", "bf16")];
+        let place = Place::new();
+        let [one, two, four] =
+            [1, 2, 4].map(|many| on(&place, many, &[&split("striped", "4")[..], &shared].concat()));
+        let wanted = bits(&place, &one, 1);
+        assert!(bits(&place, &two, 2) == wanted, "{state} has other bits on 2 devices");
+        assert!(bits(&place, &four, 4) == wanted, "{state} has other bits on 4 devices");
+    }
+}
+
+/// Ranks of one layer are on one device, or not.
+#[test]
+fn tensor_parallel_ranks_on_devices_are_those_on_one() {
+    let tensor = [("mesh.tensor", "2"), ("parallel.state", "replicated")];
+    check(&[2, 4], &[&split("ring", "2")[..], &tensor].concat());
+}
+
+/// What was saved on some devices goes on on others.
+#[test]
+fn a_run_goes_on_on_other_devices_to_the_bit() {
+    let place = Place::new();
+    let changes = [&split("ring", "4")[..], &[("parallel.state", "zero1")]].concat();
+    let wanted = on(&place, 4, &changes);
+    let parts = place.path("parts");
+    let part = |many, stop| {
+        let own = [("output", parts.to_str().unwrap()), ("schedule.stop", stop)];
+        let plan = place.plan_on(many, &[&SHAPE[..], &OWN, &changes, &own].concat());
+        run(&plan, Given { processors: devices(many), ..Given::new(BASE, 2) }).unwrap()
+    };
+    assert_eq!(part(2, "1").step, 1);
+    let found = part(1, "2");
+    assert_eq!(found.resumed_from, Some(1));
+    assert!(state(&found.checkpoint.unwrap()) == state(&wanted.checkpoint.unwrap()));
+}
+
+/// Verdicts, texts and attention alone, too.
+#[test]
+fn what_is_asked_of_devices_is_what_is_asked_of_one() {
+    let place = Place::new();
+    let ring = [("mesh.sequence", "2"), ("mesh.data", "2"), ("attention.strategy", "ring")];
+    let plan = place.plan(&[&SHAPE[..], &OWN, &ring].concat());
+    let ids: Vec<u32> = (0..128).map(|index| index * index % 257).collect();
+    let targets = ids.iter().map(|id| i64::from(id * 7 % 257)).collect();
+    let sequence = Sequence { inputs: ids.clone(), targets, documents: Vec::new() };
+    let sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 };
+    let wanted = Wanted { tokens: 3, ends: Vec::new(), sampling };
+    let of = |many: usize| {
+        let setup = Setup { micro_batch: 1, ..Setup::new(&plan, 2) }.on(devices(many));
+        let weights = setup.placed(&Llama::random(&setup.config, 5).unwrap()).unwrap();
+        let judged = judge(&setup, &weights, 2, &|_| Ok(sequence.clone()), &|| ()).unwrap();
+        let bits = |verdict: &Verdict| (verdict.position, verdict.loss.to_bits(), verdict.said);
+        let judged: Vec<_> = judged.concat().iter().map(bits).collect();
+        (judged, generate(&setup, &weights, &ids, &wanted, &|_| ()).unwrap())
+    };
+    let one = of(1);
+    assert!(of(2) == one && of(4) == one);
+}
+
+/// Attention alone: every rank brings its rows to its device, and all answers are on the host again.
+#[test]
+fn attention_on_devices_is_that_on_one() {
+    let of = |name: &str, heads: usize| random(name, &[1, heads, 96, 64]).unwrap();
+    let (q, k, v, gradient) = (of("q", 4), of("k", 2), of("v", 2), of("dout", 4));
+    let question = Question { q, k, v, gradient, mask: Mask::causal(), scale: 0.125 };
+    let answer = |many: usize| {
+        let split = Split {
+            strategy: Strategy::Ring,
+            layout: None,
+            ranks: 4,
+            weights: None,
+            route: Route::default(),
+            kernel: Kernel::Fused,
+            deterministic: true,
+            deadline: Duration::from_secs(20),
+            cores: 2.into(),
+            processes: World::alone(),
+            processors: devices(many),
+        };
+        let Answer { out, lse, dq, dk, dv } = attend(&question, &split).unwrap();
+        [out, lse, dq, dk, dv].map(|tensor| {
+            let all: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            all.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        })
+    };
+    let one = answer(1);
+    assert!(answer(2) == one && answer(4) == one);
+}
