@@ -170,8 +170,12 @@ mod tests {
         let (small, shape) = read(&Model::SMALL)?;
         assert_eq!((shape.elements(), small.device), (3_034_368, Device::Cpu));
         let device = Device::Cuda(vec![1]);
-        let model =
-            Model { size: Size::Billion, dtype: super::Dtype::Bf16, device, ..Model::SMALL };
+        let model = Model {
+            size: Size::Billion,
+            dtype: super::Dtype::Bf16,
+            device: device.clone(),
+            ..Model::SMALL
+        };
         let (large, shape) = read(&model)?;
         // What the model's page says, and transformers counts.
         assert_eq!(shape.elements(), 1_235_814_400);

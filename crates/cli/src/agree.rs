@@ -122,6 +122,12 @@ fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found
     })
 }
 
+/// Whether a GPU of this machine computes it.
+fn is_on_gpus(mut experiment: Experiment) -> bool {
+    place_on_devices(&mut experiment);
+    experiment.host.device.is_some()
+}
+
 /// Every strategy and mask on as many ranks as the experiment has.
 fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let File { file, replacements } = &arguments.file;
@@ -135,11 +141,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let experiment = split(&name, &text, replacements)?;
     processes::ranks_on_host(world, &experiment.mesh)?;
     let masks = masks(&experiment);
-    let on_gpus = {
-        let mut experiment = experiment.clone();
-        place_on_devices(&mut experiment);
-        experiment.host.device.is_some()
-    };
+    let on_gpus = is_on_gpus(experiment.clone());
     annulus_train::resolve(experiment, &mut hub::bring)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {

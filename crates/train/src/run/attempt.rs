@@ -65,17 +65,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
             given.console.notice(&Notice::Joined(&said));
         }
     }
-    let gpus = plan.gpus();
-    if !gpus.is_empty() {
-        given.console.notice(&Notice::OnGpus(&gpus));
-    }
-    let of_device =
-        device::warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
-    outcome.warnings =
-        of_device.into_iter().chain(setup.warning()).chain(prepared.warnings).collect();
-    for warning in &outcome.warnings {
-        given.console.notice(&Notice::Warning(warning));
-    }
+    outcome.warnings = announced(plan, (&mut given, &setup), prepared.warnings);
     if let Some(found) = prepared.found {
         point(&folder.path, found.state.step)?;
         outcome.step = found.state.step;
@@ -86,6 +76,25 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
         Some(work) => train(plan, &setup, given, &folder, work, outcome),
         None => Ok(Outcome { ending: Ending::AlreadyFinished, resumed_from: None, ..outcome }),
     }
+}
+
+/// Says what computes, and what is to be known of it before the `warnings`; all of those.
+fn announced(
+    plan: &Plan,
+    (given, setup): (&mut Given, &Setup),
+    warnings: Vec<String>,
+) -> Vec<String> {
+    let gpus = plan.gpus();
+    if !gpus.is_empty() {
+        given.console.notice(&Notice::OnGpus(&gpus));
+    }
+    let of_device =
+        device::warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
+    let all: Vec<_> = of_device.into_iter().chain(setup.warning()).chain(warnings).collect();
+    for warning in &all {
+        given.console.notice(&Notice::Warning(warning));
+    }
+    all
 }
 
 /// What the first process has before the first step.

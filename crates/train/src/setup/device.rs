@@ -24,7 +24,7 @@ pub fn open(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> 
     let devices = match wanted {
         _ if world.processes() > 1 => 1,
         Wanted::Cuda(numbers) if !numbers.is_empty() => numbers.len(),
-        _ => (1..=visible().min(ranks)).rev().find(|many| ranks % many == 0).unwrap_or(1),
+        _ => (1..=visible().min(ranks)).rev().find(|many| ranks.is_multiple_of(*many)).unwrap_or(1),
     };
     if world.processes() == 1 && !ranks.is_multiple_of(devices) {
         let word = wanted.word();

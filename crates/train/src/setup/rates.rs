@@ -102,7 +102,7 @@ impl Sample {
 
     /// Cores of a rank that computes by itself.
     fn workers(&self, world: usize) -> usize {
-        if !self.processors.is_empty() { 1 } else { (self.cores / world).max(1) }
+        if self.processors.is_empty() { (self.cores / world).max(1) } else { 1 }
     }
 
     fn rank(&self, comm: &Arc<dyn Communicator>) -> Result<Seconds> {
