@@ -49,7 +49,7 @@ use std::process::ExitCode;
 #[cfg(unix)]
 use std::sync::Arc;
 
-use annulus_comm::Wrap;
+use annulus_comm::{World, Wrap};
 use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
 use clap::Parser;
@@ -75,6 +75,7 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
         // SAFETY: no other thread exists yet.
         unsafe { env::set_var(pool, "1") };
     }
+    load_kernels_early();
     // What it says may hold text from outside, as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
     let done = writes_fail().and_then(|()| match Arguments::try_parse() {
@@ -89,6 +90,16 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
             }
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Where processes may exchange by NCCL, all kernels are to be loaded before: loading one waits for all that the GPU is at, which
+/// may be a transfer whose other end waits for this process (CUDA C++ programming guide, "Lazy Loading").
+fn load_kernels_early() {
+    const LOADING: &str = "CUDA_MODULE_LOADING";
+    if World::launched().is_ok_and(|processes| processes > 1) && env::var_os(LOADING).is_none() {
+        // SAFETY: no other thread exists yet.
+        unsafe { env::set_var(LOADING, "EAGER") };
     }
 }
 
