@@ -306,7 +306,7 @@ pub(crate) struct Gpu {
     #[arg(long, default_value = "64,128", value_delimiter = ',', value_parser = positive)]
     pub(crate) head_dim: Vec<usize>,
     /// Passes; several with commas. `same-bits` is backward with the same bits every time
-    #[arg(long, default_value = "forward,backward,same-bits", value_delimiter = ',', value_parser = PASSES)]
+    #[arg(long, default_value = "forward,backward,same-bits", value_delimiter = ',', value_parser = crate::gpu::names())]
     pub(crate) passes: Vec<String>,
     /// Without the tiles of a ring's hops
     #[arg(long)]
@@ -324,9 +324,6 @@ pub(crate) struct Gpu {
     #[arg(long, value_name = "NAME")]
     pub(crate) record: Option<String>,
 }
-
-/// What `gpu --passes` takes.
-const PASSES: [&str; 3] = ["forward", "backward", "same-bits"];
 
 /// `all`
 #[derive(Args, Clone, Debug)]

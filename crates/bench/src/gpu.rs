@@ -73,6 +73,11 @@ const PASSES: [(&str, &str, bool); 3] = [
     ("same-bits", "backward", true),
 ];
 
+/// What `--passes` takes.
+pub(crate) fn names() -> [&'static str; 3] {
+    PASSES.map(|(name, ..)| name)
+}
+
 /// Kernel variants by those of the passes that are wanted.
 fn variants(wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
     let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
