@@ -48,23 +48,23 @@ fn main() {
     }
 }
 
-/// Of what is asked for, what this toolkit compiles.
+/// What this toolkit compiles: all, or what is named, which it must know.
 fn known(toolkit: [u32; 2]) -> Vec<&'static str> {
-    let only = env::var(ONLY).ok();
-    let asked =
-        |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
-    let known: Vec<&str> = ARCHITECTURES
-        .iter()
-        .filter(|(name, since)| *since <= toolkit && asked(name))
-        .map(|(name, _)| *name)
-        .collect();
     let [major, minor] = toolkit;
+    let known = ARCHITECTURES.iter().filter(|(_, since)| *since <= toolkit);
+    let known: Vec<&str> = known.map(|(name, _)| *name).collect();
     assert!(
         !known.is_empty(),
-        "the feature `cuda` needs a CUDA toolkit of version 12.4 or later, found {major}.{minor}; `{ONLY}` is {only:?}, of {:?}",
-        ARCHITECTURES.map(|(name, _)| name)
+        "the feature `cuda` needs a CUDA toolkit of version 12.4 or later, found {major}.{minor}"
     );
-    known
+    let Ok(only) = env::var(ONLY) else { return known };
+    let find = |name: &str| {
+        let found = known.iter().copied().find(|one| *one == name);
+        found.unwrap_or_else(|| {
+            panic!("{ONLY}={only}: `{name}` is none of {known:?}, which toolkit {major}.{minor} compiles")
+        })
+    };
+    only.split(',').map(find).collect()
 }
 
 fn generated(name: &str) -> String {
