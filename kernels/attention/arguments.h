@@ -90,7 +90,7 @@ struct ForwardArguments {
   float* maximum;                  // [B, Hq, Sq]: of raw scores q k; -inf where nothing was seen
   float* sum;                      // [B, Hq, Sq]: of exp2(scale_log2 * (score - maximum))
   Order order;                     // sm90: of blocks of queries
-  void* result;                    // sm90, after the last tiles: [B, Hq, Sq, D] without gaps
+  void* result;                    // sm90, after the last tiles: [B, Sq, Hq, D] without gaps, as what follows reads it
   float* lse;                      // likewise: [B, Hq, Sq]
   int first, last;                 // sm90: 1 where these are the first tiles, the last ones
   float scale;

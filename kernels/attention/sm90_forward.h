@@ -218,19 +218,22 @@ template <class Kernel> struct ForwardConsumer {
       const float total = quad_sum(sum[r]);
       const int64_t row = row_index(item, row_of(item, r));
       if (row_of(item, r) >= arguments.rows) continue;
-      if (arguments.last != 0) store_result(row, r, total);
+      if (arguments.last != 0) store_result(item, r, total);
       else store_state(row, r, total);
     }
   }
 
   // The only division and the only rounding, as in finish.h.
-  DEVICE void store_result(int64_t row, int r, float total) {
+  DEVICE void store_result(const Item& item, int r, float total) {
+    const int row = row_of(item, r);
     const float share = total > 0.0f ? 1.0f / total : 0.0f;
     if (sums_column() == 0) {
       const float lse = total > 0.0f ? multiply_add(maximum[r], arguments.scale, log_exact(total)) : -infinity();
-      store_global(arguments.lse + row, lse);
+      store_global(arguments.lse + row_index(item, row), lse);
     }
-    uint32_t* to = reinterpret_cast<uint32_t*>(static_cast<T*>(arguments.result) + row * arguments.dim + sums_column());
+    const int64_t by_token = (static_cast<int64_t>(item.batch) * arguments.rows + row) * arguments.heads + item.head;
+    T* start = static_cast<T*>(arguments.result) + by_token * arguments.dim;
+    uint32_t* to = reinterpret_cast<uint32_t*>(start + sums_column());
     UNROLL
     for (int j = 0; j < Kernel::dim / 8; ++j) {
       const uint32_t pair = pack<T>(out[4 * j + 2 * r] * share, out[4 * j + 2 * r + 1] * share);

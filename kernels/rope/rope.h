@@ -2,7 +2,7 @@
 // the opposite angle.
 //
 // A thread makes the angles of its pairs of columns once, in f64 from the position, and turns those columns of all heads by
-// them: no table exists anywhere, and the angles cost little.
+// them: no table exists anywhere, and the angles cost little. What is not turned, values, is moved by the same launch.
 #pragma once
 #include "../attention/arguments.h"
 #include "../operators/groups.h"
@@ -22,6 +22,7 @@ struct RotatedTensor {
 // batch * heads, each makes the angles again.
 struct RopeArguments {
   RotatedTensor tensors[2];   // queries and keys, in one launch
+  RotatedTensor moved;        // values, which stay as they are
   const Run* runs;            // of the shard's `rows` tokens
   const float* frequencies;   // [dim / 2], radians per position
   double factor;              // of cosine and sine: 1 but for YaRN and LongRoPE
@@ -46,10 +47,18 @@ template <typename T, int N> DEVICE void rotate(const T* x, T* y, int half, cons
   write(y + half, b);
 }
 
-// Pairs `pair ..` of one token, in the heads of a tensor that are this block's.
-template <typename T, int N>
-DEVICE void rotate_heads(const RopeArguments& arguments, const RotatedTensor& tensor, int token, int pair,
-                         const float (&cosine)[N], const float (&sine)[N]) {
+// N pairs of one row, as they are.
+template <int N, typename T> DEVICE void move(const T* x, T* y, int half) {
+  float a[N], b[N];
+  read(x, a);
+  read(x + half, b);
+  write(y, a);
+  write(y + half, b);
+}
+
+// `take(x, y)` for pairs `pair ..` of one token, in the heads of a tensor that are this block's.
+template <typename T, class Take>
+DEVICE void for_heads(const RopeArguments& arguments, const RotatedTensor& tensor, int token, int pair, const Take& take) {
   const int all = arguments.batch * tensor.heads;
   for (int index = static_cast<int>(blockIdx.y); index < all; index += static_cast<int>(gridDim.y)) {
     const int64_t row = index / tensor.heads, head = index % tensor.heads;
@@ -57,7 +66,7 @@ DEVICE void rotate_heads(const RopeArguments& arguments, const RotatedTensor& te
     const Strides& to = tensor.y_strides;
     const int64_t x_at = row * from.batch + head * from.head + token * from.row + pair;
     const int64_t y_at = row * to.batch + head * to.head + token * to.row + pair;
-    rotate(static_cast<const T*>(tensor.x) + x_at, static_cast<T*>(tensor.y) + y_at, arguments.dim / 2, cosine, sine);
+    take(static_cast<const T*>(tensor.x) + x_at, static_cast<T*>(tensor.y) + y_at);
   }
 }
 
@@ -74,8 +83,11 @@ template <typename T, int N> DEVICE void rotate_tokens(const RopeArguments& argu
       cosine[i] = static_cast<float>(turn.cosine * arguments.factor);
       sine[i] = static_cast<float>(turn.sine * arguments.factor) * arguments.direction;
     }
-    rotate_heads<T>(arguments, arguments.tensors[0], token, pair, cosine, sine);
-    rotate_heads<T>(arguments, arguments.tensors[1], token, pair, cosine, sine);
+    const int half = arguments.dim / 2;
+    const auto turn = [&](const T* x, T* y) { rotate(x, y, half, cosine, sine); };
+    for_heads<T>(arguments, arguments.tensors[0], token, pair, turn);
+    for_heads<T>(arguments, arguments.tensors[1], token, pair, turn);
+    for_heads<T>(arguments, arguments.moved, token, pair, [&](const T* x, T* y) { move<N>(x, y, half); });
   }
 }
 
@@ -88,7 +100,8 @@ template <int N> DEVICE bool in_groups(const RotatedTensor& tensor) {
 
 template <typename T> DEVICE void rope(const RopeArguments& arguments) {
   constexpr int N = GROUP<T>;
-  const bool grouped = in_groups<N>(arguments.tensors[0]) && in_groups<N>(arguments.tensors[1]);
+  const bool grouped =
+      in_groups<N>(arguments.tensors[0]) && in_groups<N>(arguments.tensors[1]) && in_groups<N>(arguments.moved);
   if (grouped && arguments.dim / 2 % N == 0) {
     rotate_tokens<T, N>(arguments);
   } else {

@@ -7,7 +7,7 @@ use annulus_architecture::Shape;
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
-    Backend, SwiGluGradients, contiguous, rope, rope_backward, swiglu, swiglu_backward,
+    Backend, SwiGluGradients, contiguous, rope_qkv, rope_qkv_backward, swiglu, swiglu_backward,
 };
 use candle_core::{Result, Tensor};
 
@@ -90,8 +90,9 @@ impl AttentionHalf {
             };
             self.heads_first(&x_bsd)
         };
-        let [q, k] = rope(backend, [normed(q_bsd, 0)?, normed(k_bsd, 1)?], rotary)?;
-        Ok((Qkv { q, k, v: contiguous(backend, &self.heads_first(&v_bsd)?)? }, projected))
+        let qkv = [normed(q_bsd, 0)?, normed(k_bsd, 1)?, self.heads_first(&v_bsd)?];
+        let [q, k, v] = rope_qkv(backend, qkv, rotary)?;
+        Ok((Qkv { q, k, v }, projected))
     }
     /// The norm of x, of all rows.
     fn normed(&self, x_bsd: &Tensor, site: Site<'_>) -> Result<Tensor> {
@@ -156,7 +157,12 @@ impl AttentionHalf {
         drop(out_bsd);
         let dout_bsd = project_back([&self.o], [&dy_of_all], site)?;
         drop(dy_of_all);
-        let dout_bnsh = contiguous(backend, &self.heads_first(&dout_bsd)?)?;
+        let dout_bnsh = self.heads_first(&dout_bsd)?;
+        // Kernels of a GPU read rows at any strides.
+        let dout_bnsh = match backend {
+            Backend::Gpu(_) => dout_bnsh,
+            Backend::Cpu(_) => contiguous(backend, &dout_bnsh)?,
+        };
         drop(dout_bsd);
 
         let (qkv, projected) = match made {
@@ -164,11 +170,10 @@ impl AttentionHalf {
             None => self.project(x_bsd, weights, shard)?,
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
-        let dqk_bsd = rope_backward(backend, [found.q, found.k], rotary)?;
-        let dv_bsd = heads_last(&found.v, shard)?;
-        drop(found.v);
+        let found = [found.q, found.k, found.v];
+        let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary)?;
         let [dq_bsd, dk_bsd] =
-            self.before_norms(dqk_bsd, projected, (weights, backend), harvest)?;
+            self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
 
         let normed_bsd = self.normed(x_bsd, site)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
@@ -196,8 +201,12 @@ impl Stage for AttentionHalf {
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
         let made = self.project(x_bsd, weights, shard)?;
-        let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
+        let mut attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
+        if matches!(shard.backend, Backend::Gpu(_)) {
+            // Its kernels read rows at any strides: what is projected is kept, and needs no other copy in backward.
+            attended.out = self.heads_first(&out_bsd)?;
+        }
         let y_bsd = self.o.onto(x_bsd, &out_bsd, Site { weights, shard, first: 0 })?;
         let tensors = match shard.keep {
             Keep::Nothing => return Ok(Forward::no_way_back(y_bsd)),

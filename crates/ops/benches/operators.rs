@@ -8,7 +8,7 @@ use annulus_ops::testing::random;
 use annulus_ops::{
     AdamW, Affine, Backend, Moments, Rotary, contiguous, embedding, embedding_backward,
     input_gradient, linear_cross_entropy_gradients, parameter_gradients, projected_onto,
-    projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu, swiglu_backward,
+    projections, rms_norm, rms_norm_backward, rope, rope_qkv_backward, swiglu, swiglu_backward,
 };
 use annulus_sequence::Positions;
 use candle_core::{Device, Result, Tensor};
@@ -80,7 +80,9 @@ fn elementwise(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     let heads_first = heads_last.transpose(1, 2)?;
     let turned = heads_first.contiguous()?;
     time(criterion, "rope", 2 * values, || rope(pool, [heads_first.clone()], &rotary));
-    time(criterion, "rope backward", 2 * values, || rope_backward(pool, [turned.clone()], &rotary));
+    time(criterion, "rope backward", 6 * values, || {
+        rope_qkv_backward(pool, [(); 3].map(|()| turned.clone()), &rotary)
+    });
     time(criterion, "heads first", 2 * values, || contiguous(pool, &heads_first));
     Ok(())
 }

@@ -10,7 +10,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::gpu::operators::{self, Placed};
 use crate::projections::array;
-use crate::rows::{Rows, narrow, rows_per_chunk, unwritten};
+use crate::rows::{Rows, contiguous, narrow, rows_per_chunk, unwritten};
 use crate::{Backend, Pool};
 
 /// The angles at the positions of one shard: made in f64 from the runs, so that no rank needs a table
@@ -121,18 +121,34 @@ pub fn rope<const N: usize>(
     array(all.into_iter().map(turned))
 }
 
-/// The gradients of [`rope`] of views of [B, S, H * D], given those of its outputs, [B, H, S, D]: [B, S,
+/// Queries, keys and values [B, H, S, D] of one type as attention takes them: queries and keys as [`rope`] has them, values as
+/// they are. They may be views of [B, S, H, D]: outputs have no gaps. A GPU makes all three in one launch. Off the tape.
+///
+/// # Errors
+/// As [`rope`].
+pub fn rope_qkv(backend: &Backend, qkv: [Tensor; 3], rotary: &Arc<Rotary>) -> Result<[Tensor; 3]> {
+    if let Backend::Gpu(processor) = backend {
+        return operators::rope(&**processor, &qkv, rotary);
+    }
+    let [q, k, v] = qkv;
+    let [q, k] = rope(backend, [q, k], rotary)?;
+    Ok([q, k, contiguous(backend, &v)?])
+}
+
+/// The gradients of [`rope_qkv`] of views of [B, S, H * D], given those of its outputs, [B, H, S, D]: [B, S,
 /// H * D], without gaps. Off the tape.
 ///
 /// # Errors
-/// When S or D is not that of `rotary`, or a tensor is neither f32 nor bf16.
-pub fn rope_backward<const N: usize>(
+/// As [`rope`].
+pub fn rope_qkv_backward(
     backend: &Backend,
-    all: [Tensor; N],
+    gradients: [Tensor; 3],
     rotary: &Arc<Rotary>,
-) -> Result<[Tensor; N]> {
+) -> Result<[Tensor; 3]> {
     let pool = match backend {
-        Backend::Gpu(processor) => return operators::rope_backward(&**processor, &all, rotary),
+        Backend::Gpu(processor) => {
+            return operators::rope_backward(&**processor, &gradients, rotary);
+        }
         Backend::Cpu(pool) => pool,
     };
     let turned = |dy: Tensor| {
@@ -140,7 +156,9 @@ pub fn rope_backward<const N: usize>(
         let back = Rope { token_axis: 1, ..Rope::back(pool, rotary) };
         by_token.apply_op1_no_bwd(&back)?.flatten_from(2)
     };
-    array(all.into_iter().map(turned))
+    let [dq, dk, dv] = gradients;
+    let (dq, dk) = (turned(dq)?, turned(dk)?);
+    Ok([dq, dk, contiguous(backend, &dv.transpose(1, 2)?)?.flatten_from(2)?])
 }
 
 struct Rope {

@@ -8,8 +8,8 @@ use annulus_ops::testing::random;
 use annulus_ops::{
     Affine, Backend, Rotary, SwiGluGradients, embedding, embedding_backward, input_gradient,
     linear, linear_cross_entropy, linear_cross_entropy_gradients, parameter_gradients,
-    projected_onto, projections, rms_norm, rms_norm_backward, rope, rope_backward, swiglu,
-    swiglu_backward, vjp,
+    projected_onto, projections, rms_norm, rms_norm_backward, rope, rope_qkv, rope_qkv_backward,
+    swiglu, swiglu_backward, vjp,
 };
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Result, Tensor, Var};
@@ -162,9 +162,12 @@ fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
         "rope",
         &[&queries, &keys, &[b, s, heads, dim], &[b, s, 1, dim]],
         move |pool, v| {
-            let seen = [v[2].transpose(1, 2)?, v[3].transpose(1, 2)?];
-            let found = rope_backward(pool, [v[0].clone(), v[1].clone()], &rotary)?;
-            Ok(found.into_iter().chain(rope(pool, seen, &rotary)?).collect())
+            let [q, k] = [v[2].transpose(1, 2)?, v[3].transpose(1, 2)?];
+            let gradients = [v[0].clone(), v[1].clone(), v[1].clone()];
+            let found = rope_qkv_backward(pool, gradients, &rotary)?;
+            let made = rope_qkv(pool, [q.clone(), k.clone(), k.clone()], &rotary)?;
+            let alone = rope(pool, [q, k], &rotary)?;
+            Ok(found.into_iter().chain(made).chain(alone).collect())
         },
         move |pool, v| {
             let operator = |v: &[Tensor]| {
@@ -174,7 +177,12 @@ fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
             let gradient = |x: usize, dy: usize| {
                 tape(&v[x..=x], &v[dy], operator)?.swap_remove(0).flatten_from(2)
             };
-            Ok(vec![gradient(2, 0)?, gradient(3, 1)?, operator(&v[2..])?, operator(&v[3..])?])
+            // Values are those of keys, as they are.
+            let moved = |x: &Tensor| x.transpose(1, 2)?.contiguous();
+            let turned = [operator(&v[2..])?, operator(&v[3..])?];
+            let gradients = [gradient(2, 0)?, gradient(3, 1)?, moved(&v[1])?.flatten_from(2)?];
+            let made = turned.clone().into_iter().chain([moved(&v[3])?]);
+            Ok(gradients.into_iter().chain(made).chain(turned).collect())
         },
     )
 }

@@ -29,14 +29,16 @@ fn calls(place: &Place, layers: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_layer_takes_at_most_60_calls_of_a_driver() {
+fn a_layer_takes_at_most_52_calls_of_a_driver() {
     let place = Place::new();
     let [fewer, more] = ["2", "3"].map(|layers| calls(&place, layers));
     let each =
         |(what, many): (&String, &usize)| (what.clone(), many - fewer.get(what).unwrap_or(&0));
     let each: BTreeMap<String, usize> = more.iter().map(each).filter(|one| one.1 > 0).collect();
-    // Queries and keys are turned in one launch, forward, again, and back.
+    // Queries and keys are turned, and values moved, in one launch: forward, again, and back.
     assert_eq!(each.get("rope_bf16"), Some(&3), "{each:?}");
+    // What is left are the residual streams that products are added to.
+    assert_eq!(each.get("gather_16_bits"), Some(&2), "{each:?}");
     let all = PRODUCTS + each.values().sum::<usize>();
-    assert!(all <= 60, "{all} calls: {each:?}");
+    assert!(all <= 52, "{all} calls: {each:?}");
 }

@@ -106,7 +106,7 @@ impl Forward {
         let (first, device) = (self.running.is_none(), self.q.device());
         if self.ends && self.kernel.begins() {
             // SAFETY: of its last tiles the kernel writes the results of all rows.
-            let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device)? };
+            let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device, true)? };
             let running = self.running.take();
             let state = running.iter().flat_map(Running::all).collect::<Vec<_>>();
             self.launch(processor, tiles, &rows, &state, &[&attended.out, &attended.lse], first)?;
@@ -195,7 +195,7 @@ impl Forward {
         let device = self.q.device();
         let running = self.running.map_or_else(|| Running::begin(self.sizes, device), Ok)?;
         // SAFETY: the kernel writes all rows.
-        let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device)? };
+        let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device, false)? };
         let rows = batch * heads * rows;
         let kernel = between("finish", "rows", self.q.dtype())?;
         let launch = kernel.launch([rows.div_ceil(kernel.query_block), 1, 1])?;
@@ -217,17 +217,25 @@ impl Forward {
     }
 }
 
-/// Output and log-sum-exp.
+/// Output, which lies in memory as [B, Hq, Sq, D] or `by_token`, and log-sum-exp.
 ///
 /// # Safety
 /// What is launched next must write all of it.
-unsafe fn unwritten(sizes: Queries, dtype: DType, device: &Device) -> Result<Attended> {
+unsafe fn unwritten(
+    sizes: Queries,
+    dtype: DType,
+    device: &Device,
+    by_token: bool,
+) -> Result<Attended> {
+    let (batch, heads, rows, dim) = sizes.shape();
     // SAFETY: the caller's promise.
     unsafe {
-        Ok(Attended {
-            out: Tensor::empty(sizes.shape(), dtype, device)?,
-            lse: Tensor::empty((sizes.batch, sizes.heads, sizes.rows), DType::F32, device)?,
-        })
+        let out = if by_token {
+            Tensor::empty((batch, rows, heads, dim), dtype, device)?.transpose(1, 2)?
+        } else {
+            Tensor::empty(sizes.shape(), dtype, device)?
+        };
+        Ok(Attended { out, lse: Tensor::empty((batch, heads, rows), DType::F32, device)? })
     }
 }
 

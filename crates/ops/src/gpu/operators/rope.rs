@@ -16,8 +16,8 @@ const PAIRS: usize = 4 * THREADS as usize;
 /// As many blocks keep a GPU busy; more share heads, and each makes the angles again.
 const BLOCKS: usize = 1024;
 
-/// Tensors of a launch, which share the angles.
-const MOST: usize = 2;
+/// Tensors of a launch: two that share the angles, and one that is moved as it is.
+const MOST: usize = 3;
 
 /// `RotatedTensor`.
 #[derive(Clone, Copy, Debug, Default, NoUninit)]
@@ -37,6 +37,7 @@ struct Rotated {
 struct Arguments {
     tensor: Rotated,
     another: Rotated,
+    moved: Rotated,
     runs: u64,
     frequencies: u64,
     factor: f64,
@@ -94,7 +95,7 @@ pub(crate) fn rope_backward<const N: usize>(
 }
 
 /// Rotates tensors [B, H, S, D] of one type, each row by its position times `direction`, into [B, H, S, D] or, `by_token`,
-/// [B, S, H, D].
+/// [B, S, H, D]. A third one is only moved.
 fn rotated<const N: usize>(
     processor: &dyn Processor,
     all: &[Tensor; N],
@@ -118,10 +119,11 @@ fn rotated<const N: usize>(
             let places = [at.reads[2 + index], at.writes[index]];
             *tensor = Rotated::new(places, &all[index], &by_head[index]);
         }
-        let [tensor, another] = tensors;
+        let [tensor, another, moved] = tensors;
         let arguments = Arguments {
             tensor,
             another,
+            moved,
             runs: at.reads[0],
             frequencies: at.reads[1],
             factor: rotary.factor(),
