@@ -110,7 +110,7 @@ impl Mutant {
         let Some(library) = self.compiled()? else { return Ok(true) };
         for seed in SEEDS {
             let status = Command::new(tests)
-                .args(["attention::", "strict::"])
+                .args(["attention::", "strict::", "operators::"])
                 .env("ANNULUS_EMULATOR", &library)
                 .env("ANNULUS_KERNELS_ONLY", &self.kernels)
                 .env("ANNULUS_KERNELS_SEED", seed)
