@@ -65,6 +65,19 @@ struct Keys {
 static_assert(__builtin_offsetof(Keys, k_map) % 128 == 0 && __builtin_offsetof(Keys, v_map) % 128 == 0, "maps on lines");
 static_assert(sizeof(Keys) % 128 == 0, "every tile's maps on lines");
 
+// The tiles of a launch: a few come with its arguments, more of them lie in device memory. sm80, whose registers are taken, reads them
+// there alone.
+constexpr int FEW_TILES = 4;
+struct Tiles {
+  Keys few[FEW_TILES];
+  const Keys* many;   // null: they are the first of `few`
+  int count;
+
+  DEVICE const Keys* begin() const { return many == nullptr ? few : many; }
+  DEVICE const Keys* end() const { return begin() + count; }
+  DEVICE const Keys& operator[](int tile) const { return begin()[tile]; }
+};
+
 // In which order sm90 works on blocks of rows: section after section of heads, in each the longest blocks first. Sections are
 // narrow, since the blocks at work then read the same rows; the last one is wide, so that its short blocks fill what is left idle.
 // Heads are counted on over batch rows (and tiles).
@@ -84,8 +97,7 @@ struct ForwardArguments {
   Strides q_strides;
   int batch, heads, group, rows, dim;   // B, Hq, Hq / Hkv, Sq, D
   float scale_log2;                // scale * log2(e), above 0
-  int tile_count;
-  const Keys* tiles;               // in device memory
+  Tiles tiles;
   float* out;                      // [B, Hq, Sq, D]: unnormalised: sum over keys of exp2(scale_log2 * (score - maximum)) v
   float* maximum;                  // [B, Hq, Sq]: of raw scores q k; -inf where nothing was seen
   float* sum;                      // [B, Hq, Sq]: of exp2(scale_log2 * (score - maximum))
@@ -131,8 +143,7 @@ struct BackwardArguments {
   Strides gradient_strides;
   int batch, heads, group, rows, padded, dim;   // padded: Sq rounded up to a multiple of 128
   float scale, scale_log2;
-  int tile_count;
-  const Keys* tiles;        // in device memory
+  Tiles tiles;
   const float* lse_log2;    // [B, Hq, padded]: as prepared; +inf past Sq, so that no weight is left there
   const float* delta;       // [B, Hq, padded]: as prepared; 0 past Sq
   float* dq;                // [B, Hq, padded, columns] elements, as many columns as the kernel is made for
@@ -154,8 +165,7 @@ struct StrictForwardArguments {
   Strides q_strides;
   int batch, heads, group, rows, dim;   // as above
   float scale_log2;
-  int tile_count;
-  const Keys* tiles;                    // in device memory
+  Tiles tiles;
   uint32_t* out;                        // [B, Hq, Sq, 3 D + 1]
   uint32_t* sum;                        // [B, Hq, Sq, 4]
 };
@@ -178,8 +188,7 @@ struct StrictBackwardArguments {
   Strides gradient_strides;
   int batch, heads, group, rows, dim;
   float scale, scale_log2;
-  int tile_count;
-  const Keys* tiles;        // in device memory
+  Tiles tiles;
   const float* lse_log2;    // [B, Hq, Sq]: as prepared
   const float* delta;       // [B, Hq, Sq]: as prepared
   uint32_t* dq;             // [B, Hq, Sq, 3 D + 1]

@@ -42,7 +42,7 @@ template <typename T, int...> DEVICE void forward_reference(const ForwardArgumen
   const int64_t state = (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.rows + row;
   float* out = arguments.out + state * dim;
   float maximum = arguments.maximum[state], sum = arguments.sum[state];
-  for (int i = 0; i < arguments.tile_count; ++i) {
+  for (int i = 0; i < arguments.tiles.count; ++i) {
     const Keys& tile = arguments.tiles[i];
     for_each_seen(spans_of(tile.queries, tile.visibilities, arguments.rows, batch, row), [&](int key) {
       const float score = dot(q, row_start<T>(tile.k, tile.strides, batch, head / arguments.group, key), dim);
@@ -77,8 +77,8 @@ DEVICE Pair pair_of(const BackwardArguments& arguments, const T* q, const T* gra
 
 // dk and dv of one key: from all queries of its group's heads that see it.
 template <typename T, int...> DEVICE void backward_keys_reference(const BackwardArguments& arguments) {
-  const Keys& tile = arguments.tiles[blockIdx.z % arguments.tile_count];
-  const int row = own_row(), kv_head = blockIdx.y, batch = blockIdx.z / arguments.tile_count, dim = arguments.dim;
+  const Keys& tile = arguments.tiles[blockIdx.z % arguments.tiles.count];
+  const int row = own_row(), kv_head = blockIdx.y, batch = blockIdx.z / arguments.tiles.count, dim = arguments.dim;
   if (row >= tile.rows) return;
   const T* k = row_start<T>(tile.k, tile.strides, batch, kv_head, row);
   const T* v = row_start<T>(tile.v, tile.strides, batch, kv_head, row);
@@ -105,7 +105,7 @@ template <typename T, int...> DEVICE void backward_queries_reference(const Backw
   const T* q = row_start<T>(arguments.q, arguments.q_strides, batch, head, row);
   const T* gradient = row_start<T>(arguments.gradient, arguments.gradient_strides, batch, head, row);
   const int64_t own = (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.padded + row;
-  for (int i = 0; i < arguments.tile_count; ++i) {
+  for (int i = 0; i < arguments.tiles.count; ++i) {
     const Keys& tile = arguments.tiles[i];
     for_each_seen(spans_of(tile.queries, tile.visibilities, arguments.rows, batch, row), [&](int key) {
       const T* k = row_start<T>(tile.k, tile.strides, batch, head / arguments.group, key);

@@ -100,8 +100,8 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtKeys {
 
   DEVICE SimtKeys(const BackwardArguments& arguments, const void* shared)
       : arguments(arguments),
-        tile(arguments.tiles[blockIdx.z % arguments.tile_count]),
-        batch(blockIdx.z / arguments.tile_count),
+        tile(arguments.tiles[blockIdx.z % arguments.tiles.count]),
+        batch(blockIdx.z / arguments.tiles.count),
         head(blockIdx.y),
         first_key(blockIdx.x * KeyBlock),
         pairs(shared) {}
@@ -183,7 +183,7 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtQueries {
     pairs.template fill<QueryBlock>(pairs.stay_first, arguments.q, of_q, batch, head, first_query, arguments.rows);
     pairs.template fill<QueryBlock>(pairs.stay_second, arguments.gradient, of_gradient, batch, head, first_query, arguments.rows);
     float* own = arguments.dq + (row_of_head() + first_query) * D;
-    for (int i = 0; i < arguments.tile_count; ++i) {
+    for (int i = 0; i < arguments.tiles.count; ++i) {
       set_zero(dq);
       add(arguments.tiles[i]);
       pairs.add_to(own, arguments.rows - first_query, dq, 1.0f);

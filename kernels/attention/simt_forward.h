@@ -31,7 +31,7 @@ template <int D, int QueryBlock, int KeyBlock> struct SimtForward {
     const int first = query_block * QueryBlock;
     const float* q = row_start<float>(arguments.q, arguments.q_strides, batch, head, first);
     fill_floats<QueryBlock, WIDTH, D>(queries, q, arguments.q_strides.row, arguments.rows - first);
-    for (int i = 0; i < arguments.tile_count; ++i) fold(arguments.tiles[i]);
+    for (int i = 0; i < arguments.tiles.count; ++i) fold(arguments.tiles[i]);
     copy_wait<0>();
     store_state();
   }

@@ -40,8 +40,8 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps, int Stages
 
   DEVICE Sm80Backward(const BackwardArguments& arguments, const void* shared)
       : arguments(arguments),
-        tile(arguments.tiles[blockIdx.z % arguments.tile_count]),
-        batch(blockIdx.z / arguments.tile_count),
+        tile(arguments.tiles.many[blockIdx.z % arguments.tiles.count]),
+        batch(blockIdx.z / arguments.tiles.count),
         head(blockIdx.y),
         keys(shared_address(shared)),
         values(keys + KEY_BYTES),

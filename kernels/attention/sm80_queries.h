@@ -41,7 +41,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
     set_zero(dq);
     if (share == 0) load_sums();
     NO_UNROLL
-    for (const Keys* tile = arguments.tiles; tile != arguments.tiles + arguments.tile_count; ++tile) add(*tile);
+    for (const Keys* tile = arguments.tiles.many; tile != arguments.tiles.many + arguments.tiles.count; ++tile) add(*tile);
     if (share == 0) store_sums();
   }
 
@@ -50,8 +50,8 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
   }
 
   DEVICE bool sees_anything() const {
-    for (int tile = 0; tile < arguments.tile_count; ++tile) {
-      if (BlockWalk<KeyBlock>(reach(arguments.tiles[tile])).count() > 0) return true;
+    for (int i = 0; i < arguments.tiles.count; ++i) {
+      if (BlockWalk<KeyBlock>(reach(arguments.tiles.many[i])).count() > 0) return true;
     }
     return false;
   }

@@ -123,8 +123,7 @@ template <class Kernel> struct BackwardProducer {
   const KeyBlock& block;
 
   DEVICE void run() {
-    tensor_map_fence(&block.tile.k_map);
-    tensor_map_fence(&block.tile.v_map);
+    see_maps(arguments.tiles, block.tile);
     barrier_expect(memory.kept, 2 * Kernel::key_bytes);
     bring_kept(memory.key_tile().address, block.tile.k_map);
     bring_kept(memory.value_tile().address, block.tile.v_map);

@@ -22,14 +22,14 @@ struct KeyBlock {
 
  private:
   static DEVICE Item item(const BackwardArguments& arguments) {
-    const int heads = arguments.heads / arguments.group, outer = arguments.batch * arguments.tile_count;
+    const int heads = arguments.heads / arguments.group, outer = arguments.batch * arguments.tiles.count;
     const int blocks = static_cast<int>(gridDim.x) / (heads * outer);
-    return Items{arguments.order, blocks, heads, outer, arguments.tile_count}.at(static_cast<int>(blockIdx.x));
+    return Items{arguments.order, blocks, heads, outer, arguments.tiles.count}.at(static_cast<int>(blockIdx.x));
   }
 
   DEVICE KeyBlock(const BackwardArguments& arguments, int keys, const Item& item)
-      : tile(arguments.tiles[item.batch % arguments.tile_count]), first(item.block * keys), head(item.head),
-        batch(item.batch / arguments.tile_count) {
+      : tile(arguments.tiles[item.batch % arguments.tiles.count]), first(item.block * keys), head(item.head),
+        batch(item.batch / arguments.tiles.count) {
     const int visibility = tile.visibilities == 1 ? 0 : batch, blocks = ceiling_divide(tile.rows, keys);
     reach = first < tile.rows ? tile.key_blocks + visibility * blocks + item.block : nullptr;
     spans = tile.keys + visibility * tile.rows + first;

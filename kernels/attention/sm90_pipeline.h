@@ -112,18 +112,17 @@ struct Items {
 // The blocks of `Block` keys, tile after tile, that a block of queries sees. It stands on the next one, or is `done`. The item is
 // read where it is needed: a producer has few registers.
 template <int Block> struct KeyWalk {
-  const Keys* tiles;
-  int tile_count, query_blocks;
+  const Tiles& tiles;
+  int query_blocks;
   uint32_t item;  // in shared memory
   int tile = -1, index = 0;
   BlockWalk<Block> walk{Reach{}};
 
-  DEVICE KeyWalk(const Keys* tiles, int tile_count, int query_blocks, uint32_t item)
-      : tiles(tiles), tile_count(tile_count), query_blocks(query_blocks), item(item) {
+  DEVICE KeyWalk(const Tiles& tiles, int query_blocks, uint32_t item) : tiles(tiles), query_blocks(query_blocks), item(item) {
     next_tile();
   }
 
-  DEVICE bool done() const { return tile == tile_count; }
+  DEVICE bool done() const { return tile == tiles.count; }
   DEVICE const Keys& keys() const { return tiles[tile]; }
   DEVICE int row() const { return walk.block(index) * Block; }
 
@@ -144,7 +143,7 @@ template <int Block> struct KeyWalk {
   // To the next tile that has a block to visit.
   DEVICE void next_tile() {
     index = 0;
-    while (++tile < tile_count) {
+    while (++tile < tiles.count) {
       const Item of = load_shared<Item>(item);
       const int visibility = keys().visibilities == 1 ? 0 : of.batch;
       walk = BlockWalk<Block>(keys().query_blocks[visibility * query_blocks + of.block]);
@@ -153,12 +152,11 @@ template <int Block> struct KeyWalk {
   }
 };
 
-// The producer, once: the maps of all tiles lie in device memory.
-DEVICE void see_maps(const Keys* tiles, int tile_count) {
-  for (int tile = 0; tile < tile_count; ++tile) {
-    tensor_map_fence(&tiles[tile].k_map);
-    tensor_map_fence(&tiles[tile].v_map);
-  }
+// The producer, before it uses the maps of a tile: those in the arguments need no fence, and may have none.
+DEVICE void see_maps(const Tiles& tiles, const Keys& tile) {
+  if (tiles.many == nullptr) return;
+  tensor_map_fence(&tile.k_map);
+  tensor_map_fence(&tile.v_map);
 }
 
 // Has `Rows` rows of `Panels` panels brought to shared memory, `Panels * Rows * 128` bytes that count at `barrier`.

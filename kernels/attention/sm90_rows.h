@@ -57,11 +57,11 @@ template <class Kernel> struct RowsProducer {
   RowsMemory<Kernel> memory;
 
   DEVICE void run() {
-    see_maps(arguments.tiles, arguments.tile_count);
+    for (const Keys& tile : arguments.tiles) see_maps(arguments.tiles, tile);
     const int blocks = ceiling_divide(arguments.rows, Kernel::queries);
     NO_UNROLL
     while (take()) {
-      KeyWalk<Kernel::keys> walk(arguments.tiles, arguments.tile_count, blocks, memory.producers_item());
+      KeyWalk<Kernel::keys> walk(arguments.tiles, blocks, memory.producers_item());
       if (walk.done()) {
         if (Kernel::touches_all(arguments)) tell_of_empty();
         continue;

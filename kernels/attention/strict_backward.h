@@ -97,8 +97,8 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct StrictKeys {
 
   DEVICE StrictKeys(const StrictBackwardArguments& arguments, const void* shared)
       : arguments(arguments),
-        tile(arguments.tiles[blockIdx.z % arguments.tile_count]),
-        batch(blockIdx.z / arguments.tile_count),
+        tile(arguments.tiles[blockIdx.z % arguments.tiles.count]),
+        batch(blockIdx.z / arguments.tiles.count),
         head(blockIdx.y),
         first_key(blockIdx.x * KeyBlock),
         pairs(shared, arguments.dim) {}
@@ -198,7 +198,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct StrictQueries 
       numbers[i] = {0.0f, 0.0f};
       if (own < left) numbers[i] = {load_global(arguments.lse_log2 + row + own), load_global(arguments.delta + row + own)};
     }
-    for (int i = 0; i < arguments.tile_count; ++i) add_tile(arguments.tiles[i]);
+    for (int i = 0; i < arguments.tiles.count; ++i) add_tile(arguments.tiles[i]);
     sums.store_to(table, left, arguments.dim);
   }
 

@@ -50,7 +50,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock> struct StrictForward 
     const T* q = row_start<T>(arguments.q, arguments.q_strides, batch, head, first);
     fill_strict<T, D>(queries, q, arguments.q_strides.row, left, QueryBlock, dim);
     begin();
-    for (int i = 0; i < arguments.tile_count; ++i) fold(arguments.tiles[i]);
+    for (int i = 0; i < arguments.tiles.count; ++i) fold(arguments.tiles[i]);
     sums.store_to(out_table, left, dim);
     store_divisors(divisor_table);
   }

@@ -87,12 +87,19 @@ class BulkCopies : public Engine {
     if (block_->random.below(eagerness_) == 0) step();
   }
 
-  void fence(const TensorMap* map) { fenced_.push_back(map); }
+  void fence(const TensorMap* map) {
+    // What it does to other memory than the device's is not said (PTX ISA, fence.proxy.tensormap).
+    if (in_arguments(map)) block_->fail("tensor_map_fence: a map of the arguments, which are no device memory");
+    fenced_.push_back(map);
+  }
 
   bool may_use(const TensorMap* map) const {
+    return in_arguments(map) || std::find(fenced_.begin(), fenced_.end(), map) != fenced_.end();
+  }
+
+  bool in_arguments(const TensorMap* map) const {
     const auto* at = reinterpret_cast<const unsigned char*>(map);
-    if (at >= arguments && at + 128 <= arguments + argument_bytes) return true;
-    return std::find(fenced_.begin(), fenced_.end(), map) != fenced_.end();
+    return at >= arguments && at + 128 <= arguments + argument_bytes;
   }
 
   const unsigned char* arguments = nullptr;   // of the kernel

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::iter::zip;
 
 use annulus_ops::attention::AttentionKernel;
+use annulus_ops::{Backend, readable};
 use annulus_sequence::{Block, Extent, Part, Tiles};
 use candle_core::{Result, Tensor, bail};
 
@@ -26,20 +27,34 @@ impl Buffers {
         Buffers { rank, held: BTreeMap::new() }
     }
 
-    /// What is lent: the block, as a part of the buffer that contains it.
+    /// What is lent to others: the block, without gaps.
     pub(crate) fn lend(&self, block: Block) -> Result<Tensors> {
+        self.parts(block)?.iter().map(Tensor::contiguous).collect()
+    }
+
+    /// The block as what computes reads it.
+    pub(crate) fn read(&self, block: Block, backend: &Backend) -> Result<Tensors> {
+        self.parts(block)?.iter().map(|part| readable(backend, part)).collect()
+    }
+
+    /// The block, as a part of the buffer that contains it.
+    fn parts(&self, block: Block) -> Result<Tensors> {
         let Some((held, tensors)) = self.around(block) else { return missing(block) };
         let tensors = match block.part {
             Part::Key if held.part == Part::KeyValue => &tensors[..1],
             Part::Value if held.part == Part::KeyValue => &tensors[1..],
             _ => &tensors[..],
         };
-        tensors.iter().map(|tensor| slice(tensor, *held, block)?.contiguous()).collect()
+        tensors.iter().map(|tensor| slice(tensor, *held, block)).collect()
     }
 
     /// The keys and values of tiles, or what they are of, each once.
-    pub(crate) fn keys(&self, tiles: &Tiles) -> Result<BTreeMap<Block, Tensors>> {
-        tiles.iter().map(|tile| Ok((tile.keys, self.lend(tile.keys)?))).collect()
+    pub(crate) fn keys(
+        &self,
+        tiles: &Tiles,
+        backend: &Backend,
+    ) -> Result<BTreeMap<Block, Tensors>> {
+        tiles.iter().map(|tile| Ok((tile.keys, self.read(tile.keys, backend)?))).collect()
     }
 
     /// What is given away, or done with.
@@ -128,6 +143,12 @@ fn joined(mut pieces: Vec<Tensors>, dimension: usize) -> Result<Tensors> {
     let tensors = pieces[0].len();
     let join = |index| {
         let column: Vec<&Tensor> = pieces.iter().map(|piece: &Tensors| &piece[index]).collect();
+        if dimension == 2 && column.iter().all(|piece| !piece.is_contiguous()) {
+            // Rows that lie by token stay so.
+            let by_token = column.iter().map(|piece| piece.transpose(1, 2));
+            let by_token = by_token.collect::<Result<Vec<_>>>()?;
+            return Tensor::cat(&by_token, 1)?.transpose(1, 2);
+        }
         Tensor::cat(&column, dimension)
     };
     (0..tensors).map(join).collect()

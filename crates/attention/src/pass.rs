@@ -124,7 +124,7 @@ impl<'a> Running<'a> {
             let zeros = travelling(|| self.zeros(*sum))?;
             self.held.put(*sum, zeros, &*self.attention.kernel)?;
         }
-        let keys = self.held.keys(&hop.tiles)?;
+        let keys = self.held.keys(&hop.tiles, &self.attention.kernel.backend())?;
         let dropout = self.attention.dropped(self.place);
         let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
@@ -261,8 +261,8 @@ impl<'a> Running<'a> {
     /// The scores of a block of queries, to be put back.
     fn scores_of(&mut self, queries: Block) -> Result<Scores> {
         let begin = || {
-            let q = self.held.lend(queries)?.remove(0);
             let backend = self.attention.kernel.backend();
+            let q = self.held.read(queries, &backend)?.remove(0);
             Scores::begin(backend, &q, self.dtype, self.attention.scale)
         };
         self.scores.remove(&queries).map_or_else(begin, Ok)
@@ -270,7 +270,7 @@ impl<'a> Running<'a> {
 
     fn begin(&self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
-        let held = self.held.lend(queries)?;
+        let held = self.held.read(queries, &kernel.backend())?;
         let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
         // A kernel computes as its queries are; keys and values it widens by itself.
         let wide = |tensor: &Tensor| tensor.to_dtype(self.dtype);

@@ -58,7 +58,7 @@ pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
     if which.are_all_of(tensor.dim(2)?) {
         return Ok(tensor.clone());
     }
-    tensor.index_select(&indices(which.iter(), tensor.device())?, 2)
+    tensor.contiguous()?.index_select(&indices(which.iter(), tensor.device())?, 2)
 }
 
 /// `to` and, at the rows they are of, all of `parts`.
@@ -130,7 +130,8 @@ fn spread(
     let index = indices(index, like.out.device())?;
     let all = |of: fn(&Attended) -> &Tensor, nothing: &Tensor| {
         let tensors = parts.iter().map(|(_, part)| of(part)).chain([nothing]);
-        Tensor::cat(&tensors.collect::<Vec<_>>(), 2)?.index_select(&index, 2)
+        let all = Tensor::cat(&tensors.collect::<Vec<_>>(), 2)?.contiguous()?;
+        all.index_select(&index, 2)
     };
     Ok(Attended { out: all(|part| &part.out, &out)?, lse: all(|part| &part.lse, &lse)? })
 }

@@ -48,7 +48,8 @@ impl CustomOp3 for Attend {
         _: &CpuStorage,
         _: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (storage, layout) = self.done.out.storage_and_layout();
+        let out = self.done.out.contiguous()?;
+        let (storage, layout) = out.storage_and_layout();
         match &*storage {
             Storage::Cpu(storage) if layout.start_offset() == 0 && layout.is_contiguous() => {
                 Ok((storage.clone(), layout.shape().clone()))

@@ -7,12 +7,15 @@ use annulus_architecture::Shape;
 use annulus_attention::{Place, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
-    Backend, SwiGluGradients, contiguous, rope_qkv, rope_qkv_backward, swiglu, swiglu_backward,
+    Backend, SwiGluGradients, contiguous, readable, rope_qkv, rope_qkv_backward, swiglu,
+    swiglu_backward,
 };
 use candle_core::{Result, Tensor};
 
 use crate::lora::Site;
-use crate::parameters::{INPUTS, Norm, OUTPUTS, Projection, names, project, project_back, reap};
+use crate::parameters::{
+    INPUTS, Norm, OUTPUTS, Projection, names, project, project_back, reap, together,
+};
 use crate::stage::{Forward, kept};
 use crate::{Config, Harvest, Keep, Shard, Specification, Stage, Weights};
 
@@ -68,6 +71,10 @@ impl AttentionHalf {
             .chain(projections.into_iter().flat_map(Projection::parameters))
             .chain(self.head_norms.iter().flatten().map(|norm| &norm.weight))
     }
+    /// Parameters that products of one input read. Of queries and keys that go through norms none: those read rows without gaps.
+    pub(crate) fn together(&self) -> Vec<Vec<String>> {
+        if self.head_norms.is_some() { Vec::new() } else { together([&self.q, &self.k, &self.v]) }
+    }
     /// Queries, keys and values, made of the norm of x.
     fn project(
         &self,
@@ -81,16 +88,13 @@ impl AttentionHalf {
         let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, site)?;
         drop(normed_bsd);
         let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
-        let normed = |x_bsd: Tensor, which: usize| {
-            let x_bsd = match &self.head_norms {
-                Some(norms) => {
-                    norms[which].apply(&self.by_head(&x_bsd)?, weights, backend)?.flatten_from(2)?
-                }
-                None => x_bsd,
-            };
-            self.heads_first(&x_bsd)
+        let normed = |x_bsd: Tensor, which: usize| match &self.head_norms {
+            Some(norms) => {
+                norms[which].apply(&self.by_head(&x_bsd)?, weights, backend)?.flatten_from(2)
+            }
+            None => Ok(x_bsd),
         };
-        let qkv = [normed(q_bsd, 0)?, normed(k_bsd, 1)?, self.heads_first(&v_bsd)?];
+        let qkv = [normed(q_bsd, 0)?, normed(k_bsd, 1)?, v_bsd];
         let [q, k, v] = rope_qkv(backend, qkv, rotary)?;
         Ok((Qkv { q, k, v }, projected))
     }
@@ -157,12 +161,7 @@ impl AttentionHalf {
         drop(out_bsd);
         let dout_bsd = project_back([&self.o], [&dy_of_all], site)?;
         drop(dy_of_all);
-        let dout_bnsh = self.heads_first(&dout_bsd)?;
-        // Kernels of a GPU read rows at any strides.
-        let dout_bnsh = match backend {
-            Backend::Gpu(_) => dout_bnsh,
-            Backend::Cpu(_) => contiguous(backend, &dout_bnsh)?,
-        };
+        let dout_bnsh = readable(backend, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
 
         let (qkv, projected) = match made {
@@ -171,7 +170,8 @@ impl AttentionHalf {
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
         let found = [found.q, found.k, found.v];
-        let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary)?;
+        let side_by_side = self.head_norms.is_none();
+        let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary, side_by_side)?;
         let [dq_bsd, dk_bsd] =
             self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
 
@@ -201,12 +201,8 @@ impl Stage for AttentionHalf {
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
         let made = self.project(x_bsd, weights, shard)?;
-        let mut attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
+        let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
-        if matches!(shard.backend, Backend::Gpu(_)) {
-            // Its kernels read rows at any strides: what is projected is kept, and needs no other copy in backward.
-            attended.out = self.heads_first(&out_bsd)?;
-        }
         let y_bsd = self.o.onto(x_bsd, &out_bsd, Site { weights, shard, first: 0 })?;
         let tensors = match shard.keep {
             Keep::Nothing => return Ok(Forward::no_way_back(y_bsd)),
@@ -260,6 +256,10 @@ impl FeedForwardHalf {
         let projections = [&self.gate, &self.up, &self.down];
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
+    }
+    /// Parameters that products of one input read.
+    pub(crate) fn together(&self) -> Vec<Vec<String>> {
+        together([&self.gate, &self.up])
     }
     /// The norm of x, of all rows.
     fn normed(&self, x_rd: &Tensor, site: Site<'_>) -> Result<Tensor> {

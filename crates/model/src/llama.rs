@@ -41,6 +41,15 @@ impl Llama {
         all.dedup();
         all
     }
+    /// Names of parameters that products of one input read, in order: a GPU makes one product where they lie one after another in memory.
+    pub fn together(config: &Config) -> Vec<Vec<String>> {
+        let layers = 0..config.shape.num_hidden_layers;
+        let halves = layers.flat_map(|layer| {
+            let feed_forward = FeedForwardHalf::new(config, layer).together();
+            AttentionHalf::new(config, layer).together().into_iter().chain(feed_forward)
+        });
+        halves.collect()
+    }
     /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters a as wide as PEFT
     /// makes it, and b 0; by counter from (seed, name).
     ///

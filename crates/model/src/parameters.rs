@@ -189,6 +189,17 @@ fn of<'a, const N: usize>(
     all.try_into().or_else(|_| candle_core::bail!("internal: a projection was lost"))
 }
 
+/// The weights of projections of one input, and their biases where all have one. None where an adapter learns beside some alone: what
+/// it is added to is copied, and is alone then.
+pub(crate) fn together<const N: usize>(all: [&Projection; N]) -> Vec<Vec<String>> {
+    if all.iter().any(|one| one.adapter.is_some() != all[0].adapter.is_some()) {
+        return Vec::new();
+    }
+    let weights = names(all.map(|projection| &projection.weight));
+    let biases = names(all.iter().filter_map(|projection| projection.bias.as_ref()));
+    if biases.len() == N { vec![weights, biases] } else { vec![weights] }
+}
+
 /// Several projections of `x`.
 pub(crate) fn project<const N: usize>(
     all: [&Projection; N],

@@ -81,7 +81,7 @@ fn elementwise(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
     let turned = heads_first.contiguous()?;
     time(criterion, "rope", 2 * values, || rope(pool, [heads_first.clone()], &rotary));
     time(criterion, "rope backward", 6 * values, || {
-        rope_qkv_backward(pool, [(); 3].map(|()| turned.clone()), &rotary)
+        rope_qkv_backward(pool, [(); 3].map(|()| turned.clone()), &rotary, true)
     });
     time(criterion, "heads first", 2 * values, || contiguous(pool, &heads_first));
     Ok(())

@@ -59,5 +59,5 @@ pub use projections::{
 pub use random::{Key, normal, uniform};
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{Rotary, rope, rope_qkv, rope_qkv_backward};
-pub use rows::contiguous;
+pub use rows::{contiguous, readable};
 pub use swiglu::{SwiGluGradients, swiglu, swiglu_backward};

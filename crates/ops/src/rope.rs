@@ -62,7 +62,7 @@ impl Rotary {
         self.factor
     }
     /// D.
-    fn head_dim(&self) -> usize {
+    pub(crate) fn head_dim(&self) -> usize {
         2 * self.frequencies.len()
     }
     /// Refuses `x` unless its dimension `tokens` is S, and its last D.
@@ -121,22 +121,27 @@ pub fn rope<const N: usize>(
     array(all.into_iter().map(turned))
 }
 
-/// Queries, keys and values [B, H, S, D] of one type as attention takes them: queries and keys as [`rope`] has them, values as
-/// they are. They may be views of [B, S, H, D]: outputs have no gaps. A GPU makes all three in one launch. Off the tape.
+/// Queries, keys and values, [B, S, H * D] of one type as projections make them, as attention takes them, [B, H, S, D] without gaps:
+/// queries and keys rotated as [`rope`] does, values as they are. A GPU makes all three in one launch. Off the tape.
 ///
 /// # Errors
 /// As [`rope`].
 pub fn rope_qkv(backend: &Backend, qkv: [Tensor; 3], rotary: &Arc<Rotary>) -> Result<[Tensor; 3]> {
     if let Backend::Gpu(processor) = backend {
-        return operators::rope(&**processor, &qkv, rotary);
+        return operators::rope_qkv(&**processor, &qkv, rotary);
     }
+    let heads_first = |x: &Tensor| {
+        let (batch, rows, width) = x.dims3()?;
+        let dim = rotary.head_dim();
+        x.reshape((batch, rows, width / dim, dim))?.transpose(1, 2)
+    };
     let [q, k, v] = qkv;
-    let [q, k] = rope(backend, [q, k], rotary)?;
-    Ok([q, k, contiguous(backend, &v)?])
+    let [q, k] = rope(backend, [heads_first(&q)?, heads_first(&k)?], rotary)?;
+    Ok([q, k, contiguous(backend, &heads_first(&v)?)?])
 }
 
-/// The gradients of [`rope_qkv`] of views of [B, S, H * D], given those of its outputs, [B, H, S, D]: [B, S,
-/// H * D], without gaps. Off the tape.
+/// The gradients of the inputs of [`rope_qkv`], [B, S, H * D], given those of its outputs. A GPU leaves them without gaps or, if
+/// they are to be `side_by_side`, as columns of one matrix, which one product reads. Off the tape.
 ///
 /// # Errors
 /// As [`rope`].
@@ -144,10 +149,11 @@ pub fn rope_qkv_backward(
     backend: &Backend,
     gradients: [Tensor; 3],
     rotary: &Arc<Rotary>,
+    side_by_side: bool,
 ) -> Result<[Tensor; 3]> {
     let pool = match backend {
         Backend::Gpu(processor) => {
-            return operators::rope_backward(&**processor, &gradients, rotary);
+            return operators::rope_qkv_backward(&**processor, &gradients, rotary, side_by_side);
         }
         Backend::Cpu(pool) => pool,
     };

@@ -158,6 +158,18 @@ pub fn contiguous(backend: &Backend, x: &Tensor) -> Result<Tensor> {
     tensor(pool, copy, x.shape(), x.dtype())
 }
 
+/// Rows as attention reads them, [B, H, S, D]: on a GPU wherever they lie, if each has no gaps; else as [`contiguous`] has them, and so
+/// tensors of other dimensions. Off the tape.
+///
+/// # Errors
+/// As [`contiguous`].
+pub fn readable(backend: &Backend, x: &Tensor) -> Result<Tensor> {
+    match (backend, x.stride()) {
+        (Backend::Gpu(_), [_, _, _, 1]) => Ok(x.detach()),
+        _ => contiguous(backend, x),
+    }
+}
+
 /// Where the elements lie if they are f32, row-major and without gaps.
 fn in_place(storage: &CpuStorage, layout: &Layout) -> Option<Range<usize>> {
     let (start, end) = layout.contiguous_offsets()?;

@@ -101,9 +101,9 @@ pub fn swiglu_backward(
     up: &Tensor,
     dy: &Tensor,
 ) -> Result<SwiGluGradients> {
-    let counts = [gate, up, dy].map(Tensor::elem_count);
-    if counts != [counts[0]; 3] {
-        bail!("swiglu: found {} gradients, wanted {:?}", counts[2], gate.shape());
+    same_shape(gate.shape(), up.shape())?;
+    if dy.elem_count() != gate.elem_count() {
+        bail!("swiglu: found {} gradients, wanted {:?}", dy.elem_count(), gate.shape());
     }
     let pool = match backend {
         Backend::Gpu(processor) => return operators::swiglu_backward(&**processor, gate, up, dy),

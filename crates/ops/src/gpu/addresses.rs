@@ -1,7 +1,7 @@
 //! Where tensors lie, for as long as a launch takes.
 //!
 //! Candle lends the storage of one tensor to a writer at a time; several are had by asking for the next while the one before is
-//! lent. Tensors that are read are locked meanwhile, so that a kernel never reads what it writes by accident.
+//! lent, parts of one storage together. Tensors that are read are locked meanwhile, so that a kernel never reads what it writes by accident.
 
 use std::cell::RefCell;
 
@@ -20,25 +20,29 @@ pub(crate) struct Addresses {
 /// Calls `then` with the addresses of all, which hold until it returns.
 ///
 /// # Errors
-/// When a tensor is both read and written, or on a device that kernels cannot reach.
+/// When memory is written that is also read or written as another tensor, or on a device that kernels cannot reach.
 pub(crate) fn addresses(
     reads: &[&Tensor],
     writes: &[&Tensor],
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
-    let read: Vec<usize> = reads.iter().map(|tensor| storage_of(tensor)).collect();
-    let written: Vec<usize> = writes.iter().map(|tensor| storage_of(tensor)).collect();
-    for (index, storage) in written.iter().enumerate() {
-        if read.contains(storage) || written[..index].contains(storage) {
-            let shape = writes[index].dims();
-            return Err(Error::Msg(format!(
-                "a kernel cannot write {shape:?} where it reads or writes something else"
-            )));
-        }
+    let (read, written) = (Asked::of(reads), Asked::of(writes));
+    let is_read = |write: &Place| read.places.iter().any(|one| one.storage == write.storage);
+    let mut storages = written.storages.iter();
+    let bad = storages.find_map(|all| {
+        let twice = written.overlapping(all);
+        twice.or_else(|| all.first().copied().filter(|write| is_read(&written.places[*write])))
+    });
+    if let Some(write) = bad {
+        let shape = writes[write].dims();
+        return Err(Error::Msg(format!(
+            "a kernel cannot write {shape:?} where it reads or writes something else"
+        )));
     }
     #[cfg(feature = "emulator")]
     touched::set(reads, writes);
-    lend_writes(reads, writes, &mut Addresses::default(), then)
+    let mut lent = Addresses { reads: vec![0; reads.len()], writes: vec![0; writes.len()] };
+    lend_writes(&read, (&written, &written.storages), &mut lent, then)
 }
 
 /// What the launch of this thread is lent, for an emulated processor with a memory of its own.
@@ -89,48 +93,96 @@ pub(super) mod touched {
     }
 }
 
-/// Which storage a tensor is in: one that is asked for twice would be waited for for ever.
-fn storage_of(tensor: &Tensor) -> usize {
-    let (storage, _) = tensor.storage_and_layout();
-    std::ptr::from_ref::<Storage>(&storage) as usize
+/// Where a tensor is: in which storage, and between which of its bytes.
+#[derive(Clone, Copy)]
+struct Place {
+    storage: usize,
+    begin: usize,
+    end: usize,
+}
+
+impl Place {
+    fn of(tensor: &Tensor) -> Place {
+        let (storage, layout) = tensor.storage_and_layout();
+        let steps = layout.dims().iter().zip(layout.stride());
+        let reach: usize = steps.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
+        let (size, first) = (tensor.dtype().size_in_bytes(), layout.start_offset());
+        let elements = if tensor.elem_count() == 0 { 0 } else { reach + 1 };
+        let storage = std::ptr::from_ref::<Storage>(&storage) as usize;
+        Place { storage, begin: first * size, end: (first + elements) * size }
+    }
+}
+
+/// Tensors by storage. One is locked once for all that are in it: who asked twice could wait for a writer who waits for it. Ranks that
+/// share weights ask in the same order, whichever parts they write.
+struct Asked<'a> {
+    tensors: &'a [&'a Tensor],
+    places: Vec<Place>,
+    /// Of each storage the numbers of those in it, by where they begin.
+    storages: Vec<Vec<usize>>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(tensors: &'a [&'a Tensor]) -> Asked<'a> {
+        let places: Vec<Place> = tensors.iter().map(|tensor| Place::of(tensor)).collect();
+        let mut order: Vec<usize> = (0..tensors.len()).collect();
+        order.sort_by_key(|one| (places[*one].storage, places[*one].begin));
+        let storages = order.chunk_by(|a, b| places[*a].storage == places[*b].storage);
+        let storages = storages.map(<[usize]>::to_vec).collect();
+        Asked { tensors, places, storages }
+    }
+
+    /// One of these of a storage that has bytes of another.
+    fn overlapping(&self, all: &[usize]) -> Option<usize> {
+        let some = |one: &&usize| self.places[**one].begin < self.places[**one].end;
+        let pairs = all.iter().filter(some).zip(all.iter().filter(some).skip(1));
+        let mut pairs = pairs.map(|(one, next)| (*next, self.places[*one].end));
+        pairs.find(|(next, end)| self.places[*next].begin < *end).map(|(next, _)| next)
+    }
+
+    /// Puts the addresses of all of a storage that begins at `storage`.
+    fn put(&self, all: &[usize], storage: u64, addresses: &mut [u64]) {
+        for one in all {
+            addresses[*one] = storage + self.places[*one].begin as u64;
+        }
+    }
 }
 
 fn lend_writes(
-    reads: &[&Tensor],
-    writes: &[&Tensor],
+    reads: &Asked<'_>,
+    (writes, storages): (&Asked<'_>, &[Vec<usize>]),
     lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
-    let Some((first, rest)) = writes.split_first() else {
-        return lend_reads(reads, lent, then);
+    let Some((all, rest)) = storages.split_first() else {
+        return lend_reads((reads, &reads.storages), lent, then);
     };
+    let first = all[0];
     let go_on = RefCell::new(|address: u64| {
-        lent.writes.push(address);
-        lend_writes(reads, rest, lent, then)
+        writes.put(all, address - writes.places[first].begin as u64, &mut lent.writes);
+        lend_writes(reads, (writes, rest), lent, then)
     });
-    first.inplace_op1(&Lend { go_on })
+    writes.tensors[first].inplace_op1(&Lend { go_on })
 }
 
 fn lend_reads(
-    reads: &[&Tensor],
+    (reads, storages): (&Asked<'_>, &[Vec<usize>]),
     lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
-    let Some((first, rest)) = reads.split_first() else {
+    let Some((all, rest)) = storages.split_first() else {
         return then(lent);
     };
-    let (storage, layout) = first.storage_and_layout();
-    let bytes = (layout.start_offset() * first.dtype().size_in_bytes()) as u64;
+    let first = reads.tensors[all[0]];
+    let (storage, _) = first.storage_and_layout();
+    let mut go_on = |address: u64| {
+        reads.put(all, address, &mut lent.reads);
+        lend_reads((reads, rest), lent, then)
+    };
     match &*storage {
-        Storage::Cpu(storage) => {
-            lent.reads.push(cpu(storage)? + bytes);
-            lend_reads(rest, lent, then)
-        }
+        Storage::Cpu(storage) => go_on(cpu(storage)?),
         #[cfg(feature = "cuda")]
-        Storage::Cuda(storage) => super::cuda::reading(storage, &mut |address| {
-            lent.reads.push(address + bytes);
-            lend_reads(rest, lent, then)
-        }),
+        Storage::Cuda(storage) => super::cuda::reading(storage, &mut go_on),
         _ => Err(Error::Msg(format!("kernels cannot reach {:?}", first.device().location()))),
     }
 }
@@ -200,6 +252,41 @@ mod tests {
         assert_eq!(seen.reads[2], seen.reads[0]);
         assert_eq!(seen.writes.len(), 1);
         Ok(())
+    }
+
+    #[test]
+    fn parts_of_one_storage_are_written_together() -> Result<()> {
+        let all = Tensor::zeros((4, 4), DType::F32, &Device::Cpu)?;
+        let [third, first, last] = [2, 0, 3].map(|row| all.narrow(0, row, 1));
+        let (third, first, last, other) = (third?, first?, last?, all.copy()?);
+        let mut seen = Addresses::default();
+        addresses(&[], &[&third, &other, &first, &last], &mut |at| {
+            seen = at.clone();
+            Ok(())
+        })?;
+        let [at, at_other, at_first, at_last] = seen.writes[..] else { panic!("four") };
+        assert_eq!((at_first + 32, at_last), (at, at + 16));
+        assert!(at_other != 0 && !(at_first..at_first + 64).contains(&at_other));
+        Ok(())
+    }
+
+    #[test]
+    fn threads_that_write_parts_of_the_same_storages_do_not_wait_for_each_other() -> Result<()> {
+        let [a, b] = [0, 1].map(|_| Tensor::zeros((2, 4), DType::F32, &Device::Cpu));
+        let (a, b) = (a?, b?);
+        let parts = |row| Ok::<_, Error>([a.narrow(0, row, 1)?, b.narrow(0, row, 1)?]);
+        let ([a0, b0], [a1, b1]) = (parts(0)?, parts(1)?);
+        let often = |writes: [&Tensor; 2]| {
+            let wait = &mut |_: &Addresses| {
+                std::thread::yield_now();
+                Ok(())
+            };
+            (0..1000).try_for_each(|_| addresses(&[], &writes, wait))
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| often([&b1, &a1]));
+            often([&a0, &b0]).and(other.join().expect("no panic"))
+        })
     }
 
     #[test]

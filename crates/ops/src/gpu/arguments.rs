@@ -2,9 +2,11 @@
 #![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
 use annulus_sequence::{Run, Spans as Pair};
-use bytemuck::{NoUninit, Zeroable};
+use bytemuck::{NoUninit, Pod, Zeroable};
+use candle_core::Result;
 
 use super::TensorMap;
+use super::table::Kernel;
 
 /// Two intervals of one row: starts, then ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, NoUninit)]
@@ -71,7 +73,7 @@ impl Reach {
 }
 
 /// Elements from one batch row, head, row to the next.
-#[derive(Clone, Copy, Debug, Default, NoUninit, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Strides {
     pub(super) batch: i64,
@@ -111,7 +113,7 @@ pub(super) struct Dropped {
 }
 
 /// Keys and values of one tile.
-#[derive(Clone, Copy, Debug, NoUninit)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Keys {
     pub(super) k: u64,
@@ -132,6 +134,35 @@ pub(super) struct Keys {
     pub(super) query_starts: u64,
     pub(super) k_map: TensorMap,
     pub(super) v_map: TensorMap,
+}
+
+/// `FEW_TILES`.
+const FEW_TILES: usize = 4;
+
+/// The tiles of a launch.
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
+#[repr(C)]
+pub(super) struct Tiles {
+    few: [Keys; FEW_TILES],
+    many: u64,
+    count: i32,
+    _gap: [i32; 13],
+}
+
+impl Tiles {
+    /// In the arguments where they are few and `kernel` looks there; else where `put` has them.
+    pub(super) fn new(
+        kernel: &Kernel,
+        all: &[Keys],
+        put: impl FnOnce(&[Keys]) -> Result<u64>,
+    ) -> Result<Tiles> {
+        let mut tiles = Tiles { count: all.len() as i32, ..Zeroable::zeroed() };
+        match tiles.few.get_mut(..all.len()).filter(|_| kernel.takes_few_tiles()) {
+            Some(few) => few.copy_from_slice(all),
+            None => tiles.many = put(all)?,
+        }
+        Ok(tiles)
+    }
 }
 
 /// In which order blocks of rows are worked on.
@@ -159,9 +190,8 @@ pub(super) struct ForwardArguments {
     pub(super) rows: i32,
     pub(super) dim: i32,
     pub(super) scale_log2: f32,
-    pub(super) tile_count: i32,
-    pub(super) _gap: i32,
-    pub(super) tiles: u64,
+    pub(super) _gap: [i32; 2],
+    pub(super) tiles: Tiles,
     pub(super) out: u64,
     pub(super) maximum: u64,
     pub(super) sum: u64,
@@ -171,7 +201,7 @@ pub(super) struct ForwardArguments {
     pub(super) first: i32,
     pub(super) last: i32,
     pub(super) scale: f32,
-    pub(super) _end: [i32; 9],
+    pub(super) _end: [i32; 11],
 }
 
 /// After the last tile of forward.
@@ -206,7 +236,7 @@ pub(super) struct PrepareArguments {
 }
 
 /// Backward.
-#[derive(Clone, Copy, Debug, NoUninit)]
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct BackwardArguments {
     pub(super) q_map: TensorMap,
@@ -223,14 +253,13 @@ pub(super) struct BackwardArguments {
     pub(super) dim: i32,
     pub(super) scale: f32,
     pub(super) scale_log2: f32,
-    pub(super) tile_count: i32,
-    pub(super) _gap: i32,
-    pub(super) tiles: u64,
+    pub(super) _gap: [i32; 8],
+    pub(super) tiles: Tiles,
     pub(super) lse_log2: u64,
     pub(super) delta: u64,
     pub(super) dq: u64,
     pub(super) order: Order,
-    pub(super) _end: [u64; 3],
+    pub(super) _end: u64,
 }
 
 /// After the last tile of backward.
@@ -250,8 +279,8 @@ pub(super) struct FinishQueriesArguments {
 }
 
 /// Forward with order-free sums.
-#[derive(Clone, Copy, Debug, NoUninit)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
+#[repr(C, align(64))]
 pub(super) struct StrictForwardArguments {
     pub(super) q: u64,
     pub(super) q_strides: Strides,
@@ -261,11 +290,11 @@ pub(super) struct StrictForwardArguments {
     pub(super) rows: i32,
     pub(super) dim: i32,
     pub(super) scale_log2: f32,
-    pub(super) tile_count: i32,
-    pub(super) _gap: i32,
-    pub(super) tiles: u64,
+    pub(super) _gap: [i32; 2],
+    pub(super) tiles: Tiles,
     pub(super) out: u64,
     pub(super) sum: u64,
+    pub(super) _end: [u64; 6],
 }
 
 /// After the last tile of that.
@@ -282,8 +311,8 @@ pub(super) struct StrictFinishArguments {
 }
 
 /// Backward with order-free sums.
-#[derive(Clone, Copy, Debug, NoUninit)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
+#[repr(C, align(64))]
 pub(super) struct StrictBackwardArguments {
     pub(super) q: u64,
     pub(super) gradient: u64,
@@ -296,11 +325,12 @@ pub(super) struct StrictBackwardArguments {
     pub(super) dim: i32,
     pub(super) scale: f32,
     pub(super) scale_log2: f32,
-    pub(super) tile_count: i32,
-    pub(super) tiles: u64,
+    pub(super) _gap: [i32; 9],
+    pub(super) tiles: Tiles,
     pub(super) lse_log2: u64,
     pub(super) delta: u64,
     pub(super) dq: u64,
+    pub(super) _end: [u64; 5],
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use bytemuck::{NoUninit, Zeroable};
+use bytemuck::{Pod, Zeroable};
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::Kept;
@@ -249,7 +249,7 @@ impl Boxes {
 }
 
 /// Opaque to all but the processor that made it.
-#[derive(Clone, Copy, Debug, NoUninit, Zeroable)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct TensorMap(pub [u64; 16]);
 

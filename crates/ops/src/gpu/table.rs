@@ -160,6 +160,11 @@ impl Kernel {
         matches!(self.task, Some((_, Generation::Sm90)))
     }
 
+    /// Whether it finds a few tiles in its arguments.
+    pub(super) fn takes_few_tiles(&self) -> bool {
+        !matches!(self.task, Some((_, Generation::Sm80)))
+    }
+
     /// Whether keys stay in it and queries are visited, or the reverse.
     pub(super) fn keeps_keys(&self) -> bool {
         matches!(self.task, Some((Pass::Backward | Pass::Keys | Pass::StrictKeys, _)))

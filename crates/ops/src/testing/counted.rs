@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::gpu::{Boxes, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
-/// Another processor, whose launches are counted by kernel, and uploads.
+/// Another processor, whose launches are counted by kernel, and uploads and products of a library.
 #[derive(Debug)]
 pub struct Counted {
     inner: Arc<dyn Processor>,
@@ -22,7 +22,7 @@ impl Counted {
     pub fn new(inner: Arc<dyn Processor>) -> Counted {
         Counted { inner, calls: Mutex::default(), largest: AtomicUsize::new(0) }
     }
-    /// How often each kernel was launched; uploads as `upload`.
+    /// How often each kernel was launched; uploads as `upload`, products as `product`.
     pub fn calls(&self) -> BTreeMap<String, usize> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -81,6 +81,7 @@ impl Processor for Counted {
         self.inner.fetch(tensor, from)
     }
     fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
+        self.count("product");
         self.inner.touches(reads, writes)
     }
     fn block(&self) -> Option<usize> {

@@ -81,6 +81,39 @@ fn projections_case(x: &[usize], outputs: [usize; 2]) -> Case {
     )
 }
 
+/// Two projections whose weights, biases, and gradients of outputs lie side by side, and the same apart.
+fn side_by_side_case(x: &[usize], outputs: [usize; 2]) -> Case {
+    let (inputs, leading) = (x[x.len() - 1], &x[..x.len() - 1]);
+    let (all, last) = (outputs[0] + outputs[1], x.len() - 1);
+    let halves = move |whole: &Tensor, dim: usize| {
+        let second = whole.narrow(dim, outputs[0], outputs[1])?;
+        Ok::<_, candle_core::Error>([whole.narrow(dim, 0, outputs[0])?, second])
+    };
+    let found = move |pool: &Backend, v: &[Tensor], apart: bool| {
+        let place = |x: &Tensor| if apart { x.force_contiguous() } else { Ok(x.clone()) };
+        let placed = |whole: &Tensor, dim: usize| {
+            let [first, second] = halves(whole, dim)?;
+            Ok::<_, candle_core::Error>([place(&first)?, place(&second)?])
+        };
+        let (weights, biases, dy) = (placed(&v[1], 0)?, placed(&v[2], 0)?, placed(&v[3], last)?);
+        let affine = [0, 1].map(|i| Affine { weight: &weights[i], bias: Some(&biases[i]) });
+        let bare = affine.map(|one| Affine { bias: None, ..one });
+        let mut all = projections(pool, &v[0], affine)?.to_vec();
+        all.extend(projections(pool, &v[0], bare)?);
+        all.push(input_gradient(pool, affine, dy.each_ref())?);
+        for found in parameter_gradients(pool, &v[0], affine, dy.each_ref())? {
+            all.extend([Some(found.weight), found.bias].into_iter().flatten());
+        }
+        Ok(all)
+    };
+    case(
+        "side-by-side",
+        &[x, &[all, inputs], &[all], &[leading, &[all]].concat()],
+        move |pool, v| found(pool, v, false),
+        move |pool, v| found(pool, v, true),
+    )
+}
+
 fn onto_case(x: &[usize], outputs: usize) -> Case {
     let y = [&x[..x.len() - 1], &[outputs]].concat();
     case(
@@ -164,10 +197,13 @@ fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
         move |pool, v| {
             let [q, k] = [v[2].transpose(1, 2)?, v[3].transpose(1, 2)?];
             let gradients = [v[0].clone(), v[1].clone(), v[1].clone()];
-            let found = rope_qkv_backward(pool, gradients, &rotary)?;
-            let made = rope_qkv(pool, [q.clone(), k.clone(), k.clone()], &rotary)?;
+            let apart = rope_qkv_backward(pool, gradients.clone(), &rotary, false)?;
+            let found = rope_qkv_backward(pool, gradients, &rotary, true)?;
+            let by_token = [v[2].flatten_from(2)?, v[3].flatten_from(2)?];
+            let [q_bsd, k_bsd] = by_token;
+            let made = rope_qkv(pool, [q_bsd, k_bsd.clone(), k_bsd], &rotary)?;
             let alone = rope(pool, [q, k], &rotary)?;
-            Ok(found.into_iter().chain(made).chain(alone).collect())
+            Ok(found.into_iter().chain(apart).chain(made).chain(alone).collect())
         },
         move |pool, v| {
             let operator = |v: &[Tensor]| {
@@ -182,7 +218,35 @@ fn rope_case([b, s, heads, dim]: [usize; 4]) -> Case {
             let turned = [operator(&v[2..])?, operator(&v[3..])?];
             let gradients = [gradient(2, 0)?, gradient(3, 1)?, moved(&v[1])?.flatten_from(2)?];
             let made = turned.clone().into_iter().chain([moved(&v[3])?]);
-            Ok(gradients.into_iter().chain(made).chain(turned).collect())
+            Ok(gradients.clone().into_iter().chain(gradients).chain(made).chain(turned).collect())
+        },
+    )
+}
+
+/// Gate and up as columns of one matrix.
+fn columns_case(x: &[usize]) -> Case {
+    let (width, last) = (x[x.len() - 1], x.len() - 1);
+    let both = [&x[..last], &[2 * width]].concat();
+    let parts = move |v: &[Tensor]| {
+        Ok::<_, candle_core::Error>([
+            v[0].narrow(last, 0, width)?,
+            v[0].narrow(last, width, width)?,
+        ])
+    };
+    case(
+        "swiglu",
+        &[&both, x],
+        move |pool, v| {
+            let [gate, up] = parts(v)?;
+            let found = swiglu_backward(pool, &gate, &up, &v[1])?;
+            Ok(vec![swiglu(pool, &gate, &up)?, found.gate, found.up, found.y])
+        },
+        move |pool, v| {
+            let operator = |v: &[Tensor]| swiglu(pool, &v[0], &v[1]);
+            let [gate, up] = parts(v)?;
+            let inputs = [gate.force_contiguous()?, up.force_contiguous()?];
+            let y = operator(&inputs)?;
+            Ok([vec![y.clone()], tape(&inputs, &v[1], operator)?, vec![y]].concat())
         },
     )
 }
@@ -236,6 +300,9 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         projections_case(&[1, 33], [1, 2]),
         projections_case(&[2, 1201, 5], [3, 300]),
         projections_case(&[0, 4], [2, 3]),
+        side_by_side_case(&[3, 91, 65], [523, 7]),
+        side_by_side_case(&[1, 1, 33], [2, 1]),
+        side_by_side_case(&[2, 301, 64], [96, 32]),
         onto_case(&[2, 77, 35], 129),
         linear_case(&[3, 5, 33], 40),
         linear_case(&[1, 33], 7),
@@ -244,6 +311,9 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         rms_norm_case(&[0, 4]),
         swiglu_case(&[5, 67, 101]),
         swiglu_case(&[1]),
+        columns_case(&[5, 67, 101]),
+        columns_case(&[3, 67, 64]),
+        columns_case(&[1, 3]),
         rope_case([2, 137, 3, 64]),
         rope_case([1, 1, 1, 2]),
         rope_case([2, 6, 1, 12]),

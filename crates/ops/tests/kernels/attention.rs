@@ -299,6 +299,26 @@ fn deterministic_kernels_give_the_same_bits() {
     }
 }
 
+/// More tiles than come with the arguments of a launch lie in device memory.
+#[test]
+fn any_number_of_tiles_is_taken_at_once() {
+    let chosen = |one: &Family| one.variant.dim == 64 && one.variant.dtype != DType::F16;
+    for family in families().into_iter().filter(chosen) {
+        let Variant { generation, dtype, dim } = family.variant;
+        let rule = (Rule::Causal, Layout::Striped { width: 1 }, 1);
+        let scene = Scene::new(rule, Heads(1, 2, 1), dim, 20, dtype);
+        for (many, deterministic) in [(4, false), (4, true), (5, false), (5, true)] {
+            let Some(processor) = processor(architecture(generation), 1) else { continue };
+            let shards = scene.shards.iter().cycle().take(many).cloned().collect();
+            let scene = Scene { shards, ..scene.clone() };
+            let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+            let kernels = family.kernels(processor, deterministic);
+            let found = run(&kernels, &scene, kernels.processor.device(), PLAIN);
+            found.check(&wanted, dtype, &format!("{generation:?} {dtype:?} {many} tiles"));
+        }
+    }
+}
+
 /// A factor that is not quite 1 while the maximum stays would show after hundreds of blocks of keys.
 #[test]
 fn long_sums_do_not_drift() {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
 use annulus_ops::gpu::Processor;
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::testing::Counted;
+use annulus_ops::testing::{Counted, random};
+use annulus_ops::{Affine, Backend, input_gradient, parameter_gradients, projections, readable};
 use annulus_sequence::Layout;
-use candle_core::DType;
+use candle_core::{DType, Result, Tensor};
 
 use crate::scene::{Heads, Rule, Scene};
 use crate::support::processor;
@@ -30,19 +31,64 @@ fn layer(kernels: &Kernels, scene: &Scene) {
     kernels.finish_backward(state).unwrap();
 }
 
-/// Who sees whom is on the device after the first layer; where the tiles are is told with every launch.
+/// Who sees whom is on the device after the first layer; where a few tiles are comes with the arguments of launches, where many are
+/// is uploaded.
 #[test]
-fn a_layer_after_the_first_uploads_where_its_tiles_are_and_no_mask() {
+fn a_layer_after_the_first_uploads_no_mask() {
     let Some(inner) = processor(90, 3) else { return };
     let counted = Arc::new(Counted::new(inner));
     let rule = (Rule::Causal, Layout::Zigzag, 1);
     let scene = Scene::new(rule, Heads(1, 2, 1), 64, 140, DType::BF16).on(counted.device());
+    let shards = scene.shards.iter().cycle().take(5).cloned().collect();
+    let many = Scene { shards, ..scene.clone() };
     for (deterministic, launches) in [(false, 2), (true, 3)] {
-        let kernels = Kernels::new(counted.clone(), deterministic);
-        layer(&kernels, &scene);
-        let before = counted.calls()["upload"];
-        layer(&kernels, &scene);
-        assert_eq!(counted.calls()["upload"] - before, launches);
-        assert!(counted.largest() <= STAGED);
+        for (scene, uploads) in [(&scene, 0), (&many, launches)] {
+            let kernels = Kernels::new(counted.clone(), deterministic);
+            layer(&kernels, scene);
+            let before = counted.calls()["upload"];
+            layer(&kernels, scene);
+            assert_eq!(counted.calls()["upload"] - before, uploads);
+        }
     }
+    assert!(counted.largest() <= STAGED);
+}
+
+/// Queries, keys and values of grouped heads, with biases: weights that lie one after another take a product each pass, others three.
+#[test]
+fn projections_side_by_side_are_one_product() -> Result<()> {
+    let Some(inner) = processor(90, 3) else { return Ok(()) };
+    let counted = Arc::new(Counted::new(inner));
+    let there = |name, shape: &[usize]| random(name, shape)?.to_device(counted.device());
+    let (x, widths, begins) = (there("x", &[1, 6, 8])?, [16, 4, 4], [0, 16, 20]);
+    let wholes = [there("w", &[24, 8])?, there("b", &[24])?, there("dy", &[1, 6, 24])?];
+    for (apart, products) in [(false, 3), (true, 9)] {
+        let part = |whole: usize, dim: usize, one: usize| {
+            let part = wholes[whole].narrow(dim, begins[one], widths[one])?;
+            if apart { part.force_contiguous() } else { Ok(part) }
+        };
+        let parts = |whole, dim| -> Result<Vec<Tensor>> {
+            (0..3).map(|one| part(whole, dim, one)).collect()
+        };
+        let (weights, biases, dy) = (parts(0, 0)?, parts(1, 0)?, parts(2, 2)?);
+        let affine = [0, 1, 2].map(|i| Affine { weight: &weights[i], bias: Some(&biases[i]) });
+        let dy = [&dy[0], &dy[1], &dy[2]];
+        let backend = Backend::Gpu(counted.clone());
+        let before = counted.calls().get("product").copied().unwrap_or(0);
+        projections(&backend, &x, affine)?;
+        input_gradient(&backend, affine, dy)?;
+        parameter_gradients(&backend, &x, affine, dy)?;
+        assert_eq!(counted.calls()["product"] - before, products);
+    }
+    Ok(())
+}
+
+/// Attention reads heads that lie by token.
+#[test]
+fn rows_with_gaps_between_them_are_not_copied() -> Result<()> {
+    let Some(inner) = processor(90, 3) else { return Ok(()) };
+    let counted = Arc::new(Counted::new(inner));
+    let by_token = random("x", &[2, 6, 3, 8])?.to_device(counted.device())?;
+    let read = readable(&Backend::Gpu(counted.clone()), &by_token.transpose(1, 2)?)?;
+    assert!(!read.is_contiguous() && counted.calls().is_empty());
+    Ok(())
 }

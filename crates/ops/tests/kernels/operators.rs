@@ -102,8 +102,8 @@ fn inputs_on_the_tape_are_refused() -> Result<()> {
     for case in chosen(&backend)? {
         let inputs = there(&backend, &case.inputs()?)?;
         let result = (case.by_tape)(&backend, &inputs);
-        if case.name == "projected-onto" {
-            assert_eq!(result?.len(), 1);
+        if ["projected-onto", "side-by-side"].contains(&case.name) {
+            assert!(!result?.is_empty());
             continue;
         }
         let message = result.unwrap_err().to_string();

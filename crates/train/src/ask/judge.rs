@@ -11,7 +11,8 @@ use crate::step::finite::finite;
 use crate::step::gathered::Supply;
 use crate::step::parameters::own_copy;
 use crate::step::rank::{Micro, Rank};
-use crate::{Result, Setup};
+use crate::step::side_by_side::SideBySide;
+use crate::{Result, Setup, TrainError};
 
 /// What is said at one target.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,16 +104,18 @@ impl Setup {
     /// # Errors
     /// Those of the devices.
     pub fn placed(&self, weights: &Weights) -> Result<Placed> {
+        let (names, side_by_side) = (weights.keys().collect(), SideBySide::of(self));
+        let shape = |name: &String| weights[name].shape().clone();
         let on = |number: usize| {
             let device = self.processors.device(number);
-            let placed = weights.iter().map(|(name, weight)| {
-                let weight = weight.to_dtype(self.config.dtype)?;
+            let own = |name: &String| {
+                let weight = weights[name].to_dtype(self.config.dtype)?;
                 // Emulated devices have what is theirs in the host's memory.
                 let own =
                     if number > 0 { own_copy(&weight, &device) } else { weight.to_device(&device) };
-                Ok((name.clone(), own?))
-            });
-            placed.collect()
+                Ok::<_, TrainError>(vec![own?.flatten_all()?])
+            };
+            side_by_side.weights(&names, shape, own, |pieces| Tensor::cat(pieces, 0))
         };
         (0..self.processors.devices()).map(on).collect::<Result<_>>().map(Placed)
     }

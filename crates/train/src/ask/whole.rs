@@ -238,7 +238,7 @@ fn join(positions: &[Positions], parts: &[Answer]) -> Result<Answer> {
     let place = index(place.into_iter())?;
     let join = |of: fn(&Answer) -> &Tensor| {
         let parts: Vec<&Tensor> = parts.iter().map(of).collect();
-        Tensor::cat(&parts, 2)?.index_select(&place, 2)?.to_dtype(DType::F32)
+        Tensor::cat(&parts, 2)?.contiguous()?.index_select(&place, 2)?.to_dtype(DType::F32)
     };
     Ok(Answer {
         out: join(|answer| &answer.out)?,

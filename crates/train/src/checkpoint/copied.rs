@@ -49,7 +49,8 @@ fn copies(
 fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
     match tensor.device() {
         Device::Cpu => tensor.force_contiguous(),
-        _ => tensor.to_device(&Device::Cpu),
+        // All of its storage comes; where that is other tensors', too, they are not kept.
+        _ => tensor.to_device(&Device::Cpu)?.force_contiguous(),
     }
 }
 

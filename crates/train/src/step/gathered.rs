@@ -3,14 +3,15 @@
 //! Every rank gathers from those of its number in the other holders, so that what a process gathers crosses to it once; the ranks of a
 //! process put together what they have (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). The next stage's are on their way meanwhile.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use annulus_comm::{AllGather, Label};
-use annulus_memory::{Class, on_behalf_of, scope};
+use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_trace::{Doing, begin};
-use candle_core::{Result as Made, Shape, Tensor};
+use candle_core::{Result as Made, Tensor};
 
 use crate::step::division::Division;
 use crate::step::meeting::Meeting;
@@ -131,9 +132,11 @@ impl<'a> Gathering<'a> {
         let division = &rank.division;
         let first = rank.uncounted.rank() - division.crew().own + division.sharers().first;
         let make = |all: Vec<Pieces>| {
-            on_behalf_of(first, Class::Weights, || {
-                joined(names, |name| &self.stake.parameters.shapes[name], &all).map(Arc::new)
-            })
+            let places: BTreeMap<&String, usize> = names.iter().zip(0..).collect();
+            let pieces = |name: &String| {
+                Ok(all.iter().flat_map(|all| &all[places[name]]).cloned().collect())
+            };
+            self.stake.parameters.assembled(&names.iter().collect(), first, pieces).map(Arc::new)
         };
         let made = rank.meet((&self.stake.table, division.sharers()), pieces, make, label)?;
         waiting.end(|| of_weights(names, bytes, division));
@@ -175,23 +178,6 @@ fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<Al
 fn of_weights(names: &[String], bytes: u64, division: &Division) -> Doing {
     let name = format!("weights of {}", names[0]);
     Doing::Sum { name, bytes, among: Some(division.holders.ends()) }
-}
-
-/// Parameters in their shapes, of the pieces that ranks have of them.
-fn joined<'s>(
-    names: &[String],
-    shape: impl Fn(&str) -> &'s Shape,
-    all: &[Pieces],
-) -> Made<Weights> {
-    let whole = |(index, name): (usize, &String)| {
-        let pieces: Vec<&Tensor> = all.iter().flat_map(|pieces| &pieces[index]).collect();
-        let flat = match pieces[..] {
-            [one] => one.clone(),
-            _ => Tensor::cat(&pieces, 0)?,
-        };
-        Ok((name.clone(), flat.reshape(shape(name))?))
-    };
-    names.iter().enumerate().map(whole).collect()
 }
 
 /// Brings what the other holders have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.

@@ -18,6 +18,7 @@ pub(crate) mod parameters;
 pub(crate) mod points;
 pub(crate) mod rank;
 pub(crate) mod resident;
+pub(crate) mod side_by_side;
 pub(crate) mod statistics;
 pub(crate) mod stepper;
 pub(crate) mod sum;

@@ -254,7 +254,8 @@ fn write(file: &File, mut at: u64, tensors: Vec<Tensor>) -> io::Result<State> {
         file.write_all_at(bytes, at - bytes.len() as u64)
     };
     for tensor in tensors {
-        let tensor = tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.contiguous());
+        // Columns of a matrix that others share come alone.
+        let tensor = tensor.contiguous().and_then(|tensor| tensor.to_device(&Device::Cpu));
         let tensor = tensor.map_err(io::Error::other)?;
         let (storage, layout) = tensor.storage_and_layout();
         let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();

@@ -16,7 +16,8 @@ use crate::step::gathered::Table;
 use crate::step::meeting::{Meeting, Moves};
 use crate::step::moments::Disk;
 use crate::step::optimizer::Optimizer;
-use crate::{Result, Setup};
+use crate::step::side_by_side::SideBySide;
+use crate::{Result, Setup, TrainError};
 
 /// Weights as layers take them.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(crate) struct Parameters {
     pub(crate) part: (usize, usize),
     pub(crate) dtype: DType,
     pub(crate) device: Device,
+    side_by_side: SideBySide,
     /// What a rank computes with; none where a process holds a share of each. Updates change those that are trained in place.
     pub(crate) weights: Weights,
 }
@@ -51,16 +53,29 @@ impl Parameters {
         (part, owner): (usize, usize),
     ) -> Result<Parameters> {
         let parameters = Parameters::without(initial, (setup, device), part);
-        let own = |(name, shape): (&String, &Shape)| {
-            let read = initial.elements(name, &parameters.runs(name, 0..shape.elem_count()))?;
+        let own = |name: &String| {
+            let whole = 0..parameters.shapes[name].elem_count();
+            let read = initial.elements(name, &parameters.runs(name, whole))?;
             let own = on_behalf_of(owner, Class::Weights, || {
-                let own = own_copy(&read.to_dtype(parameters.dtype)?, &parameters.device)?;
-                own.reshape(shape)
+                own_copy(&read.to_dtype(parameters.dtype)?, &parameters.device)
             });
-            Ok((name.clone(), own?))
+            Ok::<_, TrainError>(vec![own?])
         };
-        let weights = parameters.shapes.iter().map(own).collect::<Result<_>>()?;
+        let names = parameters.shapes.keys().collect();
+        let weights = parameters.assembled(&names, owner, own)?;
         Ok(Parameters { weights, ..parameters })
+    }
+
+    /// Weights of these names, of flat pieces of each; counted to rank `owner`.
+    pub(crate) fn assembled<E: From<candle_core::Error>>(
+        &self,
+        names: &BTreeSet<&String>,
+        owner: usize,
+        pieces: impl Fn(&String) -> std::result::Result<Vec<Tensor>, E>,
+    ) -> std::result::Result<Weights, E> {
+        let join =
+            |pieces: &[Tensor]| on_behalf_of(owner, Class::Weights, || Tensor::cat(pieces, 0));
+        self.side_by_side.weights(names, |name| self.shapes[name].clone(), pieces, join)
     }
 
     /// What there is to know of them without them.
@@ -88,6 +103,7 @@ impl Parameters {
             placed,
             dtype: setup.config.dtype,
             device,
+            side_by_side: SideBySide::of(setup),
             weights: Weights::new(),
         }
     }

@@ -16,13 +16,18 @@ use annulus_train::whole::{Answer, Question, Split, attend};
 use annulus_train::{
     Ending, Given, Outcome, Processors, Sampling, Setup, Verdict, Wanted, generate, judge, run,
 };
+use candle_core::DType;
 
 use crate::common::{BASE, Place, difference, losses, state};
 use crate::kernels::{SHAPE, emulator, train};
 
 /// So many devices.
 fn devices(many: usize) -> Processors {
-    let all = emulator(80).apart(many).into_iter();
+    devices_of(80, many)
+}
+
+fn devices_of(architecture: u32, many: usize) -> Processors {
+    let all = emulator(architecture).apart(many).into_iter();
     all.map(|one| Arc::new(one) as Arc<dyn Processor>).collect::<Vec<_>>().into()
 }
 
@@ -154,7 +159,15 @@ fn what_is_asked_of_devices_is_what_is_asked_of_one() {
 /// Attention alone: every rank brings its rows to its device, and all answers are on the host again.
 #[test]
 fn attention_on_devices_is_that_on_one() {
-    let of = |name: &str, heads: usize| random(name, &[1, heads, 96, 64]).unwrap();
+    for dtype in [DType::F32, DType::BF16] {
+        attention_on_devices(dtype);
+    }
+}
+
+fn attention_on_devices(dtype: DType) {
+    let of = |name: &str, heads: usize| {
+        random(name, &[1, heads, 96, 64]).unwrap().to_dtype(dtype).unwrap()
+    };
     let (q, k, v, gradient) = (of("q", 4), of("k", 2), of("v", 2), of("dout", 4));
     let question = Question { q, k, v, gradient, mask: Mask::causal(), scale: 0.125 };
     let answer = |many: usize| {
@@ -169,7 +182,7 @@ fn attention_on_devices_is_that_on_one() {
             deadline: Duration::from_secs(20),
             cores: 2.into(),
             processes: World::alone(),
-            processors: devices(many),
+            processors: devices_of(90, many),
         };
         let Answer { out, lse, dq, dk, dv } = attend(&question, &split).unwrap();
         [out, lse, dq, dk, dv].map(|tensor| {

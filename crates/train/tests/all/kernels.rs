@@ -222,6 +222,14 @@ fn losses_are_those_of_the_cpu_in_bf16() {
     check(90, 1e-2, &[&bf16[..], &ring, &atomic].concat());
     let tensor = [("mesh.tensor", "2"), ("model.num_key_value_heads", "2")];
     check(80, 1e-2, &[&bf16[..], &tensor].concat());
+    // Rows of several softmaxes, put together from results that lie by token; norms of heads; biases of grouped heads.
+    let dilated = [("attention.window", "40"), ("attention.dilation", "3")];
+    let normed = [("model.model_type", "qwen3")];
+    check(90, 1e-2, &[&bf16[..], &ring, &dilated, &normed].concat());
+    let ulysses = [("mesh.sequence", "2"), ("attention.strategy", "ulysses")];
+    let heads = [("model.num_attention_heads", "4"), ("model.num_key_value_heads", "2")];
+    let biases = [("model.attention_bias", "true"), ("parallel.state", "zero3")];
+    check(90, 1e-2, &[&bf16[..], &ulysses, &heads, &biases].concat());
 }
 
 #[test]

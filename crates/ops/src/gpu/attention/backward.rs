@@ -2,10 +2,11 @@
 
 use std::any::Any;
 
+use bytemuck::Zeroable;
 use candle_core::{DType, Result, Tensor};
 
 use super::super::arguments::{
-    self, BackwardArguments, FinishQueriesArguments, PrepareArguments, Reach,
+    BackwardArguments, FinishQueriesArguments, PrepareArguments, Reach, Tiles,
 };
 use super::super::table::{Kernel, between};
 use super::super::{Addresses, Processor, addresses};
@@ -144,8 +145,7 @@ impl Backward {
         }
         let heads = rows[0].k.dims()[1];
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
-        arguments.tile_count = all.len() as i32;
-        arguments.tiles = uploads.put(processor, &all)?;
+        arguments.tiles = Tiles::new(kernel, &all, |all| uploads.put(processor, all))?;
         let (visits, group, items) = self.blocks(kernel, rows, &reaches);
         let order = Order::new(&visits, group, items[1] * items[2], processor.multiprocessors());
         arguments.order = uploads.order(processor, &order)?;
@@ -198,14 +198,10 @@ impl Backward {
             dim: dim as i32,
             scale: self.scale as f32,
             scale_log2: (self.scale * std::f64::consts::LOG2_E) as f32,
-            tile_count: 0,
-            tiles: 0,
             lse_log2: at.reads[2],
             delta: at.reads[3],
             dq: at.writes[0],
-            _gap: 0,
-            order: arguments::Order::default(),
-            _end: [0; 3],
+            ..Zeroable::zeroed()
         })
     }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::super::arguments::{FinishArguments, ForwardArguments};
+use super::super::arguments::{FinishArguments, ForwardArguments, Tiles};
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Processor, addresses};
 use super::order::{Order, visits_of_queries};
@@ -148,8 +148,7 @@ impl Forward {
                 reaches.push(reached);
             }
             let mut arguments = self.arguments(processor, at.reads[0], group)?;
-            arguments.tile_count = all.len() as i32;
-            arguments.tiles = uploads.put(processor, &all)?;
+            arguments.tiles = Tiles::new(self.kernel, &all, |all| uploads.put(processor, all))?;
             let visits = visits_of_queries(&reaches, self.kernel.key_block);
             let heads = self.sizes.heads * self.sizes.batch;
             let order = Order::new(&visits, group, heads, processor.multiprocessors());

@@ -5,10 +5,11 @@ use std::any::Any;
 use std::f64::consts::LOG2_E;
 
 use annulus_sequence::Positions;
+use bytemuck::Zeroable;
 use candle_core::{DType, Result, Tensor};
 
 use super::super::arguments::{
-    Keys, StrictBackwardArguments, StrictFinishArguments, StrictForwardArguments,
+    Keys, StrictBackwardArguments, StrictFinishArguments, StrictForwardArguments, Tiles,
 };
 use super::super::table::{Kernel, Pass, between};
 use super::super::{Addresses, Processor, addresses};
@@ -123,8 +124,7 @@ impl Forward {
                 all.push(one);
             }
             let arguments = StrictForwardArguments {
-                tiles: uploads.put(processor, &all)?,
-                tile_count: all.len() as i32,
+                tiles: Tiles::new(self.kernel, &all, |all| uploads.put(processor, all))?,
                 out: at.writes[0],
                 sum: at.writes[1],
                 ..self.arguments(at.reads[0], group)
@@ -147,11 +147,7 @@ impl Forward {
             rows: rows as i32,
             dim: dim as i32,
             scale_log2: (self.scale * LOG2_E) as f32,
-            tile_count: 0,
-            _gap: 0,
-            tiles: 0,
-            out: 0,
-            sum: 0,
+            ..Zeroable::zeroed()
         }
     }
 
@@ -252,8 +248,7 @@ impl Backward {
             all.push(self.tile(processor, kernel, (tile, rows), lent, &mut uploads)?);
         }
         let arguments = StrictBackwardArguments {
-            tiles: uploads.put(processor, &all)?,
-            tile_count: all.len() as i32,
+            tiles: Tiles::new(kernel, &all, |all| uploads.put(processor, all))?,
             ..self.arguments(&at.reads, at.writes[0], rows)
         };
         let launch = kernel.launch(self.grid(kernel, rows))?;
@@ -303,11 +298,10 @@ impl Backward {
             dim: dim as i32,
             scale: self.scale as f32,
             scale_log2: (self.scale * LOG2_E) as f32,
-            tile_count: 0,
-            tiles: 0,
             lse_log2: reads[2],
             delta: reads[3],
             dq,
+            ..Zeroable::zeroed()
         }
     }
 

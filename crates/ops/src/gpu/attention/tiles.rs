@@ -133,7 +133,7 @@ impl Uploads {
             );
         }
         let mut runs = |positions: &Positions| {
-            self.put(processor, &positions.runs().iter().map(ShortRun::from).collect::<Vec<_>>())
+            self.keep(processor, &positions.runs().iter().map(ShortRun::from).collect::<Vec<_>>())
         };
         let (queries, keys) = (runs(dropped.queries)?, runs(dropped.keys)?);
         let draws = dropped.dropout.draws();

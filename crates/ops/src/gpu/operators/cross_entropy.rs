@@ -6,6 +6,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::super::{Processor, addresses};
 use super::product::{Was, multiply};
+use super::view::View;
 use super::{Extent, SCRATCH, launch, of_type, off_tape, order_free, plain, sums, unwritten};
 use crate::cross_entropy::{check_shapes, check_targets};
 use crate::order_free::to_grid;
@@ -85,7 +86,8 @@ pub(crate) fn linear_cross_entropy_gradients(
             pass.add_to_weight(dw, &dlogits, &x_chunk)?;
         }
         let dx_chunk = dx.narrow(0, start, x_chunk.dim(0)?)?;
-        multiply(processor, &dx_chunk, &dlogits, &pass.weight, Was::Nothing)?;
+        let (dlogits, weight) = (View::of(&dlogits)?, View::of(&pass.weight)?);
+        multiply(processor, &dx_chunk, &dlogits, &weight, Was::Nothing)?;
     }
     Ok((pass.loss()?, dx.reshape(x.shape())?, dw))
 }
@@ -161,9 +163,10 @@ impl<'a> Pass<'a> {
 
     /// Adds that of a chunk, of gradients of logits and rows of x.
     fn add_to_weight(&self, dw: &Tensor, dlogits: &Tensor, x: &Tensor) -> Result<()> {
+        let (dlogits, x) = (View::of(dlogits)?, View::of(x)?);
         match self.processor.block() {
-            Some(block) => order_free::add_products(self.processor, dw, dlogits, x, block),
-            None => multiply(self.processor, dw, &dlogits.t()?, x, Was::Sum),
+            Some(block) => order_free::add_products(self.processor, dw, (&dlogits, &x), block),
+            None => multiply(self.processor, dw, &dlogits.t(), &x, Was::Sum),
         }
     }
 
@@ -187,13 +190,9 @@ impl<'a> Pass<'a> {
     fn logits(&self, start: usize) -> Result<Tensor> {
         let tokens = self.chunk.min(self.losses.elem_count() - start);
         let x = self.x.narrow(0, start, tokens)?;
-        multiply(
-            self.processor,
-            &self.logits.narrow(0, 0, tokens)?,
-            &x,
-            &self.weight.t()?,
-            Was::Nothing,
-        )?;
+        let logits = self.logits.narrow(0, 0, tokens)?;
+        let weight = View::of(&self.weight)?.t();
+        multiply(self.processor, &logits, &View::of(&x)?, &weight, Was::Nothing)?;
         Ok(x)
     }
 

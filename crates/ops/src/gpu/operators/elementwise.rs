@@ -71,30 +71,41 @@ pub(crate) fn contiguous(processor: &dyn Processor, x: &Tensor) -> Result<Tensor
 
 /// The same, always a copy.
 pub(super) fn copied(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
-    let (sizes, strides) = view(x)?;
-    let kernel = match x.dtype().size_in_bytes() {
+    gathered(processor, &[x], x.dims(), x.stride())
+}
+
+/// A copy of `dims` elements that lie `strides` apart, from the first one of `tensors` on, which follow one another in memory.
+pub(super) fn gathered(
+    processor: &dyn Processor,
+    tensors: &[&Tensor],
+    dims: &[usize],
+    strides: &[usize],
+) -> Result<Tensor> {
+    let (sizes, strides) = view(dims, strides)?;
+    let dtype = tensors[0].dtype();
+    let kernel = match dtype.size_in_bytes() {
         2 => "gather_16_bits",
         4 => "gather_32_bits",
         8 => "gather_64_bits",
-        _ => bail!("contiguous: found a tensor of {:?}, wanted 2, 4 or 8 bytes each", x.dtype()),
+        _ => bail!("contiguous: found a tensor of {dtype:?}, wanted 2, 4 or 8 bytes each"),
     };
     // SAFETY: every element is written.
-    let copy = unsafe { unwritten(processor, x.shape(), x.dtype()) }?;
-    addresses(&[x], &[&copy], &mut |at| {
+    let copy = unsafe { unwritten(processor, dims, dtype) }?;
+    addresses(tensors, &[&copy], &mut |at| {
         let arguments = GatherArguments { from: at.reads[0], to: at.writes[0], sizes, strides };
-        // SAFETY: sizes and strides are the tensor's, whose address holds until the launch is in the stream.
-        unsafe { launch(processor, kernel, Extent::flat(x.elem_count()), &arguments) }
+        // SAFETY: the tensors have these elements, and their addresses hold until the launch is in the stream.
+        unsafe { launch(processor, kernel, Extent::flat(copy.elem_count()), &arguments) }
     })?;
     Ok(copy)
 }
 
 /// Sizes and strides of five dimensions, those that are missing first, as 1.
-fn view(x: &Tensor) -> Result<([i64; 5], [i64; 5])> {
+fn view(dims: &[usize], steps: &[usize]) -> Result<([i64; 5], [i64; 5])> {
     let (mut sizes, mut strides) = ([1; 5], [0; 5]);
-    let Some(missing) = 5_usize.checked_sub(x.rank()) else {
-        bail!("contiguous: found {} dimensions, wanted at most 5", x.rank());
+    let Some(missing) = 5_usize.checked_sub(dims.len()) else {
+        bail!("contiguous: found {} dimensions, wanted at most 5", dims.len());
     };
-    for (dim, (size, stride)) in x.dims().iter().zip(x.stride()).enumerate() {
+    for (dim, (size, stride)) in dims.iter().zip(steps).enumerate() {
         sizes[missing + dim] = *size as i64;
         strides[missing + dim] = *stride as i64;
     }

@@ -1,11 +1,15 @@
 //! Projections and their gradients: products by cuBLAS, biases by kernels.
+//!
+//! Several of one input are one product where what they read is one matrix: weights that lie one after another in memory, and
+//! gradients side by side. Not where sums are order-free: each weight has a table of its own.
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::super::Processor;
-use super::elementwise::{add_row, cast, copied};
+use super::elementwise::{add_row, cast, copied, gathered};
 use super::product::{Was, multiply};
-use super::{off_tape, order_free, plain, sums, unwritten, with_last};
+use super::view::{self, View};
+use super::{here, off_tape, order_free, plain, sums, unwritten, with_last};
 use crate::linear::Sizes;
 use crate::projections::{Affine, AffineGradients, array};
 
@@ -17,8 +21,8 @@ pub(crate) fn linear(
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     off_tape("linear", [x, weight].into_iter().chain(bias))?;
-    let rows = Rows::new("linear", processor, x, weight)?;
-    rows.projected(processor, bias, x.shape())
+    let [y] = projections(processor, x, [Affine { weight, bias }])?;
+    Ok(y)
 }
 
 /// See [`crate::wide_linear`].
@@ -28,11 +32,11 @@ pub(crate) fn wide_linear(
     weight: &Tensor,
 ) -> Result<Tensor> {
     off_tape("linear", [x, weight])?;
-    let rows = Rows::new("linear", processor, x, weight)?;
-    let Sizes { tokens, outputs, .. } = rows.sizes;
+    let Sizes { tokens, outputs, .. } = Sizes::new(x.shape(), weight.shape())?;
+    let (x, weight) = (rows(processor, x, x.dtype())?, rows(processor, weight, x.dtype())?);
     // SAFETY: a product writes every element of its output.
     let y = unsafe { unwritten(processor, (tokens, outputs), DType::F32) }?;
-    multiply(processor, &y, &rows.x, &rows.weight.t()?, Was::Nothing)?;
+    multiply(processor, &y, &view::rows(&x)?, &view::rows(&weight)?.t(), Was::Nothing)?;
     y.reshape(with_last(x.shape(), outputs))
 }
 
@@ -42,11 +46,17 @@ pub(crate) fn projections<const N: usize>(
     x: &Tensor,
     projections: [Affine<'_>; N],
 ) -> Result<[Tensor; N]> {
-    let x = plain(processor, x, x.dtype())?;
-    array(projections.iter().map(|Affine { weight, bias }| {
-        let rows = Rows::new("projection", processor, &x, weight)?;
-        rows.projected(processor, *bias, x.shape())
-    }))
+    let x = rows(processor, x, x.dtype())?;
+    let read = projections.iter().map(|one| Read::new(processor, &x, one));
+    let read: [Read; N] = array(read)?;
+    let all: [Operands<'_>; N] = array(read.iter().map(Read::operands))?;
+    match Operands::joined(processor, &all) {
+        Some(one) => {
+            let y = one.projected(processor, &x)?;
+            array(parts(&y, y.rank() - 1, all.iter().map(|one| one.weight.dims[0])))
+        }
+        None => array(all.iter().map(|one| one.projected(processor, &x))),
+    }
 }
 
 /// See [`crate::projected_onto`].
@@ -54,20 +64,23 @@ pub(crate) fn projected_onto(
     processor: &dyn Processor,
     onto: &Tensor,
     x: &Tensor,
-    Affine { weight, bias }: Affine<'_>,
+    projection: Affine<'_>,
 ) -> Result<Tensor> {
-    let rows = Rows::new("projection", processor, x, weight)?;
-    let Sizes { tokens, outputs, .. } = rows.sizes;
+    let Sizes { tokens, outputs, .. } = Sizes::new(x.shape(), projection.weight.shape())?;
     if onto.elem_count() != tokens * outputs {
         let wanted = tokens * outputs;
         bail!("projection: found {:?} to add to, wanted {wanted} elements", onto.shape());
     }
-    let onto = plain(processor, onto, x.dtype())?;
+    here(processor, onto)?;
+    let x = rows(processor, x, x.dtype())?;
+    let Read { weight, bias } = Read::new(processor, &x, &projection)?;
     let y = match bias {
-        Some(bias) => add_row(processor, &onto, &rows.bias(processor, bias)?)?,
-        None => copied(processor, &onto)?,
+        Some(bias) => add_row(processor, &plain(processor, onto, x.dtype())?, &bias)?,
+        None if onto.dtype() == x.dtype() => copied(processor, onto)?,
+        None => plain(processor, onto, x.dtype())?,
     };
-    multiply(processor, &y.reshape((tokens, outputs))?, &rows.x, &rows.weight.t()?, Was::Sum)?;
+    let matrix = y.reshape((tokens, outputs))?;
+    multiply(processor, &matrix, &view::rows(&x)?, &view::rows(&weight)?.t(), Was::Sum)?;
     Ok(y)
 }
 
@@ -80,17 +93,22 @@ pub(crate) fn input_gradient<const N: usize>(
     let Some((first, projection)) = dy.first().zip(projections.first()) else {
         bail!("projection: found no gradient, wanted one per projection");
     };
-    let shape = with_last(first.shape(), projection.weight.dims2()?.1);
-    let narrow = first.dtype();
-    let dtype = if N == 1 { narrow } else { DType::F32 };
+    let (inputs, narrow) = (projection.weight.dims2()?.1, first.dtype());
+    let shape = with_last(first.shape(), inputs);
+    let (dy, weights): ([Tensor; N], [Tensor; N]) = (
+        gradients(processor, &shape, &projections, dy, narrow)?,
+        array(projections.iter().map(|one| rows(processor, one.weight, narrow)))?,
+    );
+    let [dy, weights] = [views(&dy)?, views(&weights)?];
+    let joined = joined(processor, &dy, 1).zip(joined(processor, &weights, 0));
+    let dtype = if N == 1 || joined.is_some() { narrow } else { DType::F32 };
     // SAFETY: the first product writes all of it.
     let dx = unsafe { unwritten(processor, &shape, dtype) }?;
-    for (index, (Affine { weight, .. }, dy)) in projections.iter().zip(dy).enumerate() {
-        let sizes = Sizes::new(&shape, weight.shape())?;
-        let dy = gradient(processor, dy, sizes, narrow)?;
-        let weight = plain(processor, weight, narrow)?;
+    let matrix = dx.reshape((dy[0].dims[0], inputs))?;
+    let terms = joined.map_or_else(|| dy.into_iter().zip(weights).collect(), |one| vec![one]);
+    for (index, (dy, weight)) in terms.iter().enumerate() {
         let was = if index == 0 { Was::Nothing } else { Was::Sum };
-        multiply(processor, &dx.reshape((sizes.tokens, sizes.inputs))?, &dy, &weight, was)?;
+        multiply(processor, &matrix, dy, weight, was)?;
     }
     if dtype == narrow { Ok(dx) } else { cast(processor, &dx, narrow) }
 }
@@ -103,91 +121,155 @@ pub(crate) fn parameter_gradients<const N: usize>(
     dy: [&Tensor; N],
 ) -> Result<[AffineGradients; N]> {
     let x = plain(processor, x, x.dtype())?;
-    array(projections.iter().zip(dy).map(|(Affine { weight, bias }, dy)| {
-        let sizes = Sizes::new(x.shape(), weight.shape())?;
-        let dy = gradient(processor, dy, sizes, x.dtype())?;
-        let dw = weight_gradient(processor, &dy, &x.reshape((sizes.tokens, sizes.inputs))?)?;
-        let bias = bias.map(|_| sums::over_rows(processor, &dy)).transpose()?;
-        Ok(AffineGradients { weight: dw, bias })
-    }))
+    let dy = gradients(processor, x.shape(), &projections, dy, x.dtype())?;
+    let dy = views(&dy)?;
+    let found = |bias: Option<&Tensor>, dy: &View<'_>| {
+        let weight = weight_gradient(processor, dy, &x)?;
+        Ok(AffineGradients {
+            weight,
+            bias: bias.map(|_| sums::over_rows(processor, dy)).transpose()?,
+        })
+    };
+    let alike = projections.iter().all(|one| one.bias.is_some() == projections[0].bias.is_some());
+    let Some(one) = joined(processor, &dy, 1).filter(|_| alike) else {
+        return array(projections.iter().zip(&dy).map(|(one, dy)| found(one.bias, dy)));
+    };
+    let whole = found(projections[0].bias, &one)?;
+    let outputs = || dy.iter().map(|dy| dy.dims[1]);
+    let mut biases = whole.bias.iter().flat_map(|bias| parts(bias, 0, outputs()));
+    array(
+        parts(&whole.weight, 0, outputs()).map(|weight| {
+            Ok(AffineGradients { weight: weight?, bias: biases.next().transpose()? })
+        }),
+    )
 }
 
-/// `dyᵀ x`, of `dy` [tokens, O] and `x` [tokens, I], plain: f32 [O, I], or a table of order-free sums.
-fn weight_gradient(processor: &dyn Processor, dy: &Tensor, x: &Tensor) -> Result<Tensor> {
-    let (outputs, inputs) = (dy.dim(1)?, x.dim(1)?);
+/// `dyᵀ x`, of `dy` [tokens, O] and `x` [.., I], plain: f32 [O, I], or a table of order-free sums.
+fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Result<Tensor> {
+    let x = view::rows(x)?;
+    let ([_, outputs], [_, inputs]) = (dy.dims, x.dims);
     if let Some(block) = processor.block() {
         let sums = order_free::nothing(processor, outputs * inputs)?;
-        order_free::add_products(processor, &sums, dy, x, block)?;
+        order_free::add_products(processor, &sums, (dy, &x), block)?;
         return Ok(sums);
     }
     // SAFETY: the product writes all of it.
     let dw = unsafe { unwritten(processor, (outputs, inputs), DType::F32) }?;
-    multiply(processor, &dw, &dy.t()?, x, Was::Nothing)?;
+    multiply(processor, &dw, &dy.clone().t(), &x, Was::Nothing)?;
     Ok(dw)
 }
 
-/// The gradient of an output, [tokens, O], plain.
-fn gradient(
-    processor: &dyn Processor,
-    dy: &Tensor,
-    Sizes { tokens, outputs, .. }: Sizes,
-    dtype: DType,
-) -> Result<Tensor> {
-    if dy.elem_count() != tokens * outputs {
-        bail!("projection: found a gradient {:?}, wanted [{tokens}, {outputs}]", dy.shape());
+/// The tensor itself where it is rows of `dtype`, with gaps between them or without; else a copy without.
+pub(super) fn rows(processor: &dyn Processor, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    here(processor, x)?;
+    if x.dtype() == dtype && View::rows(x).is_some() {
+        return Ok(x.detach());
     }
-    plain(processor, dy, dtype)?.reshape((tokens, outputs))
+    plain(processor, x, dtype)
 }
 
-/// An input as it meets a weight: plain, of one type.
-struct Rows {
-    /// Who says what is wrong.
-    operator: &'static str,
-    sizes: Sizes,
-    /// [tokens, I].
-    x: Tensor,
-    /// [O, I].
+/// The gradients of the outputs for an input of shape `x`, as rows of `dtype`.
+fn gradients<const N: usize>(
+    processor: &dyn Processor,
+    x: &Shape,
+    projections: &[Affine<'_>; N],
+    dy: [&Tensor; N],
+    dtype: DType,
+) -> Result<[Tensor; N]> {
+    array(dy.iter().zip(projections).map(|(dy, projection)| {
+        let Sizes { tokens, outputs, .. } = Sizes::new(x, projection.weight.shape())?;
+        if dy.elem_count() != tokens * outputs {
+            bail!("projection: found a gradient {:?}, wanted [{tokens}, {outputs}]", dy.shape());
+        }
+        let dy = rows(processor, dy, dtype)?;
+        let is_row = dy.dims().last() == Some(&outputs);
+        if is_row { Ok(dy) } else { plain(processor, &dy, dtype)?.reshape((tokens, outputs)) }
+    }))
+}
+
+fn views<const N: usize>(all: &[Tensor; N]) -> Result<[View<'_>; N]> {
+    array(all.iter().map(view::rows))
+}
+
+/// Several as one, where one product may take them.
+fn joined<'a>(processor: &dyn Processor, all: &[View<'a>], dim: usize) -> Option<View<'a>> {
+    let is_fit = all.len() > 1 && processor.block().is_none();
+    if is_fit { View::joined(all, dim) } else { None }
+}
+
+/// What lies in a tensor one after another along `dim`, of these sizes.
+fn parts(
+    whole: &Tensor,
+    dim: usize,
+    sizes: impl Iterator<Item = usize>,
+) -> impl Iterator<Item = Result<Tensor>> {
+    let mut begin = 0;
+    sizes.map(move |size| {
+        begin += size;
+        whole.narrow(dim, begin - size, size)
+    })
+}
+
+/// A projection as it meets an input: of one type, its weight [O, I] in rows.
+struct Read {
     weight: Tensor,
+    bias: Option<Tensor>,
 }
 
-impl Rows {
+impl Read {
     fn new(
-        operator: &'static str,
         processor: &dyn Processor,
         x: &Tensor,
-        weight: &Tensor,
-    ) -> Result<Rows> {
-        let sizes = Sizes::new(x.shape(), weight.shape())?;
-        let weight = plain(processor, weight, x.dtype())?;
-        let x = plain(processor, x, x.dtype())?.reshape((sizes.tokens, sizes.inputs))?;
-        Ok(Rows { operator, sizes, x, weight })
-    }
-
-    fn bias(&self, processor: &dyn Processor, bias: &Tensor) -> Result<Tensor> {
-        if bias.elem_count() != self.sizes.outputs {
-            let (found, wanted) = (bias.elem_count(), self.sizes.outputs);
-            bail!("{}: found a bias of {found}, wanted {wanted}", self.operator);
+        Affine { weight, bias }: &Affine<'_>,
+    ) -> Result<Read> {
+        let Sizes { outputs, .. } = Sizes::new(x.shape(), weight.shape())?;
+        if let Some(found) = bias.map(Tensor::elem_count).filter(|found| *found != outputs) {
+            bail!("projection: found a bias of {found}, wanted {outputs}");
         }
-        plain(processor, bias, self.x.dtype())
+        let bias = bias.map(|bias| plain(processor, bias, x.dtype())).transpose()?;
+        Ok(Read { weight: rows(processor, weight, x.dtype())?, bias })
     }
 
-    /// `x wᵀ + bias`, rounded once: the bias lies in every row before the product is added.
-    fn projected(
-        &self,
-        processor: &dyn Processor,
-        bias: Option<&Tensor>,
-        shape: &Shape,
-    ) -> Result<Tensor> {
-        let Sizes { tokens, outputs, .. } = self.sizes;
-        let (y, was) = if let Some(bias) = bias {
-            let rows = self.bias(processor, bias)?.broadcast_as((tokens, outputs))?;
-            (copied(processor, &rows)?, Was::Sum)
+    fn operands(&self) -> Result<Operands<'_>> {
+        let bias = self.bias.as_ref().map(view::rows).transpose()?;
+        Ok(Operands { weight: view::rows(&self.weight)?, bias })
+    }
+}
+
+/// The same, or several of them as one.
+struct Operands<'a> {
+    /// [O, I].
+    weight: View<'a>,
+    /// [1, O].
+    bias: Option<View<'a>>,
+}
+
+impl<'a> Operands<'a> {
+    /// One projection to all outputs, where all weights touch, and all biases do or there are none.
+    fn joined(processor: &dyn Processor, all: &[Operands<'a>]) -> Option<Operands<'a>> {
+        let weights: Vec<_> = all.iter().map(|one| one.weight.clone()).collect();
+        let biases: Vec<_> = all.iter().filter_map(|one| one.bias.clone()).collect();
+        let weight = joined(processor, &weights, 0)?;
+        match biases.len() {
+            0 => Some(Operands { weight, bias: None }),
+            many if many == all.len() => {
+                Some(Operands { weight, bias: Some(joined(processor, &biases, 1)?) })
+            }
+            _ => None,
+        }
+    }
+
+    /// `x wᵀ + bias` of rows `x` [.., I]: [.., O]. Rounded once: the bias lies in every row before the product is added.
+    fn projected(&self, processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
+        let (rows, outputs) = (view::rows(x)?, self.weight.dims[0]);
+        let dims = [rows.dims[0], outputs];
+        let (y, was) = if let Some(bias) = &self.bias {
+            (gathered(processor, &bias.tensors, &dims, &[0, 1])?, Was::Sum)
         } else {
             // SAFETY: the product writes all of it.
-            let y = unsafe { unwritten(processor, (tokens, outputs), self.x.dtype()) }?;
-            (y, Was::Nothing)
+            (unsafe { unwritten(processor, &dims[..], x.dtype()) }?, Was::Nothing)
         };
-        multiply(processor, &y, &self.x, &self.weight.t()?, was)?;
-        y.reshape(with_last(shape, outputs))
+        multiply(processor, &y, &rows, &self.weight.clone().t(), was)?;
+        y.reshape(with_last(x.shape(), outputs))
     }
 }

@@ -19,6 +19,7 @@ mod rms_norm;
 mod rope;
 mod sums;
 mod swiglu;
+mod view;
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Shape, Tensor, bail};
@@ -39,7 +40,7 @@ pub(crate) use linear::{
 pub(crate) use norm::global_norm_squared;
 pub(crate) use order_free::{add_sums, exact_squares, read_sums};
 pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
-pub(crate) use rope::{Placed, rope, rope_backward};
+pub(crate) use rope::{Placed, rope, rope_qkv, rope_qkv_backward};
 pub(crate) use swiglu::{swiglu, swiglu_backward};
 
 /// Threads of most blocks: `OPERATOR_THREADS`.

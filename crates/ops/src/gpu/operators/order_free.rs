@@ -9,6 +9,7 @@ use super::super::{Processor, addresses};
 use super::chunks::{self, Tables};
 use super::norm::{Row, rows_at};
 use super::product::Was;
+use super::view::View;
 use super::{Extent, launch, of_type, plain, unwritten};
 use crate::order_free::{SQUARES, groups, length, whole_blocks};
 
@@ -216,33 +217,32 @@ pub(super) fn of_rows(
     Ok(sums)
 }
 
-/// Adds `dyᵀ x` of every block of tokens to the table of a weight [outputs, inputs]: `dy` [tokens, outputs], rows in one piece each, and
-/// `x` [tokens, inputs], plain.
+/// Adds `dyᵀ x` of every block of tokens to the table of a weight [outputs, inputs]: rows `dy` [tokens, outputs], and `x` [tokens,
+/// inputs] without gaps.
 ///
 /// # Errors
 /// When the tokens are no whole blocks.
 pub(super) fn add_products(
     processor: &dyn Processor,
     sums: &Tensor,
-    dy: &Tensor,
-    x: &Tensor,
+    (dy, x): (&View<'_>, &View<'_>),
     block: usize,
 ) -> Result<()> {
-    let ((tokens, outputs), (_, inputs)) = (dy.dims2()?, x.dims2()?);
+    let ([tokens, outputs], [_, inputs], dtype) = (dy.dims, x.dims, dy.first().dtype());
     whole_blocks(tokens, block)?;
     let tiles = if inputs.is_multiple_of(TILE) {
-        let lines = if dy.dtype() == DType::F32 { TILE } else { LINES };
+        let lines = if dtype == DType::F32 { TILE } else { LINES };
         outputs.div_ceil(lines) * (inputs / TILE)
     } else {
         groups(outputs * inputs).div_ceil(TILE)
     };
-    let kernel = of_type("order_free_weight", dy.dtype())?;
-    addresses(&[dy, x], &[sums], &mut |at| {
+    let kernel = of_type("order_free_weight", dtype)?;
+    addresses(&[dy.first(), x.first()], &[sums], &mut |at| {
         let arguments = WeightArguments {
             dy: at.reads[0],
             x: at.reads[1],
             sums: at.writes[0],
-            dy_step: dy.stride()[0] as i64,
+            dy_step: dy.strides[0] as i64,
             tokens: tokens as i32,
             block: block as i32,
             outputs: outputs as i32,
@@ -258,27 +258,28 @@ pub(super) fn add_products(
 pub(super) fn multiply(
     processor: &dyn Processor,
     c: &Tensor,
-    a: &Tensor,
-    b: &Tensor,
+    a: &View<'_>,
+    b: &View<'_>,
     was: Was,
 ) -> Result<()> {
-    let ((rows, depth), columns) = (a.dims2()?, b.dim(1)?);
+    let ([rows, depth], [_, columns]) = (a.dims, b.dims);
     if columns > 1 && c.stride()[1] != 1 {
         bail!("product: found a result with gaps in its rows, of strides {:?}", c.stride());
     }
-    if let Some(gaps) = [a, b].into_iter().find(|one| !one.stride().contains(&1)) {
+    if let Some(gaps) = [a, b].into_iter().find(|one| !one.strides.contains(&1)) {
         bail!(
             "product: found a matrix of strides {:?}, wanted rows or columns in one piece",
-            gaps.stride()
+            gaps.strides
         );
     }
-    let [of_a, of_c] = [a.dtype(), c.dtype()].map(element_name);
+    let [of_a, of_c] = [a.first().dtype(), c.dtype()].map(element_name);
     let kernel = format!("order_free_product_{}_{}", of_a?, of_c?);
-    let steps = |tensor: &Tensor| [tensor.stride()[0] as i64, tensor.stride()[1] as i64];
-    addresses(&[a, b], &[c], &mut |at| {
+    let steps = |view: &View<'_>| view.strides.map(|stride| stride as i64);
+    let reads = [&a.tensors[..], &b.tensors].concat();
+    addresses(&reads, &[c], &mut |at| {
         let arguments = ProductArguments {
             a: at.reads[0],
-            b: at.reads[1],
+            b: at.reads[a.tensors.len()],
             c: at.writes[0],
             a_steps: steps(a),
             b_steps: steps(b),

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::super::Processor;
 use super::order_free;
+use super::view::View;
 use crate::Pool;
 use crate::matrix::{self, Matrix};
 
@@ -28,28 +29,31 @@ pub(super) enum Was {
 pub(super) fn multiply(
     processor: &dyn Processor,
     c: &Tensor,
-    a: &Tensor,
-    b: &Tensor,
+    a: &View<'_>,
+    b: &View<'_>,
     was: Was,
 ) -> Result<()> {
-    processor.touches(&[a, b], &[c])?;
-    product(c, a, b, was, processor.block().map(|_| processor))
+    if processor.block().is_some() {
+        return product(c, a, b, was, Some(processor));
+    }
+    processor.touches(&[&a.tensors[..], &b.tensors].concat(), &[c])?;
+    product(c, a, b, was, None)
 }
 
 /// The same by the kernel of a processor, or by a library.
 fn product(
     c: &Tensor,
-    a: &Tensor,
-    b: &Tensor,
+    a: &View<'_>,
+    b: &View<'_>,
     was: Was,
     processor: Option<&dyn Processor>,
 ) -> Result<()> {
-    let ((rows, inner), (other, columns)) = (a.dims2()?, b.dims2()?);
+    let ([rows, inner], [other, columns]) = (a.dims, b.dims);
     if c.dims() != [rows, columns] || inner != other {
-        bail!("product: found {:?} for {:?} times {:?}", c.shape(), a.shape(), b.shape());
+        bail!("product: found {:?} for {:?} times {:?}", c.dims(), a.dims, b.dims);
     }
-    if a.dtype() != b.dtype() || !matches!(c.dtype(), t if t == a.dtype() || t == DType::F32) {
-        let types = [a.dtype(), b.dtype(), c.dtype()];
+    let types = [a.first().dtype(), b.first().dtype(), c.dtype()];
+    if types[0] != types[1] || !matches!(types[2], t if t == types[0] || t == DType::F32) {
         bail!("product: found {types:?}, wanted two of one type, and the result of that or F32");
     }
     match (c.elem_count(), inner, was) {
@@ -57,14 +61,19 @@ fn product(
         (_, 0, Was::Nothing) => c.zero_set(),
         _ => match processor {
             Some(processor) => order_free::multiply(processor, c, a, b, was),
-            None => c.inplace_op3(a, b, &Multiply(was)),
+            None => c.inplace_op3(a.first(), b.first(), &Multiply { a, b, was }),
         },
     }
 }
 
-struct Multiply(Was);
+/// Of views, whose first tensors say where they begin.
+struct Multiply<'a> {
+    a: &'a View<'a>,
+    b: &'a View<'a>,
+    was: Was,
+}
 
-impl InplaceOp3 for Multiply {
+impl InplaceOp3 for Multiply<'_> {
     fn name(&self) -> &'static str {
         "product"
     }
@@ -77,11 +86,12 @@ impl InplaceOp3 for Multiply {
         b: &CpuStorage,
         b_layout: &Layout,
     ) -> Result<()> {
-        let call = Call::new(c_layout, a_layout, b_layout)?;
-        let (first, second) = (wide(b, b_layout)?, wide(a, a_layout)?);
+        let call = Call::new(c_layout, self.a, self.b)?;
+        let first = wide(b, b_layout.start_offset(), self.b.reach())?;
+        let second = wide(a, a_layout.start_offset(), self.a.reach())?;
         let start = c_layout.start_offset();
-        let mut sums = wide(c, c_layout)?;
-        call.run(&first, &second, &mut sums, self.0);
+        let mut sums = wide(c, start, (call.n - 1) * call.step + call.m)?;
+        call.run(&first, &second, &mut sums, self.was);
         call.put(&sums, c, start)
     }
     #[cfg(feature = "cuda")]
@@ -94,8 +104,8 @@ impl InplaceOp3 for Multiply {
         b: &candle_core::CudaStorage,
         b_layout: &Layout,
     ) -> Result<()> {
-        let call = Call::new(c_layout, a_layout, b_layout)?;
-        super::cublas::multiply(&call, (b, b_layout), (a, a_layout), (c, c_layout), self.0)
+        let call = Call::new(c_layout, self.a, self.b)?;
+        super::cublas::multiply(&call, (b, b_layout), (a, a_layout), (c, c_layout), self.was)
     }
 }
 
@@ -124,10 +134,11 @@ pub(super) struct Operand {
 }
 
 impl Call {
-    fn new(c: &Layout, a: &Layout, b: &Layout) -> Result<Call> {
-        let ((n, k), (_, m)) = (a.shape().dims2()?, b.shape().dims2()?);
-        let operands = [Operand::new(b)?, Operand::new(a)?];
-        let Operand { transposed: false, step } = Operand::new(c)? else {
+    fn new(c: &Layout, a: &View<'_>, b: &View<'_>) -> Result<Call> {
+        let ([n, k], [_, m]) = (a.dims, b.dims);
+        let operands = [Operand::new(b.dims, b.strides)?, Operand::new(a.dims, a.strides)?];
+        let &[row, column] = c.stride() else { bail!("product: found no matrix") };
+        let Operand { transposed: false, step } = Operand::new([n, m], [row, column])? else {
             bail!("product: found a result with gaps in its rows, of strides {:?}", c.stride());
         };
         Ok(Call { m, n, k, operands, step })
@@ -166,9 +177,7 @@ impl Call {
 }
 
 impl Operand {
-    fn new(layout: &Layout) -> Result<Operand> {
-        let (rows, columns) = layout.shape().dims2()?;
-        let &[row, column] = layout.stride() else { bail!("product: found no matrix") };
+    fn new([rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> Result<Operand> {
         // A dimension of one element has any stride.
         if (column == 1 || columns <= 1) && (row >= columns || rows <= 1) {
             return Ok(Operand { transposed: false, step: row.max(columns).max(1) });
@@ -185,10 +194,9 @@ impl Operand {
     }
 }
 
-/// What a layout reaches, as f32.
-fn wide(storage: &CpuStorage, layout: &Layout) -> Result<Vec<f32>> {
-    let reach = layout.dims().iter().zip(layout.stride()).map(|(size, stride)| (size - 1) * stride);
-    let range = layout.start_offset()..=layout.start_offset() + reach.sum::<usize>();
+/// So many elements from `start` on, as f32.
+fn wide(storage: &CpuStorage, start: usize, many: usize) -> Result<Vec<f32>> {
+    let range = start..start + many;
     match storage {
         CpuStorage::F32(values) => Ok(values[range].to_vec()),
         CpuStorage::BF16(values) => Ok(<[bf16]>::to_f32_vec(&values[range])),
@@ -203,6 +211,10 @@ mod tests {
 
     use super::*;
     use crate::testing::{error, random};
+
+    fn product(c: &Tensor, a: &Tensor, b: &Tensor, was: Was) -> Result<()> {
+        super::product(c, &View::of(a)?, &View::of(b)?, was, None)
+    }
 
     /// A view of `rows` by `columns`, contiguous by rows or by columns, inside of something larger.
     fn view(name: &str, rows: usize, columns: usize, by_columns: bool) -> Result<Tensor> {
@@ -220,9 +232,9 @@ mod tests {
                 let wanted = a.contiguous()?.matmul(&b.contiguous()?)?;
                 let c = view("c", m, n, false)?;
                 let before = c.copy()?;
-                product(&c, &a, &b, Was::Nothing, None)?;
+                product(&c, &a, &b, Was::Nothing)?;
                 assert!(error(&c, &wanted)? < 1e-6, "{m} {n} {k} {order}");
-                product(&c, &a, &b, Was::Sum, None)?;
+                product(&c, &a, &b, Was::Sum)?;
                 assert!(error(&c, &(wanted * 2.0)?)? < 1e-6, "{m} {n} {k} {order}, twice");
                 assert!(error(&c, &before)? > 0.0);
             }
@@ -234,7 +246,7 @@ mod tests {
     fn what_lies_between_the_rows_of_a_result_stays() -> Result<()> {
         let whole = Tensor::ones((4, 6), DType::F32, &Device::Cpu)?;
         let (a, b) = (random("a", &[4, 3])?, random("b", &[3, 5])?);
-        product(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing, None)?;
+        product(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing)?;
         assert_eq!(whole.narrow(1, 5, 1)?.flatten_all()?.to_vec1::<f32>()?, [1.0; 4]);
         assert!(error(&whole.narrow(1, 0, 5)?, &a.matmul(&b)?)? < 1e-6);
         Ok(())
@@ -248,7 +260,7 @@ mod tests {
             let wanted = a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?;
             for to in [DType::F32, dtype] {
                 let c = Tensor::zeros((9, 8), to, &Device::Cpu)?;
-                product(&c, &a, &b, Was::Nothing, None)?;
+                product(&c, &a, &b, Was::Nothing)?;
                 let off = error(&c, &wanted)?;
                 let most = if to == dtype { 1.0 / 256.0 } else { 1e-6 };
                 assert!(off <= most, "{to:?}: {off:e}");
@@ -261,14 +273,14 @@ mod tests {
     fn nothing_to_sum_is_zero_and_what_does_not_fit_is_refused() -> Result<()> {
         let c = random("c", &[2, 3])?.copy()?;
         let empty = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum, None)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum)?;
         assert!(error(&c, &random("c", &[2, 3])?)? == 0.0);
-        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing, None)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing)?;
         assert_eq!(c.flatten_all()?.to_vec1::<f32>()?, [0.0; 6]);
-        let message = product(&c, &c, &c, Was::Nothing, None).unwrap_err().to_string();
+        let message = product(&c, &c, &c, Was::Nothing).unwrap_err().to_string();
         assert!(message.contains("found [2, 3] for [2, 3] times [2, 3]"), "{message}");
         let wide = random("a", &[2, 2])?.to_dtype(DType::F64)?;
-        assert!(product(&c, &wide, &random("b", &[2, 3])?, Was::Nothing, None).is_err());
+        assert!(product(&c, &wide, &random("b", &[2, 3])?, Was::Nothing).is_err());
         Ok(())
     }
 }

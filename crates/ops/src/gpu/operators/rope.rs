@@ -2,7 +2,7 @@
 
 use annulus_sequence::Positions;
 use bytemuck::NoUninit;
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Result, Shape, Tensor, bail};
 
 use super::super::arguments::Strides;
 use super::super::{Processor, addresses};
@@ -81,43 +81,87 @@ pub(crate) fn rope<const N: usize>(
     rotary: &Rotary,
 ) -> Result<[Tensor; N]> {
     off_tape("rope", all)?;
-    rotated(processor, all, rotary, (1.0, false))
+    let all: [Tensor; N] = array(all.iter().map(|x| readable(processor, x)))?;
+    rotated(processor, &array(all.iter().map(Heads::first))?, rotary)
 }
 
-/// See [`crate::rope_backward`].
-pub(crate) fn rope_backward<const N: usize>(
+/// See [`crate::rope_qkv`].
+pub(crate) fn rope_qkv(
     processor: &dyn Processor,
-    all: &[Tensor; N],
+    qkv: &[Tensor; 3],
     rotary: &Rotary,
-) -> Result<[Tensor; N]> {
-    let turned = rotated(processor, all, rotary, (-1.0, true))?;
-    array(turned.iter().map(|dx| dx.flatten_from(2)))
+) -> Result<[Tensor; 3]> {
+    off_tape("rope", qkv)?;
+    let all: [Tensor; 3] = array(qkv.iter().map(|x| readable(processor, x)))?;
+    let by_token = |x| Heads::last(x, 0, x.dim(2)?, rotary.head_dim());
+    rotated(processor, &array(all.iter().map(by_token))?, rotary)
 }
 
-/// Rotates tensors [B, H, S, D] of one type, each row by its position times `direction`, into [B, H, S, D] or, `by_token`,
-/// [B, S, H, D]. A third one is only moved.
+/// Rotated into tensors [B, H, S, D] of their own.
 fn rotated<const N: usize>(
     processor: &dyn Processor,
-    all: &[Tensor; N],
+    from: &[Heads<'_>; N],
     rotary: &Rotary,
-    (direction, by_token): (f32, bool),
 ) -> Result<[Tensor; N]> {
+    let room = |heads: &Heads<'_>| {
+        // SAFETY: every row is written.
+        unsafe { unwritten(processor, &heads.dims[..], heads.tensor.dtype()) }
+    };
+    let written: [Tensor; N] = array(from.iter().map(room))?;
+    let to: [Heads<'_>; N] = array(written.iter().map(Heads::first))?;
+    rotate(processor, (from, &to), &written.each_ref(), rotary, 1.0)?;
+    Ok(written)
+}
+
+/// See [`crate::rope_qkv_backward`].
+pub(crate) fn rope_qkv_backward(
+    processor: &dyn Processor,
+    gradients: &[Tensor; 3],
+    rotary: &Rotary,
+    side_by_side: bool,
+) -> Result<[Tensor; 3]> {
+    let all: [Tensor; 3] = array(gradients.iter().map(|x| readable(processor, x)))?;
+    let from: [Heads<'_>; 3] = array(all.iter().map(Heads::first))?;
+    let [batch, _, rows, dim] = from[0].dims;
+    let widths = from.each_ref().map(|heads| heads.dims[1] * dim);
+    // SAFETY: every row of all heads is written.
+    let room = |width| unsafe { unwritten(processor, (batch, rows, width), all[0].dtype()) };
+    if !side_by_side {
+        let apart: [Tensor; 3] = array(widths.into_iter().map(room))?;
+        let to = apart.iter().zip(widths).map(|(dx, width)| Heads::last(dx, 0, width, dim));
+        rotate(processor, (&from, &array(to)?), &apart.each_ref(), rotary, -1.0)?;
+        return Ok(apart);
+    }
+    let whole = room(widths.iter().sum())?;
+    let begins = [0, widths[0], widths[0] + widths[1]];
+    let parts = || begins.into_iter().zip(widths);
+    let to = array(parts().map(|(begin, width)| Heads::last(&whole, begin, width, dim)))?;
+    rotate(processor, (&from, &to), &[&whole], rotary, -1.0)?;
+    array(parts().map(|(begin, width)| whole.narrow(2, begin, width)))
+}
+
+/// Rotates heads of one type, each row by its position times `direction`, into as many heads in `written`: one for each, or one for
+/// all. A third one is only moved.
+fn rotate<const N: usize>(
+    processor: &dyn Processor,
+    (from, to): (&[Heads<'_>; N], &[Heads<'_>; N]),
+    written: &[&Tensor],
+    rotary: &Rotary,
+    direction: f32,
+) -> Result<()> {
     const { assert!(0 < N && N <= MOST) }
     let placed = rotary.placed(processor.device())?;
-    let all: [Tensor; N] = array(all.iter().map(|x| readable(processor, x, rotary)))?;
-    let ((batch, _, rows, dim), dtype) = (all[0].dims4()?, all[0].dtype());
-    alike(&all)?;
-    let written: [Tensor; N] = array(all.iter().map(|x| room(processor, x, by_token)))?;
-    let by_head: [Tensor; N] =
-        array(written.iter().map(|y| if by_token { y.transpose(1, 2) } else { Ok(y.clone()) }))?;
-    let heads = all.iter().map(|x| batch * x.dims()[1]).max().unwrap_or(1);
+    let ([batch, _, rows, dim], dtype) = (from[0].dims, from[0].tensor.dtype());
+    alike(from, rotary)?;
+    let heads = from.iter().map(|x| batch * x.dims[1]).max().unwrap_or(1);
     let (extent, kernel) = (extent(rows * dim / 2, heads), of_type("rope", dtype)?);
-    let reads: Vec<&Tensor> = [&placed.runs, &placed.frequencies].into_iter().chain(&all).collect();
-    addresses(&reads, &written.each_ref(), &mut |at| {
+    let places = [&placed.runs, &placed.frequencies];
+    let reads = places.into_iter().chain(from.iter().map(|x| x.tensor)).collect::<Vec<_>>();
+    addresses(&reads, written, &mut |at| {
         let mut tensors = [Rotated::default(); MOST];
         for (index, tensor) in tensors[..N].iter_mut().enumerate() {
-            let places = [at.reads[2 + index], at.writes[index]];
-            *tensor = Rotated::new(places, &all[index], &by_head[index]);
+            let y = at.writes[index.min(written.len() - 1)];
+            *tensor = Rotated::new((&from[index], at.reads[2 + index]), (&to[index], y));
         }
         let [tensor, another, moved] = tensors;
         let arguments = Arguments {
@@ -134,16 +178,17 @@ fn rotated<const N: usize>(
         };
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { launch(processor, &kernel, extent, &arguments) }
-    })?;
-    Ok(written)
+    })
 }
 
-fn alike(all: &[Tensor]) -> Result<()> {
-    let of = |x: &Tensor| (x.dtype(), x.dims()[0]);
+/// Refuses what `rotary` is not for, and what is not of one type and batch.
+fn alike(all: &[Heads<'_>], rotary: &Rotary) -> Result<()> {
+    let of = |x: &Heads<'_>| (x.tensor.dtype(), x.dims[0]);
     if all.iter().any(|x| of(x) != of(&all[0])) {
-        bail!("rope: found {all:?}, wanted tensors of one type and batch");
+        let all: Vec<_> = all.iter().map(of).collect();
+        bail!("rope: found types and batches {all:?}, wanted one of each");
     }
-    Ok(())
+    all.iter().try_for_each(|x| rotary.check(&Shape::from(&x.dims[..]), 2))
 }
 
 /// Blocks for so many pairs of columns of so many heads.
@@ -153,29 +198,58 @@ fn extent(pairs: usize, heads: usize) -> Extent {
     Extent { grid: [blocks, sharing, 1], ..Extent::blocks(0) }
 }
 
-/// Where `x` [B, H, S, D] goes: [B, H, S, D], or `by_token` [B, S, H, D].
-fn room(processor: &dyn Processor, x: &Tensor, by_token: bool) -> Result<Tensor> {
-    let (batch, heads, rows, dim) = x.dims4()?;
-    let shape = if by_token { (batch, rows, heads, dim) } else { (batch, heads, rows, dim) };
-    // SAFETY: every row is written.
-    unsafe { unwritten(processor, shape, x.dtype()) }
+/// A tensor whose rows have no gaps in them.
+fn readable(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
+    here(processor, x)?;
+    if x.stride().last() == Some(&1) { Ok(x.detach()) } else { contiguous(processor, x) }
 }
 
-/// A tensor that `rotary` is for, its rows without gaps.
-fn readable(processor: &dyn Processor, x: &Tensor, rotary: &Rotary) -> Result<Tensor> {
-    here(processor, x)?;
-    rotary.check(x.shape(), 2)?;
-    if x.stride()[3] == 1 { Ok(x.detach()) } else { contiguous(processor, x) }
+/// Heads [B, H, S, D] in the memory of a tensor.
+struct Heads<'a> {
+    tensor: &'a Tensor,
+    /// Elements of the tensor before them.
+    begin: usize,
+    dims: [usize; 4],
+    strides: Strides,
+}
+
+impl<'a> Heads<'a> {
+    /// Those of a tensor [B, H, S, D].
+    fn first(tensor: &'a Tensor) -> Result<Heads<'a>> {
+        let (batch, heads, rows, dim) = tensor.dims4()?;
+        let stride = tensor.stride();
+        let strides =
+            Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 };
+        Ok(Heads { tensor, begin: 0, dims: [batch, heads, rows, dim], strides })
+    }
+
+    /// Those that `width` columns of a tensor [B, S, ..] are, from one of them on.
+    fn last(tensor: &'a Tensor, begin: usize, width: usize, dim: usize) -> Result<Heads<'a>> {
+        let (batch, rows, _) = tensor.dims3()?;
+        if dim == 0 || !width.is_multiple_of(dim) {
+            bail!("rope: found {width} columns, wanted heads of {dim}");
+        }
+        let stride = tensor.stride();
+        let strides = Strides { batch: stride[0] as i64, head: dim as i64, row: stride[1] as i64 };
+        Ok(Heads { tensor, begin, dims: [batch, width / dim, rows, dim], strides })
+    }
+
+    /// Where they begin, in a tensor at this address.
+    fn at(&self, tensor: u64) -> u64 {
+        tensor + (self.begin * self.tensor.dtype().size_in_bytes()) as u64
+    }
 }
 
 impl Rotated {
-    /// Of [B, H, S, D] to the same.
-    fn new([x, y]: [u64; 2], from: &Tensor, to: &Tensor) -> Rotated {
-        let strides = |tensor: &Tensor| {
-            let stride = tensor.stride();
-            Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
-        };
-        let (x_strides, y_strides) = (strides(from), strides(to));
-        Rotated { x, y, x_strides, y_strides, heads: from.dims()[1] as i32, _gap: 0 }
+    /// Of heads in tensors at these addresses.
+    fn new((from, x): (&Heads<'_>, u64), (to, y): (&Heads<'_>, u64)) -> Rotated {
+        Rotated {
+            x: from.at(x),
+            y: to.at(y),
+            x_strides: from.strides,
+            y_strides: to.strides,
+            heads: from.dims[1] as i32,
+            _gap: 0,
+        }
     }
 }

@@ -4,6 +4,8 @@ use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor};
 
 use super::super::{Processor, addresses};
+use super::elementwise::gathered;
+use super::view::View;
 use super::{Extent, launch, of_type, order_free, unwritten};
 
 /// The most blocks that share the rows of a sum.
@@ -48,17 +50,20 @@ pub(super) fn rows_per_block(processor: &dyn Processor, rows: usize) -> usize {
     processor.block().unwrap_or_else(|| rows.div_ceil(BLOCKS).next_multiple_of(8).max(8))
 }
 
-/// The sum of the rows of `x` [rows, width], plain: f32 `[width]`, or a table of order-free sums.
-pub(super) fn over_rows(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
-    let (rows, width) = x.dims2()?;
+/// The sum of the rows of `x` [rows, width]: f32 `[width]`, or a table of order-free sums.
+pub(super) fn over_rows(processor: &dyn Processor, x: &View<'_>) -> Result<Tensor> {
+    let [rows, width] = x.dims;
+    let copy = (x.gap() > 0).then(|| gathered(processor, &x.tensors, &x.dims, &x.strides));
+    let copy = copy.transpose()?;
+    let tensors = copy.as_ref().map_or_else(|| x.tensors.clone(), |copy| vec![copy]);
     let each = rows_per_block(processor, rows);
     let blocks = rows.div_ceil(each);
     // SAFETY: every block writes its sums.
     let sums = unsafe { unwritten(processor, (blocks, width), DType::F32) }?;
     let grid = [blocks, width.div_ceil(256), 1];
     let extent = Extent { grid, shared: 8192, ..Extent::blocks(0) };
-    let kernel = of_type("sum_rows", x.dtype())?;
-    addresses(&[x], &[&sums], &mut |at| {
+    let kernel = of_type("sum_rows", x.first().dtype())?;
+    addresses(&tensors, &[&sums], &mut |at| {
         let arguments = RowsArguments {
             x: at.reads[0],
             partials: at.writes[0],
