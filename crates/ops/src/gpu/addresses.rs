@@ -49,11 +49,11 @@ pub(crate) fn addresses(
 #[cfg(feature = "emulator")]
 pub(super) mod touched {
     use std::cell::RefCell;
-    use std::ops::Range;
 
-    use candle_core::{Storage, Tensor};
+    use candle_core::Tensor;
 
     use super::super::memories::Touched;
+    use super::Place;
 
     thread_local! {
         static LENT: RefCell<Vec<Touched>> = const { RefCell::new(Vec::new()) };
@@ -72,24 +72,11 @@ pub(super) mod touched {
         let one = |writes| {
             move |tensor: &&Tensor| {
                 let tensor = (*tensor).clone();
-                let (storage, elements) = place(&tensor);
-                Touched { storage, elements, writes, tensor }
+                let Place { storage, begin, end } = Place::of(&tensor);
+                Touched { storage, bytes: begin..end, writes, tensor }
             }
         };
         reads.iter().map(one(false)).chain(writes.iter().map(one(true))).collect()
-    }
-
-    /// Where the elements of its storage begin, and between which of them it is.
-    fn place(tensor: &Tensor) -> (u64, Range<usize>) {
-        let (storage, layout) = tensor.storage_and_layout();
-        let address = match &*storage {
-            Storage::Cpu(storage) => super::cpu(storage).unwrap_or_default(),
-            _ => 0,
-        };
-        let reach = layout.dims().iter().zip(layout.stride());
-        let reach: usize = reach.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
-        let start = layout.start_offset();
-        (address, start..start + reach + 1)
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Memories(Mutex<State>);
 struct State {
     /// By processor, how much each has started, as far as it knows.
     clocks: Vec<Vec<u64>>,
-    /// By address.
-    blocks: HashMap<u64, Block>,
+    /// By storage.
+    blocks: HashMap<usize, Block>,
 }
 
 #[derive(Debug)]
@@ -30,15 +30,15 @@ struct Block {
     written: Vec<(Range<usize>, u64)>,
     /// Of some of it, which processor copied it, and when.
     copied: Vec<(Range<usize>, usize, u64)>,
-    /// For as long as this is looked at no other block has its address.
+    /// For as long as this is looked at no other block is where it is.
     _held: Tensor,
 }
 
-/// A tensor that a launch is lent: its storage's address, which elements of that it is among, and whether it is written.
+/// A tensor that a launch is lent: which storage it is in, between which bytes of that, and whether it is written.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
-    pub(super) storage: u64,
-    pub(super) elements: Range<usize>,
+    pub(super) storage: usize,
+    pub(super) bytes: Range<usize>,
     pub(super) writes: bool,
     pub(super) tensor: Tensor,
 }
@@ -85,10 +85,10 @@ impl Memories {
             if block.owner != owner {
                 bail!("memory {} was given as memory {owner}'s", block.owner);
             }
-            if block.written.iter().any(|(part, at)| *at > known && meet(part, &from.elements)) {
+            if block.written.iter().any(|(part, at)| *at > known && meet(part, &from.bytes)) {
                 bail!("memory {own} copies what memory {owner} may not have written yet");
             }
-            block.copied.push((from.elements.clone(), own, now));
+            block.copied.push((from.bytes.clone(), own, now));
             state.touch(own, now, to)
         })
     }
@@ -114,7 +114,7 @@ impl State {
     }
 
     fn touch(&mut self, own: usize, now: u64, touched: &Touched) -> Result<()> {
-        // What has no elements has no address of its own.
+        // What has no elements is nowhere.
         if touched.tensor.elem_count() == 0 {
             return Ok(());
         }
@@ -126,12 +126,12 @@ impl State {
         }
         if touched.writes {
             block.copied.retain(|(_, other, at)| *at > known[*other]);
-            let early = block.copied.iter().find(|(part, ..)| meet(part, &touched.elements));
+            let early = block.copied.iter().find(|(part, ..)| meet(part, &touched.bytes));
             if let Some((_, other, _)) = early {
                 bail!("memory {own} writes over what memory {other} may not have copied yet");
             }
-            block.written.retain(|(part, _)| *part != touched.elements);
-            block.written.push((touched.elements.clone(), now));
+            block.written.retain(|(part, _)| *part != touched.bytes);
+            block.written.push((touched.bytes.clone(), now));
         }
         Ok(())
     }
