@@ -66,7 +66,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps, int Stages
       __syncthreads();   // all have their rows there; none reads the stage of before, nor its weights and slopes
       if (Stages > 1 && ahead.head < arguments.group) fill_stage(stage ^ 1, ahead.head, walk().block(ahead.index));
       copy_commit();
-      add(stage, here.head, walk().block(here.index));
+      add(afresh(stage), here.head, walk().block(here.index));
       if (Stages > 1) {
         stage ^= 1;
         continue;

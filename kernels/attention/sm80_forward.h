@@ -75,11 +75,11 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
       if (i + 1 < count) fill_keys(tile, walk.block(i + 1));
       copy_commit();
       if (!is_full(reach(tile), first_key, first_key + KeyBlock)) {
-        hide_unseen(scores, tile, arguments.rows, batch, query_block() * QueryBlock + warp_row, first_key);
+        hide_unseen(scores, tile, arguments.rows, batch, query_block() * QueryBlock + afresh(warp_row), first_key);
       }
       weigh();
       if (tile.dropped != nullptr) {
-        drop(scores, tile, arguments.rows, batch, head, query_block() * QueryBlock + warp_row, first_key);
+        drop(scores, tile, arguments.rows, batch, head, query_block() * QueryBlock + afresh(warp_row), first_key);
       }
       copy_wait<1>();
       __syncthreads();   // all have their values there
@@ -138,7 +138,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
     }
   }
 
-  DEVICE int row_of(int m, int half) const { return query_block() * QueryBlock + warp_row + 16 * m + fragment_row(half); }
+  DEVICE int row_of(int m, int half) const { return query_block() * QueryBlock + afresh(warp_row) + 16 * m + fragment_row(half); }
 
   DEVICE int64_t state_row(int row) const {
     return (static_cast<int64_t>(batch) * arguments.heads + head) * arguments.rows + row;

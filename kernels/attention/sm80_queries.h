@@ -86,7 +86,7 @@ template <typename T, int D, int QueryBlock, int KeyBlock, int Warps> struct Sm8
     weigh(weights, arguments.scale_log2, lse_log2);
     float slopes[DOWN][SCORES][4];
     set_zero(slopes);
-    multiply_tiles<T, D>(slopes, LeftByRows<QueryBlock>(gradients, group_row), RightByRows<KeyBlock>(values, key));
+    multiply_tiles<T, D>(slopes, LeftByRows<QueryBlock>(gradients, afresh_from_100(group_row)), RightByRows<KeyBlock>(values, key));
     if (tile.dropped != nullptr) {
       drop(slopes, tile, arguments.rows, batch, head, query_block * QueryBlock + group_row, first_key + key);
     }

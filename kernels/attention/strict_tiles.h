@@ -148,7 +148,8 @@ template <int Down, int Chunks> struct StrictSums {
   DEVICE void store_to(uint32_t* table, int left, int dim) const {
     UNROLL
     for (int i = 0; i < Down; ++i) {
-      const int row = simt_row() * Down + i;
+      // Addresses of where sums came from would stay in registers all the while.
+      const int row = afresh(simt_row() * Down + i);
       if (row >= left) continue;
       uint32_t* to = table + row * sums_length(dim);
       UNROLL
