@@ -93,9 +93,9 @@ template <typename T, int N, int Warps> DEVICE void rms_norm_rows_backward(const
     for (int i = 0; i < N; i++) store_shared(sums + 4u * static_cast<uint32_t>(column + i), 0.0f);
   });
   const int64_t first = static_cast<int64_t>(blockIdx.x) * arguments.rows_per_block;
-  const int64_t end = min(arguments.rows, first + arguments.rows_per_block);
-  for (int64_t row = first + Workers::index(); row < end; row += Workers::count()) {
-    rms_norm_row_backward<T, N, Warps>(arguments, row, shared, sums);
+  const int count = static_cast<int>(min(arguments.rows - first, static_cast<int64_t>(arguments.rows_per_block)));
+  for (int row = Workers::index(); row < count; row += Workers::count()) {
+    rms_norm_row_backward<T, N, Warps>(arguments, first + row, shared, sums);
   }
   __syncthreads();
   float* partials = arguments.partials + static_cast<int64_t>(blockIdx.x) * width;
