@@ -133,7 +133,7 @@ pub fn rope_qkv(backend: &Backend, qkv: [Tensor; 3], rotary: &Arc<Rotary>) -> Re
     let heads_first = |x: &Tensor| {
         let (batch, rows, width) = x.dims3()?;
         let dim = rotary.head_dim();
-        x.reshape((batch, rows, width / dim, dim))?.transpose(1, 2)
+        x.reshape((batch, rows, width / dim.max(1), dim))?.transpose(1, 2)
     };
     let [q, k, v] = qkv;
     let [q, k] = rope(backend, [heads_first(&q)?, heads_first(&k)?], rotary)?;

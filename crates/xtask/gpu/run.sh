@@ -94,16 +94,24 @@ ring() {
 # without it they take turns, and a transfer waits for the other's.
 several() {
   if ! command -v mpirun >/dev/null; then echo "several: no mpirun on this machine"; return; fi
+  local own_mps=
   if [ "$(nvidia-smi -L | wc -l)" -eq 1 ]; then
     export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
     mkdir -p "$work/mps"
-    nvidia-cuda-mps-control -d >>"$out/log.txt" 2>&1 || echo "several: without MPS"
+    if nvidia-cuda-mps-control -d >>"$out/log.txt" 2>&1; then
+      own_mps=1
+    else
+      echo "several: without MPS"
+      unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    fi
   fi
   "$work/annulus" init "$work/experiments" >/dev/null
   timeout "$(limit 540)" mpirun -n 2 "$work/annulus" agree "$work/experiments/quickstart.yaml" --engines threads,nccl --steps 1 --json \
     device=cuda mesh.sequence=2 model.dtype=bf16 >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
-  [ ! -e "${CUDA_MPS_PIPE_DIRECTORY:-}/control" ] || echo quit | nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
-  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY NCCL_MULTI_RANK_GPU_ENABLE
+  if [ -n "$own_mps" ]; then
+    echo quit | nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  fi
   python3 "$here/tables.py" several "$out/several.json"
 }
 
