@@ -148,6 +148,9 @@ struct BackwardArguments {
   const float* delta;       // [B, Hq, padded]: as prepared; 0 past Sq
   float* dq;                // [B, Hq, padded, columns] elements, as many columns as the kernel is made for
   Order order;              // sm90: of blocks of what stays: keys, or of `backward_queries` queries
+  const Spans* visitors;    // sm90 in turn, of one tile: [visibilities, ceil(Sq / block)]: numbers of the blocks of keys that visit
+                            // a block of queries
+  int* turns;               // likewise: [B, Hq, padded / block]: how many of these have added to its dq; 0 between launches
 };
 
 // After the last tile of backward: dq by rows, multiplied by the scale where the kernel left that to here.

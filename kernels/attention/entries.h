@@ -23,6 +23,7 @@ constexpr int any = 0, d64 = 64, d80 = 80, d96 = 96, d128 = 128, d256 = 256;
 using forward = ForwardArguments;
 using prepare = PrepareArguments;
 using backward = BackwardArguments;
+using backward_in_turn = BackwardArguments;
 using backward_keys = BackwardArguments;
 using backward_queries = BackwardArguments;
 using finish = FinishArguments;

@@ -7,8 +7,7 @@
 //   slopes of scores dS^T = P^T (dP^T - delta)       dK += dS^T Q       dQ += dS K
 //
 // Only dQ sums over keys: for it dS^T goes through shared memory, and its sums to global memory, where those of other blocks of
-// keys go as well, in an order that is not fixed. Without `WithQueries` a kernel leaves dQ to sm90_queries.h, and all results are
-// the same bits every time.
+// keys go as well (`QuerySums`): in an order that is not fixed, or in turn, or not at all: then sm90_queries.h makes dQ anew.
 //
 // A warpgroup has registers for the sums of 64 keys and 128 columns. Of longer heads both have the same 64 keys, of whose sums each
 // has half of the columns, and make scores and slopes twice: seven products for five, and no weights to hand over.
@@ -17,19 +16,24 @@
 // while slopes are multiplied, slopes while dV is.
 #pragma once
 #include "../vocabulary/reductions.h"
-#include "sm90_fragments.h"
-#include "sm90_keys.h"
-#include "sm90_pipeline.h"
+#include "sm90_backward_memory.h"
 
 namespace sm90 {
 
-template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Backward {
+// Who adds to dQ of a block of queries, and when. All but `Unordered` give the same bits every time.
+enum class QuerySums {
+  Elsewhere,  // nobody here
+  Unordered,  // every block of keys as soon as it can
+  InTurn,     // one after the other, the last block of keys first: see sm90_turns.h
+};
+
+template <typename Number, int Dim, int QueryBlock, QuerySums Sums> struct Backward {
   using T = Number;
   static constexpr int dim = Dim, panels = ceiling_divide(Dim, PANEL_COLUMNS);
   static constexpr int consumers = 2, queries = QueryBlock, stages = 2;
   static constexpr bool shares_keys = Dim > 128;  // and not its columns
   static constexpr int keys = shares_keys ? 64 : 64 * consumers, columns = shares_keys ? Dim / consumers : Dim;
-  static constexpr bool with_queries = WithQueries;
+  static constexpr bool with_queries = Sums != QuerySums::Elsewhere, in_turn = Sums == QuerySums::InTurn;
   static constexpr int threads = WARPGROUP * (1 + consumers), warps = 4 * consumers;
   using Split = Registers<consumers, 24>;
   // Two warpgroups share the sums of dQ: of 64 queries by panels, or of one panel by 64 of 128 queries.
@@ -38,82 +42,16 @@ template <typename Number, int Dim, int QueryBlock, bool WithQueries> struct Bac
   static constexpr int query_panels = by_panels ? panels / consumers : 1;
 
   static constexpr int key_bytes = panel_bytes(keys, Dim), query_bytes = panel_bytes(queries, Dim), row_bytes = 4 * queries;
-  static constexpr int slope_bytes = WithQueries ? panel_bytes(keys, queries) : 0;
+  static constexpr int slope_bytes = with_queries ? panel_bytes(keys, queries) : 0, sum_bytes = in_turn ? 4 * queries * Dim : 0;
   static constexpr int values_at = key_bytes, queries_at = 2 * key_bytes, gradients_at = queries_at + stages * query_bytes;
-  static constexpr int slopes_at = gradients_at + stages * query_bytes, lse_at = slopes_at + 2 * slope_bytes;
+  static constexpr int slopes_at = gradients_at + stages * query_bytes, sums_at = slopes_at + 2 * slope_bytes;
+  static constexpr int lse_at = sums_at + sum_bytes;
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
   static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 64;
   using Rows = Channel<stages, warps>;
-  static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + 8;
+  static constexpr int turns_at = barriers_at + 2 * Rows::bytes + 8;
+  static constexpr int shared_bytes = turns_at + (in_turn ? 40 : 0);
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
-};
-
-// What comes with a block of queries.
-struct alignas(16) QueryStep {
-  float* dq;   // of the block
-  int first;   // query
-  int flags;   // MASKED unless all keys of the block are seen by all of these; LAST if no more come
-};
-constexpr int MASKED = 1, LAST = 2;
-
-// What is kept: what its keys are seen by, and where their sums go.
-struct alignas(16) KeptSpans {
-  const Spans* spans;
-  int rows;   // that exist from the first of the block on
-  int fresh;  // as in `Keys`
-};
-struct alignas(16) KeptSums {
-  float* dk;
-  float* dv;
-};
-// The queries that see all keys of the block, where it is whole: two intervals, as in `Reach`.
-struct alignas(16) KeptFull {
-  int start[2];
-  int end[2];
-
-  DEVICE bool holds(int from, int to) const { return (from >= start[0] && to <= end[0]) || (from >= start[1] && to <= end[1]); }
-};
-
-template <class Kernel> struct BackwardMemory {
-  uint32_t base;
-  typename Kernel::Rows queries, gradients;
-  uint32_t kept;  // the barrier of what stays
-
-  DEVICE explicit BackwardMemory(uint32_t base)
-      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::Rows::bytes},
-        kept(gradients.barriers + Kernel::Rows::bytes) {}
-
-  DEVICE void prepare() const {
-    queries.prepare();
-    gradients.prepare();
-    barrier_init(kept, 1);
-    barrier_init_fence();
-  }
-
-  DEVICE void keep(const KeyBlock& block, int64_t first_sum) const {
-    store_shared(kept_spans(), KeptSpans{block.spans, block.tile.rows - block.first, block.tile.fresh});
-    store_shared(kept_sums(), KeptSums{block.tile.dk + first_sum, block.tile.dv + first_sum});
-    const Reach& reach = *block.reach;
-    store_shared(kept_walk(), BlockWalk<Kernel::queries>(reach));
-    const bool whole = block.first + Kernel::keys <= block.tile.rows;
-    store_shared(kept_full(), KeptFull{{reach.full_start[0], reach.full_start[1]},
-                                       {whole ? reach.full_end[0] : -1, whole ? reach.full_end[1] : -1}});
-  }
-
-  DEVICE Tile<Kernel::keys> key_tile() const { return {base}; }
-  DEVICE Tile<Kernel::keys> value_tile() const { return {base + Kernel::values_at}; }
-  DEVICE Tile<Kernel::queries> query_tile(int stage) const { return {base + Kernel::queries_at + stage * Kernel::query_bytes}; }
-  DEVICE Tile<Kernel::queries> gradient_tile(int stage) const {
-    return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
-  }
-  DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
-  DEVICE uint32_t lse(int stage) const { return base + Kernel::lse_at + stage * Kernel::row_bytes; }
-  DEVICE uint32_t delta(int stage) const { return base + Kernel::delta_at + stage * Kernel::row_bytes; }
-  DEVICE uint32_t step(int stage) const { return base + Kernel::steps_at + stage * 16; }
-  DEVICE uint32_t kept_spans() const { return base + Kernel::kept_at; }
-  DEVICE uint32_t kept_sums() const { return base + Kernel::kept_at + 16; }
-  DEVICE uint32_t kept_full() const { return base + Kernel::kept_at + 32; }
-  DEVICE uint32_t kept_walk() const { return base + Kernel::kept_at + 48; }
 };
 
 // One thread: brings the keys and values, then queries, gradients and what belongs to their rows.
@@ -307,7 +245,8 @@ template <class Kernel> struct BackwardConsumer {
     else release_gradients<1>(stage);
     if constexpr (Kernel::with_queries) {
       warpgroup_hold(dq);
-      add_queries(step.dq, dq);
+      if constexpr (Kernel::in_turn) hand_queries(dq, stage);
+      else add_queries(step.dq, dq);
     }
   }
 
@@ -323,14 +262,25 @@ template <class Kernel> struct BackwardConsumer {
     return Kernel::by_panels == of_columns ? consumer * Kernel::query_panels : 0;
   }
 
-  // In the order of `lane_order`, whole warps next to each other.
   DEVICE void add_queries(float* block, const float (&dq)[32 * Kernel::query_panels]) const {
+    each_of_queries(dq, [block](int at, Float4 sums) { add_global(block + at, sums); });
+  }
+
+  // Leaves the block's dQ to the writer, as it lies in global memory. Blocks follow each other as stages do.
+  DEVICE void hand_queries(const float (&dq)[32 * Kernel::query_panels], int stage) const {
+    barrier_wait(memory.sums_empty(), 1 - stage);
+    each_of_queries(dq, [to = memory.sums()](int at, Float4 sums) { store_shared(to + 4 * at, sums); });
+    hand_over(memory);
+  }
+
+  // In the order of `lane_order`, whole warps next to each other.
+  template <typename Take> DEVICE void each_of_queries(const float (&dq)[32 * Kernel::query_panels], Take take) const {
     const int panel = first_panel(true);
-    float* to = block + first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
+    const int first = first_panel(false) * 64 * Kernel::dim + lane_order<Kernel::dim>() + panel * 8 * 128;
     UNROLL
     for (int j = 0; j < 8 * Kernel::query_panels; ++j) {
       if (Kernel::dim % 64 != 0 && panel * 64 + 8 * j >= Kernel::dim) break;
-      add_global(to + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+      take(first + j * 128, Float4{dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
     }
   }
 
@@ -355,18 +305,21 @@ template <class Kernel> struct BackwardConsumer {
 template <class Kernel> DEVICE void attention_backward(const BackwardArguments& arguments) {
   SHARED_MEMORY(shared);
   const BackwardMemory<Kernel> memory(shared_address(shared));
-  const KeyBlock block(arguments, Kernel::keys);
+  const KeyBlock block(arguments, Kernel::keys, block_number<Kernel>(arguments, memory));
   if (block.reach == nullptr) return;
   if (BlockWalk<Kernel::queries>(*block.reach).count() == 0) return leave_unseen<Kernel>(arguments, block);
   if (threadIdx.x == 0) {
     memory.prepare();
-    memory.keep(block, block.first_sum(arguments));
+    memory.keep(arguments, block);
   }
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == 0) {
     registers_release<Kernel::Split::producer>();
     if (threadIdx.x == 0) BackwardProducer<Kernel>{arguments, memory, block}.run();
+    if constexpr (Kernel::in_turn) {
+      if (threadIdx.x == 32) TurnWriter<Kernel, BackwardMemory<Kernel>>{arguments, memory}.run();
+    }
   } else {
     registers_claim<Kernel::Split::consumer>();
     BackwardConsumer<Kernel>(arguments, memory, warpgroup - 1).run();

@@ -18,14 +18,21 @@ DEVICE void forward_sm90(const ForwardArguments& arguments) {
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_sm90(const BackwardArguments& arguments) {
-  using Kernel = sm90::Backward<T, Dim, QueryBlock, true>;
+  using Kernel = sm90::Backward<T, Dim, QueryBlock, sm90::QuerySums::Unordered>;
+  static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
+  sm90::attention_backward<Kernel>(arguments);
+}
+
+template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
+DEVICE void backward_in_turn_sm90(const BackwardArguments& arguments) {
+  using Kernel = sm90::Backward<T, Dim, QueryBlock, sm90::QuerySums::InTurn>;
   static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_backward<Kernel>(arguments);
 }
 
 template <typename T, int Dim, int QueryBlock, int KeyBlock, int Threads, int SharedBytes>
 DEVICE void backward_keys_sm90(const BackwardArguments& arguments) {
-  using Kernel = sm90::Backward<T, Dim, QueryBlock, false>;
+  using Kernel = sm90::Backward<T, Dim, QueryBlock, sm90::QuerySums::Elsewhere>;
   static_assert(agrees<Kernel, QueryBlock, KeyBlock, Threads, SharedBytes>, "the line in table.h");
   sm90::attention_backward<Kernel>(arguments);
 }

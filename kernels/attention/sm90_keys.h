@@ -12,7 +12,8 @@ struct KeyBlock {
   const Reach* reach;  // null where the tile has no such block
   const Spans* spans;  // of its rows
 
-  DEVICE KeyBlock(const BackwardArguments& arguments, int keys) : KeyBlock(arguments, keys, item(arguments)) {}
+  // The one of this number in the launch's order.
+  DEVICE KeyBlock(const BackwardArguments& arguments, int keys, int number) : KeyBlock(arguments, keys, item(arguments, number)) {}
 
   // Of dk and dv: where this block's are.
   DEVICE int64_t first_sum(const BackwardArguments& arguments) const {
@@ -20,11 +21,17 @@ struct KeyBlock {
     return (head_of_all * tile.rows + first) * arguments.dim;
   }
 
+  // The blocks of keys that visit blocks of `queries` queries.
+  DEVICE const Spans* visitors(const BackwardArguments& arguments, int queries) const {
+    const int visibility = tile.visibilities == 1 ? 0 : batch;
+    return arguments.visitors + visibility * ceiling_divide(arguments.rows, queries);
+  }
+
  private:
-  static DEVICE Item item(const BackwardArguments& arguments) {
+  static DEVICE Item item(const BackwardArguments& arguments, int number) {
     const int heads = arguments.heads / arguments.group, outer = arguments.batch * arguments.tiles.count;
     const int blocks = static_cast<int>(gridDim.x) / (heads * outer);
-    return Items{arguments.order, blocks, heads, outer, arguments.tiles.count}.at(static_cast<int>(blockIdx.x));
+    return Items{arguments.order, blocks, heads, outer, arguments.tiles.count}.at(number);
   }
 
   DEVICE KeyBlock(const BackwardArguments& arguments, int keys, const Item& item)

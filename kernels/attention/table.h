@@ -10,12 +10,14 @@
 //
 //   strict_forward, strict_queries, strict_keys   as those of simt; with order-free sums, any head dimension up to the kernel's
 //   forward, backward_queries   (blocks of queries, Hq, B); of sm90 as many as run side by side, which take items of an order
-//   backward, backward_keys     (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv;
+//   backward, backward_keys, backward_in_turn (one tile)
+//                               (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv;
 //                               of sm90 in one dimension, in an order
 //   prepare, finish, strict_finish   blocks of the B * Hq * Sq rows
 //   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
 //
-// `backward` adds dk, dv and dq, in an order no run repeats; `backward_keys` and `backward_queries` do the same in a fixed order.
+// `backward` adds dk, dv and dq, in an order no run repeats; `backward_in_turn`, or `backward_keys` and `backward_queries`, do the
+// same in a fixed order.
 // dq leaves sm80 in fragments, sm90 in lanes and the other generations in rows; `finish_queries` of that name takes it.
 
 ATTENTION(prepare, rows, f32, any, 32, 0, 256, 4, 0)
@@ -145,6 +147,15 @@ ATTENTION(backward, sm90, f16, d80, 64, 128, 384, 1, 165032)
 ATTENTION(backward, sm90, f16, d96, 64, 128, 384, 1, 165032)
 ATTENTION(backward, sm90, f16, d128, 64, 128, 384, 1, 165032)
 ATTENTION(backward, sm90, f16, d256, 64, 64, 384, 1, 214184)
+
+ATTENTION(backward_in_turn, sm90, bf16, d64, 128, 128, 384, 1, 198864)
+ATTENTION(backward_in_turn, sm90, bf16, d80, 64, 128, 384, 1, 185552)
+ATTENTION(backward_in_turn, sm90, bf16, d96, 64, 128, 384, 1, 189648)
+ATTENTION(backward_in_turn, sm90, bf16, d128, 64, 128, 384, 1, 197840)
+ATTENTION(backward_in_turn, sm90, f16, d64, 128, 128, 384, 1, 198864)
+ATTENTION(backward_in_turn, sm90, f16, d80, 64, 128, 384, 1, 185552)
+ATTENTION(backward_in_turn, sm90, f16, d96, 64, 128, 384, 1, 189648)
+ATTENTION(backward_in_turn, sm90, f16, d128, 64, 128, 384, 1, 197840)
 
 ATTENTION(backward_keys, sm90, bf16, d64, 128, 128, 384, 1, 100520)
 ATTENTION(backward_keys, sm90, bf16, d80, 64, 128, 384, 1, 132264)

@@ -1,5 +1,6 @@
 // A block of threads, run by one thread of the machine: whose turn it is, who waits for what, and how a mistake ends it.
 #pragma once
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <memory>
@@ -81,6 +82,7 @@ struct Meetings;
 struct Registers;
 struct Barriers;
 struct Products;
+struct BulkSums;
 struct Block;
 inline thread_local Block* running __attribute__((tls_model("initial-exec"))) = nullptr;
 
@@ -101,7 +103,10 @@ struct Block {
   Registers* registers = nullptr;
   Barriers* barriers = nullptr;
   Products* products = nullptr;
+  BulkSums* sums = nullptr;
   std::string mistake;
+  const std::atomic<bool>* launch_failed = nullptr;
+  const int* turn = nullptr;     // that one of its threads has awaited and not passed on
 
   uint32_t meetings_so_far = 0;
 

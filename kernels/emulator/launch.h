@@ -9,6 +9,7 @@
 #include "faults.h"
 #include "products.h"
 #include "registers.h"
+#include "turns.h"
 
 namespace emulator {
 
@@ -65,6 +66,7 @@ class Machine {
     block_.barriers = &barriers_;
     block_.products = &products_;
     block_.engine = &copies_;
+    block_.sums = &sums_;
     block_.machine = this;
   }
   ~Machine() { munmap(stacks_, STACK_BYTES * MOST_THREADS); }
@@ -76,6 +78,7 @@ class Machine {
     if (stacks_ == nullptr) return launch.report("no memory for stacks");
     const FaultGuard guard;
     running = &block_;
+    block_.launch_failed = &launch.failed;
     block_.outside.adopt();
     kernel_ = launch.kernel;
     arguments_ = launch.arguments;
@@ -98,6 +101,7 @@ class Machine {
     block_.thread_count = block_.unfinished = launch.kernel->threads;
     block_.warp_count = block_.thread_count / LANES;
     block_.mistake.clear();
+    block_.turn = nullptr;
     block_.ready_warps = 0;
     block_.switch_interval = 1u << (1 + block_.random.below(10));
     block_.until_switch = block_.switch_interval;
@@ -109,6 +113,7 @@ class Machine {
     copies_.arguments = static_cast<const unsigned char*>(launch.arguments);
     copies_.argument_bytes = launch.kernel->argument_bytes;
     copies_.begin(block_);
+    sums_.begin(block_.random);
     products_.begin(block_.random);
     begin_clocks();
     for (uint32_t i = 0; i < block_.thread_count; ++i) begin_thread(i);
@@ -178,6 +183,7 @@ class Machine {
     }
     if (block_.unfinished == 0) {
       copies_.end();
+      sums_.end();
       block_.leave();
     }
     block_.park();
@@ -190,6 +196,7 @@ class Machine {
   Registers registers_;
   Barriers barriers_;
   BulkCopies copies_;
+  BulkSums sums_;
   Products products_;
   char* stacks_ = nullptr;
   const Registration* kernel_ = nullptr;

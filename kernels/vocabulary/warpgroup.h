@@ -109,6 +109,58 @@ DEVICE void load_bytes(uint32_t shared, const void* global, int bytes, uint32_t 
 #endif
 }
 
+// Starts to add `bytes` of floats in shared memory to those in global memory, a multiple of 16, from and to multiples of 16. What
+// others add to the same comes before or behind: each element is added to once. By one thread, which then waits.
+DEVICE void start_adding(float* global, uint32_t shared, int bytes) {
+#if ON_GPU
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;"
+               ::"l"(global), "r"(shared), "r"(bytes) : "memory");
+#else
+  emulator::start_adding(global, shared, bytes);
+#endif
+}
+
+// Waits until all that this thread started to add was read: shared memory may be written again, once others know.
+DEVICE void wait_until_read() {
+#if ON_GPU
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#else
+  emulator::wait_for_sums(false);
+#endif
+}
+
+// Waits until all that this thread started to add is added.
+DEVICE void wait_until_added() {
+#if ON_GPU
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#else
+  emulator::wait_for_sums(true);
+#endif
+}
+
+// Waits until a number in global memory is `own`: what whoever wrote it had added is there then, also for what this thread starts
+// to add.
+DEVICE void wait_for_turn(const int* turn, int own) {
+#if ON_GPU
+  int found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(turn) : "memory");
+  } while (found != own);
+  asm volatile("fence.proxy.async;" ::: "memory");
+#else
+  emulator::wait_for_turn(turn, own);
+#endif
+}
+
+// Writes it, behind all that this thread has waited for.
+DEVICE void pass_turn(int* turn, int next) {
+#if ON_GPU
+  asm volatile("fence.proxy.async;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+#else
+  emulator::pass_turn(turn, next);
+#endif
+}
+
 // Makes what threads stored into shared memory visible to products and copies that start after the next barrier: every thread
 // that stored, before that barrier (PTX ISA, "Async proxy").
 DEVICE void proxy_fence() {

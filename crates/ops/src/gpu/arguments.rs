@@ -1,6 +1,8 @@
 //! What attention kernels are told: the structs of `kernels/attention/arguments.h`, byte by byte.
 #![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
+use std::ops::Range;
+
 use annulus_sequence::{Run, Spans as Pair};
 use bytemuck::{NoUninit, Pod, Zeroable};
 use candle_core::Result;
@@ -38,8 +40,13 @@ impl Reach {
         rows.chunks(block).map(Reach::new).collect()
     }
 
-    /// Blocks of `block` columns that any of the rows sees: what the kernel's `BlockWalk` counts.
+    /// How many blocks of `block` columns any of the rows sees.
     pub(super) fn visits(&self, block: usize) -> usize {
+        self.visited(block).into_iter().map(|blocks| blocks.len()).sum()
+    }
+
+    /// The blocks of `block` columns that any of the rows sees, each once: those of the kernel's `BlockWalk`.
+    pub(super) fn visited(&self, block: usize) -> [Range<usize>; 2] {
         let blocks = |index: usize| {
             let (start, end) = (self.reach_start[index], self.reach_end[index]);
             if start >= end { 0..0 } else { start as usize / block..(end as usize).div_ceil(block) }
@@ -48,7 +55,9 @@ impl Reach {
         if early.is_empty() || !late.is_empty() && late.start < early.start {
             std::mem::swap(&mut early, &mut late);
         }
-        early.len() + late.end.saturating_sub(late.start.max(early.end))
+        let start = late.start.max(early.end);
+        let late = start..late.end.max(start);
+        [early, late]
     }
 
     fn new(rows: &[Pair]) -> Reach {
@@ -259,7 +268,9 @@ pub(super) struct BackwardArguments {
     pub(super) delta: u64,
     pub(super) dq: u64,
     pub(super) order: Order,
-    pub(super) _end: u64,
+    pub(super) visitors: u64,
+    pub(super) turns: u64,
+    pub(super) _end: [u64; 7],
 }
 
 /// After the last tile of backward.

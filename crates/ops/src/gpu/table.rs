@@ -26,6 +26,8 @@ pub(super) enum Pass {
     Forward,
     /// All three gradients at once; that of the queries by atomic additions.
     Backward,
+    /// All three gradients at once; blocks of keys add to that of the queries in turn.
+    InTurn,
     /// The gradients of keys and values alone.
     Keys,
     /// The gradient of the queries alone, in a fixed order.
@@ -148,7 +150,7 @@ impl Kernel {
                 let count = items.into_iter().product::<usize>();
                 [count.min(processor.multiprocessors()), 1, 1]
             }
-            Some((Pass::Backward | Pass::Keys, Generation::Sm90)) => {
+            Some((Pass::Backward | Pass::InTurn | Pass::Keys, Generation::Sm90)) => {
                 [items.into_iter().product(), 1, 1]
             }
             _ => items,
@@ -167,7 +169,13 @@ impl Kernel {
 
     /// Whether keys stay in it and queries are visited, or the reverse.
     pub(super) fn keeps_keys(&self) -> bool {
-        matches!(self.task, Some((Pass::Backward | Pass::Keys | Pass::StrictKeys, _)))
+        let keep = [Pass::Backward, Pass::InTurn, Pass::Keys, Pass::StrictKeys];
+        self.task.is_some_and(|(pass, _)| keep.contains(&pass))
+    }
+
+    /// Whether its thread blocks take turns.
+    pub(super) fn is_in_turn(&self) -> bool {
+        matches!(self.task, Some((Pass::InTurn, _)))
     }
 
     /// Whether it looks at what queries see: those of sm90 look at what stays alone.
@@ -213,6 +221,7 @@ impl Pass {
         match word {
             "forward" => Some(Pass::Forward),
             "backward" => Some(Pass::Backward),
+            "backward_in_turn" => Some(Pass::InTurn),
             "backward_keys" => Some(Pass::Keys),
             "backward_queries" => Some(Pass::Queries),
             "strict_forward" => Some(Pass::StrictForward),

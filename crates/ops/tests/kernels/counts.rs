@@ -32,7 +32,7 @@ fn layer(kernels: &Kernels, scene: &Scene) {
 }
 
 /// Who sees whom is on the device after the first layer; where a few tiles are comes with the arguments of launches, where many are
-/// is uploaded.
+/// is uploaded. Blocks of keys that take turns are launched tile by tile.
 #[test]
 fn a_layer_after_the_first_uploads_no_mask() {
     let Some(inner) = processor(90, 3) else { return };
@@ -41,16 +41,38 @@ fn a_layer_after_the_first_uploads_no_mask() {
     let scene = Scene::new(rule, Heads(1, 2, 1), 64, 140, DType::BF16).on(counted.device());
     let shards = scene.shards.iter().cycle().take(5).cloned().collect();
     let many = Scene { shards, ..scene.clone() };
-    for (deterministic, launches) in [(false, 2), (true, 3)] {
+    for (deterministic, launches) in [(false, 2), (true, 1)] {
         for (scene, uploads) in [(&scene, 0), (&many, launches)] {
             let kernels = Kernels::new(counted.clone(), deterministic);
             layer(&kernels, scene);
-            let before = counted.calls()["upload"];
+            // On a GPU that other tests have used, all may be there already.
+            let sent = || counted.calls().get("upload").copied().unwrap_or(0);
+            let before = sent();
             layer(&kernels, scene);
-            assert_eq!(counted.calls()["upload"] - before, uploads);
+            assert_eq!(sent() - before, uploads);
         }
     }
     assert!(counted.largest() <= STAGED);
+}
+
+/// Blocks of keys take turns where those that visit a block of queries are two intervals; else another kernel has the queries.
+#[test]
+fn two_intervals_of_blocks_take_turns() {
+    let Some(inner) = processor(90, 3) else { return };
+    for (rule, tokens, in_turn) in [(Rule::Sink, 264, true), (Rule::Scattered, 640, false)] {
+        let counted = Arc::new(Counted::new(inner.clone()));
+        let scene =
+            Scene::new((rule, Layout::Contiguous, 0), Heads(1, 2, 1), 64, tokens, DType::BF16);
+        layer(&Kernels::new(counted.clone(), true), &scene.on(counted.device()));
+        let launches = |pass: &str| {
+            let calls = counted.calls().into_iter();
+            let of = calls.filter(|(name, _)| name.starts_with(&format!("attention_{pass}_sm90")));
+            of.map(|(_, count)| count).sum::<usize>()
+        };
+        let (turns, apart) = (launches("backward_in_turn"), launches("backward_queries"));
+        let tiles = scene.shards.len();
+        assert!(if in_turn { (turns, apart) == (tiles, 0) } else { apart > 0 }, "{turns} {apart}");
+    }
 }
 
 /// Queries, keys and values of grouped heads, with biases: weights that lie one after another take a product each pass, others three.

@@ -18,6 +18,8 @@ pub(crate) enum Rule {
     Sink,
     /// Only what comes 80 or more before: the first rows see nothing.
     Distant,
+    /// Of every 256 keys the first 128, which the next 30 queries see: not in the grid.
+    Scattered,
 }
 
 impl Rule {
@@ -32,6 +34,7 @@ impl Rule {
             Rule::Documents => k <= q && document(k) == document(q),
             Rule::Sink => k <= q && (k < 20 || q - k < 50),
             Rule::Distant => k + 80 <= q,
+            Rule::Scattered => k % 256 < 128 && k / 256 == q / 30,
         }
     }
 

@@ -10,7 +10,7 @@ use super::super::arguments::{
 };
 use super::super::table::{Kernel, between};
 use super::super::{Addresses, Processor, addresses};
-use super::order::{Order, visits_of_keys, visits_of_queries};
+use super::order::{Order, visitors, visits_of_keys, visits_of_queries};
 use super::tiles::{Rows, Uploads, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
@@ -36,6 +36,26 @@ pub(super) struct Backward {
     delta: Tensor,
     /// f32, [B, Hq, padded, columns] elements in the kernel's order.
     dq: Tensor,
+    /// Where bits are to be the same and there is a kernel for it.
+    in_turn: Option<InTurn>,
+}
+
+/// What adds all three gradients, blocks of keys taking turns at that of the queries.
+#[derive(Debug)]
+struct InTurn {
+    kernel: &'static Kernel,
+    /// Of every block of queries how many have added, u32; 0 between launches.
+    turns: Tensor,
+}
+
+/// A tile that is launched: whether its gradients are begun, where keys and values are, and where their gradients.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    tile: &'a Tile<'a>,
+    rows: &'a Rows,
+    fresh: bool,
+    read: [u64; 2],
+    written: [u64; 2],
 }
 
 impl State for Backward {
@@ -61,6 +81,10 @@ impl Backward {
         let padded = sizes.rows.next_multiple_of(PADDED);
         let columns = queries.unwrap_or(kernel).columns(sizes.dim);
         let (batch, heads, rows) = (sizes.batch, sizes.heads, sizes.rows);
+        let in_turn = |kernel: &'static Kernel| -> Result<InTurn> {
+            let blocks = batch * heads * (padded / kernel.query_block);
+            Ok(InTurn { kernel, turns: Tensor::zeros(blocks, DType::U32, q.device())? })
+        };
         // Past the last row no weight is left of exp2(score - infinity).
         let padding = |statistic: &Tensor, value: f32| {
             let statistic = statistic.detach().contiguous()?;
@@ -80,11 +104,12 @@ impl Backward {
             lse_log2: padding(&prepared.lse, f32::INFINITY)?,
             delta: padding(&prepared.delta, 0.0)?,
             dq: Tensor::zeros((batch, heads, padded, columns), DType::F32, q.device())?,
+            in_turn: kernels.in_turn(dtype, sizes.dim).map(in_turn).transpose()?,
             sizes,
         })
     }
 
-    /// Adds all tiles in one launch, or two where the gradient of queries has its own.
+    /// Adds all tiles: in one launch, in two where the gradient of queries has its own, or in one for each that takes turns.
     pub(super) fn add(
         &mut self,
         processor: &dyn Processor,
@@ -110,48 +135,87 @@ impl Backward {
         let writes: Vec<&Tensor> = [&self.dq]
             .into_iter()
             .chain(gradients.iter().flat_map(|made| [&made.dk, &made.dv]))
+            .chain(self.in_turn.iter().map(|in_turn| &in_turn.turns))
             .collect();
         addresses(&reads, &writes, &mut |at| {
-            self.launch(processor, self.kernel, &plain, &rows, &fresh, at)?;
-            match self.queries {
-                Some(kernel) => self.launch(processor, kernel, &plain, &rows, &fresh, at),
-                None => Ok(()),
-            }
+            let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks_exact(2));
+            let told = plain.iter().zip(&rows).zip(&fresh).zip(lent);
+            let told = told.map(|(((tile, rows), fresh), (read, written))| Told {
+                tile,
+                rows,
+                fresh: *fresh,
+                read: [read[0], read[1]],
+                written: [written[0], written[1]],
+            });
+            self.launch_all(processor, told.collect(), at)
         })?;
         Ok(gradients)
     }
 
+    /// Tile by tile where one kernel adds all in turn, the others together.
+    fn launch_all(
+        &self,
+        processor: &dyn Processor,
+        tiles: Vec<Told<'_>>,
+        at: &Addresses,
+    ) -> Result<()> {
+        let mut left = Vec::new();
+        for tile in tiles {
+            let launched = match &self.in_turn {
+                Some(one) => self.launch(processor, one.kernel, &[tile], at)?,
+                None => false,
+            };
+            if !launched {
+                left.push(tile);
+            }
+        }
+        if !left.is_empty() {
+            for kernel in [Some(self.kernel), self.queries].into_iter().flatten() {
+                self.launch(processor, kernel, &left, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was launched: not where tiles do not take turns as this kernel knows them.
     fn launch(
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        tiles: &[Tile<'_>],
-        rows: &[Rows],
-        fresh: &[bool],
+        tiles: &[Told<'_>],
         at: &Addresses,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
         let mut reaches = Vec::with_capacity(tiles.len());
-        let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
-        let tiles = tiles.iter().zip(fresh);
-        for (((tile, fresh), rows), (read, written)) in tiles.zip(rows).zip(lent) {
-            let (mut one, reached) =
-                uploads.tile(processor, kernel, tile, rows, [read[0], read[1]])?;
-            [one.dk, one.dv] = [written[0], written[1]];
+        for Told { tile, rows, fresh, read, written } in tiles {
+            let (mut one, reached) = uploads.tile(processor, kernel, tile, rows, *read)?;
+            [one.dk, one.dv] = *written;
             one.fresh = i32::from(*fresh);
             all.push(one);
             reaches.push(reached);
         }
-        let heads = rows[0].k.dims()[1];
+        let heads = tiles[0].rows.k.dims()[1];
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
         arguments.tiles = Tiles::new(kernel, &all, |all| uploads.put(processor, all))?;
-        let (visits, group, items) = self.blocks(kernel, rows, &reaches);
-        let order = Order::new(&visits, group, items[1] * items[2], processor.multiprocessors());
+        let (visits, group, items) = self.blocks(kernel, tiles, &reaches);
+        let order = if kernel.is_in_turn() {
+            let blocks = self.sizes.rows.div_ceil(kernel.query_block);
+            let of = |reaches: &Vec<Reach>| visitors(reaches, kernel.query_block, blocks);
+            let Some(visitors) = reaches[0].iter().map(of).collect::<Option<Vec<_>>>() else {
+                return Ok(false);
+            };
+            arguments.turns = at.writes.last().copied().unwrap_or_default();
+            arguments.visitors = uploads.keep(processor, &visitors.concat())?;
+            Order::in_turn(items[0], items[1] * items[2], processor.multiprocessors())
+        } else {
+            Order::new(&visits, group, items[1] * items[2], processor.multiprocessors())
+        };
         arguments.order = uploads.order(processor, &order)?;
         let launch = kernel.launch(kernel.blocks_for(items, processor))?;
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
+        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }?;
+        Ok(true)
     }
 
     /// How many blocks each block that stays visits, how many heads visit the same, and how many stay: blocks by heads by batch rows
@@ -159,15 +223,16 @@ impl Backward {
     fn blocks(
         &self,
         kernel: &Kernel,
-        rows: &[Rows],
+        tiles: &[Told<'_>],
         reaches: &[Vec<Vec<Reach>>],
     ) -> (Vec<Vec<usize>>, usize, [usize; 3]) {
-        let (Queries { batch, heads: query_heads, .. }, heads) = (self.sizes, rows[0].k.dims()[1]);
+        let Queries { batch, heads: query_heads, .. } = self.sizes;
+        let heads = tiles[0].rows.k.dims()[1];
         if kernel.keeps_keys() {
-            let blocks = |rows: &Rows| rows.k.dims()[2].div_ceil(kernel.key_block);
-            let most = rows.iter().map(blocks).max().unwrap_or(0);
+            let blocks = |tile: &Told<'_>| tile.rows.k.dims()[2].div_ceil(kernel.key_block);
+            let most = tiles.iter().map(blocks).max().unwrap_or(0);
             let visits = visits_of_keys(reaches, kernel.query_block);
-            return (visits, 1, [most, heads, batch * rows.len()]);
+            return (visits, 1, [most, heads, batch * tiles.len()]);
         }
         let blocks = self.sizes.rows.div_ceil(kernel.query_block);
         let visits = visits_of_queries(reaches, kernel.key_block);

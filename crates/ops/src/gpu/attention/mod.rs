@@ -32,8 +32,8 @@ pub struct Kernels {
     pub processor: Arc<dyn Processor>,
     /// The highest generation to take, where it has a kernel; none: the fastest there are for the processor.
     pub generation: Option<Generation>,
-    /// Whether backward gives the same bits every time: with a second pass for the gradient of the queries instead of atomic
-    /// additions.
+    /// Whether backward gives the same bits every time: blocks of keys add to the gradient of the queries in turn, or a second pass
+    /// makes it, instead of atomic additions.
     pub deterministic: bool,
 }
 
@@ -93,6 +93,13 @@ impl Kernels {
             Some(all) => Ok((all, None)),
             None => Ok((keys, Some(self.kernel(Pass::Queries, dtype, dim)?))),
         }
+    }
+
+    /// What adds all gradients in a fixed order, where bits are to be the same and there is such a kernel.
+    fn in_turn(&self, dtype: DType, dim: usize) -> Option<&'static Kernel> {
+        let on = Room::of(&*self.processor);
+        let kernel = table::kernel(Pass::InTurn, dtype, dim, on, self.generation);
+        kernel.filter(|_| self.deterministic)
     }
 
     fn kernel(&self, pass: Pass, dtype: DType, dim: usize) -> Result<&'static Kernel> {

@@ -1,7 +1,7 @@
 //! In which order sm90 works on blocks of rows: in narrow sections of heads, since blocks at work then read the same rows, and in
 //! each the longest first. The last section is wide enough that its short blocks fill what is left idle.
 
-use super::super::arguments::Reach;
+use super::super::arguments::{Reach, Spans};
 
 /// What a block costs besides what it visits, in visits: its own rows are brought, its sums stored.
 const OWN: usize = 1;
@@ -52,6 +52,40 @@ impl Order {
             last: all - before,
         }
     }
+}
+
+impl Order {
+    /// Of the `blocks` blocks of keys of `all` heads, counted on over batch rows, that add to the gradient of queries in turn, the last
+    /// one first: each section has the heads that keep every multiprocessor busy.
+    pub(super) fn in_turn(blocks: usize, all: usize, multiprocessors: usize) -> Order {
+        let heads = (2 * multiprocessors).div_ceil(blocks.max(1)).clamp(1, all.max(1));
+        Order {
+            lists: vec![(0..blocks as i32).rev().collect()],
+            heads,
+            last: all - all.saturating_sub(1) / heads * heads,
+        }
+    }
+}
+
+/// Of every block of queries the blocks of keys that visit it, as two intervals of their numbers, `keys` being what each of these
+/// reaches; none where some are more.
+pub(super) fn visitors(keys: &[Reach], query_block: usize, blocks: usize) -> Option<Vec<Spans>> {
+    let mut all = vec![Spans { start: [0; 2], end: [0; 2] }; blocks];
+    for (number, reach) in (0..).zip(keys) {
+        for visited in reach.visited(query_block) {
+            for spans in &mut all[visited] {
+                let is_empty = |which: usize| spans.start[which] == spans.end[which];
+                let which = usize::from(!is_empty(0) && (spans.end[0] != number || !is_empty(1)));
+                if is_empty(which) {
+                    spans.start[which] = number;
+                } else if spans.end[which] != number {
+                    return None;
+                }
+                spans.end[which] = number + 1;
+            }
+        }
+    }
+    Some(all)
 }
 
 /// Of blocks of queries: what they visit in all `tiles`, each with one list for all batch rows or one for each.
@@ -123,17 +157,24 @@ mod tests {
         ]
     }
 
-    /// The items in the order in which the kernel's `Items::at` numbers them: what each costs.
-    fn costs(order: &Order, visits: &[usize], heads: usize) -> Vec<usize> {
-        let mut costs = Vec::new();
-        let mut section = |width: usize| {
+    /// Head and block of the items in the order in which the kernel's `Items::at` numbers them.
+    fn items(order: &Order, heads: usize) -> Vec<(usize, usize)> {
+        let mut items = Vec::new();
+        let mut section = |first: usize, width: usize| {
             for block in &order.lists[0] {
-                costs.extend(std::iter::repeat_n(visits[*block as usize], width));
+                items.extend((first..first + width).map(|head| (head, *block as usize)));
             }
         };
-        (0..heads - order.last).step_by(order.heads).for_each(|_| section(order.heads));
-        section(order.last);
-        costs.into_iter().map(|visits| if visits == 0 { 0 } else { visits + OWN }).collect()
+        let before = heads - order.last;
+        (0..before).step_by(order.heads).for_each(|first| section(first, order.heads));
+        section(before, order.last);
+        items
+    }
+
+    /// What each of them costs.
+    fn costs(order: &Order, visits: &[usize], heads: usize) -> Vec<usize> {
+        let visits = items(order, heads).into_iter().map(|(_, block)| visits[block]);
+        visits.map(|visits| if visits == 0 { 0 } else { visits + OWN }).collect()
     }
 
     /// The share of `width` multiprocessors' time that is work, where each takes the next item once it has done its last.
@@ -177,6 +218,81 @@ mod tests {
             }
         }
         worst
+    }
+
+    /// Blocks of backward that take turns: queries and keys, for heads of 64 and of 80 to 128.
+    const TURNS: [(usize, usize); 2] = [(128, 128), (64, 128)];
+    /// How long after a block of keys has multiplied what it adds to a block of queries the next one may add, in visits.
+    const PASSED_ON: f64 = 1.0;
+
+    /// The share of `width` multiprocessors' time that is work where blocks of keys take turns; a block waits for those before it.
+    fn efficiency_in_turn(reaches: &[Reach], block: usize, heads: usize, width: usize) -> f64 {
+        let order = Order::in_turn(reaches.len(), heads, width);
+        let mut free = vec![0.0_f64; width];
+        let mut passed: std::collections::HashMap<(usize, usize), f64> =
+            std::collections::HashMap::new();
+        let mut work = 0;
+        for (head, number) in items(&order, heads) {
+            let first = free.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            let mut now = free[first] + OWN as f64;
+            work += OWN;
+            for query in reaches[number].visited(block).into_iter().flatten() {
+                let turn = passed.entry((head, query)).or_default();
+                now = (now + 1.0).max(*turn);
+                *turn = now + PASSED_ON;
+                work += 1;
+            }
+            free[first] = now;
+        }
+        work as f64 / (width as f64 * free.into_iter().fold(0.0, f64::max))
+    }
+
+    #[test]
+    fn blocks_that_take_turns_do_not_wait_long() {
+        for tokens in [8 << 10, 16 << 10, 32 << 10] {
+            for (name, seen) in scenes(tokens) {
+                for (queries, keys) in TURNS {
+                    let reaches = Reach::of_blocks(&seen.keys, keys);
+                    for width in [114, 132] {
+                        let share = efficiency_in_turn(&reaches, queries, 32, width);
+                        let what = format!("{tokens} {name} {queries} x {keys} on {width}");
+                        println!("{what}: {share:.3}");
+                        assert!(share >= 0.85, "{what}: {share:.3}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn visitors_are_what_blocks_of_keys_visit() {
+        let mut refused = 0;
+        for (name, seen) in scenes(4 << 10) {
+            for (queries, keys) in TURNS {
+                let reaches = Reach::of_blocks(&seen.keys, keys);
+                let blocks = (4_usize << 10).div_ceil(queries);
+                let Some(found) = visitors(&reaches, queries, blocks) else {
+                    refused += 1;
+                    continue;
+                };
+                for (query, spans) in found.iter().enumerate() {
+                    let own: Vec<i32> =
+                        (0..2).flat_map(|one| spans.start[one]..spans.end[one]).collect();
+                    let visits = |reach: &Reach| {
+                        reach.visited(queries).iter().any(|blocks| blocks.contains(&query))
+                    };
+                    let all = (0..).zip(&reaches).filter(|(_, reach)| visits(reach));
+                    assert!(all.map(|(number, _)| number).eq(own), "{name}, queries {query}");
+                }
+            }
+        }
+        assert_eq!(refused, 0);
+        // Every other block of keys: six intervals.
+        let one = Reach { reach_start: [0; 2], reach_end: [64, 0], ..Reach::default() };
+        let some: Vec<Reach> =
+            (0..12).map(|number| if number % 2 == 0 { one } else { Reach::default() }).collect();
+        assert_eq!(visitors(&some, 64, 1), None);
+        assert!(visitors(&some[..4], 64, 1).is_some());
     }
 
     #[test]
