@@ -23,6 +23,7 @@ use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
 
 use super::find::{Gpu, Missing, code_for};
 use super::kept::Kept;
+use super::operators::cublas;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
 
 pub(super) use peers::open_all;
@@ -78,6 +79,7 @@ impl Cuda {
         let count = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = context.attribute(count).w()? as usize;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
+        cublas::sum_in_f32(inner)?;
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),

