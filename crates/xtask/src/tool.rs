@@ -106,7 +106,13 @@ pub(crate) fn program(folder: &str, name: &str) -> Result<PathBuf> {
 }
 
 /// The program that a cargo command builds last; the command is told to print messages as JSON.
-pub(crate) fn built_by(mut command: Command) -> Result<PathBuf> {
+pub(crate) fn built_by(command: Command) -> Result<PathBuf> {
+    let mut programs = all_built_by(command)?;
+    programs.pop().context("cargo named no program")
+}
+
+/// The programs that a cargo command builds, in their order.
+pub(crate) fn all_built_by(mut command: Command) -> Result<Vec<PathBuf>> {
     command.args(["--message-format", "json"]).current_dir(crate::root()).stdout(Stdio::piped());
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     let shown = format!("cargo {}", words.join(" "));
@@ -118,9 +124,9 @@ pub(crate) fn built_by(mut command: Command) -> Result<PathBuf> {
     }
     let lines = String::from_utf8(output.stdout)?;
     let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut executables =
+    let programs =
         messages.filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from));
-    executables.next_back().with_context(|| format!("`{shown}` named no program"))
+    Ok(programs.collect())
 }
 
 /// Cargo, the one that runs this, to be given words.

@@ -3,11 +3,15 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::toolkit::Toolkit;
 use crate::{root, tool};
+
+/// The programs of the folder.
+const PROGRAMS: [&str; 3] = ["kernels", "annulus-bench", "annulus"];
 
 /// The files of the folder besides programs.
 const FILES: [(&str, &str); 5] = [
@@ -25,11 +29,9 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
-    let tests = ["test", "--no-run", "--package", "annulus-ops", "--test", "kernels"];
-    put(&built(toolkit, &tests)?, &folder.join("kernels"))?;
-    let bench = ["build", "--package", "annulus-bench", "--bin", "annulus-bench"];
-    put(&built(toolkit, &bench)?, &folder.join("annulus-bench"))?;
-    put(&program(toolkit)?, &folder.join("annulus"))?;
+    for (name, program) in PROGRAMS.into_iter().zip(built(toolkit)?) {
+        put(&program, &folder.join(name))?;
+    }
     for (name, text) in FILES {
         std::fs::write(folder.join(name), text)?;
     }
@@ -38,15 +40,41 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
 
 /// `annulus`, optimised, with CUDA.
 pub(crate) fn program(toolkit: &Toolkit) -> Result<PathBuf> {
-    built(toolkit, &["build", "--package", "annulus-cli", "--bin", "annulus"])
+    let words = ["--package", "annulus-cli", "--bin", "annulus", "--features", "cuda"];
+    tool::built_by(build(toolkit, &words))
 }
 
-/// The program that cargo builds, optimised, with CUDA.
-fn built(toolkit: &Toolkit, words: &[&str]) -> Result<PathBuf> {
+/// All programs, by one command: packages built one by one have dependencies with other features, and Candle's kernels, most of the
+/// time, would be compiled for each.
+fn built(toolkit: &Toolkit) -> Result<[PathBuf; 3]> {
+    let words = [
+        ["--package", "annulus-ops", "--test", "kernels"],
+        ["--package", "annulus-bench", "--bin", "annulus-bench"],
+        ["--package", "annulus-cli", "--bin", "annulus"],
+    ];
+    let features = ["--features", "annulus-ops/cuda,annulus-bench/cuda,annulus-cli/cuda"];
+    let built = tool::all_built_by(build(toolkit, &[words.as_flattened(), &features].concat()))?;
+    let [tests, bench, annulus] = PROGRAMS.map(|name| named(&built, name));
+    Ok([tests?, bench?, annulus?])
+}
+
+/// The one of this name; that of a test has a hash behind it.
+fn named(built: &[PathBuf], name: &str) -> Result<PathBuf> {
+    let is = |file: &str| {
+        let hash = file.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+        let is_hash = |hash: &str| hash.len() == 16 && hash.chars().all(|c| c.is_ascii_hexdigit());
+        file == name || hash.is_some_and(is_hash)
+    };
+    let found = built.iter().find(|path| path.file_name().and_then(OsStr::to_str).is_some_and(is));
+    found.cloned().with_context(|| format!("cargo built no `{name}`"))
+}
+
+/// Cargo, to build optimised programs with CUDA.
+fn build(toolkit: &Toolkit, words: &[&str]) -> Command {
     let mut command = tool::cargo_command();
-    command.args(words).args(["--release", "--features", "cuda"]);
+    command.args(["build", "--release"]).args(words);
     toolkit.around(&mut command);
-    tool::built_by(command)
+    command
 }
 
 /// Without symbols, compressed by what the other machine can undo: Python.
@@ -56,4 +84,19 @@ fn put(program: &Path, into: &Path) -> Result<()> {
     let code = "import lzma, os, sys; p = sys.argv[1]; \
                 open(p + '.xz', 'wb').write(lzma.compress(open(p, 'rb').read())); os.remove(p)";
     tool::run("python3", &["-c".as_ref(), code.as_ref(), into.as_os_str()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_apart_by_their_names() {
+        let built = ["a/annulus-bench", "a/annulus", "a/deps/kernels-0123456789abcdef"];
+        let built = built.map(PathBuf::from);
+        for (name, wanted) in PROGRAMS.into_iter().zip([2, 0, 1]) {
+            assert_eq!(named(&built, name).ok(), Some(built[wanted].clone()));
+        }
+        assert!(named(&built[..1], "annulus").is_err());
+    }
 }
