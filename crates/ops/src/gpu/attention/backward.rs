@@ -140,12 +140,9 @@ impl Backward {
         addresses(&reads, &writes, &mut |at| {
             let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks_exact(2));
             let told = plain.iter().zip(&rows).zip(&fresh).zip(lent);
-            let told = told.map(|(((tile, rows), fresh), (read, written))| Told {
-                tile,
-                rows,
-                fresh: *fresh,
-                read: [read[0], read[1]],
-                written: [written[0], written[1]],
+            let told = told.map(|(((tile, rows), fresh), (read, written))| {
+                let [read, written] = [read, written].map(|two| [two[0], two[1]]);
+                Told { tile, rows, fresh: *fresh, read, written }
             });
             self.launch_all(processor, told.collect(), at)
         })?;
