@@ -11,7 +11,7 @@ const ARCHITECTURES: [(&str, [u32; 2]); 6] = [
     ("86", [12, 4]),
     ("89", [12, 4]),
     ("90a", [12, 4]),
-    ("100", [12, 8]),
+    ("100f", [12, 9]),
     ("120", [12, 8]),
 ];
 
@@ -33,7 +33,7 @@ fn main() {
         PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
     let compiler = compiler();
     let known = known(version(&compiler));
-    let numbers = known.iter().map(|name| name.trim_end_matches('a')).collect::<Vec<_>>();
+    let numbers = known.iter().map(|name| name.trim_end_matches(['a', 'f'])).collect::<Vec<_>>();
     println!("cargo:rustc-env=ANNULUS_ARCHITECTURES={}", numbers.join(","));
     let status = Command::new(&compiler)
         .args(["-std=c++17", "-O3", "-fatbin", "--threads", "0", "-o"])

@@ -8,6 +8,7 @@
 #include "sm80_backward.h"
 #include "sm80_forward.h"
 #include "sm80_queries.h"
+#include "sm100_entries.h"
 #include "sm90_entries.h"
 #include "sm90_finish.h"
 #include "strict_backward.h"
@@ -34,14 +35,16 @@ using strict_queries = StrictBackwardArguments;
 using strict_finish = StrictFinishArguments;
 }  // namespace table
 
-// Kernels of sm_90a have no body elsewhere.
+// Kernels of sm_90a and of sm_100 have no body elsewhere.
 #define ENTRY_OF_rows ENTRY
 #define ENTRY_OF_fragments ENTRY
 #define ENTRY_OF_lanes ENTRY
+#define ENTRY_OF_columns ENTRY
 #define ENTRY_OF_reference ENTRY
 #define ENTRY_OF_simt ENTRY
 #define ENTRY_OF_sm80 ENTRY
 #define ENTRY_OF_sm90 ENTRY_90
+#define ENTRY_OF_sm100 ENTRY_100
 
 #define ATTENTION(pass, generation, type, dim, query_block, key_block, threads, blocks, shared_bytes)     \
   ENTRY_OF_##generation(attention_##pass##_##generation##_##type##_##dim##_##query_block##x##key_block,                   \

@@ -28,6 +28,25 @@ template <typename, int...> DEVICE void finish_queries_rows(const FinishQueriesA
   for (int column = lane_index(); column < arguments.dim; column += 32) to[column] = load_global(from + column) * arguments.scale;
 }
 
+// From columns (`sm100_backward.h`): 128 rows of `padded` to a block, eight columns of a row to a thread.
+template <typename, int...> DEVICE void finish_queries_columns(const FinishQueriesArguments& arguments) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * 128, head = first / arguments.padded;
+  const int own = static_cast<int>(threadIdx.x) % 128, row = static_cast<int>(first % arguments.padded) + own;
+  if (row >= arguments.rows) return;
+  const float* from = arguments.accumulated + first * arguments.columns + own;
+  float* to = arguments.dq + (head * arguments.rows + row) * arguments.dim;
+  const int step = static_cast<int>(blockDim.x) / 128 * 8;
+  for (int column = static_cast<int>(threadIdx.x) / 128 * 8; column < arguments.dim; column += step) {
+    UNROLL
+    for (int i = column; i < column + 8; i += 4) {
+      const float* of = from + i * 128;
+      const Float4 four{load_global(of) * arguments.scale, load_global(of + 128) * arguments.scale,
+                        load_global(of + 256) * arguments.scale, load_global(of + 384) * arguments.scale};
+      store_global(reinterpret_cast<Float4*>(to + i), four);
+    }
+  }
+}
+
 // From fragments (`sm80_scores.h`): one warp per 16 rows of `padded`.
 template <typename, int...> DEVICE void finish_queries_fragments(const FinishQueriesArguments& arguments) {
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp_index()) * 16;

@@ -48,9 +48,12 @@ template <typename Number, int Dim, int QueryBlock, QuerySums Sums> struct Backw
   static constexpr int lse_at = sums_at + sum_bytes;
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + stages * row_bytes;
   static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 64;
-  using Rows = Channel<stages, warps>;
-  static constexpr int turns_at = barriers_at + 2 * Rows::bytes + 8;
-  static constexpr int shared_bytes = turns_at + (in_turn ? 40 : 0);
+  static constexpr bool hands_over = in_turn;  // dQ to who adds it: so many arrivals say that it is there, and gone
+  static constexpr int sums_there = warps, sums_gone = 1;
+  using QueryRows = Channel<stages, warps>;
+  using GradientRows = QueryRows;
+  static constexpr int turns_at = barriers_at + QueryRows::bytes + GradientRows::bytes + 8;
+  static constexpr int shared_bytes = turns_at + (hands_over ? 40 : 0);
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
 };
 
@@ -91,15 +94,18 @@ template <class Kernel> struct BackwardProducer {
     store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, flags});
     bring_rows(memory.queries, memory.query_tile(stage).address, arguments.q_map, first, head);
     load_bytes(memory.lse(stage), arguments.lse_log2 + row, Kernel::row_bytes, memory.queries.full());
-    // Gradients take the turns of queries.
-    memory.gradients.turn = memory.queries.turn;
+    // Gradients take the turns of queries, where they have as many buffers.
+    constexpr bool alike = Kernel::QueryRows::bytes == Kernel::GradientRows::bytes;
+    if constexpr (alike) memory.gradients.turn.stage = stage, memory.gradients.turn.parity = memory.queries.turn.parity;
+    const int buffer = memory.gradients.turn.stage;
     memory.gradients.claim();
-    bring_rows(memory.gradients, memory.gradient_tile(stage).address, arguments.gradient_map, first, head);
-    load_bytes(memory.delta(stage), arguments.delta + row, Kernel::row_bytes, memory.gradients.full());
+    bring_rows(memory.gradients, memory.gradient_tile(buffer).address, arguments.gradient_map, first, head);
+    load_bytes(memory.delta(buffer), arguments.delta + row, Kernel::row_bytes, memory.gradients.full());
+    if constexpr (!alike) memory.gradients.turn.next();
     memory.queries.turn.next();
   }
 
-  DEVICE void bring_rows(const typename Kernel::Rows& channel, uint32_t tile, const TensorMap& map, int first, int head) {
+  template <class Rows> DEVICE void bring_rows(const Rows& channel, uint32_t tile, const TensorMap& map, int first, int head) {
     barrier_expect(channel.full(), Kernel::query_bytes + Kernel::row_bytes);
     load_rows<Kernel::queries, Kernel::panels>(tile, map, channel.full(), first, head, block.batch);
   }

@@ -35,20 +35,21 @@ struct alignas(16) KeptFull {
 
 template <class Kernel> struct BackwardMemory {
   uint32_t base;
-  typename Kernel::Rows queries, gradients;
+  typename Kernel::QueryRows queries;
+  typename Kernel::GradientRows gradients;
   uint32_t kept;  // the barrier of what stays
 
   DEVICE explicit BackwardMemory(uint32_t base)
-      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::Rows::bytes},
-        kept(gradients.barriers + Kernel::Rows::bytes) {}
+      : base(base), queries{base + Kernel::barriers_at}, gradients{queries.barriers + Kernel::QueryRows::bytes},
+        kept(gradients.barriers + Kernel::GradientRows::bytes) {}
 
   DEVICE void prepare() const {
     queries.prepare();
     gradients.prepare();
     barrier_init(kept, 1);
-    if constexpr (Kernel::in_turn) {
-      barrier_init(sums_full(), Kernel::warps);
-      barrier_init(sums_empty(), 1);
+    if constexpr (Kernel::hands_over) {
+      barrier_init(sums_full(), Kernel::sums_there);
+      barrier_init(sums_empty(), Kernel::sums_gone);
     }
     barrier_init_fence();
   }
@@ -60,7 +61,7 @@ template <class Kernel> struct BackwardMemory {
     const Reach& reach = *block.reach;
     store_shared(kept_walk(), BlockWalk<Kernel::queries>(reach));
     const bool whole = block.first + Kernel::keys <= block.tile.rows;
-    if constexpr (Kernel::in_turn) {
+    if constexpr (Kernel::hands_over) {
       const int head = block.batch * arguments.heads + block.head * arguments.group;
       store_shared(kept_turns(), KeptTurns{block.visitors(arguments, Kernel::queries), block.first / Kernel::keys, head});
     }
@@ -75,7 +76,7 @@ template <class Kernel> struct BackwardMemory {
     return {base + Kernel::gradients_at + stage * Kernel::query_bytes};
   }
   DEVICE Tile<Kernel::keys> slope_tile(int buffer) const { return {base + Kernel::slopes_at + buffer * Kernel::slope_bytes}; }
-  // Of kernels in turn: dQ of a block on its way to global memory, whether it is there or gone, and which block this is.
+  // Of kernels that hand dQ over: where it is on its way to global memory, whether it is there or gone, and which block this is.
   DEVICE uint32_t sums() const { return base + Kernel::sums_at; }
   DEVICE uint32_t sums_full() const { return base + Kernel::turns_at; }
   DEVICE uint32_t sums_empty() const { return base + Kernel::turns_at + 8; }

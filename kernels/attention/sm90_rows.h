@@ -18,21 +18,23 @@ template <typename Number, int Dim, int QueryBlock, int KeyBlock, int Kept> stru
   static constexpr int keys_at = Kept * kept_bytes, values_at = keys_at + stages * key_bytes;
   static constexpr int steps_at = values_at + stages * key_bytes, item_at = steps_at + stages * static_cast<int>(sizeof(Step));
   static constexpr int barriers_at = item_at + 2 * static_cast<int>(sizeof(Item));
-  using Rows = Channel<stages, warps>;
+  using KeyRows = Channel<stages, warps>;
+  using ValueRows = Channel<stages, warps>;
   using Once = Channel<1, warps>;
-  static constexpr int shared_bytes = barriers_at + 2 * Rows::bytes + Once::bytes;
+  static constexpr int shared_bytes = barriers_at + KeyRows::bytes + ValueRows::bytes + Once::bytes;
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
 };
 
 // The buffers of a block of threads, and the turns of whoever holds this.
 template <class Kernel> struct RowsMemory {
   uint32_t base;
-  typename Kernel::Rows keys, values;
+  typename Kernel::KeyRows keys;
+  typename Kernel::ValueRows values;
   typename Kernel::Once kept;
 
   DEVICE explicit RowsMemory(uint32_t base)
-      : base(base), keys{base + Kernel::barriers_at}, values{keys.barriers + Kernel::Rows::bytes},
-        kept{values.barriers + Kernel::Rows::bytes} {}
+      : base(base), keys{base + Kernel::barriers_at}, values{keys.barriers + Kernel::KeyRows::bytes},
+        kept{values.barriers + Kernel::ValueRows::bytes} {}
 
   DEVICE void prepare() const {
     keys.prepare();
@@ -120,7 +122,7 @@ template <class Kernel> struct RowsProducer {
     bring(memory.value_tile().address, tile.v_map, memory.values, step.first);
   }
 
-  DEVICE void bring(uint32_t shared, const TensorMap& map, typename Kernel::Rows& channel, int row) {
+  template <class Rows> DEVICE void bring(uint32_t shared, const TensorMap& map, Rows& channel, int row) {
     const Item own = item();
     barrier_expect(channel.full(), Kernel::key_bytes);
     load_rows<Kernel::keys, Kernel::panels>(shared, map, channel.full(), row, own.head / arguments.group, own.batch);

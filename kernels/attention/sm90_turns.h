@@ -45,41 +45,11 @@ struct alignas(16) KeptTurns {
   int head;                // the first one of queries, counted on over batch rows
 };
 
-// A warp of a consumer: its part of a block's dQ is in shared memory.
-template <class Memory> DEVICE void hand_over(const Memory& memory) {
-  proxy_fence();
-  __syncwarp();
-  if (lane_index() == 0) barrier_arrive(memory.sums_full());
-}
-
-// One thread: brings dQ of one block of queries after the other from shared to global memory. It has as few registers as the producer.
-template <class Kernel, class Memory> struct TurnWriter {
+// The blocks of queries that a block of keys visits, one after the other, of each of the heads that share it.
+template <class Kernel, class Memory> struct Visited {
   const BackwardArguments& arguments;
   Memory memory;
 
-  // The turn is awaited, and the next place looked up, while others multiply and add.
-  DEVICE void run() {
-    uint32_t parity = 0;
-    Place place = place_at(0);
-    NO_UNROLL
-    for (int head = 0; head < arguments.group; ++head) {
-      NO_UNROLL
-      for (int index = 0; index < walk().count(); ++index, parity ^= 1) {
-        const int number = number_at(head, index);
-        wait_for_turn(arguments.turns + number, place.before);
-        barrier_wait(memory.sums_full(), parity);
-        start_adding(arguments.dq + static_cast<int64_t>(number) * (Kernel::queries * Kernel::dim), memory.sums(), Kernel::sum_bytes);
-        const int next = place.next;
-        place = place_at(index + 1 < walk().count() ? index + 1 : 0);
-        wait_until_read();
-        barrier_arrive(memory.sums_empty());
-        wait_until_added();
-        pass_turn(arguments.turns + number, next);
-      }
-    }
-  }
-
- private:
   DEVICE BlockWalk<Kernel::queries> walk() const { return load_shared<BlockWalk<Kernel::queries>>(memory.kept_walk()); }
   DEVICE KeptTurns kept() const { return load_shared<KeptTurns>(memory.kept_turns()); }
 
@@ -89,6 +59,41 @@ template <class Kernel, class Memory> struct TurnWriter {
   // The block of queries among all.
   DEVICE int number_at(int head, int index) const {
     return (kept().head + head) * (arguments.padded / Kernel::queries) + walk().block(index);
+  }
+};
+
+// A warp of a consumer: its part of a block's dQ is in shared memory.
+template <class Memory> DEVICE void hand_over(const Memory& memory) {
+  proxy_fence();
+  __syncwarp();
+  if (lane_index() == 0) barrier_arrive(memory.sums_full());
+}
+
+// One thread: brings dQ of one block of queries after the other from shared to global memory. It has as few registers as the producer.
+template <class Kernel, class Memory> struct TurnWriter : Visited<Kernel, Memory> {
+  using Visited<Kernel, Memory>::arguments;
+  using Visited<Kernel, Memory>::memory;
+
+  // The turn is awaited, and the next place looked up, while others multiply and add.
+  DEVICE void run() {
+    uint32_t parity = 0;
+    Place place = this->place_at(0);
+    NO_UNROLL
+    for (int head = 0; head < arguments.group; ++head) {
+      NO_UNROLL
+      for (int index = 0; index < this->walk().count(); ++index, parity ^= 1) {
+        const int number = this->number_at(head, index);
+        wait_for_turn(arguments.turns + number, place.before);
+        barrier_wait(memory.sums_full(), parity);
+        start_adding(arguments.dq + static_cast<int64_t>(number) * (Kernel::queries * Kernel::dim), memory.sums(), Kernel::sum_bytes);
+        const int next = place.next;
+        place = this->place_at(index + 1 < this->walk().count() ? index + 1 : 0);
+        wait_until_read();
+        barrier_arrive(memory.sums_empty());
+        wait_until_added();
+        pass_turn(arguments.turns + number, next);
+      }
+    }
   }
 };
 

@@ -83,6 +83,9 @@ struct Registers;
 struct Barriers;
 struct Products;
 struct BulkSums;
+struct TensorMemory;
+class BulkCopies;
+class TensorUnit;
 struct Block;
 inline thread_local Block* running __attribute__((tls_model("initial-exec"))) = nullptr;
 
@@ -104,6 +107,9 @@ struct Block {
   Barriers* barriers = nullptr;
   Products* products = nullptr;
   BulkSums* sums = nullptr;
+  BulkCopies* copies = nullptr;
+  TensorMemory* tensor = nullptr;
+  TensorUnit* multiplies = nullptr;
   std::string mistake;
   const std::atomic<bool>* launch_failed = nullptr;
   const int* turn = nullptr;     // that one of its threads has awaited and not passed on

@@ -158,7 +158,7 @@ class BulkCopies : public Engine {
   uint32_t eagerness_ = 1;
 };
 
-inline BulkCopies& bulk_copies() { return *static_cast<BulkCopies*>(running->engine); }
+inline BulkCopies& bulk_copies() { return *running->copies; }
 
 inline void tensor_map_fence(const TensorMap* map) { bulk_copies().fence(map); }
 

@@ -58,20 +58,30 @@ inline void start_adding(float* to, uint32_t from, int bytes) {
   if (block.random.below(2) == 0) BulkSums::add(sums.pending.back());
 }
 
-// Until this thread's are read, or added.
-inline void wait_for_sums(bool until_added) {
+// Until all but the newest `unread` of this thread's are read.
+inline void wait_until_read(int unread) {
   Block& block = *running;
   block.pass();
   std::vector<BulkSum>& pending = block.sums->pending;
+  const auto own = [&](const BulkSum& sum) { return sum.owner == block.current; };
+  auto left = std::count_if(pending.begin(), pending.end(), own) - unread;
   for (BulkSum& sum : pending) {
-    if (sum.owner != block.current) continue;
+    if (!own(sum) || left-- <= 0) continue;
     if (!sum.awaited) BulkSums::read(sum);
     sum.awaited = true;
-    if (until_added) BulkSums::add(sum);
   }
-  if (!until_added) return;
-  const auto done = [&](const BulkSum& sum) { return sum.owner == block.current; };
-  pending.erase(std::remove_if(pending.begin(), pending.end(), done), pending.end());
+}
+
+// Until all of them are added.
+inline void wait_until_added() {
+  wait_until_read(0);
+  Block& block = *running;
+  std::vector<BulkSum>& pending = block.sums->pending;
+  const auto own = [&](const BulkSum& sum) { return sum.owner == block.current; };
+  for (BulkSum& sum : pending) {
+    if (own(sum)) BulkSums::add(sum);
+  }
+  pending.erase(std::remove_if(pending.begin(), pending.end(), own), pending.end());
 }
 
 }  // namespace emulator

@@ -24,15 +24,29 @@ struct Clock {
   }
 };
 
+// In tensor memory (sm_100) a warp's stores and loads are deeds of two actors, which take effect by waits and fences; products are
+// those of a unit, in the place of the last warp.
+constexpr uint32_t TENSOR_UNIT = MOST_WARPS - 1;
+constexpr uint32_t loads_of(uint32_t warp) { return MOST_WARPS + warp; }
+struct TensorTicks {
+  uint32_t tick[2 * MOST_WARPS] = {};
+
+  void join(const TensorTicks& other) {
+    for (uint32_t i = 0; i < 2 * MOST_WARPS; ++i) tick[i] = std::max(tick[i], other.tick[i]);
+  }
+};
+
 // What an actor knows: all deeds, and those that the asynchronous units see too (the "async proxy" of the PTX ISA): deeds of
 // threads get there by a proxy fence somewhere on their way.
 struct Knowledge {
   Clock all;
   Clock proxied;
+  TensorTicks tensor;
 
   void join(const Knowledge& other) {
     all.join(other.all);
     proxied.join(other.proxied);
+    tensor.join(other.tensor);
   }
 };
 

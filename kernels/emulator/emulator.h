@@ -13,6 +13,7 @@
 //   turns       how blocks wait for each other
 //   operands    matrices that descriptors name (sm_90)
 //   products    asynchronous products of warpgroups (sm_90)
+//   tensor_memory, tensor_products   memory of the tensor cores, and products on it (sm_100)
 //   registers   what warps hand back and ask for (sm_90)
 //   faults      wild pointers
 //   launch      kernels, grids, machines

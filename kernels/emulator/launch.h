@@ -9,6 +9,7 @@
 #include "faults.h"
 #include "products.h"
 #include "registers.h"
+#include "tensor_products.h"
 #include "turns.h"
 
 namespace emulator {
@@ -51,6 +52,20 @@ constexpr size_t STACK_BYTES = 512 * 1024;   // of address space; what is not to
 constexpr size_t GUARD_BYTES = 64 * 1024;    // at its lower end, where nothing may be
 constexpr uint32_t MOST_THREADS = 1024;
 
+// All that works beside the threads of a block; which of them goes on first is drawn.
+struct Units : Engine {
+  Block& block;
+  Engine &copies, &products;
+
+  Units(Block& block, Engine& copies, Engine& products) : block(block), copies(copies), products(products) {}
+
+  bool step() override {
+    if (block.random.below(2) == 0) return products.step() || copies.step();
+    return copies.step() || products.step();
+  }
+  void explain(char* text, size_t bytes) const override { copies.explain(text, bytes); }
+};
+
 // Runs blocks one after the other on one thread of the process.
 class Machine {
  public:
@@ -65,8 +80,11 @@ class Machine {
     block_.registers = &registers_;
     block_.barriers = &barriers_;
     block_.products = &products_;
-    block_.engine = &copies_;
+    block_.engine = &units_;
+    block_.copies = &copies_;
     block_.sums = &sums_;
+    block_.tensor = &tensor_;
+    block_.multiplies = &multiplies_;
     block_.machine = this;
   }
   ~Machine() { munmap(stacks_, STACK_BYTES * MOST_THREADS); }
@@ -113,6 +131,8 @@ class Machine {
     copies_.arguments = static_cast<const unsigned char*>(launch.arguments);
     copies_.argument_bytes = launch.kernel->argument_bytes;
     copies_.begin(block_);
+    tensor_.begin();
+    multiplies_.begin(block_);
     sums_.begin(block_.random);
     products_.begin(block_.random);
     begin_clocks();
@@ -126,12 +146,13 @@ class Machine {
       for (uint32_t tick : warp.knows.all.tick) now = std::max(now, tick);
     }
     for (const Barrier& barrier : barriers_.barrier) now = std::max(now, barrier.tick);
+    now = std::max(now, multiplies_.tick);
     for (const Thread& thread : block_.threads) now = std::max(now, block_.warps[thread.warp].copy_base + thread.commits + 1);
     if (now > MOST_TICKS) {
       shared_.forget();
       now = 0;
     }
-    barriers_.first_tick = now + 1;
+    barriers_.first_tick = multiplies_.tick = now + 1;
     for (uint32_t w = 0; w < MOST_WARPS; ++w) {
       Warp& warp = block_.warps[w];
       warp = Warp();
@@ -183,6 +204,7 @@ class Machine {
     }
     if (block_.unfinished == 0) {
       copies_.end();
+      if (tensor_.taken) block_.fail("returned without giving tensor memory back");
       sums_.end();
       block_.leave();
     }
@@ -196,6 +218,9 @@ class Machine {
   Registers registers_;
   Barriers barriers_;
   BulkCopies copies_;
+  TensorMemory tensor_;
+  TensorUnit multiplies_;
+  Units units_{block_, copies_, multiplies_};
   BulkSums sums_;
   Products products_;
   char* stacks_ = nullptr;

@@ -6,6 +6,8 @@
 
 namespace emulator {
 
+constexpr uint32_t UNDER_WAY = 0x7fa3a5c7;   // a signalling NaN, of what is not there yet: whatever computes with it makes another one
+
 inline float float_of_bits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);

@@ -7,8 +7,6 @@
 
 namespace emulator {
 
-constexpr uint32_t UNDER_WAY = 0x7fa3a5c7;   // a signalling NaN: whatever computes with it makes another one
-
 // Sums of one array of registers, while products on it are under way.
 struct Sums {
   float* registers[LANES];

@@ -4,6 +4,7 @@
 //
 // As a library (EMULATOR_LIBRARY): emulator_self_test says what failed first.
 #include "tests/mistakes.h"
+#include "tests/tensor.h"
 #include "tests/tiles.h"
 #include "tests/warps.h"
 
@@ -14,6 +15,7 @@ extern "C" int emulator_self_test(uint64_t seeds, char* message, uint64_t bytes)
     tests::add_tile_cases(cases, seed);
     tests::add_warp_cases(cases, seed);
     tests::add_warpgroup_cases(cases, seed);
+    tests::add_tensor_cases(cases, seed);
     tests::add_mistake_cases(cases, seed);
     for (const tests::Case& one : cases) {
       const std::string wrong = one.run();

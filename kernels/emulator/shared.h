@@ -73,8 +73,8 @@ struct Shared {
       wrote[word] = author;
     }
     const uint32_t self = running->current->warp;
-    for (uint32_t warp = 0; warp < running->warp_count; ++warp) {
-      if (warp == self) continue;
+    for (uint32_t warp = 0; warp < MOST_WARPS; ++warp) {
+      if (warp == self || (warp >= running->warp_count && warp != TENSOR_UNIT)) continue;
       const uint32_t* ticks = read[warp] + first;
       uint32_t latest = 0;
       for (uint32_t i = 0; i < count; ++i) latest = std::max(latest, ticks[i]);

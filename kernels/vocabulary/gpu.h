@@ -45,13 +45,26 @@ struct alignas(64) TensorMap {
     __VA_ARGS__(arguments);                                                                                      \
   }
 
+#define ENTRY_OF_NOTHING(name, threads, blocks_per_multiprocessor, Arguments)                                    \
+  KERNEL void __launch_bounds__(threads, blocks_per_multiprocessor) name(const __grid_constant__ Arguments) {}
+
 // The same for a body made of sm_90a's instructions: nothing where these do not exist.
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ENTRY_90(name, threads, blocks_per_multiprocessor, Arguments, ...)                                       \
   ENTRY(name, threads, blocks_per_multiprocessor, Arguments, __VA_ARGS__)
 #else
 #define ENTRY_90(name, threads, blocks_per_multiprocessor, Arguments, ...)                                       \
-  KERNEL void __launch_bounds__(threads, blocks_per_multiprocessor) name(const __grid_constant__ Arguments) {}
+  ENTRY_OF_NOTHING(name, threads, blocks_per_multiprocessor, Arguments)
+#endif
+
+// And of those of the family of sm_100.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM100_ALL) || \
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ == 1000)
+#define ENTRY_100(name, threads, blocks_per_multiprocessor, Arguments, ...)                                      \
+  ENTRY(name, threads, blocks_per_multiprocessor, Arguments, __VA_ARGS__)
+#else
+#define ENTRY_100(name, threads, blocks_per_multiprocessor, Arguments, ...)                                      \
+  ENTRY_OF_NOTHING(name, threads, blocks_per_multiprocessor, Arguments)
 #endif
 
 #else
@@ -74,6 +87,8 @@ struct alignas(64) TensorMap {
       #name, threads, blocks_per_multiprocessor, sizeof(Arguments),                                              \
       [](const void* arguments) { __VA_ARGS__(*static_cast<const Arguments*>(arguments)); }};
 #define ENTRY_90(name, threads, blocks_per_multiprocessor, Arguments, ...)                                       \
+  ENTRY(name, threads, blocks_per_multiprocessor, Arguments, __VA_ARGS__)
+#define ENTRY_100(name, threads, blocks_per_multiprocessor, Arguments, ...)                                      \
   ENTRY(name, threads, blocks_per_multiprocessor, Arguments, __VA_ARGS__)
 
 // Waits for all threads of the block.

@@ -120,12 +120,13 @@ DEVICE void start_adding(float* global, uint32_t shared, int bytes) {
 #endif
 }
 
-// Waits until all that this thread started to add was read: shared memory may be written again, once others know.
-DEVICE void wait_until_read() {
+// Waits until all but the newest `Unread` that this thread started to add were read: shared memory may be written again, once others
+// know.
+template <int Unread = 0> DEVICE void wait_until_read() {
 #if ON_GPU
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Unread) : "memory");
 #else
-  emulator::wait_for_sums(false);
+  emulator::wait_until_read(Unread);
 #endif
 }
 
@@ -134,7 +135,7 @@ DEVICE void wait_until_added() {
 #if ON_GPU
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #else
-  emulator::wait_for_sums(true);
+  emulator::wait_until_added();
 #endif
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn names() -> [&'static str; 3] {
 fn variants(wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
     let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
     let of = |variant| passes.clone().map(move |(_, pass, same)| (variant, *pass, *same));
-    [Generation::Sm80, Generation::Sm90].into_iter().flat_map(of).collect()
+    [Generation::Sm80, Generation::Sm90, Generation::Sm100].into_iter().flat_map(of).collect()
 }
 
 /// Numbers on the GPU that all points take theirs from: to draw them takes longer than to measure.

@@ -50,8 +50,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use annulus_comm::{World, Wrap};
+use annulus_machine::VECTOR;
 use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
+use annulus_train::untried::{self, UNTRIED};
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -111,16 +113,17 @@ fn writes_fail() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The vector instructions that are asked for must be there.
-fn vector_is_usable() -> Result<(), Failure> {
-    annulus_machine::check().map_err(|unusable| {
-        let hint = format!("name one of those, or leave {} out", annulus_machine::VECTOR);
-        Failure::usage(unusable.to_string(), hint)
-    })
+/// The vector instructions and the kernels that the environment asks for must be there.
+fn asked_is_there() -> Result<(), Failure> {
+    let wrong = |said: String, variable: &str| {
+        Failure::usage(said, format!("name one of those, or leave {variable} out"))
+    };
+    annulus_machine::check().map_err(|unusable| wrong(unusable.to_string(), VECTOR))?;
+    untried::check().map_err(|said| wrong(said, UNTRIED))
 }
 
 fn run(command: Command, wrap: Option<Wrap>) -> Done {
-    vector_is_usable()?;
+    asked_is_there()?;
     processes::refused(&command).unwrap_or_else(|| perform(command, wrap))
 }
 

@@ -14,6 +14,7 @@ mod step;
 pub mod verify;
 
 pub use annulus_memory as memory;
+pub use annulus_ops::gpu::untried;
 pub use ask::generate::{Sampling, Told, Wanted, generate};
 pub use ask::judge::{Placed, Sequences, Verdict, judge};
 pub use ask::score::{Scored, Want, score};

@@ -19,6 +19,7 @@ mod memories;
 pub(crate) mod operators;
 mod processor;
 mod table;
+pub mod untried;
 
 pub(crate) use addresses::{Addresses, addresses};
 #[cfg(feature = "cuda")]

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use candle_core::{DType, Error, Result};
 
-use super::{Launch, Processor};
+use super::{Launch, Processor, untried};
 
 /// Steps of the ladder, the slowest and plainest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +17,8 @@ pub enum Generation {
     Sm80,
     /// Tensor cores by `wgmma`, fetched by the tensor memory unit: sm_90a.
     Sm90,
+    /// Tensor cores by `tcgen05`, whose sums lie in tensor memory: sm_100 and sm_103.
+    Sm100,
 }
 
 /// What a kernel of a generation computes.
@@ -70,7 +72,7 @@ pub(super) fn kernels() -> &'static [Kernel] {
 
 /// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most; of tensor cores that of
 /// the next dimension there is one for, which takes fewer columns too. Of several that differ in their blocks the one with the
-/// largest: the most shared memory of what fits.
+/// largest: the most shared memory of what fits. None: of those that a GPU has run, or are asked for all the same ([`untried`]).
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
@@ -78,14 +80,13 @@ pub(super) fn kernel(
     on: Room,
     generation: Option<Generation>,
 ) -> Option<&'static Kernel> {
+    let highest = generation.unwrap_or_else(untried::highest);
     let fits = |kernel: &&Kernel| {
         kernel.dtype == dtype
             && kernel.takes(dim)
             && kernel.shared <= on.shared
             && kernel.task.is_some_and(|(own, its)| {
-                own == pass
-                    && its.runs_on(on.architecture)
-                    && generation.is_none_or(|highest| its <= highest)
+                own == pass && its.runs_on(on.architecture) && its <= highest
             })
     };
     let rank = |kernel: &&Kernel| {
@@ -125,7 +126,7 @@ impl Kernel {
             Some((Pass::StrictForward | Pass::StrictKeys | Pass::StrictQueries, _)) => {
                 dim <= self.dim
             }
-            Some((_, Generation::Sm80 | Generation::Sm90)) => {
+            Some((_, generation)) if generation >= Generation::Sm80 => {
                 dim <= self.dim && dim.is_multiple_of(8)
             }
             _ => self.dim == dim || self.dim == 0,
@@ -146,11 +147,13 @@ impl Kernel {
     /// side where they go from item to item, so that one item's first loads run beside the last products of another.
     pub(super) fn blocks_for(&self, items: [usize; 3], processor: &dyn Processor) -> [usize; 3] {
         match self.task {
-            Some((Pass::Forward | Pass::Queries, Generation::Sm90)) => {
+            Some((Pass::Forward | Pass::Queries, Generation::Sm90 | Generation::Sm100)) => {
                 let count = items.into_iter().product::<usize>();
                 [count.min(processor.multiprocessors()), 1, 1]
             }
-            Some((Pass::Backward | Pass::InTurn | Pass::Keys, Generation::Sm90)) => {
+            Some((Pass::Backward | Pass::InTurn | Pass::Keys, generation))
+                if generation >= Generation::Sm90 =>
+            {
                 [items.into_iter().product(), 1, 1]
             }
             _ => items,
@@ -159,7 +162,12 @@ impl Kernel {
 
     /// Whether what it adds to need not be filled before, and forward leaves results where it is told that no tiles follow.
     pub(super) fn begins(&self) -> bool {
-        matches!(self.task, Some((_, Generation::Sm90)))
+        self.is_fetched_for()
+    }
+
+    /// Whether the tensor memory unit fetches its tiles, by maps of the tensors; such kernels leave no weights out.
+    pub(super) fn is_fetched_for(&self) -> bool {
+        self.task.is_some_and(|(_, generation)| generation >= Generation::Sm90)
     }
 
     /// Whether it finds a few tiles in its arguments.
@@ -180,7 +188,7 @@ impl Kernel {
 
     /// Whether it looks at what queries see: those of sm90 look at what stays alone.
     pub(super) fn reads_queries(&self) -> bool {
-        !(self.keeps_keys() && matches!(self.task, Some((_, Generation::Sm90))))
+        !(self.keeps_keys() && self.is_fetched_for())
     }
 
     /// In which order it leaves the gradient of queries.
@@ -188,6 +196,7 @@ impl Kernel {
         match self.task {
             Some((_, Generation::Sm80)) => "fragments",
             Some((_, Generation::Sm90)) => "lanes",
+            Some((_, Generation::Sm100)) => "columns",
             _ => "rows",
         }
     }
@@ -239,15 +248,17 @@ impl Generation {
             "simt" => Some(Generation::Simt),
             "sm80" => Some(Generation::Sm80),
             "sm90" => Some(Generation::Sm90),
+            "sm100" => Some(Generation::Sm100),
             _ => None,
         }
     }
 
-    /// The instructions of sm_90a are of that architecture alone.
-    fn runs_on(self, architecture: u32) -> bool {
+    /// The instructions of sm_90a are of that architecture alone, those of sm_100 of its family.
+    pub(super) fn runs_on(self, architecture: u32) -> bool {
         match self {
             Generation::Reference | Generation::Simt | Generation::Sm80 => architecture >= 80,
             Generation::Sm90 => architecture == 90,
+            Generation::Sm100 => architecture == 100 || architecture == 103,
         }
     }
 }

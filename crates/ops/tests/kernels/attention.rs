@@ -37,7 +37,7 @@ fn positions(generation: Generation) -> [usize; 3] {
     match generation {
         // Plain loops are slow and have no blocks.
         Generation::Reference => [44, 12, 68],
-        Generation::Simt | Generation::Sm80 | Generation::Sm90 => [188, 12, 264],
+        _ => [188, 12, 264],
     }
 }
 
@@ -198,7 +198,11 @@ impl Family {
 }
 
 fn architecture(generation: Generation) -> u32 {
-    if generation == Generation::Sm90 { 90 } else { 80 }
+    match generation {
+        Generation::Sm100 => 100,
+        Generation::Sm90 => 90,
+        _ => 80,
+    }
 }
 
 /// Of a row what its scene is made of: all but how kernels are called.
@@ -218,8 +222,8 @@ fn check(rows: &[Vec<usize>]) -> f64 {
     // Eight columns less than a kernel of tensor cores is made for: the rest is padding.
     let dim = if dim == 0 { 40 } else { dim - 8 * narrow };
     let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
-    // The fastest generation leaves no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
-    let dropout = (dropped == 1 && generation != Generation::Sm90).then_some(DROPOUT);
+    // The fastest generations leave no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
+    let dropout = (dropped == 1 && generation < Generation::Sm90).then_some(DROPOUT);
     let scene = Scene { dropout, ..scene };
     let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
     let check = |row: &Vec<usize>| {
@@ -245,9 +249,8 @@ fn every_kernel_equals_plain_loops() {
         // Dropout is no choice where no weights are left out.
         rows.retain(|row| {
             let generation = families()[row[0]].variant.generation;
-            let sm90 = generation == Generation::Sm90;
             // Nor is what other kernels are told of the end, nor columns that there are no kernels for.
-            let whole = if sm90 { row[7] == 0 } else { row[8] == 0 };
+            let whole = if generation >= Generation::Sm90 { row[7] == 0 } else { row[8] == 0 };
             whole && (generation >= Generation::Sm80 || row[9] == 0)
         });
         rows
@@ -358,7 +361,7 @@ fn weights_that_no_kernel_leaves_out_are_refused() {
     let mut state = kernels.begin(&scene.q, scene.scale).unwrap();
     let tiles = [scene.tile(&scene.shards[0])];
     let refused = kernels.forward(&tiles, &mut *state, &|| Ok(())).unwrap_err().to_string();
-    assert!(refused.contains("the kernels of sm_90a leave no weights out"), "{refused}");
+    assert!(refused.contains("the kernels of sm_90a and sm_100 leave no weights out"), "{refused}");
 }
 
 #[test]

@@ -323,7 +323,8 @@ fn what_does_not_fit_is_refused_as_on_the_cpu() -> Result<()> {
     assert!(wrong.to_string().contains("found [3], wanted the parameter's [257, 300]"), "{wrong}");
     let mut refused = 0;
     let whole = |case: &&Case| case.shapes.iter().flatten().all(|size| *size > 0);
-    for case in chosen(&backend)?.iter().filter(whole) {
+    let chosen = chosen(&backend)?;
+    for case in chosen.iter().filter(whole) {
         let mut inputs = there(&backend, &case.inputs()?)?;
         let last = inputs.pop().unwrap().flatten_all()?;
         inputs.push(Tensor::cat(&[&last, &last, &last], 0)?.reshape((3, ()))?);
@@ -336,6 +337,6 @@ fn what_does_not_fit_is_refused_as_on_the_cpu() -> Result<()> {
         assert_eq!(found, said(&Backend::serial(), &on_host), "{}", case.name);
         refused += usize::from(found.is_some());
     }
-    assert!(refused > 0);
+    assert!(refused > 0 || chosen.is_empty());
     Ok(())
 }

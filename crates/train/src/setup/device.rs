@@ -6,6 +6,7 @@ use annulus_experiment::{Device as Wanted, Experiment, Problems};
 use annulus_machine::Core;
 use annulus_ops::gpu;
 use annulus_ops::gpu::attention::Kernels;
+use annulus_ops::gpu::untried::{self, UNTRIED};
 use annulus_plan::devices_for;
 use annulus_sequence::Strategy;
 use candle_core::DType;
@@ -186,9 +187,19 @@ fn usable(gpu: &gpu::Gpu) -> String {
             || "the driver compiles its kernels at the first start".to_owned(),
             |code| format!("kernels of sm_{code}"),
         );
-        format!("{code}; {}", slow::of_some_heads(gpu.room()))
+        format!("{code}; {}{}", slow::of_some_heads(gpu.room()), of_untried(architecture))
     };
     format!("{}, {memory}, sm_{architecture}; {usable}", gpu.name)
+}
+
+/// What kernels a GPU could be asked to try.
+fn of_untried(architecture: u32) -> String {
+    if !untried::there_are_for(architecture) {
+        return String::new();
+    }
+    format!(
+        "; {UNTRIED}=sm100 takes forward kernels for its tensor memory, which no GPU has run yet: `annulus verify` first"
+    )
 }
 
 /// What this machine offers, as `annulus doctor` lists it: what is asked about, and the answer.

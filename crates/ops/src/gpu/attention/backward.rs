@@ -5,16 +5,14 @@ use std::any::Any;
 use bytemuck::Zeroable;
 use candle_core::{DType, Result, Tensor};
 
-use super::super::arguments::{
-    BackwardArguments, FinishQueriesArguments, PrepareArguments, Reach, Tiles,
-};
+use super::super::arguments::{BackwardArguments, FinishQueriesArguments, Reach, Tiles};
 use super::super::table::{Kernel, between};
 use super::super::{Addresses, Processor, addresses};
 use super::order::{Order, visitors, visits_of_keys, visits_of_queries};
 use super::tiles::{Rows, Uploads, map, strides};
 use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
-use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
+use crate::attention::{BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
 
 /// Rows are counted up to a multiple of the largest block, so that kernels need not ask where they end.
 const PADDED: usize = 128;
@@ -34,10 +32,19 @@ pub(super) struct Backward {
     /// Of rows, f32 [B, Hq, padded].
     lse_log2: Tensor,
     delta: Tensor,
-    /// f32, [B, Hq, padded, columns] elements in the kernel's order.
-    dq: Tensor,
+    /// What kernels have added of the gradient of queries, by the order they leave it in.
+    accumulated: Vec<Accumulated>,
     /// Where bits are to be the same and there is a kernel for it.
     in_turn: Option<InTurn>,
+}
+
+/// Of the gradient of queries, by kernels that leave it in one order.
+#[derive(Debug)]
+struct Accumulated {
+    /// One of them.
+    writer: &'static Kernel,
+    /// f32, [B, Hq, padded, columns] elements.
+    dq: Tensor,
 }
 
 /// What adds all three gradients, blocks of keys taking turns at that of the queries.
@@ -48,12 +55,18 @@ struct InTurn {
     turns: Tensor,
 }
 
-/// A tile that is launched: whether its gradients are begun, where keys and values are, and where their gradients.
+/// A tile whose gradients are to be added: whether they are begun.
+struct Begun<'a> {
+    tile: Tile<'a>,
+    rows: Rows,
+    fresh: bool,
+    gradients: KeyValueGradients,
+}
+
+/// The same, launched: where keys and values are, and where their gradients.
 #[derive(Clone, Copy)]
 struct Told<'a> {
-    tile: &'a Tile<'a>,
-    rows: &'a Rows,
-    fresh: bool,
+    begun: &'a Begun<'a>,
     read: [u64; 2],
     written: [u64; 2],
 }
@@ -79,7 +92,6 @@ impl Backward {
         let dtype = q.dtype();
         let (kernel, queries) = kernels.backward_kernels(dtype, sizes.dim)?;
         let padded = sizes.rows.next_multiple_of(PADDED);
-        let columns = queries.unwrap_or(kernel).columns(sizes.dim);
         let (batch, heads, rows) = (sizes.batch, sizes.heads, sizes.rows);
         let in_turn = |kernel: &'static Kernel| -> Result<InTurn> {
             let blocks = batch * heads * (padded / kernel.query_block);
@@ -103,79 +115,95 @@ impl Backward {
             gradient: in_rows(&prepared.gradient, dtype)?,
             lse_log2: padding(&prepared.lse, f32::INFINITY)?,
             delta: padding(&prepared.delta, 0.0)?,
-            dq: Tensor::zeros((batch, heads, padded, columns), DType::F32, q.device())?,
+            accumulated: Vec::new(),
             in_turn: kernels.in_turn(dtype, sizes.dim).map(in_turn).transpose()?,
             sizes,
         })
     }
 
-    /// Adds all tiles: in one launch, in two where the gradient of queries has its own, or in one for each that takes turns.
+    /// Adds all tiles: in one launch for each that takes turns, the others together, in two launches where the gradient of queries has
+    /// its own.
     pub(super) fn add(
         &mut self,
         processor: &dyn Processor,
         tiles: Vec<BackwardTile<'_>>,
     ) -> Result<Vec<KeyValueGradients>> {
-        let mut rows = Vec::with_capacity(tiles.len());
-        let mut gradients = Vec::with_capacity(tiles.len());
-        let (mut plain, mut fresh) = (Vec::with_capacity(tiles.len()), Vec::new());
+        let begins = self.kernel.begins();
+        let mut begun = Vec::with_capacity(tiles.len());
         for BackwardTile { tile, carried } in tiles {
             self.sizes.keys(&tile)?;
-            rows.push(Rows::new(&tile, self.q.dtype())?);
-            fresh.push(carried.is_none() && self.kernel.begins());
-            gradients.push(started(&tile, carried, self.kernel.begins())?);
-            plain.push(tile);
+            let rows = Rows::new(&tile, self.q.dtype())?;
+            let fresh = carried.is_none() && begins;
+            let gradients = started(&tile, carried, begins)?;
+            begun.push(Begun { tile, rows, fresh, gradients });
         }
-        if plain.is_empty() {
-            return Ok(gradients);
-        }
-        let reads: Vec<&Tensor> = [&self.q, &self.gradient, &self.lse_log2, &self.delta]
-            .into_iter()
-            .chain(rows.iter().flat_map(|rows| [&rows.k, &rows.v]))
-            .collect();
-        let writes: Vec<&Tensor> = [&self.dq]
-            .into_iter()
-            .chain(gradients.iter().flat_map(|made| [&made.dk, &made.dv]))
-            .chain(self.in_turn.iter().map(|in_turn| &in_turn.turns))
-            .collect();
-        addresses(&reads, &writes, &mut |at| {
-            let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks_exact(2));
-            let told = plain.iter().zip(&rows).zip(&fresh).zip(lent);
-            let told = told.map(|(((tile, rows), fresh), (read, written))| {
-                let [read, written] = [read, written].map(|two| [two[0], two[1]]);
-                Told { tile, rows, fresh: *fresh, read, written }
-            });
-            self.launch_all(processor, told.collect(), at)
-        })?;
-        Ok(gradients)
-    }
-
-    /// Tile by tile where one kernel adds all in turn, the others together.
-    fn launch_all(
-        &self,
-        processor: &dyn Processor,
-        tiles: Vec<Told<'_>>,
-        at: &Addresses,
-    ) -> Result<()> {
-        let mut left = Vec::new();
-        for tile in tiles {
-            let launched = match &self.in_turn {
-                Some(one) => self.launch(processor, one.kernel, &[tile], at)?,
-                None => false,
-            };
-            if !launched {
-                left.push(tile);
+        let mut left: Vec<&Begun<'_>> = begun.iter().collect();
+        if let Some(InTurn { kernel, turns }) = &self.in_turn {
+            let (kernel, turns) = (*kernel, turns.clone());
+            let mut others = Vec::new();
+            for one in left {
+                let dq = self.accumulated(kernel)?;
+                if !self.launch(processor, kernel, &[one], &[&dq, &turns])? {
+                    others.push(one);
+                }
             }
+            left = others;
         }
         if !left.is_empty() {
+            let dq = self.accumulated(self.queries.unwrap_or(self.kernel))?;
             for kernel in [Some(self.kernel), self.queries].into_iter().flatten() {
-                self.launch(processor, kernel, &left, at)?;
+                self.launch(processor, kernel, &left, &[&dq])?;
             }
         }
-        Ok(())
+        Ok(begun.into_iter().map(|begun| begun.gradients).collect())
+    }
+
+    /// What `writer` adds the gradient of queries to.
+    fn accumulated(&mut self, writer: &'static Kernel) -> Result<Tensor> {
+        let columns = writer.columns(self.sizes.dim);
+        let alike = |one: &&Accumulated| {
+            one.writer.order_of_queries() == writer.order_of_queries()
+                && one.writer.columns(self.sizes.dim) == columns
+        };
+        if let Some(found) = self.accumulated.iter().find(alike) {
+            return Ok(found.dq.clone());
+        }
+        let shape = (self.sizes.batch, self.sizes.heads, self.padded, columns);
+        let dq = Tensor::zeros(shape, DType::F32, self.q.device())?;
+        self.accumulated.push(Accumulated { writer, dq: dq.clone() });
+        Ok(dq)
+    }
+
+    /// As `launch_at`, of the gradient of queries and of what else is `written`, where all of it lies.
+    fn launch(
+        &self,
+        processor: &dyn Processor,
+        kernel: &Kernel,
+        tiles: &[&Begun<'_>],
+        written: &[&Tensor],
+    ) -> Result<bool> {
+        let reads: Vec<&Tensor> = [&self.q, &self.gradient, &self.lse_log2, &self.delta]
+            .into_iter()
+            .chain(tiles.iter().flat_map(|begun| [&begun.rows.k, &begun.rows.v]))
+            .collect();
+        let writes: Vec<&Tensor> = (written.iter().copied())
+            .chain(tiles.iter().flat_map(|begun| [&begun.gradients.dk, &begun.gradients.dv]))
+            .collect();
+        let mut launched = false;
+        addresses(&reads, &writes, &mut |at| {
+            let lent = at.reads[4..].chunks(2).zip(at.writes[written.len()..].chunks(2));
+            let told = tiles.iter().zip(lent).map(|(begun, (read, written))| {
+                let [read, written] = [read, written].map(|two| [two[0], two[1]]);
+                Told { begun, read, written }
+            });
+            launched = self.launch_at(processor, kernel, &told.collect::<Vec<_>>(), at)?;
+            Ok(())
+        })?;
+        Ok(launched)
     }
 
     /// Whether it was launched: not where tiles do not take turns as this kernel knows them.
-    fn launch(
+    fn launch_at(
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
@@ -185,14 +213,15 @@ impl Backward {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
         let mut reaches = Vec::with_capacity(tiles.len());
-        for Told { tile, rows, fresh, read, written } in tiles {
-            let (mut one, reached) = uploads.tile(processor, kernel, tile, rows, *read)?;
+        for Told { begun, read, written } in tiles {
+            let (mut one, reached) =
+                uploads.tile(processor, kernel, &begun.tile, &begun.rows, *read)?;
             [one.dk, one.dv] = *written;
-            one.fresh = i32::from(*fresh);
+            one.fresh = i32::from(begun.fresh);
             all.push(one);
             reaches.push(reached);
         }
-        let heads = tiles[0].rows.k.dims()[1];
+        let heads = tiles[0].begun.rows.k.dims()[1];
         let mut arguments = self.arguments(processor, kernel, at, self.sizes.heads / heads)?;
         arguments.tiles = Tiles::new(kernel, &all, |all| uploads.put(processor, all))?;
         let (visits, group, items) = self.blocks(kernel, tiles, &reaches);
@@ -202,7 +231,7 @@ impl Backward {
             let Some(visitors) = reaches[0].iter().map(of).collect::<Option<Vec<_>>>() else {
                 return Ok(false);
             };
-            arguments.turns = at.writes.last().copied().unwrap_or_default();
+            arguments.turns = at.writes[1];
             arguments.visitors = uploads.keep(processor, &visitors.concat())?;
             Order::in_turn(items[0], items[1] * items[2], processor.multiprocessors())
         } else {
@@ -224,9 +253,9 @@ impl Backward {
         reaches: &[Vec<Vec<Reach>>],
     ) -> (Vec<Vec<usize>>, usize, [usize; 3]) {
         let Queries { batch, heads: query_heads, .. } = self.sizes;
-        let heads = tiles[0].rows.k.dims()[1];
+        let heads = tiles[0].begun.rows.k.dims()[1];
         if kernel.keeps_keys() {
-            let blocks = |tile: &Told<'_>| tile.rows.k.dims()[2].div_ceil(kernel.key_block);
+            let blocks = |tile: &Told<'_>| tile.begun.rows.k.dims()[2].div_ceil(kernel.key_block);
             let most = tiles.iter().map(blocks).max().unwrap_or(0);
             let visits = visits_of_keys(reaches, kernel.query_block);
             return (visits, 1, [most, heads, batch * tiles.len()]);
@@ -268,17 +297,25 @@ impl Backward {
     }
 
     /// The gradient of the queries in rows.
-    pub(super) fn finish(self, processor: &dyn Processor) -> Result<Tensor> {
+    pub(super) fn finish(mut self, processor: &dyn Processor) -> Result<Tensor> {
+        if self.accumulated.is_empty() {
+            self.accumulated(self.queries.unwrap_or(self.kernel))?;
+        }
+        let mut finished = self.accumulated.iter().map(|one| self.finished(processor, one));
+        let first = finished.next().expect("one at least")?;
+        finished.try_fold(first, |sum, next| sum + next?)
+    }
+
+    fn finished(&self, processor: &dyn Processor, one: &Accumulated) -> Result<Tensor> {
         let Queries { batch, heads, rows, dim } = self.sizes;
         // SAFETY: the kernel writes all rows.
         let dq = unsafe { Tensor::empty(self.sizes.shape(), DType::F32, self.q.device())? };
-        let writer = self.queries.unwrap_or(self.kernel);
-        let order = writer.order_of_queries();
+        let order = one.writer.order_of_queries();
         let kernel = between("finish_queries", order, DType::F32)?;
         let rows_of_order = if order == "rows" { rows } else { self.padded };
         let blocks = (batch * heads * rows_of_order).div_ceil(kernel.query_block);
         let launch = kernel.launch([blocks, 1, 1])?;
-        addresses(&[&self.dq], &[&dq], &mut |at| {
+        addresses(&[&one.dq], &[&dq], &mut |at| {
             let arguments = FinishQueriesArguments {
                 accumulated: at.reads[0],
                 dq: at.writes[0],
@@ -288,7 +325,7 @@ impl Backward {
                 padded: self.padded as i32,
                 dim: dim as i32,
                 scale: self.scale as f32,
-                columns: writer.columns(dim) as i32,
+                columns: one.writer.columns(dim) as i32,
                 _gap: 0,
             };
             // SAFETY: as above.
@@ -296,41 +333,6 @@ impl Backward {
         })?;
         Ok(dq)
     }
-}
-
-/// Per row: the log-sum-exp in base 2, and the sum of output times gradient (FlashAttention-2, arXiv 2307.08691, section 3.1).
-pub(super) fn prepare(
-    processor: &dyn Processor,
-    attended: &Attended,
-    gradient: &Tensor,
-) -> Result<Prepared> {
-    let Queries { batch, heads, rows, dim } = Queries::of(attended, gradient)?;
-    let dtype = attended.out.dtype();
-    let (out, gradient) = (in_rows(&attended.out, dtype)?, in_rows(gradient, dtype)?);
-    let lse = attended.lse.to_dtype(DType::F32)?.contiguous()?;
-    // SAFETY: the kernel writes all rows.
-    let statistic = || unsafe { Tensor::empty((batch, heads, rows), DType::F32, out.device()) };
-    let (lse_log2, delta) = (statistic()?, statistic()?);
-    let kernel = between("prepare", "rows", dtype)?;
-    let launch = kernel.launch([(batch * heads * rows).div_ceil(kernel.query_block), 1, 1])?;
-    addresses(&[&out, &gradient, &lse], &[&lse_log2, &delta], &mut |at| {
-        let arguments = PrepareArguments {
-            out: at.reads[0],
-            gradient: at.reads[1],
-            out_strides: strides(&out),
-            gradient_strides: strides(&gradient),
-            lse: at.reads[2],
-            lse_log2: at.writes[0],
-            delta: at.writes[1],
-            batch: batch as i32,
-            heads: heads as i32,
-            rows: rows as i32,
-            dim: dim as i32,
-        };
-        // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
-        unsafe { processor.launch(&launch, bytemuck::bytes_of(&arguments)) }
-    })?;
-    Ok(Prepared { gradient, lse: lse_log2, delta })
 }
 
 /// What the tile's gradients are added to: what it carries, or zeros, which a kernel that `begins` writes itself.

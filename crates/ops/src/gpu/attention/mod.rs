@@ -6,6 +6,7 @@
 mod backward;
 mod forward;
 mod order;
+mod prepare;
 mod strict;
 mod tiles;
 
@@ -86,10 +87,11 @@ impl Kernels {
         dim: usize,
     ) -> Result<(&'static Kernel, Option<&'static Kernel>)> {
         let keys = self.kernel(Pass::Keys, dtype, dim)?;
-        let generation = keys.task.map(|(_, generation)| generation);
-        let at_once =
-            table::kernel(Pass::Backward, dtype, dim, Room::of(&*self.processor), generation);
-        match at_once.filter(|_| !self.deterministic) {
+        let on = Room::of(&*self.processor);
+        let at_once = table::kernel(Pass::Backward, dtype, dim, on, self.generation);
+        let generation = |kernel: &Kernel| kernel.task.map(|(_, generation)| generation);
+        let no_slower = |all: &&Kernel| generation(all) >= generation(keys);
+        match at_once.filter(no_slower).filter(|_| !self.deterministic) {
             Some(all) => Ok((all, None)),
             None => Ok((keys, Some(self.kernel(Pass::Queries, dtype, dim)?))),
         }
@@ -163,7 +165,7 @@ impl AttentionKernel for Kernels {
     }
 
     fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
-        backward::prepare(&*self.processor, attended, gradient)
+        prepare::prepare(&*self.processor, attended, gradient)
     }
 
     fn begin_prepared(

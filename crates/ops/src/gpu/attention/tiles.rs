@@ -6,7 +6,7 @@ use annulus_sequence::{Positions, Spans as Pair};
 use candle_core::{DType, Result, Tensor};
 
 use super::super::arguments::{self, Keys, Reach, ShortRun, Spans, Strides};
-use super::super::table::{Generation, Kernel};
+use super::super::table::Kernel;
 use super::super::{Boxes, Processor, TensorMap, Uploaded};
 use super::in_rows;
 use super::order::Order;
@@ -127,9 +127,9 @@ impl Uploads {
         dropped: Option<&Dropped<'_>>,
     ) -> Result<u64> {
         let Some(dropped) = dropped else { return Ok(0) };
-        if matches!(kernel.task, Some((_, Generation::Sm90))) {
+        if kernel.is_fetched_for() {
             return wrong(
-                "the kernels of sm_90a leave no weights out: take the generation below them",
+                "the kernels of sm_90a and sm_100 leave no weights out: take a generation below them",
             );
         }
         let mut runs = |positions: &Positions| {
@@ -205,7 +205,7 @@ pub(super) fn map(
     address: u64,
     block: usize,
 ) -> Result<TensorMap> {
-    if !matches!(kernel.task, Some((_, Generation::Sm90))) {
+    if !kernel.is_fetched_for() {
         return Ok(TensorMap::NONE);
     }
     let (sizes, stride) = (tensor.dims(), tensor.stride());

@@ -30,14 +30,21 @@ fn every_line_of_the_list_is_read() {
 
 #[test]
 fn the_fastest_that_runs_is_taken() {
-    let generation = |pass, on| {
-        let found = kernel(pass, DType::BF16, 128, on, None);
+    let highest = |pass, on, highest| {
+        let found = kernel(pass, DType::BF16, 128, on, highest);
         found.and_then(|found| found.task).map(|(_, generation)| generation)
     };
+    let generation = |pass, on| highest(pass, on, None);
     assert_eq!(generation(Pass::Forward, room(70)), None);
     assert_eq!(generation(Pass::Forward, room(80)), Some(Generation::Sm80));
     assert_eq!(generation(Pass::Forward, room(90)), Some(Generation::Sm90));
+    // Of those that no GPU has run only where it is asked for.
     assert_eq!(generation(Pass::Forward, room(100)), Some(Generation::Sm80));
+    for pass in [Pass::Forward, Pass::Backward, Pass::InTurn] {
+        let asked = |architecture| highest(pass, room(architecture), Some(Generation::Sm100));
+        let wanted = [Generation::Sm90, Generation::Sm100, Generation::Sm100].map(Some);
+        assert_eq!([90, 100, 103].map(asked), wanted);
+    }
 }
 
 /// Architectures, and KiB of shared memory of a block of threads there (CUDA C++ programming guide, "Technical specifications

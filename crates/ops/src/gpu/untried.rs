@@ -1,0 +1,57 @@
+//! Kernels that no GPU has run yet: right on the emulator, and taken only where they are asked for.
+
+use super::Generation;
+
+/// The environment variable that names the generation of them to take.
+pub const UNTRIED: &str = "ANNULUS_UNTRIED_KERNELS";
+
+/// What it may name.
+const NAMES: [(&str, Generation); 1] = [("sm100", Generation::Sm100)];
+
+/// The highest that a GPU has run.
+const TRIED: Generation = Generation::Sm90;
+
+/// The highest to take where none is named: programs call [`check`] first.
+pub(super) fn highest() -> Generation {
+    asked().ok().flatten().unwrap_or(TRIED)
+}
+
+/// Whether [`UNTRIED`] can be followed.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check() -> Result<(), String> {
+    asked().map(|_| ())
+}
+
+/// Whether a GPU of this architecture has kernels that nobody has tried on one.
+pub fn there_are_for(architecture: u32) -> bool {
+    NAMES.iter().any(|(_, generation)| generation.runs_on(architecture))
+}
+
+fn asked() -> Result<Option<Generation>, String> {
+    std::env::var_os(UNTRIED).map_or(Ok(None), |word| named(&word.to_string_lossy()).map(Some))
+}
+
+fn named(word: &str) -> Result<Generation, String> {
+    let found = NAMES.iter().find(|(name, _)| *name == word);
+    let known = NAMES.map(|(name, _)| name).join(", ");
+    found
+        .map(|(_, generation)| *generation)
+        .ok_or_else(|| format!("{UNTRIED}=`{word}`: there are {known}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_by_name() {
+        assert_eq!(named("sm100"), Ok(Generation::Sm100));
+        assert_eq!(
+            named("sm1000"),
+            Err("ANNULUS_UNTRIED_KERNELS=`sm1000`: there are sm100".into())
+        );
+        assert_eq!([90, 100, 103, 120].map(there_are_for), [false, true, true, false]);
+    }
+}
