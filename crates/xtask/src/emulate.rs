@@ -147,7 +147,8 @@ impl Mutant {
     }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies all files below a folder.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     for path in tool::files(from)? {
         let into = to.join(path.strip_prefix(from)?);
         std::fs::create_dir_all(into.parent().unwrap_or(to))?;
