@@ -185,7 +185,8 @@ fn change(file: &Path, changed: impl FnOnce(&str) -> Result<String>) -> Result<(
     Ok(std::fs::write(file, changed(&text)?)?)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies all files below a folder.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     for path in tool::files(from)? {
         let into = to.join(path.strip_prefix(from)?);
         std::fs::create_dir_all(into.parent().unwrap_or(to))?;

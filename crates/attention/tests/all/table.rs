@@ -4,7 +4,7 @@
 //! mask, and so on for other columns taken together ([`Row::shows`]); `ANNULUS_TABLE=whole` runs all, `ANNULUS_TABLE=40` every
 //! fortieth besides.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::iter::zip;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,7 +14,7 @@ use annulus_ops::attention::Dense;
 use annulus_sequence::{Heads, Route, Strategy};
 
 use crate::case::{Case, Inputs, Outcome, Processors, TENSORS};
-use crate::columns::{BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
+use crate::columns::{self, BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
 
 /// A case by its places in the columns.
 #[derive(Clone, Copy, Debug)]
@@ -26,24 +26,70 @@ struct Row {
     mask: usize,
     heads: usize,
     length: Length,
+    numbers: Numbers,
 }
 
-/// Values of columns that are to be seen together.
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Together {
-    LayoutUnderMask(String, usize, usize),
-    Mask(usize, Strategy, usize),
-    HeadsAndBack(usize, Strategy, usize, Route),
-    LengthAndBack(usize, Strategy, Length, Route),
-    BackUnderMask(String, Route, usize),
+/// Small numbers in place of what is costly to compare for every row.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    name: usize,
+    strategy: usize,
+    /// Of the name with the backward route.
+    named_way: usize,
+    /// Of the strategy with the backward route.
+    way: usize,
+}
+
+/// What has a number: its place.
+#[derive(Default)]
+struct Numbered {
+    names: Vec<String>,
+    strategies: Vec<Strategy>,
+    named_ways: Vec<(String, Route)>,
+    ways: Vec<(Strategy, Route)>,
+}
+
+impl Numbered {
+    fn of(&mut self, strategy: Strategy, back: Route) -> Numbers {
+        let name = name(strategy);
+        Numbers {
+            named_way: place(&mut self.named_ways, (name.clone(), back)),
+            name: place(&mut self.names, name),
+            strategy: place(&mut self.strategies, strategy),
+            way: place(&mut self.ways, (strategy, back)),
+        }
+    }
+}
+
+/// Where `value` is; it is added if it is not there.
+fn place<T: PartialEq>(all: &mut Vec<T>, value: T) -> usize {
+    all.iter().position(|one| *one == value).unwrap_or_else(|| {
+        all.push(value);
+        all.len() - 1
+    })
+}
+
+/// Values of columns that are to be seen together: the places of those that were.
+#[derive(Default)]
+struct Shown(Vec<bool>);
+
+impl Shown {
+    /// Whether they are seen together for the first time.
+    fn insert(&mut self, place: usize) -> bool {
+        if self.0.len() <= place {
+            self.0.resize(place + 1, false);
+        }
+        !std::mem::replace(&mut self.0[place], true)
+    }
 }
 
 impl Row {
     fn all(masks: usize) -> Vec<Row> {
-        let mut rows = Vec::new();
+        let (mut rows, mut numbered) = (Vec::new(), Numbered::default());
         for world in 1..=RANKS {
             for (heads, ratio) in heads(world).into_iter().enumerate() {
                 for (strategy, back) in ways(world, ratio) {
+                    let numbers = numbered.of(strategy, back);
                     for layout in 0..LAYOUTS.len() {
                         for mask in 0..masks {
                             rows.extend(Length::ALL.map(|length| Row {
@@ -54,6 +100,7 @@ impl Row {
                                 mask,
                                 heads,
                                 length,
+                                numbers,
                             }));
                         }
                     }
@@ -62,14 +109,18 @@ impl Row {
         }
         rows
     }
-    fn shows(self) -> [Together; 5] {
-        let Row { world, strategy, back, layout, mask, heads, length } = self;
+    /// The places of what is to be seen together, of one of `masks`: a layout under a mask, a mask on so many ranks, heads and a length
+    /// with a backward route, a backward route under a mask.
+    fn shows(self, masks: usize) -> [usize; 5] {
+        let Row { world, layout, mask, heads, length, .. } = self;
+        let Numbers { name, strategy, named_way, way } = self.numbers;
+        let on_ranks = |number: usize| number * RANKS + world - 1;
         [
-            Together::LayoutUnderMask(name(strategy), layout, mask),
-            Together::Mask(world, strategy, mask),
-            Together::HeadsAndBack(world, strategy, heads, back),
-            Together::LengthAndBack(world, strategy, length, back),
-            Together::BackUnderMask(name(strategy), back, mask),
+            (name * LAYOUTS.len() + layout) * masks + mask,
+            on_ranks(strategy) * masks + mask,
+            on_ranks(way) * columns::heads(world).len() + heads,
+            on_ranks(way) * Length::ALL.len() + length as usize,
+            named_way * masks + mask,
         ]
     }
     fn case(self, masks: &[Seen], plain: bool) -> Case {
@@ -95,15 +146,16 @@ impl Row {
 
 /// In an order that mixes all columns, those that show something together for the first time, and every `nth`; with each, whether it is
 /// the first of its strategy in its layout under its mask.
-fn chosen(rows: &[Row], nth: Option<usize>) -> Vec<(Row, bool)> {
+fn chosen(rows: &[Row], masks: usize, nth: Option<usize>) -> Vec<(Row, bool)> {
     // A prime: every row comes once.
     const STRIDE: usize = 982_451_653;
     assert!(!rows.len().is_multiple_of(STRIDE));
-    let mut shown = HashSet::new();
+    let mut shown: [Shown; 5] = Default::default();
     let mut chosen = Vec::new();
     for index in 0..rows.len() {
         let row = rows[index * STRIDE % rows.len()];
-        let new = row.shows().map(|together| shown.insert(together));
+        let mut seen = zip(&mut shown, row.shows(masks));
+        let new = [(); 5].map(|()| seen.next().is_some_and(|(shown, place)| shown.insert(place)));
         let due = nth.is_some_and(|nth| index.is_multiple_of(nth));
         if new.contains(&true) || due {
             chosen.push((row, new[0]));
@@ -140,7 +192,7 @@ fn asked() -> Option<usize> {
 fn every_strategy_is_exact_in_every_layout_under_every_mask() {
     let masks = masks();
     let all = Row::all(masks.len());
-    let chosen = chosen(&all, asked());
+    let chosen = chosen(&all, masks.len(), asked());
     let (references, next) = (References::default(), AtomicUsize::new(0));
     let worst = Mutex::new([const { (0.0f64, None) }; 5]);
     let work = || {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::listing::{Function, functions};
 use super::toolkit::Toolkit;
+use crate::emulate::copy;
 use crate::{root, tool};
 
 /// Local memory that a thread may take outside of its loops, in bytes: a few registers put aside once.
@@ -33,12 +34,13 @@ const BY_WARPS: Made = ("_sm80_", &["HMMA", "LDSM", "LDGSTS"]);
 /// How many of them, from the first, stand for the rest: what else the image holds are the sources of sm_80.
 const USUAL: usize = 2;
 
-/// Compiles all kernels, for all architectures or the usual two, and lists what is not as wanted.
+/// Compiles all kernels for all architectures, or what stands for them for the usual two, and lists what is not as wanted.
 pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
     let mut wrong = Vec::new();
     let wanted = if all { &WANTED[..] } else { &WANTED[..USUAL] };
     let binaries: Vec<_> = thread::scope(|scope| {
-        let threads = wanted.iter().map(|wanted| scope.spawn(move || compiled(toolkit, wanted.0)));
+        let of = |wanted| scope.spawn(move || compiled(toolkit, wanted, all));
+        let threads = wanted.iter().map(of);
         let threads: Vec<_> = threads.collect();
         let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
         joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
@@ -52,9 +54,6 @@ pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
         }
         for function in &listed {
             let instructions = made.iter().find(|(part, _)| function.name.contains(part));
-            if instructions.is_none() && function.name.contains("_sm") {
-                continue;
-            }
             let instructions = instructions.map_or(&[][..], |(_, instructions)| instructions);
             let missing = instructions.iter().filter(|word| !function.has(word));
             let missing: Vec<_> = missing.copied().collect();
@@ -97,14 +96,15 @@ fn shown(flaws: &[String]) -> String {
 }
 
 /// The kernels for an architecture; compiled, unless they were, from these very sources and by this very code.
-fn compiled(toolkit: &Toolkit, architecture: &str) -> Result<PathBuf> {
+fn compiled(toolkit: &Toolkit, wanted: &(&str, &[Made]), all: bool) -> Result<PathBuf> {
+    let (architecture, made) = *wanted;
     let binary = root().join(format!("target/cuda/kernels-{architecture}.cubin"));
     let kept = binary.with_extension("from");
-    let from = sources()?;
+    let from = format!("{all}\n{}", sources()?);
     let same = binary.exists() && fs::read_to_string(&kept).is_ok_and(|before| before == from);
     if !same {
         let _ = fs::remove_file(&kept);
-        compile(toolkit, architecture, &binary)?;
+        compile(toolkit, architecture, &looked_at(architecture, made, all)?, &binary)?;
         fs::write(&kept, from)?;
     }
     Ok(binary)
@@ -120,13 +120,39 @@ fn sources() -> Result<String> {
     Ok(all)
 }
 
-fn compile(toolkit: &Toolkit, architecture: &str, binary: &Path) -> Result<()> {
+/// A copy of the sources whose table of attention has the kernels that are looked at.
+fn looked_at(architecture: &str, made: &[Made], all: bool) -> Result<PathBuf> {
+    let folder = root().join("target/cuda/sources").join(architecture);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    copy(&root().join("kernels"), &folder)?;
+    let table = folder.join("attention/table.h");
+    let text = fs::read_to_string(&table).with_context(|| table.display().to_string())?;
+    let lines = text.lines().filter(|line| is_looked_at(line, made, all));
+    fs::write(&table, lines.flat_map(|line| [line, "\n"]).collect::<String>())?;
+    Ok(folder)
+}
+
+/// Whether a line of the table is compiled: not what the architecture has no body of, or runs less well than another. f16 differs from
+/// bf16 by its type alone: if not `all` are asked for, its smallest heads stand for the others.
+fn is_looked_at(line: &str, made: &[Made], all: bool) -> bool {
+    let Some(words) = line.strip_prefix("ATTENTION(") else { return true };
+    let words: Vec<&str> = words.split(',').map(str::trim).collect();
+    let [_, generation, dtype, dim, ..] = *words else { return true };
+    let is_own = |(part, _): &Made| part.trim_matches('_') == generation;
+    let others = generation.starts_with("sm") && !made.iter().any(is_own);
+    let stood_for = dtype == "f16" && !["any", "d64"].contains(&dim);
+    !others && (all || !stood_for)
+}
+
+fn compile(toolkit: &Toolkit, architecture: &str, sources: &Path, binary: &Path) -> Result<()> {
     let generate = format!("arch=compute_{0},code=sm_{0}", &architecture[3..]);
     let output = Command::new(toolkit.program("nvcc"))
         .args(["-std=c++17", "-O3", "--cubin", "-Xptxas", "-warn-spills"])
         .args(["-gencode", &generate, "-o"])
         .arg(binary)
-        .arg(root().join("kernels/entries.cu"))
+        .arg(sources.join("entries.cu"))
         .output()
         .context("cannot start nvcc")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -146,4 +172,31 @@ fn listed_by(toolkit: &Toolkit, option: &str, binary: &Path) -> Result<String> {
         bail!("cuobjdump {option}: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_left_out_of_where_nobody_looks() {
+        let text = fs::read_to_string(root().join("kernels/attention/table.h")).unwrap();
+        let kept = |wanted: usize, all| {
+            let lines = text.lines().filter(|line| is_looked_at(line, WANTED[wanted].1, all));
+            lines.filter(|line| line.starts_with("ATTENTION(")).collect::<Vec<_>>()
+        };
+        let every = kept(0, true);
+        assert!(every.iter().any(|line| line.contains(", sm80, f16, d128,")));
+        let [usual, hopper] = [0, 1].map(|wanted| kept(wanted, false));
+        let left_out = every.iter().filter(|line| !usual.contains(line));
+        for line in left_out.clone() {
+            assert!(line.contains(", f16, "), "{line}");
+            // A kernel of the same pass and generation stands for it.
+            let stands = line.split(", f16").next().unwrap().to_owned() + ", f16, d64,";
+            assert!(usual.iter().any(|line| line.starts_with(&stands)), "{line}");
+        }
+        assert!(left_out.count() > 20);
+        assert!(hopper.iter().all(|line| !line.contains(", sm80, ")));
+        assert!(hopper.iter().any(|line| line.contains(", sm90, bf16, d256,")));
+    }
 }

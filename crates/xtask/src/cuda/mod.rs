@@ -16,9 +16,9 @@ use crate::tool;
 pub(crate) enum Command {
     /// Installs the CUDA 13.0 compiler below `target/cuda`
     Setup,
-    /// Compiles every kernel for sm_80 and sm_90a, and holds registers, spills and instructions to what is wanted
+    /// Compiles the kernels for sm_80 and sm_90a, of f16 the smallest heads alone, and holds registers, spills and instructions to what is wanted
     Check {
-        /// For every architecture that the image has code for
+        /// For every architecture that the image has code for, f16 in every head dimension
         #[arg(long)]
         all: bool,
     },
