@@ -1,4 +1,4 @@
-// What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/arguments.rs`).
+// What attention kernels are told, the same bytes in Rust (`crates/ops/src/gpu/arguments.rs`). What is said of sm90 holds of sm100.
 //
 // One launch folds all tiles of a hop. Shapes: q [B, Hq, Sq, D], k and v [B, Hkv, Sk, D]; query head h uses key/value head
 // h / group. The last dimension is contiguous, the others have strides, in elements. D may be less than what a kernel of tensor

@@ -4,21 +4,21 @@
 //   ATTENTION(pass, generation, type, dim, query block, key block, threads, blocks per multiprocessor, bytes of shared memory)
 //
 // Of lines that differ in their blocks alone the one is launched that takes the most of the shared memory there is: 227 KiB for a
-// block of threads on sm_90, 163 on sm_80, 99 on sm_86, sm_89 and sm_120. Larger blocks read less often what they visit.
+// block of threads on sm_90 and sm_100, 163 on sm_80, 99 on sm_86, sm_89 and sm_120. Larger blocks read less often what they visit.
 //
 // `any` dim is told by the arguments. Blocks are rows; `query_blocks` and `key_blocks` of `Keys` go by them. Grids:
 //
 //   strict_forward, strict_queries, strict_keys   as those of simt; with order-free sums, any head dimension up to the kernel's
-//   forward, backward_queries   (blocks of queries, Hq, B); of sm90 as many as run side by side, which take items of an order
+//   forward, backward_queries   (blocks of queries, Hq, B); of sm90 and sm100 as many as run side by side, which take items of an order
 //   backward, backward_keys, backward_in_turn (one tile)
 //                               (most blocks of keys of a tile, Hkv, B * tiles), tile = z % tiles: no two tiles share dk and dv;
-//                               of sm90 in one dimension, in an order
+//                               of sm90 and sm100 in one dimension, in an order
 //   prepare, finish, strict_finish   blocks of the B * Hq * Sq rows
-//   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`: of the B * Hq * padded rows
+//   finish_queries              blocks of the B * Hq * Sq rows; of `fragments`, `lanes`, `columns`: of the B * Hq * padded rows
 //
 // `backward` adds dk, dv and dq, in an order no run repeats; `backward_in_turn`, or `backward_keys` and `backward_queries`, do the
 // same in a fixed order.
-// dq leaves sm80 in fragments, sm90 in lanes and the other generations in rows; `finish_queries` of that name takes it.
+// dq leaves sm80 in fragments, sm90 in lanes, sm100 in columns and the other generations in rows; `finish_queries` of that name takes it.
 
 ATTENTION(prepare, rows, f32, any, 32, 0, 256, 4, 0)
 ATTENTION(prepare, rows, bf16, any, 32, 0, 256, 4, 0)

@@ -1,4 +1,4 @@
-// What sm_90a adds: barriers in shared memory that count threads and bytes, copies by the tensor memory unit, named barriers,
+// What sm_90a adds, and sm_100 has but for the products: barriers in shared memory that count threads and bytes, copies by the tensor memory unit, named barriers,
 // registers that move from one warpgroup to another, and the order of the asynchronous products (see warpgroup_products.h).
 //
 // Addresses are those of shared memory. A barrier takes 8 bytes. Parity: `barrier_wait(b, p)` passes once the phase of parity p

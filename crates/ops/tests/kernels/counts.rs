@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use annulus_ops::attention::{AttentionKernel, BackwardTile, Tile};
-use annulus_ops::gpu::Processor;
 use annulus_ops::gpu::attention::Kernels;
+use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::testing::{Counted, random};
 use annulus_ops::{Affine, Backend, input_gradient, parameter_gradients, projections, readable};
 use annulus_sequence::Layout;
@@ -58,20 +58,26 @@ fn a_layer_after_the_first_uploads_no_mask() {
 /// Blocks of keys take turns where those that visit a block of queries are two intervals; else another kernel has the queries.
 #[test]
 fn two_intervals_of_blocks_take_turns() {
-    let Some(inner) = processor(90, 3) else { return };
-    for (rule, tokens, in_turn) in [(Rule::Sink, 264, true), (Rule::Scattered, 640, false)] {
-        let counted = Arc::new(Counted::new(inner.clone()));
-        let scene =
-            Scene::new((rule, Layout::Contiguous, 0), Heads(1, 2, 1), 64, tokens, DType::BF16);
-        layer(&Kernels::new(counted.clone(), true), &scene.on(counted.device()));
-        let launches = |pass: &str| {
-            let calls = counted.calls().into_iter();
-            let of = calls.filter(|(name, _)| name.starts_with(&format!("attention_{pass}_sm90")));
-            of.map(|(_, count)| count).sum::<usize>()
-        };
-        let (turns, apart) = (launches("backward_in_turn"), launches("backward_queries"));
-        let tiles = scene.shards.len();
-        assert!(if in_turn { (turns, apart) == (tiles, 0) } else { apart > 0 }, "{turns} {apart}");
+    // Whose kernel has them then: sm100 has none of its own.
+    for (architecture, own, other) in [(90, "sm90", "sm90"), (100, "sm100", "sm80")] {
+        for (rule, tokens, in_turn) in [(Rule::Sink, 264, true), (Rule::Scattered, 640, false)] {
+            let Some(inner) = processor(architecture, 3) else { continue };
+            let counted = Arc::new(Counted::new(inner));
+            let layout = (rule, Layout::Contiguous, 0);
+            let scene = Scene::new(layout, Heads(1, 2, 1), 64, tokens, DType::BF16);
+            let generation = Some(Generation::Sm100);
+            let kernels = Kernels { generation, ..Kernels::new(counted.clone(), true) };
+            layer(&kernels, &scene.on(counted.device()));
+            let launches = |of: &str| {
+                let calls = counted.calls().into_iter();
+                let of = calls.filter(|(name, _)| name.starts_with(&format!("attention_{of}")));
+                of.map(|(_, count)| count).sum::<usize>()
+            };
+            let turns = launches(&format!("backward_in_turn_{own}"));
+            let apart = launches(&format!("backward_queries_{other}"));
+            let wanted = if in_turn { (scene.shards.len(), 0) } else { (turns, apart.max(1)) };
+            assert_eq!((turns, apart), wanted, "{own}");
+        }
     }
 }
 

@@ -311,7 +311,7 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     plan.experiment.output = place.path("stopped");
     let mut given = Given::new(BASE, 3);
     let (when, late) =
-        (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_millis(600));
+        (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_millis(1500));
     let wrap: Wrap = Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late)));
     given.world = World::alone().wrapped(wrap);
     let outcome = stopped_after(&plan, given, late / 2);
