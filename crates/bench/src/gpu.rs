@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
                 let point = Point::whole(&numbers, tokens, dim, mask)?;
-                for (variant, pass, deterministic) in variants(&arguments.passes) {
+                for (variant, pass, deterministic) in variants(&*processor, &arguments.passes) {
                     let kernels = Kernels {
                         processor: processor.clone(),
                         generation: Some(variant),
@@ -78,11 +78,13 @@ pub(crate) fn names() -> [&'static str; 3] {
     PASSES.map(|(name, ..)| name)
 }
 
-/// Kernel variants by those of the passes that are wanted.
-fn variants(wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
+/// Generations that `processor` runs, by those of the passes that are wanted.
+fn variants(processor: &dyn Processor, wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
     let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
     let of = |variant| passes.clone().map(move |(_, pass, same)| (variant, *pass, *same));
-    [Generation::Sm80, Generation::Sm90, Generation::Sm100].into_iter().flat_map(of).collect()
+    let mut all = vec![Generation::Sm80, Generation::Sm90, Generation::Sm100];
+    all.retain(|generation| generation.runs_on(processor.architecture()));
+    all.into_iter().flat_map(of).collect()
 }
 
 /// Numbers on the GPU that all points take theirs from: to draw them takes longer than to measure.

@@ -185,7 +185,7 @@ impl Mutant {
         let stays = |line: &&str| {
             !line.starts_with("ATTENTION(") || line.contains(&own) || line.contains(", any, ")
         };
-        table.lines().filter(stays).map(|line| format!("{line}\n")).collect()
+        table.lines().filter(stays).flat_map(|line| [line, "\n"]).collect()
     }
 }
 

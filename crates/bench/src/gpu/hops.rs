@@ -40,7 +40,7 @@ pub(super) fn run(
         let mask = Mask::causal();
         let hop = Point::new(numbers, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(numbers, TOKENS, dim, whole)?;
-        for (variant, pass, deterministic) in variants(&arguments.passes) {
+        for (variant, pass, deterministic) in variants(&*numbers.processor, &arguments.passes) {
             let kernels = Kernels {
                 processor: numbers.processor.clone(),
                 generation: Some(variant),

@@ -253,8 +253,9 @@ impl Generation {
         }
     }
 
-    /// The instructions of sm_90a are of that architecture alone, those of sm_100 of its family.
-    pub(super) fn runs_on(self, architecture: u32) -> bool {
+    /// Whether a GPU of this architecture runs its kernels: the instructions of sm_90a are of that one alone, those of sm_100 of its
+    /// family.
+    pub fn runs_on(self, architecture: u32) -> bool {
         match self {
             Generation::Reference | Generation::Simt | Generation::Sm80 => architecture >= 80,
             Generation::Sm90 => architecture == 90,
