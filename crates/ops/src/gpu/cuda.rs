@@ -83,7 +83,9 @@ impl Cuda {
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),
-            architecture: (10 * major + minor) as u32,
+            // PTX is of sm_80: kernels of later instructions have no body there, and would leave results unwritten.
+            architecture: code_for((10 * major + minor) as u32, env!("ANNULUS_ARCHITECTURES"))
+                .unwrap_or(80),
             shared_memory,
             multiprocessors,
             module,

@@ -14,7 +14,7 @@ pub trait Processor: Send + Sync + Debug {
     /// Where its tensors live.
     fn device(&self) -> &Device;
 
-    /// What it can do, as NVIDIA counts: 80 for an A100, 90 for an H100.
+    /// What it can do, as NVIDIA counts, with the code that there is for it: 80 for an A100, 90 for an H100.
     fn architecture(&self) -> u32;
 
     /// Bytes of shared memory that a thread block may have.
