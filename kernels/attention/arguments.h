@@ -153,7 +153,7 @@ struct BackwardArguments {
   int* turns;               // likewise: [B, Hq, padded / block]: how many of these have added to its dq; 0 between launches
 };
 
-// After the last tile of backward: dq by rows, multiplied by the scale where the kernel left that to here.
+// After the last tile of backward: dq by rows, multiplied by the scale.
 struct FinishQueriesArguments {
   const float* accumulated;  // [B, Hq, padded, columns] elements in the order of the backward kernel
   float* dq;                 // [B, Hq, Sq, D]

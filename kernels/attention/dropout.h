@@ -2,7 +2,7 @@
 // query and its key are in the whole sequence, so that forward, backward, every generation and any number of ranks agree, and nothing is
 // kept. The bits of key k for query q of head h are word k % 4 of Philox at (k / 4, q, sequence, stream + h).
 #pragma once
-#include "../dropout/philox.h"
+#include "philox.h"
 #include "arguments.h"
 
 DEVICE uint32_t word_of(const Counter& counter, uint32_t index) {

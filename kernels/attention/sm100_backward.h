@@ -285,6 +285,8 @@ template <class Kernel> struct Adder {
 
   DEVICE void add(int head, int index) {
     const int number = visited.number_at(head, index);
+    sm90::Place place;
+    if (Kernel::in_turn && leads()) place = visited.place_at(index);
     float* to = visited.arguments.dq + static_cast<int64_t>(number) * (Kernel::queries * Kernel::dim);
     UNROLL
     for (int first = 0; first < Kernel::dim; first += Kernel::added_columns, tile ^= 1) {
@@ -299,13 +301,13 @@ template <class Kernel> struct Adder {
       proxy_fence();
       named_sync(meeting, Kernel::queries);
       if (!leads()) continue;
-      if (Kernel::in_turn && first == 0) wait_for_turn(visited.arguments.turns + number, visited.place_at(index).before);
+      if (Kernel::in_turn && first == 0) wait_for_turn(visited.arguments.turns + number, place.before);
       start_adding(to + first * Kernel::queries, at, 4 * Kernel::queries * count);
     }
     if constexpr (Kernel::in_turn) {
       if (!leads()) return;
       wait_until_added();
-      pass_turn(visited.arguments.turns + number, visited.place_at(index).next);
+      pass_turn(visited.arguments.turns + number, place.next);
     }
   }
 };
@@ -328,8 +330,8 @@ template <class Kernel> DEVICE void attention_backward(const BackwardArguments& 
   const uint32_t tensor = load_shared<uint32_t>(with.address());
   if (warp < 4) {
     registers_release<Kernel::few_registers>();
-    if (threadIdx.x == 0) sm90::BackwardProducer<Kernel>{arguments, memory, block}.run();
-    if (threadIdx.x == 32) BackwardMultiplier<Kernel>{memory, with, tensor}.run();
+    if (warp == 0 && elected()) sm90::BackwardProducer<Kernel>{arguments, memory, block}.run();
+    if (warp == 1 && elected()) BackwardMultiplier<Kernel>{memory, with, tensor}.run();
     __syncwarp();
   } else if (warp < 4 + Kernel::warps) {
     registers_claim<Kernel::weigher_registers>();

@@ -363,8 +363,8 @@ template <class Kernel> DEVICE void attend_halves(const ForwardArguments& argume
   const uint32_t tensor = load_shared<uint32_t>(address_at);
   if (warp < 4) {
     registers_release<Kernel::Split::producer>();
-    if (threadIdx.x == 0) sm90::RowsProducer<Kernel>{arguments, memory}.run();
-    if (threadIdx.x == 32) Multiplier<Kernel>{arguments, memory, tensor}.run();
+    if (warp == 0 && elected()) sm90::RowsProducer<Kernel>{arguments, memory}.run();
+    if (warp == 1 && elected()) Multiplier<Kernel>{arguments, memory, tensor}.run();
     __syncwarp();
   } else {
     registers_claim<Kernel::Split::consumer>();

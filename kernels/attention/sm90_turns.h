@@ -10,9 +10,10 @@ namespace sm90 {
 // How many blocks of keys add to dQ of a block of queries before this one; and the number that its turn is passed on with, 0 behind
 // the last.
 struct Place {
-  int before;
-  int next;
+  int before = 0;
+  int next = 0;
 
+  Place() = default;
   // `visitors`: two intervals of numbers of blocks of keys.
   DEVICE Place(const Spans& visitors, int block) {
     int all = 0;
@@ -54,7 +55,7 @@ template <class Kernel, class Memory> struct Visited {
   DEVICE KeptTurns kept() const { return load_shared<KeptTurns>(memory.kept_turns()); }
 
   // Among those that visit the block of queries at `index` of the walk: of all heads the same.
-  DEVICE Place place_at(int index) const { return Place(load_global(kept().visitors + walk().block(index)), kept().block); }
+  DEVICE Place place_at(int index) const { return Place(load_global_early(kept().visitors + walk().block(index)), kept().block); }
 
   // The block of queries among all.
   DEVICE int number_at(int head, int index) const {

@@ -1,5 +1,5 @@
-// All attention kernels, one to a line: read by `entries.h`, which makes them, and line by line by the build of `crates/ops`,
-// which launches them. Kernel `attention_PASS_GENERATION_TYPE_DIM_QUERIESxKEYS`, by its blocks:
+// All attention kernels, one to a line: read by `entries.h`, which makes them, and line by line by `crates/ops`, which
+// launches them. Kernel `attention_PASS_GENERATION_TYPE_DIM_QUERIESxKEYS`, by its blocks:
 //
 //   ATTENTION(pass, generation, type, dim, query block, key block, threads, blocks per multiprocessor, bytes of shared memory)
 //

@@ -3,14 +3,6 @@
 #pragma once
 #include "../operators/groups.h"
 
-// y = a + b, all of one type, without gaps.
-struct AddArguments {
-  const void* a;
-  const void* b;
-  void* y;
-  int64_t count;
-};
-
 // y = x + row for each of the rows of x: a bias. x and y are [count / width, width].
 struct AddRowArguments {
   const void* x;
@@ -20,10 +12,10 @@ struct AddRowArguments {
   int64_t width;
 };
 
-// to += from, each of a type of its own, added in f32.
+// to += from.
 struct AccumulateArguments {
-  const void* from;
-  void* to;
+  const float* from;
+  float* to;
   int64_t count;
 };
 
@@ -36,29 +28,12 @@ struct AddAllArguments {
   int many;  // parts, 1 to 8
 };
 
-// y = x * by, times the number at `factor` where that is not null.
+// values *= by.
 struct ScaleArguments {
-  const void* x;
-  void* y;
-  const float* factor;
+  float* values;
   int64_t count;
   float by;
 };
-
-template <typename T> DEVICE void add(const AddArguments& arguments) {
-  const T* a = static_cast<const T*>(arguments.a);
-  const T* b = static_cast<const T*>(arguments.b);
-  T* y = static_cast<T*>(arguments.y);
-  for_flat<GROUP<T>>(arguments.count, aligned(a, b, y), [&](int64_t at, auto lanes) {
-    constexpr int N = decltype(lanes)::COUNT;
-    float sum[N], other[N];
-    read(a + at, sum);
-    read(b + at, other);
-    UNROLL
-    for (int i = 0; i < N; i++) sum[i] += other[i];
-    write(y + at, sum);
-  });
-}
 
 template <typename T> DEVICE void add_row(const AddRowArguments& arguments) {
   constexpr int Most = GROUP<T>;
@@ -77,17 +52,15 @@ template <typename T> DEVICE void add_row(const AddRowArguments& arguments) {
   });
 }
 
-template <typename From, typename To> DEVICE void accumulate(const AccumulateArguments& arguments) {
-  const From* from = static_cast<const From*>(arguments.from);
-  To* to = static_cast<To*>(arguments.to);
-  for_flat<GROUP<From, To>>(arguments.count, aligned(from, to), [&](int64_t at, auto lanes) {
+DEVICE void accumulate(const AccumulateArguments& arguments) {
+  for_flat<GROUP<float>>(arguments.count, aligned(arguments.from, arguments.to), [&](int64_t at, auto lanes) {
     constexpr int N = decltype(lanes)::COUNT;
     float sum[N], more[N];
-    read(to + at, sum);
-    read(from + at, more);
+    read(arguments.to + at, sum);
+    read(arguments.from + at, more);
     UNROLL
     for (int i = 0; i < N; i++) sum[i] += more[i];
-    write(to + at, sum);
+    write(arguments.to + at, sum);
   });
 }
 
@@ -115,16 +88,13 @@ DEVICE void add_all(const AddAllArguments& arguments) {
   });
 }
 
-template <typename T> DEVICE void scale(const ScaleArguments& arguments) {
-  const T* x = static_cast<const T*>(arguments.x);
-  T* y = static_cast<T*>(arguments.y);
-  const float by = arguments.factor ? arguments.by * load_global(arguments.factor) : arguments.by;
-  for_flat<GROUP<T>>(arguments.count, aligned(x, y), [&](int64_t at, auto lanes) {
+DEVICE void scale(const ScaleArguments& arguments) {
+  for_flat<GROUP<float>>(arguments.count, aligned(arguments.values), [&](int64_t at, auto lanes) {
     constexpr int N = decltype(lanes)::COUNT;
     float values[N];
-    read(x + at, values);
+    read(arguments.values + at, values);
     UNROLL
-    for (int i = 0; i < N; i++) values[i] *= by;
-    write(y + at, values);
+    for (int i = 0; i < N; i++) values[i] *= arguments.by;
+    write(arguments.values + at, values);
   });
 }

@@ -1,21 +1,12 @@
 #include "arithmetic.h"
 #include "copies.h"
 
-ENTRY(add_bf16, OPERATOR_THREADS, 4, AddArguments, add<Bf16>)
-ENTRY(add_f16, OPERATOR_THREADS, 4, AddArguments, add<F16>)
-ENTRY(add_f32, OPERATOR_THREADS, 4, AddArguments, add<float>)
 ENTRY(add_row_bf16, OPERATOR_THREADS, 4, AddRowArguments, add_row<Bf16>)
 ENTRY(add_row_f16, OPERATOR_THREADS, 4, AddRowArguments, add_row<F16>)
 ENTRY(add_row_f32, OPERATOR_THREADS, 4, AddRowArguments, add_row<float>)
-ENTRY(accumulate_bf16_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<Bf16, float>)
-ENTRY(accumulate_f16_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<F16, float>)
-ENTRY(accumulate_f32_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, float>)
-ENTRY(accumulate_f32_bf16, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, Bf16>)
-ENTRY(accumulate_f32_f16, OPERATOR_THREADS, 4, AccumulateArguments, accumulate<float, F16>)
+ENTRY(accumulate_f32_f32, OPERATOR_THREADS, 4, AccumulateArguments, accumulate)
 ENTRY(add_all_f32, OPERATOR_THREADS, 4, AddAllArguments, add_all)
-ENTRY(scale_bf16, OPERATOR_THREADS, 4, ScaleArguments, scale<Bf16>)
-ENTRY(scale_f16, OPERATOR_THREADS, 4, ScaleArguments, scale<F16>)
-ENTRY(scale_f32, OPERATOR_THREADS, 4, ScaleArguments, scale<float>)
+ENTRY(scale_f32, OPERATOR_THREADS, 4, ScaleArguments, scale)
 ENTRY(cast_bf16_f16, OPERATOR_THREADS, 4, CastArguments, cast<Bf16, F16>)
 ENTRY(cast_bf16_f32, OPERATOR_THREADS, 4, CastArguments, cast<Bf16, float>)
 ENTRY(cast_f16_bf16, OPERATOR_THREADS, 4, CastArguments, cast<F16, Bf16>)

@@ -76,13 +76,4 @@ int emulator_tensor_map(TensorMap* map, const void* base, int dtype_bytes, const
   return 0;
 }
 
-// The names of at most `most` kernels; how many there are.
-int emulator_kernels(const char** names, uint32_t most) {
-  uint32_t count = 0;
-  for (const auto* kernel = emulator::Registration::first; kernel != nullptr; kernel = kernel->next, ++count) {
-    if (count < most) names[count] = kernel->name;
-  }
-  return static_cast<int>(count);
-}
-
 }  // extern "C"

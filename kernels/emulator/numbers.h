@@ -51,7 +51,6 @@ inline uint16_t f16_of_float(float value) {
 inline float flushed(float value) { return std::fabs(value) < 1.17549435e-38f ? std::copysign(0.0f, value) : value; }
 
 inline float exp2_flushed(float x) { return flushed(std::exp2(flushed(x))); }
-inline float log2_flushed(float x) { return std::log2(flushed(x)); }
 inline float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 
 }  // namespace emulator

@@ -13,22 +13,20 @@ struct SumRowsArguments {
   int rows_per_block;
 };
 
-// totals = sums over the rows of partials [count, width], made in f64; added to them where `onto` is 1.
+// totals = sums over the rows of partials [count, width], made in f64.
 // Grid: `ceiling_divide(width, 32)`. Shared memory: 2 KiB.
 struct SumPartialsArguments {
   const float* partials;
   float* totals;   // [width]
   int64_t count;
   int width;
-  int onto;
 };
 
-// total = the sum of values; added to it where `onto` is 1. Grid: 1. Shared memory: 2 KiB.
+// total = the sum of values. Grid: 1. Shared memory: 2 KiB.
 struct SumArguments {
   const double* values;
   double* total;
   int64_t count;
-  int onto;
 };
 
 constexpr int SUM_WARPS = OPERATOR_THREADS / 32;
@@ -97,8 +95,7 @@ DEVICE void sum_partials(const SumPartialsArguments& arguments) {
   __syncthreads();
   if (warp_index() > 0 || column >= arguments.width) return;
   for (uint32_t warp = 1; warp < SUM_WARPS; warp++) sum += load_shared<double>(own + 8 * 32 * warp);
-  float* total = arguments.totals + column;
-  store_global(total, static_cast<float>(arguments.onto ? static_cast<double>(load(total)) + sum : sum));
+  store_global(arguments.totals + column, static_cast<float>(sum));
 }
 
 DEVICE void sum_list(const SumArguments& arguments) {
@@ -106,5 +103,5 @@ DEVICE void sum_list(const SumArguments& arguments) {
   double sum = 0.0;
   for (int64_t at = threadIdx.x; at < arguments.count; at += blockDim.x) sum += load_global(arguments.values + at);
   sum = block_sum_wide(sum, shared_address(shared));
-  if (threadIdx.x == 0) store_global(arguments.total, arguments.onto ? load(arguments.total) + sum : sum);
+  if (threadIdx.x == 0) store_global(arguments.total, sum);
 }

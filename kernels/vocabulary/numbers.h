@@ -18,9 +18,6 @@ struct alignas(8) Float2 {
 struct alignas(16) Float4 {
   float x, y, z, w;
 };
-struct alignas(8) Int2 {
-  int x, y;
-};
 struct alignas(16) Int4 {
   int x, y, z, w;
 };
@@ -91,17 +88,6 @@ DEVICE float exp2_fast(float x) {
 #endif
 }
 
-// log2(x) to about 2^-22 of it near 1 and a unit in the last place elsewhere (PTX ISA, lg2.approx.ftz.f32).
-DEVICE float log2_fast(float x) {
-#if ON_GPU
-  float result;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-#else
-  return emulator::log2_flushed(x);
-#endif
-}
-
 // a * b + c, rounded once.
 DEVICE float multiply_add(float a, float b, float c) {
 #if ON_GPU
@@ -127,7 +113,4 @@ DEVICE float ceiling(float x) { return ceilf(x); }
 DEVICE float exp_exact(float x) { return expf(x); }
 DEVICE float log_exact(float x) { return logf(x); }
 DEVICE float sqrt_exact(float x) { return sqrtf(x); }
-DEVICE float sin_exact(float x) { return sinf(x); }
-DEVICE float cos_exact(float x) { return cosf(x); }
-DEVICE float pow_exact(float base, float exponent) { return powf(base, exponent); }
 DEVICE float absolute(float x) { return fabsf(x); }

@@ -140,14 +140,14 @@ DEVICE void wait_until_added() {
 }
 
 // Waits until a number in global memory is `own`: what whoever wrote it had added is there then, also for what this thread starts
-// to add.
+// to add. Only global memory is between them: a fence of all memory costs a barrier of the whole GPU more.
 DEVICE void wait_for_turn(const int* turn, int own) {
 #if ON_GPU
   int found;
   do {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(turn) : "memory");
   } while (found != own);
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 #else
   emulator::wait_for_turn(turn, own);
 #endif
@@ -156,7 +156,7 @@ DEVICE void wait_for_turn(const int* turn, int own) {
 // Writes it, behind all that this thread has waited for.
 DEVICE void pass_turn(int* turn, int next) {
 #if ON_GPU
-  asm volatile("fence.proxy.async;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+  asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 #else
   emulator::pass_turn(turn, next);
 #endif
@@ -169,6 +169,18 @@ DEVICE void proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #else
   emulator::proxy_fence();
+#endif
+}
+
+// True in one lane of a warp that is here as a whole, and known to the compiler as one: what it starts needs no loop over lanes
+// (PTX ISA, elect.sync).
+DEVICE bool elected() {
+#if ON_GPU
+  uint32_t own;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(own));
+  return own != 0;
+#else
+  return emulator::thread_index().x % emulator::LANES == 0;
 #endif
 }
 

@@ -1,6 +1,6 @@
 //! Random bits as a pure function of a counter and a key: Philox 4x32 with 10 rounds (Salmon, Moraes,
 //! Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the same bits as
-//! `kernels/dropout/philox.h`.
+//! `kernels/attention/philox.h`.
 
 const FACTORS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 /// The golden ratio, and the square root of 3 less 1.

@@ -21,7 +21,7 @@ pub use fused::{Fused, Instructions};
 pub use reference::Reference;
 pub(crate) use sizes::wrong;
 
-use crate::{Backend, accumulate};
+use crate::Backend;
 
 /// Keys and values of one shard against the queries of the state: forward.
 ///
@@ -161,13 +161,6 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// What computes, also what is not the kernel's: the caller alone, unless it says so.
     fn backend(&self) -> Backend {
         Backend::serial()
-    }
-    /// `to += from` of gradients of keys and values that were made apart, where this kernel's tensors live.
-    ///
-    /// # Errors
-    /// Tensors of different shapes.
-    fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        accumulate(&Backend::serial(), to, from)
     }
     /// The block of positions over which sums are order-free: gradients of queries, keys and values are tables of such then. None: they
     /// are f32.

@@ -25,6 +25,7 @@ use super::find::{Gpu, Missing, code_for};
 use super::kept::Kept;
 use super::operators::cublas;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
+use super::untried;
 
 pub(super) use peers::open_all;
 
@@ -64,10 +65,7 @@ impl Owner for Arc<CudaSlice<u8>> {}
 
 impl Cuda {
     /// Loads the kernels onto `device`.
-    ///
-    /// # Errors
-    /// When it is no CUDA device, or the driver refuses the image.
-    pub fn new(device: &Device) -> Result<Cuda> {
+    fn new(device: &Device) -> Result<Cuda> {
         static OPENED: AtomicU64 = AtomicU64::new(1);
         let Device::Cuda(inner) = device else {
             return Err(Error::Msg(format!("{:?} is no CUDA device", device.location())));
@@ -102,6 +100,7 @@ impl Cuda {
         libraries()?;
         let said = |error: Error| Missing::Driver(error.to_string());
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
+        untried::check_for(cuda.architecture).map_err(Missing::Untried)?;
         keep_freed_memory(&cuda.inner).map_err(said)?;
         // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover`, which makes its own events.
         unsafe { cuda.inner.disable_event_tracking() };
@@ -323,7 +322,7 @@ macro_rules! typed {
     };
 }
 
-/// Calls `then` with the address of what is read; the stream waits for what wrote it.
+/// Calls `then` with the address of what is read. What wrote it is before it in the one stream.
 pub(super) fn reading(
     storage: &CudaStorage,
     then: &mut dyn FnMut(u64) -> Result<()>,
@@ -335,7 +334,7 @@ pub(super) fn reading(
     })
 }
 
-/// The same for what is written; the stream waits for what reads it, too.
+/// The same for what is written.
 pub(super) fn writing(
     storage: &mut CudaStorage,
     then: &mut dyn FnMut(u64) -> Result<()>,

@@ -30,12 +30,14 @@ impl Gpu {
 }
 
 /// Of the architectures `compiled`, as `80,86,90`, the one whose code runs on `architecture`: of the same generation and no newer
-/// (CUDA C++ programming guide, "Binary Compatibility"), of sm_90a only that very one. `None`: PTX is compiled for it.
+/// (CUDA C++ programming guide, "Binary Compatibility"), of sm_90a only that very one, of sm_100f its family. `None`: PTX is compiled
+/// for it.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn code_for(architecture: u32, compiled: &str) -> Option<u32> {
     let all = compiled.split(',').filter_map(|number| number.parse().ok());
     let runs = |code: &u32| match code {
         90 => architecture == 90,
+        100 => matches!(architecture, 100 | 103),
         _ => code / 10 == architecture / 10 && *code <= architecture,
     };
     all.filter(runs).max()
@@ -54,6 +56,8 @@ pub enum Missing {
     Number(usize, usize),
     /// It is older than what kernels need; what it can do.
     Old(u32),
+    /// It does not run the kernels that [`super::untried::UNTRIED`] asks for; what was asked.
+    Untried(String),
 }
 
 impl fmt::Display for Missing {
@@ -66,6 +70,7 @@ impl fmt::Display for Missing {
                 write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
             }
             Missing::Old(found) => write!(f, "the GPU is of sm_{found}, wanted sm_80 or later"),
+            Missing::Untried(said) => write!(f, "{said}"),
         }
     }
 }
@@ -84,6 +89,9 @@ impl Missing {
             Missing::Driver(_) => "see what `nvidia-smi` says",
             Missing::Number(..) => "see `annulus doctor` for those there are",
             Missing::Old(_) => "use `device: cpu`",
+            Missing::Untried(_) => {
+                "leave it out, or build for that GPU with a CUDA toolkit of 12.9 or later"
+            }
         }
     }
 }
@@ -133,8 +141,9 @@ mod tests {
     #[test]
     fn code_runs_on_its_generation_from_its_own_number_on() {
         let all = "80,86,89,90,100,120";
-        let found = [80, 86, 87, 89, 90, 100, 103, 110, 120, 121].map(|one| code_for(one, all));
-        let wanted = [80, 86, 86, 89, 90, 100, 100, 0, 120, 120];
+        let found =
+            [80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121].map(|one| code_for(one, all));
+        let wanted = [80, 86, 86, 89, 90, 100, 0, 100, 0, 120, 120];
         assert_eq!(found.map(|code| code.unwrap_or(0)), wanted);
         assert_eq!(code_for(120, "80,86,89,90"), None);
     }

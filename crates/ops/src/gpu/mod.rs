@@ -9,6 +9,7 @@ mod arguments;
 pub mod attention;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod data_sheet;
 #[cfg(feature = "emulator")]
 mod emulator;
 mod find;
@@ -22,8 +23,6 @@ mod table;
 pub mod untried;
 
 pub(crate) use addresses::{Addresses, addresses};
-#[cfg(feature = "cuda")]
-pub use cuda::Cuda;
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
 pub use find::{Gpu, Missing, gpus, open, open_all};

@@ -24,6 +24,25 @@ pub fn check() -> Result<(), String> {
     asked().map(|_| ())
 }
 
+/// Whether the kernels that [`UNTRIED`] asks for run where there is code for `architecture`.
+///
+/// # Errors
+/// That they do not.
+#[cfg(feature = "cuda")]
+pub(super) fn check_for(architecture: u32) -> Result<(), String> {
+    asked().and_then(|asked| asked.map_or(Ok(()), |generation| runs(generation, architecture)))
+}
+
+#[cfg(any(feature = "cuda", test))]
+fn runs(generation: Generation, architecture: u32) -> Result<(), String> {
+    if generation.runs_on(architecture) {
+        return Ok(());
+    }
+    let found = NAMES.iter().find(|(_, known)| *known == generation);
+    let name = found.map_or("?", |(name, _)| *name);
+    Err(format!("{UNTRIED}={name}: this program has code of sm_{architecture} for the GPU"))
+}
+
 /// Whether a GPU of this architecture has kernels that nobody has tried on one.
 pub fn there_are_for(architecture: u32) -> bool {
     NAMES.iter().any(|(_, generation)| generation.runs_on(architecture))
@@ -51,6 +70,11 @@ mod tests {
         assert_eq!(
             named("sm1000"),
             Err("ANNULUS_UNTRIED_KERNELS=`sm1000`: there are sm100".into())
+        );
+        assert_eq!(runs(Generation::Sm100, 103), Ok(()));
+        assert_eq!(
+            runs(Generation::Sm100, 80),
+            Err("ANNULUS_UNTRIED_KERNELS=sm100: this program has code of sm_80 for the GPU".into())
         );
         assert_eq!([90, 100, 103, 120].map(there_are_for), [false, true, true, false]);
     }

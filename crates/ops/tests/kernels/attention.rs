@@ -1,20 +1,21 @@
 //! Attention: every kernel of the list, with every mask, geometry, and way to launch.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
 use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
-use annulus_ops::gpu::{Generation, Processor, Room, with_shared_memory};
+use annulus_ops::gpu::{Generation, Room};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
 
 use crate::cover;
+use crate::family::{Family, SMALL, families};
 use crate::scene::{Heads, Rule, Scene, Shard};
-use crate::support::{all, asked, processor, threads};
+use crate::support::{processor, strength, threads};
 
 const LAYOUTS: [Layout; 4] = [
     Layout::Contiguous,
@@ -158,51 +159,10 @@ fn bounds(dtype: DType) -> [f64; 2] {
     }
 }
 
-/// What a block of threads has on sm_86, sm_89 and sm_120.
-const SMALL: u32 = 99 << 10;
-
-/// Kernels, and the most shared memory they are to take.
-#[derive(Clone, Copy)]
-struct Family {
-    variant: Variant,
-    shared: Option<u32>,
-}
-
-/// All that were asked for; those that are others where there is less shared memory twice.
-fn families() -> Vec<Family> {
-    let of = |variant: Variant| {
-        let others = variant.generation == Generation::Sm80 && variant.dim > 64;
-        let small = others.then_some(Some(SMALL));
-        std::iter::once(None).chain(small).map(move |shared| Family { variant, shared })
-    };
-    let all = Kernels::variants().into_iter().flat_map(of);
-    all.filter(|family| asked(&family.named())).collect()
-}
-
-impl Family {
-    /// As kernels are named: `sm90_bf16_d128`, `sm80_bf16_d128_small`.
-    fn named(self) -> String {
-        let Variant { generation, dtype, dim } = self.variant;
-        let small = if self.shared.is_some() { "_small" } else { "" };
-        format!("{generation:?}_{dtype:?}_d{dim}{small}").to_lowercase()
-    }
-
-    fn kernels(self, processor: Arc<dyn Processor>, deterministic: bool) -> Kernels {
-        let generation = Some(self.variant.generation);
-        let processor = match self.shared {
-            Some(most) => with_shared_memory(processor, most),
-            None => processor,
-        };
-        Kernels { processor, generation, deterministic }
-    }
-}
-
-fn architecture(generation: Generation) -> u32 {
-    match generation {
-        Generation::Sm100 => 100,
-        Generation::Sm90 => 90,
-        _ => 80,
-    }
+/// How many values each factor of a choice has: kernels, mask, layout, heads, positions, deterministic or not, tiles at once or not,
+/// weights left out or not, whole or not, all columns or fewer.
+fn factors() -> [usize; 10] {
+    [families().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2, 2, 2]
 }
 
 /// Of a row what its scene is made of: all but how kernels are called.
@@ -210,9 +170,28 @@ fn scene_of(row: &[usize]) -> [usize; 7] {
     [0, 1, 2, 3, 4, 7, 9].map(|factor| row[factor])
 }
 
-/// Rows of one scene, what is wanted of which is made once: the largest share that an error has of its bound; 0 where the kernel cannot
-/// run.
-fn check(rows: &[Vec<usize>]) -> f64 {
+/// Choices with all combinations of any `strength` factors.
+fn choices(strength: usize) -> Vec<Vec<usize>> {
+    let mut rows = cover::covering(&factors(), strength);
+    for row in &mut rows {
+        drop_what_is_no_choice(row);
+    }
+    rows.sort_by_key(|row| (scene_of(row), row.clone()));
+    rows.dedup();
+    rows
+}
+
+fn drop_what_is_no_choice(row: &mut [usize]) {
+    let generation = families()[row[0]].variant.generation;
+    // The fastest generations leave no weights out: `weights_that_no_kernel_leaves_out_are_refused`. The others are not told of the end.
+    row[if generation >= Generation::Sm90 { 7 } else { 8 }] = 0;
+    // Where there are kernels for any head dimension no columns are none.
+    row[9] *= usize::from(generation >= Generation::Sm80);
+}
+
+/// Rows of one scene, what is wanted of which is made once: the largest share that an error has of its bound; none where the kernel
+/// cannot run.
+fn check(rows: &[Vec<usize>]) -> Option<f64> {
     let factors = scene_of(&rows[0]);
     let [variant, rule, layout, heads, tokens, dropped, narrow] = factors;
     let family = families()[variant];
@@ -222,13 +201,12 @@ fn check(rows: &[Vec<usize>]) -> f64 {
     // Eight columns less than a kernel of tensor cores is made for: the rest is padding.
     let dim = if dim == 0 { 40 } else { dim - 8 * narrow };
     let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
-    // The fastest generations leave no weights out: `weights_that_no_kernel_leaves_out_are_refused`.
-    let dropout = (dropped == 1 && generation < Generation::Sm90).then_some(DROPOUT);
+    let dropout = (dropped == 1).then_some(DROPOUT);
     let scene = Scene { dropout, ..scene };
     let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
     let check = |row: &Vec<usize>| {
         let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
-        let Some(processor) = processor(architecture(generation), seed) else { return 0.0 };
+        let processor = processor(generation, seed)?;
         let [deterministic, at_once, whole] = [5, 6, 8].map(|factor| row[factor] == 1);
         let kernels = family.kernels(processor, deterministic);
         let found = run(&kernels, &scene, kernels.processor.device(), Calls { at_once, whole });
@@ -236,36 +214,27 @@ fn check(rows: &[Vec<usize>]) -> f64 {
             "{} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, whole {whole}, dropout {dropout:?}",
             family.named()
         );
-        found.check(&wanted, dtype, &what)
+        Some(found.check(&wanted, dtype, &what))
     };
-    rows.iter().map(check).fold(0.0, f64::max)
+    rows.iter().map(check).fold(None, largest)
+}
+
+/// Of those there are.
+fn largest(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::max)
 }
 
 #[test]
 fn every_kernel_equals_plain_loops() {
-    let counts = [families().len(), Rule::ALL.len(), LAYOUTS.len(), HEADS.len(), 3, 2, 2, 2, 2, 2];
-    let mut rows = if all() {
-        let mut rows = cover::all(&counts);
-        // Dropout is no choice where no weights are left out.
-        rows.retain(|row| {
-            let generation = families()[row[0]].variant.generation;
-            // Nor is what other kernels are told of the end, nor columns that there are no kernels for.
-            let whole = if generation >= Generation::Sm90 { row[7] == 0 } else { row[8] == 0 };
-            whole && (generation >= Generation::Sm80 || row[9] == 0)
-        });
-        rows
-    } else {
-        cover::pairs(&counts)
-    };
-    rows.sort_by_key(|row| scene_of(row));
+    let rows = choices(strength());
     let scenes: Vec<&[Vec<usize>]> = rows.chunk_by(|a, b| scene_of(a) == scene_of(b)).collect();
-    let worst = Mutex::new(vec![0.0_f64; families().len()]);
+    let worst = Mutex::new(vec![None; families().len()]);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
             let share = check(scene);
             let worst = &mut worst.lock().unwrap()[scene[0][0]];
-            *worst = worst.max(share);
+            *worst = largest(*worst, share);
         }
     };
     std::thread::scope(|scope| {
@@ -276,7 +245,10 @@ fn every_kernel_equals_plain_loops() {
     let worst = worst.into_inner().unwrap();
     for (index, (family, worst)) in families().into_iter().zip(worst).enumerate() {
         let choices = rows.iter().filter(|row| row[0] == index).count();
-        println!("{}: {choices} choices, errors up to {worst:.2} of their bound", family.named());
+        let found = worst.map_or("not run: this GPU has others".to_owned(), |worst| {
+            format!("{choices} choices, errors up to {worst:.2} of their bound")
+        });
+        println!("{}: {found}", family.named());
     }
 }
 
@@ -284,8 +256,11 @@ fn every_kernel_equals_plain_loops() {
 #[test]
 fn small() {
     for variant in 0..families().len() {
-        check(&[vec![variant, 0, 0, 0, 1, 0, 1, 0, 1, 0]]);
-        check(&[vec![variant, 4, 2, 0, 0, 1, 0, 1, 0, 1]]);
+        for mut row in [[variant, 0, 0, 0, 1, 0, 1, 0, 1, 0], [variant, 4, 2, 0, 0, 1, 0, 1, 0, 1]]
+        {
+            drop_what_is_no_choice(&mut row);
+            check(&[row.to_vec()]);
+        }
     }
 }
 
@@ -296,7 +271,7 @@ fn deterministic_kernels_give_the_same_bits() {
         let Variant { generation, dtype, dim } = family.variant;
         let scene = Scene::new((Rule::Causal, Layout::Zigzag, 1), Heads(1, 2, 1), dim, 140, dtype);
         let bits = |seed| {
-            let processor = processor(architecture(generation), seed)?;
+            let processor = processor(family.variant.generation, seed)?;
             let kernels = family.kernels(processor, true);
             let Results { attended, dq, gradients } =
                 run(&kernels, &scene, kernels.processor.device(), PLAIN);
@@ -316,7 +291,7 @@ fn tiles_that_take_no_turns_are_added_apart() {
     let scene = Scene::new(layout, Heads(1, 2, 1), 64, 640, DType::BF16);
     let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
     for family in families().into_iter().filter(|one| one.named().ends_with("bf16_d64")) {
-        let found = processor(architecture(family.variant.generation), 3).map(|processor| {
+        let found = processor(family.variant.generation, 3).map(|processor| {
             let kernels = family.kernels(processor, true);
             run(&kernels, &scene, kernels.processor.device(), PLAIN)
         });
@@ -333,7 +308,7 @@ fn any_number_of_tiles_is_taken_at_once() {
         let rule = (Rule::Causal, Layout::Striped { width: 1 }, 1);
         let scene = Scene::new(rule, Heads(1, 2, 1), dim, 20, dtype);
         for (many, deterministic) in [(4, false), (4, true), (5, false), (5, true)] {
-            let Some(processor) = processor(architecture(generation), 1) else { continue };
+            let Some(processor) = processor(family.variant.generation, 1) else { continue };
             let shards = scene.shards.iter().cycle().take(many).cloned().collect();
             let scene = Scene { shards, ..scene.clone() };
             let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
@@ -349,7 +324,7 @@ fn any_number_of_tiles_is_taken_at_once() {
 fn long_sums_do_not_drift() {
     for family in families().into_iter().filter(|one| one.variant.dim == 64) {
         let Variant { generation, dtype, dim } = family.variant;
-        let Some(processor) = processor(architecture(generation), 1) else { continue };
+        let Some(processor) = processor(family.variant.generation, 1) else { continue };
         let scene = Scene::new((Rule::Full, Layout::Contiguous, 0), Heads(1, 1, 1), dim, 40, dtype);
         let lse = |kernel: &dyn AttentionKernel, device| {
             let scene = scene.on(device);
@@ -368,7 +343,7 @@ fn long_sums_do_not_drift() {
 
 #[test]
 fn weights_that_no_kernel_leaves_out_are_refused() {
-    let Some(processor) = processor(90, 1) else { return };
+    let Some(processor) = processor(Generation::Sm90, 1) else { return };
     let rule = (Rule::Causal, Layout::Contiguous, 0);
     let scene = Scene::new(rule, Heads(1, 1, 1), 64, 12, DType::BF16);
     let scene = Scene { dropout: Some(DROPOUT), ..scene }.on(processor.device());
@@ -397,7 +372,7 @@ fn what_takes_plain_loops_is_said() {
 
 #[test]
 fn what_has_no_kernel_is_refused() {
-    let kernels = Kernels::new(processor(80, 1).unwrap(), false);
+    let kernels = Kernels::new(processor(Generation::Sm80, 1).unwrap(), false);
     let q = Tensor::zeros((1, 1, 4, 64), DType::U8, &Device::Cpu).unwrap();
     let message = kernels.begin(&q, 1.0).unwrap_err().to_string();
     assert!(message.contains("no CUDA kernel for heads of 64 in U8 on sm_"), "{message}");

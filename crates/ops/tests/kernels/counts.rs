@@ -35,7 +35,7 @@ fn layer(kernels: &Kernels, scene: &Scene) {
 /// is uploaded. Blocks of keys that take turns are launched tile by tile.
 #[test]
 fn a_layer_after_the_first_uploads_no_mask() {
-    let Some(inner) = processor(90, 3) else { return };
+    let Some(inner) = processor(Generation::Sm90, 3) else { return };
     let counted = Arc::new(Counted::new(inner));
     let rule = (Rule::Causal, Layout::Zigzag, 1);
     let scene = Scene::new(rule, Heads(1, 2, 1), 64, 140, DType::BF16).on(counted.device());
@@ -59,13 +59,15 @@ fn a_layer_after_the_first_uploads_no_mask() {
 #[test]
 fn two_intervals_of_blocks_take_turns() {
     // Whose kernel has them then: sm100 has none of its own.
-    for (architecture, own, other) in [(90, "sm90", "sm90"), (100, "sm100", "sm80")] {
+    for (generation, own, other) in
+        [(Generation::Sm90, "sm90", "sm90"), (Generation::Sm100, "sm100", "sm80")]
+    {
         for (rule, tokens, in_turn) in [(Rule::Sink, 264, true), (Rule::Scattered, 640, false)] {
-            let Some(inner) = processor(architecture, 3) else { continue };
+            let Some(inner) = processor(generation, 3) else { continue };
             let counted = Arc::new(Counted::new(inner));
             let layout = (rule, Layout::Contiguous, 0);
             let scene = Scene::new(layout, Heads(1, 2, 1), 64, tokens, DType::BF16);
-            let generation = Some(Generation::Sm100);
+            let generation = Some(generation);
             let kernels = Kernels { generation, ..Kernels::new(counted.clone(), true) };
             layer(&kernels, &scene.on(counted.device()));
             let launches = |of: &str| {
@@ -84,7 +86,7 @@ fn two_intervals_of_blocks_take_turns() {
 /// Queries, keys and values of grouped heads, with biases: weights that lie one after another take a product each pass, others three.
 #[test]
 fn projections_side_by_side_are_one_product() -> Result<()> {
-    let Some(inner) = processor(90, 3) else { return Ok(()) };
+    let Some(inner) = processor(Generation::Sm90, 3) else { return Ok(()) };
     let counted = Arc::new(Counted::new(inner));
     let there = |name, shape: &[usize]| random(name, shape)?.to_device(counted.device());
     let (x, widths, begins) = (there("x", &[1, 6, 8])?, [16, 4, 4], [0, 16, 20]);
@@ -113,7 +115,7 @@ fn projections_side_by_side_are_one_product() -> Result<()> {
 /// Attention reads heads that lie by token.
 #[test]
 fn rows_with_gaps_between_them_are_not_copied() -> Result<()> {
-    let Some(inner) = processor(90, 3) else { return Ok(()) };
+    let Some(inner) = processor(Generation::Sm90, 3) else { return Ok(()) };
     let counted = Arc::new(Counted::new(inner));
     let by_token = random("x", &[2, 6, 3, 8])?.to_device(counted.device())?;
     let read = readable(&Backend::Gpu(counted.clone()), &by_token.transpose(1, 2)?)?;

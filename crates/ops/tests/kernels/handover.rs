@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{channel, sync_channel};
 
-use annulus_ops::gpu::{Handover, Processor};
+use annulus_ops::gpu::{Generation, Handover, Processor};
 use annulus_ops::testing::random;
 use annulus_ops::{Backend, accumulate};
 use candle_core::{Device, Tensor};
@@ -25,7 +25,7 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
 
 #[test]
 fn a_thousand_blocks_arrive_as_they_were_made() {
-    let processor: Arc<dyn Processor> = processor(80, 1).unwrap();
+    let processor: Arc<dyn Processor> = processor(Generation::Sm80, 1).unwrap();
     let seed = random("block", &[64, 257]).unwrap();
     let (sender, receiver) = channel::<Tensor>();
     let (own, maker) = (seed.clone(), processor.clone());

@@ -1,5 +1,6 @@
 //! All operators but attention: on a processor they are what they are on the CPU.
 
+use annulus_ops::gpu::Generation;
 use annulus_ops::testing::{error, random};
 use annulus_ops::{
     AdamW, Backend, Moments, Parameter, accumulate, add_all, contiguous, embedding,
@@ -8,7 +9,7 @@ use annulus_ops::{
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::cases::{Case, cases};
-use crate::support::{all, asked, processor};
+use crate::support::{asked, processor, strength};
 
 /// What operators are held to: of the largest element, in 16 bits one rounding.
 fn bound(dtype: DType) -> f64 {
@@ -21,8 +22,8 @@ fn bound(dtype: DType) -> f64 {
 
 /// Processors, each with another order of threads.
 fn backends() -> impl Iterator<Item = Backend> {
-    let seeds = if all() { 1..=8 } else { 1..=2 };
-    seeds.filter_map(|seed| processor(80, seed)).map(Backend::Gpu)
+    let seeds = if strength() > 2 { 1..=8 } else { 1..=2 };
+    seeds.filter_map(|seed| processor(Generation::Sm80, seed)).map(Backend::Gpu)
 }
 
 fn device(backend: &Backend) -> &Device {
@@ -88,13 +89,15 @@ fn operators_are_those_of_the_cpu() -> Result<()> {
 fn operators_give_the_same_bits_whatever_the_order_of_threads() -> Result<()> {
     for case in cases()?.into_iter().filter(|case| case.name != "projections") {
         let bits = |seed| {
-            let backend = Backend::Gpu(processor(80, seed).unwrap());
+            let backend = Backend::Gpu(processor(Generation::Sm80, seed).unwrap());
             let found = (case.by_hand)(&backend, &there(&backend, &case.inputs()?)?)?;
             let bits = found.iter().map(|x| back(x)?.flatten_all()?.to_vec1::<f32>());
             let bits = bits.collect::<Result<Vec<_>>>()?.concat();
             Ok::<_, candle_core::Error>(bits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
         };
-        if chosen(&Backend::Gpu(processor(80, 1).unwrap()))?.iter().any(|one| one.name == case.name)
+        if chosen(&Backend::Gpu(processor(Generation::Sm80, 1).unwrap()))?
+            .iter()
+            .any(|one| one.name == case.name)
         {
             assert!(bits(11)? == bits(12)?, "{} {:?}", case.name, case.shapes);
         }

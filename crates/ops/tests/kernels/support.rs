@@ -2,26 +2,30 @@
 
 use std::sync::{Arc, OnceLock};
 
-use annulus_ops::gpu::Processor;
+use annulus_ops::gpu::{Generation, Processor};
 
 /// One for all tests: tensors of a GPU that is opened twice are not on the same device.
 static OPENED: OnceLock<Arc<dyn Processor>> = OnceLock::new();
 
-/// A GPU where one is named, else the emulator as a processor of `architecture`, its orders drawn from `seed`. None where a GPU is named
-/// that lacks the architecture.
-pub(crate) fn processor(architecture: u32, seed: u64) -> Option<Arc<dyn Processor>> {
-    match std::env::var("ANNULUS_KERNELS_ON") {
-        Ok(name) => {
-            let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-            let open = || annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
-            Some(OPENED.get_or_init(open).clone()).filter(|gpu| gpu.architecture() >= architecture)
-        }
-        Err(_) => Some(emulated(architecture, seed)),
-    }
+/// A GPU where one is named, else the emulator of one that `generation` is the fastest on, its orders drawn from `seed`. None where a
+/// GPU is named that does not run the generation.
+pub(crate) fn processor(generation: Generation, seed: u64) -> Option<Arc<dyn Processor>> {
+    let Ok(name) = std::env::var("ANNULUS_KERNELS_ON") else {
+        return Some(emulated(generation, seed));
+    };
+    let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    let open = || annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
+    let gpu = OPENED.get_or_init(open);
+    generation.runs_on(gpu.architecture()).then(|| gpu.clone())
 }
 
 #[cfg(feature = "emulator")]
-fn emulated(architecture: u32, seed: u64) -> Arc<dyn Processor> {
+fn emulated(generation: Generation, seed: u64) -> Arc<dyn Processor> {
+    let architecture = match generation {
+        Generation::Sm100 => 100,
+        Generation::Sm90 => 90,
+        _ => 80,
+    };
     Arc::new(emulator(architecture, seed))
 }
 
@@ -45,16 +49,16 @@ pub(crate) fn emulator(architecture: u32, seed: u64) -> annulus_ops::gpu::Emulat
 }
 
 #[cfg(not(feature = "emulator"))]
-fn emulated(_: u32, _: u64) -> Arc<dyn Processor> {
+fn emulated(_: Generation, _: u64) -> Arc<dyn Processor> {
     panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
 }
 
-/// Whether the full grid is asked for.
-pub(crate) fn all() -> bool {
-    number("ANNULUS_KERNELS_ALL").is_some_and(|number| number > 0)
+/// Of how many factors of a choice all combinations are run.
+pub(crate) fn strength() -> usize {
+    number("ANNULUS_KERNELS_STRENGTH").map_or(2, |number| number as usize)
 }
 
-/// How many choices of the full grid run at a time: on a GPU one.
+/// How many choices run at a time: on a GPU one.
 pub(crate) fn threads() -> usize {
     let cores = annulus_machine::cores();
     if std::env::var_os("ANNULUS_KERNELS_ON").is_some() { 1 } else { cores }

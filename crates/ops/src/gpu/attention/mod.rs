@@ -17,11 +17,11 @@ use candle_core::{DType, Result, Tensor};
 
 use super::Processor;
 use super::table::{self, Generation, Kernel, Pass, Room};
+use crate::Backend;
 use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
     own, taken, wrong,
 };
-use crate::{Backend, accumulate};
 use backward::Backward;
 use forward::Forward;
 
@@ -204,10 +204,6 @@ impl AttentionKernel for Kernels {
 
     fn backend(&self) -> Backend {
         Backend::Gpu(self.processor.clone())
-    }
-
-    fn accumulate(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        accumulate(&self.backend(), to, from)
     }
 }
 

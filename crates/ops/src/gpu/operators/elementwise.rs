@@ -45,9 +45,7 @@ struct AddAllArguments {
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ScaleArguments {
-    x: u64,
-    y: u64,
-    factor: u64,
+    values: u64,
     count: i64,
     by: f32,
     _gap: u32,
@@ -176,14 +174,8 @@ pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Resu
     here(processor, tensor)?;
     addresses(&[], &[tensor], &mut |at| {
         let count = tensor.elem_count();
-        let arguments = ScaleArguments {
-            x: at.writes[0],
-            y: at.writes[0],
-            factor: 0,
-            count: count as i64,
-            by: by as f32,
-            _gap: 0,
-        };
+        let arguments =
+            ScaleArguments { values: at.writes[0], count: count as i64, by: by as f32, _gap: 0 };
         // SAFETY: as above; the kernel may write what it reads.
         unsafe { launch(processor, "scale_f32", Extent::flat(count), &arguments) }
     })

@@ -19,15 +19,11 @@ const WARP: u32 = 32;
 #[repr(C)]
 struct ForwardArguments {
     x: u64,
-    added: u64,
-    sum: u64,
     weight: u64,
     y: u64,
     rows: i64,
     width: i32,
-    rows_per_block: i32,
     epsilon: f32,
-    _gap: u32,
 }
 
 /// `RmsNormBackwardArguments`.
@@ -97,15 +93,11 @@ pub(crate) fn rms_norm(
     addresses(&[&x, &weight], &[&y], &mut |at| {
         let arguments = ForwardArguments {
             x: at.reads[0],
-            added: 0,
-            sum: 0,
             weight: at.reads[1],
             y: at.writes[0],
             rows: rows as i64,
             width: width as i32,
-            rows_per_block: team.teams as i32,
             epsilon: epsilon as f32,
-            _gap: 0,
         };
         // SAFETY: sizes were checked; addresses hold until the launch is in the stream.
         unsafe { launch(processor, &kernel, extent, &arguments) }

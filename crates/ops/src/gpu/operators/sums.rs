@@ -30,7 +30,7 @@ struct PartialsArguments {
     totals: u64,
     count: i64,
     width: i32,
-    onto: i32,
+    _gap: u32,
 }
 
 /// `SumArguments`.
@@ -40,8 +40,6 @@ struct ListArguments {
     values: u64,
     total: u64,
     count: i64,
-    onto: i32,
-    _gap: u32,
 }
 
 /// How many rows a block sums: it follows from their number alone, and so do the sums' bits. Where sums are order-free, those of a
@@ -92,7 +90,7 @@ pub(super) fn partials(processor: &dyn Processor, partials: &Tensor) -> Result<T
             totals: at.writes[0],
             count: count as i64,
             width: width as i32,
-            onto: 0,
+            _gap: 0,
         };
         // SAFETY: as above.
         unsafe { launch(processor, "sum_partials_f32", extent, &arguments) }
@@ -110,8 +108,6 @@ pub(super) fn total(processor: &dyn Processor, values: &Tensor) -> Result<Tensor
             values: at.reads[0],
             total: at.writes[0],
             count: values.elem_count() as i64,
-            onto: 0,
-            _gap: 0,
         };
         // SAFETY: as above.
         unsafe { launch(processor, "sum_f64", extent, &arguments) }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use annulus_ops::attention::{Attended, AttentionKernel, Dropout, dense_dropped};
 use annulus_ops::gpu::attention::Kernels;
-use annulus_ops::gpu::in_blocks;
+use annulus_ops::gpu::{Generation, in_blocks};
 use annulus_ops::testing::{error, error_l2};
 use annulus_sequence::{Layout, Mask, Positions};
 use candle_core::{DType, Device, Tensor};
@@ -15,7 +15,7 @@ use crate::support::{asked, processor};
 
 /// A kernel whose threads take turns as `seed` draws, or none where such kernels are not asked for.
 fn kernels(seed: u64, block: Option<usize>) -> Option<Kernels> {
-    let processor = processor(80, seed).filter(|_| asked("strict"))?;
+    let processor = processor(Generation::Sm80, seed).filter(|_| asked("strict"))?;
     Some(Kernels::new(in_blocks(processor, block), true))
 }
 

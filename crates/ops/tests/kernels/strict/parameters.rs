@@ -1,5 +1,6 @@
 //! What is summed over tokens, products with weights, and tables of order-free sums: none depends on who has which blocks.
 
+use annulus_ops::gpu::Generation;
 use annulus_ops::order_free::{
     add_sums, is_order_free, of_shape, sum_of_squares, values, values_at,
 };
@@ -21,7 +22,7 @@ const SIZES: [(usize, usize); 5] = [(70, 64), (7, 5), (33, 128), (3, 300), (150,
 
 /// Of kernels whose threads take turns as `seed` draws; none where such kernels are not asked for.
 fn backend(seed: u64) -> Option<Backend> {
-    let processor = processor(80, seed).filter(|_| asked("order_free"))?;
+    let processor = processor(Generation::Sm80, seed).filter(|_| asked("order_free"))?;
     Some(Backend::Gpu(processor).in_blocks(Some(BLOCK)))
 }
 

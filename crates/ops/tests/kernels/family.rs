@@ -1,0 +1,47 @@
+//! The kernels under test, by generation, type and head dimension.
+
+use std::sync::Arc;
+
+use annulus_ops::gpu::attention::{Kernels, Variant};
+use annulus_ops::gpu::{Generation, Processor, with_shared_memory};
+
+use crate::support::asked;
+
+/// What a block of threads has on sm_86, sm_89 and sm_120.
+pub(crate) const SMALL: u32 = 99 << 10;
+
+/// Kernels, and the most shared memory they are to take.
+#[derive(Clone, Copy)]
+pub(crate) struct Family {
+    pub(crate) variant: Variant,
+    shared: Option<u32>,
+}
+
+/// All that were asked for; those that are others where there is less shared memory twice.
+pub(crate) fn families() -> Vec<Family> {
+    let of = |variant: Variant| {
+        let others = variant.generation == Generation::Sm80 && variant.dim > 64;
+        let small = others.then_some(Some(SMALL));
+        std::iter::once(None).chain(small).map(move |shared| Family { variant, shared })
+    };
+    let all = Kernels::variants().into_iter().flat_map(of);
+    all.filter(|family| asked(&family.named())).collect()
+}
+
+impl Family {
+    /// As kernels are named: `sm90_bf16_d128`, `sm80_bf16_d128_small`.
+    pub(crate) fn named(self) -> String {
+        let Variant { generation, dtype, dim } = self.variant;
+        let small = if self.shared.is_some() { "_small" } else { "" };
+        format!("{generation:?}_{dtype:?}_d{dim}{small}").to_lowercase()
+    }
+
+    pub(crate) fn kernels(self, processor: Arc<dyn Processor>, deterministic: bool) -> Kernels {
+        let generation = Some(self.variant.generation);
+        let processor = match self.shared {
+            Some(most) => with_shared_memory(processor, most),
+            None => processor,
+        };
+        Kernels { processor, generation, deterministic }
+    }
+}
