@@ -31,6 +31,12 @@ fn keys_and_exit_codes_are_explained() {
     assert!(explain("hop").ended(0).stdout.starts_with("hop\n  means  "));
     let layout = explain("layout").ended(0).stdout.clone();
     assert!(layout.contains("attention.layout\n") && layout.contains("\nlayout\n  means  "));
+    // A value of a key, and names that other trainers have for keys.
+    let value = explain("zero3").ended(0).stdout.clone();
+    assert!(value.starts_with("`zero3` is a value of\n\nparallel.state\n"), "{value}");
+    for (theirs, own) in [("context_parallel_size", "mesh.sequence"), ("TP", "mesh.tensor")] {
+        assert!(explain(theirs).ended(2).stderr.contains(&format!("did you mean `{own}`?")));
+    }
     assert!(explain("megatorn").ended(2).stderr.contains("`megatron`"));
     assert!(explain("75").ended(0).stdout.contains("the same command"));
     assert!(explain("74").ended(2).stderr.contains("75"));

@@ -78,6 +78,37 @@ fn check_and_plan_refuse_what_train_refuses() {
 }
 
 #[test]
+fn check_holds_what_is_named_to_what_is_there() {
+    let place = Place::new(ANNULUS);
+    place.train("first", &["model.vocab_size=300", "schedule.steps=2"]).ended(0);
+    annulus(&place, &["export", "first", "--out", "model"]).ended(0);
+    let check =
+        |changes: &[&str]| annulus(&place, &[&["check", "experiment.yaml"], changes].concat());
+    let model = "model={ path: model }";
+    check(&[model]).ended(0);
+    // What ids mean is not guessed.
+    fs::remove_file(place.path("model/tokenizer.json")).expect("a tokenizer");
+    let said = check(&[model]).ended(2).stderr.clone();
+    assert!(said.contains("has no `tokenizer.json`") && said.contains("of 300 tokens"), "{said}");
+    check(&[model, "data.tokenizer=bytes"]).ended(0);
+    // A file of weights that is cut short is found by its header.
+    let weights = place.path("model/model.safetensors");
+    let whole = fs::read(&weights).expect("weights");
+    fs::write(&weights, &whole[..whole.len() - 100]).expect("a file");
+    let said = check(&[model, "data.tokenizer=bytes"]).ended(3).stderr.clone();
+    assert!(said.contains("model.safetensors") && said.contains("cut short"), "{said}");
+    for (change, wanted) in [
+        ("data.path=[text.txt, absent.txt]", "there is no file or folder `absent.txt`"),
+        ("model={ path: absent }", "there is no folder `absent`"),
+    ] {
+        for command in ["check", "train"] {
+            let said = annulus(&place, &[command, "experiment.yaml", change]);
+            assert!(said.ended(3).stderr.contains(wanted), "{}", said.stderr);
+        }
+    }
+}
+
+#[test]
 fn the_budget_that_is_asked_for_would_do() {
     let place = Place::new(ANNULUS);
     let said = annulus(&place, &["check", "experiment.yaml", "memory.budget=100k"]);
@@ -365,7 +396,8 @@ fn names_of_other_programs_are_understood() {
         said(&["train", "experiment.yaml", "--data.tokens=64"]).contains("`data.tokens=VALUE`")
     );
     assert!(said(&["train", "--config", "experiment.yaml"]).contains("`annulus train FILE`"));
-    let hub = said(&["check", "experiment.yaml", "model={ path: Qwen/Qwen2.5-0.5B }"]);
+    let hub = ["check", "experiment.yaml", "model={ path: Qwen/Qwen2.5-0.5B }"];
+    let hub = annulus(&place, &hub).ended(3).stderr.clone();
     assert!(hub.contains("`hf://Qwen/Qwen2.5-0.5B`"), "{hub}");
     let cold = said(&["generate", "run", "--prompt", "x", "--temperature", "-1"]);
     assert!(cold.contains("at least 0"), "{cold}");

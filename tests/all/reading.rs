@@ -98,7 +98,7 @@ fn checkpoints_are_read_as_often_by_four_ranks_as_by_one() {
     assert!(one.values().all(|&count| count <= 2), "{one:?}");
 }
 
-/// Its description for all, its weights and their index where they are needed.
+/// Its description for all, its weights and their index where they are needed, or held to the model.
 #[test]
 fn a_command_opens_config_tokenizer_and_weights_once() {
     let place = Place::new(ANNULUS);
@@ -119,7 +119,7 @@ fn a_command_opens_config_tokenizer_and_weights_once() {
     };
     let file = "experiment.yaml";
     let cases: [(&[&str], _); 7] = [
-        (&["check", file], &described),
+        (&["check", file], &whole),
         (&["plan", file], &described),
         (&["prove", file], &described),
         (&["data", "show", file], &described),

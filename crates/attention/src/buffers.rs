@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::iter::zip;
 
 use annulus_ops::attention::AttentionKernel;
-use annulus_ops::{Backend, readable};
+use annulus_ops::{Backend, accumulate, readable};
 use annulus_sequence::{Block, Extent, Part, Tiles};
 use candle_core::{Result, Tensor, bail};
 
@@ -76,7 +76,7 @@ impl Buffers {
         kernel: &dyn AttentionKernel,
     ) -> Result<()> {
         if let (true, Some(same)) = (block.part.is_sum(), self.held.get(&block)) {
-            let add = |(to, from): (&Tensor, &Tensor)| kernel.accumulate(to, from);
+            let add = |(to, from): (&Tensor, &Tensor)| accumulate(&kernel.backend(), to, from);
             if block.owner == self.rank {
                 return zip(same, &tensors).try_for_each(add);
             }
@@ -129,7 +129,7 @@ fn add(kernel: &dyn AttentionKernel, to: &Tensor, from: &Tensor) -> Result<()> {
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
             let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);
-            kernel.accumulate(&rows(to)?, &rows(from)?)?;
+            accumulate(&kernel.backend(), &rows(to)?, &rows(from)?)?;
         }
     }
     Ok(())

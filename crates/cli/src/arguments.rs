@@ -22,7 +22,7 @@ pub(crate) use drawing::{Layout, Trace};
 pub(crate) use elsewhere::elsewhere;
 pub(crate) use plan::Plan;
 use values::ranks;
-pub(crate) use values::{bytes, replacement, tokens};
+pub(crate) use values::{bytes, replacement, svg, tokens};
 
 /// Exact long-context training of Llama-style models, the sequence split over many ranks.
 #[derive(Debug, Parser)]

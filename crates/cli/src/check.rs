@@ -42,6 +42,9 @@ fn checked(file: &File, text: &str) -> Result<String, Failure> {
     let plans = plans(&opened.here())?;
     annulus_train::fits_here(&plans)?;
     let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
+    if !elsewhere {
+        annulus_train::weights_fit(&plans)?;
+    }
     data_fits(&opened, &plans, elsewhere)?;
     plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
     Ok(summary(&opened.resolved.experiment.name, &plans))

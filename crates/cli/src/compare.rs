@@ -10,6 +10,7 @@ use annulus_train::{Aligned, Compared, Comparison, Differing, Row, compare};
 use clap::Args;
 use serde_json::json;
 
+use crate::arguments::svg;
 use crate::compare::columns::Columns;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::{Done, print};
@@ -36,7 +37,7 @@ pub(crate) struct Compare {
     #[arg(long)]
     json: bool,
     /// Write a picture of all loss curves, as SVG
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = svg)]
     svg: Option<PathBuf>,
     /// The same as PNG
     #[arg(long, value_name = "PATH")]

@@ -1,4 +1,4 @@
-//! `annulus explain`: a key of the file, or an exit code; and what shells and readers of manuals want.
+//! `annulus explain`: a key of the file, a value of one, a word of pages, or an exit code; and what shells and readers of manuals want.
 
 use annulus_train::Exit;
 use clap::CommandFactory;
@@ -9,7 +9,7 @@ use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::{Done, glossary, print};
 
-/// A key, a word of plans and pages, or the number of an exit code.
+/// A key, a value of one, a word of plans and pages, or the number of an exit code.
 pub(crate) fn run(what: &str) -> Done {
     if let Ok(code) = what.parse::<u8>() {
         return of_code(code);
@@ -17,6 +17,11 @@ pub(crate) fn run(what: &str) -> Done {
     let key = annulus_experiment::explain(what);
     let texts = [key.as_ref().ok().cloned(), glossary::meaning(what)];
     let texts: Vec<String> = texts.into_iter().flatten().collect();
+    let texts = if texts.is_empty() {
+        annulus_experiment::explain_value(what).into_iter().collect()
+    } else {
+        texts
+    };
     if !texts.is_empty() {
         print::line(&texts.join("\n\n"))?;
         return Ok(0);
@@ -29,7 +34,9 @@ pub(crate) fn run(what: &str) -> Done {
         None => "`annulus schema --markdown` lists every key".to_owned(),
     };
     Err(Failure::usage(
-        format!("`{what}` is no key of an experiment, nor a word of the glossary"),
+        format!(
+            "`{what}` is no key of an experiment, no value of one, and no word of the glossary"
+        ),
         hint,
     ))
 }

@@ -15,7 +15,7 @@
 //! key.
 //!
 //! Between a question and the facts lie at least T/2 tokens. Two layers whose windows are below T/4, a
-//! rank's share of four, cannot carry a fact that far, and are left with [`Recall::chance`]. On two
+//! rank's share of four, cannot carry a fact that far, and are left with a guess. On two
 //! ranks or four, contiguous or zigzag (where rank 0 holds both ends), no rank holds facts and
 //! questions; striped, all hold some of both.
 
@@ -64,11 +64,6 @@ impl Recall {
             }
         }
         Ok(Recall { tokens, batch, seed })
-    }
-
-    /// The share of answers that a guess gets right.
-    pub fn chance() -> f64 {
-        1.0 / VALUES as f64
     }
 
     fn sequence(&self, step: u64, row: u64, positions: &Positions, into: &mut Tokens) {

@@ -59,5 +59,6 @@ pub use sweep::{AtOnce, Sweep, SweepKeys, SweptRun, parse_sweep};
 pub use sweep_names::short_keys;
 pub use wire::wire_key;
 pub use written::{
-    Varying, Written, differences, explain, load, page, parse, read_experiment, schema, varying,
+    Varying, Written, differences, explain, explain_value, load, page, parse, read_experiment,
+    schema, varying, what_may_differ,
 };

@@ -207,7 +207,11 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
     let but_last: usize = lengths.iter().rev().skip(1).sum();
     match tokens.checked_sub(but_last) {
         Some(last) if last > 0 && !lengths.is_empty() => {
-            format!("with a last one of {last} they fill a sequence")
+            let all = but_last + lengths.last().unwrap_or(&0);
+            match tokens.checked_sub(all) {
+                Some(left) => format!("add one of {left}: they are {all} of {tokens} tokens"),
+                None => format!("with a last one of {last} they are {tokens} tokens"),
+            }
         }
         _ => format!("lengths that add up to {tokens}"),
     }

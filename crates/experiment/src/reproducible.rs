@@ -42,10 +42,13 @@ fn length(experiment: &Experiment) -> Vec<Problem> {
         return Vec::new();
     }
     let message = format!(
-        "`reproducible: strict` adds up blocks of at least 16 tokens, found a sequence of {tokens}"
+        "`reproducible: strict` needs `data.tokens` to be a multiple of 16, found {tokens}"
     );
-    let hint = "set `data.tokens` to a multiple of 16, of 128 for speed";
-    vec![problem(experiment, "data.tokens", message, hint)]
+    let next = tokens.next_multiple_of(16);
+    let near: Vec<String> =
+        [next - 16, next].iter().filter(|n| **n > 0).map(usize::to_string).collect();
+    let hint = format!("set `data.tokens` to {}; a multiple of 128 is fastest", near.join(" or "));
+    vec![problem(experiment, "data.tokens", message, &hint)]
 }
 
 fn ranks(experiment: &Experiment) -> Vec<Problem> {

@@ -96,7 +96,7 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
             continue;
         }
         let names: Vec<&str> = Strategy::ALL.iter().skip(1).map(|s| s.name()).collect();
-        let hint = format!("use one of `{}`", names.join("`, `"));
+        let hint = format!("use `auto`, or one of `{}`", names.join("`, `"));
         let problem = if written {
             let message = format!("`local` runs on 1 rank, found {}", mesh.sequence);
             places.problem(&key, message)

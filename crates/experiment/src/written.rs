@@ -103,6 +103,13 @@ const FREE: &[&str] = &[
     "schedule.stop",
 ];
 
+/// The same in words, for a message.
+pub fn what_may_differ() -> String {
+    let plain = |key: &&&str| !key.starts_with("attention.") || **key == "attention.deterministic";
+    let keys: Vec<String> = FREE.iter().filter(plain).map(|key| format!("`{key}`")).collect();
+    format!("{}, and how attention is split", keys.join(", "))
+}
+
 /// Reads and checks the file at `path` with `overrides`.
 ///
 /// # Errors
@@ -153,6 +160,11 @@ pub(crate) fn read(mut document: Document) -> Result<Experiment, Problems> {
 /// When there is no such key.
 pub fn explain(name: &str) -> Result<String, Vec<String>> {
     annulus_yaml::explain(Written::KEYS, name)
+}
+
+/// The keys of the file that take a word, as `zero3`; `None`: none does.
+pub fn explain_value(value: &str) -> Option<String> {
+    annulus_yaml::explain_value(Written::KEYS, value)
 }
 
 /// Every key of the file as Markdown, for readers.
@@ -247,9 +259,7 @@ impl Experiment {
         self.lines().to_yaml()
     }
 
-    /// The keys and values that a run which goes on must share with the run that began: all but
-    /// where and how it is computed (`device`, `mesh`, `attention.strategy`, `parallel`, `memory`), what it is called and how often it
-    /// reports (`name`, `every`, `trace`, `evaluation`, `sample`, `keep`, `expect`), `output` and `schedule.stop`.
+    /// The keys and values that a run which goes on must share with the run that began: all but [`what_may_differ`].
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {

@@ -123,7 +123,8 @@ fn entry(written: Written<'_>, size: u64) -> Result<Entry, String> {
     let word: StrDeserializer<'_, serde::de::value::Error> = StrDeserializer::new(&dtype.0);
     let dtype = Dtype::deserialize(word).map_err(|error| format!(": {error}"))?;
     if begin > end || end > size {
-        return Err(format!(" is said to be bytes {begin} to {end} of {size}"));
+        let short = if begin <= end { ": the file may be cut short" } else { "" };
+        return Err(format!(" is said to be bytes {begin} to {end} of {size}{short}"));
     }
     let bits = shape.iter().try_fold(dtype.bitsize(), |bits, &n| bits.checked_mul(n));
     if bits.map(|bits| bits as u64) != (end - begin).checked_mul(8) {

@@ -27,7 +27,7 @@ pub enum TrainError {
     /// The experiment's file is wrong.
     #[error("{0}")]
     Problems(#[from] Problems),
-    /// A model's config.json is wrong by itself, whatever the experiment says.
+    /// What the experiment names is not there; or a model's config.json is wrong by itself, whatever the experiment says.
     #[error("{0}")]
     Config(Problems),
     /// The data is wrong.

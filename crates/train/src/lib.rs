@@ -52,7 +52,7 @@ pub use setup::device::{
     described as described_machine, open as open_device, place as place_on_devices,
     warning as device_warning,
 };
-pub use setup::examine::{data_fits, fits_here};
+pub use setup::examine::{data_fits, fits_here, weights_fit};
 pub use setup::fits::check_memory;
 pub use setup::initial::check_beside;
 pub use setup::open::{measured, rates};

@@ -51,7 +51,7 @@ rule() {
 sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then echo "compute-sanitizer: not on this machine"; return; fi
   for tool in memcheck racecheck synccheck initcheck; do
-    for only in sm80_bf16_d64 sm90_bf16_d64 sm90_bf16_d128; do
+    for only in sm80_bf16_d64 sm90_bf16_d64 sm90_bf16_d128 sm100_bf16_d64 sm100_bf16_d128; do
       ANNULUS_KERNELS_ONLY=$only timeout "$(limit 120)" compute-sanitizer --tool $tool --error-exitcode 9 "$work/kernels" small \
         --test-threads=1 >"$work/said.txt" 2>&1
       code=$?

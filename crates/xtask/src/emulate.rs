@@ -17,9 +17,9 @@ const SEEDS: [&str; 2] = ["0", "1"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Every kernel with every mask, geometry, grouping and size, not only a cover of all pairs
-    #[arg(long)]
-    all: bool,
+    /// Runs all combinations of any N settings of attention (kernel, mask, layout, heads, length, way to launch); of all 10: every choice
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
+    strength: u8,
     /// Plants mistakes instead, and holds the tests to finding them
     #[arg(long)]
     mutants: bool,
@@ -32,9 +32,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.mutants {
         return mutants(&arguments.only);
     }
-    let all = if arguments.all { "1" } else { "0" };
+    let strength = arguments.strength.to_string();
     let words = [&TESTS[..], &["--", "--nocapture"]].concat();
-    tool::cargo_with(&[("ANNULUS_KERNELS_ALL", all.as_ref())], &words)
+    tool::cargo_with(&[("ANNULUS_KERNELS_STRENGTH", strength.as_ref())], &words)
 }
 
 const TESTS: [&str; 7] =

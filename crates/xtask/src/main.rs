@@ -24,6 +24,7 @@ mod setup;
 mod sizes;
 mod steps;
 mod story;
+mod suite;
 mod test;
 mod tool;
 mod wheel;

@@ -14,7 +14,7 @@ const FILE: Budget = Budget { warn: 400, fail: 600 };
 const FUNCTION: Budget = Budget { warn: 40, fail: 80 };
 
 /// The endings of files with bounds.
-const ENDINGS: [&str; 4] = ["rs", "cu", "cuh", "py"];
+const ENDINGS: [&str; 5] = ["rs", "cu", "h", "cpp", "py"];
 
 struct Budget {
     warn: usize,

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::steps::Step;
-use crate::{cuda, notebooks, setup, tool, wheel};
+use crate::{cuda, notebooks, setup, suite, tool, wheel};
 
 /// The one set of features that tests are built with: kernels, and a training step made of them, run on the CPU.
 const FEATURES: &str = "annulus-ops/emulator,annulus-attention/emulator,annulus-train/emulator";
@@ -17,16 +17,24 @@ pub(crate) const STEPS: &[Step] = &[
     ("what tests need of Python", setup::tensorboard),
     ("MPICH and Open MPI", setup::mpi),
     ("tests, built", || tool::cargo(BUILT)),
-    ("tests", || cargo_test(&["--lib", "--bins", "--tests"])),
-    ("examples in the documentation", || cargo_test(&["--doc"])),
+    ("tests", run_tests),
+    ("examples in the documentation", run_examples),
     ("notebooks", || notebooks::run(&notebooks::Arguments::default())),
     ("wheel", wheel::run),
     ("CUDA kernels, compiled", compile_kernels),
 ];
 
-fn cargo_test(what: &[&str]) -> Result<()> {
-    let test = ["test", "--workspace", "--features", FEATURES, "--quiet", "--no-fail-fast"];
-    tool::cargo(&[&test[..], what].concat())
+fn run_tests() -> Result<()> {
+    let mut command = tool::cargo_command();
+    command.args(["test", "--workspace", "--features", FEATURES, "--quiet", "--no-run"]);
+    command.args(["--lib", "--bins", "--tests"]);
+    suite::run(command)
+}
+
+fn run_examples() -> Result<()> {
+    let test =
+        ["test", "--workspace", "--features", FEATURES, "--quiet", "--no-fail-fast", "--doc"];
+    tool::cargo(&test)
 }
 
 fn compile_kernels() -> Result<()> {

@@ -112,7 +112,14 @@ pub(crate) fn built_by(command: Command) -> Result<PathBuf> {
 }
 
 /// The programs that a cargo command builds, in their order.
-pub(crate) fn all_built_by(mut command: Command) -> Result<Vec<PathBuf>> {
+pub(crate) fn all_built_by(command: Command) -> Result<Vec<PathBuf>> {
+    let messages = messages(command)?;
+    let programs = messages.iter().filter_map(|message| message["executable"].as_str());
+    Ok(programs.map(PathBuf::from).collect())
+}
+
+/// What a cargo command says of what it builds: one message for each.
+pub(crate) fn messages(mut command: Command) -> Result<Vec<Value>> {
     command.args(["--message-format", "json"]).current_dir(crate::root()).stdout(Stdio::piped());
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     let shown = format!("cargo {}", words.join(" "));
@@ -123,10 +130,7 @@ pub(crate) fn all_built_by(mut command: Command) -> Result<Vec<PathBuf>> {
         bail!("`{shown}` failed with {}", output.status);
     }
     let lines = String::from_utf8(output.stdout)?;
-    let messages = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let programs =
-        messages.filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from));
-    Ok(programs.collect())
+    Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// Cargo, the one that runs this, to be given words.

@@ -173,9 +173,9 @@ fn text_of(name: &str, file: std::io::Result<File>) -> Result<String, Problem> {
             std::io::ErrorKind::NotFound => {
                 problem.hint("check the path; it is relative to the current folder")
             }
-            std::io::ErrorKind::InvalidInput => {
-                problem.hint("give an experiment's file, or the folder of one run")
-            }
+            std::io::ErrorKind::InvalidInput => problem.hint(
+                "give a file; of an experiment that was trained, the folder of one run will do",
+            ),
             _ => problem,
         }
     };
@@ -205,6 +205,6 @@ fn not_text(name: &str, error: &std::string::FromUtf8Error) -> Problem {
     Problem {
         message: format!("byte 0x{byte:02x} is no UTF-8 text"),
         place: Some(Source::file(name, "").header(line, column)),
-        hint: Some(String::from("save the file as UTF-8")),
+        hint: Some(String::from("give a text file, saved as UTF-8; of a model, give its folder")),
     }
 }

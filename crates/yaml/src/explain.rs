@@ -28,13 +28,27 @@ pub fn explain(keys: &[&[Key]], name: &str) -> Result<String, Vec<String>> {
     }
     let names: Vec<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
     let lasts: Vec<&str> = names.iter().filter_map(|path| path.rsplit('.').next()).collect();
-    let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == name).map(|(_, own)| *own);
-    if let Some(own) = elsewhere {
-        return Err(vec![own.to_owned()]);
+    let lower = name.to_lowercase();
+    if let Some((_, own)) = ELSEWHERE.iter().find(|(other, _)| *other == lower) {
+        return Err(vec![(*own).to_owned()]);
     }
     let short = name.len() <= LONGEST;
     let near = short.then(|| nearest(name, &names).or_else(|| nearest(name, &lasts))).flatten();
     Err(near.into_iter().map(str::to_owned).collect())
+}
+
+/// The keys that take the word `value`, each with what it means; `None`: no key does.
+pub fn explain_value(keys: &[&[Key]], value: &str) -> Option<String> {
+    let mut all = Vec::new();
+    gather("", keys, &mut all);
+    let takes = |key: &Key| match key.kind {
+        Kind::Word(words) | Kind::WordOr(words, _) | Kind::Words(words) => words.contains(&value),
+        Kind::CountOr(_, _, word) | Kind::SizesOr(_, word) => word.contains(&value),
+        _ => false,
+    };
+    let found = all.iter().filter(|(_, key)| takes(key));
+    let texts: Vec<String> = found.map(|(path, key)| about(path, key)).collect();
+    (!texts.is_empty()).then(|| format!("`{value}` is a value of\n\n{}", texts.join("\n\n")))
 }
 
 /// What the absence of the key at a path means, names of one's own included: `stages.short.tokens`; `None`: there is no

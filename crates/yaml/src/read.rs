@@ -9,7 +9,7 @@ use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
 /// What other programs call keys, and what they are called here.
-pub(crate) const ELSEWHERE: [(&str, &str); 22] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 40] = [
     ("lr", "learning_rate"),
     ("r", "rank"),
     ("lora_r", "rank"),
@@ -32,11 +32,32 @@ pub(crate) const ELSEWHERE: [(&str, &str); 22] = [
     ("max_grad_norm", "clip"),
     ("output_dir", "output"),
     ("model_name_or_path", "path"),
+    ("context_parallel_size", "mesh.sequence"),
+    ("cp", "mesh.sequence"),
+    ("cp_size", "mesh.sequence"),
+    ("tensor_model_parallel_size", "mesh.tensor"),
+    ("tensor_parallel_size", "mesh.tensor"),
+    ("tp", "mesh.tensor"),
+    ("data_parallel_size", "mesh.data"),
+    ("dp", "mesh.data"),
+    ("global_batch_size", "data.batch"),
+    ("recompute_granularity", "memory.recompute"),
+    ("gradient_checkpointing", "memory.recompute"),
+    ("activation_checkpointing", "memory.recompute"),
+    ("zero_stage", "parallel.state"),
+    ("fsdp", "parallel.state"),
+    ("use_distributed_optimizer", "parallel.state"),
+    ("hsdp", "parallel.state_axes"),
+    ("sliding_window", "attention.window"),
+    ("attn_implementation", "attention.kernel"),
 ];
 
 /// The key that one probably means: its name in another program, or one that is spelt nearly so.
 fn meant<'a>(key: &str, names: &[&'a str]) -> Option<&'a str> {
-    let renamed = || here(key).and_then(|name| names.iter().copied().find(|own| *own == name));
+    let renamed = || {
+        let name = here(key)?.rsplit('.').next()?;
+        names.iter().copied().find(|own| *own == name)
+    };
     nearest(key, names).or_else(renamed)
 }
 

@@ -65,7 +65,8 @@ impl Scene {
         scene.write("../others/work.tmp/thesis", SECRET);
         let made = scene.shell(
             "annulus train tiny.yaml schedule.stop=1 && mkdir model && cp run/step-1/config.json \
-             run/step-1/generation_config.json run/step-1/model.safetensors model",
+             run/step-1/generation_config.json run/step-1/tokenizer.json run/step-1/model.safetensors \
+             model",
             60,
         );
         assert_eq!(made.code, Some(0), "{}", made.text());

@@ -7,7 +7,7 @@ use annulus_sequence::Strategy;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use super::{ranks, replacement, tokens};
+use super::{ranks, replacement, svg, tokens};
 use crate::words::{Words, strategy};
 
 #[derive(Args, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Layout {
     #[arg(long, requires = "hops")]
     pub(crate) all: bool,
     /// Where to write who holds what as a picture
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = svg)]
     pub(crate) svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -55,7 +55,7 @@ pub(crate) struct Trace {
     #[arg(long, default_value_t = 0)]
     pub(crate) layer: usize,
     /// Where to write its hops as a picture
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = svg)]
     pub(crate) svg: Option<PathBuf>,
     /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
     #[arg(long, value_name = "PATH")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_experiment::Override;
 use clap::Args;
 
-use super::values::{bandwidth, elements, ranks, replacement, tokens};
+use super::values::{bandwidth, elements, ranks, replacement, svg, tokens};
 
 /// What goes with `plan --compare` alone.
 const OF_COMPARE: [&str; 9] = [
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     #[arg(long, requires = "cluster", conflicts_with = "svg")]
     pub(crate) scale: bool,
     /// Write a picture of efficiency by sequence length and devices
-    #[arg(long, value_name = "PATH", requires = "cluster")]
+    #[arg(long, value_name = "PATH", value_parser = svg, requires = "cluster")]
     pub(crate) svg: Option<PathBuf>,
     /// Compare memory and communication of all ways to split one layer's attention; needs no experiment
     #[arg(long)]

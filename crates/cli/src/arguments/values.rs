@@ -1,5 +1,7 @@
 //! Words of the command line as values.
 
+use std::path::PathBuf;
+
 use annulus_experiment::{Device, Override, Unit};
 use clap::builder::RangedU64ValueParser;
 
@@ -17,6 +19,17 @@ pub(crate) fn elements() -> RangedU64ValueParser<usize> {
 pub(crate) fn bytes(word: &str) -> Result<u64, String> {
     let bytes = Unit::Bytes.count(word).filter(|bytes| (1..=1 << 40).contains(bytes));
     bytes.ok_or_else(|| "bytes such as 5GB or 512M are wanted, from 1 to 1T".to_owned())
+}
+
+/// Where a picture is written: a name that says what it is.
+pub(crate) fn svg(word: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(word);
+    let is_svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
+    if is_svg {
+        Ok(path)
+    } else {
+        Err("the picture is SVG: a name that ends in .svg is wanted".to_owned())
+    }
 }
 
 /// Tokens, as many as an experiment may have: pairs of them are counted in 64 bits.

@@ -82,7 +82,7 @@ impl Sink for Console {
         self.evaluating.finish();
         for (tag, value) in values {
             if let (Some(what), Value::Number(value)) = (tag.strip_prefix("evaluate/"), value) {
-                self.say(&format!("step {step}  {} {value:.4}", what.replace('_', " ")));
+                self.say(&format!("step {step}  validation {} {value:.4}", what.replace('_', " ")));
             }
         }
         if !values.iter().any(|(tag, _)| *tag == "train/loss") {

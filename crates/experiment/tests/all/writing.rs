@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{Override, differences, page, parse, schema};
+use annulus_experiment::{Override, differences, page, parse, schema, what_may_differ};
 use serde_json::Value;
 
 use crate::small::{SMALL, edited};
@@ -197,4 +197,18 @@ fn what_may_differ_when_a_run_goes_on_is_listed() {
         difference("optimizer.learning_rate", "0.0003", "0.001"),
     ];
     assert_eq!(differences(&old, &new.expect("right")), expected);
+}
+
+#[test]
+fn what_may_differ_is_said_in_the_pages() {
+    let page = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/README.md"),
+    );
+    let said = what_may_differ();
+    let keys = said.split(", ").filter(|word| word.starts_with('`')).collect::<Vec<_>>();
+    let page = page.expect("kept");
+    let line =
+        page.lines().find(|line| line.contains("What changes no result may differ")).expect("said");
+    assert_eq!(keys.iter().filter(|key| !line.contains(**key)).collect::<Vec<_>>(), [&""; 0]);
+    assert!(keys.len() > 10, "{said}");
 }

@@ -92,6 +92,12 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
     if is_checkpoint(path) {
         return Ok((opened(path)?, Vec::new()));
     }
+    if !path.exists() {
+        return Err(TrainError::Checkpoint {
+            message: format!("there is no folder `{}`", path.display()),
+            hint: Some("give a run's folder, or a `step-N` in it".into()),
+        });
+    }
     let (found, warnings) = newest(path)?;
     let found = found.ok_or_else(|| TrainError::Checkpoint {
         message: format!("`{}` has no checkpoint", path.display()),

@@ -10,7 +10,7 @@ use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
-use crate::checkpoint::{Found, missing, newest, opened};
+use crate::checkpoint::{Found, missing, named_by};
 use crate::run::folder::{failure, sync_folder, write_atomically};
 use crate::run::lines::read_lines;
 use crate::run::manifest::Manifest;
@@ -50,17 +50,7 @@ impl Checkpoint {
     /// # Errors
     /// No checkpoint there, or none that is whole.
     pub fn open(path: &Path) -> Result<Checkpoint> {
-        let (found, warnings) = if path.join(crate::checkpoint::STATE).is_file() {
-            (Some(opened(path)?), Vec::new())
-        } else {
-            newest(path)?
-        };
-        let Some(Found { folder, state }) = found else {
-            return Err(TrainError::Checkpoint {
-                message: format!("no checkpoint in `{}`", path.display()),
-                hint: Some("give a run's folder, or the `step-N` in it".into()),
-            });
-        };
+        let (Found { folder, state }, warnings) = named_by(path)?;
         let shape = read_config(&folder)?;
         let experiment = parse("state.json", &state.experiment, &[])?.part_at(state.step);
         let run = folder.parent().unwrap_or(Path::new("")).to_owned();

@@ -135,24 +135,32 @@ impl Attending {
     }
 }
 
+/// The model that `plan` is about.
+pub(crate) fn planned_config(plan: &Plan) -> Config {
+    Config {
+        shape: plan.shape.clone(),
+        vocab_size: plan.vocabulary(),
+        dtype: element_type(plan.experiment.model.dtype),
+        lora: plan.experiment.lora.clone(),
+    }
+}
+
 impl Setup {
-    /// What so many cores could do at most with the model's type, operations per second.
+    /// What so many cores, or the GPUs, could do at most with the model's type, operations per second.
     pub(crate) fn peak(&self, cores: usize) -> Option<f64> {
+        if !self.processors.is_empty() {
+            let is_narrow = self.config.dtype == DType::BF16;
+            return is_narrow.then(|| self.processors.tensor_peak(&self.processes)).flatten();
+        }
         let narrow = (self.config.dtype == DType::BF16).then(Unit::bf16).flatten();
-        let measure = || narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9;
-        self.processors.is_empty().then(measure)
+        Some(narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9)
     }
 
     /// What `plan` means, on a machine with `cores` cores.
     pub fn new(plan: &Plan, cores: impl Into<Cores>) -> Setup {
         let experiment = &plan.experiment;
         Setup {
-            config: Config {
-                shape: plan.shape.clone(),
-                vocab_size: plan.vocabulary(),
-                dtype: element_type(experiment.model.dtype),
-                lora: experiment.lora.clone(),
-            },
+            config: planned_config(plan),
             groups: plan.groups.iter().zip(&plan.passes).map(Attending::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
             packed: experiment.attention.masking.documents == Some(Packed::ByData),

@@ -4,9 +4,9 @@
 use annulus_comm::World;
 use annulus_experiment::{Device as Wanted, Experiment, Problems};
 use annulus_machine::Core;
-use annulus_ops::gpu;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
+use annulus_ops::gpu::{self, Room};
 use annulus_plan::devices_for;
 use annulus_sequence::Strategy;
 use candle_core::DType;
@@ -187,7 +187,8 @@ fn usable(gpu: &gpu::Gpu) -> String {
             || "the driver compiles its kernels at the first start".to_owned(),
             |code| format!("kernels of sm_{code}"),
         );
-        format!("{code}; {}{}", slow::of_some_heads(gpu.room()), of_untried(architecture))
+        let room = Room { architecture: gpu.code.unwrap_or(80), ..gpu.room() };
+        format!("{code}; {}{}", slow::of_some_heads(room), of_untried(room.architecture))
     };
     format!("{}, {memory}, sm_{architecture}; {usable}", gpu.name)
 }
@@ -198,7 +199,7 @@ fn of_untried(architecture: u32) -> String {
         return String::new();
     }
     format!(
-        "; {UNTRIED}=sm100 takes forward kernels for its tensor memory, which no GPU has run yet: `annulus verify` first"
+        "; {UNTRIED}=sm100 takes attention kernels for its tensor memory, which no GPU has run yet: `annulus verify` first"
     )
 }
 

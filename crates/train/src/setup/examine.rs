@@ -3,12 +3,14 @@
 
 use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
-use annulus_experiment::Experiment;
+use annulus_experiment::{Experiment, ModelSource};
 use annulus_model::element_type;
 use annulus_plan::Plan;
 
+use crate::setup::assemble::planned_config;
 use crate::setup::data::named;
 use crate::setup::device;
+use crate::setup::initial::check_stored;
 use crate::setup::prepare::of_data;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
 use crate::{Opening, Result, TrainError};
@@ -33,6 +35,17 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Holds the weights that the first phase starts from to its model; those of the hub may not be here yet.
+///
+/// # Errors
+/// What is wrong with their files.
+pub fn weights_fit(plans: &[Plan]) -> Result<()> {
+    let here = |plan: &&Plan| {
+        matches!(plan.experiment.model.source, ModelSource::Folder { hub: None, .. })
+    };
+    plans.first().filter(here).map_or(Ok(()), |plan| check_stored(plan, &planned_config(plan)))
 }
 
 /// Holds all phases to their data. Texts that are larger than a megabyte are not tokenised: of them it is

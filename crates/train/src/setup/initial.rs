@@ -32,6 +32,15 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<InitialWei
     Ok(InitialWeights::of(config, vec![adapters, Layer::Stored(base(folder, config)?)]))
 }
 
+/// Holds the files of a pretrained model's weights to the model, by their headers: nothing else is read.
+///
+/// # Errors
+/// What is wrong with one, or with how they fit.
+pub(crate) fn check_stored(plan: &Plan, config: &Config) -> Result<()> {
+    let Some(folder) = pretrained(plan) else { return Ok(()) };
+    base(folder, config).map(|_| ())
+}
+
 /// The weights beside which adapters lie.
 pub(crate) fn base(folder: &Path, config: &Config) -> Result<Stored> {
     let own = Llama::specification(config).into_iter();

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::Format;
+use annulus_experiment::{Format, what_may_differ};
 use annulus_plan::Plan;
 
 use crate::checkpoint::{Found, load, newest, opened};
@@ -214,12 +214,11 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     let (folder, differing) = (found.folder.display(), differing.join("; "));
     Err(TrainError::Checkpoint {
         message: format!("`{folder}` is of another experiment: {differing}"),
-        hint: Some(
-            "only `name`, `device`, `mesh`, how attention is split, `attention.deterministic`, `memory`, `every`, \
-             `trace`, `evaluation`, `keep`, `background_saves`, `output`, `expect`, paths of the same files, and `schedule` from this step \
-             on may differ on resume: set the rest back, set another `output`, or begin another run there with `--from`"
-                .into(),
-        ),
+        hint: Some(format!(
+            "on resume only these may differ: {}, paths of the same files, and `schedule` from this step on; set the rest back, set \
+             another `output`, or begin another run there with `--from`",
+            what_may_differ()
+        )),
     })
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use annulus_comm::World;
 use annulus_comm::threads::{Between, Copied};
-use annulus_ops::gpu::{Handover, Processor};
-use candle_core::{Device, Tensor};
+use annulus_ops::gpu::{self, Handover, Processor};
+use candle_core::{Device, DeviceLocation, Tensor};
 
 use crate::Setup;
 
@@ -50,6 +50,20 @@ impl Processors {
     /// That of rank `own` of the process, which has `ranks`.
     pub fn of(&self, own: usize, ranks: usize) -> Option<&Arc<dyn Processor>> {
         self.0.get(own * self.0.len() / ranks)
+    }
+
+    /// What they and those of the other processes of `world` do at most in bf16, FLOP/s, by their data sheets; none: one is not known.
+    pub(crate) fn tensor_peak(&self, world: &World) -> Option<f64> {
+        let all = gpu::gpus().ok()?;
+        let peak = |processor: &Arc<dyn Processor>| match processor.device().location() {
+            DeviceLocation::Cuda { gpu_id } => all.get(gpu_id)?.tensor_peak(),
+            _ => None,
+        };
+        let own: Option<f64> = self.0.iter().map(peak).sum();
+        // More processes on a host than it has GPUs share them.
+        let beside = world.beside().len().max(1);
+        let share = all.len().min(beside) as f64 / beside as f64;
+        Some(own? * share * world.processes() as f64)
     }
 
     /// Where tensors of device number `device` live.

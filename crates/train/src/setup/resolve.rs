@@ -22,6 +22,8 @@ use crate::{Result, TrainError};
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The word for a tokenizer that is none.
 const BYTES: &str = "bytes";
+/// How many tokens a model of bytes knows, without and with what stands between documents.
+const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
 
 /// A resolved experiment, and its tokenizer.
 #[derive(Clone, Debug)]
@@ -62,7 +64,7 @@ where
     let mut fetched = None;
     if let ModelSource::Folder { path, hub: None, .. } = &mut model.source {
         if let Some(problem) = not_there(places, path) {
-            return Err(TrainError::from(Problems::from(problem)).into());
+            return Err(TrainError::Config(Problems::from(problem)).into());
         }
         *path = model_folder(path)?;
     }
@@ -81,14 +83,30 @@ where
     Ok(experiment)
 }
 
-/// A folder that is not there, under a name that a model of the hub could have.
+/// A model's folder that is not there.
 fn not_there(places: &Places, path: &Path) -> Option<Problem> {
-    let name = path.to_str().filter(|_| !path.exists())?;
-    let (owner, model) = name.split_once('/')?;
-    let of_hub = !owner.is_empty() && !owner.starts_with(['.', '~']) && !model.contains('/');
+    if path.exists() {
+        return None;
+    }
+    let name = path.display().to_string();
     let problem = places.problem("model.path", format!("there is no folder `{name}`"));
-    let hint = format!("write `hf://{name}` for the model of that name on the hub");
-    (of_hub && !model.is_empty()).then(|| problem.hint(hint))
+    let mut hint = format!(
+        "set `model.path` to a model's folder, or make this one: `annulus export RUN --out {name}`"
+    );
+    if could_be_of_hub(&name) {
+        hint += &format!("; a model of the hub is `hf://{name}`");
+    }
+    Some(problem.hint(hint))
+}
+
+fn could_be_of_hub(name: &str) -> bool {
+    let of = |(owner, model): (&str, &str)| {
+        !owner.is_empty()
+            && !owner.starts_with(['.', '~'])
+            && !model.is_empty()
+            && !model.contains('/')
+    };
+    name.split_once('/').is_some_and(of)
 }
 
 fn opened(experiment: Experiment) -> Result<Opened> {
@@ -99,7 +117,8 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     let resolved = Resolved::new(experiment, model, None)?;
     let Resolved { mut experiment, model, .. } = resolved;
     let reads = records_of(experiment.data.format).is_some();
-    let tokenizer = if reads { Some(Arc::new(tokenizer(&mut experiment)?)) } else { None };
+    let tokenizer =
+        if reads { Some(Arc::new(tokenizer(&mut experiment, model.vocab_size)?)) } else { None };
     if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
         (&tokenizer, &experiment.model.source)
     {
@@ -115,8 +134,8 @@ fn opened(experiment: Experiment) -> Result<Opened> {
 }
 
 /// The tokenizer of the data. A pretrained model's own, where its folder has one that is not of bytes
-/// and the experiment names no other: then the experiment names it, too.
-fn tokenizer(experiment: &mut Experiment) -> Result<Tokenizer> {
+/// and the experiment names no other: then the experiment names it, too. `vocabulary`: how many tokens the model knows.
+fn tokenizer(experiment: &mut Experiment, vocabulary: Option<usize>) -> Result<Tokenizer> {
     let Experiment { data, model, places, .. } = experiment;
     if let ModelSource::Folder { path, hub, weights: WeightsFrom::Pretrained } = &model.source {
         let own = path.join(TOKENIZER);
@@ -136,6 +155,8 @@ fn tokenizer(experiment: &mut Experiment) -> Result<Tokenizer> {
                 data.tokenizer = name;
                 return Ok(tokenizer);
             }
+        } else if data.tokenizer == BYTES {
+            refuse_bytes(places, path, vocabulary)?;
         }
     }
     Ok(Tokenizer::open(&data.tokenizer)?)
@@ -153,9 +174,27 @@ fn refuse_other(places: &Places, own: &Path) -> Result<()> {
     Err(Problems::from(problem.hint(hint)).into())
 }
 
-/// Whether it is what is written of bytes, without and with what stands between documents.
+/// Bytes that nobody asked for, of a model in `folder` that learned other tokens.
+fn refuse_bytes(places: &Places, folder: &Path, vocabulary: Option<usize>) -> Result<()> {
+    let Some(vocabulary) = vocabulary.filter(|size| !BYTE_VOCABULARIES.contains(size)) else {
+        return Ok(());
+    };
+    if places.contains("data.tokenizer") {
+        return Ok(());
+    }
+    let folder = folder.display();
+    let message = format!(
+        "`{folder}` has no `{TOKENIZER}`, and its vocabulary of {vocabulary} tokens is not that of `{BYTES}`"
+    );
+    let problem = places.problem("model.path", message);
+    let hint = "set `data.tokenizer` to the model's; transformers makes one of a SentencePiece `tokenizer.model`: \
+                `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`";
+    Err(Problems::from(problem.hint(String::from(hint))).into())
+}
+
+/// Whether it is what is written of bytes.
 fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
-    let written = [256, 257].into_iter().filter_map(byte_tokenizer);
+    let written = BYTE_VOCABULARIES.into_iter().filter_map(byte_tokenizer);
     let mut hashes = written.map(|bytes| *blake3::hash(bytes.text.as_bytes()).as_bytes());
     hashes.any(|hash| hash == tokenizer.fingerprint())
 }

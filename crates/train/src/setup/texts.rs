@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_data::{DataError, Excluded, Records, left_out, shares};
-use annulus_experiment::{Experiment, Format, TextSource};
+use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 
 use crate::{Result, TrainError};
 
@@ -33,13 +33,29 @@ pub fn cache_folder(output: &Path) -> PathBuf {
 /// The texts that an experiment reads.
 ///
 /// # Errors
-/// When it names none, and the current folder is not the project's.
+/// When one is not there, or it names none and the current folder is not the project's.
 pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     if experiment.data.path.is_empty() {
         return own_documents();
     }
+    let missing = experiment.data.path.iter().filter_map(|source| not_there(experiment, source));
+    let missing: Vec<Problem> = missing.collect();
+    if !missing.is_empty() {
+        return Err(TrainError::Config(Problems(missing)));
+    }
     let all = experiment.data.path.iter().map(|source| matching(&source.path));
     Ok(all.collect::<std::result::Result<Vec<_>, _>>()?.concat())
+}
+
+/// A source of data that is not there, by the line that names it.
+fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
+    let path = &source.path;
+    if path.exists() || path.to_string_lossy().contains(['*', '?', '[']) {
+        return None;
+    }
+    let message = format!("there is no file or folder `{}`", path.display());
+    let problem = experiment.places.problem("data.path", message);
+    Some(problem.hint("paths are relative to the current folder".to_owned()))
 }
 
 /// The experiment for every source of its data alone, read as that source is, and with its share of what is held out; of one
@@ -175,7 +191,9 @@ fn own_documents() -> Result<Vec<PathBuf>> {
         return Ok(inputs);
     }
     Err(TrainError::Configuration {
-        message: "no `data.path` is given, and the current folder is not the project's".into(),
-        hint: Some("set `data.path`, or start in the project's folder".into()),
+        message: "`data.path` is missing".into(),
+        hint: Some(
+            "set it to the texts to read; in a clone of Annulus its own pages and sources stand for them".into(),
+        ),
     })
 }

@@ -179,6 +179,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_architecture_of_the_image_is_looked_at() {
+        let build = fs::read_to_string(root().join("crates/ops/build.rs")).unwrap();
+        let table = build.split("const ARCHITECTURES").nth(1).unwrap().split("];").next().unwrap();
+        let found = |line: &str| Some(format!("sm_{}", line.split('"').nth(1)?));
+        let mut built: Vec<String> = table.lines().filter_map(found).collect();
+        let mut wanted = WANTED.map(|(name, _)| name.to_owned());
+        built.sort();
+        wanted.sort();
+        assert_eq!(built, wanted);
+    }
+
+    #[test]
     fn a_table_is_left_out_of_where_nobody_looks() {
         let text = fs::read_to_string(root().join("kernels/attention/table.h")).unwrap();
         let kept = |wanted: usize, all| {
