@@ -37,7 +37,7 @@ const ARGUMENT: usize = 4096;
 
 /// A GPU with the kernels loaded.
 #[derive(Clone, Debug)]
-pub struct Cuda {
+pub(super) struct Cuda {
     device: Device,
     inner: CudaDevice,
     architecture: u32,

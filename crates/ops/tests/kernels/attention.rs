@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
 };
-use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
-use annulus_ops::gpu::{Generation, Room};
+use annulus_ops::gpu::Generation;
+use annulus_ops::gpu::attention::{Kernels, Variant};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
 
 use crate::cover;
-use crate::family::{Family, SMALL, families};
+use crate::family::{Family, families};
 use crate::scene::{Heads, Rule, Scene, Shard};
 use crate::support::{processor, strength, threads};
 
@@ -299,6 +299,31 @@ fn tiles_that_take_no_turns_are_added_apart() {
     }
 }
 
+/// Two rows of a batch, each under a mask of its own: other blocks of keys visit a block of queries.
+#[test]
+fn rows_of_a_batch_have_masks_of_their_own() {
+    let chosen = |one: &Family| one.variant.dim == 64 && one.variant.dtype != DType::F16;
+    for family in families().into_iter().filter(chosen) {
+        let Variant { generation, dtype, dim } = family.variant;
+        let layout = (Rule::Causal, Layout::Contiguous, 1);
+        let scene = Scene::new(layout, Heads(2, 2, 1), dim, 264, dtype);
+        for rules in [[Rule::Documents, Rule::Full], [Rule::Full, Rule::Window]] {
+            let scene = scene.clone().under(&rules);
+            let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+            for deterministic in [false, true] {
+                let Some(processor) = processor(generation, 5) else { continue };
+                let kernels = family.kernels(processor, deterministic);
+                let found = run(&kernels, &scene, kernels.processor.device(), PLAIN);
+                found.check(
+                    &wanted,
+                    dtype,
+                    &format!("{} {rules:?} {deterministic}", family.named()),
+                );
+            }
+        }
+    }
+}
+
 /// More tiles than come with the arguments of a launch lie in device memory.
 #[test]
 fn any_number_of_tiles_is_taken_at_once() {
@@ -352,22 +377,6 @@ fn weights_that_no_kernel_leaves_out_are_refused() {
     let tiles = [scene.tile(&scene.shards[0])];
     let refused = kernels.forward(&tiles, &mut *state, &|| Ok(())).unwrap_err().to_string();
     assert!(refused.contains("the kernels of sm_90a and sm_100 leave no weights out"), "{refused}");
-}
-
-#[test]
-fn what_takes_plain_loops_is_said() {
-    let ample = Room { architecture: 80, shared: 163 << 10 };
-    let said = |dtype, dim| plain_loops(ample, dtype, dim);
-    assert_eq!(said(DType::BF16, 20), ["forward", "backward"]);
-    assert_eq!(said(DType::F32, 48), ["forward", "backward"]);
-    assert!(said(DType::BF16, 48).is_empty() && said(DType::F32, 64).is_empty());
-    assert_eq!(said(DType::BF16, 264), ["forward", "backward"]);
-    assert_eq!(fast_heads(ample, DType::F32), [64, 80, 96, 128, 256]);
-    let small = Room { architecture: 89, shared: SMALL };
-    assert_eq!(fast_heads(small, DType::F32), [64]);
-    for dtype in [DType::BF16, DType::F16] {
-        assert_eq!(fast_heads(small, dtype), [64, 80, 96, 128, 256]);
-    }
 }
 
 #[test]

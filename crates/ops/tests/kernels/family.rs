@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use annulus_ops::gpu::attention::{Kernels, Variant};
-use annulus_ops::gpu::{Generation, Processor, with_shared_memory};
+use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
+use annulus_ops::gpu::{Generation, Processor, Room, with_shared_memory};
+use candle_core::DType;
 
 use crate::support::asked;
 
 /// What a block of threads has on sm_86, sm_89 and sm_120.
-pub(crate) const SMALL: u32 = 99 << 10;
+const SMALL: u32 = 99 << 10;
 
 /// Kernels, and the most shared memory they are to take.
 #[derive(Clone, Copy)]
@@ -43,5 +44,21 @@ impl Family {
             None => processor,
         };
         Kernels { processor, generation, deterministic }
+    }
+}
+
+#[test]
+fn what_takes_plain_loops_is_said() {
+    let ample = Room { architecture: 80, shared: 163 << 10 };
+    let said = |dtype, dim| plain_loops(ample, dtype, dim);
+    assert_eq!(said(DType::BF16, 20), ["forward", "backward"]);
+    assert_eq!(said(DType::F32, 48), ["forward", "backward"]);
+    assert!(said(DType::BF16, 48).is_empty() && said(DType::F32, 64).is_empty());
+    assert_eq!(said(DType::BF16, 264), ["forward", "backward"]);
+    assert_eq!(fast_heads(ample, DType::F32), [64, 80, 96, 128, 256]);
+    let small = Room { architecture: 89, shared: SMALL };
+    assert_eq!(fast_heads(small, DType::F32), [64]);
+    for dtype in [DType::BF16, DType::F16] {
+        assert_eq!(fast_heads(small, dtype), [64, 80, 96, 128, 256]);
     }
 }

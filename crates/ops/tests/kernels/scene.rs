@@ -121,6 +121,15 @@ impl Scene {
         }
     }
 
+    /// The same, its batch rows under `rules` of their own, as packed sequences have them.
+    pub(crate) fn under(mut self, rules: &[Rule]) -> Scene {
+        for shard in &mut self.shards {
+            let of = |rule: &Rule| rule.visibility(&self.positions, &shard.positions);
+            shard.visibility = rules.iter().map(of).collect();
+        }
+        self
+    }
+
     /// A shard as a kernel is given it.
     pub(crate) fn tile<'a>(&'a self, shard: &'a Shard) -> Tile<'a> {
         let [queries, keys] = [&self.positions, &shard.positions];

@@ -90,12 +90,14 @@ fn not_there(places: &Places, path: &Path) -> Option<Problem> {
     }
     let name = path.display().to_string();
     let problem = places.problem("model.path", format!("there is no folder `{name}`"));
-    let mut hint = format!(
-        "set `model.path` to a model's folder, or make this one: `annulus export RUN --out {name}`"
+    let of_hub = if could_be_of_hub(&name) {
+        format!("; a model of the hub is `hf://{name}`")
+    } else {
+        String::new()
+    };
+    let hint = format!(
+        "set `model.path` to a model's folder, or make this one: `annulus export RUN --out {name}`{of_hub}"
     );
-    if could_be_of_hub(&name) {
-        hint += &format!("; a model of the hub is `hf://{name}`");
-    }
     Some(problem.hint(hint))
 }
 
