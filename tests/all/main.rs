@@ -4,6 +4,7 @@
 mod bisect;
 mod bytes;
 mod chats;
+mod checking;
 mod clusters;
 mod commands;
 mod compare;
