@@ -169,7 +169,7 @@ fn agree_says_why_nothing_can_be_tried() {
     );
     for mpi in [MPICH, OPEN_MPI] {
         for (words, code, wanted) in [
-            (&["agree", "nowhere.yaml"][..], 3, "`nowhere/config.json` cannot be read"),
+            (&["agree", "nowhere.yaml"][..], 3, "there is no folder `nowhere`"),
             (&["agree", "small.yaml", "data.batch=3", "mesh.data=2"], 2, "cannot be split over 2"),
             (&["agree", "small.yaml", "attention.sliding={ layers: [7], window: 5 }"], 2, "7"),
         ] {

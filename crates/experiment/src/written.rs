@@ -107,7 +107,7 @@ const FREE: &[&str] = &[
 pub fn what_may_differ() -> String {
     let plain = |key: &&&str| !key.starts_with("attention.") || **key == "attention.deterministic";
     let keys: Vec<String> = FREE.iter().filter(plain).map(|key| format!("`{key}`")).collect();
-    format!("{}, and how attention is split", keys.join(", "))
+    format!("{}, how attention is split", keys.join(", "))
 }
 
 /// Reads and checks the file at `path` with `overrides`.

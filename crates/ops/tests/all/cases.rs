@@ -228,17 +228,34 @@ fn columns_case(x: &[usize]) -> Case {
     let (width, last) = (x[x.len() - 1], x.len() - 1);
     let both = [&x[..last], &[2 * width]].concat();
     let parts = move |v: &[Tensor]| {
-        Ok::<_, candle_core::Error>([
-            v[0].narrow(last, 0, width)?,
-            v[0].narrow(last, width, width)?,
-        ])
+        let up = v[0].narrow(last, width, width)?;
+        Ok::<_, candle_core::Error>([v[0].narrow(last, 0, width)?, up])
     };
+    views_case(&[&both, x], parts)
+}
+
+/// Gate and up as the first columns of a matrix each: aligned whatever the width is.
+fn first_columns_case(x: &[usize], gap: usize) -> Case {
+    let (width, last) = (x[x.len() - 1], x.len() - 1);
+    let wide = [&x[..last], &[width + gap]].concat();
+    let parts = move |v: &[Tensor]| {
+        let up = v[1].narrow(last, 0, width)?;
+        Ok::<_, candle_core::Error>([v[0].narrow(last, 0, width)?, up])
+    };
+    views_case(&[&wide, &wide, x], parts)
+}
+
+/// The gate and up that `parts` cuts from inputs, of which the last is the gradient; beside copies of them.
+fn views_case(
+    shapes: &[&[usize]],
+    parts: impl Fn(&[Tensor]) -> Result<[Tensor; 2]> + Copy + 'static,
+) -> Case {
     case(
         "swiglu",
-        &[&both, x],
+        shapes,
         move |pool, v| {
             let [gate, up] = parts(v)?;
-            let found = swiglu_backward(pool, &gate, &up, &v[1])?;
+            let found = swiglu_backward(pool, &gate, &up, &v[v.len() - 1])?;
             Ok(vec![swiglu(pool, &gate, &up)?, found.gate, found.up, found.y])
         },
         move |pool, v| {
@@ -246,7 +263,8 @@ fn columns_case(x: &[usize]) -> Case {
             let [gate, up] = parts(v)?;
             let inputs = [gate.force_contiguous()?, up.force_contiguous()?];
             let y = operator(&inputs)?;
-            Ok([vec![y.clone()], tape(&inputs, &v[1], operator)?, vec![y]].concat())
+            let found = tape(&inputs, &v[v.len() - 1], operator)?;
+            Ok([vec![y.clone()], found, vec![y]].concat())
         },
     )
 }
@@ -314,6 +332,8 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         columns_case(&[5, 67, 101]),
         columns_case(&[3, 67, 64]),
         columns_case(&[1, 3]),
+        first_columns_case(&[3, 67, 21], 11),
+        first_columns_case(&[3, 67, 24], 3),
         rope_case([2, 137, 3, 64]),
         rope_case([1, 1, 1, 2]),
         rope_case([2, 6, 1, 12]),
