@@ -60,12 +60,12 @@ pub fn asked() -> Option<Wrap> {
     let text = std::env::var(KEY).ok()?;
     let drill: Drill = serde_json::from_str(&text).expect("a drill");
     let done = Arc::new(AtomicBool::new(false));
-    Some(Arc::new(move |inner| {
+    Some(Arc::new(move |mut inner| {
         if drill.what == What::Corrupt {
             let pass: &'static str = drill.pass.clone().leak();
             let layer = Some((drill.step, drill.layer));
             let when = When { rank: drill.rank, pass, hop: Some(drill.hop), layer };
-            return Faulty::new(inner, when, Fault::Corrupt);
+            inner = Faulty::new(inner, when, Fault::Corrupt);
         }
         Arc::new(Drilled { inner, drill: drill.clone(), done: done.clone() })
     }))
@@ -105,6 +105,7 @@ fn happen(what: What) {
         What::Term => signal(libc::SIGTERM),
         What::Slow => sleep(SLOW),
         What::Disk => fill(Path::new(FILLER)),
+        // By the communicator below.
         What::Corrupt => {}
     }
 }

@@ -16,13 +16,20 @@ struct Done {
     result: Result<()>,
 }
 
+impl Done {
+    /// Its name and error, said once more at the end.
+    fn failure(&self) -> Option<String> {
+        self.result.as_ref().err().map(|error| format!("{}: {error:#}", self.name))
+    }
+}
+
 /// Runs all `steps` in their order, prints what each took, and fails if one of them did.
 pub(crate) fn run(steps: &[Step]) -> Result<()> {
     let done: Vec<Done> = steps.iter().map(timed).collect();
     tool::say(&table(&done));
-    let failed: Vec<_> = done.iter().filter(|step| step.result.is_err()).collect();
+    let failed: Vec<_> = done.iter().filter_map(Done::failure).collect();
     if !failed.is_empty() {
-        bail!("{} of {} steps failed", failed.len(), done.len());
+        bail!("{} of {} steps failed\n{}", failed.len(), done.len(), failed.join("\n"));
     }
     Ok(())
 }
@@ -70,7 +77,8 @@ mod tests {
         };
         let steps: &[super::Step] =
             &[("one", counted), ("two", || bail!("no")), ("three", counted)];
-        assert!(super::run(steps).is_err());
+        let error = super::run(steps).expect_err("the second fails");
+        assert_eq!(error.to_string(), "1 of 3 steps failed\ntwo: no");
         assert_eq!(RUN.load(Ordering::Relaxed), 2);
     }
 }

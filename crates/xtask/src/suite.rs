@@ -1,10 +1,8 @@
-//! Every test program of the workspace, two at a time: cargo runs one after the other, and the half of each that waits (for processes,
-//! deadlines, its last test) leaves cores idle.
+//! Every test program of the workspace, one after the other, as cargo runs them; but what tests skip is said, and what failed is said
+//! again at the end. Two at a time would take as long: tests keep the cores busy, and deadlines would be missed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Mutex;
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -12,11 +10,8 @@ use serde_json::Value;
 
 use crate::tool;
 
-/// How many run at a time.
-const LANES: usize = 2;
-
-/// Packages whose tests take longest.
-const LONGEST: [&str; 4] = ["tests", "crates/attention", "crates/ops", "crates/train"];
+/// How many lines of a failed test are said again.
+const SHOWN: usize = 12;
 
 /// A program of tests, and the folder of its package, where cargo would run it.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,29 +23,15 @@ struct Program {
 /// Runs the test programs that `command`, of cargo, builds; all of them, whichever fail.
 ///
 /// # Errors
-/// When one failed.
+/// The tests that failed, and how each began to.
 pub(crate) fn run(command: Command) -> Result<()> {
-    let programs = in_order(tool::messages(command)?.iter().filter_map(program));
-    let left = Mutex::new(programs.iter());
-    let next = || left.lock().ok()?.next();
-    let lane = || {
-        let mut failed = Vec::new();
-        while let Some(program) = next() {
-            if !program.passes()? {
-                failed.push(program.shown());
-            }
-        }
-        Ok(failed)
-    };
-    let lanes: Vec<Result<Vec<String>>> = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
-        let joined =
-            lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|_| bail!("panicked")));
-        joined.collect()
-    });
-    let failed = lanes.into_iter().collect::<Result<Vec<_>>>()?.concat();
+    let messages = tool::messages(command)?;
+    let mut failed = Vec::new();
+    for program in messages.iter().filter_map(program) {
+        failed.extend(program.run()?);
+    }
     if !failed.is_empty() {
-        bail!("{} of {} test programs failed: {}", failed.len(), programs.len(), failed.join(", "));
+        bail!("{} test programs failed\n{}", failed.len(), failed.join("\n"));
     }
     Ok(())
 }
@@ -65,21 +46,10 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { folder, file })
 }
 
-/// The longest first.
-fn in_order(programs: impl Iterator<Item = Program>) -> Vec<Program> {
-    let mut programs: Vec<Program> = programs.collect();
-    let rank = |program: &Program| {
-        let own = LONGEST.iter().position(|folder| program.folder.ends_with(folder));
-        own.unwrap_or(LONGEST.len())
-    };
-    programs.sort_by_key(rank);
-    programs
-}
-
 impl Program {
-    /// Runs it, and prints all it says where it fails; else how many tests passed, and what they skipped.
-    fn passes(&self) -> Result<bool> {
-        tool::say(&format!("{}: begins", self.shown()));
+    /// Runs it, and prints how many tests passed, and what they skipped. Where it fails, all it says is printed, and the failures are
+    /// returned.
+    fn run(&self) -> Result<Option<String>> {
         let start = Instant::now();
         let Output { status, stdout, stderr } = Command::new(&self.file)
             .arg("--show-output")
@@ -92,7 +62,8 @@ impl Program {
         let said = if status.success() { summary(&stdout) } else { format!("{stdout}{stderr}") };
         let took = start.elapsed().as_secs_f64();
         tool::say(&format!("{} ({took:.1} s): {}", self.shown(), said.trim_end()));
-        Ok(status.success())
+        let failed = || format!("{}: {status}\n{}", self.shown(), failures(&stdout));
+        Ok((!status.success()).then(failed))
     }
 
     /// As `crates/ops all`.
@@ -112,6 +83,20 @@ fn summary(stdout: &str) -> String {
     std::iter::once(result).chain(stdout.lines().filter(skipped)).collect::<Vec<_>>().join("\n  ")
 }
 
+/// What each test that failed said first, from where it failed on.
+fn failures(stdout: &str) -> String {
+    let failures = stdout.split_once("\nfailures:\n").map_or("", |(_, failures)| failures);
+    let own = |section: &str| {
+        let (name, said) = section.split_once(" stdout ----\n")?;
+        let said = said
+            .lines()
+            .skip_while(|line| !line.contains("panicked at") && !line.starts_with("Error: "));
+        let said = said.take_while(|line| *line != "stack backtrace:").take(SHOWN);
+        Some(std::iter::once(name).chain(said).collect::<Vec<_>>().join("\n    "))
+    };
+    failures.split("---- ").filter_map(own).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -126,12 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_tests_are_run_and_the_longest_come_first() {
-        let messages =
-            [message("crates/data", true), message("crates/cli", false), message("tests", true)];
-        let found = in_order(messages.iter().filter_map(program));
-        let folders: Vec<_> = found.iter().map(|program| program.folder.as_path()).collect();
-        assert_eq!(folders, [Path::new("/w/tests"), Path::new("/w/crates/data")]);
+    fn programs_of_tests_are_run() {
+        let messages = [message("crates/data", true), message("crates/cli", false)];
+        let found: Vec<_> = messages.iter().filter_map(program).collect();
+        let file = PathBuf::from("/w/target/debug/deps/crates/data-0a");
+        assert_eq!(found, [Program { folder: PathBuf::from("/w/crates/data"), file }]);
         assert_eq!(program(&json!({"reason": "build-finished", "success": true})), None);
     }
 
@@ -139,5 +123,12 @@ mod tests {
     fn what_was_skipped_is_said() {
         let stdout = "\nrunning 1 test\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nSKIPPED: no GPU\n\ntest result: ok. 1 passed; 0 failed\n";
         assert_eq!(summary(stdout), "ok. 1 passed; 0 failed\n  SKIPPED: no GPU");
+    }
+
+    #[test]
+    fn what_failed_is_said_from_where_it_failed() {
+        let stdout = "\nrunning 2 tests\ntest a ... FAILED\ntest b ... ok\n\nsuccesses:\n\n---- b stdout ----\nfine\n\nfailures:\n\n\
+                      ---- a stdout ----\nbefore\nthread 'a' panicked at a.rs:1:2:\nnot 3\nstack backtrace:\n   0: main\n\n\nfailures:\n    a\n";
+        assert_eq!(failures(stdout), "a\n    thread 'a' panicked at a.rs:1:2:\n    not 3");
     }
 }
