@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_comm::World;
-use annulus_data::{Sequence, counted};
+use annulus_data::{IGNORED, Sequence, counted};
 use annulus_experiment::{
     Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter, read_config,
 };
@@ -31,8 +31,6 @@ use crate::{hub, print};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The most ids that are scored at once.
 const MOST_IDS: u64 = 1 << 24;
-/// A target that is left out, as in the labels of `transformers`.
-const IGNORED: i64 = -100;
 
 #[derive(Args, Debug)]
 pub(crate) struct Score {

@@ -49,7 +49,7 @@ pub use needles::Needles;
 pub use packed::{Fit, Longer, Packed, Packing};
 pub use question::Question;
 pub use recall::Recall;
-pub use shard::{Sequence, Tokens};
+pub use shard::{IGNORED, Sequence, Tokens};
 pub use show::{counted, show};
 pub use source::Source;
 pub use tasks::Task;

@@ -142,10 +142,7 @@ impl Source for Needles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sequence;
-
-    /// What is no target.
-    const IGNORED: i64 = -100;
+    use crate::{IGNORED, Sequence};
 
     /// The value that the last fact of `key` before `place` gives it.
     fn told(inputs: &[u32], key: usize, place: usize) -> Option<usize> {

@@ -12,10 +12,7 @@ use annulus_sequence::Positions;
 use crate::random::Key;
 use crate::reader::Reader;
 use crate::windows::Window;
-use crate::{Cache, DataError, Source, Tokens};
-
-/// What is no target.
-const IGNORED: i64 = -100;
+use crate::{Cache, DataError, IGNORED, Source, Tokens};
 
 /// What becomes of a document that is longer than a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,6 @@
 //! A question behind a long text, and its answer.
 
-use crate::Sequence;
-
-/// What is no target.
-const IGNORED: i64 = -100;
+use crate::{IGNORED, Sequence};
 
 /// A question and its answer, as ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +46,6 @@ mod tests {
         assert_eq!(question.tokens(), 4);
         let sequence = question.sequence(6);
         assert_eq!(sequence.inputs, [5, 6, 7, 8, 5, 5]);
-        assert_eq!(sequence.targets, [-100, -100, 8, 9, -100, -100]);
+        assert_eq!(sequence.targets, [IGNORED, IGNORED, 8, 9, IGNORED, IGNORED]);
     }
 }

@@ -121,9 +121,7 @@ impl Source for Recall {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What is no target.
-    const IGNORED: i64 = -100;
+    use crate::IGNORED;
 
     #[test]
     fn every_answer_follows_from_facts_half_a_sequence_earlier() {

@@ -3,8 +3,8 @@
 
 use annulus_sequence::Positions;
 
-/// What is no target.
-const IGNORED: i64 = -100;
+/// A target that is left out, as in the labels of `transformers`; `annulus_ops::IGNORED` is the same.
+pub const IGNORED: i64 = -100;
 
 /// One sequence: inputs and the targets shifted by one, of the same length.
 #[derive(Clone, Debug, PartialEq, Eq)]

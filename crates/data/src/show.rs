@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{DataError, Sequence, Tokenizer};
-
-/// What is no target.
-const IGNORED: i64 = -100;
+use crate::{DataError, IGNORED, Sequence, Tokenizer};
 
 /// The first `most` places of `sequence`, a line each: place, document, the id there and its text, and the
 /// text of the one that is to be foretold from it, where that is learned.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Progress as Reading, Records, Sequence, Texts};
+use annulus_data::{Cache, IGNORED, Progress as Reading, Records, Sequence, Texts};
 use annulus_experiment::{Experiment, Format, ending};
 use annulus_train::{Result, TrainError, by_source, cache_folder, excluded, records_of, texts};
 
@@ -11,9 +11,6 @@ use crate::{Progress, Subject};
 
 /// Windows where it is not said how many.
 const MOST_WINDOWS: u64 = 32;
-
-/// A target that is left out.
-const IGNORED: i64 = -100;
 
 /// Windows over a text: the last `targets` tokens of each are in no other's.
 #[derive(Debug)]

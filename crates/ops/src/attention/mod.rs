@@ -86,12 +86,8 @@ pub struct Prepared {
     pub delta: Tensor,
 }
 
-/// A kernel's running state, opaque outside of it.
+/// A kernel's running state, opaque outside of it: only the kernel finds its own type again.
 pub trait State: Send + Any + Debug {
-    /// For the kernel to find its own type again.
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
-    /// The same by reference.
-    fn as_any(&mut self) -> &mut dyn Any;
     /// No tiles come after the next call's: a kernel may leave the result instead of a state.
     fn end_with_next(&mut self) {}
 }
@@ -174,7 +170,7 @@ pub type Progress<'a> = &'a dyn Fn() -> Result<()>;
 
 /// The state as the kernel's own type.
 pub(crate) fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
-    match state.as_any().downcast_mut() {
+    match (state as &mut dyn Any).downcast_mut() {
         Some(state) => Ok(state),
         None => sizes::wrong(FOREIGN),
     }
@@ -182,7 +178,7 @@ pub(crate) fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
 
 /// The same, taken out of its box.
 pub(crate) fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
-    match state.into_any().downcast() {
+    match (state as Box<dyn Any>).downcast() {
         Ok(state) => Ok(*state),
         Err(_) => sizes::wrong(FOREIGN),
     }

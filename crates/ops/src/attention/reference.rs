@@ -3,8 +3,6 @@
 //! It carries the same state across tiles as the fast kernels do (unnormalised output, running maximum, running sum per row),
 //! so that what differs between the two is rounding alone.
 
-use std::any::Any;
-
 use annulus_sequence::Spans;
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -41,23 +39,9 @@ struct Backward {
     dq: Vec<f64>,
 }
 
-impl State for Forward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Forward {}
 
-impl State for Backward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Backward {}
 
 impl AttentionKernel for Reference {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {

@@ -3,18 +3,17 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_ops::attention::{
-    Attended, AttentionKernel, BackwardTile, Dropout, KeyValueGradients, Reference, Tile,
-};
+use annulus_ops::attention::{AttentionKernel, Dropout, Reference, Tile};
 use annulus_ops::gpu::Generation;
 use annulus_ops::gpu::attention::{Kernels, Variant};
-use annulus_ops::testing::{error, error_l2, to_f64};
+use annulus_ops::testing::{error, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
 
 use crate::cover;
 use crate::family::{Family, families};
-use crate::scene::{Heads, Rule, Scene, Shard};
+use crate::passes::{Calls, PLAIN, Results, back, forward, run};
+use crate::scene::{Heads, Rule, Scene};
 use crate::support::{processor, strength, threads};
 
 const LAYOUTS: [Layout; 4] = [
@@ -39,123 +38,6 @@ fn positions(generation: Generation) -> [usize; 3] {
         // Plain loops are slow and have no blocks.
         Generation::Reference => [44, 12, 68],
         _ => [188, 12, 264],
-    }
-}
-
-/// What came of a pass over all shards.
-struct Results {
-    attended: Attended,
-    dq: Tensor,
-    /// Without what was carried in.
-    gradients: Vec<KeyValueGradients>,
-}
-
-/// How a kernel is called.
-#[derive(Clone, Copy)]
-struct Calls {
-    /// With all tiles at once, or one after the other.
-    at_once: bool,
-    /// Whether nothing came before and nothing follows: the end of forward is told, no gradients are carried in.
-    whole: bool,
-}
-
-/// All at once, gradients carried in.
-const PLAIN: Calls = Calls { at_once: true, whole: false };
-
-/// On `device`; what comes of it is brought back.
-fn run(kernel: &dyn AttentionKernel, scene: &Scene, device: &Device, calls: Calls) -> Results {
-    let scene = &scene.on(device);
-    let tiles: Vec<Tile<'_>> = scene.shards.iter().map(|shard| scene.tile(shard)).collect();
-    let per_call = if calls.at_once { tiles.len() } else { 1 };
-    let calm = || Ok(());
-    let mut state = kernel.begin(&scene.q, scene.scale).unwrap();
-    let mut left = tiles.chunks(per_call);
-    while let Some(some) = left.next() {
-        if calls.whole && left.len() == 0 {
-            state.end_with_next();
-        }
-        kernel.forward(some, &mut *state, &calm).unwrap();
-    }
-    let attended = kernel.finish(state).unwrap();
-    let mut state =
-        kernel.begin_backward(&scene.q, &attended, &scene.gradient, scene.scale).unwrap();
-    let mut gradients = Vec::new();
-    for some in scene.shards.chunks(per_call) {
-        let tiles = some.iter().map(|shard| BackwardTile {
-            tile: scene.tile(shard),
-            carried: (!calls.whole).then(|| shard.carried()),
-        });
-        gradients.extend(kernel.backward(tiles.collect(), &mut *state, &calm).unwrap());
-    }
-    let dq = back(&kernel.finish_backward(state).unwrap());
-    let Attended { out, lse } = &attended;
-    let attended = Attended { out: back(out), lse: back(lse) };
-    let made = gradients.iter();
-    let own = made.zip(&scene.shards).map(|(made, shard)| {
-        let own = |found: &Tensor, carried: &Tensor| {
-            let found = back(found);
-            if calls.whole { found } else { less(&found, &back(carried)) }
-        };
-        let [dk, dv] = &shard.carried;
-        KeyValueGradients { dk: own(&made.dk, dk), dv: own(&made.dv, dv) }
-    });
-    Results { attended, dq, gradients: own.collect() }
-}
-
-fn back(tensor: &Tensor) -> Tensor {
-    tensor.to_device(&Device::Cpu).unwrap()
-}
-
-impl Shard {
-    /// Copies, since they are added to in place.
-    fn carried(&self) -> KeyValueGradients {
-        let [dk, dv] = [0, 1].map(|index| self.carried[index].copy().unwrap());
-        KeyValueGradients { dk, dv }
-    }
-}
-
-impl Results {
-    /// Holds each tensor's error to its bound; the largest share that an error has of its bound.
-    fn check(&self, wanted: &Results, dtype: DType, what: &str) -> f64 {
-        let [out, gradient] = bounds(dtype);
-        let [lse, wanted_lse] =
-            [self, wanted].map(|results| to_f64(&results.attended.lse).unwrap());
-        for (row, (lse, wanted)) in lse.iter().zip(&wanted_lse).enumerate() {
-            let near = (lse - wanted).abs() <= 2e-5 * wanted.abs().max(1.0);
-            assert!(lse == wanted || near, "{what}: lse of row {row} is {lse}, wanted {wanted}");
-        }
-        let mut worst = 0.0_f64;
-        let mut near = |name: &str, found: &Tensor, wanted: &Tensor, bound: f64| {
-            let off =
-                if dtype == DType::F32 { error(found, wanted) } else { error_l2(found, wanted) };
-            let off = off.unwrap();
-            assert!(off <= bound, "{what}: {name} is off by {off:e}, wanted at most {bound:e}");
-            worst = worst.max(off / bound);
-        };
-        near("out", &self.attended.out, &wanted.attended.out, out);
-        near("dq", &self.dq, &wanted.dq, gradient);
-        let made = self.gradients.iter().zip(&wanted.gradients);
-        for (index, (found, wanted)) in made.enumerate() {
-            near(&format!("dk of {index}"), &found.dk, &wanted.dk, gradient);
-            near(&format!("dv of {index}"), &found.dv, &wanted.dv, gradient);
-        }
-        worst
-    }
-}
-
-/// What was added to `carried`, in f64.
-fn less(all: &Tensor, carried: &Tensor) -> Tensor {
-    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
-    (wide(all) - wide(carried)).unwrap()
-}
-
-/// Of out and of gradients: for 16 bits relative in the 2-norm, as weights and gradients of scores are rounded once; in f32 of the
-/// largest element.
-fn bounds(dtype: DType) -> [f64; 2] {
-    match dtype {
-        DType::BF16 => [4e-3, 8e-3],
-        DType::F16 => [5e-4, 1e-3],
-        _ => [5e-6, 5e-6],
     }
 }
 
@@ -203,7 +85,7 @@ fn check(rows: &[Vec<usize>]) -> Option<f64> {
     let scene = Scene::new((rule, layout, rank), heads, dim, tokens, dtype);
     let dropout = (dropped == 1).then_some(DROPOUT);
     let scene = Scene { dropout, ..scene };
-    let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+    let wanted = forward(&Reference, &scene, PLAIN);
     let check = |row: &Vec<usize>| {
         let seed = row.iter().fold(1, |seed, value| 31 * seed + *value as u64);
         let processor = processor(generation, seed)?;
@@ -214,7 +96,7 @@ fn check(rows: &[Vec<usize>]) -> Option<f64> {
             "{} of {dim}, {rule:?} {layout:?} {heads:?}, {tokens} a rank, rank {rank}, deterministic {deterministic}, at once {at_once}, whole {whole}, dropout {dropout:?}",
             family.named()
         );
-        Some(found.check(&wanted, dtype, &what))
+        Some(found.check(&scene, &wanted, &what))
     };
     rows.iter().map(check).fold(None, largest)
 }
@@ -289,13 +171,13 @@ fn deterministic_kernels_give_the_same_bits() {
 fn tiles_that_take_no_turns_are_added_apart() {
     let layout = (Rule::Scattered, Layout::Contiguous, 0);
     let scene = Scene::new(layout, Heads(1, 2, 1), 64, 640, DType::BF16);
-    let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+    let wanted = forward(&Reference, &scene, PLAIN);
     for family in families().into_iter().filter(|one| one.named().ends_with("bf16_d64")) {
         let found = processor(family.variant.generation, 3).map(|processor| {
             let kernels = family.kernels(processor, true);
             run(&kernels, &scene, kernels.processor.device(), PLAIN)
         });
-        found.map(|found| found.check(&wanted, DType::BF16, &family.named()));
+        found.map(|found| found.check(&scene, &wanted, &family.named()));
     }
 }
 
@@ -309,16 +191,13 @@ fn rows_of_a_batch_have_masks_of_their_own() {
         let scene = Scene::new(layout, Heads(2, 2, 1), dim, 264, dtype);
         for rules in [[Rule::Documents, Rule::Full], [Rule::Full, Rule::Window]] {
             let scene = scene.clone().under(&rules);
-            let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+            let wanted = forward(&Reference, &scene, PLAIN);
             for deterministic in [false, true] {
                 let Some(processor) = processor(generation, 5) else { continue };
                 let kernels = family.kernels(processor, deterministic);
                 let found = run(&kernels, &scene, kernels.processor.device(), PLAIN);
-                found.check(
-                    &wanted,
-                    dtype,
-                    &format!("{} {rules:?} {deterministic}", family.named()),
-                );
+                let what = format!("{} {rules:?} {deterministic}", family.named());
+                found.check(&scene, &wanted, &what);
             }
         }
     }
@@ -336,10 +215,10 @@ fn any_number_of_tiles_is_taken_at_once() {
             let Some(processor) = processor(family.variant.generation, 1) else { continue };
             let shards = scene.shards.iter().cycle().take(many).cloned().collect();
             let scene = Scene { shards, ..scene.clone() };
-            let wanted = run(&Reference, &scene, &Device::Cpu, PLAIN);
+            let wanted = forward(&Reference, &scene, PLAIN);
             let kernels = family.kernels(processor, deterministic);
             let found = run(&kernels, &scene, kernels.processor.device(), PLAIN);
-            found.check(&wanted, dtype, &format!("{generation:?} {dtype:?} {many} tiles"));
+            found.check(&scene, &wanted, &format!("{generation:?} {dtype:?} {many} tiles"));
         }
     }
 }

@@ -17,6 +17,7 @@ mod emulator;
 mod family;
 mod handover;
 mod operators;
+mod passes;
 mod scene;
 mod strict;
 mod support;

@@ -12,6 +12,9 @@ use crate::step::rank::Micro;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
 
+/// Data marks targets that are left out as the loss does.
+const _: () = assert!(annulus_data::IGNORED == IGNORED);
+
 /// What an evaluation found, the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluation {

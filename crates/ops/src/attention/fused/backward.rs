@@ -8,7 +8,6 @@
 //! A job is a block of key columns: its keys' and values' gradients are its own, and it adds to those of the queries in turn,
 //! so that every sum adds the same pieces in the same order with any number of workers.
 
-use std::any::Any;
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
@@ -43,14 +42,7 @@ pub(super) struct Backward {
     scratch: Shelf<Column>,
 }
 
-impl State for Backward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Backward {}
 
 impl Backward {
     pub(super) fn new(

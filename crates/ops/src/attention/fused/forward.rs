@@ -1,7 +1,6 @@
 //! Forward: for every block of query rows, piece by piece, `scores = q kT`, fold, `out = kept out + weights v`.
 #![expect(unsafe_code, reason = "buffers that are written before they are read")]
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
@@ -45,14 +44,7 @@ struct Rows<'a> {
     sum: &'a mut [f32],
 }
 
-impl State for Forward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Forward {}
 
 impl Forward {
     pub(super) fn new(instructions: Instructions, q: &Tensor, scale: f64) -> Result<Forward> {

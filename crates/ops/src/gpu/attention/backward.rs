@@ -1,7 +1,5 @@
 //! Backward: the gradient of the queries in device memory, those of keys and values in the tensors that travel.
 
-use std::any::Any;
-
 use bytemuck::Zeroable;
 use candle_core::{DType, Result, Tensor};
 
@@ -71,14 +69,7 @@ struct Told<'a> {
     written: [u64; 2],
 }
 
-impl State for Backward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Backward {}
 
 impl Backward {
     pub(super) fn new(

@@ -1,7 +1,5 @@
 //! Forward: the running state in device memory, folded in place.
 
-use std::any::Any;
-
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::super::arguments::{FinishArguments, ForwardArguments, Tiles};
@@ -69,12 +67,6 @@ impl Running {
 }
 
 impl State for Forward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
     fn end_with_next(&mut self) {
         self.ends = true;
     }

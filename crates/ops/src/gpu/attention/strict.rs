@@ -1,7 +1,6 @@
 //! Attention with order-free sums: tables of them in device memory, which tiles are added to in place. The bits do not depend on
 //! who holds which strict block of positions.
 
-use std::any::Any;
 use std::f64::consts::LOG2_E;
 
 use annulus_sequence::Positions;
@@ -51,23 +50,9 @@ pub(super) struct Backward {
     dq: Tensor,
 }
 
-impl State for Forward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Forward {}
 
-impl State for Backward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Backward {}
 
 /// Sums of nothing for queries, so many to a row.
 fn nothing(

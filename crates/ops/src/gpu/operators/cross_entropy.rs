@@ -38,13 +38,8 @@ pub(crate) fn linear_cross_entropy(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<Tensor> {
-    off_tape("linear-cross-entropy", [x, weight])?;
-    let pass = Pass::new(processor, x, weight, targets, chunk)?;
-    for start in pass.starts() {
-        pass.logits(start)?;
-        pass.turn(start, None)?;
-    }
-    sums::total(processor, &pass.losses)?.to_dtype(DType::F32)
+    sums::total(processor, &all_losses(processor, x, weight, targets, chunk)?.losses)?
+        .to_dtype(DType::F32)
 }
 
 /// See [`crate::linear_cross_entropy_loss`]: the host waits for it.
@@ -55,13 +50,24 @@ pub(crate) fn linear_cross_entropy_loss(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<f64> {
+    all_losses(processor, x, weight, targets, chunk)?.loss()
+}
+
+/// The losses of all chunks, and no gradients.
+fn all_losses<'a>(
+    processor: &'a dyn Processor,
+    x: &Tensor,
+    weight: &Tensor,
+    targets: &Tensor,
+    chunk: usize,
+) -> Result<Pass<'a>> {
     off_tape("linear-cross-entropy", [x, weight])?;
     let pass = Pass::new(processor, x, weight, targets, chunk)?;
     for start in pass.starts() {
         pass.logits(start)?;
         pass.turn(start, None)?;
     }
-    pass.loss()
+    Ok(pass)
 }
 
 /// See [`crate::linear_cross_entropy_gradients`]: the loss, for which the host waits, the gradient of x, and that of the weight where

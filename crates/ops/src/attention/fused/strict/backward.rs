@@ -3,7 +3,6 @@
 //! A job is a block of keys of a key/value head: the sums of its keys and values are its own, and it adds to those of queries
 //! whenever nobody else does. Two blocks meet piece by piece, in order, and what they come to is f32 until they have met.
 
-use std::any::Any;
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -43,14 +42,7 @@ pub(crate) struct Backward {
     scratch: Shelf<Column>,
 }
 
-impl State for Backward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Backward {}
 
 impl Backward {
     pub(crate) fn new(

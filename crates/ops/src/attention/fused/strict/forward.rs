@@ -3,7 +3,6 @@
 //! Of a block piece by piece, in order, as the fast kernel goes through all: maxima are multiples of the bins' width, so that going
 //! over to a larger one rounds nothing.
 
-use std::any::Any;
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
 
@@ -53,14 +52,7 @@ struct Scratch {
     shifts: Vec<i32>,
 }
 
-impl State for Forward {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
-}
+impl State for Forward {}
 
 impl Forward {
     pub(crate) fn new(
