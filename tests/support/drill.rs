@@ -105,7 +105,7 @@ fn happen(what: What) {
         What::Term => signal(libc::SIGTERM),
         What::Slow => sleep(SLOW),
         What::Disk => fill(Path::new(FILLER)),
-        // By the communicator below.
+        // The communicator that it wraps damages what is sent.
         What::Corrupt => {}
     }
 }

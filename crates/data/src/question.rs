@@ -46,6 +46,6 @@ mod tests {
         assert_eq!(question.tokens(), 4);
         let sequence = question.sequence(6);
         assert_eq!(sequence.inputs, [5, 6, 7, 8, 5, 5]);
-        assert_eq!(sequence.targets, [IGNORED, IGNORED, 8, 9, IGNORED, IGNORED]);
+        assert_eq!(sequence.targets, [-100, -100, 8, 9, -100, -100]);
     }
 }

@@ -50,6 +50,7 @@ impl Program {
     /// Runs it, and prints how many tests passed, and what they skipped. Where it fails, all it says is printed, and the failures are
     /// returned.
     fn run(&self) -> Result<Option<String>> {
+        tool::say(&format!("{}: begins", self.shown()));
         let start = Instant::now();
         let Output { status, stdout, stderr } = Command::new(&self.file)
             .arg("--show-output")
@@ -94,7 +95,7 @@ fn failures(stdout: &str) -> String {
         let said = said.take_while(|line| *line != "stack backtrace:").take(SHOWN);
         Some(std::iter::once(name).chain(said).collect::<Vec<_>>().join("\n    "))
     };
-    failures.split("---- ").filter_map(own).collect::<Vec<_>>().join("\n")
+    failures.split("\n---- ").filter_map(own).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -38,8 +38,10 @@ pub(crate) fn linear_cross_entropy(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<Tensor> {
-    sums::total(processor, &all_losses(processor, x, weight, targets, chunk)?.losses)?
-        .to_dtype(DType::F32)
+    off_tape("linear-cross-entropy", [x, weight])?;
+    let pass = Pass::new(processor, x, weight, targets, chunk)?;
+    pass.losses_alone()?;
+    sums::total(processor, &pass.losses)?.to_dtype(DType::F32)
 }
 
 /// See [`crate::linear_cross_entropy_loss`]: the host waits for it.
@@ -50,24 +52,10 @@ pub(crate) fn linear_cross_entropy_loss(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<f64> {
-    all_losses(processor, x, weight, targets, chunk)?.loss()
-}
-
-/// The losses of all chunks, and no gradients.
-fn all_losses<'a>(
-    processor: &'a dyn Processor,
-    x: &Tensor,
-    weight: &Tensor,
-    targets: &Tensor,
-    chunk: usize,
-) -> Result<Pass<'a>> {
     off_tape("linear-cross-entropy", [x, weight])?;
     let pass = Pass::new(processor, x, weight, targets, chunk)?;
-    for start in pass.starts() {
-        pass.logits(start)?;
-        pass.turn(start, None)?;
-    }
-    Ok(pass)
+    pass.losses_alone()?;
+    pass.loss()
 }
 
 /// See [`crate::linear_cross_entropy_gradients`]: the loss, for which the host waits, the gradient of x, and that of the weight where
@@ -148,6 +136,15 @@ impl<'a> Pass<'a> {
             losses: losses?,
             logits: logits?.narrow(1, 0, rows)?,
         })
+    }
+
+    /// The losses of all chunks, without gradients.
+    fn losses_alone(&self) -> Result<()> {
+        for start in self.starts() {
+            self.logits(start)?;
+            self.turn(start, None)?;
+        }
+        Ok(())
     }
 
     /// The sum of all losses; of every block rounded, where sums are order-free, so that those add up exactly.
