@@ -7,7 +7,18 @@
 //
 // One thread starts all products. Two warpgroups make weights and slopes, a row to a thread, of half of the queries each: weights go
 // over the scores they are of, slopes to shared memory. A fourth brings dQ, which takes the place of dP^T, to global memory by bulk
-// copies: as soon as it is there (`backward`), or when its turn has come (`backward_in_turn`, sm90_turns.h).
+// copies: as soon as it is there (`backward`), or when its turn has come (`backward_in_turn`, sm90_turns.h). What they wait for, each
+// a phase for every block of queries:
+//
+//   barrier      arrivals of              says
+//   scores       the products             scores are there
+//   weights      8 warps that weigh       weights are there, scores are read
+//   slopes       the products             dP^T is there, and products with the dS^T before are complete
+//   stored       8 warps that weigh       dS^T is in shared memory, dP^T is read
+//   sums_full    the products             dQ is there
+//   sums_empty   4 warps that add         dQ is read
+//
+// Columns of tensor memory: scores and then weights [0, 128), dP^T and then dQ [128, 256), dV [256, 384), dK [384, 512).
 #pragma once
 #include "sm100_tensor.h"
 #include "sm90_backward.h"
@@ -41,6 +52,7 @@ template <typename Number, int Dim, bool InTurn> struct Backward {
   static constexpr int delta_at = lse_at + stages * row_bytes, steps_at = delta_at + row_bytes;
   static constexpr int kept_at = steps_at + stages * 16, barriers_at = kept_at + 64;
   static constexpr int turns_at = barriers_at + QueryRows::bytes + GradientRows::bytes + 8;
+  static_assert((turns_at + 24) % 16 == 0, "what is kept for turns is read by 16 bytes");
   static constexpr int products_at = turns_at + 40, shared_bytes = products_at + 48;
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_100");
 
@@ -234,15 +246,15 @@ template <class Kernel> struct Weigher {
     for (int column = 0; column < Kernel::dim; column += 16) {
       float sums[16];
       load_columns(sums, tensor + from + static_cast<uint32_t>(column));
-      if (row() >= kept.rows) continue;
       UNROLL
       for (int i = 0; i < 16; i += 4) {
         const Float4 four{factor * sums[i], factor * sums[i + 1], factor * sums[i + 2], factor * sums[i + 3]};
         float* to = rows + row() * arguments.dim + column + i;
-        if (column + i >= arguments.dim) continue;
+        if (row() >= kept.rows || column + i >= arguments.dim) continue;
         if (kept.fresh != 0) store_global(reinterpret_cast<Float4*>(to), four);
         else add_global(to, four);
       }
+      __syncwarp();   // all lanes load together
     }
   }
 };
@@ -293,6 +305,7 @@ template <class Kernel> struct Adder {
       const int count = min(Kernel::added_columns, Kernel::dim - first);
       const uint32_t at = visited.memory.sums() + tile * Kernel::added_bytes;
       if (leads()) wait_until_read<1>();
+      __syncwarp();   // what warps meet at, their lanes come to together
       named_sync(meeting, Kernel::queries);
       UNROLL
       for (int column = 0; column < count; ++column) {
@@ -300,15 +313,16 @@ template <class Kernel> struct Adder {
       }
       proxy_fence();
       named_sync(meeting, Kernel::queries);
-      if (!leads()) continue;
-      if (Kernel::in_turn && first == 0) wait_for_turn(visited.arguments.turns + number, place.before);
-      start_adding(to + first * Kernel::queries, at, 4 * Kernel::queries * count);
+      if (leads()) {
+        if (Kernel::in_turn && first == 0) wait_for_turn(visited.arguments.turns + number, place.before);
+        start_adding(to + first * Kernel::queries, at, 4 * Kernel::queries * count);
+      }
     }
-    if constexpr (Kernel::in_turn) {
-      if (!leads()) return;
+    if (Kernel::in_turn && leads()) {
       wait_until_added();
       pass_turn(visited.arguments.turns + number, place.next);
     }
+    __syncwarp();   // all lanes load the next sums together
   }
 };
 

@@ -5,7 +5,15 @@
 //   weights P = exp2(scale (S - maximum)), sum += P       in registers, a warpgroup to a half, while the other half's products run
 //   out += P V              P from tensor memory, where its scores were
 //
-// The first warpgroup brings and multiplies. Sums are rescaled with every new maximum: to wait until it has grown by more than 2^8
+// The first warpgroup brings (one thread) and multiplies (another). What they and the halves wait for, of a half:
+//
+//   barrier   arrivals of              says                                                        phase
+//   scores    the products             scores are there, and earlier sums                          a block of keys
+//   weights   its 4 warps              weights are there, scores read, sums rescaled               a block of keys
+//   sums      the products             sums are whole                                              an item
+//
+// Columns of tensor memory: scores and then weights of the two halves [0, 128) and [128, 256), sums [256, 384) and [384, 512).
+// Sums are rescaled with every new maximum: to wait until it has grown by more than 2^8
 // (FlashAttention-4) saves most of that, and doubles the error of rows that see few keys, whose largest weight is not 1 any more.
 #pragma once
 #include "sm100_tensor.h"
@@ -16,7 +24,7 @@ namespace sm100 {
 using sm90::Channel;
 using sm90::Item;
 using sm90::Step;
-using sm90::Turn;
+using sm90::PipelineState;
 
 constexpr int HALF = TENSOR_LANES;   // queries of a warpgroup
 
@@ -74,7 +82,7 @@ template <class Kernel> struct Multiplier {
   const ForwardArguments& arguments;
   sm90::RowsMemory<Kernel> memory;
   uint32_t tensor;
-  Turn<1> weights = {};
+  PipelineState<1> weights = {};
 
   DEVICE void run() {
     NO_UNROLL
@@ -84,7 +92,7 @@ template <class Kernel> struct Multiplier {
       if (item.block < 0) break;
       barrier_arrive(memory.kept.empty(0));
       if (item.empty == 0) multiply();
-      memory.kept.turn.next();
+      memory.kept.state.next();
     }
   }
 
@@ -96,7 +104,7 @@ template <class Kernel> struct Multiplier {
     bool last = await_keys();
     start_scores(0);
     start_scores(1);
-    memory.keys.turn.next();
+    memory.keys.state.next();
     NO_UNROLL
     while (!last) {
       memory.values.wait();
@@ -105,7 +113,7 @@ template <class Kernel> struct Multiplier {
       start_scores(0);
       add_values(1, adds);
       start_scores(1);
-      memory.keys.turn.next();
+      memory.keys.state.next();
       release_values();
       adds = true;
     }
@@ -121,7 +129,7 @@ template <class Kernel> struct Multiplier {
   DEVICE bool await_keys() {
     memory.keys.wait();
     const bool last = load_shared<Step>(memory.step()).last != 0;
-    barrier_arrive(memory.keys.empty(memory.keys.turn.stage));
+    barrier_arrive(memory.keys.empty(memory.keys.state.stage));
     return last;
   }
 
@@ -141,8 +149,8 @@ template <class Kernel> struct Multiplier {
   }
 
   DEVICE void release_values() {
-    tensor_commit(memory.values.empty(memory.values.turn.stage));
-    memory.values.turn.next();
+    tensor_commit(memory.values.empty(memory.values.state.stage));
+    memory.values.state.next();
   }
 };
 
@@ -154,7 +162,7 @@ template <class Kernel> struct ForwardConsumer {
   int half;
   uint32_t tensor;   // this warp's lanes
   HalfBarriers<Kernel> with;
-  Turn<1> steps = {}, items = {};
+  PipelineState<1> steps = {}, items = {};
   float maximum = 0.0f, sum = 0.0f;
 
   DEVICE ForwardConsumer(const ForwardArguments& arguments, const sm90::RowsMemory<Kernel>& memory, uint32_t tensor, int half)
@@ -168,7 +176,7 @@ template <class Kernel> struct ForwardConsumer {
       const Item item = load_shared<Item>(memory.item());
       if (item.block < 0) break;
       fold(item);
-      memory.kept.turn.next();
+      memory.kept.state.next();
     }
   }
 
@@ -249,7 +257,7 @@ template <class Kernel> struct ForwardConsumer {
     float scores[Kernel::keys];
     load_columns(scores, scores_at());
     memory.keys.release();   // all lanes have read the step: they loaded together
-    memory.keys.turn.next();
+    memory.keys.state.next();
     if (step.last != 0) memory.kept.release();
     if (step.spans != nullptr) {
       const int row = half * HALF + static_cast<int>(threadIdx.x) % HALF, rows = arguments.rows - item.block * Kernel::queries;
@@ -306,9 +314,11 @@ template <class Kernel> struct ForwardConsumer {
     for (int column = 0; column < Kernel::dim; column += 16) {
       float sums[16];
       load_columns(sums, sums_at() + static_cast<uint32_t>(column));
-      if (row >= arguments.rows) continue;
-      if (arguments.last != 0) store_result(sums, item, row, column, share);
-      else store_sums(sums, row_index(item, row), column);
+      if (row < arguments.rows) {
+        if (arguments.last != 0) store_result(sums, item, row, column, share);
+        else store_sums(sums, row_index(item, row), column);
+      }
+      __syncwarp();   // all lanes load together
     }
   }
 

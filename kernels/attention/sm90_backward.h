@@ -53,6 +53,7 @@ template <typename Number, int Dim, int QueryBlock, QuerySums Sums> struct Backw
   using QueryRows = Channel<stages, warps>;
   using GradientRows = QueryRows;
   static constexpr int turns_at = barriers_at + QueryRows::bytes + GradientRows::bytes + 8;
+  static_assert((turns_at + 24) % 16 == 0, "what is kept for turns is read by 16 bytes");
   static constexpr int shared_bytes = turns_at + (hands_over ? 40 : 0);
   static_assert(shared_bytes <= 227 * 1024, "a block's shared memory on sm_90");
 };
@@ -88,7 +89,7 @@ template <class Kernel> struct BackwardProducer {
   DEVICE void bring(int first, int head, bool last) {
     const bool whole = load_shared<KeptFull>(memory.kept_full()).holds(first, first + Kernel::queries);
     const int64_t row = (static_cast<int64_t>(block.batch) * arguments.heads + head) * arguments.padded + first;
-    const int stage = memory.queries.turn.stage;
+    const int stage = memory.queries.state.stage;
     memory.queries.claim();
     const int flags = (whole ? 0 : MASKED) | (last ? LAST : 0);
     store_shared(memory.step(stage), QueryStep{arguments.dq + row * Kernel::dim, first, flags});
@@ -96,13 +97,13 @@ template <class Kernel> struct BackwardProducer {
     load_bytes(memory.lse(stage), arguments.lse_log2 + row, Kernel::row_bytes, memory.queries.full());
     // Gradients take the turns of queries, where they have as many buffers.
     constexpr bool alike = Kernel::QueryRows::bytes == Kernel::GradientRows::bytes;
-    if constexpr (alike) memory.gradients.turn.stage = stage, memory.gradients.turn.parity = memory.queries.turn.parity;
-    const int buffer = memory.gradients.turn.stage;
+    if constexpr (alike) memory.gradients.state.stage = stage, memory.gradients.state.parity = memory.queries.state.parity;
+    const int buffer = memory.gradients.state.stage;
     memory.gradients.claim();
     bring_rows(memory.gradients, memory.gradient_tile(buffer).address, arguments.gradient_map, first, head);
     load_bytes(memory.delta(buffer), arguments.delta + row, Kernel::row_bytes, memory.gradients.full());
-    if constexpr (!alike) memory.gradients.turn.next();
-    memory.queries.turn.next();
+    if constexpr (!alike) memory.gradients.state.next();
+    memory.queries.state.next();
   }
 
   template <class Rows> DEVICE void bring_rows(const Rows& channel, uint32_t tile, const TensorMap& map, int first, int head) {

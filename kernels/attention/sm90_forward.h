@@ -6,7 +6,7 @@
 //   out += P V              P from registers
 //
 // The state (out, maximum, sum) starts from what earlier hops left and goes back in place. One warpgroup produces, the others
-// consume 64 queries each, by turns.
+// consume 64 queries each, in ping-pong.
 #pragma once
 #include "sm90_fragments.h"
 #include "sm90_rows.h"
@@ -27,29 +27,29 @@ template <class Kernel> struct ForwardConsumer {
   using T = typename Kernel::T;
   const ForwardArguments& arguments;
   RowsMemory<Kernel> memory;
-  Turns<Kernel::consumers> turns;
+  PingPong<Kernel::consumers> ping_pong;
   float out[Kernel::dim / 2];
   float maximum[2];
   float sum[2];  // of the columns of this thread
   uint32_t weights[Kernel::keys / 16][4];
 
   DEVICE ForwardConsumer(const ForwardArguments& arguments, const RowsMemory<Kernel>& memory, int consumer)
-      : arguments(arguments), memory(memory), turns{consumer} {}
+      : arguments(arguments), memory(memory), ping_pong{consumer} {}
 
   DEVICE void run() {
-    turns.begin();
+    ping_pong.begin();
     for (;;) {
       memory.kept.wait();
       const Item item = load_shared<Item>(memory.item());
       if (item.block < 0) break;
       fold(item);
-      memory.kept.turn.next();
+      memory.kept.state.next();
     }
-    turns.end();
+    ping_pong.end();
   }
 
  private:
-  DEVICE int first_row() const { return 64 * turns.consumer; }
+  DEVICE int first_row() const { return 64 * ping_pong.consumer; }
 
   // This thread's two rows: their place among the queries of a head, and in the state.
   DEVICE int row_of(const Item& item, int r) const { return item.block * Kernel::queries + first_row() + sums_row() + 8 * r; }
@@ -83,9 +83,9 @@ template <class Kernel> struct ForwardConsumer {
 
   DEVICE Step first_block(const Item& item, const Step& step) {
     float scores[Kernel::keys / 2], factor[2];
-    turns.take();
+    ping_pong.take();
     start_scores(scores);
-    turns.pass();
+    ping_pong.pass();
     load_state(item);
     await_scores<0>(scores, step, item);
     weigh(scores, factor);
@@ -98,11 +98,11 @@ template <class Kernel> struct ForwardConsumer {
   // products are keeps the compiler from waiting for the products before it makes weights: it moves no wait across a loop.
   DEVICE Step next_block(const Item& item, const Step& step) {
     float scores[Kernel::keys / 2], factor[2];
-    turns.take();
+    ping_pong.take();
     start_scores(scores);
     memory.values.wait();
     add_values();
-    turns.pass();
+    ping_pong.pass();
     await_scores<1>(scores, step, item);
     weigh(scores, factor);
     const Step after = step_after(step);
@@ -120,7 +120,7 @@ template <class Kernel> struct ForwardConsumer {
     warpgroup_wait<Pending>();
     warpgroup_hold(scores);
     memory.keys.release();
-    memory.keys.turn.next();
+    memory.keys.state.next();
     if (step.last != 0) memory.kept.release();
     if (step.spans != nullptr) seen.hide(scores);
   }
@@ -146,7 +146,7 @@ template <class Kernel> struct ForwardConsumer {
     warpgroup_hold(out);
     warpgroup_hold(weights);
     memory.values.release();
-    memory.values.turn.next();
+    memory.values.state.next();
   }
 
   // Scores become weights; what earlier ones have to be multiplied by is left in `factor`.

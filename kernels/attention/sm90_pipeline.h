@@ -1,5 +1,5 @@
 // How the warpgroups of a block hand each other work (sm_90a, and sm_100). One warpgroup, the producer, decides what comes next and has the
-// tensor memory unit bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with
+// TMA bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with
 // each buffer it hands over a `Step` that says all that a consumer has to know of it.
 #pragma once
 #include "../vocabulary/panels.h"
@@ -23,7 +23,7 @@ template <int Consumers, int Producer> struct Registers {
 };
 
 // Which of `Stages` buffers comes next, and the parity of how often all of them have been used.
-template <int Stages> struct Turn {
+template <int Stages> struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
 
@@ -33,13 +33,13 @@ template <int Stages> struct Turn {
   }
 };
 
-// `Stages` buffers between the producer and `Warps` warps of consumers. Each side keeps its own turn.
+// `Stages` buffers between the producer and `Warps` warps of consumers. Each side keeps its own state.
 template <int Stages, int Warps> struct Channel {
   static constexpr int bytes = 16 * Stages;  // of barriers: Stages x full, then Stages x empty
   uint32_t barriers;
-  Turn<Stages> turn = {};
+  PipelineState<Stages> state = {};
 
-  DEVICE uint32_t full() const { return barriers + 8 * turn.stage; }
+  DEVICE uint32_t full() const { return barriers + 8 * state.stage; }
   DEVICE uint32_t empty(int stage) const { return barriers + 8 * (Stages + stage); }
 
   // One thread, before anybody uses it.
@@ -51,18 +51,18 @@ template <int Stages, int Warps> struct Channel {
     }
   }
 
-  // The producer: waits until the buffer whose turn it is may be written.
-  DEVICE void claim() const { barrier_wait(empty(turn.stage), turn.parity ^ 1); }
+  // The producer: waits until the next buffer may be written.
+  DEVICE void claim() const { barrier_wait(empty(state.stage), state.parity ^ 1); }
 
   // A consumer: waits until a buffer holds its data.
   DEVICE void wait(int stage, uint32_t parity) const { barrier_wait(barriers + 8 * stage, parity); }
-  DEVICE void wait() const { wait(turn.stage, turn.parity); }
+  DEVICE void wait() const { wait(state.stage, state.parity); }
 
   // A consumer: its warp is done with a buffer. A warp arrives by itself: nobody assumes that four finish together.
   DEVICE void release(int stage) const {
     if (lane_index() == 0) barrier_arrive(empty(stage));
   }
-  DEVICE void release() const { release(turn.stage); }
+  DEVICE void release() const { release(state.stage); }
 };
 
 // What comes with a block of rows: keys, where queries stay in place; queries, where keys do.
@@ -168,21 +168,22 @@ DEVICE void load_rows(uint32_t shared, const TensorMap& map, uint32_t barrier, i
   }
 }
 
-// Consumers take turns at starting products, so that one's exponentials run beside the products of another.
-template <int Consumers> struct Turns {
+// Consumers start products one after the other, round and round, so that one's exponentials run beside the products of another (the
+// ping-pong schedule of FlashAttention-3).
+template <int Consumers> struct PingPong {
   static constexpr int first_barrier = 2;  // and one for every consumer
   int consumer;
 
   static DEVICE int barrier(int of) { return first_barrier + of; }
 
-  // The first turn is that of consumer 0.
+  // Consumer 0 is the first.
   DEVICE void begin() const {
     if (consumer == Consumers - 1) named_arrive(barrier(0), 2 * WARPGROUP);
   }
   DEVICE void take() const { named_sync(barrier(consumer), 2 * WARPGROUP); }
   DEVICE void pass() const { named_arrive(barrier(consumer + 1 == Consumers ? 0 : consumer + 1), 2 * WARPGROUP); }
 
-  // Takes back the turn that nobody will take, so that every arrival is met.
+  // Meets the last arrival, which nobody waits for.
   DEVICE void end() const {
     if (consumer == 0) named_sync(barrier(0), 2 * WARPGROUP);
   }

@@ -45,7 +45,7 @@ template <class Kernel> struct QueriesConsumer {
       load_rows_of(item);
       add_blocks(item);
       store_rows_of(item);
-      memory.kept.turn.next();
+      memory.kept.state.next();
     }
   }
 
@@ -58,9 +58,9 @@ template <class Kernel> struct QueriesConsumer {
     start_slopes();
     for (;;) {
       make_slopes(step, arguments.rows - item.block * Kernel::queries);
-      const int stage = memory.keys.turn.stage;
+      const int stage = memory.keys.state.stage;
       add_keys();
-      memory.keys.turn.next();
+      memory.keys.state.next();
       if (step.last != 0) break;
       step = start_scores();
       warpgroup_wait<1>();
@@ -70,7 +70,7 @@ template <class Kernel> struct QueriesConsumer {
     }
     warpgroup_wait<0>();
     warpgroup_hold(dq);
-    memory.keys.release((memory.keys.turn.stage + 1) % Kernel::stages);
+    memory.keys.release((memory.keys.state.stage + 1) % Kernel::stages);
     memory.kept.release();
   }
 
@@ -102,14 +102,14 @@ template <class Kernel> struct QueriesConsumer {
     warpgroup_wait<0>();
     warpgroup_hold(slopes);
     memory.values.release();
-    memory.values.turn.next();
+    memory.values.state.next();
     UNROLL
     for (int i = 0; i < keys / 2; ++i) slopes[i] = scores[i] * (slopes[i] - delta[i / 2 % 2]);
     round_sums<T, keys>(left_of_dq, slopes);
   }
 
   DEVICE void await_next_keys() const {
-    Turn<Kernel::stages> next = memory.keys.turn;
+    PipelineState<Kernel::stages> next = memory.keys.state;
     next.next();
     memory.keys.wait(next.stage, next.parity);
   }

@@ -46,9 +46,9 @@ template <class Kernel> struct RowsMemory {
   DEVICE Tile<Kernel::queries> kept_tile(int which) const { return {base + which * Kernel::kept_bytes}; }
   DEVICE Tile<Kernel::keys> key_tile(int stage) const { return {base + Kernel::keys_at + stage * Kernel::key_bytes}; }
   DEVICE Tile<Kernel::keys> value_tile(int stage) const { return {base + Kernel::values_at + stage * Kernel::key_bytes}; }
-  DEVICE Tile<Kernel::keys> key_tile() const { return key_tile(keys.turn.stage); }
-  DEVICE Tile<Kernel::keys> value_tile() const { return value_tile(values.turn.stage); }
-  DEVICE uint32_t step() const { return base + Kernel::steps_at + keys.turn.stage * static_cast<int>(sizeof(Step)); }
+  DEVICE Tile<Kernel::keys> key_tile() const { return key_tile(keys.state.stage); }
+  DEVICE Tile<Kernel::keys> value_tile() const { return value_tile(values.state.stage); }
+  DEVICE uint32_t step() const { return base + Kernel::steps_at + keys.state.stage * static_cast<int>(sizeof(Step)); }
   DEVICE uint32_t item() const { return base + Kernel::item_at; }
   DEVICE uint32_t producers_item() const { return item() + static_cast<int>(sizeof(Item)); }
 };
@@ -93,7 +93,7 @@ template <class Kernel> struct RowsProducer {
     empty.empty = 1;
     store_shared(memory.item(), empty);
     barrier_arrive(memory.kept.full());
-    memory.kept.turn.next();
+    memory.kept.state.next();
   }
 
   DEVICE void bring_kept() {
@@ -106,7 +106,7 @@ template <class Kernel> struct RowsProducer {
       load_rows<Kernel::queries, Kernel::panels>(memory.kept_tile(which).address, Kernel::kept_map(arguments, which),
                                                  memory.kept.full(), own.block * Kernel::queries, own.head, own.batch);
     }
-    memory.kept.turn.next();
+    memory.kept.state.next();
   }
 
   // Keys and values of the block that the walk stands on, which then goes on.
@@ -126,7 +126,7 @@ template <class Kernel> struct RowsProducer {
     const Item own = item();
     barrier_expect(channel.full(), Kernel::key_bytes);
     load_rows<Kernel::keys, Kernel::panels>(shared, map, channel.full(), row, own.head / arguments.group, own.batch);
-    channel.turn.next();
+    channel.state.next();
   }
 };
 

@@ -1,4 +1,4 @@
-// Copies that the tensor memory unit makes beside the threads (sm_90): plain bytes, and boxes of tensors with zeros outside and
+// Copies that TMA makes beside the threads (sm_90): plain bytes, and boxes of tensors with zeros outside and
 // the 128-byte swizzle. They land one by one, in any order, some time before the barrier that counts their bytes lets go.
 #pragma once
 #include "barriers.h"

@@ -1,4 +1,4 @@
-// Sums that the tensor memory unit adds to global memory beside the threads (sm_90). What a thread starts is read and added at once
+// Sums that TMA adds to global memory beside the threads (sm_90). What a thread starts is read and added at once
 // if a coin says so, else when the thread waits for it; until that wait shared memory has to stay as it was.
 #pragma once
 #include "shared.h"

@@ -8,7 +8,7 @@
 //   warp        what 32 lanes do together: shuffles, votes, matrices
 //   copies      cp.async
 //   barriers    __syncthreads, numbered barriers, barriers in shared memory
-//   bulk_copies the tensor memory unit (sm_90): what it brings
+//   bulk_copies TMA (sm_90): what it brings
 //   bulk_sums   what it adds to global memory
 //   turns       how blocks wait for each other
 //   operands    matrices that descriptors name (sm_90)

@@ -22,7 +22,7 @@ typedef unsigned long long uint64_t;
 #include <string.h>
 #endif
 
-// What a copy by the tensor memory unit has to know of a tensor, as the driver encodes it (sm_90a). In the kernel's arguments,
+// What a copy by TMA has to know of a tensor, as the driver encodes it (sm_90a). In the kernel's arguments,
 // or in device memory behind a `tensor_map_fence`.
 struct alignas(64) TensorMap {
   uint64_t opaque[16];

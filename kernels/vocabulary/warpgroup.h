@@ -1,4 +1,4 @@
-// What sm_90a adds, and sm_100 has but for the products: barriers in shared memory that count threads and bytes, copies by the tensor memory unit, named barriers,
+// What sm_90a adds, and sm_100 has but for the products: barriers in shared memory that count threads and bytes, copies by TMA, named barriers,
 // registers that move from one warpgroup to another, and the order of the asynchronous products (see warpgroup_products.h).
 //
 // Addresses are those of shared memory. A barrier takes 8 bytes. Parity: `barrier_wait(b, p)` passes once the phase of parity p
@@ -140,11 +140,13 @@ DEVICE void wait_until_added() {
 }
 
 // Waits until a number in global memory is `own`: what whoever wrote it had added is there then, also for what this thread starts
-// to add. Only global memory is between them: a fence of all memory costs a barrier of the whole GPU more.
+// to add. Only global memory is between them: a fence of all memory costs a barrier of the whole GPU more. A turn that does not come
+// in minutes is a mistake in the order: an error then, not a GPU that stands still.
 DEVICE void wait_for_turn(const int* turn, int own) {
 #if ON_GPU
-  int found;
+  int found, left = 1 << 28;
   do {
+    if (--left == 0) asm volatile("trap;");
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(turn) : "memory");
   } while (found != own);
   asm volatile("fence.proxy.async.global;" ::: "memory");

@@ -3,12 +3,27 @@
 use std::fs;
 
 use annulus_tests::runs::Place;
-use annulus_tests::{Ran, run};
+use annulus_tests::{Ran, root, run};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 fn annulus(place: &Place, arguments: &[&str]) -> Ran {
     run(ANNULUS, &place.path(""), arguments)
+}
+
+/// For another machine data may be missing; what is here is checked, also where a pattern names it.
+#[test]
+fn data_for_another_machine_is_checked_where_it_is_here() {
+    let place = Place::new(ANNULUS);
+    place.write("part-1.txt", "short");
+    let cluster = root().join("experiments/clusters/processors.yaml");
+    let cluster = format!("mesh.cluster={}", cluster.display());
+    for (path, code, unchecked) in [("part-?.txt", 3, false), ("absent-?.txt", 0, true)] {
+        let path = format!("data.path={path}");
+        let ran = annulus(&place, &["check", "experiment.yaml", &cluster, &path]);
+        let said = ran.ended(code).stderr.contains("not checked against it");
+        assert_eq!(said, unchecked, "{}", ran.stderr);
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_run_of_bytes_becomes_a_folder_that_says_how_it_was_made() {
         "---\nlibrary_name: transformers\n",
         "# tiny\n\nA `llama` trained on sequences of 48 tokens, each split over 3 ranks (striped)",
         "| trained | 4 steps, 384 tokens |",
-        "| started from | fresh weights, seed 3 |",
+        "| started from | random weights, seed 3 |",
         "| validation loss (nats per token) | ",
         &plan,
         &manifest,
@@ -118,6 +118,28 @@ fn weights_are_cut_and_any_checkpoint_is_exported() {
     assert!(plan.contains("tokenizer: model/tokenizer.json"), "{plan}");
     let bytes = place.train("bytes", &[&again[..], &["data.tokenizer=bytes"]].concat());
     assert!(bytes.ended(2).stderr.contains("`model/tokenizer.json`"), "{}", bytes.stderr);
+}
+
+#[test]
+fn the_card_says_where_the_first_weights_are_from() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    let from = ["train", "experiment.yaml", "output=fork", "--from", "run", "schedule.steps=4"];
+    run(ANNULUS, &place.path(""), &from).ended(0);
+    for (output, model) in [("tuned", ""), ("anew", ", weights: random")] {
+        let model = format!("model={{ path: run/step-2{model} }}");
+        place.train(output, &[&model, "schedule.steps=2"]).ended(0);
+    }
+    for (output, wanted) in [
+        ("fork", "| started from | `run`, step 2 |"),
+        ("tuned", "| started from | `run/step-2` |"),
+        ("anew", "| started from | random weights, seed 3 |"),
+    ] {
+        let folder = format!("{output}-model");
+        export(&place, &[output, "--out", &folder]).ended(0);
+        let card = fs::read_to_string(place.path(&folder).join("README.md")).expect("a card");
+        assert!(card.contains(wanted), "{wanted}\nis not in\n{card}");
+    }
 }
 
 #[test]

@@ -34,6 +34,22 @@ fn ten_steps_and_ten_are_twenty_to_the_bit() {
     }
 }
 
+/// What it has written there since, hashes among it, is no data.
+#[test]
+fn a_run_in_the_folder_of_its_data_goes_on() {
+    let place = Place::new(ANNULUS);
+    let text = fs::read_to_string(place.path("text.txt")).expect("it is there");
+    let lines = text.lines().map(|line| format!("{{\"text\": \"{line}\"}}\n"));
+    fs::create_dir(place.path("run")).expect("a folder");
+    place.write("run/data.jsonl", &lines.collect::<String>());
+    let changes = ["data.path=run", "data.format=jsonl", "every.hash=1"];
+    for stop in [2, 4] {
+        let stop = format!("schedule.stop={stop}");
+        place.train("run", &[&changes[..], &[stop.as_str()]].concat()).ended(0);
+    }
+    assert_eq!(last_saved(&place.path("run")), 4);
+}
+
 /// Trains in parts, each with its own changes, and compares losses with a run in one part.
 #[track_caller]
 fn check_parts(parts: &[(&str, &[&str])]) {

@@ -152,6 +152,18 @@ fn a_sweep_that_is_killed_twice_ends_with_the_same_table() {
 }
 
 #[test]
+fn runs_go_on_where_the_step_to_stop_behind_was_moved() {
+    let place = place("\nsweep: { keys: { data.tokens: [24] } }\n");
+    let run = place.path("run/tokens=24,seed=3");
+    for stop in [4, 8] {
+        sweep(&place, &[&format!("schedule.stop={stop}")]).ended(0);
+        assert_eq!(last_saved(&run), stop);
+    }
+    assert_eq!(attempts(&run).len(), 2);
+    assert!(sweep(&place, &["schedule.stop=6"]).ended(0).stderr.contains("finished before"));
+}
+
+#[test]
 fn a_run_that_fails_is_named_and_ends_no_other() {
     let place = place(
         "\nsweep: { keys: { optimizer.learning_rate: [1e-2, 1e30] }, seeds: 2, at_once: 2 }\n",

@@ -188,6 +188,14 @@ fn wrong_ids_to_score() {
             SCORE,
         ),
         (
+            "no label that counts",
+            |s| {
+                let labels = matrix(&[[1, -100, -100, -100]]);
+                write_ids(s, &[("input_ids", ids(1, 4)), ("labels", labels)]);
+            },
+            SCORE,
+        ),
+        (
             "several ranks, no strategy",
             |_| (),
             "score --model model --tokens ids.safetensors --out out --ranks 2",

@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Shows what is computed and sent when, as planned or as recorded in a run
     #[command(after_help = examples::TRACE)]
     Trace(Trace),
-    /// Compares every strategy with dense attention in f64, on an experiment's shape and mask
+    /// Compares every strategy with dense attention in f64, on an experiment's shape and mask; on the CPU, whatever `device` says
     #[command(after_help = examples::VERIFY)]
     Verify(Verify),
     /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     #[command(after_help = examples::TOKENIZER)]
     #[command(subcommand)]
     Tokenizer(Tokenizer),
-    /// Shows data: documents, tokens, and which of them are learned
+    /// Shows data: documents, tokens, and which tokens count in the loss
     #[command(after_help = examples::DATA)]
     #[command(subcommand)]
     Data(Data),
@@ -270,7 +270,7 @@ pub(crate) struct Tokenize {
     #[command(flatten)]
     pub(crate) form: Form,
     /// Folder of the caches
-    #[arg(long)]
+    #[arg(long, alias = "output")]
     pub(crate) out: PathBuf,
     /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
@@ -319,13 +319,13 @@ pub(crate) struct TrainTokenizer {
     #[arg(long)]
     pub(crate) jsonl: bool,
     /// The tokenizer.json to write
-    #[arg(long)]
+    #[arg(long, alias = "output")]
     pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Data {
-    /// Shows documents, tokens, and the first tokens as text, with which of them are learned
+    /// Shows documents, tokens, and the first tokens as text, with which of them count in the loss
     Show(Show),
 }
 

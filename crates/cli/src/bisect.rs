@@ -53,7 +53,7 @@ pub(crate) fn rows(kinds: &BTreeMap<String, (Vec<String>, usize)>) -> String {
 pub(crate) fn text(found: &Bisected) -> String {
     let Some(first) = &found.first else {
         let (steps, last) = (found.steps, found.alike.unwrap_or_default());
-        return format!("alike to the bit behind all {steps} hashed steps, the last {last}");
+        return format!("bit-identical after all {steps} hashed steps, the last {last}");
     };
     format!("{}{}", table(found.alike, first), meaning(found.alike, first))
 }
@@ -65,7 +65,7 @@ pub(crate) fn table(
 ) -> String {
     let since = alike.map_or_else(
         || String::from("no step before it has hashes of both"),
-        |alike| format!("alike behind step {alike}"),
+        |alike| format!("identical after step {alike}"),
     );
     let divergence = divergence.as_ref().map(|divergence| format!("  where      {divergence}\n"));
     format!(

@@ -3,7 +3,7 @@
 use annulus_experiment::{Experiment, Override, Problem, parse, parse_sweep, read_experiment};
 use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
-use annulus_train::{Opened, RESOLVED, is_run};
+use annulus_train::{Opened, RESOLVED, TrainError, is_run};
 use serde_json::json;
 
 use crate::arguments::{File, Reading};
@@ -39,21 +39,33 @@ fn checked(file: &File, text: &str) -> Result<String, Failure> {
         return sweep::listed(&sweep);
     }
     let opened = opened_from(file, text)?;
+    let plans = plans_that_fit(&opened)?;
+    plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
+    Ok(summary(&opened.resolved.experiment.name, &plans))
+}
+
+/// The plans of an experiment that fits into this machine, and whose weights and data it fits; of one that is for another machine,
+/// as far as they are here.
+///
+/// # Errors
+/// What `train` would refuse.
+pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
     let plans = plans(&opened.here())?;
     annulus_train::fits_here(&plans)?;
     let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
     if !elsewhere {
         annulus_train::weights_fit(&plans)?;
     }
-    data_fits(&opened, &plans, elsewhere)?;
-    plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
-    Ok(summary(&opened.resolved.experiment.name, &plans))
+    data_fits(opened, &plans, elsewhere)?;
+    Ok(plans)
 }
 
-/// Holds plans to their data; what is for another machine may do without, which is said.
+/// Checks plans against their data; what is for another machine may do without, which is said.
 pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Result<(), Failure> {
     match absent(&opened.resolved.experiment).filter(|_| elsewhere) {
-        Some(absent) => print::say(&format!("note: {absent}: sequences are not held to it")),
+        Some(absent) => {
+            print::say(&format!("note: {absent}: sequences are not checked against it"))
+        }
         None => annulus_train::data_fits(plans, opened.tokenizer.as_deref())?,
     }
     Ok(())
@@ -64,11 +76,10 @@ fn absent(experiment: &Experiment) -> Option<String> {
     if experiment.data.format.is_made_up() {
         return None;
     }
-    let named = experiment.data.path.iter().map(|source| &source.path);
-    let mut named = named.filter(|path| !path.to_string_lossy().contains('*'));
-    let missing = named.find(|path| !path.exists());
-    let missing = missing.map(|path| format!("`{}` is not here", path.display()));
-    missing.or_else(|| Some(annulus_train::texts(experiment).err()?.to_string()))
+    match annulus_train::texts(experiment).err()? {
+        TrainError::Config(problems) => Some(problems.0.into_iter().next()?.message),
+        error => Some(error.to_string()),
+    }
 }
 
 /// What the phase needs that needs the most, of what there is here; what is for a described cluster needs nothing here.

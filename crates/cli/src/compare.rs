@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::arguments::svg;
 use crate::compare::columns::Columns;
-use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::failure::{Failure, INTERNAL};
 use crate::{Done, print};
 
 /// Runs that are compared at most: more have no names of one letter that a reader could keep apart.
@@ -48,13 +48,12 @@ pub(crate) fn run(arguments: &Compare) -> Done {
     let found = compare(&arguments.runs)?;
     let picture = picture(&found);
     if let Some(path) = &arguments.svg {
-        crate::plan::write(path, &picture.to_svg())?;
+        print::file(path, picture.to_svg().as_bytes())?;
     }
     if let Some(path) = &arguments.png {
-        let written = picture.to_png().and_then(|bytes| print::file(path, &bytes));
-        written.map_err(|error| {
-            Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
-        })?;
+        let drawn = picture.to_png();
+        let drawn = drawn.map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+        print::file(path, &drawn)?;
     }
     let value = serde_json::to_value(&found)
         .map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;

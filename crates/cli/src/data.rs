@@ -1,4 +1,4 @@
-//! `annulus data show`: what is in data, and what of it is learned.
+//! `annulus data show`: what is in data, and what of it counts in the loss.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     data.notes.iter().for_each(print::warn);
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
-        let (inputs, learned) = (sequence.inputs.len(), counted(sequence));
+        let (inputs, targets) = (sequence.inputs.len(), counted(sequence));
         let documents = documents(sequence.documents.len().max(1));
         let number = row + 1;
         print::line(&format!(
-            "sequence {number}: {inputs} tokens in {documents}, {learned} learned"
+            "sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss"
         ))?;
         print(sequence, tokenizer, *tokens)?;
     }
@@ -133,6 +133,6 @@ fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure
 }
 
 fn print(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
-    print::line("  place   doc      id input                learned")?;
+    print::line("  place   doc      id input                target in the loss")?;
     print::line(lines(sequence, tokenizer, most)?.trim_end())
 }

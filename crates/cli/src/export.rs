@@ -15,7 +15,7 @@ pub(crate) struct Export {
     /// A run's folder, or the `step-N` in it
     run: PathBuf,
     /// Folder to write; it must not exist
-    #[arg(long)]
+    #[arg(long, alias = "output")]
     out: PathBuf,
     /// Largest size of a file of weights, as in 5GB
     #[arg(long, value_parser = bytes, default_value = "5G")]

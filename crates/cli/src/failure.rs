@@ -28,10 +28,6 @@ impl Failure {
         Failure { code, problems: problem.into() }
     }
 
-    pub(crate) fn data(message: impl Into<String>) -> Failure {
-        Failure::new(DATA, message, None)
-    }
-
     /// A mistake of the command line or of an experiment, with the way out.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(USAGE, message, Some(hint.into()))

@@ -10,7 +10,6 @@ use serde_json::json;
 use crate::Done;
 use crate::arguments::{Layout, Split};
 use crate::failure::{Failure, USAGE};
-use crate::plan::write;
 use crate::print;
 use crate::words::Meant;
 
@@ -25,7 +24,8 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
     if let Some(path) = svg {
         let title = format!("{tokens} positions over {ranks} ranks as {}", forward.layout);
-        write(path, &strips(title, &mask, &forward.positions).picture().to_svg())?;
+        let picture = strips(title, &mask, &forward.positions).picture();
+        print::file(path, picture.to_svg().as_bytes())?;
     }
     if json {
         let ranks = forward.positions.iter().enumerate().map(|(rank, positions)| {

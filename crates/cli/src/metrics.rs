@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_train::metrics_table;
 use clap::Args;
 
-use crate::{Done, plan, print};
+use crate::{Done, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportMetrics {
@@ -15,14 +15,14 @@ pub(crate) struct ExportMetrics {
     #[arg(long, required = true)]
     csv: bool,
     /// The file to write [default: standard output]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, alias = "output", value_name = "PATH")]
     out: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &ExportMetrics) -> Done {
     let table = metrics_table(&arguments.run)?;
     match &arguments.out {
-        Some(out) => plan::write(out, &table)?,
+        Some(out) => print::file(out, table.as_bytes())?,
         None => print::line(table.trim_end())?,
     }
     Ok(0)

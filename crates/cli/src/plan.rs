@@ -1,7 +1,5 @@
 //! `annulus plan`: what an experiment would do here, or on a described cluster; and the classic table.
 
-use std::path::Path;
-
 use annulus_experiment::{Experiment, Resolved, Stage};
 use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
@@ -9,7 +7,7 @@ use annulus_train::{Exit, Opened};
 use serde_json::{Value, json};
 
 use crate::arguments::{self, File};
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 use crate::{Done, check, print};
 
 pub(crate) fn run(arguments: &arguments::Plan) -> Done {
@@ -89,7 +87,7 @@ fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluste
         Grid::of(&resolved.with(split), strategy, cluster)
     });
     if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
-        write(path, &grid.to_svg(&experiment.name))?;
+        print::file(path, grid.to_svg(&experiment.name).as_bytes())?;
     }
     let meshes = Meshes::of(resolved, cluster, &choice);
     if arguments.json {
@@ -158,10 +156,4 @@ fn compare(arguments: &arguments::Plan) -> Done {
     };
     print::either(arguments.json, || comparison.to_json(), || comparison.to_text())?;
     Ok(0)
-}
-
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    print::file(path, text.as_bytes()).map_err(|error| {
-        Failure::new(USAGE, format!("cannot write `{}`: {error}", path.display()), None)
-    })
 }

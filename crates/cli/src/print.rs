@@ -60,12 +60,22 @@ fn written(text: &str) -> Result<(), Failure> {
 /// A file that was asked for: whole or not at all, but for what is no file, such as `/dev/stdout`.
 ///
 /// # Errors
-/// An error of the system.
-pub(crate) fn file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match fs::metadata(path) {
+/// It cannot be written: its name is wrong, or there is no space.
+pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let written = match fs::metadata(path) {
         Ok(there) if !there.is_file() && !there.is_dir() => fs::write(path, bytes),
         _ => annulus_files::write(path, bytes),
-    }
+    };
+    written.map_err(|error| {
+        let message = format!("cannot write `{}`: {error}", path.display());
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                let hint = "free some space, or write to another disk".to_owned();
+                Failure::new(INTERNAL, message, Some(hint))
+            }
+            _ => Failure::usage(message, "name a file in a folder that exists and can be written"),
+        }
+    })
 }
 
 /// A warning where `auto` takes the CPU though this program could use a GPU.

@@ -30,7 +30,7 @@ pub(crate) struct Replay {
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     step: u64,
     /// The folder of its tensors, never in that of RUN [default: RUN-replayed-STEP]
-    #[arg(long)]
+    #[arg(long, alias = "out")]
     output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

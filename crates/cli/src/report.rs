@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::arguments::File;
 use crate::failure::Failure;
-use crate::{Done, check, plan, print};
+use crate::{Done, check, print};
 
 /// The page's file, where none is named.
 const PAGE: &str = "report.html";
@@ -22,7 +22,7 @@ pub(crate) struct Report {
     #[arg(required = true, num_args = 1..=MOST_RUNS, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write
-    #[arg(long, value_name = "PATH", default_value = PAGE)]
+    #[arg(long, alias = "out", value_name = "PATH", default_value = PAGE)]
     output: PathBuf,
     /// The cluster that step times are planned on [default: the one that the experiment names, or this machine, measured, if the run was on it]
     #[arg(long, value_name = "FILE")]
@@ -32,7 +32,7 @@ pub(crate) struct Report {
 pub(crate) fn run(arguments: &Report) -> Done {
     let cluster = arguments.cluster.as_deref().map(Cluster::load).transpose()?;
     let page = report(&arguments.runs, &|logged| planned(logged, cluster.as_ref()))?;
-    plan::write(&arguments.output, &page)?;
+    print::file(&arguments.output, page.as_bytes())?;
     let runs = match arguments.runs.len() {
         1 => "a run".to_owned(),
         count => format!("{count} runs"),

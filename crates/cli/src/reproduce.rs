@@ -18,7 +18,7 @@ use crate::train::Job;
 use crate::{Done, bisect, print, stop};
 
 /// Keys, and sections, that change nothing of what is computed.
-const NEUTRAL: [&str; 9] = [
+const NEUTRAL: [&str; 14] = [
     "name",
     "every",
     "trace",
@@ -28,6 +28,11 @@ const NEUTRAL: [&str; 9] = [
     "background_saves",
     "expect",
     "output",
+    "memory.offload",
+    "mesh.order",
+    "mesh.engine",
+    "mesh.deadline",
+    "mesh.checksum",
 ];
 
 #[derive(Args, Debug)]
@@ -35,7 +40,7 @@ pub(crate) struct Reproduce {
     /// The folder of a finished run
     run: PathBuf,
     /// The folder of the run that is made, never in that of RUN [default: RUN-reproduced]
-    #[arg(long)]
+    #[arg(long, alias = "out")]
     output: Option<PathBuf>,
     /// Keys to replace, as in `data.path=moved`; those that change what is computed are named
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
@@ -140,7 +145,11 @@ fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Fa
     let name = logged.folder.display().to_string();
     let now = parse(&name, &logged.resolved, replacements)?;
     let all = varying(&[logged.experiment.clone(), now]).into_iter();
-    let computed = all.filter(|one| !NEUTRAL.contains(&one.key.split('.').next().unwrap_or("")));
+    let is_neutral = |key: &str| {
+        let section = key.split('.').next();
+        section.is_some_and(|section| NEUTRAL.contains(&section)) || NEUTRAL.contains(&key)
+    };
+    let computed = all.filter(|one| !is_neutral(&one.key));
     let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
     Ok(computed
         .map(|one| {

@@ -44,7 +44,7 @@ pub(crate) struct Score {
     #[arg(long)]
     tokens: PathBuf,
     /// The safetensors file to write
-    #[arg(long)]
+    #[arg(long, alias = "output")]
     out: PathBuf,
     /// Also write the gradient of every parameter
     #[arg(long)]
@@ -207,7 +207,13 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
         targets: labels.into_iter().skip(1).chain([IGNORED]).collect(),
         documents: Vec::new(),
     };
-    Ok(std::iter::zip(inputs, labels).map(sequence).collect())
+    let sequences: Vec<Sequence> = std::iter::zip(inputs, labels).map(sequence).collect();
+    if sequences.iter().map(counted).sum::<usize>() == 0 {
+        return Err(
+            file.bad(format!("`labels` has no target: all but each row's first id are {IGNORED}"))
+        );
+    }
+    Ok(sequences)
 }
 
 /// Rows of ids, every one of which is `known` to the model.

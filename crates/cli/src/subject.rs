@@ -52,11 +52,12 @@ pub(crate) fn subject(
 }
 
 fn open(
-    opened: Opened,
+    mut opened: Opened,
     checkpoints: Option<&Path>,
     verify_cache: bool,
     world: &World,
 ) -> Result<Subject, Failure> {
+    processes::place(world, &mut opened.resolved.experiment)?;
     let plans = opened.plans(annulus_machine::cores())?;
     // Reads every checkpoint whole: only where it matters.
     let step = match checkpoints {

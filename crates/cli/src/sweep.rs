@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Override, Sweep, parse_sweep, read_experiment};
+use annulus_experiment::{Experiment, Override, Sweep, parse_sweep, read_experiment};
 use annulus_train::{CameTo, Exit, came_to, is_run};
 use clap::Args;
 
@@ -109,8 +109,8 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         if !is_run(folder) {
             continue;
         }
-        let there = came_to(folder)?;
-        let differing = annulus_experiment::differences(&there.experiment, &all.resolved(run));
+        let (there, wanted) = (came_to(folder)?, all.resolved(run));
+        let differing = annulus_experiment::differences(&there.experiment, &wanted);
         // What may differ when a run goes on, `train` knows: files that have moved, and what comes of the learning rate's curve.
         let other = differing
             .iter()
@@ -124,11 +124,18 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
             );
             return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
         }
-        if there.is_finished && differing.is_empty() {
+        let reaches = end(&there.experiment) >= end(&wanted);
+        if there.is_finished && reaches && differing.is_empty() {
             finished.insert(index);
         }
     }
     Ok(finished)
+}
+
+/// The step after which a run ends. `schedule.stop` may differ when a run goes on.
+fn end(experiment: &Experiment) -> u64 {
+    let all = experiment.all_steps();
+    experiment.schedule.stop.map_or(all, |stop| stop.min(all))
 }
 
 /// The sweep's folder, ours until this is dropped.

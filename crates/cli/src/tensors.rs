@@ -7,7 +7,7 @@ use annulus_experiment::Problem as Mistake;
 use annulus_tensors::{Entry, Problem, Room};
 use candle_core::Tensor;
 
-use crate::failure::{DATA, Failure};
+use crate::failure::{DATA, Failure, INTERNAL};
 use crate::print;
 
 /// As many tensors as a file may hold that is asked about: those of a model with their gradients.
@@ -74,9 +74,7 @@ impl TensorFile {
 
 /// Writes tensors to a safetensors file.
 pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::data(format!("cannot write `{}`: {error}", path.display()))
-    };
-    let bytes = safetensors::serialize(tensors, None).map_err(|error| failed(&error))?;
-    print::file(path, &bytes).map_err(|error| failed(&error))
+    let bytes = safetensors::serialize(tensors, None);
+    let bytes = bytes.map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+    print::file(path, &bytes)
 }

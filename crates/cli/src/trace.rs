@@ -11,7 +11,6 @@ use serde_json::json;
 
 use crate::arguments::{self, File};
 use crate::failure::{DATA, Failure};
-use crate::plan::write;
 use crate::{Done, check, print};
 
 pub(crate) fn run(arguments: &arguments::Trace) -> Done {
@@ -95,7 +94,7 @@ fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> 
     };
     let trace = timeline(plan, &cluster)?;
     if let Some(path) = &arguments.out {
-        write(path, &trace.to_json())?;
+        print::file(path, trace.to_json().as_bytes())?;
     }
     Ok(trace)
 }
@@ -107,7 +106,8 @@ fn draw(arguments: &arguments::Trace, trace: &Trace) -> Result<(), Failure> {
         let message = format!("there is no layer {layer}");
         return Err(Failure::usage(message, format!("use one of 0 to {last}")));
     }
-    arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &trace.to_svg(layer)))
+    let svg = arguments.svg.as_ref();
+    svg.map_or(Ok(()), |path| print::file(path, trace.to_svg(layer).as_bytes()))
 }
 
 /// The trace of the last step in a run's folder that has one.

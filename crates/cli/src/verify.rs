@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use annulus_comm::World;
-use annulus_experiment::parse;
+use annulus_experiment::{Device, parse};
 use annulus_plan::{Plan, wrapped};
 use annulus_sequence::Strategy;
 use annulus_simulate::plan;
@@ -44,6 +44,9 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
         return Ok(if are_exact(&lines) { 0 } else { EXPECT });
     }
     processes::say(world);
+    if matches!(plan.experiment.device, Device::Cuda(_)) {
+        print::warn("`verify` compares on the CPU: it says nothing of a GPU's kernels");
+    }
     shown(arguments, &plan, machine)
 }
 

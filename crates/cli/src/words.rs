@@ -59,7 +59,8 @@ impl Words {
             let (name, word) = (strategy.name(), route_word(backward));
             let ways = strategy.routes().iter().map(|way| route_word(*way));
             let hint = format!("leave `--backward` out, or use {}", list(ways));
-            return Err(Failure::usage(format!("`{name}` cannot go back as `{word}`"), hint));
+            let message = format!("strategy `{name}` does not support `--backward {word}`");
+            return Err(Failure::usage(message, hint));
         }
         let layout = layout
             .map_or_else(|| strategy.layout(), |sharded: LayoutKeys| sharded.layout(tokens, ranks));

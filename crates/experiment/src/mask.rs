@@ -240,7 +240,7 @@ pub(crate) fn weights(experiment: &Experiment) -> Vec<Problem> {
         return problem(message, String::from("one number for each of `mesh.sequence`"));
     }
     if weights.iter().all(|weight| *weight == 0) {
-        return problem(String::from("no rank weighs anything"), String::from("1 at least once"));
+        return problem(String::from("all `mesh.weights` are 0"), String::from("1 at least once"));
     }
     Vec::new()
 }

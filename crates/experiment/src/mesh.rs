@@ -27,7 +27,7 @@ section! {
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
         checksum: bool = Truth, Is("false"),
-            "hold every tensor between ranks to a checksum, where memory or links are in doubt; damage ends the run";
+            "verify a checksum of every tensor sent between ranks; a mismatch ends the run with exit code 14";
         cluster: Option<PathBuf> = Path, Means("the threads of this machine"),
             "the file of the cluster that `strategy: auto` chooses for";
     }
@@ -129,9 +129,15 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Parallel {
         state: State = Word(State::WORDS), Is("auto"),
-            "who holds weights, f32 masters and moments, where processes, or several GPUs of one, share the ranks (those of one process, or GPU, share them in any case; what follows is as true of GPUs): replicated: every process all; zero1, zero2: every process all weights, and a share of masters and moments (gradients are summed in shares in any case); zero3: a share of the weights, too, gathered for a layer before it runs; auto: the first of replicated, zero1 and zero3 that fits into the budget. Results have the same bits";
+            "how weights, f32 master weights and AdamW moments are sharded over processes, or the GPUs of one process (ranks \
+             of one process, or GPU, share one copy in any case): replicated: not at all; zero1, zero2: weights replicated, \
+             master weights and moments sharded (gradients are reduce-scattered in any case, so both are the same); zero3: \
+             weights sharded, too, and gathered part by part before they are used; auto: the first of replicated, zero1 and \
+             zero3 that fits into the budget. Results are bit-identical";
         state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
-            "the axes of the mesh along which processes hold all of it together: sequence: those that share a sequence, or data: those of several replicas; along the other axis processes hold the same (hybrid sharding: what is gathered stays on a host where those lie on one). Results have the same bits";
+            "mesh axes over whose processes the state is sharded: all: both; sequence: the processes of one sequence, \
+             replicated along data; data: the processes of several replicas, replicated along sequence (hybrid sharding, as in \
+             HSDP: gathers stay on a host where the processes of the axis do). Results are bit-identical";
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     extend, lora, mask, reproducible, route_word, schedule, sliding, stages, wire,
 };
 
-/// Ranks of one run: one process holds them all.
+/// The most ranks of one run.
 const MOST_RANKS: usize = 1 << 14;
 /// Tokens of one optimizer step: keeps what is counted within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
@@ -145,15 +145,16 @@ fn backward(experiment: &Experiment) -> Vec<Problem> {
         };
         let ways = strategy.routes();
         if automatic {
-            let message = String::from("`strategy: auto` chooses the way `backward` too");
-            return problem(message, String::from("drop it, or name the strategy"));
+            let message = format!("`strategy: auto` also chooses `{key}`");
+            return problem(message, String::from("leave it out, or name the strategy"));
         }
         if ways.contains(&how) {
             return None;
         }
         let words: Vec<&str> = ways.iter().map(|way| route_word(*way)).collect();
-        let message = format!("`{}` cannot go back as `{}`", strategy.name(), route_word(how));
-        problem(message, format!("drop it, or use `{}`", words.join("` or `")))
+        let (strategy, how) = (strategy.name(), route_word(how));
+        let message = format!("strategy `{strategy}` does not support `backward: {how}`");
+        problem(message, format!("leave it out, or use `{}`", words.join("` or `")))
     };
     sections(experiment).filter_map(wrong).collect()
 }

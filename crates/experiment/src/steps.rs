@@ -40,7 +40,9 @@ section! {
         evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end";
         checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end";
         hash: u64 = Count(0, MOST_STEPS), Is("0"),
-            "steps between hashes of every weight, master, moment and gradient and of what a step reads and computes, which do not depend on how ranks share it (`hashes.jsonl` in the run's folder), and of messages between ranks (`messages.jsonl`); `annulus bisect` compares two runs; 0: never";
+            "hash every N-th step: weights, master weights, moments, gradients, the tokens read and intermediate results \
+             (`hashes.jsonl`; independent of how ranks share them), and messages between ranks (`messages.jsonl`). `annulus \
+             bisect` compares two runs; 0: never";
         ranks: bool = Truth, Is("false"),
             "TensorBoard curves of every rank, beside least, mean and most";
     }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use candle_core::backend::BackendDevice;
+use candle_core::cuda_backend::cudarc::driver::result::stream::get_priority_range;
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr, kernels};
 use candle_core::op::BackpropOp;
@@ -41,7 +42,11 @@ impl OfGpu {
             device.get_or_load_func(kernel, &module)?;
         }
         let computing = device.cuda_stream();
-        let own = computing.context().new_stream().w()?;
+        let context = computing.context();
+        context.bind_to_thread().w()?;
+        // Attention fills every multiprocessor: NCCL's blocks find room beside it only if they are placed first.
+        let (_, first) = get_priority_range().w()?;
+        let own = context.new_stream_with_priority(first).w()?;
         Ok(OfGpu { device: device.clone(), computing, own })
     }
 }

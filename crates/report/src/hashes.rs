@@ -68,7 +68,7 @@ fn beside(first: &Run, run: &Run) -> String {
     let found = bisect([&first.logged.folder, &run.logged.folder].map(PathBuf::as_path));
     match found {
         Ok(Bisected { first: None, steps, .. }) => {
-            format!("alike to the bit behind all {steps} steps that both have hashed")
+            format!("bit-identical after all {steps} steps that both have hashed")
         }
         Ok(Bisected { first: Some(Difference { step, kinds, divergence }), .. }) => {
             let differ = kinds.iter().filter(|(_, (names, _))| !names.is_empty());

@@ -40,7 +40,7 @@ pub enum ShardError {
         /// To how many ranks.
         world: usize,
     },
-    /// No rank weighs anything.
+    /// All weights are 0.
     NoWeights {
         /// How many ranks there are.
         world: usize,
@@ -62,7 +62,7 @@ impl Layout {
     /// and one may be empty. The mask matters to [`Layout::Balanced`] alone.
     ///
     /// # Errors
-    /// When there are no positions, or no rank weighs anything.
+    /// When there are no positions, or all weights are 0.
     ///
     /// # Panics
     /// Without ranks, or when stripes have no width.

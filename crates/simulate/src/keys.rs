@@ -53,7 +53,7 @@ section! {
     pub struct ComputeKeys {
         forward: f64 = Quantity(Unit::Speed), Required, "speed of attention forward, as achieved";
         backward: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of attention backward";
-        products: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of products with weights";
+        products: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of matrix multiplications with weights";
         tile: usize = Count(1, 1 << 16), Is("128"),
             "rows and columns of scores that are computed whole or skipped whole";
     }

@@ -100,7 +100,7 @@ pub enum TrainError {
 
 impl TrainError {
     /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5
-    /// does not fit, 11 non-finite, 12 deadline, 13 a rank died.
+    /// does not fit, 11 non-finite, 12 deadline, 13 a rank died, or the engine failed.
     pub fn exit_code(&self) -> u8 {
         let exit = match self {
             TrainError::Configuration { .. } | TrainError::Problems(_) => Exit::Usage,
@@ -138,7 +138,13 @@ impl TrainError {
                 Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
             }
             TrainError::NotANumber { .. } => {
-                Some("the weights are damaged, or too large for the model's type".into())
+                Some(
+                    "training has diverged, or the weights are damaged: take an earlier checkpoint; to train, lower `optimizer.learning_rate`"
+                        .into(),
+                )
+            }
+            TrainError::Comm(annulus_comm::Error::Silent { .. }) => {
+                Some("see whether that process hangs, or its host is overloaded".into())
             }
             TrainError::Comm(_) if self.is_deadline() => {
                 Some("if the rank is slow rather than stuck, raise `mesh.deadline`".into())

@@ -65,11 +65,16 @@ impl Exit {
             Exit::Checkpoint => "a checkpoint cannot be used, or is of another experiment",
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
             Exit::Expectation => {
-                "`expect`, `verify` or `prove` does not hold, or `bisect`, `reproduce` or `replay` finds a difference"
+                "`expect`, `verify` or `prove` does not hold, or `agree`, `bisect`, `reproduce` or `replay` finds a \
+                 difference"
             }
             Exit::NotFinite => "a loss, gradient or logit is not finite",
-            Exit::Deadline => "a rank waited longer than `mesh.deadline`",
-            Exit::RankDied => "a rank died",
+            Exit::Deadline => {
+                "a rank waited longer than `mesh.deadline`, or a process fell silent or did not join MPI in time"
+            }
+            Exit::RankDied => {
+                "a rank died, MPI or NCCL failed, or an NCCL transfer exceeded `mesh.deadline`"
+            }
             Exit::Damaged => "what a rank received is not what was sent",
             Exit::RunFailed => "a run of a sweep failed; the others were run",
             Exit::Preempted => "stopped by a signal and saved: the same command goes on",
@@ -99,7 +104,9 @@ impl Exit {
             Exit::NotFinite => {
                 "lower `optimizer.learning_rate`, or look at the sequences that the message names"
             }
-            Exit::Deadline => "raise `mesh.deadline` if the rank is slow rather than stuck",
+            Exit::Deadline => {
+                "raise `mesh.deadline` if the rank is slow rather than stuck, `ANNULUS_MPI_BEGIN` if processes start late"
+            }
             Exit::RankDied => {
                 "the message before it says why; the same command goes on from the last checkpoint"
             }

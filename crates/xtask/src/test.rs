@@ -9,8 +9,17 @@ use crate::{cuda, notebooks, setup, suite, tool, wheel};
 const FEATURES: &str = "annulus-ops/emulator,annulus-attention/emulator,annulus-train/emulator";
 
 /// What builds all tests, and the program that they are run with.
-pub(crate) const BUILT: &[&str] =
-    &["test", "--workspace", "--features", FEATURES, "--quiet", "--all-targets", "--no-run"];
+pub(crate) const BUILT: &[&str] = &[
+    "test",
+    "--workspace",
+    "--features",
+    FEATURES,
+    "--quiet",
+    "--no-run",
+    "--lib",
+    "--bins",
+    "--tests",
+];
 
 /// Every test of the workspace, then the examples in its documentation, the notebooks and the wheel, then the kernels compiled.
 pub(crate) const STEPS: &[Step] = &[
@@ -26,8 +35,7 @@ pub(crate) const STEPS: &[Step] = &[
 
 fn run_tests() -> Result<()> {
     let mut command = tool::cargo_command();
-    command.args(["test", "--workspace", "--features", FEATURES, "--quiet", "--no-run"]);
-    command.args(["--lib", "--bins", "--tests"]);
+    command.args(BUILT);
     suite::run(command)
 }
 

@@ -5,7 +5,7 @@
 
 namespace tests {
 
-// Panels are rows of 128 bytes, swizzled as the tensor memory unit does it.
+// Panels are rows of 128 bytes, swizzled as TMA does it.
 inline std::string panels() {
   for (int rows : {16, 64, 128}) {
     for (int row = 0; row < rows; ++row) {

@@ -156,6 +156,11 @@ fn what_cannot_be_asked_is_said_once() {
             let Some(ran) = mpi.run(&place, 2, arguments) else { return };
             says_once(&ran, code.into(), wanted);
         }
+        // Three processes of two ranks each do not lie along one axis of this mesh.
+        let state = ["mesh.sequence=3", "parallel.state=zero3", "parallel.state_axes=data"];
+        let evaluate = [&["evaluate", "run"], &state[..]].concat();
+        let Some(ran) = mpi.run(&place, 3, &evaluate) else { return };
+        says_once(&ran, 2, "parallel.state_axes");
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Evaluate {
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     pub(crate) replacements: Vec<Override>,
     /// Folder for the results [default: `evaluation` in the run's folder]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, alias = "output", value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]

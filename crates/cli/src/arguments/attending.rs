@@ -15,7 +15,7 @@ pub(crate) struct Attend {
     #[arg(long, long_help = case_help())]
     pub(crate) case: PathBuf,
     /// The safetensors file to write: `out lse dq dk dv`
-    #[arg(long)]
+    #[arg(long, alias = "output")]
     pub(crate) out: PathBuf,
     #[command(flatten)]
     pub(crate) split: Split,

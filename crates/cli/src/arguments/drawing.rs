@@ -58,7 +58,7 @@ pub(crate) struct Trace {
     #[arg(long, value_name = "PATH", value_parser = svg)]
     pub(crate) svg: Option<PathBuf>,
     /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, alias = "output", value_name = "PATH")]
     pub(crate) out: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -26,6 +26,12 @@ pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
         "set" | "o" | "override" => {
             "values are replaced by words such as `data.tokens=64k`".to_owned()
         }
+        "epochs" | "num_train_epochs" | "num-train-epochs" => {
+            "there are no epochs: set `schedule.steps` to epochs x tokens of the data / (`data.batch` x `data.tokens`)".to_owned()
+        }
+        "gradient_accumulation_steps" | "gradient-accumulation-steps" => {
+            "`data.batch` counts the sequences of an optimizer step: `memory.micro_batch` x `mesh.data` x accumulation steps".to_owned()
+        }
         key if key.contains('.') => {
             format!("values are replaced without dashes: `{key}=VALUE`")
         }
@@ -39,7 +45,7 @@ pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
 }
 
 /// Flags of other programs, and the keys that they mean.
-const KEYS: [(&str, &str); 16] = [
+const KEYS: [(&str, &str); 17] = [
     ("lr", "optimizer.learning_rate"),
     ("learning_rate", "optimizer.learning_rate"),
     ("weight_decay", "optimizer.weight_decay"),
@@ -49,7 +55,8 @@ const KEYS: [(&str, &str); 16] = [
     ("max_length", "data.tokens"),
     ("steps", "schedule.steps"),
     ("max_steps", "schedule.steps"),
-    ("epochs", "schedule.steps"),
+    ("context_parallel_size", "mesh.sequence"),
+    ("tensor_model_parallel_size", "mesh.tensor"),
     ("warmup_steps", "schedule.warmup"),
     ("output", "output"),
     ("output_dir", "output"),

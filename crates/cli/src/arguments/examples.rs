@@ -7,8 +7,8 @@ Examples:
   annulus train experiments/quickstart.yaml
   annulus train experiment.yaml data.tokens=64k mesh.sequence=8
   annulus train experiment.yaml                # the same command goes on after a stop
-  annulus train runs/mine schedule.steps=2000  # a run goes on for more steps
-  annulus train experiment.yaml output=runs/fork --from runs/mine/step-500";
+  annulus train runs/mine schedule.steps=2000  # more steps: `schedule.decay` is constant, or wsd before its cooldown
+  annulus train experiment.yaml output=runs/fork --from runs/mine/step-500   # a fork: another schedule, other data";
 pub(super) const SWEEP: &str = "\
 Examples:
   annulus check experiments/sweep.yaml         # checks all runs and lists them

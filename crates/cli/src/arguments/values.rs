@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_experiment::{Device, Override, Unit};
 use clap::builder::RangedU64ValueParser;
 
-/// Ranks, as many as an experiment may have.
+/// Ranks that are threads of this process, or that are compared or drawn at once: fewer than a planned mesh may have.
 pub(crate) fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=256)
 }

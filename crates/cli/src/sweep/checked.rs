@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use annulus_experiment::{Experiment, Problem, Sweep, SweptRun};
 use annulus_plan::{Plan, size};
-use annulus_simulate::plans;
 
 use super::counted;
 use super::room::{AtOnce, Needs};
@@ -81,13 +80,10 @@ fn points(sweep: &Sweep) -> Vec<&SweptRun> {
 /// As `annulus check` does it.
 fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
     let opened = annulus_train::resolve(run.experiment.clone(), &mut hub::bring)?;
-    let plans = plans(&opened.here())?;
+    let plans = check::plans_that_fit(&opened)?;
     if plans.is_empty() {
         return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no stage"))));
     }
-    annulus_train::fits_here(&plans)?;
-    let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
-    check::data_fits(&opened, &plans, elsewhere)?;
     Ok(plans)
 }
 

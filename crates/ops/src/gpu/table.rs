@@ -15,7 +15,7 @@ pub enum Generation {
     Simt,
     /// Tensor cores by `mma.sync`, from sm_80 on.
     Sm80,
-    /// Tensor cores by `wgmma`, fetched by the tensor memory unit: sm_90a.
+    /// Tensor cores by `wgmma`, fetched by TMA: sm_90a.
     Sm90,
     /// Tensor cores by `tcgen05`, whose sums lie in tensor memory: sm_100 and sm_103.
     Sm100,
@@ -165,7 +165,7 @@ impl Kernel {
         self.is_fetched_for()
     }
 
-    /// Whether the tensor memory unit fetches its tiles, by maps of the tensors; such kernels leave no weights out.
+    /// Whether TMA fetches its tiles, by maps of the tensors; such kernels leave no weights out.
     pub(super) fn is_fetched_for(&self) -> bool {
         self.task.is_some_and(|(_, generation)| generation >= Generation::Sm90)
     }

@@ -28,7 +28,7 @@ pub(crate) use read::{
 };
 pub(crate) use slices::{Contents, Piece, Slices};
 pub(crate) use tokenizer::missing;
-pub(crate) use write::{Layouts, Unfinished, point, prune, save};
+pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten};
 
 /// The loop's part of a checkpoint.
 pub(crate) const STATE: &str = "state.json";
@@ -37,7 +37,7 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// What every other file must be.
 pub(crate) const HASHES: &str = "hashes.json";
 /// Names the newest checkpoint, for people and scripts.
-const LATEST: &str = "LATEST";
+pub(crate) const LATEST: &str = "LATEST";
 /// What this version writes.
 const VERSION: u32 = 1;
 

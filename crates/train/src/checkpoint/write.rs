@@ -178,7 +178,7 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
 }
 
 /// Weights that cannot be saved are no fault of the weights.
-fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
+pub(crate) fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     match error {
         WeightsError::Write { file, source } => {
             failure("write", &folder.join(file.file_name().unwrap_or_default()), &source)

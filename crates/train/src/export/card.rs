@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use annulus_experiment::ModelSource;
+use annulus_experiment::{ModelSource, WeightsFrom};
 use annulus_model::Weights;
 use candle_core::DType;
 
@@ -103,12 +103,16 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
     facts
 }
 
+/// Where the run's first weights are from.
 fn start(checkpoint: &Checkpoint) -> String {
+    if let Some((from, step)) = checkpoint.forked() {
+        return format!("`{}`, step {step}", from.display());
+    }
     match &checkpoint.experiment.model.source {
-        ModelSource::Folder { path, hub, .. } => {
+        ModelSource::Folder { path, hub, weights: WeightsFrom::Pretrained } => {
             format!("`{}`", hub.clone().unwrap_or_else(|| path.display().to_string()))
         }
-        ModelSource::Inline(_) => format!("fresh weights, seed {}", checkpoint.experiment.seed),
+        _ => format!("random weights, seed {}", checkpoint.experiment.seed),
     }
 }
 

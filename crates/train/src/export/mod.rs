@@ -6,20 +6,20 @@ mod card;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, ModelSource, Shape, parse, read_config};
+use annulus_experiment::{Experiment, ModelSource, Shape, WeightsFrom, parse, read_config};
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
-use crate::checkpoint::{Found, missing, named_by};
+use crate::checkpoint::{Found, missing, named_by, unwritten};
 use crate::run::folder::{failure, sync_folder, write_atomically};
 use crate::run::lines::read_lines;
 use crate::run::manifest::Manifest;
 use crate::run::metrics::Record;
 use crate::{Result, TrainError, model_config};
 
-/// What is copied as it is, where a checkpoint has it.
-/// The largest of them, in bytes: a tokenizer.
+/// The largest file that is copied, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
+/// What is copied as it is, where a checkpoint has it.
 const COPIED: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -150,7 +150,8 @@ impl Checkpoint {
         let write = || {
             fs::create_dir_all(parent).map_err(failed)?;
             fs::create_dir(&aside).map_err(failed)?;
-            let mut files = annulus_model::save(&aside, weights, shard_bytes)?;
+            let saved = annulus_model::save(&aside, weights, shard_bytes);
+            let mut files = saved.map_err(|error| unwritten(error, out))?;
             files.extend(self.write_texts(&aside, weights).map_err(failed)?);
             sync_folder(&aside).map_err(failed)?;
             fs::rename(&aside, out).map_err(failed)?;
@@ -182,12 +183,20 @@ impl Checkpoint {
         Ok(files)
     }
 
-    /// What the model was before, where it was one of the hub: `owner/name` and a revision.
+    /// The model of the hub whose weights training began with: `owner/name` and a revision.
     fn base(&self) -> Option<(&str, &str)> {
-        let ModelSource::Folder { hub: Some(hub), .. } = &self.experiment.model.source else {
+        let source = &self.experiment.model.source;
+        let ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } = source
+        else {
             return None;
         };
         hub.strip_prefix("hf://")?.split_once('@')
+    }
+
+    /// The run or checkpoint that training was forked from, and the step it had reached.
+    fn forked(&self) -> Option<(&Path, u64)> {
+        let manifest = self.manifest.as_ref()?;
+        Some((&manifest.fork.as_ref()?.from, manifest.began?))
     }
 
     fn dtype(&self) -> DType {

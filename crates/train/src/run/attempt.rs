@@ -322,7 +322,7 @@ impl<'a> Attempt<'a> {
             data,
             stop: given.stop.clone(),
             world: given.world.clone(),
-            peak: setup.peak(given.cores),
+            peak: setup.peak(given.cores)?,
             process,
             start: Handout::new(start, here),
             store,

@@ -15,7 +15,7 @@ pub const RESOLVED: &str = "experiment.yaml";
 /// The experiment's text as it was given, before the command line replaced anything.
 pub(crate) const GIVEN: &str = "given.yaml";
 /// The file that a live run holds.
-const LOCK: &str = "run.lock";
+pub(crate) const LOCK: &str = "run.lock";
 /// The longest number of a process that is read of it, in bytes.
 const LONGEST: u64 = 64;
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use annulus_comm::Places;
@@ -20,7 +21,7 @@ use crate::step::resident::held;
 use crate::{Result, Setup, TrainError};
 
 /// The file's name in a run folder.
-const FILE: &str = "manifest.json";
+pub(crate) const FILE: &str = "manifest.json";
 
 /// What made a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -340,10 +341,15 @@ pub(crate) fn program() -> String {
     binary().unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned())
 }
 
+/// The hash of the program's file, read once: some 100 MB, if it is not optimised, for each of many runs of a process.
 fn binary() -> Option<String> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(File::open(std::env::current_exe().ok()?).ok()?).ok()?;
-    Some(hasher.finalize().to_hex().to_string())
+    static HASH: OnceLock<Option<String>> = OnceLock::new();
+    let hash = || {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(std::env::current_exe().ok()?).ok()?).ok()?;
+        Some(hasher.finalize().to_hex().to_string())
+    };
+    HASH.get_or_init(hash).clone()
 }
 
 fn now() -> u64 {

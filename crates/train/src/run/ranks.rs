@@ -103,8 +103,8 @@ impl Attempt<'_> {
             // A step that is half applied is none: there is nothing to save, and no way to go on.
             Err(error) if trainer.is_between => Err(error),
             Err(error) => {
-                if matches!(error, TrainError::NonFinite(_)) {
-                    // All ranks are here. What was begun before is written.
+                if matches!(error, TrainError::NonFinite(_) | TrainError::NotANumber { .. }) {
+                    // All ranks have the same loss, so all are here. What was begun before is written.
                     let _ = trainer.end_saving(recorder);
                 }
                 if !self.setup.shares_state() && error.leaves_steps_whole() {

@@ -25,7 +25,7 @@ use crate::run::given::here;
 use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::setup::processors::Processors;
-use crate::setup::shared::once;
+use crate::setup::shared::{once, unreached};
 use crate::step::division::Division;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError, memory};
@@ -146,14 +146,22 @@ pub(crate) fn planned_config(plan: &Plan) -> Config {
 }
 
 impl Setup {
-    /// What so many cores, or the GPUs, could do at most with the model's type, operations per second.
-    pub(crate) fn peak(&self, cores: usize) -> Option<f64> {
+    /// What so many cores of every process, or all GPUs, could do at most with the model's type, FLOP/s. All processes must call it.
+    ///
+    /// # Errors
+    /// A process that is late or gone.
+    pub(crate) fn peak(&self, cores: usize) -> Result<Option<f64>> {
+        let is_narrow = self.config.dtype == DType::BF16;
         if !self.processors.is_empty() {
-            let is_narrow = self.config.dtype == DType::BF16;
-            return is_narrow.then(|| self.processors.tensor_peak(&self.processes)).flatten();
+            return Ok(is_narrow.then(|| self.processors.tensor_peak(&self.processes)).flatten());
         }
-        let narrow = (self.config.dtype == DType::BF16).then(Unit::bf16).flatten();
-        Some(narrow.unwrap_or_else(Unit::f32).measure(cores) * 1e9)
+        let unit = is_narrow.then(Unit::bf16).flatten().unwrap_or_else(Unit::f32);
+        // Processes of one host share its cores: only measured at the same time do their peaks add up to the host's.
+        self.processes.gather(&[]).map_err(unreached)?;
+        let own = unit.measure(cores) * 1e9;
+        let all = self.processes.gather(&own.to_le_bytes()).map_err(unreached)?;
+        let peaks = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok());
+        Ok(Some(peaks.map(f64::from_le_bytes).sum()))
     }
 
     /// What `plan` means, on a machine with `cores` cores.

@@ -199,7 +199,7 @@ fn of_untried(architecture: u32) -> String {
         return String::new();
     }
     format!(
-        "; {UNTRIED}=sm100 takes attention kernels for its tensor memory, which no GPU has run yet: `annulus verify` first"
+        "; {UNTRIED}=sm100 takes attention kernels for its tensor memory, which no GPU has run yet: test them first (kernels/README.md, `run.sh check`)"
     )
 }
 

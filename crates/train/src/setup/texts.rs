@@ -3,20 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use annulus_comm::flight;
 use annulus_data::{DataError, Excluded, Records, left_out, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 
+use crate::checkpoint::LATEST;
+use crate::run::folder::{GIVEN, LOCK, RESOLVED};
+use crate::run::{hashes, lines, manifest};
 use crate::{Result, TrainError};
 
 /// What a run writes into its folder, besides checkpoints, traces and curves.
-const MADE: [&str; 7] = [
-    "run.lock",
-    "LATEST",
-    "experiment.yaml",
-    "given.yaml",
-    "manifest.json",
-    "metrics.jsonl",
+const MADE: [&str; 11] = [
+    LOCK,
+    LATEST,
+    RESOLVED,
+    GIVEN,
+    manifest::FILE,
+    lines::FILE,
+    hashes::STATE,
+    hashes::MESSAGES,
+    flight::FOLDER,
     "evaluation",
+    "offload",
 ];
 
 /// How the names of its curves begin.
@@ -50,7 +58,7 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
 /// A source of data that is not there, by the line that names it.
 fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
     let path = &source.path;
-    if path.exists() || path.to_string_lossy().contains(['*', '?', '[']) {
+    if path.exists() || is_pattern(&path.to_string_lossy()) {
         return None;
     }
     let message = format!("there is no file or folder `{}`", path.display());
@@ -78,11 +86,16 @@ pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
     }
 }
 
+/// Whether a path may stand for several files.
+fn is_pattern(path: &str) -> bool {
+    path.contains(['*', '?', '['])
+}
+
 /// The files that a path with `*`, `?` or `[…]` in it stands for, in name order; of a path that is there, or has none
 /// of them, that path.
 fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     let text = path.to_string_lossy();
-    if path.exists() || !text.contains(['*', '?', '[']) {
+    if path.exists() || !is_pattern(&text) {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };

@@ -48,7 +48,7 @@ pub enum Line {
         strategy: Strategy,
         /// On how many ranks.
         ranks: usize,
-        /// Whether it is sharded, weighed and brought home as the experiment says, and not as the strategy's bare name means.
+        /// Whether layout, `mesh.weights` and `attention.backward` are the experiment's, not the strategy's defaults.
         own: bool,
         /// `out`, `lse`, `dq`, `dk`, `dv`, `visibility`, `loss` or `gradient NAME` (the worst parameter).
         tensor: String,
@@ -63,7 +63,7 @@ pub enum Line {
         strategy: Strategy,
         /// On how many ranks.
         ranks: usize,
-        /// Whether it is sharded, weighed and brought home as the experiment says, and not as the strategy's bare name means.
+        /// Whether layout, `mesh.weights` and `attention.backward` are the experiment's, not the strategy's defaults.
         own: bool,
         /// Why.
         reason: String,

@@ -197,7 +197,7 @@ pub(super) fn strides(tensor: &Tensor) -> Strides {
     Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
 }
 
-/// How the tensor memory unit fetches `block` rows of `tensor`, for kernels that use it.
+/// How TMA fetches `block` rows of `tensor`, for kernels that use it.
 pub(super) fn map(
     processor: &dyn Processor,
     kernel: &Kernel,

@@ -1,6 +1,7 @@
 //! Products of matrices by cuBLAS, on Candle's handle and stream.
 
 use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
@@ -22,6 +23,10 @@ pub(in crate::gpu) fn sum_in_f32(device: &CudaDevice) -> Result<()> {
     // SAFETY: the handle lives as long as the device.
     unsafe { sys::cublasSetMathMode(*blas.handle(), mode) }.result().w()
 }
+
+/// Held while a product is started. Ranks that share a GPU share Candle's handle and its workspace: two kernels of one product must
+/// not have one of another's between them.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// `c = first second`, or added to it: all sums in f32.
 pub(super) fn multiply(
@@ -45,6 +50,7 @@ pub(super) fn multiply(
                     second + bytes(second_layout, inputs),
                     c + bytes(c_layout, output),
                 ];
+                let _held = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
                 // SAFETY: the addresses hold what the layouts reach, which `call` was made of.
                 unsafe { start(*blas.handle(), call, at, types, precision, was) }
             })
