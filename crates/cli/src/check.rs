@@ -64,7 +64,7 @@ pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
 pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Result<(), Failure> {
     match absent(&opened.resolved.experiment).filter(|_| elsewhere) {
         Some(absent) => {
-            print::say(&format!("note: {absent}: sequences are not checked against it"))
+            print::say(&format!("note: {absent}: sequences are not checked against it"));
         }
         None => annulus_train::data_fits(plans, opened.tokenizer.as_deref())?,
     }

@@ -11,7 +11,7 @@ use crate::{Done, glossary, print};
 
 /// A key, a value of one, a word of plans and pages, or the number of an exit code.
 pub(crate) fn run(what: &str) -> Done {
-    if let Ok(code) = what.parse::<u8>() {
+    if let Ok(code) = what.trim_start_matches("exit ").trim_start_matches("code ").parse::<u8>() {
         return of_code(code);
     }
     let key = annulus_experiment::explain(what);

@@ -10,9 +10,11 @@ const PAGES: [(&str, &[&str]); 2] = [
 /// The column of what is not said: of no use to a reader of plans.
 const LEFT_OUT: &str = "not";
 
-/// What a word means; `None`: no page says so.
+/// What a word, or its plural, means; `None`: no page says so.
 pub(crate) fn meaning(word: &str) -> Option<String> {
-    let is_named = |names: &str| names.split(", ").any(|name| name.eq_ignore_ascii_case(word));
+    let either = [word, word.strip_suffix('s').unwrap_or(word)];
+    let is_word = |name: &str| either.iter().any(|word| name.eq_ignore_ascii_case(word));
+    let is_named = |names: &str| names.split(", ").any(is_word);
     let found: Vec<String> =
         entries().filter(|(names, _)| is_named(names)).map(|(_, text)| text).collect();
     (!found.is_empty()).then(|| found.join("\n\n"))
@@ -88,7 +90,7 @@ mod tests {
         ] {
             assert!(meaning(word).is_some(), "{word}");
         }
-        assert_eq!(meaning("Hop").as_deref(), meaning("hop").as_deref());
+        assert_eq!(meaning("Hops").as_deref(), meaning("hop").as_deref());
         assert_eq!(meaning("hops, surely"), None);
     }
 }

@@ -62,7 +62,9 @@ impl Exit {
             Exit::Internal => "an error of the program, or output that cannot be written",
             Exit::Usage => "a mistake on the command line or in the experiment",
             Exit::Data => "data, a model or a tokenizer cannot be used",
-            Exit::Checkpoint => "a checkpoint cannot be used, or is of another experiment",
+            Exit::Checkpoint => {
+                "a checkpoint cannot be read or written, or is of another experiment"
+            }
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
             Exit::Expectation => {
                 "`expect`, `verify` or `prove` does not hold, or `agree`, `bisect`, `reproduce` or `replay` finds a \
@@ -100,7 +102,7 @@ impl Exit {
             Exit::DoesNotFit => {
                 "`annulus plan` shows what takes how much; lower `data.tokens` or `memory.micro_batch`, or raise `memory.budget`"
             }
-            Exit::Expectation => "the message names each bound with what was found",
+            Exit::Expectation => "the message names what was expected and what was found",
             Exit::NotFinite => {
                 "lower `optimizer.learning_rate`, or look at the sequences that the message names"
             }
