@@ -140,13 +140,11 @@ DEVICE void wait_until_added() {
 }
 
 // Waits until a number in global memory is `own`: what whoever wrote it had added is there then, also for what this thread starts
-// to add. Only global memory is between them: a fence of all memory costs a barrier of the whole GPU more. A turn that does not come
-// in minutes is a mistake in the order: an error then, not a GPU that stands still.
+// to add. Only global memory is between them: a fence of all memory costs a barrier of the whole GPU more.
 DEVICE void wait_for_turn(const int* turn, int own) {
 #if ON_GPU
-  int found, left = 1 << 28;
+  int found;
   do {
-    if (--left == 0) asm volatile("trap;");
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(turn) : "memory");
   } while (found != own);
   asm volatile("fence.proxy.async.global;" ::: "memory");
