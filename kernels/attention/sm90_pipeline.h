@@ -1,4 +1,4 @@
-// How the warpgroups of a block hand each other work (sm_90a, and sm_100). One warpgroup, the producer, decides what comes next and has the
+// How the warpgroups of a block hand each other work (sm_90a, and sm_100). One warpgroup, the producer, decides what comes next and has
 // TMA bring it; the others, the consumers, multiply. Only the producer knows of tiles, reaches and order: with
 // each buffer it hands over a `Step` that says all that a consumer has to know of it.
 #pragma once

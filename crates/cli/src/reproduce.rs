@@ -18,7 +18,7 @@ use crate::train::Job;
 use crate::{Done, bisect, print, stop};
 
 /// Keys, and sections, that change nothing of what is computed.
-const NEUTRAL: [&str; 14] = [
+const NEUTRAL: [&str; 15] = [
     "name",
     "every",
     "trace",
@@ -29,6 +29,7 @@ const NEUTRAL: [&str; 14] = [
     "expect",
     "output",
     "memory.offload",
+    "memory.offload_folder",
     "mesh.order",
     "mesh.engine",
     "mesh.deadline",
