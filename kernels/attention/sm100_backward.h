@@ -109,8 +109,8 @@ template <class Kernel> struct BackwardMultiplier {
   // Whether these queries are the last. Weights of the block before, which scores are written over, are read by then: products run in
   // order.
   DEVICE bool start_scores(int n) {
-    const int stage = n % 2;
-    memory.queries.wait(stage, n / 2 % 2);
+    const int stage = n % Kernel::stages;
+    memory.queries.wait(stage, sm90::parity_of(n, Kernel::stages));
     const bool last = (load_shared<QueryStep>(memory.step(stage)).flags & sm90::LAST) != 0;
     barrier_arrive(memory.queries.empty(stage));
     multiply_rows<T, Kernel::dim>(tensor + Kernel::scores, memory.key_tile(), 0, memory.query_tile(stage));
@@ -120,15 +120,15 @@ template <class Kernel> struct BackwardMultiplier {
 
   // dQ of the block before is gone from their place.
   DEVICE void start_slopes(int n) {
-    memory.gradients.wait(0, n % 2);
-    barrier_wait(memory.sums_empty(), 1 - n % 2);
+    memory.gradients.wait(0, sm90::parity_of(n));
+    barrier_wait(memory.sums_empty(), sm90::parity_of(n + 1));
     tensor_fence_after();
     multiply_rows<T, Kernel::dim>(tensor + Kernel::slopes, memory.value_tile(), 0, memory.gradient_tile(0));
     tensor_commit(with.slopes());
   }
 
   DEVICE void add_values(int n) {
-    barrier_wait(with.weights(), n % 2);
+    barrier_wait(with.weights(), sm90::parity_of(n));
     tensor_fence_after();
     const uint32_t at = here(tensor);
     const auto weights = [at](int k) { return at + Kernel::weights(k / 4) + static_cast<uint32_t>(8 * (k % 4)); };
@@ -137,10 +137,10 @@ template <class Kernel> struct BackwardMultiplier {
   }
 
   DEVICE void add_keys(int n) {
-    barrier_wait(with.stored(), n % 2);
+    barrier_wait(with.stored(), sm90::parity_of(n));
     tensor_fence_after();
-    multiply_by_columns<T, Kernel::dim>(tensor + Kernel::dk, memory.slope_tile(0), memory.query_tile(n % 2), n > 0);
-    tensor_commit(memory.queries.empty(n % 2));
+    multiply_by_columns<T, Kernel::dim>(tensor + Kernel::dk, memory.slope_tile(0), memory.query_tile(n % Kernel::stages), n > 0);
+    tensor_commit(memory.queries.empty(n % Kernel::stages));
     multiply_columns<T, Kernel::dim>(tensor + Kernel::dq, memory.slope_tile(0), memory.key_tile());
     tensor_commit(memory.sums_full());
   }
@@ -179,10 +179,10 @@ template <class Kernel> struct Weigher {
   DEVICE int first_column() const { return half * columns; }
 
   DEVICE QueryStep make_weights(int n) {
-    const int stage = n % 2;
-    memory.queries.wait(stage, n / 2 % 2);
+    const int stage = n % Kernel::stages;
+    memory.queries.wait(stage, sm90::parity_of(n, Kernel::stages));
     const QueryStep step = load_shared<QueryStep>(memory.step(stage));
-    barrier_wait(with.scores(), n % 2);
+    barrier_wait(with.scores(), sm90::parity_of(n));
     tensor_fence_after();
     load_columns(weights, tensor + Kernel::scores + static_cast<uint32_t>(first_column()));
     if ((step.flags & sm90::MASKED) != 0) {
@@ -209,8 +209,8 @@ template <class Kernel> struct Weigher {
 
   // Of scores from those of weights, in shared memory: products with those of the block before have read theirs.
   DEVICE void make_slopes(int n) {
-    memory.gradients.wait(0, n % 2);
-    barrier_wait(with.slopes(), n % 2);
+    memory.gradients.wait(0, sm90::parity_of(n));
+    barrier_wait(with.slopes(), sm90::parity_of(n));
     tensor_fence_after();
     const uint32_t from = tensor + Kernel::slopes + static_cast<uint32_t>(first_column());
     const uint32_t of_columns = memory.delta(0) + static_cast<uint32_t>(4 * first_column());

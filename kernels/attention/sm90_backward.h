@@ -136,17 +136,17 @@ template <class Kernel> struct BackwardConsumer {
     start_scores(0, 0);
     start_slopes(0, 0);
     for (int n = 0;; ++n) {
-      const int stage = n % 2;
+      const int stage = n % Kernel::stages;
       const QueryStep step = load_shared<QueryStep>(memory.step(stage));
       make_weights(step, stage);
       make_slopes(stage);
       add_keys(step, stage);
       if ((step.flags & LAST) != 0) break;
-      start_scores(1 - stage, (n + 1) / 2 % 2);
+      start_scores(1 - stage, parity_of(n + 1, Kernel::stages));
       warpgroup_wait<1>();
       warpgroup_hold(left_of_dk);
       memory.queries.release(stage);
-      start_slopes(1 - stage, (n + 1) / 2 % 2);
+      start_slopes(1 - stage, parity_of(n + 1, Kernel::stages));
     }
     warpgroup_wait<0>();
     warpgroup_hold(dk);

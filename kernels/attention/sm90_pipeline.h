@@ -22,6 +22,9 @@ template <int Consumers, int Producer> struct Registers {
   static constexpr int producer = Producer, consumer = ((1 + Consumers) * at_launch - Producer) / Consumers / 8 * 8;
 };
 
+// What a wait for the `use`-th filling of one of `stages` buffers, counted from 0 over all of them, passes to `barrier_wait`.
+DEVICE uint32_t parity_of(int use, int stages = 1) { return static_cast<uint32_t>(use / stages % 2); }
+
 // Which of `Stages` buffers comes next, and the parity of how often all of them have been used.
 template <int Stages> struct PipelineState {
   int stage = 0;
