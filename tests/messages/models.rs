@@ -131,6 +131,15 @@ fn wrong_weights() {
             SCORE,
         ),
         (
+            "one missing, for a sweep",
+            |s| {
+                s.change(WEIGHTS, |tensors| drop(tensors.remove(NORM)));
+                train(s, "model");
+                s.replace("tiny.yaml", "name: a", "name: a\nsweep: { seeds: 2 }");
+            },
+            "sweep tiny.yaml",
+        ),
+        (
             "one too many",
             |s| {
                 s.change(WEIGHTS, |tensors| {

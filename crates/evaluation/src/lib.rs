@@ -1,4 +1,4 @@
-//! What a model can do with long sequences, asked over the ranks and with the strategy that train it.
+//! What a model can do with long sequences, measured with the same ranks and strategy as in training.
 //!
 //! [`perplexity`] reads the same targets with more and more of what comes before them; [`tasks`] asks for what a made-up text says,
 //! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which

@@ -34,8 +34,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct DataKeys {
         path: Option<Listed<TextSource>> = List(TextSource::KEYS),
-            Means("none: required unless `format` is `recall` or `needles`; in a clone of Annulus, `text` reads its own pages \
-                   and sources"),
+            Means("none: required unless `format` is `recall` or `needles`"),
             "a file or folder of texts, or several by `*`, or a mixture of them by weights; `.gz` and `.zst` are read as what is in them";
         format: Format = Word(Format::WORDS), Is("text"),
             "plain text, a JSON object per line, rows of parquet files, conversations, ready-made batches, or tasks of recall";
@@ -98,7 +97,7 @@ impl Data {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
     /// Files or folders, of which sequences are mixed by weight; none: made up if `format: recall` or
-    /// `needles`, else in a clone of Annulus its own pages and sources.
+    /// `needles`.
     pub path: Vec<TextSource>,
     /// `text | jsonl | parquet | chat | batches | recall | needles`; default text.
     pub format: Format,

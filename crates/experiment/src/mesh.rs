@@ -18,11 +18,11 @@ section! {
         data: usize = Count(1, 1 << 12), Is("1"), "data-parallel replicas";
         sequence: usize = Count(1, 1 << 14), Is("1"), "context-parallel ranks of a sequence";
         tensor: usize = Count(1, 1 << 8), Is("1"),
-            "tensor-parallel ranks that share positions: each has a part of every layer's heads and feed-forward and of the vocabulary, and of the rows between layers. A divisor of the key/value heads, of `intermediate_size` and of every shard's tokens. For training alone";
+            "tensor-parallel ranks: each has a part of every layer's heads and feed-forward, of the vocabulary, and of the rows between layers. Must divide the KV heads, `intermediate_size` and the tokens of every shard. Training only; other commands run without it";
         order: Order = Word(Order::WORDS), Is("sequence_first"),
-            "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results have the same bits";
+            "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results are bit-identical";
         engine: Engine = Word(Engine::WORDS), Is("auto"),
-            "what carries tensors between processes: nccl: NCCL, between GPUs, where every process has one rank; MPI carries metadata and control messages beside it (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results have the same bits";
+            "what carries tensors between processes: nccl: NCCL, between GPUs, where every process has one rank; MPI carries metadata and control messages beside it (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results are bit-identical";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
@@ -129,15 +129,14 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Parallel {
         state: State = Word(State::WORDS), Is("auto"),
-            "how weights, f32 master weights and AdamW moments are sharded over processes, or the GPUs of one process (ranks \
-             of one process, or GPU, share one copy in any case): replicated: not at all; zero1, zero2: weights replicated, \
-             master weights and moments sharded (gradients are reduce-scattered in any case, so both are the same); zero3: \
-             weights sharded, too, and gathered part by part before they are used; auto: the first of replicated, zero1 and \
-             zero3 that fits into the budget. Results are bit-identical";
+            "sharding of the state over processes, or over the GPUs of one process (the ranks of a process, or of a GPU, share \
+             one copy in any case); replicated: none; zero1: f32 masters and moments; zero2: the same, because gradients are \
+             always reduce-scattered; zero3: weights too, gathered part by part before they are used; auto: the first of \
+             replicated, zero1 and zero3 that fits into the budget. Results are bit-identical";
         state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
-            "mesh axes over whose processes the state is sharded: all: both; sequence: the processes of one sequence, \
-             replicated along data; data: the processes of several replicas, replicated along sequence (hybrid sharding, as in \
-             HSDP: gathers stay on a host where the processes of the axis do). Results are bit-identical";
+            "mesh axes over which the state is sharded; all: both; sequence: over the processes of one sequence, replicated \
+             along data; data: over the replicas, replicated along sequence (hybrid sharding, as HSDP: gathers stay on a host \
+             where the processes of the axis do). Results are bit-identical";
     }
 }
 

@@ -37,8 +37,8 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Every {
         log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
-        evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; 0: at the end";
-        checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; 0: at the end";
+        evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; there is always one at the end; 0: only that one";
+        checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; there is always one at the end; 0: only that one";
         hash: u64 = Count(0, MOST_STEPS), Is("0"),
             "hash every N-th step: weights, master weights, moments, gradients, the tokens read and intermediate results \
              (`hashes.jsonl`; independent of how ranks share them), and messages between ranks (`messages.jsonl`). `annulus \

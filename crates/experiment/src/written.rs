@@ -31,10 +31,9 @@ section! {
         name: String = Form(&NAME), Required, "what the run is called";
         seed: u64 = Count(0, u64::MAX), Is("0"), "the seed of everything random";
         reproducible: Reproducible = Word(Reproducible::WORDS), Is("layout"),
-            "what has the same bits as what; layout: runs on the same ranks, split alike, with any number of workers, over any \
-             engine; strict: runs on any ranks and processes, split in any way, as sums over tokens do not depend on who has \
-             which (a step takes 1.1 to 1.2 times as long on a CPU at 8k tokens, up to twice with short sequences; on a GPU \
-             attention uses no tensor cores; gradients take three times the memory)";
+            "which runs are bit-identical; layout: runs with the same ranks and the same split; strict: runs with any number of \
+             ranks and processes and any split (on a CPU a step takes 1.1 to 1.2 times as long at 8k tokens, up to twice with \
+             short sequences; on a GPU attention uses no tensor cores; gradients take three times the memory)";
         device: Device = Form(&DEVICE), Is("auto"),
             "what computes; cuda: the largest number of visible GPUs that the ranks of the process can share evenly, \
              neighbouring ranks together; with several processes on a host, one GPU each; cuda:N: that GPU, for all ranks; \
@@ -68,7 +67,7 @@ section! {
             "a text that `train` generates at its end; does not affect training";
         keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
         background_saves: bool = Truth, Is("false"),
-            "whether checkpoints are written while training goes on: a step waits for a copy, which takes weights, masters and moments once more in memory. Where ranks have shares of them, each copies and writes its own; if not all hosts see `output`, training waits";
+            "write checkpoints while training continues: a step waits only for a copy of weights, masters and moments in memory. With sharded state each rank copies and writes its shard; if not all hosts see `output`, training waits";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
         expect: BTreeMap<String, Bound> = Each(Bound::KEYS), Means("nothing is asserted"),
             "bounds on metrics, by tag, that `train --check` asserts";

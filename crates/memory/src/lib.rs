@@ -6,9 +6,9 @@
 //! which falls. Small blocks are passed through uncounted: tensors are large.
 //!
 //! What a block is for is what the thread that asks says ([`scope`]); where that is known only
-//! later, the block is charged again (`Recharge`).
+//! later, the block is charged again ([`recharge`]).
 //!
-//! A thread can be held to a share ([`confine`]), for what somebody else wrote.
+//! [`confine`] limits what a thread may allocate while it reads files that others wrote.
 //!
 //! The counters are statics because an allocator is one.
 

@@ -3,7 +3,7 @@
 //!
 //! An operator `x` is recorded on Candle's tape where its inputs are, and has its gradient there.
 //! `x_backward` is that gradient by hand, for callers who walk backward themselves: the tape makes
-//! zeros and adds for every gradient, and keeps what it need not.
+//! zeros and adds for every gradient, and keeps tensors that are not needed.
 //!
 //! Every operator takes the [`Backend`] it runs on; none uses a global one. A GPU runs kernels over
 //! its own tensors and records nothing: there gradients are made by hand. Inputs may be f32 or bf16;

@@ -36,13 +36,13 @@ Examples:
 pub(super) const TRACE: &str = "\
 Examples:
   annulus trace experiment.yaml --layer 3 --svg hops.svg
-  annulus train experiment.yaml trace.steps=[2] && annulus trace runs/mine";
+  annulus train experiment.yaml 'trace.steps=[2]' && annulus trace runs/mine";
 pub(super) const VERIFY: &str = "\
 Examples:
   annulus verify experiment.yaml data.tokens=512 --ranks 4";
 pub(super) const EVALUATE: &str = "\
 Examples:
-  annulus evaluate runs/mine evaluation.lengths=[1k,8k,64k]
+  annulus evaluate runs/mine 'evaluation.lengths=[1k,8k,64k]'
   annulus evaluate runs/mine/step-500 --out before
   annulus evaluate hf://owner/name data.path=book.txt mesh.sequence=4 attention.strategy=striped";
 pub(super) const GENERATE: &str = "\

@@ -56,9 +56,9 @@ section! {
             Means("1, and for balanced blocks a sixteenth of a rank's share"),
             "width of stripes and of balanced blocks, in positions";
         backward: String = Word(BACKWARD), Is(AUTOMATIC),
-            "what is sent in backward: KV and their gradients against the forward ring, around it, or straight to their \
-             owners, or queries and theirs; auto: the fewest bytes; of equals, `direct` where gradients are sent in 16 bits, \
-             else `reversed`";
+            "what is sent in backward; reversed: KV and their gradients, against the forward ring; travelling: the same, once \
+             around the ring; direct: gradients straight to their owners; queries: queries and their gradients; auto: the \
+             route with the fewest bytes (of equals, `direct` where gradients are sent in 16 bits, else `reversed`)";
         kernel: Kernel = Word(Kernel::WORDS), Is("fused"), "the fused block kernel, or plain loops in f64";
         deterministic: bool = Truth, Is("true"),
             "bit-reproducible backward; false: a faster one on a GPU, with atomic additions";

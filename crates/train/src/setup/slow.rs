@@ -13,8 +13,12 @@ use crate::setup::device;
 const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for attention on this GPU, many times slower than its tensor \
                       cores";
 
+/// What to say where kernels of a GPU compute in f32.
+const F32: &str =
+    "`model.dtype: f32` uses no tensor cores on this GPU; `bf16` does, and is many times faster";
+
 impl Setup {
-    /// What to say where the GPU that it runs on has no fast kernels for these sums, or heads of this length.
+    /// What to say where the GPU that it runs on has no fast kernels for these sums, numbers of this type, or heads of this length.
     pub(crate) fn warning(&self) -> Option<String> {
         self.warning_on(Room::of(&**self.processors.first()?))
     }
@@ -25,9 +29,11 @@ impl Setup {
         }
         let (dim, dtype) = (self.config.shape.head_dim, self.config.dtype);
         let passes = plain_loops(on, dtype, dim);
-        let unasked = self.kernel != Kernel::Reference && !passes.is_empty();
-        unasked
-            .then(|| said(&format!("heads of {dim} in {dtype:?} ({})", passes.join(" and ")), on))
+        if self.kernel != Kernel::Reference && !passes.is_empty() {
+            let heads = format!("heads of {dim} in {dtype:?} ({})", passes.join(" and "));
+            return Some(said(&heads, on));
+        }
+        (dtype == DType::F32).then(|| F32.to_owned())
     }
 }
 

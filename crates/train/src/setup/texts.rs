@@ -41,10 +41,13 @@ pub fn cache_folder(output: &Path) -> PathBuf {
 /// The texts that an experiment reads.
 ///
 /// # Errors
-/// When one is not there, or it names none and the current folder is not the project's.
+/// When one is not there, or it names none.
 pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     if experiment.data.path.is_empty() {
-        return own_documents();
+        let problem = experiment.places.problem("data", "`data.path` is missing");
+        let hint =
+            "set it to the texts to read: a file, a folder, or a pattern such as `'books/*.txt'`";
+        return Err(TrainError::Config(Problems(vec![problem.hint(hint.to_owned())])));
     }
     let missing = experiment.data.path.iter().filter_map(|source| not_there(experiment, source));
     let missing: Vec<Problem> = missing.collect();
@@ -191,22 +194,4 @@ fn is_made(name: &str) -> bool {
         || name.starts_with(CURVES)
         || name.strip_prefix("step-").is_some_and(of_step)
         || trace.is_some_and(of_step)
-}
-
-/// The project's own documents and sources, where the current folder is the project's.
-fn own_documents() -> Result<Vec<PathBuf>> {
-    let inputs: Vec<PathBuf> = ["README.md", "crates", "experiments"]
-        .into_iter()
-        .map(PathBuf::from)
-        .filter(|path| path.exists())
-        .collect();
-    if Path::new("crates").is_dir() {
-        return Ok(inputs);
-    }
-    Err(TrainError::Configuration {
-        message: "`data.path` is missing".into(),
-        hint: Some(
-            "set it to the texts to read; in a clone of Annulus its own pages and sources stand for them".into(),
-        ),
-    })
 }
