@@ -50,6 +50,16 @@ fn offloaded_activations_have_the_same_bits_under_a_budget_that_refuses_them_in_
     assert!(!place.path("disk").exists() && !place.path("run/offload").exists());
 }
 
+/// A rank that begins with the last of the moments takes them before the thread has written all.
+#[test]
+fn moments_wait_on_a_disk_where_ranks_update_few_of_them() {
+    let place = Place::new(ANNULUS);
+    let changes = ["model.num_hidden_layers=1", "mesh.sequence=8", "schedule.steps=4"];
+    place.train("whole", &changes).ended(0);
+    place.train("run", &[&changes[..], &["memory.offload=optimizer"]].concat()).ended(0);
+    assert!(weights(&place, "run") == weights(&place, "whole"), "the last step differs");
+}
+
 /// In micro-batches, a few rows of the feed-forward at a time: to the bit, the optimizer's moments too.
 #[test]
 fn offloading_goes_with_what_else_saves_memory() {

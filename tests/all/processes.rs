@@ -16,6 +16,7 @@ mod joining;
 mod launch;
 mod memory;
 mod nccl;
+mod owed;
 mod saving;
 mod state;
 mod tensor;

@@ -54,7 +54,7 @@ pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result
     let step = last_checkpoint(&folder.path).unwrap_or(0);
     let Some(prepared) = prepared else { return Ok(Outcome { step, ..outcome }) };
     if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
-        let facts = Facts::of(&given.world, plan, prepared.found.as_ref(), work);
+        let facts = Facts::of(&setup, plan, prepared.found.as_ref(), work);
         let agreed = together::agree(&given.world, &Said::of(&facts));
         // What this process cannot do is its own to say.
         facts?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_comm::{Error as CommError, Label};
+use annulus_comm::{Communicator, Error as CommError, Label};
 use annulus_experiment::{Every, Trace};
 use annulus_plan::Plan;
 use annulus_trace::Span;
@@ -35,7 +35,7 @@ pub(crate) struct Course<'a> {
     /// Operations per second that the machine could do at most, where that is known.
     pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
-    /// Whether an earlier attempt was stopped between a step and its evaluation.
+    /// Whether an earlier attempt was stopped between a step and its evaluation; only process 0 knows.
     pub(crate) owes: bool,
     /// What this process had in memory before.
     pub(crate) process: OfProcess,
@@ -129,17 +129,18 @@ impl Course<'_> {
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
     }
 
-    /// The evaluation that an earlier attempt owes.
+    /// The evaluation that an earlier attempt owes. All ranks make it, though only the process that reads the log knows of it.
     fn catch_up(&self, trainer: &Trainer, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         let step = trainer.finished;
-        let owed = self.owes && due(self.every.evaluate, step, self.last);
-        if let Some(held_out) = self.held_out.filter(|_| owed) {
-            let evaluation = evaluate_all(trainer, held_out, recorder)?;
-            if let Some(recorder) = recorder {
-                recorder.log(step, &found(held_out, &evaluation))?;
-            }
+        let is_due = step > 0 && due(self.every.evaluate, step, self.last);
+        let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
+        let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
+        if !is_said(trainer.rank.uncounted.as_ref(), label, self.owes)? {
+            return Ok(());
         }
-        Ok(())
+        let evaluation = evaluate_all(trainer, held_out, recorder)?;
+        let Some(recorder) = recorder else { return Ok(()) };
+        recorder.log(step, &found(held_out, &evaluation))
     }
 
     /// Whether the run is to stop, or has ended. Where tensors go by NCCL all ranks say so together: one that stopped alone would leave
@@ -148,13 +149,10 @@ impl Course<'_> {
         let Rank { uncounted: comm, setup, .. } = &trainer.rank;
         if setup.processes.nccl().is_some() {
             let label = Label { step: trainer.finished + 1, pass: "stop", ..Label::default() };
-            let own = Tensor::new(&[u8::from(self.stop.load(Ordering::Relaxed))], &Device::Cpu)?;
-            for one in comm.all_gather(label, &own)? {
-                if one.to_vec1::<u8>()? != [0] {
-                    self.stop.store(true, Ordering::Relaxed);
-                    setup.processes.asked();
-                    return Err(CommError::Stopped.into());
-                }
+            if is_said(comm.as_ref(), label, self.stop.load(Ordering::Relaxed))? {
+                self.stop.store(true, Ordering::Relaxed);
+                setup.processes.asked();
+                return Err(CommError::Stopped.into());
             }
         }
         Ok(comm.progress()?)
@@ -164,6 +162,13 @@ impl Course<'_> {
         let both = self.held_out.zip(evaluation);
         both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
     }
+}
+
+/// Whether any rank says so.
+fn is_said(comm: &dyn Communicator, label: Label, own: bool) -> Result<bool> {
+    let all = comm.all_gather(label, &Tensor::new(&[u8::from(own)], &Device::Cpu)?)?;
+    let said = all.iter().map(Tensor::to_vec1::<u8>).collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(said.iter().any(|one| *one != [0]))
 }
 
 /// What all ranks did in the last step, to the run's folder.

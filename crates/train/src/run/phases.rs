@@ -10,6 +10,7 @@ use annulus_plan::Plan;
 use crate::checkpoint::newest;
 use crate::run::attempt::run_part;
 use crate::run::sink::{Notice, Silent, Sink, Value};
+use crate::setup::shared::unreached;
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
 /// Trains `plans`, those of [`annulus_experiment::Experiment::parts`] in order, to their end, from where their folder says it is. All
@@ -38,7 +39,8 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
         let mut outcome = run_part(plan, of_stage, plans)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.part().steps.end;
         // A stage that is over does not end a run that was asked to stop meanwhile.
-        if given.stop.load(Ordering::Relaxed) && !is_cut && open.peek().is_some() {
+        let goes_on = outcome.ending != Ending::Preempted && !is_cut && open.peek().is_some();
+        if goes_on && any_stops(&given)? {
             outcome.ending = Ending::Preempted;
         }
         let ending = outcome.ending;
@@ -51,6 +53,13 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
         }
     }
     whole.ok_or_else(|| TrainError::Internal("a run without stages".into()))
+}
+
+/// Whether any process was asked to stop: all end then, so that none begins a stage alone.
+fn any_stops(given: &Given) -> Result<bool> {
+    let own = given.stop.load(Ordering::Relaxed);
+    let said = given.world.gather(&[u8::from(own)]).map_err(unreached)?;
+    Ok(said.iter().any(|stops| *stops != [0]))
 }
 
 /// The stages that are not behind the newest checkpoint. One that it ends may still owe an evaluation.

@@ -102,7 +102,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     let opened = open(plan, &mut given, stages, step);
     // What this one cannot do is said to all, who end for it.
     let facts = match &opened {
-        Ok((_, found, work)) => Said::of(&Facts::of(&given.world, plan, found.as_ref(), work)),
+        Ok((setup, found, work)) => Said::of(&Facts::of(setup, plan, found.as_ref(), work)),
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
         Err(error) => Said::cannot(error),
     };
@@ -176,16 +176,18 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
 impl Facts {
     /// Of a process that has opened all it needs.
     pub(crate) fn of(
-        world: &World,
+        setup: &Setup,
         plan: &Plan,
         found: Option<&Found>,
         work: &Work,
     ) -> Result<Facts> {
         let Work { fingerprint, start, weights, .. } = work;
         let checkpoint = found.map_or_else(|| Ok("none".to_owned()), Found::hash)?;
+        let device = if setup.processors.is_empty() { "the CPU" } else { "a GPU" };
         Ok(Facts::with(
-            world,
+            &setup.processes,
             [
+                ("what they compute on", device.to_owned()),
                 ("the plan", hashed(plan)),
                 ("what they hold (`parallel.state`)", plan.memory.state.word().to_owned()),
                 ("the data", fingerprint.clone()),

@@ -149,7 +149,8 @@ impl Offload {
     pub(crate) fn take(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
         self.ask(away);
         self.wait(&away.slot, alive, |state| !matches!(state, State::Back(_)))?;
-        match std::mem::take(&mut *lock(&away.slot.state)) {
+        // Nobody waits for it any more: what is taken is not under way.
+        match std::mem::replace(&mut *lock(&away.slot.state), State::Away) {
             State::Back(tensors) => {
                 let back = |tensor: Tensor| tensor.to_device(&self.device);
                 Ok(tensors.into_iter().map(back).collect::<candle_core::Result<_>>()?)

@@ -92,7 +92,19 @@ struct Poison {
     inner: Arc<dyn Communicator>,
     /// Of the world.
     rank: usize,
+    /// Whether it is time: where only the evaluation behind the step is meant, from the sum of gradients on.
+    armed: Arc<AtomicBool>,
     done: Arc<AtomicBool>,
+}
+
+/// [`Poison`] for every rank, and whether it was given.
+fn poison(rank: usize, armed: bool) -> (Wrap, Arc<AtomicBool>) {
+    let (armed, done) = (Arc::new(AtomicBool::new(armed)), Arc::new(AtomicBool::new(false)));
+    let flag = done.clone();
+    let wrap: Wrap = Arc::new(move |inner| {
+        Arc::new(Poison { inner, rank, armed: armed.clone(), done: flag.clone() })
+    });
+    (wrap, done)
 }
 
 impl Communicator for Poison {
@@ -107,8 +119,12 @@ impl Communicator for Poison {
     }
     fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
         let rank = self.inner.original(self.inner.rank());
-        let now = rank == self.rank && label.step == 2 && label.layer == 1;
-        if now && !self.done.swap(true, Ordering::Relaxed) {
+        let own = rank == self.rank && label.step == 2;
+        if own && label.pass == "gradient sum" {
+            self.armed.store(true, Ordering::Relaxed);
+        }
+        let now = own && label.layer == 1 && self.armed.load(Ordering::Relaxed);
+        if now && label.pass == "forward" && !self.done.swap(true, Ordering::Relaxed) {
             for one in &mut moves {
                 if let Move::Send { tensor, .. } = one {
                     *tensor = (tensor.ones_like()? * f64::NAN)?;
@@ -119,7 +135,8 @@ impl Communicator for Poison {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> CommResult<Arc<dyn Communicator>> {
         let inner = self.inner.split(label, color, key)?;
-        Ok(Arc::new(Poison { inner, rank: self.rank, done: self.done.clone() }))
+        let (armed, done) = (self.armed.clone(), self.done.clone());
+        Ok(Arc::new(Poison { inner, rank: self.rank, armed, done }))
     }
     fn note(&self, label: Label) {
         self.inner.note(label);
@@ -143,10 +160,7 @@ fn what_is_no_number_is_named_and_nothing_is_updated() {
         (&grid, 2, "rank 3", "sequence 2 of"),
     ];
     for (mesh, rank, seen, sequences) in cases {
-        let done = Arc::new(AtomicBool::new(false));
-        let flag = done.clone();
-        let poison: Wrap =
-            Arc::new(move |inner| Arc::new(Poison { inner, rank, done: flag.clone() }));
+        let (poison, done) = poison(rank, true);
         let name = format!("poisoned-{rank}");
         let error = faulty_mesh(&place, &name, mesh, poison).unwrap_err();
         assert!(done.load(Ordering::Relaxed));
@@ -156,4 +170,23 @@ fn what_is_no_number_is_named_and_nothing_is_updated() {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
+}
+
+/// The checkpoint that is being written beside training is not lost, and nothing is written of weights that give no number.
+#[test]
+fn an_evaluation_that_is_no_number_keeps_the_checkpoint_before() {
+    let place = Place::new();
+    let (poison, done) = poison(1, false);
+    let changes = [
+        ("mesh.sequence", "3"),
+        ("every.evaluate", "2"),
+        ("every.checkpoint", "1"),
+        ("memory.recompute", "none"),
+    ];
+    let error = faulty_mesh(&place, "evaluated", &changes, poison).unwrap_err();
+    assert!(done.load(Ordering::Relaxed));
+    assert_eq!(error.exit_code(), 11, "{error}");
+    assert!(error.to_string().contains("the validation loss is NaN"), "{error}");
+    assert!(place.path("evaluated/step-1/model.safetensors").exists());
+    assert!(!place.path("evaluated/step-2").exists());
 }
