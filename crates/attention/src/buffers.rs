@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::iter::zip;
 
-use annulus_ops::attention::AttentionKernel;
 use annulus_ops::{Backend, accumulate, readable};
 use annulus_sequence::{Block, Extent, Part, Tiles};
 use candle_core::{Result, Tensor, bail};
@@ -18,13 +17,14 @@ pub(crate) type Tensors = Vec<Tensor>;
 #[derive(Debug)]
 pub(crate) struct Buffers {
     rank: usize,
+    backend: Backend,
     held: BTreeMap<Block, Tensors>,
 }
 
 impl Buffers {
     /// Nothing yet.
-    pub(crate) fn of(rank: usize) -> Buffers {
-        Buffers { rank, held: BTreeMap::new() }
+    pub(crate) fn of(rank: usize, backend: Backend) -> Buffers {
+        Buffers { rank, backend, held: BTreeMap::new() }
     }
 
     /// What is lent to others: the block, without gaps.
@@ -33,8 +33,8 @@ impl Buffers {
     }
 
     /// The block as what computes reads it.
-    pub(crate) fn read(&self, block: Block, backend: &Backend) -> Result<Tensors> {
-        self.parts(block)?.iter().map(|part| readable(backend, part)).collect()
+    pub(crate) fn read(&self, block: Block) -> Result<Tensors> {
+        self.parts(block)?.iter().map(|part| readable(&self.backend, part)).collect()
     }
 
     /// The block, as a part of the buffer that contains it.
@@ -49,12 +49,8 @@ impl Buffers {
     }
 
     /// The keys and values of tiles, or what they are of, each once.
-    pub(crate) fn keys(
-        &self,
-        tiles: &Tiles,
-        backend: &Backend,
-    ) -> Result<BTreeMap<Block, Tensors>> {
-        tiles.iter().map(|tile| Ok((tile.keys, self.read(tile.keys, backend)?))).collect()
+    pub(crate) fn keys(&self, tiles: &Tiles) -> Result<BTreeMap<Block, Tensors>> {
+        tiles.iter().map(|tile| Ok((tile.keys, self.read(tile.keys)?))).collect()
     }
 
     /// What is given away, or done with.
@@ -67,23 +63,19 @@ impl Buffers {
         self.held.remove(&block)
     }
 
-    /// Holds what was made here or has come; `kernel` adds a sum to one that contains it, and the same to it, so that a
-    /// sum on its way stays where it began, and one at home there. In place: what was given away is nobody else's any more.
-    pub(crate) fn put(
-        &mut self,
-        block: Block,
-        tensors: Tensors,
-        kernel: &dyn AttentionKernel,
-    ) -> Result<()> {
+    /// Holds what was made here or has come. A sum is added to one that contains it, and the same to it, so that a sum on its way
+    /// stays where it began, and one at home there. In place: what was given away is nobody else's any more.
+    pub(crate) fn put(&mut self, block: Block, tensors: Tensors) -> Result<()> {
+        let backend = &self.backend;
         if let (true, Some(same)) = (block.part.is_sum(), self.held.get(&block)) {
-            let add = |(to, from): (&Tensor, &Tensor)| accumulate(&kernel.backend(), to, from);
+            let add = |(to, from): (&Tensor, &Tensor)| accumulate(backend, to, from);
             if block.owner == self.rank {
                 return zip(same, &tensors).try_for_each(add);
             }
             zip(&tensors, same).try_for_each(add)?;
         } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.around(block)) {
             let mut pairs = zip(sums, &tensors);
-            return pairs.try_for_each(|(to, from)| add(kernel, &slice(to, *held, block)?, from));
+            return pairs.try_for_each(|(to, from)| add(backend, &slice(to, *held, block)?, from));
         }
         self.held.insert(block, tensors);
         Ok(())
@@ -125,11 +117,11 @@ fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
 }
 
 /// `to += from`, where the rows of one head lie together and those of several may not.
-fn add(kernel: &dyn AttentionKernel, to: &Tensor, from: &Tensor) -> Result<()> {
+fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
             let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);
-            accumulate(&kernel.backend(), &rows(to)?, &rows(from)?)?;
+            accumulate(backend, &rows(to)?, &rows(from)?)?;
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ impl<'a> Running<'a> {
     ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
         let travels = Travels::new(Scene::new(attention, (pass, place), q)?);
-        let held = Buffers::of(attention.comm.rank());
+        let held = Buffers::of(attention.comm.rank(), attention.kernel.backend());
         let (states, scores) = (BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
         Ok(Running {
@@ -74,7 +74,7 @@ impl<'a> Running<'a> {
         if block.is_empty() {
             return Ok(());
         }
-        self.held.put(block, tensors, &*self.attention.kernel)
+        self.held.put(block, tensors)
     }
 
     pub(crate) fn run(&mut self, hops: &[Hop]) -> Result<()> {
@@ -122,9 +122,9 @@ impl<'a> Running<'a> {
     fn compute(&mut self, hop: &Hop) -> Result<()> {
         for sum in &hop.zeros {
             let zeros = travelling(|| self.zeros(*sum))?;
-            self.held.put(*sum, zeros, &*self.attention.kernel)?;
+            self.held.put(*sum, zeros)?;
         }
-        let keys = self.held.keys(&hop.tiles, &self.attention.kernel.backend())?;
+        let keys = self.held.keys(&hop.tiles)?;
         let dropout = self.attention.dropped(self.place);
         let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
@@ -216,7 +216,7 @@ impl<'a> Running<'a> {
             let carried = round.iter().map(carry).collect();
             let made = self.kernel_backward(&round, carried, state)?;
             for (one, KeyValueGradients { dk, dv }) in zip(round, made) {
-                self.held.put(one.of.of(Part::Gradient), vec![dk, dv], &*self.attention.kernel)?;
+                self.held.put(one.of.of(Part::Gradient), vec![dk, dv])?;
             }
         }
         let nothing = thinned.iter().map(|_| None).collect();
@@ -231,7 +231,7 @@ impl<'a> Running<'a> {
             let [dk, dv] = [parts(|made| &made.dk), parts(|made| &made.dv)];
             let backend = self.attention.kernel.backend();
             let sums = vec![added(&backend, &zeros[0], &dk)?, added(&backend, &zeros[1], &dv)?];
-            self.held.put(sum, sums, &*self.attention.kernel)?;
+            self.held.put(sum, sums)?;
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl<'a> Running<'a> {
     fn scores_of(&mut self, queries: Block) -> Result<Scores> {
         let begin = || {
             let backend = self.attention.kernel.backend();
-            let q = self.held.read(queries, &backend)?.remove(0);
+            let q = self.held.read(queries)?.remove(0);
             Scores::begin(backend, &q, self.dtype, self.attention.scale)
         };
         self.scores.remove(&queries).map_or_else(begin, Ok)
@@ -270,7 +270,7 @@ impl<'a> Running<'a> {
 
     fn begin(&self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
-        let held = self.held.read(queries, &kernel.backend())?;
+        let held = self.held.read(queries)?;
         let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
         // A kernel computes as its queries are; keys and values it widens by itself.
         let wide = |tensor: &Tensor| tensor.to_dtype(self.dtype);
@@ -289,7 +289,7 @@ impl<'a> Running<'a> {
         if let Some(scores) = self.scores.remove(&queries) {
             let Attended { out, lse } = scores.finish()?;
             let output = vec![self.attention.rounded(Part::Output, &out)?, lse];
-            return self.held.put(queries.of(Part::Output), output, kernel);
+            return self.held.put(queries.of(Part::Output), output);
         }
         let all = Rows { offset: 0, stride: 1, count: queries.rows.len() };
         let whole = self.state(queries, all)?;
@@ -309,7 +309,7 @@ impl<'a> Running<'a> {
                 (Part::QueryGradient, vec![dq])
             }
         };
-        self.held.put(queries.of(part), tensors, kernel)
+        self.held.put(queries.of(part), tensors)
     }
 
     /// Under the mask of a batch a tile may show nothing that the schedule's mask does: its sums are to be there all the same.
@@ -318,7 +318,7 @@ impl<'a> Running<'a> {
             return Ok(());
         }
         let zeros = travelling(|| self.zeros(sum))?;
-        self.held.put(sum, zeros, &*self.attention.kernel)
+        self.held.put(sum, zeros)
     }
 
     /// Gradients of keys and values that nobody has added to.

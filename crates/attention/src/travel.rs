@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use annulus_comm::{Hold, Label, Move, Pending};
+use annulus_comm::{Label, Move, Pending};
 use annulus_ops::order_free::is_order_free;
 use annulus_sequence::{self as sequence, Block, Hop};
 use annulus_trace::{Begun, Doing, begin};
@@ -84,7 +84,7 @@ impl<'a> Travels<'a> {
                 let adding = begin();
                 let tensors = landed(block, tensors)?;
                 let device = tensors[0].device().clone();
-                held.put(block, tensors, &*self.scene.attention.kernel)?;
+                held.put(block, tensors)?;
                 if block.part.is_sum() {
                     settle(adding, &device)?;
                     adding
@@ -95,7 +95,7 @@ impl<'a> Travels<'a> {
         Ok(())
     }
 
-    /// A block travels as its tensors. What is lent the sender still reads, the rest is gone.
+    /// A block travels as its tensors. What is lent the sender still reads; the rest leaves its buffers.
     fn send(
         &self,
         label: Label,
@@ -105,11 +105,7 @@ impl<'a> Travels<'a> {
     ) -> Result<()> {
         let (sending, before) = (begin(), moves.len());
         let part = send.block.part;
-        let (tensors, hold) = if part.is_lent() {
-            (held.lend(send.block)?, Hold::Lend)
-        } else {
-            (held.take(send.block)?, Hold::Give)
-        };
+        let tensors = if part.is_lent() { held.lend(send.block)? } else { held.take(send.block)? };
         for tensor in tensors {
             // Values were rounded where they were made.
             let tensor = if part.is_sum() && !is_order_free(&tensor) {
@@ -117,7 +113,7 @@ impl<'a> Travels<'a> {
             } else {
                 tensor
             };
-            moves.push(Move::Send { tensor, to: send.to, hold });
+            moves.push(Move::Send { tensor, to: send.to });
         }
         let place = self.scene.place(label.hop);
         let moved = || self.scene.moved(send, size(sent(&moves[before..])));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Error, Hold, Label, Move, Pending, Result, Transfer, payload};
+use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, payload};
 
 /// A communicator that notices damage on the way: it fails with [`Error::Corrupt`]. Collectives are
 /// made from its own exchange, so that theirs is noticed too.
@@ -38,7 +38,7 @@ impl Communicator for Checked {
             let second = match &step {
                 Move::Send { tensor, to, .. } => {
                     let tensor = payload::checksum(tensor)?;
-                    Move::Send { tensor, to: *to, hold: Hold::Give }
+                    Move::Send { tensor, to: *to }
                 }
                 &Move::Receive { from, .. } => {
                     peers.push(self.original(from));

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::{Communicator, Error, Form, Hold, Label, Move, Reduce, Result};
+use crate::{Communicator, Error, Form, Label, Move, Reduce, Result};
 
 /// See [`Communicator::all_gather`].
 ///
@@ -168,7 +168,7 @@ fn combine(left: &Tensor, right: &Tensor, reduce: Reduce) -> candle_core::Result
 }
 
 fn send(tensor: Tensor, to: usize) -> Move {
-    Move::Send { tensor, to, hold: Hold::Lend }
+    Move::Send { tensor, to }
 }
 
 fn expect_parts(comm: &(impl Communicator + ?Sized), label: Label, parts: &[Tensor]) -> Result<()> {

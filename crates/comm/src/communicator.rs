@@ -28,15 +28,6 @@ impl fmt::Display for Label {
     }
 }
 
-/// What the sender may do with a tensor it has sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
-    /// It keeps reading it, and nobody writes it until all have waited: keys and values.
-    Lend,
-    /// It is gone: accumulators on their way.
-    Give,
-}
-
 /// What a tensor is, without its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
@@ -67,14 +58,12 @@ impl fmt::Display for Form {
 /// One half of a transfer, as one rank sees it.
 #[derive(Clone, Debug)]
 pub enum Move {
-    /// `tensor` goes to rank `to`.
+    /// `tensor` goes to rank `to`. Ranks of a process may get the same memory: nobody writes it until all have waited.
     Send {
         /// What goes.
         tensor: Tensor,
         /// Where.
         to: usize,
-        /// What remains.
-        hold: Hold,
     },
     /// A tensor comes from rank `from`; several from the same rank come in the order in which they
     /// were sent.

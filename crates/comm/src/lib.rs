@@ -4,7 +4,7 @@
 //! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
 //! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order, and [`ReduceScatter`] and [`AllGather`] go on while ranks
 //! compute. [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap
-//! any engine. Every process keeps a [`flight`] record. No transport of our own: an engine is somebody's library.
+//! any engine. Every process keeps a [`flight`] record. Every engine uses an existing library; we write no transport.
 
 mod checked;
 pub mod collectives;
@@ -23,7 +23,7 @@ pub mod threads;
 mod world;
 
 pub use checked::Checked;
-pub use communicator::{Communicator, Form, Hold, Label, Move, Pending, Reduce, Transfer};
+pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer};
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use hashed::{Exchanged, Hashed};

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
-use crate::{Communicator, Form, Hold, Label, Move, Pending, Result, payload};
+use crate::{Communicator, Form, Label, Move, Pending, Result, payload};
 
 /// Tensors of all ranks, of which each rank sums some elements, on their way.
 #[derive(Debug)]
@@ -190,7 +190,7 @@ fn sent(moves: &[Move]) -> u64 {
 
 /// Nothing is sent of what has no elements.
 fn send(to: usize, tensor: Tensor) -> Option<Move> {
-    (tensor.elem_count() > 0).then_some(Move::Send { tensor, to, hold: Hold::Lend })
+    (tensor.elem_count() > 0).then_some(Move::Send { tensor, to })
 }
 
 fn receive(from: usize, elements: usize, dtype: DType) -> Option<Move> {

@@ -96,7 +96,8 @@ impl World {
         let hosts: Vec<&str> = said.iter().map(|(host, _)| *host).collect();
         let order = neighbours(&hosts);
         self.hosts = order.iter().map(|rank| hosts[*rank].to_owned()).collect();
-        if let Some(office) = self.office.as_mut().and_then(Arc::get_mut) {
+        if let Some(office) = &mut self.office {
+            let office = Arc::get_mut(office).expect("nobody else has it yet");
             office.number(order);
         }
         Ok(())

@@ -158,10 +158,7 @@ pub fn is_leftover(name: &OsStr) -> bool {
 }
 
 /// Makes renames in `folder` last.
-///
-/// # Errors
-/// What the system says.
-pub fn sync_folder(folder: &Path) -> io::Result<()> {
+fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 

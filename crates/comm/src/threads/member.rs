@@ -51,7 +51,7 @@ impl Member {
 
     /// Sends; what is to be waited for until it has left.
     fn send(&self, label: Label, step: Move) -> Result<Option<Due>> {
-        let Move::Send { tensor, to, hold: _ } = step else { return Ok(None) };
+        let Move::Send { tensor, to } = step else { return Ok(None) };
         let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
         let (rank, peer) = (self.original(self.rank), self.original(to));
         let is_leaving =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_comm::threads::{Options, run};
-use annulus_comm::{Communicator, Failure, Hold, Label, Move, Result};
+use annulus_comm::{Communicator, Failure, Label, Move, Result};
 use candle_core::{DType, Device, Tensor};
 
 /// A rank's end of the world.
@@ -45,7 +45,7 @@ pub(crate) fn hop(hop: usize) -> Label {
 }
 
 pub(crate) fn send(tensor: &Tensor, to: usize) -> Move {
-    Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend }
+    Move::Send { tensor: tensor.clone(), to }
 }
 
 pub(crate) fn receive(from: usize) -> Move {

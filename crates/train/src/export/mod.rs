@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Shape, WeightsFrom, parse, read_config};
+use annulus_files::PendingFolder;
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
 use crate::checkpoint::{Found, missing, named_by, unwritten};
-use crate::run::folder::{failure, sync_folder, write_atomically};
+use crate::run::folder::{failure, write_atomically};
 use crate::run::lines::read_lines;
 use crate::run::manifest::Manifest;
 use crate::run::metrics::Record;
@@ -134,34 +135,20 @@ impl Checkpoint {
     /// # Errors
     /// `out` exists, or cannot be written: then nothing of it is left.
     pub fn export(&self, weights: &Weights, out: &Path, shard_bytes: u64) -> Result<Vec<String>> {
-        let name = out.file_name().filter(|_| fs::symlink_metadata(out).is_err());
-        let Some(name) = name else {
+        if fs::symlink_metadata(out).is_ok() {
             return Err(TrainError::Checkpoint {
                 message: format!("`{}` exists already", out.display()),
                 hint: Some("give a folder that does not exist yet".into()),
             });
-        };
-        let parent = match out.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let aside = parent.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+        }
         let failed = |error| failure("write", out, &error);
-        let write = || {
-            fs::create_dir_all(parent).map_err(failed)?;
-            fs::create_dir(&aside).map_err(failed)?;
-            let saved = annulus_model::save(&aside, weights, shard_bytes);
-            let mut files = saved.map_err(|error| unwritten(error, out))?;
-            files.extend(self.write_texts(&aside, weights).map_err(failed)?);
-            sync_folder(&aside).map_err(failed)?;
-            fs::rename(&aside, out).map_err(failed)?;
-            sync_folder(parent).map_err(failed)?;
-            Ok(files)
-        };
-        write().inspect_err(|_| {
-            // The first error says what is wrong.
-            let _ = fs::remove_dir_all(&aside);
-        })
+        out.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+        let folder = PendingFolder::create(out).map_err(failed)?;
+        let mut files = annulus_model::save(folder.path(), weights, shard_bytes)
+            .map_err(|error| unwritten(error, out))?;
+        files.extend(self.write_texts(folder.path(), weights).map_err(failed)?);
+        folder.commit().map_err(failed)?;
+        Ok(files)
     }
 
     /// Everything but weights; their names.

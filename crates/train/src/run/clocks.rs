@@ -3,7 +3,7 @@
 //! Process 0 asks each of the others a few times what its clock says. The answer was given between question and answer;
 //! of the round trip that took least, the middle is nearest to that moment, and wrong by half the round trip at most.
 
-use annulus_comm::{Communicator, Hold, Label, Move, Places};
+use annulus_comm::{Communicator, Label, Move, Places};
 use annulus_trace::{Span, now};
 use candle_core::{Device, Tensor};
 
@@ -61,7 +61,7 @@ fn nearest(trips: &[RoundTrip]) -> Option<i64> {
 
 fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
     let asked = now();
-    let question = Move::Send { tensor: time(asked)?, to: of, hold: Hold::Give };
+    let question = Move::Send { tensor: time(asked)?, to: of };
     let answer =
         comm.exchange(label, vec![question, Move::Receive { from: of, form: None }])?.wait()?;
     let heard = now();
@@ -72,7 +72,7 @@ fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
 
 fn answer(comm: &dyn Communicator, label: Label) -> Result<()> {
     comm.exchange(label, vec![Move::Receive { from: 0, form: None }])?.wait()?;
-    let answer = Move::Send { tensor: time(now())?, to: 0, hold: Hold::Give };
+    let answer = Move::Send { tensor: time(now())?, to: 0 };
     comm.exchange(label, vec![answer])?.wait()?;
     Ok(())
 }

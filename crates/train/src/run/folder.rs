@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use annulus_comm::flight;
-pub(crate) use annulus_files::{sync_folder, write as write_atomically};
+pub(crate) use annulus_files::write as write_atomically;
 
 use crate::{Result, TrainError};
 

@@ -11,16 +11,14 @@ use annulus_model::Stage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::run::folder::{failure, write_atomically};
+use crate::Result;
+use crate::run::jsonl;
 use crate::step::hashes::Hashes;
 use crate::step::points::{At, Messages, Points};
-use crate::{Result, TrainError};
 
 /// The files' names in a run's folder.
 pub(crate) const STATE: &str = "hashes.jsonl";
 pub(crate) const MESSAGES: &str = "messages.jsonl";
-/// The largest such file that is read, in bytes.
-const LARGEST: u64 = 1 << 32;
 
 /// A step's line of `hashes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,9 +114,15 @@ impl HashLines {
             split.update(format!("{key}: {value}\n").as_bytes());
         }
         let folder = &experiment.output;
+        let state = jsonl::resume(&folder.join(STATE), |line| {
+            parse::<Line>(line).filter(|line| line.step <= step)
+        })?;
+        let messages = jsonl::resume(&folder.join(MESSAGES), |line| {
+            parse::<Sent>(line).filter(|line| line.step <= step)
+        })?;
         Ok(Some(HashLines {
-            state: resume::<Line>(&folder.join(STATE), |line| line.step <= step)?,
-            messages: resume::<Sent>(&folder.join(MESSAGES), |line| line.step <= step)?,
+            state: state.0,
+            messages: messages.0,
             split: split.finalize().to_hex()[..16].to_owned(),
         }))
     }
@@ -144,25 +148,6 @@ fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-/// Goes on with a file behind the lines that are kept: later ones, and a torn one, are dropped.
-fn resume<L: DeserializeOwned>(path: &Path, is_kept: impl Fn(&L) -> bool) -> io::Result<File> {
-    let text = text(path)?;
-    let kept = text.lines().filter(|line| parse(line).is_some_and(|line| is_kept(&line)));
-    let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-    if kept != text {
-        write_atomically(path, kept.as_bytes())?;
-    }
-    annulus_files::append(path)
-}
-
-fn text(path: &Path) -> io::Result<String> {
-    match annulus_files::read(path, LARGEST) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(error),
-    }
-}
-
 fn parse<L: DeserializeOwned>(line: &str) -> Option<L> {
     serde_json::from_str(line).ok()
 }
@@ -183,20 +168,7 @@ pub(crate) fn messages(folder: &Path) -> Result<Vec<Sent>> {
 }
 
 fn read<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>> {
-    let text = text(path).map_err(|error| failure("read", path, &error))?;
-    let mut steps = Vec::new();
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        match parse(line) {
-            Some(line) => steps.push(line),
-            None if !line.ends_with('\n') => {}
-            None => {
-                let (path, number) = (path.display(), index + 1);
-                let message = format!("`{path}`, line {number}: no hashes of a step");
-                let hint =
-                    "delete that line, or train the run on: what cannot be read is dropped then";
-                return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
-            }
-        }
-    }
-    Ok(steps)
+    let (lines, _) =
+        jsonl::read(path, |line| parse(line).ok_or_else(|| "no hashes of a step".to_owned()))?;
+    Ok(lines)
 }

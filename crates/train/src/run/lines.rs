@@ -8,15 +8,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
-use crate::run::folder::{failure, write_atomically};
+use crate::Result;
+use crate::run::folder::write_atomically;
+use crate::run::jsonl;
 use crate::run::sink::{Sink, Value};
-use crate::{Result, TrainError};
 
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
-
-/// The largest such file that is read, in bytes: some million lines.
-const LARGEST: u64 = 1 << 30;
 
 /// What an evaluated step has.
 pub(crate) const EVALUATION: &str = "evaluate/loss";
@@ -54,20 +52,8 @@ impl Lines {
     /// first. Returns what remains.
     pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
-        let text = read(&path)?;
-        let mut kept = String::new();
-        let mut lines = Vec::new();
-        for text in text.lines() {
-            if let Some(line) = parse(text).filter(|line| line.step <= step) {
-                kept.push_str(text);
-                kept.push('\n');
-                lines.push(line);
-            }
-        }
-        if kept != text {
-            write_atomically(&path, kept.as_bytes())?;
-        }
-        let file = annulus_files::append(&path)?;
+        let (file, lines) =
+            jsonl::resume(&path, |text| parse(text).filter(|line| line.step <= step))?;
         let last = lines.last().map_or(0, |line| line.step);
         Ok((Lines { path, file, last }, lines))
     }
@@ -87,10 +73,21 @@ impl Lines {
 
     /// Adds values to the last line.
     fn amend(&mut self, values: &[(&str, Value<'_>)]) -> io::Result<()> {
-        let mut text = read(&self.path)?;
-        text.truncate(text.trim_end().len() - 1);
-        text.push_str(&members(values));
-        text.push_str("}\n");
+        let mut text = jsonl::text(&self.path)?;
+        text.truncate(text.trim_end().len());
+        let begin = text.rfind('\n').map_or(0, |end| end + 1);
+        match parse(&text[begin..]) {
+            Some(last) if last.step == self.last => {
+                text.truncate(text.len() - 1);
+                text.push_str(&members(values));
+                text.push_str("}\n");
+            }
+            // Somebody cut it off: what is known now is a line of its own.
+            _ => {
+                text.truncate(begin);
+                text.push_str(&line(self.last, values));
+            }
+        }
         write_atomically(&self.path, text.as_bytes())?;
         self.file = annulus_files::append(&self.path)?;
         Ok(())
@@ -113,27 +110,12 @@ impl Sink for Lines {
 
 /// All lines of the run in `folder`.
 pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
-    Ok(read(&folder.join(FILE))?.lines().filter_map(parse).collect())
+    Ok(jsonl::text(&folder.join(FILE))?.lines().filter_map(parse).collect())
 }
 
 /// The same, but that a line is torn is an error: only the last may be, while its writer is at it or where it was killed. Whether it is.
 pub(crate) fn checked_lines(folder: &Path) -> Result<(Vec<Line>, bool)> {
-    let path = folder.join(FILE);
-    let text = read(&path).map_err(|error| failure("read", &path, &error))?;
-    let mut lines = Vec::new();
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        match checked(line) {
-            Ok(line) => lines.push(line),
-            Err(_) if !line.ends_with('\n') => return Ok((lines, true)),
-            Err(why) => {
-                let message = format!("`{}`, line {}: {why}", path.display(), index + 1);
-                let hint =
-                    "delete that line, or train the run on: what cannot be read is dropped then";
-                return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
-            }
-        }
-    }
-    Ok((lines, false))
+    jsonl::read(&folder.join(FILE), checked)
 }
 
 /// A line, or what is wrong with it.
@@ -148,14 +130,6 @@ fn checked(text: &str) -> std::result::Result<Line, String> {
         Err(format!("`{tag}` is neither a number nor a list of numbers"))
     })?;
     Ok(line)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    match annulus_files::read(path, LARGEST) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(error),
-    }
 }
 
 /// Whether `path` still names the open `file`.
@@ -235,6 +209,20 @@ mod tests {
         let third = "{\"step\": 3, \"evaluate/loss\": 2.0000000000000000e0}";
         assert_eq!(text, format!("{{\"step\": 1}}\n{{\"step\": 2}}\n{third}\n{{\"step\": 4}}\n"));
         assert!(read_lines(folder.path()).unwrap()[2].has_evaluation());
+    }
+
+    #[test]
+    fn values_of_a_line_that_somebody_cut_off_have_one_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        for left in [0, 5] {
+            let (mut lines, _) = Lines::resume(folder.path(), 0).unwrap();
+            lines.record(1, &[("train/loss", Value::Number(1.0))]).unwrap();
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
+            lines.record(1, &[(EVALUATION, Value::Number(2.0))]).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text, "{\"step\": 1, \"evaluate/loss\": 2.0000000000000000e0}\n");
+        }
     }
 
     #[test]

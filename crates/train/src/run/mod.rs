@@ -15,6 +15,7 @@ pub(crate) mod fork;
 pub(crate) mod given;
 pub(crate) mod hashes;
 pub(crate) mod identity;
+pub(crate) mod jsonl;
 pub(crate) mod lines;
 pub(crate) mod logged;
 pub(crate) mod manifest;

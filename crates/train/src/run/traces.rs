@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_comm::{Hold, Label, Move, Places};
+use annulus_comm::{Label, Move, Places};
 use annulus_model::Stage;
 use annulus_plan::Plan;
 use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
@@ -33,7 +33,7 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
     if comm.rank() > 0 {
         let text = serde_json::to_vec(&spans).map_err(|error| unreadable(&error))?;
         let tensor = Tensor::from_slice(&text, text.len(), &Device::Cpu)?;
-        let sent = comm.exchange(label, vec![Move::Send { tensor, to: 0, hold: Hold::Give }])?;
+        let sent = comm.exchange(label, vec![Move::Send { tensor, to: 0 }])?;
         sent.wait()?;
         return Ok(None);
     }

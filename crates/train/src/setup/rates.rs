@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus_attention::{Attention, Place, Qkv};
-use annulus_comm::{Communicator, Hold, Label, Move, Reduce, World, threads};
+use annulus_comm::{Communicator, Label, Move, Reduce, World, threads};
 use annulus_ops::{Backend, Key, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use annulus_simulate::{Cluster, Link, Rates};
@@ -204,7 +204,7 @@ fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f6
     let round = |messages: usize| -> Result<()> {
         for hop in 0..messages {
             let to = (rank + 1) % world;
-            let send = Move::Send { tensor: tensor.clone(), to, hold: Hold::Lend };
+            let send = Move::Send { tensor: tensor.clone(), to };
             let receive = Move::Receive { from: (rank + world - 1) % world, form: None };
             comm.exchange(label(hop), vec![send, receive])?.wait()?;
         }
