@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use annulus_comm::{Communicator, Fault, Faulty, Label, Move, Pending, Result, When, Wrap};
+use annulus_comm::{
+    Communicator, Fault, Faulty, Label, Move, Pending, Result, When, Wrap, Wrapper,
+};
 use serde::{Deserialize, Serialize};
 
 /// The key of the environment that asks for one.
@@ -119,15 +121,9 @@ fn fill(path: &Path) {
     }
 }
 
-impl Communicator for Drilled {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Drilled {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         self.meet(label);
@@ -141,11 +137,5 @@ impl Communicator for Drilled {
     fn note(&self, label: Label) {
         self.inner.note(label);
         self.meet(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> Result<()> {
-        self.inner.progress()
     }
 }

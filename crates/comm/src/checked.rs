@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, payload};
+use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Wrapper, payload};
 
 /// A communicator that notices damage on the way: it fails with [`Error::Corrupt`]. Collectives are
 /// made from its own exchange, so that theirs is noticed too.
@@ -20,15 +20,9 @@ impl Checked {
     }
 }
 
-impl Communicator for Checked {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Checked {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         let rank = self.original(self.rank());
@@ -53,15 +47,6 @@ impl Communicator for Checked {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         Ok(Checked::new(self.inner.split(label, color, key)?))
-    }
-    fn note(&self, label: Label) {
-        self.inner.note(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> Result<()> {
-        self.inner.progress()
     }
 }
 

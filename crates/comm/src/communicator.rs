@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{DType, Shape, Tensor};
 
@@ -174,6 +175,19 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// The group has ended, or the run is to stop.
     fn progress(&self) -> Result<()>;
+    /// This rank waits for rank `peer` outside of calls, in memory that they share: others know of it for as long as this lives.
+    fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_>;
+}
+
+/// A wait outside of calls.
+pub trait Watching {
+    /// How long to wait between two looks.
+    fn slice(&self) -> Duration;
+    /// Looks whether the peer moves.
+    ///
+    /// # Errors
+    /// It has stood still for the whole deadline, and waits for nobody itself: [`Error::Deadline`](crate::Error::Deadline).
+    fn look(&mut self) -> Result<()>;
 }
 
 /// What an engine does for a posted exchange. Engines implement it; callers hold a [`Pending`].

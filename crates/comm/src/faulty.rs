@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use crate::{Communicator, Label, Move, Pending, Result, payload};
+use crate::{Communicator, Label, Move, Pending, Result, Wrapper, payload};
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +90,9 @@ impl Faulty {
     }
 }
 
-impl Communicator for Faulty {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Faulty {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, mut moves: Vec<Move>) -> Result<Pending> {
         self.strike(label, &mut moves)?;
@@ -108,14 +102,5 @@ impl Communicator for Faulty {
         self.strike(label, &mut Vec::new())?;
         let inner = self.inner.split(label, color, key)?;
         Ok(Arc::new(Faulty { inner, shot: self.shot.clone() }))
-    }
-    fn note(&self, label: Label) {
-        self.inner.note(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> Result<()> {
-        self.inner.progress()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Label, Move, Pending, Result, Transfer, payload};
+use crate::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper, payload};
 
 /// What one rank sent and received under a label. A hash is a sum over messages, each of a mix of its elements, of who it is for and of
 /// how many went there before it in its exchange.
@@ -77,15 +77,9 @@ impl Counts {
     }
 }
 
-impl Communicator for Hashed {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Hashed {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         if !self.ledger.is_on.load(Ordering::Relaxed) {
@@ -111,15 +105,6 @@ impl Communicator for Hashed {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         let inner = self.inner.split(label, color, key)?;
         Ok(Arc::new(Hashed { inner, ledger: self.ledger.clone() }))
-    }
-    fn note(&self, label: Label) {
-        self.inner.note(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> Result<()> {
-        self.inner.progress()
     }
 }
 

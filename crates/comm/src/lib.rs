@@ -21,9 +21,10 @@ mod posted;
 mod processes;
 pub mod threads;
 mod world;
+mod wrapper;
 
 pub use checked::Checked;
-pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer};
+pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer, Watching};
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use hashed::{Exchanged, Hashed};
@@ -33,3 +34,4 @@ pub use places::{OnHost, Places};
 pub use posted::{AllGather, ReduceScatter};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
 pub use world::{World, Wrap};
+pub use wrapper::Wrapper;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, payload};
+use crate::{
+    Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, Watching, payload,
+};
 
 /// What one rank handed to its communicator. A byte is payload; a collective counts its input once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +58,6 @@ impl Traffic {
 pub struct Metered {
     inner: Arc<dyn Communicator>,
     traffic: Totals,
-    /// Grows with every call and every sign of life.
-    moves: Arc<AtomicU64>,
     /// Where the ranks run, by their [`Communicator::original`] number.
     places: Places,
     /// Whether they are on several hosts.
@@ -73,25 +72,16 @@ impl Metered {
     }
     /// Wraps `inner`, whose ranks are at `places`.
     pub fn at(inner: Arc<dyn Communicator>, places: Places) -> Arc<Metered> {
-        Arc::new(Metered::of(inner, Totals::default(), Arc::default(), places))
+        Arc::new(Metered::of(inner, Totals::default(), places))
     }
-    fn of(
-        inner: Arc<dyn Communicator>,
-        traffic: Totals,
-        moves: Arc<AtomicU64>,
-        places: Places,
-    ) -> Metered {
-        let metered = Metered { inner, traffic, moves, places, spread: false };
+    fn of(inner: Arc<dyn Communicator>, traffic: Totals, places: Places) -> Metered {
+        let metered = Metered { inner, traffic, places, spread: false };
         let spread = (0..metered.world()).any(|rank| metered.is_away(metered.original(rank)));
         Metered { spread, ..metered }
     }
     /// Whether a rank, by its original number, is on another host than this one.
     fn is_away(&self, rank: usize) -> bool {
         self.places.are_apart(self.original(self.rank()), rank)
-    }
-    /// A number that grows while the rank moves: with its calls, and whenever it says that it is alive.
-    pub fn moves(&self) -> Arc<AtomicU64> {
-        self.moves.clone()
     }
     /// What was counted since the last call, and starts again from zero.
     pub fn take(&self) -> Traffic {
@@ -136,7 +126,6 @@ impl Communicator for Metered {
             }
         }
         self.traffic.call(label, bytes, between);
-        self.moves.fetch_add(1, Ordering::Relaxed);
         let inner = self.inner.exchange(label, moves)?;
         let (traffic, peers) = (self.traffic.clone(), peers.into_iter());
         Ok(Pending::new(Box::new(Timed { inner, traffic, peers })))
@@ -162,8 +151,7 @@ impl Communicator for Metered {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         let inner = self.collective(label, [], |inner| inner.split(label, color, key))?;
-        let (traffic, moves) = (self.traffic.clone(), self.moves.clone());
-        Ok(Arc::new(Metered::of(inner, traffic, moves, self.places.clone())))
+        Ok(Arc::new(Metered::of(inner, self.traffic.clone(), self.places.clone())))
     }
     fn note(&self, label: Label) {
         self.inner.note(label);
@@ -172,8 +160,10 @@ impl Communicator for Metered {
         self.inner.hold_on(on);
     }
     fn progress(&self) -> Result<()> {
-        self.moves.fetch_add(1, Ordering::Relaxed);
         self.inner.progress()
+    }
+    fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
+        self.inner.watch(label, peer)
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use heard::Beat;
 pub use home::{Between, Copied};
 pub(crate) use home::{Carrier, Home};
 pub(crate) use mail::{After, Parcel, Ticket, lock};
-pub use patience::Patience;
+pub(crate) use patience::Patience;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

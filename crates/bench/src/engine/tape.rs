@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer};
+use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper};
 use candle_core::Tensor;
 
 /// Around a rank's communicator.
@@ -70,15 +70,9 @@ impl Taped {
     }
 }
 
-impl Communicator for Taped {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Taped {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         let mut tape = lock(&self.tape);
@@ -97,15 +91,6 @@ impl Communicator for Taped {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         self.inner.split(label, color, key)
-    }
-    fn note(&self, label: Label) {
-        self.inner.note(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> Result<()> {
-        self.inner.progress()
     }
 }
 

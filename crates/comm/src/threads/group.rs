@@ -332,8 +332,7 @@ impl Group {
         if let Some(done) = done(Duration::ZERO) {
             return Ok(done);
         }
-        let mut watch = Watch::new(self, due, Instant::now());
-        self.log_wait(due.rank, Some(due.peer));
+        let mut watch = Watch::new(self, due.rank, due.peer, due.label);
         loop {
             // Asked before looking: what it sent before it left is here then.
             let left = ends_with_peer && self.left(due.peer) && !self.is_coming(due);
@@ -341,7 +340,6 @@ impl Group {
             if let Some(done) = done(time) {
                 self.progress(due.rank)?;
                 self.wait_is_over(due.rank);
-                self.log_wait(due.rank, None);
                 return Ok(done);
             }
             self.running(due.rank)?;
@@ -355,18 +353,17 @@ impl Group {
         }
     }
 
-    fn log_wait(&self, rank: usize, peer: Option<usize>) {
-        if let Some(log) = &self.home.log {
-            log.waits(rank, peer);
-        }
-    }
-
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
         &self.mail[(to - self.home.here.start) * self.world() + from]
     }
 
-    fn wait_is_over(&self, rank: usize) {
-        lock(&self.waits)[rank] = None;
+    /// `rank` waits for nobody any more.
+    pub(super) fn wait_is_over(&self, rank: usize) {
+        if lock(&self.waits)[rank].take().is_some()
+            && let Some(log) = &self.home.log
+        {
+            log.waits(rank, None);
+        }
     }
 
     pub(crate) fn running(&self, rank: usize) -> Result<()> {

@@ -9,8 +9,8 @@ use candle_core::{Device, Tensor};
 
 use super::group::Group;
 use super::mail::{Parcel, Ticket};
-use super::watch::Due;
-use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, collectives};
+use super::watch::{Due, Outside, Watch};
+use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Watching, collectives};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -129,6 +129,10 @@ impl Communicator for Member {
     }
     fn progress(&self) -> Result<()> {
         self.group.progress(self.original(self.rank))
+    }
+    fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
+        let (rank, peer) = (self.original(self.rank), self.original(peer));
+        Box::new(Outside(Watch::new(&self.group, rank, peer, label)))
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) const AWAY: Duration = Duration::from_millis(500);
 
 /// The time that counts against one peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub(crate) struct Patience {
     deadline: Duration,
     /// When it was looked last.
     looked: Instant,
@@ -33,17 +33,17 @@ pub struct Patience {
 
 impl Patience {
     /// Nothing is counted at `now`.
-    pub fn new(deadline: Duration, now: Instant) -> Patience {
+    pub(crate) fn new(deadline: Duration, now: Instant) -> Patience {
         Patience { deadline, looked: now, still: Duration::ZERO, waited: Duration::ZERO }
     }
 
     /// How long to wait between two looks.
-    pub fn slice(&self) -> Duration {
+    pub(crate) fn slice(&self) -> Duration {
         (self.deadline / SLICES).clamp(SHORTEST, LONGEST)
     }
 
     /// A look at `now`: counts what passed since the one before.
-    pub fn look(&mut self, now: Instant) {
+    pub(crate) fn look(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.looked);
         if passed > AWAY {
             self.moved();
@@ -55,12 +55,12 @@ impl Patience {
     }
 
     /// The peer has moved.
-    pub fn moved(&mut self) {
+    pub(crate) fn moved(&mut self) {
         self.still = Duration::ZERO;
     }
 
     /// Whether the peer stood still for the whole deadline.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.still >= self.deadline
     }
 

@@ -1,14 +1,14 @@
 //! Waiting for a rank, and whose wait fails when it stands still.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 
 use super::group::Group;
 use super::mail::{Parcel, Ticket, lock};
 use super::patience::Patience;
-use crate::{Error, Form, Label, Result};
+use crate::{Error, Form, Label, Result, Watching};
 
 /// Whom a rank waits for.
 #[derive(Clone, Copy)]
@@ -34,6 +34,9 @@ impl Group {
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
         lock(&self.waits)[rank] = Some(Wait { peer, place });
+        if let Some(log) = &self.home.log {
+            log.waits(rank, Some(peer));
+        }
         // A rank here that itself waits for another process has woken it.
         if !self.is_here(peer) {
             self.wake();
@@ -95,31 +98,52 @@ impl Due {
 /// A wait and its deadline, which starts anew whenever the awaited rank moves.
 pub(super) struct Watch<'a> {
     group: &'a Group,
-    due: &'a Due,
+    rank: usize,
+    peer: usize,
+    label: Label,
     pub(super) patience: Patience,
     seen: u64,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(group: &'a Group, due: &'a Due, now: Instant) -> Watch<'a> {
-        let seen = group.operations(due.peer);
-        group.begins_to_wait(due.rank, due.peer, now);
-        Watch { group, due, patience: Patience::new(group.deadline, now), seen }
+    /// `rank` begins to wait for `peer`.
+    pub(super) fn new(group: &'a Group, rank: usize, peer: usize, label: Label) -> Watch<'a> {
+        let (seen, now) = (group.operations(peer), Instant::now());
+        group.begins_to_wait(rank, peer, now);
+        Watch { group, rank, peer, label, patience: Patience::new(group.deadline, now), seen }
     }
 
     pub(super) fn look(&mut self, now: Instant) -> Result<()> {
         self.patience.look(now);
-        let answers = self.patience.is_over() && self.group.answers(self.due.rank);
+        let answers = self.patience.is_over() && self.group.answers(self.rank);
         // Read last: a rank counts an arrival before it stops waiting, so one that has just woken
         // is not taken for one that stands still.
-        let operations = self.group.operations(self.due.peer);
+        let operations = self.group.operations(self.peer);
         if operations != self.seen {
             self.seen = operations;
             self.patience.moved();
         } else if answers {
-            let Due { rank, peer, label, .. } = *self.due;
+            let Watch { rank, peer, label, .. } = *self;
             return Err(Error::Deadline { rank, peer, label, waited: self.patience.waited() });
         }
         Ok(())
+    }
+}
+
+/// A wait outside of calls: over when it is dropped.
+pub(super) struct Outside<'a>(pub(super) Watch<'a>);
+
+impl Watching for Outside<'_> {
+    fn slice(&self) -> Duration {
+        self.0.patience.slice()
+    }
+    fn look(&mut self) -> Result<()> {
+        self.0.look(Instant::now())
+    }
+}
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        self.0.group.wait_is_over(self.0.rank);
     }
 }

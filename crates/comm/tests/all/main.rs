@@ -9,3 +9,4 @@ mod holding;
 mod metered;
 mod support;
 mod waiting;
+mod watching;

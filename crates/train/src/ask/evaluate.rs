@@ -59,7 +59,10 @@ impl Trainer {
         }
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
         let loss = loss.total(&rank.mesh, label(0))?;
-        finite(loss.mean(), || "the validation loss".into())?;
+        finite(loss.mean(), || "the validation loss".into()).inspect_err(|_| {
+            // All ranks have the same loss, and end for it: one that ended for another's end would save these weights.
+            let _ = rank.uncounted.barrier(label(2));
+        })?;
         let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
         Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
     }

@@ -5,13 +5,11 @@
 //! some without. None applies the step then. No message is needed for it: they share memory.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use annulus_comm::threads::Patience;
-use annulus_comm::{Error as CommError, Label};
+use annulus_comm::{Error as CommError, Label, Watching};
 
 use crate::Result;
 use crate::step::division::Seats;
@@ -24,36 +22,6 @@ const ASKED: Duration = Duration::from_millis(1);
 pub(crate) struct Meeting<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
-    /// By rank of the process, a number that grows while it moves.
-    moves: Arc<Moves>,
-}
-
-/// How far the ranks of a process have come: a late one that moves is waited for.
-#[derive(Debug, Default)]
-pub(crate) struct Moves(Vec<Arc<OnceLock<Arc<AtomicU64>>>>);
-
-impl Moves {
-    /// Of so many ranks.
-    pub(crate) fn of(ranks: usize) -> Arc<Moves> {
-        Arc::new(Moves((0..ranks).map(|_| Arc::default()).collect()))
-    }
-
-    /// Of so many of them from the first, so far apart.
-    pub(crate) fn some(&self, first: usize, step: usize, many: usize) -> Arc<Moves> {
-        Arc::new(Moves(self.0.iter().skip(first).step_by(step).take(many).cloned().collect()))
-    }
-
-    /// Where a rank says that it moves.
-    pub(crate) fn are(&self, own: usize, moves: Arc<AtomicU64>) {
-        if let Some(place) = self.0.get(own) {
-            place.get_or_init(|| moves);
-        }
-    }
-
-    fn by(&self, rank: usize) -> u64 {
-        let moves = self.0.get(rank).and_then(|moves| moves.get());
-        moves.map_or(0, |moves| moves.load(Ordering::Relaxed))
-    }
 }
 
 struct State<T, R> {
@@ -69,32 +37,31 @@ struct State<T, R> {
 }
 
 /// How a wait for the others ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Met<R> {
     All(Arc<R>),
     /// A rank has left.
     Not,
-    /// This one has not come in time.
-    Late(usize),
+    /// One has not come in time.
+    Late(CommError),
 }
 
 impl<T, R> Meeting<T, R> {
-    /// Of so many ranks, which say by `moves` how far they are.
-    pub(crate) fn new(ranks: usize, moves: &Arc<Moves>) -> Meeting<T, R> {
+    /// Of so many ranks.
+    pub(crate) fn new(ranks: usize) -> Meeting<T, R> {
         let brought = (0..ranks).map(|_| None).collect();
         let state = State { meetings: 0, brought, made: None, taken: 0, has_left: false };
-        Meeting { state: Mutex::new(state), changed: Condvar::new(), moves: moves.clone() }
+        Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Blocks until all ranks are here, of which this is the `own`-th; `alive` is called now and then. The last makes something of what
-    /// they brought, in the order of ranks. That a run is to stop does not end it: what one rank has applied, all do.
-    pub(crate) fn meet(
+    /// Blocks until all ranks are here, of which this is the `own`-th; `watch` looks after the first that is not. The last makes
+    /// something of what they brought, in the order of ranks. That a run is to stop does not end it: what one rank has applied, all do.
+    pub(crate) fn meet<'a>(
         &self,
         (own, thing): (usize, T),
         make: impl FnOnce(Vec<T>) -> R,
-        (deadline, alive): (Duration, &dyn Fn()),
+        watch: impl Fn(usize) -> Box<dyn Watching + 'a>,
     ) -> Met<R> {
-        let (mut patience, mut seen) = (Patience::new(deadline, Instant::now()), None);
         let mut state = self.lock();
         if state.has_left {
             return Met::Not;
@@ -103,6 +70,7 @@ impl<T, R> Meeting<T, R> {
         if state.bring(own, thing, make) {
             self.changed.notify_all();
         }
+        let mut watching: Option<(usize, Box<dyn Watching + 'a>)> = None;
         loop {
             // Whoever leaves behind a meeting has been there.
             if state.meetings > meeting {
@@ -112,19 +80,18 @@ impl<T, R> Meeting<T, R> {
                 return Met::Not;
             }
             let late = state.brought.iter().position(Option::is_none).unwrap_or(own);
-            let far = Some((late, self.moves.by(late)));
-            if std::mem::replace(&mut seen, far) != far {
-                patience.moved();
-            }
-            if patience.is_over() {
+            let (_, watched) = match watching.take().filter(|(of, _)| *of == late) {
+                Some(same) => watching.insert(same),
+                None => watching.insert((late, watch(late))),
+            };
+            let waited = self.changed.wait_timeout(state, watched.slice());
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            // It may have come meanwhile.
+            if let (Err(error), true) = (watched.look(), state.meetings == meeting) {
                 drop(state);
                 self.leave();
-                return Met::Late(late);
+                return Met::Late(error);
             }
-            let waited = self.changed.wait_timeout(state, patience.slice());
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            patience.look(Instant::now());
-            alive();
         }
     }
 
@@ -177,11 +144,12 @@ impl Rank {
         make: impl FnOnce(Vec<T>) -> R,
         label: Label,
     ) -> Result<Arc<R>> {
-        let (comm, deadline) = (&self.uncounted, self.setup.deadline);
-        // That the run is to stop, or has ended elsewhere, does not end it.
-        let alive = || drop(comm.progress());
-        match meeting.meet((seats.own, thing), make, (deadline, &alive)) {
+        let comm = &self.uncounted;
+        let first = comm.rank() - self.division.crew().own + seats.first;
+        let watch = |late| comm.watch(label, first + late * seats.step);
+        match meeting.meet((seats.own, thing), make, watch) {
             Met::All(made) => Ok(made),
+            Met::Late(error) => Err(error.into()),
             Met::Not => {
                 comm.hold_on(false);
                 loop {
@@ -189,33 +157,45 @@ impl Rank {
                     sleep(ASKED);
                 }
             }
-            Met::Late(late) => {
-                let rank = comm.rank();
-                let peer = rank - self.division.crew().own + seats.first + late * seats.step;
-                Err(CommError::Deadline { rank, peer, label, waited: deadline }.into())
-            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::scope;
 
     use super::*;
 
-    const PULSE: Duration = Duration::from_millis(50);
-    const PATIENT: Duration = Duration::from_secs(60);
+    /// Waits for ever, or for so many looks.
+    struct Looks(Option<usize>);
+
+    impl Watching for Looks {
+        fn slice(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+        fn look(&mut self) -> annulus_comm::Result<()> {
+            match &mut self.0 {
+                Some(0) => Err(CommError::Ended { rank: 0 }),
+                Some(left) => {
+                    *left -= 1;
+                    Ok(())
+                }
+                None => Ok(()),
+            }
+        }
+    }
 
     /// Meets with the own number; what was made is the sum of all.
-    fn meet(meeting: &Meeting<usize, usize>, own: usize) -> Met<usize> {
-        meeting.meet((own, own), |all| all.iter().sum(), (PATIENT, &|| ()))
+    fn meet(meeting: &Meeting<usize, usize>, own: usize) -> Option<usize> {
+        let met = meeting.meet((own, own), |all| all.iter().sum(), |_| Box::new(Looks(None)));
+        if let Met::All(sum) = met { Some(*sum) } else { None }
     }
 
     #[test]
     fn all_go_on_together_or_none_does() {
-        let (meeting, came) = (Meeting::new(3, &Moves::of(3)), AtomicUsize::new(0));
+        let (meeting, came) = (Meeting::new(3), AtomicUsize::new(0));
         scope(|scope| {
             for rank in 0..3 {
                 let (meeting, came) = (&meeting, &came);
@@ -223,12 +203,12 @@ mod tests {
                     for round in 1..=20 {
                         sleep(Duration::from_micros(100 * rank as u64));
                         came.fetch_add(1, Ordering::SeqCst);
-                        assert_eq!(meet(meeting, rank), Met::All(Arc::new(3)));
+                        assert_eq!(meet(meeting, rank), Some(3));
                         assert!(came.load(Ordering::SeqCst) >= 3 * round);
                     }
                     // The first to leave was at the last meeting, as all were.
                     meeting.leave();
-                    assert_eq!(meet(meeting, rank), Met::Not);
+                    assert_eq!(meet(meeting, rank), None);
                 });
             }
         });
@@ -237,38 +217,33 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_rank_that_leaves_is_told() {
-        let meeting = Meeting::new(3, &Moves::of(3));
+        let meeting = Meeting::new(3);
         scope(|scope| {
             let meeting = &meeting;
             let waiting = [0, 2].map(|rank| scope.spawn(move || meet(meeting, rank)));
             sleep(Duration::from_millis(5));
             meeting.leave();
             for one in waiting {
-                assert_eq!(one.join().expect("no rank panics"), Met::Not);
+                assert_eq!(one.join().expect("no rank panics"), None);
             }
         });
     }
 
     #[test]
-    fn who_does_not_come_is_named_and_waited_for_no_longer() {
-        let moves = Moves::of(2);
-        let (meeting, alive) = (Meeting::new(2, &moves), AtomicUsize::new(0));
-        let count = || {
-            alive.fetch_add(1, Ordering::Relaxed);
+    fn the_first_that_is_not_here_is_watched_and_waited_for_no_longer_than_that_says() {
+        let meeting = Meeting::new(3);
+        let watched = Mutex::new(Vec::new());
+        let watch = |late| -> Box<dyn Watching> {
+            watched.lock().unwrap().push(late);
+            Box::new(Looks(Some(20)))
         };
-        // While it moves it is waited for.
-        let far = Arc::new(AtomicU64::new(0));
-        moves.are(0, far.clone());
-        let began = Instant::now();
-        let alive_and_moving = || {
-            count();
-            if began.elapsed() < 8 * PULSE {
-                far.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        assert_eq!(meeting.meet((1, 1), |_| 0, (2 * PULSE, &alive_and_moving)), Met::Late(0));
-        assert!(began.elapsed() >= 9 * PULSE, "{:?}", began.elapsed());
-        assert!(alive.load(Ordering::Relaxed) >= 2);
-        assert_eq!(meet(&meeting, 0), Met::Not);
+        scope(|scope| {
+            let meeting = &meeting;
+            let first = scope.spawn(move || meet(meeting, 0));
+            assert!(matches!(meeting.meet((1, 1), |_| 0, watch), Met::Late(_)));
+            assert_eq!(first.join().expect("no rank panics"), None);
+        });
+        assert_eq!(watched.into_inner().unwrap().last(), Some(&2));
+        assert_eq!(meet(&meeting, 2), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::setup::start::Start;
 use crate::setup::weights::InitialWeights;
 use crate::step::division::Division;
 use crate::step::gathered::Table;
-use crate::step::meeting::{Meeting, Moves};
+use crate::step::meeting::Meeting;
 use crate::step::moments::Disk;
 use crate::step::optimizer::Optimizer;
 use crate::step::side_by_side::SideBySide;
@@ -127,8 +127,6 @@ pub struct Store {
     parts: Vec<Part>,
     /// Where they decide whether a step is applied.
     commit: Meeting<(), ()>,
-    /// How far each of them is.
-    pub(crate) moves: Arc<Moves>,
 }
 
 /// What ranks of a device hold that have the same part of parameters: all of them, unless they are tensor-parallel.
@@ -147,8 +145,7 @@ impl Store {
     /// # Errors
     /// Weights that cannot be read, and what Candle, or the device, says.
     pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
-        let moves = Moves::of(here.len());
-        let commit = Meeting::new(here.len(), &moves);
+        let commit = Meeting::new(here.len());
         let (parts, beside) = (setup.parts(), setup.ranks_of_device());
         let part = |number: usize| {
             let device = number / parts;
@@ -163,12 +160,12 @@ impl Store {
             };
             let ranks = beside / parts;
             let optimizers = (0..ranks).map(|_| OnceLock::new()).collect();
-            let table = Meeting::new(ranks, &moves.some(first, parts, ranks));
+            let table = Meeting::new(ranks);
             Ok(Part { parameters, optimizers, table })
         };
         let all = setup.processors.devices() * parts;
         let parts = (0..all).map(part).collect::<Result<_>>()?;
-        Ok(Arc::new(Store { parts, commit, moves }))
+        Ok(Arc::new(Store { parts, commit }))
     }
 
     /// A rank will not come to meetings any more.

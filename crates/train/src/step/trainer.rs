@@ -104,7 +104,6 @@ impl Trainer {
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
         let rank = rank.offloading()?;
-        store.moves.are(rank.division.crew().own, rank.meter.moves());
         let comm = rank.uncounted.clone();
         let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
         let settings = (&experiment.optimizer, disk);

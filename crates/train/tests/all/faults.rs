@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{BASE, Place, losses, state};
 use annulus_comm::{
     Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When, World,
-    Wrap,
+    Wrap, Wrapper,
 };
 use annulus_train::{Given, Outcome, TrainError, run};
 
@@ -107,15 +107,9 @@ fn poison(rank: usize, armed: bool) -> (Wrap, Arc<AtomicBool>) {
     (wrap, done)
 }
 
-impl Communicator for Poison {
-    fn rank(&self) -> usize {
-        self.inner.rank()
-    }
-    fn world(&self) -> usize {
-        self.inner.world()
-    }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+impl Wrapper for Poison {
+    fn inner(&self) -> &dyn Communicator {
+        &*self.inner
     }
     fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
         let rank = self.inner.original(self.inner.rank());
@@ -137,15 +131,6 @@ impl Communicator for Poison {
         let inner = self.inner.split(label, color, key)?;
         let (armed, done) = (self.armed.clone(), self.done.clone());
         Ok(Arc::new(Poison { inner, rank: self.rank, armed, done }))
-    }
-    fn note(&self, label: Label) {
-        self.inner.note(label);
-    }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
-    }
-    fn progress(&self) -> CommResult<()> {
-        self.inner.progress()
     }
 }
 
