@@ -83,7 +83,7 @@ impl AttentionHalf {
         shard: &Shard,
     ) -> Result<(Qkv, Projected)> {
         let Shard { backend, rotary, .. } = shard;
-        let site = Site { weights, shard, first: 0 };
+        let site = Site { weights, shard, layer: self.layer, first: 0 };
         let normed_bsd = self.normed(x_bsd, site)?;
         let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, site)?;
         drop(normed_bsd);
@@ -154,7 +154,7 @@ impl AttentionHalf {
     ) -> Result<Tensor> {
         let Shard { backend, rotary, .. } = shard;
         let attention = shard.attention.of(self.layer);
-        let site = Site { weights, shard, first: 0 };
+        let site = Site { weights, shard, layer: self.layer, first: 0 };
         let out_bsd = heads_last(&attended.out, shard)?;
         let dy_of_all = shard.all_rows(site.spot("gradient of attention's output"), dy_bsd)?;
         reap([&self.o], &out_bsd, [&dy_of_all], site, harvest)?;
@@ -203,7 +203,8 @@ impl Stage for AttentionHalf {
         let made = self.project(x_bsd, weights, shard)?;
         let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
-        let y_bsd = self.o.onto(x_bsd, &out_bsd, Site { weights, shard, first: 0 })?;
+        let y_bsd =
+            self.o.onto(x_bsd, &out_bsd, Site { weights, shard, layer: self.layer, first: 0 })?;
         let tensors = match shard.keep {
             Keep::Nothing => return Ok(Forward::no_way_back(y_bsd)),
             Keep::Attention => vec![x_bsd.clone(), attended.out, attended.lse],
@@ -226,6 +227,7 @@ impl Stage for AttentionHalf {
 /// `x + down(silu(gate) * up)` with gate and up projected from the norm of x.
 #[derive(Debug)]
 pub(crate) struct FeedForwardHalf {
+    layer: usize,
     norm: Norm,
     gate: Projection,
     up: Projection,
@@ -242,6 +244,7 @@ impl FeedForwardHalf {
         };
         let path = format!("model.layers.{layer}.post_attention_layernorm");
         let mut half = FeedForwardHalf {
+            layer,
             norm: Norm::new(&path, hidden_size, config),
             gate: projection("gate_proj", ([intermediate_size, hidden_size], OUTPUTS)),
             up: projection("up_proj", ([intermediate_size, hidden_size], OUTPUTS)),
@@ -324,7 +327,7 @@ impl Stage for FeedForwardHalf {
         weights: &Weights,
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
-        let site = Site { weights, shard, first };
+        let site = Site { weights, shard, layer: self.layer, first };
         let (_, [gate_rf, up_rf]) = self.project(x_rd, site)?;
         let act_rf = swiglu(&shard.backend, &gate_rf, &up_rf)?;
         let y_rd = self.down.onto(x_rd, &act_rf, site)?;
@@ -337,7 +340,12 @@ impl Stage for FeedForwardHalf {
             let both = tensors.split_off(1);
             let [x_rd] = kept(tensors)?;
             let both = if both.is_empty() { None } else { Some(kept(both)?) };
-            self.backward((&x_rd, both), dy_rd, Site { weights, shard, first }, harvest)
+            self.backward(
+                (&x_rd, both),
+                dy_rd,
+                Site { weights, shard, layer: self.layer, first },
+                harvest,
+            )
         }))
     }
 }

@@ -19,7 +19,7 @@ pub use config::{Config, element_type};
 pub use llama::Llama;
 pub use parameters::Specification;
 pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, Stage};
-pub use tensor::{Placement, TENSOR_PASS, TensorRanks};
+pub use tensor::{Placement, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{
     Described, Filling, Flaw, Layout, Runs, Stored, Weights, WeightsError, adapter_layout,

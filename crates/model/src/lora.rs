@@ -32,6 +32,7 @@ pub(crate) struct Adapter {
 pub(crate) struct Site<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) shard: &'a Shard,
+    pub(crate) layer: usize,
     /// The first row, among those of all sequences that are this rank's between layers.
     pub(crate) first: usize,
 }
@@ -42,7 +43,7 @@ impl Site<'_> {
     }
     /// Of a collective of its layer.
     pub(crate) fn spot(&self, name: &'static str) -> Spot {
-        self.shard.spot(name)
+        Spot { layer: self.layer, ..self.shard.spot(name) }
     }
 }
 

@@ -48,9 +48,9 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Of a collective of its step.
+    /// Of a collective of its step, outside of layers.
     pub(crate) fn spot(&self, name: &'static str) -> Spot {
-        Spot { step: self.step, name }
+        Spot { step: self.step, layer: 0, name }
     }
 
     /// All rows of own ones, [B, S, ..]; where no other rank has any, as they are.

@@ -17,9 +17,6 @@ use annulus_comm::{Communicator, Label};
 use annulus_trace::{Doing, begin};
 use candle_core::{Result, Tensor};
 
-/// What travels under this pass are rows between tensor-parallel ranks.
-pub const TENSOR_PASS: &str = "tensor parallel";
-
 /// Who has what of a parameter among tensor-parallel ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
@@ -77,7 +74,8 @@ pub struct TensorRanks(Arc<dyn Communicator>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) step: u64,
-    /// What it is, for traces.
+    pub(crate) layer: usize,
+    /// What is gathered or summed: the pass of its label.
     pub(crate) name: &'static str,
 }
 
@@ -145,9 +143,9 @@ impl TensorRanks {
         tensor: &Tensor,
         run: impl FnOnce(Label) -> annulus_comm::Result<T>,
     ) -> Result<T> {
-        let Spot { step, name } = spot;
+        let Spot { step, layer, name } = spot;
         let waiting = begin();
-        let result = run(Label { step, pass: TENSOR_PASS, ..Label::default() })?;
+        let result = run(Label { step, layer, pass: name, hop: 0 })?;
         let bytes = (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
         let among = Some(self.0.ends());
         waiting.end(|| Doing::Sum { name: name.to_owned(), bytes, among });

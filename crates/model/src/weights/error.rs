@@ -174,6 +174,10 @@ impl WeightsError {
             WeightsError::Absent { folder } if folder.join("pytorch_model.bin").exists() => {
                 "save `pytorch_model.bin` as safetensors with transformers' `save_pretrained` first"
             }
+            WeightsError::Absent { folder } if folder.join("adapter_config.json").exists() => {
+                "these are adapters: `annulus export --merge` makes a whole model of them, and `lora.path` goes on from them beside their \
+                 base"
+            }
             WeightsError::NoAdapter { folder } if folder.join("adapter_model.bin").exists() => {
                 "save `adapter_model.bin` as safetensors with PEFT's `save_pretrained` first"
             }

@@ -37,8 +37,8 @@ pub(crate) enum At {
     Forward(usize, In),
     /// In the backward pass of the stage that is so many before the last: at a hop, or the gradient of its input.
     Backward(usize, In),
-    /// A message of another pass: sums of gradients, rows between tensor-parallel ranks.
-    Other(String, usize),
+    /// A message of another pass, with layer and hop: sums of gradients, rows between tensor-parallel ranks.
+    Other(String, usize, usize),
 }
 
 /// Within a stage.
@@ -215,7 +215,7 @@ impl At {
             "forward" => At::Forward(stage, In::Hop(label.hop)),
             "backward" => At::Backward(stages - 1 - stage, In::Hop(label.hop)),
             GATHER => At::Gather(label.layer),
-            pass => At::Other(pass.to_owned(), label.hop),
+            pass => At::Other(pass.to_owned(), label.layer, label.hop),
         }
     }
 
@@ -247,7 +247,8 @@ impl At {
             At::Backward(before, In::End) => {
                 traces::name(stages[backward(*before)].as_ref(), "backward")
             }
-            At::Other(pass, hop) => format!("{pass}, hop {hop}"),
+            At::Other(pass, 0, hop) => format!("{pass}, hop {hop}"),
+            At::Other(pass, layer, hop) => format!("{pass}, layer {layer}, hop {hop}"),
         }
     }
 }
