@@ -6,7 +6,7 @@ use std::path::Path;
 use annulus_data::{Records, Tokenizer, train_tokenizer};
 use annulus_tests::runs::{Place, contents, flip};
 use annulus_tests::{Ran, run, tensors};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
@@ -140,6 +140,75 @@ fn the_card_says_where_the_first_weights_are_from() {
         let card = fs::read_to_string(place.path(&folder).join("README.md")).expect("a card");
         assert!(card.contains(wanted), "{wanted}\nis not in\n{card}");
     }
+}
+
+/// What layers see is part of a model: a folder says it, or the run that it cannot.
+#[test]
+fn windows_are_said_where_the_family_has_a_word_for_them() {
+    let place = Place::new(ANNULUS);
+    let sliding = "attention.sliding={ layers: [1], window: 9 }";
+    let unsaid = "has no word for `attention.";
+    for (output, family, mask, warned, window) in [
+        ("llama", "llama", "attention.window=9", "window`", Value::Null),
+        ("mistral", "mistral", "attention.window=9", "", json!(9)),
+        ("half", "mistral", sliding, "sliding`", Value::Null),
+        ("qwen", "qwen2", sliding, "", json!(9)),
+        (
+            "sinks",
+            "mistral",
+            "attention={ strategy: ring, window: 9, sinks: 1 }",
+            "sinks`",
+            Value::Null,
+        ),
+    ] {
+        let family = format!("model.model_type={family}");
+        let ran = place.train(output, &[&family, mask, "schedule.steps=2"]);
+        let said = &ran.ended(0).stderr;
+        assert_eq!(said.contains(unsaid), !warned.is_empty(), "{output}: {said}");
+        assert!(said.contains(&format!("{unsaid}{warned}")) || warned.is_empty(), "{said}");
+        let config = json(&place.path(output).join("step-2/config.json"));
+        assert_eq!(config["sliding_window"], window, "{output}");
+        if output == "qwen" {
+            assert_eq!(config["layer_types"], json!(["full_attention", "sliding_attention"]));
+        }
+    }
+    // Who goes on with it attends as it was trained, without a word of it.
+    place
+        .train("on", &["model={ path: mistral/step-2 }", "schedule.steps=1", "schedule.warmup=1"])
+        .ended(0);
+    let experiment = fs::read_to_string(place.path("on/experiment.yaml")).expect("a file");
+    assert!(experiment.contains("window: 9"), "{experiment}");
+}
+
+/// An id that ends a text, by config.json, ends what is generated.
+#[test]
+fn what_is_generated_ends_where_the_model_says() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    export(&place, &["run", "--out", "model"]).ended(0);
+    let generated = || {
+        let arguments = [
+            "generate",
+            "model",
+            "--prompt",
+            "alpha",
+            "--tokens",
+            "6",
+            "--temperature",
+            "0",
+            "--json",
+        ];
+        let ids = run(ANNULUS, &place.path(""), &arguments).ended(0).json()[0]["ids"].clone();
+        ids.as_array().expect("ids").clone()
+    };
+    let all = generated();
+    assert_eq!(all.len(), 6);
+    let path = place.path("model/config.json");
+    let mut config = json(&path);
+    config["eos_token_id"] = json!([256, all[2]]);
+    fs::write(&path, config.to_string()).expect("a file");
+    let first = all.iter().position(|id| *id == all[2]).expect("it is there");
+    assert_eq!(generated(), all[..=first]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use annulus_data::{Records, train_tokenizer};
 use annulus_tests::runs::{Place, last_saved, losses, metrics};
 use annulus_tests::{Ran, run};
 use serde_json::Value;
@@ -265,6 +266,23 @@ fn what_is_wrong_with_any_run_is_said_before_one_begins() {
         }
         assert!(!place.path("run").exists(), "{section}");
     }
+}
+
+#[test]
+fn models_of_a_sweep_read_with_their_own_tokenizers() {
+    let place = place("");
+    for (name, vocabulary) in [("one", 280), ("other", 300)] {
+        let (input, out) = ([place.path("text.txt")], place.path("tokenizer.json"));
+        train_tokenizer(&input, Records::Text, vocabulary, &out).expect("a tokenizer");
+        let short = ["data.tokenizer=tokenizer.json", "schedule.steps=2"];
+        place.train(name, &short).ended(0);
+    }
+    let tiny = fs::read_to_string(place.path("experiment.yaml")).unwrap();
+    let (before, after) = tiny.split_once("model:").unwrap();
+    let after = &after[after.find("data:").unwrap()..];
+    let keys = "sweep: { keys: { model.path: [one/step-2, other/step-2] } }";
+    place.write("sweep.yaml", &format!("{before}model: {{ path: one/step-2 }}\n{after}\n{keys}\n"));
+    sweep(&place, &["schedule.steps=2"]).ended(0);
 }
 
 #[test]

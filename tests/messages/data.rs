@@ -213,6 +213,14 @@ fn wrong_chats() {
             CHATS,
         ),
         (
+            "an answer that is not to be learned",
+            |s| {
+                let turns = r#"{"role": "assistant", "content": "a", "weight": 0}"#;
+                write_chat(s, &format!(r#"{{"messages": [{turns}]}}"#));
+            },
+            CHATS,
+        ),
+        (
             "a template that refuses",
             |s| {
                 let turns =

@@ -136,6 +136,7 @@ fn wrong_weights() {
                 s.change(WEIGHTS, |tensors| drop(tensors.remove(NORM)));
                 train(s, "model");
                 s.replace("tiny.yaml", "name: a", "name: a\nsweep: { seeds: 2 }");
+                s.replace("tiny.yaml", "tokens: 16", "tokens: 16, tokenizer: bytes");
             },
             "sweep tiny.yaml",
         ),

@@ -17,6 +17,7 @@ const LATER: &[Later] = &[
     Later { key: "quantization_config", harmless: nothing, wanted: "`null`" },
     Later { key: "is_encoder_decoder", harmless: off, wanted: "`false`" },
     Later { key: "add_cross_attention", harmless: off, wanted: "`false`" },
+    Later { key: "is_causal", harmless: on, wanted: "`true`" },
 ];
 
 fn nothing(value: &Value) -> bool {
@@ -25,6 +26,10 @@ fn nothing(value: &Value) -> bool {
 
 fn off(value: &Value) -> bool {
     nothing(value) || value.is_word("false")
+}
+
+fn on(value: &Value) -> bool {
+    nothing(value) || value.is_word("true")
 }
 
 fn number(value: &Value) -> Option<f64> {

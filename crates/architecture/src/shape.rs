@@ -90,6 +90,11 @@ impl Family {
         matches!(self, Family::Qwen2 | Family::Qwen3)
     }
 
+    /// Whether its config.json can say that these layers have a sliding window, and no others.
+    pub fn can_slide(self, slides: &[bool]) -> bool {
+        self.has_layer_types() || self == Family::Mistral && slides.iter().all(|slides| *slides)
+    }
+
     /// Keys whose default is not that of a Llama: a config.json must have them.
     pub(crate) fn wants(self) -> &'static [&'static str] {
         match self {
@@ -113,6 +118,15 @@ pub enum LayerType {
 words!(LayerType { Full = "full_attention", Sliding = "sliding_attention" });
 
 impl Shape {
+    /// The ids of a special token, such as `eos_token_id`, which may be one or a list.
+    pub fn special(&self, name: &str) -> Vec<u32> {
+        let id = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
+        match self.special_tokens.get(name) {
+            Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+            one => one.and_then(id).into_iter().collect(),
+        }
+    }
+
     /// The frequencies in sequences of `tokens`.
     pub fn frequencies(&self, tokens: usize) -> Frequencies {
         self.rope.frequencies(self.head_dim, tokens)

@@ -22,7 +22,7 @@ const FILE: &str = "experiments/million-tokens.yaml";
 pub(crate) fn run(arguments: &arguments::Million) -> Result<Verdict> {
     let mut record = Record::open(arguments.record.as_deref())?;
     let experiment = load(&root().join(FILE), &replacements(arguments))?;
-    let vocabulary = Tokenizer::open(&experiment.data.tokenizer)?.vocabulary();
+    let vocabulary = Tokenizer::open(experiment.data.tokenizer())?.vocabulary();
     let watch = Watch::start();
     let step = Step::on_its_data(experiment, vocabulary)?;
     let mut crew = step.crew(&step.setup(arguments.threads)?)?;

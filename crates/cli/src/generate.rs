@@ -118,7 +118,9 @@ impl<'a> Task<'a> {
         // What depends on the length is that of all there will be.
         let all = subject.setup(prompt.len() + tokens)?;
         let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
-        let ends = subject.tokenizer.after().to_vec();
+        // What ends a text for the model, and what ended the documents that it learned from.
+        let ends = subject.plan.shape.special("eos_token_id");
+        let ends = [&ends[..], subject.tokenizer.after()].concat();
         Ok(Task { subject, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
     }
 

@@ -17,6 +17,9 @@ const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
 /// Sequences that are held out where the file does not say.
 const HELD_OUT: usize = 8;
 
+/// The tokenizer that takes every byte for a token.
+pub const BYTES: &str = "bytes";
+
 section! {
     /// A file or folder that is read, and as what; an item of `data.path`.
     #[derive(Clone, Debug, PartialEq)]
@@ -65,8 +68,7 @@ impl DataKeys {
             format: self.format,
             column: self.column,
             tokenizer_hub: self.tokenizer.as_deref().and_then(of_hub),
-            // A model's own takes its place once the folder is there.
-            tokenizer: self.tokenizer.unwrap_or_else(|| String::from("bytes")),
+            tokenizer: self.tokenizer,
             tokens: longest.or(self.tokens)?,
             batch: self.batch,
             evaluate: self.evaluate.unwrap_or(held_out),
@@ -83,7 +85,7 @@ impl Data {
             path: Some(Listed(self.path.clone())).filter(|Listed(sources)| !sources.is_empty()),
             format: self.format,
             column: self.column.clone(),
-            tokenizer: Some(self.tokenizer_hub.as_ref().unwrap_or(&self.tokenizer).clone()),
+            tokenizer: self.tokenizer_hub.as_ref().or(self.tokenizer.as_ref()).cloned(),
             tokens: Some(self.tokens).filter(|_| !staged),
             batch: self.batch,
             evaluate: Some(self.evaluate),
@@ -103,8 +105,9 @@ pub struct Data {
     pub format: Format,
     /// The field of lines, or column of rows, that is the text; default text.
     pub column: String,
-    /// `bytes` or a tokenizer.json; default `bytes`. Of a model of the hub, `hf://…` until it is there.
-    pub tokenizer: String,
+    /// `bytes` or a tokenizer.json; `None` until the model is there, whose own is the default where it is pretrained. Of a model of the
+    /// hub, `hf://…` until it is there.
+    pub tokenizer: Option<String>,
     /// `hf://owner/name@revision`, where the tokenizer is a model's of the hub.
     pub tokenizer_hub: Option<String>,
     /// Inputs per sequence. Required.
@@ -118,6 +121,13 @@ pub struct Data {
     pub pack: Pack,
     /// `refuse | cut | drop`; default refuse. Of documents that are packed whole.
     pub longer: Longer,
+}
+
+impl Data {
+    /// The word of its tokenizer: `bytes` where none is named.
+    pub fn tokenizer(&self) -> &str {
+        self.tokenizer.as_deref().unwrap_or(BYTES)
+    }
 }
 
 /// `pack:`

@@ -36,7 +36,7 @@ pub use attention::{
     Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,
 };
 pub use choice::Settled;
-pub use data::{Data, DataKeys, Format, Longer, Pack, TextSource, ending};
+pub use data::{BYTES, Data, DataKeys, Format, Longer, Pack, TextSource, ending};
 pub use device::{Device, NAME};
 pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;

@@ -3,10 +3,8 @@
 use annulus_architecture::{Scaling, Shape, read_config, turning};
 use annulus_yaml::{Problem, Problems};
 
-use crate::{Experiment, ModelSource, WeightsFrom, lora, sliding};
+use crate::{BYTES, Experiment, ModelSource, WeightsFrom, lora, sliding};
 
-/// The tokenizer whose ids are the bytes, and one more between documents.
-const BYTES: &str = "bytes";
 /// How many bytes there are.
 const BYTE_VALUES: usize = 256;
 
@@ -80,12 +78,12 @@ impl Resolved {
         let grown = || shape.longest(experiment.data.tokens);
         shape.max_position_embeddings = Some(claimed.unwrap_or_else(grown));
         shape.vocab_size = Some(self.rows(&shape)?);
-        Ok(shape)
+        Ok(sliding::said(shape, &experiment.attention))
     }
 
     /// Rows of the embedding.
     fn rows(&self, shape: &Shape) -> Result<usize, Problem> {
-        let (places, tokenizer) = (&self.experiment.places, &self.experiment.data.tokenizer);
+        let (places, tokenizer) = (&self.experiment.places, self.experiment.data.tokenizer());
         // Only a second document needs more than the bytes: the data says so when it is opened.
         let spare = |rows| tokenizer == BYTES && rows >= BYTE_VALUES;
         match (shape.vocab_size, self.vocabulary) {

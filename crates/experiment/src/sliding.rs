@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use annulus_architecture::Shape;
+use annulus_architecture::{LayerType, Shape};
 use annulus_sequence::{Layout, Route, Strategy};
 use annulus_yaml::{Problem, Problems};
 
-use crate::{Attention, Experiment, Sliding};
+use crate::{Attention, Experiment, MaskKind, Masking, Sliding};
 
 /// Where it is written.
 pub const SECTION: &str = "attention.sliding";
@@ -66,6 +66,59 @@ pub(crate) fn with_windows(
         if others { format!("layers {} of", numbers(&layers)) } else { "all layers of".into() };
     let message = format!("`{key}` says otherwise, but {noun} the model slide over {window} keys");
     Err(experiment.places.problem(key, message).hint("drop it").into())
+}
+
+/// The shape with the windows that the experiment gives its layers, where the config.json of its family has words for them: whoever
+/// loads the weights is to attend as they were trained.
+pub(crate) fn said(mut shape: Shape, attention: &Attention) -> Shape {
+    let Some((window, slides)) = attention.windowed(shape.num_hidden_layers) else { return shape };
+    if shape.sliding_window.is_none() && shape.model_type.can_slide(&slides) {
+        shape.sliding_window = Some(window);
+        let kind = |slides| if slides { LayerType::Sliding } else { LayerType::Full };
+        shape.layer_types = slides.into_iter().map(kind).collect();
+    }
+    shape
+}
+
+impl Attention {
+    /// The window of causal layers, and which of so many have it; `None`: there is none, or more than that.
+    fn windowed(&self, layers: usize) -> Option<(usize, Vec<bool>)> {
+        if self.special_mask().is_some() {
+            return None;
+        }
+        match (&self.sliding, self.masking.window) {
+            (Some(of), None) => {
+                let slides = |layer| of.layers.iter().any(|range| range.contains(&layer));
+                Some((of.window, (0..layers).map(slides).collect()))
+            }
+            (None, Some(window)) => Some((window, vec![true; layers])),
+            _ => None,
+        }
+    }
+
+    /// The key of a mask that no config.json says: all of them say `causal`, and documents are of the data.
+    fn special_mask(&self) -> Option<&'static str> {
+        let Masking { mask, prefix, dilation, pattern, sinks, global, .. } = &self.masking;
+        let keys = [
+            (*mask != MaskKind::Causal, "attention.mask"),
+            (prefix.is_some(), "attention.prefix"),
+            (dilation.is_some(), "attention.dilation"),
+            (pattern.is_some(), "attention.pattern"),
+            (sinks.is_some(), "attention.sinks"),
+            (global.is_some(), "attention.global"),
+        ];
+        keys.into_iter().find(|(is_set, _)| *is_set).map(|(_, key)| key)
+    }
+
+    /// The key of a mask that a config.json of `shape`, the one that is trained, does not say.
+    pub fn unsaid(&self, shape: &Shape) -> Option<&'static str> {
+        let window = match (&self.sliding, self.masking.window) {
+            (Some(_), _) => Some(SECTION),
+            (None, Some(_)) => Some("attention.window"),
+            (None, None) => None,
+        };
+        self.special_mask().or(window.filter(|_| shape.sliding_window.is_none()))
+    }
 }
 
 /// Numbers that rise, in short: `0-2, 4`.

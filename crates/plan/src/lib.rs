@@ -18,6 +18,7 @@ mod sharing;
 mod strict;
 mod support;
 mod tensor;
+mod warnings;
 mod wire;
 mod words;
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Schedule, Settled, State};
+use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Settled, State};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
@@ -122,39 +122,9 @@ impl Plan {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
         self.ranks = self.rank_plans(&kinds);
-        self.warnings = self.warnings();
-        self.warnings.extend(self.idle_window());
-        self.warnings.extend(self.idle_extension());
-        self.warnings.extend(self.only_warm_up());
+        self.warnings = self.narrow_sums();
+        self.warnings.extend(self.of_keys());
         Ok(self)
-    }
-
-    /// A window that no sequence is long enough for.
-    fn idle_window(&self) -> Option<String> {
-        let (window, tokens) =
-            (self.experiment.attention.masking.window?, self.experiment.data.tokens);
-        (window >= tokens).then(|| {
-            format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
-        })
-    }
-
-    /// A learning rate that only rises.
-    fn only_warm_up(&self) -> Option<String> {
-        let Schedule { steps, ref curve, .. } = self.experiment.schedule;
-        (curve.warmup > 0 && curve.warmup == steps).then(|| {
-            format!("`schedule.warmup` takes all {steps} steps: the learning rate only rises")
-        })
-    }
-
-    /// An extension further than sequences go: frequencies are scaled for lengths that are not learned.
-    fn idle_extension(&self) -> Option<String> {
-        let (extension, tokens) = (self.experiment.extend.as_ref()?, self.experiment.data.tokens);
-        (extension.tokens > tokens && self.experiment.stages.is_empty()).then(|| {
-            format!(
-                "`extend.tokens` is {}, but sequences have {tokens} tokens: set `data.tokens` and `extend.tokens` alike",
-                extension.tokens
-            )
-        })
     }
 
     /// What follows from the experiment without a proof: no rank has numbers yet.

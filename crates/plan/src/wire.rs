@@ -14,7 +14,7 @@ impl Plan {
     }
 
     /// What one should know of the types of what travels in its schedules.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub(crate) fn narrow_sums(&self) -> Vec<String> {
         let ranks = self.experiment.mesh.sequence;
         let wire = self.experiment.wire();
         let sums = [

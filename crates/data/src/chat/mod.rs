@@ -3,6 +3,7 @@
 //! Which parts those are is told by the template, if it has `{% generation %}` as transformers wants it
 //! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
 
+mod json;
 mod shapes;
 mod template;
 mod turns;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use template::{NAME, Template, within_bounds};
 
 use crate::files::{described, object, read_error};
+use crate::tokenizer::CONFIG;
 use crate::{DataError, Tokenizer};
 
 /// Who may speak.
@@ -62,14 +64,8 @@ impl Chat {
         let Tokenizer::Json(json) = tokenizer else {
             return Err(DataError::NoTemplate { path: None });
         };
-        let config = json.path.with_file_name("tokenizer_config.json");
-        let about: Json = match read(&config)? {
-            Some(text) => serde_json::from_str(&text).map_err(|error| DataError::Template {
-                path: config.clone(),
-                message: error.to_string(),
-            })?,
-            None => Json::Null,
-        };
+        let config = json.path.with_file_name(CONFIG);
+        let about = read_config(&config)?;
         let alone = json.path.with_file_name("chat_template.jinja");
         let (path, template) = match (read(&alone)?, template(&about)) {
             (Some(text), _) => (alone, text),
@@ -147,6 +143,11 @@ fn messages(record: &Json) -> Result<&[Json], String> {
             let known = ROLES.map(|role| format!("`{role}`")).join(", ");
             return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
         }
+        is_learned(message).map_err(|weight| {
+            format!(
+                "the weight of message {turn} is {weight}: every answer is learned, with weight 1"
+            )
+        })?;
         let called = message.get("tool_calls").is_some();
         match &message["content"] {
             Json::String(_) => {}
@@ -162,6 +163,13 @@ fn messages(record: &Json) -> Result<&[Json], String> {
         return Err("no message is the `assistant`'s: there is nothing to learn".into());
     }
     Ok(messages)
+}
+
+/// Holds a message of the assistant's to the only weight there is; else what it has.
+fn is_learned(message: &Json) -> Result<(), &Json> {
+    let weight = &message["weight"];
+    let is_one = weight.is_null() || weight.as_f64() == Some(1.0);
+    if is_one || !says(message) { Ok(()) } else { Err(weight) }
 }
 
 fn says(message: &Json) -> bool {
@@ -225,8 +233,18 @@ fn template(config: &Json) -> Option<&str> {
     })
 }
 
+/// A `tokenizer_config.json`; null: there is none.
+pub(crate) fn read_config(path: &Path) -> Result<Json, DataError> {
+    let Some(text) = read(path)? else { return Ok(Json::Null) };
+    let broken = |error: serde_json::Error| DataError::Template {
+        path: path.to_owned(),
+        message: error.to_string(),
+    };
+    serde_json::from_str(&text).map_err(broken)
+}
+
 /// `bos_token` and its like: texts, or objects with `content`.
-fn specials(config: &Json) -> BTreeMap<String, String> {
+pub(crate) fn specials(config: &Json) -> BTreeMap<String, String> {
     let fields = config.as_object().into_iter().flatten();
     let tokens = fields.filter(|(name, _)| name.ends_with("_token"));
     let text = |value: &Json| value.as_str().or(value["content"].as_str()).map(str::to_owned);

@@ -26,7 +26,7 @@ pub(super) fn with_messages(mut record: Json) -> Result<Json, String> {
         return Ok(record);
     };
     let messages = if let Some(turns) = fields.remove("conversations") {
-        Some(of_turns(&turns)?)
+        Some(of_turns(&turns, system(fields)?)?)
     } else if fields.contains_key("instruction") {
         Some(of_instruction(fields)?)
     } else {
@@ -39,7 +39,7 @@ pub(super) fn with_messages(mut record: Json) -> Result<Json, String> {
 }
 
 /// `[{"from": "human", "value": …}, …]`
-fn of_turns(turns: &Json) -> Result<Json, String> {
+fn of_turns(turns: &Json, system: Option<Json>) -> Result<Json, String> {
     let turns = turns.as_array().ok_or("`conversations` is no list of turns")?;
     let message = |(index, turn): (usize, &Json)| {
         let number = index + 1;
@@ -52,16 +52,28 @@ fn of_turns(turns: &Json) -> Result<Json, String> {
         let value = turn["value"].as_str().ok_or(format!("turn {number} has no `value`"))?;
         Ok(json!({ "role": role, "content": value }))
     };
-    turns.iter().enumerate().map(message).collect::<Result<Vec<_>, String>>().map(Json::from)
+    let messages = turns.iter().enumerate().map(message).collect::<Result<Vec<_>, String>>()?;
+    let speaks_first = messages.first().is_some_and(|first| first["role"] == "system");
+    Ok(system.filter(|_| !speaks_first).into_iter().chain(messages).collect())
+}
+
+/// The message of the field `system`, where there is one.
+fn system(fields: &Map<String, Json>) -> Result<Option<Json>, String> {
+    let system = text(fields, "system")?.filter(|system| !system.is_empty());
+    Ok(system.map(|system| json!({ "role": "system", "content": system })))
+}
+
+fn text<'a>(fields: &'a Map<String, Json>, name: &str) -> Result<Option<&'a str>, String> {
+    match fields.get(name) {
+        Some(Json::String(text)) => Ok(Some(text)),
+        None | Some(Json::Null) => Ok(None),
+        Some(_) => Err(format!("`{name}` is no text")),
+    }
 }
 
 /// A question of `instruction`, and of `input` below it where it has one; the answer is `output`.
 fn of_instruction(fields: &Map<String, Json>) -> Result<Json, String> {
-    let text = |name: &str| match fields.get(name) {
-        Some(Json::String(text)) => Ok(Some(text.as_str())),
-        None | Some(Json::Null) => Ok(None),
-        Some(_) => Err(format!("`{name}` is no text")),
-    };
+    let text = |name: &str| text(fields, name);
     let missing = |name: &str| format!("missing field `{name}`");
     let instruction = text("instruction")?.ok_or_else(|| missing("instruction"))?;
     let output = text("output")?.ok_or_else(|| missing("output"))?;
@@ -69,11 +81,9 @@ fn of_instruction(fields: &Map<String, Json>) -> Result<Json, String> {
         Some(input) => format!("{instruction}\n\n{input}"),
         None => instruction.to_owned(),
     };
-    let system = text("system")?.filter(|system| !system.is_empty());
-    let system = system.map(|system| json!({ "role": "system", "content": system }));
     let rest = [
         json!({ "role": "user", "content": question }),
         json!({ "role": "assistant", "content": output }),
     ];
-    Ok(system.into_iter().chain(rest).collect())
+    Ok(system(fields)?.into_iter().chain(rest).collect())
 }

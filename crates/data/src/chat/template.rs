@@ -12,6 +12,7 @@ use minijinja::{Environment, ErrorKind, Value, context};
 use serde_json::Value as Json;
 
 use super::MARKS;
+use super::json::to_json;
 use crate::guard::guarded;
 
 /// What the template is called in messages about it.
@@ -105,10 +106,7 @@ fn environment() -> Environment<'static> {
     environment.set_lstrip_blocks(true);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
-    environment.add_filter("tojson", |value: Value| -> Result<String, minijinja::Error> {
-        let text = serde_json::to_string(&value);
-        text.map_err(|error| minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()))
-    });
+    environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", |message: String| -> Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });

@@ -11,9 +11,13 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use bounds::{Added, Bounded};
 
 use crate::DataError;
+use crate::chat::{read_config, specials};
 use crate::encode::{Cuts, Encoder, longest};
 use crate::files::read_error;
 use crate::guard::guarded;
+
+/// The file beside it that names its special tokens.
+pub(crate) const CONFIG: &str = "tokenizer_config.json";
 
 /// The id that stands between documents of bytes.
 const NEXT_DOCUMENT: u32 = 256;
@@ -50,6 +54,8 @@ pub struct Json {
     vocabulary: usize,
     before: Vec<u32>,
     after: Vec<u32>,
+    /// What is in `after` by `tokenizer_config.json`.
+    added: Option<u32>,
 }
 
 impl Tokenizer {
@@ -71,6 +77,7 @@ impl Tokenizer {
             })?;
         let mut json = Json::new(&bytes).map_err(broken)?;
         path.clone_into(&mut json.path);
+        json.end_documents(&read_config(&path.with_file_name(CONFIG))?);
         Ok(Tokenizer::Json(Box::new(json)))
     }
 
@@ -90,12 +97,20 @@ impl Tokenizer {
         }
     }
 
-    /// What the tokens are a function of: a hash of the tokenizer's bytes.
+    /// What the tokens are a function of: a hash of the tokenizer's bytes, and of the token behind documents that it does not say itself.
     pub fn fingerprint(&self) -> [u8; 32] {
         match self {
             Tokenizer::Bytes => *blake3::hash(b"bytes, 256 between documents").as_bytes(),
-            Tokenizer::Json(json) => json.hash,
+            Tokenizer::Json(json) => match json.added {
+                None => json.hash,
+                Some(id) => *blake3::hash(&[&json.hash[..], &id.to_le_bytes()].concat()).as_bytes(),
+            },
         }
+    }
+
+    /// Whether it is a `tokenizer.json` of this text.
+    pub fn is_of(&self, text: &str) -> bool {
+        matches!(self, Tokenizer::Json(json) if json.hash == *blake3::hash(text.as_bytes()).as_bytes())
     }
 
     /// The ids of `text`, handed on piece by piece, without those that begin or end a document.
@@ -287,7 +302,20 @@ impl Json {
         let path = PathBuf::new();
         let vocabulary = largest as usize + 1;
         let growth = bounded.growth;
-        Ok(Json { inner, exact, cuts, growth, path, hash, vocabulary, before, after })
+        let added = None;
+        Ok(Json { inner, exact, cuts, growth, path, hash, vocabulary, before, after, added })
+    }
+
+    /// Has documents end with `eos_token` where the `tokenizer_config.json` asks for that (`add_eos_token`), or where they would be
+    /// joined without a token between them.
+    fn end_documents(&mut self, config: &serde_json::Value) {
+        let is_asked = config["add_eos_token"] == true;
+        if !self.after.is_empty() || !(is_asked || self.before.is_empty()) {
+            return;
+        }
+        let eos = specials(config).remove("eos_token");
+        self.added = eos.and_then(|token| self.inner.token_to_id(&token));
+        self.after.extend(self.added);
     }
 
     /// The tokens of a stretch of text.

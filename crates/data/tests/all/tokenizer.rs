@@ -64,6 +64,45 @@ fn texts_are_whole_and_documents_are_framed() {
     assert_eq!(cache.documents(), [0, 4]);
 }
 
+/// By its own steps; where these put nothing between documents, or are asked to, by the file beside it.
+#[test]
+fn documents_are_told_apart_by_the_end_that_the_config_names() {
+    let both = JSON.to_owned();
+    let begin = both.replace(
+        r#",
+               {"SpecialToken": {"id": "</s>", "type_id": 0}}],"#,
+        "],",
+    );
+    let none = begin.replace(r#"{"SpecialToken": {"id": "<s>", "type_id": 0}}, "#, "");
+    let named = r#"{"eos_token": {"content": "</s>"}}"#;
+    let asked = r#"{"eos_token": "</s>", "add_eos_token": true}"#;
+    for (json, config, before, after) in [
+        (&both, "", &[3][..], &[4][..]),
+        (&both, asked, &[3], &[4]),
+        (&begin, named, &[3], &[]),
+        (&begin, asked, &[3], &[4]),
+        (&none, "", &[], &[]),
+        (&none, named, &[], &[4]),
+        (&none, r#"{"eos_token": "<none>"}"#, &[], &[]),
+    ] {
+        let (folder, _) = open(json);
+        if !config.is_empty() {
+            fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+        }
+        let path = folder.path().join("tokenizer.json");
+        let tokenizer = Tokenizer::open(path.to_str().unwrap()).unwrap();
+        assert_eq!((tokenizer.before(true), tokenizer.after()), (before, after), "{config}");
+        let alone = open(json).1.unwrap();
+        assert_eq!(alone.fingerprint() == tokenizer.fingerprint(), alone.after() == after);
+        assert!(tokenizer.is_of(json) && !tokenizer.is_of(config));
+    }
+    let (folder, _) = open(&none);
+    fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();
+    let error =
+        Tokenizer::open(folder.path().join("tokenizer.json").to_str().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("tokenizer_config.json"), "{error}");
+}
+
 #[test]
 fn wide_vocabularies_are_kept_whole() {
     let (folder, tokenizer) = open(&JSON.replace("\"ab\": 300", "\"ab\": 70000"));

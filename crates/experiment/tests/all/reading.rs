@@ -82,7 +82,7 @@ schedule: { steps: 1 }
     assert_eq!((least.seed, least.keep, least.model.dtype), (0, 2, Dtype::F32));
     assert_eq!(least.output, PathBuf::from("runs/least"));
     assert_eq!((least.data.format, least.data.evaluate), (Format::Text, 8));
-    assert_eq!(least.data.tokenizer, "bytes");
+    assert_eq!((&least.data.tokenizer, least.data.tokenizer()), (&None, "bytes"));
     assert_eq!((least.mesh.sequence, least.mesh.deadline), (1, Duration::from_secs(60)));
     assert_eq!(least.attention.strategy, Strategy::Local);
     assert_eq!(least.attention.masking.mask, MaskKind::Causal);

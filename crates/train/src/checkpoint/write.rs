@@ -211,7 +211,7 @@ fn write_texts(folder: &Path, plan: &Plan, state: &State) -> io::Result<()> {
 /// The tokenizer.json that is kept with the weights: the one that texts are read by; where that is bytes, the
 /// model's own, which has its chat template.
 fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
-    let named = PathBuf::from(&experiment.data.tokenizer);
+    let named = PathBuf::from(experiment.data.tokenizer());
     let own = match &experiment.model.source {
         ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => {
             annulus_files::within(path, TOKENIZER).ok()

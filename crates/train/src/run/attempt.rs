@@ -90,7 +90,9 @@ fn announced(
     }
     let of_device =
         device::warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
-    let all: Vec<_> = of_device.into_iter().chain(setup.warning()).chain(warnings).collect();
+    let of_plan = plan.warnings.iter().cloned();
+    let all: Vec<_> =
+        of_device.into_iter().chain(setup.warning()).chain(of_plan).chain(warnings).collect();
     for warning in &all {
         given.console.notice(&Notice::Warning(warning));
     }

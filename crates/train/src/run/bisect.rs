@@ -177,6 +177,12 @@ pub(crate) fn kinds(a: &Line, b: &Line) -> BTreeMap<String, (Vec<String>, usize)
 
 /// The lines of a run, by step.
 fn lines(run: &Path) -> Result<BTreeMap<u64, Line>> {
+    if !run.is_dir() {
+        return Err(TrainError::Configuration {
+            message: format!("there is no folder `{}`", run.display()),
+            hint: Some("give the folder of a run".into()),
+        });
+    }
     let all = hashed(run)?;
     if all.is_empty() {
         return Err(TrainError::Configuration {

@@ -143,7 +143,7 @@ fn open_text(
     let tokenizer = if let Some(tokenizer) = tokenizer {
         tokenizer
     } else {
-        opened = Tokenizer::open(&data.tokenizer)?;
+        opened = Tokenizer::open(data.tokenizer())?;
         &opened
     };
     let folder = cache_folder(&experiment.output);

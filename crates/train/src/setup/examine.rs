@@ -49,22 +49,22 @@ pub fn weights_fit(plans: &[Plan]) -> Result<()> {
 }
 
 /// Holds all phases to their data. Texts that are larger than a megabyte are not tokenised: of them it is
-/// said whether they are there, and whether they can have as many tokens as are needed.
+/// said whether they are there, and whether they can have as many tokens as are needed. Whether all were read.
 ///
 /// # Errors
 /// The first thing that `train` would refuse.
-pub fn data_fits(plans: &[Plan], tokenizer: Option<&Tokenizer>) -> Result<()> {
-    plans.iter().try_for_each(|plan| examine_data(plan, tokenizer))
+pub fn data_fits(plans: &[Plan], tokenizer: Option<&Tokenizer>) -> Result<bool> {
+    plans.iter().try_fold(true, |read, plan| Ok(read & examine_data(plan, tokenizer)?))
 }
 
-fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<()> {
+fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<bool> {
     let opening = Opening { tokenizer, temporary: true, ..Opening::default() };
     let experiment = &plan.experiment;
     let is_large = tokenizer.map(|tokenizer| examine_large(experiment, tokenizer)).transpose()?;
     if is_large == Some(true) {
-        return Ok(());
+        return Ok(false);
     }
-    of_data(plan, opening, &mut |_| {}).map(|_| ())
+    of_data(plan, opening, &mut |_| {}).map(|_| true)
 }
 
 /// Whether texts are larger than is tokenised here; those are held to what is known without.

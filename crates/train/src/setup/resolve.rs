@@ -7,11 +7,10 @@ use std::sync::Arc;
 use annulus_comm::World;
 use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
-    Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape, WeightsFrom,
-    read_config,
+    BYTES, Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape,
+    WeightsFrom, read_config,
 };
 use annulus_plan::Plan;
-use serde_json::Value;
 
 use crate::ask::weights::model_folder;
 use crate::setup::texts::records_of;
@@ -20,8 +19,6 @@ use crate::{Result, TrainError};
 
 /// The file of a tokenizer in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// The word for a tokenizer that is none.
-const BYTES: &str = "bytes";
 /// How many tokens a model of bytes knows, without and with what stands between documents.
 const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
 
@@ -77,7 +74,7 @@ where
         // The very commit of the model, where it is the model's own.
         let same = fetched.filter(|(written, _)| written == hub).map(|(_, name)| name);
         let (name, folder) = bring(places, "data.tokenizer", same.as_ref().unwrap_or(hub))?;
-        data.tokenizer = folder.join(TOKENIZER).display().to_string();
+        data.tokenizer = Some(folder.join(TOKENIZER).display().to_string());
         *hub = name;
     }
     Ok(experiment)
@@ -124,10 +121,10 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
         (&tokenizer, &experiment.model.source)
     {
-        let ids = |name| model.special_tokens.get(name).map(ids).unwrap_or_default();
-        let [begin, end] = [ids("bos_token_id"), ids("eos_token_id")];
+        let [begin, end] = [model.special("bos_token_id"), model.special("eos_token_id")];
         tokenizer.check_special(&path.join("config.json"), &begin, &end)?;
     }
+    experiment.data.tokenizer.get_or_insert_with(|| BYTES.to_owned());
     let vocabulary = match &tokenizer {
         Some(tokenizer) => Some(tokenizer.vocabulary()),
         None => made_up(&experiment)?,
@@ -146,29 +143,28 @@ fn tokenizer(experiment: &mut Experiment, vocabulary: Option<usize>) -> Result<T
             let read = |source| DataError::Read { path: own.clone(), source };
             annulus_files::within(path, TOKENIZER).map_err(read)?;
         }
-        if data.tokenizer == BYTES && own.is_file() {
+        if data.tokenizer() == BYTES && own.is_file() {
             let name = own.display().to_string();
             let tokenizer = Tokenizer::open(&name)?;
             // Its template is what makes conversations of bytes.
             let speaks = data.formats().any(|format| format == Format::Chat);
             if speaks || !is_of_bytes(&tokenizer) {
-                refuse_other(places, &own)?;
+                if data.tokenizer.is_some() {
+                    return refuse_other(places, &own);
+                }
                 data.tokenizer_hub.clone_from(hub);
-                data.tokenizer = name;
+                data.tokenizer = Some(name);
                 return Ok(tokenizer);
             }
-        } else if data.tokenizer == BYTES {
+        } else if data.tokenizer.is_none() {
             refuse_bytes(places, path, vocabulary)?;
         }
     }
-    Ok(Tokenizer::open(&data.tokenizer)?)
+    Ok(Tokenizer::open(data.tokenizer())?)
 }
 
 /// Bytes that are asked for, of a model that reads with another tokenizer.
-fn refuse_other(places: &Places, own: &Path) -> Result<()> {
-    if !places.contains("data.tokenizer") {
-        return Ok(());
-    }
+fn refuse_other<T>(places: &Places, own: &Path) -> Result<T> {
     let own = own.display();
     let message = format!("`data.tokenizer` is `{BYTES}`, but the model reads with `{own}`");
     let problem = places.problem("data.tokenizer", message);
@@ -181,9 +177,6 @@ fn refuse_bytes(places: &Places, folder: &Path, vocabulary: Option<usize>) -> Re
     let Some(vocabulary) = vocabulary.filter(|size| !BYTE_VOCABULARIES.contains(size)) else {
         return Ok(());
     };
-    if places.contains("data.tokenizer") {
-        return Ok(());
-    }
     let folder = folder.display();
     let message = format!(
         "`{folder}` has no `{TOKENIZER}`, and its vocabulary of {vocabulary} tokens is not that of `{BYTES}`"
@@ -196,9 +189,10 @@ fn refuse_bytes(places: &Places, folder: &Path, vocabulary: Option<usize>) -> Re
 
 /// Whether it is what is written of bytes.
 fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
-    let written = BYTE_VOCABULARIES.into_iter().filter_map(byte_tokenizer);
-    let mut hashes = written.map(|bytes| *blake3::hash(bytes.text.as_bytes()).as_bytes());
-    hashes.any(|hash| hash == tokenizer.fingerprint())
+    BYTE_VOCABULARIES
+        .into_iter()
+        .filter_map(byte_tokenizer)
+        .any(|bytes| tokenizer.is_of(&bytes.text))
 }
 
 /// Tokens of tasks that are made up; `None`: of ids that a file has.
@@ -209,13 +203,6 @@ fn made_up(experiment: &Experiment) -> Result<Option<usize>> {
         Format::Needles => Some(Needles::new(data.tokens, data.batch, *seed)?.vocabulary()),
         _ => None,
     })
-}
-
-/// One id, or a list of them.
-fn ids(value: &Value) -> Vec<u32> {
-    let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-    all.iter().filter_map(id).collect()
 }
 
 impl Opened {

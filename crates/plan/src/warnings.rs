@@ -1,0 +1,81 @@
+//! What an experiment asks for that is likely not meant: said, and done.
+
+use annulus_experiment::{MaskKind, Schedule};
+
+use crate::Plan;
+
+impl Plan {
+    /// All that its keys give reason to say.
+    pub(crate) fn of_keys(&self) -> Vec<String> {
+        let all = [
+            self.idle_window(),
+            self.unsaid_mask(),
+            self.shown_targets(),
+            self.learned_padding(),
+            self.idle_extension(),
+            self.only_warm_up(),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    /// A mask that the config.json of a checkpoint cannot say.
+    fn unsaid_mask(&self) -> Option<String> {
+        let attention = &self.experiment.attention;
+        let key = attention.unsaid(&self.shape)?;
+        let family = self.shape.model_type.word();
+        Some(format!(
+            "config.json of a `{family}` has no word for `{key}`: whatever loads a checkpoint, `annulus evaluate` of an exported one too, \
+             attends to all earlier tokens"
+        ))
+    }
+
+    /// Targets that their own queries see.
+    fn shown_targets(&self) -> Option<String> {
+        let masking = &self.experiment.attention.masking;
+        match (masking.mask, masking.prefix) {
+            (MaskKind::Full, _) => Some(
+                "`attention.mask: full` shows every query the next token, its target, and all count in the loss".to_owned(),
+            ),
+            (MaskKind::Causal, Some(prefix)) => Some(format!(
+                "queries of the first {prefix} tokens see their targets (`attention.prefix`), and these count in the loss"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Padding that is a target all the same.
+    fn learned_padding(&self) -> Option<String> {
+        let padding = self.experiment.attention.masking.padding?;
+        Some(format!(
+            "tokens from position {padding} on are hidden as keys (`attention.padding`), and still count in the loss"
+        ))
+    }
+
+    /// A window that no sequence is long enough for.
+    fn idle_window(&self) -> Option<String> {
+        let (window, tokens) =
+            (self.experiment.attention.masking.window?, self.experiment.data.tokens);
+        (window >= tokens).then(|| {
+            format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
+    }
+
+    /// A learning rate that only rises.
+    fn only_warm_up(&self) -> Option<String> {
+        let Schedule { steps, ref curve, .. } = self.experiment.schedule;
+        (curve.warmup > 0 && curve.warmup == steps).then(|| {
+            format!("`schedule.warmup` takes all {steps} steps: the learning rate only rises")
+        })
+    }
+
+    /// An extension further than sequences go: frequencies are scaled for lengths that are not learned.
+    fn idle_extension(&self) -> Option<String> {
+        let (extension, tokens) = (self.experiment.extend.as_ref()?, self.experiment.data.tokens);
+        (extension.tokens > tokens && self.experiment.stages.is_empty()).then(|| {
+            format!(
+                "`extend.tokens` is {}, but sequences have {tokens} tokens: set `data.tokens` and `extend.tokens` alike",
+                extension.tokens
+            )
+        })
+    }
+}
