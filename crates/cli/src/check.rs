@@ -66,7 +66,13 @@ pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Res
         Some(absent) => {
             print::say(&format!("note: {absent}: sequences are not checked against it"));
         }
-        None => annulus_train::data_fits(plans, opened.tokenizer.as_deref())?,
+        None => {
+            if !annulus_train::data_fits(plans, opened.tokenizer.as_deref())? {
+                print::say(
+                    "note: data of more than 1 MiB is not read here; what is wrong in it, `train` says",
+                );
+            }
+        }
     }
     Ok(())
 }
