@@ -1,6 +1,7 @@
 #!/bin/bash
 # A training over two hosts under Slurm, one process on each, whose ranks are threads of it:
 #   sbatch experiments/launchers/slurm.sh FILE [KEY=VALUE ...]
+# On GPUs, a process for each: --ntasks-per-node=8 --gpus-per-node=8 below, and --gpu-bind=none behind `srun`.
 # Ten minutes before its time is over it saves, ends with 75 and is queued again: it goes on from there.
 #SBATCH --job-name=annulus
 #SBATCH --nodes=2

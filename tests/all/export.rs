@@ -172,6 +172,10 @@ fn windows_are_said_where_the_family_has_a_word_for_them() {
             assert_eq!(config["layer_types"], json!(["full_attention", "sliding_attention"]));
         }
     }
+    // A window of the model's own that hides nothing here is none.
+    let longer = ["model.model_type=mistral", "model.sliding_window=64", "attention.window=9"];
+    place.train("longer", &[&longer[..], &["schedule.steps=2"]].concat()).ended(0);
+    assert_eq!(json(&place.path("longer/step-2/config.json"))["sliding_window"], 9);
     // Who goes on with it attends as it was trained, without a word of it.
     place
         .train("on", &["model={ path: mistral/step-2 }", "schedule.steps=1", "schedule.warmup=1"])

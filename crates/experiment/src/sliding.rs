@@ -72,12 +72,19 @@ pub(crate) fn with_windows(
 /// loads the weights is to attend as they were trained.
 pub(crate) fn said(mut shape: Shape, attention: &Attention) -> Shape {
     let Some((window, slides)) = attention.windowed(shape.num_hidden_layers) else { return shape };
-    if shape.sliding_window.is_none() && shape.model_type.can_slide(&slides) {
+    // A window of the model's own that is longer than the sequences is none of theirs.
+    if !has_windows(&shape, window, &slides) && shape.model_type.can_slide(&slides) {
         shape.sliding_window = Some(window);
         let kind = |slides| if slides { LayerType::Sliding } else { LayerType::Full };
         shape.layer_types = slides.into_iter().map(kind).collect();
     }
     shape
+}
+
+/// Whether a config.json of `shape` says that these layers have this window, and the others none.
+fn has_windows(shape: &Shape, window: usize, slides: &[bool]) -> bool {
+    let mut layers = slides.iter().enumerate();
+    layers.all(|(layer, slides)| shape.window_of(layer) == slides.then_some(window))
 }
 
 impl Attention {
@@ -112,12 +119,14 @@ impl Attention {
 
     /// The key of a mask that a config.json of `shape`, the one that is trained, does not say.
     pub fn unsaid(&self, shape: &Shape) -> Option<&'static str> {
-        let window = match (&self.sliding, self.masking.window) {
+        let key = match (&self.sliding, self.masking.window) {
             (Some(_), _) => Some(SECTION),
             (None, Some(_)) => Some("attention.window"),
             (None, None) => None,
         };
-        self.special_mask().or(window.filter(|_| shape.sliding_window.is_none()))
+        let windowed = self.windowed(shape.num_hidden_layers);
+        let is_said = windowed.is_some_and(|(window, slides)| has_windows(shape, window, &slides));
+        self.special_mask().or(key.filter(|_| !is_said))
     }
 }
 

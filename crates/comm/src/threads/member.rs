@@ -132,7 +132,7 @@ impl Communicator for Member {
     }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
         let (rank, peer) = (self.original(self.rank), self.original(peer));
-        Box::new(Outside(Watch::new(&self.group, rank, peer, label)))
+        Box::new(Outside::new(Watch::new(&self.group, rank, peer, label)))
     }
 }
 

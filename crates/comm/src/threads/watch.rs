@@ -130,20 +130,31 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// A wait outside of calls: over when it is dropped.
-pub(super) struct Outside<'a>(pub(super) Watch<'a>);
+/// A wait outside of calls: over when it is dropped. One that failed stays, as in calls: the others leave it the time to say so.
+pub(super) struct Outside<'a> {
+    watch: Watch<'a>,
+    has_failed: bool,
+}
+
+impl<'a> Outside<'a> {
+    pub(super) fn new(watch: Watch<'a>) -> Outside<'a> {
+        Outside { watch, has_failed: false }
+    }
+}
 
 impl Watching for Outside<'_> {
     fn slice(&self) -> Duration {
-        self.0.patience.slice()
+        self.watch.patience.slice()
     }
     fn look(&mut self) -> Result<()> {
-        self.0.look(Instant::now())
+        self.watch.look(Instant::now()).inspect_err(|_| self.has_failed = true)
     }
 }
 
 impl Drop for Outside<'_> {
     fn drop(&mut self) {
-        self.0.group.wait_is_over(self.0.rank);
+        if !self.has_failed {
+            self.watch.group.wait_is_over(self.watch.rank);
+        }
     }
 }

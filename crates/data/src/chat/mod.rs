@@ -76,11 +76,11 @@ impl Chat {
             .map_err(|message| DataError::Template { path, message })
     }
 
-    /// Of the template's text.
+    /// Of the template's text. The hash is also of how it is rendered: where that changes, tokens that were made before are others.
     fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
         let (source, marked) = filtered(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(source.as_bytes());
+        hasher.update(b"rendering 2\0").update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }

@@ -201,9 +201,11 @@ impl Tokenizer {
             let [tokenizer, config] = [&json.path, config].map(Path::to_owned);
             Err(DataError::Special { tokenizer, found, config, name, wanted })
         };
+        // The end that only the file beside it names may be that of a turn: chat models differ there, and mean it.
+        let after = json.after.first().filter(|_| json.added.is_none());
         let sides = [
             ("begins", "bos_token_id", json.before.last(), begin),
-            ("ends", "eos_token_id", json.after.first(), end),
+            ("ends", "eos_token_id", after, end),
         ];
         for (what, name, own, model) in sides {
             let list = || model.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

@@ -95,6 +95,9 @@ fn documents_are_told_apart_by_the_end_that_the_config_names() {
         let alone = open(json).1.unwrap();
         assert_eq!(alone.fingerprint() == tokenizer.fingerprint(), alone.after() == after);
         assert!(tokenizer.is_of(json) && !tokenizer.is_of(config));
+        // A model is held to what its tokenizer does by itself.
+        let of_model = tokenizer.check_special(&path, &[], &[0]);
+        assert_eq!(of_model.is_ok(), alone.after().is_empty(), "{config}");
     }
     let (folder, _) = open(&none);
     fs::write(folder.path().join("tokenizer_config.json"), "{").unwrap();

@@ -82,8 +82,9 @@ impl Lines {
                 text.push_str(&members(values));
                 text.push_str("}\n");
             }
-            // Somebody cut it off: what is known now is a line of its own.
-            _ => {
+            // Somebody cut it off, here or before: what is known now is a line of its own.
+            Some(_) => text = format!("{text}\n{}", line(self.last, values)),
+            None => {
                 text.truncate(begin);
                 text.push_str(&line(self.last, values));
             }
@@ -215,13 +216,16 @@ mod tests {
     fn values_of_a_line_that_somebody_cut_off_have_one_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
-        for left in [0, 5] {
+        let (first, second) =
+            ("{\"step\": 1}\n", "{\"step\": 2, \"evaluate/loss\": 2.0000000000000000e0}\n");
+        for (left, kept) in [(0, ""), (5, ""), (first.len(), first), (first.len() + 5, first)] {
             let (mut lines, _) = Lines::resume(folder.path(), 0).unwrap();
-            lines.record(1, &[("train/loss", Value::Number(1.0))]).unwrap();
-            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
-            lines.record(1, &[(EVALUATION, Value::Number(2.0))]).unwrap();
-            let text = fs::read_to_string(&path).unwrap();
-            assert_eq!(text, "{\"step\": 1, \"evaluate/loss\": 2.0000000000000000e0}\n");
+            lines.record(1, &[]).unwrap();
+            lines.record(2, &[("train/loss", Value::Number(1.0))]).unwrap();
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(left as u64).unwrap();
+            lines.record(2, &[(EVALUATION, Value::Number(2.0))]).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{kept}{second}"), "{left}");
         }
     }
 

@@ -39,8 +39,8 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
         let mut outcome = run_part(plan, of_stage, plans)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.part().steps.end;
         // A stage that is over does not end a run that was asked to stop meanwhile.
-        let goes_on = outcome.ending != Ending::Preempted && !is_cut && open.peek().is_some();
-        if goes_on && any_stops(&given)? {
+        let has_next = !is_cut && open.peek().is_some();
+        if has_next && any_stops(&given, outcome.ending)? {
             outcome.ending = Ending::Preempted;
         }
         let ending = outcome.ending;
@@ -55,9 +55,9 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
     whole.ok_or_else(|| TrainError::Internal("a run without stages".into()))
 }
 
-/// Whether any process was asked to stop: all end then, so that none begins a stage alone.
-fn any_stops(given: &Given) -> Result<bool> {
-    let own = given.stop.load(Ordering::Relaxed);
+/// Whether any process was asked to stop, or has ended its stage for that: all end then, so that none begins the next one alone.
+fn any_stops(given: &Given, ending: Ending) -> Result<bool> {
+    let own = given.stop.load(Ordering::Relaxed) || ending == Ending::Preempted;
     let said = given.world.gather(&[u8::from(own)]).map_err(unreached)?;
     Ok(said.iter().any(|stops| *stops != [0]))
 }

@@ -87,7 +87,9 @@ impl<T, R> Meeting<T, R> {
             let waited = self.changed.wait_timeout(state, watched.slice());
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             // It may have come meanwhile.
-            if let (Err(error), true) = (watched.look(), state.meetings == meeting) {
+            if state.meetings == meeting
+                && let Err(error) = watched.look()
+            {
                 drop(state);
                 self.leave();
                 return Met::Late(error);
