@@ -78,7 +78,7 @@ impl Resolved {
         let grown = || shape.longest(experiment.data.tokens);
         shape.max_position_embeddings = Some(claimed.unwrap_or_else(grown));
         shape.vocab_size = Some(self.rows(&shape)?);
-        Ok(sliding::said(shape, &experiment.attention))
+        Ok(sliding::shape_with_windows(shape, &experiment.attention))
     }
 
     /// Rows of the embedding.

@@ -70,7 +70,7 @@ pub(crate) fn with_windows(
 
 /// The shape with the windows that the experiment gives its layers, where the config.json of its family has words for them: whoever
 /// loads the weights is to attend as they were trained.
-pub(crate) fn said(mut shape: Shape, attention: &Attention) -> Shape {
+pub(crate) fn shape_with_windows(mut shape: Shape, attention: &Attention) -> Shape {
     let Some((window, slides)) = attention.windowed(shape.num_hidden_layers) else { return shape };
     // A window of the model's own that is longer than the sequences is none of theirs.
     if !has_windows(&shape, window, &slides) && shape.model_type.can_slide(&slides) {
@@ -118,7 +118,7 @@ impl Attention {
     }
 
     /// The key of a mask that a config.json of `shape`, the one that is trained, does not say.
-    pub fn unsaid(&self, shape: &Shape) -> Option<&'static str> {
+    pub fn beyond_config(&self, shape: &Shape) -> Option<&'static str> {
         let key = match (&self.sliding, self.masking.window) {
             (Some(_), _) => Some(SECTION),
             (None, Some(_)) => Some("attention.window"),

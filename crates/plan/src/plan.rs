@@ -123,7 +123,7 @@ impl Plan {
         }
         self.ranks = self.rank_plans(&kinds);
         self.warnings = self.narrow_sums();
-        self.warnings.extend(self.of_keys());
+        self.warnings.extend(self.warnings_of_keys());
         Ok(self)
     }
 

@@ -6,10 +6,10 @@ use crate::Plan;
 
 impl Plan {
     /// All that its keys give reason to say.
-    pub(crate) fn of_keys(&self) -> Vec<String> {
+    pub(crate) fn warnings_of_keys(&self) -> Vec<String> {
         let all = [
             self.idle_window(),
-            self.unsaid_mask(),
+            self.mask_beyond_config(),
             self.shown_targets(),
             self.learned_padding(),
             self.idle_extension(),
@@ -19,9 +19,9 @@ impl Plan {
     }
 
     /// A mask that the config.json of a checkpoint cannot say.
-    fn unsaid_mask(&self) -> Option<String> {
+    fn mask_beyond_config(&self) -> Option<String> {
         let attention = &self.experiment.attention;
-        let key = attention.unsaid(&self.shape)?;
+        let key = attention.beyond_config(&self.shape)?;
         let family = self.shape.model_type.word();
         Some(format!(
             "config.json of a `{family}` has no word for `{key}`: whatever loads a checkpoint, `annulus evaluate` of an exported one too, \

@@ -143,7 +143,7 @@ fn messages(record: &Json) -> Result<&[Json], String> {
             let known = ROLES.map(|role| format!("`{role}`")).join(", ");
             return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
         }
-        is_learned(message).map_err(|weight| {
+        check_weight(message).map_err(|weight| {
             format!(
                 "the weight of message {turn} is {weight}: every answer is learned, with weight 1"
             )
@@ -166,7 +166,7 @@ fn messages(record: &Json) -> Result<&[Json], String> {
 }
 
 /// Holds a message of the assistant's to the only weight there is; else what it has.
-fn is_learned(message: &Json) -> Result<(), &Json> {
+fn check_weight(message: &Json) -> Result<(), &Json> {
     let weight = &message["weight"];
     let is_one = weight.is_null() || weight.as_f64() == Some(1.0);
     if is_one || !says(message) { Ok(()) } else { Err(weight) }

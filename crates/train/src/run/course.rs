@@ -135,7 +135,7 @@ impl Course<'_> {
         let is_due = step > 0 && due(self.every.evaluate, step, self.last);
         let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
         let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
-        if !is_said(trainer.rank.uncounted.as_ref(), label, self.owes)? {
+        if !any_rank_says(trainer.rank.uncounted.as_ref(), label, self.owes)? {
             return Ok(());
         }
         let evaluation = evaluate_all(trainer, held_out, recorder)?;
@@ -149,7 +149,7 @@ impl Course<'_> {
         let Rank { uncounted: comm, setup, .. } = &trainer.rank;
         if setup.processes.nccl().is_some() {
             let label = Label { step: trainer.finished + 1, pass: "stop", ..Label::default() };
-            if is_said(comm.as_ref(), label, self.stop.load(Ordering::Relaxed))? {
+            if any_rank_says(comm.as_ref(), label, self.stop.load(Ordering::Relaxed))? {
                 self.stop.store(true, Ordering::Relaxed);
                 setup.processes.asked();
                 return Err(CommError::Stopped.into());
@@ -165,7 +165,7 @@ impl Course<'_> {
 }
 
 /// Whether any rank says so.
-fn is_said(comm: &dyn Communicator, label: Label, own: bool) -> Result<bool> {
+fn any_rank_says(comm: &dyn Communicator, label: Label, own: bool) -> Result<bool> {
     let all = comm.all_gather(label, &Tensor::new(&[u8::from(own)], &Device::Cpu)?)?;
     let said = all.iter().map(Tensor::to_vec1::<u8>).collect::<candle_core::Result<Vec<_>>>()?;
     Ok(said.iter().any(|one| *one != [0]))

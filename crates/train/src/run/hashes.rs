@@ -114,17 +114,14 @@ impl HashLines {
             split.update(format!("{key}: {value}\n").as_bytes());
         }
         let folder = &experiment.output;
-        let state = jsonl::resume(&folder.join(STATE), |line| {
-            parse::<Line>(line).filter(|line| line.step <= step)
+        // Their lines may be long: none is kept here.
+        let (state, _) = jsonl::resume(&folder.join(STATE), |line| {
+            parse::<Line>(line).filter(|line| line.step <= step).map(drop)
         })?;
-        let messages = jsonl::resume(&folder.join(MESSAGES), |line| {
-            parse::<Sent>(line).filter(|line| line.step <= step)
+        let (messages, _) = jsonl::resume(&folder.join(MESSAGES), |line| {
+            parse::<Sent>(line).filter(|line| line.step <= step).map(drop)
         })?;
-        Ok(Some(HashLines {
-            state: state.0,
-            messages: messages.0,
-            split: split.finalize().to_hex()[..16].to_owned(),
-        }))
+        Ok(Some(HashLines { state, messages, split: split.finalize().to_hex()[..16].to_owned() }))
     }
 
     /// Writes what a step with these stages came to. The hash of all of its state, and what was damaged on its way, if anything was.

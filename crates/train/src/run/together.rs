@@ -166,7 +166,7 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
                     "processes differ in {what}: `{here}` in process 0 on `{of_first}`, `{there}` in \
                      process {process} on `{host}`"
                 ),
-                hint: Some("all must run the same program on the same files".into()),
+                hint: Some("all must run the same program on the same files, and on the same kind of device".into()),
             });
         }
     }
