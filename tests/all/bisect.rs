@@ -86,7 +86,7 @@ fn a_bit_of_a_message_is_found_to_its_hop() {
         let mut command = place.command(pass, &ring);
         let ran = Ran::of(&command.env(KEY, json!(drill).to_string()).output().expect("it runs"));
         let at = format!("{pass}, layer {layer}, hop {hop}");
-        let said = format!("step 3, {at}: what rank {rank} sent did not come as it was sent");
+        let said = format!("step 3, {at}: a message from rank {rank} was corrupted in transit");
         assert!(ran.ended(0).stderr.contains(&said), "{}", ran.stderr);
         let first = differing(&place, ["a", pass], 3);
         assert_eq!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use annulus_tests::runs::Place;
-use annulus_tests::{Ran, root, run};
+use annulus_tests::{Ran, root, run, run_measured};
 use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -84,6 +84,78 @@ fn what_has_not_trained_is_not_asked() {
     assert!(trained_on.ended(2).stderr.contains("tokens held out"), "{}", trained_on.stderr);
     let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());
     assert!(shorter.ended(2).stderr.contains("at most 40"), "{}", shorter.stderr);
+}
+
+/// What it was trained on does not change by what it is asked.
+#[test]
+fn what_is_asked_of_a_run_does_not_move_what_was_held_out() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    let asked = ["run", "evaluation.lengths=[40]", "evaluation.targets=24"];
+    evaluate(&place, &[&asked[..], &["evaluation.windows=8"]].concat()).ended(0);
+    for more in [&[][..], &["data.evaluate=20"], &["data.tokens=480"]] {
+        let ran = evaluate(&place, &[&asked[..], &["evaluation.windows=9"], more].concat());
+        let said = "192 tokens held out are too few: 9 windows of 24 targets each need 216";
+        assert!(ran.ended(2).stderr.contains(said), "{more:?}: {}", ran.stderr);
+    }
+}
+
+/// Padding is not held out: four documents of 41 tokens are, and no target precedes the first.
+#[test]
+fn of_packed_documents_those_of_the_last_sequences_are_held_out() {
+    let place = Place::new(ANNULUS);
+    let line = |number: usize| format!("{{\"text\": \"{number:40}\"}}\n");
+    place.write("documents.jsonl", &(0..30).map(line).collect::<String>());
+    let data = "data={path: documents.jsonl, format: jsonl, pack: documents, tokens: 64, batch: 2, evaluate: 4}";
+    place.train("run", &[data, "mesh.sequence=2", "schedule.steps=2"]).ended(0);
+    let asked = |windows: &str| {
+        let lengths = ["run", "evaluation.lengths=[60]", "evaluation.targets=30"];
+        evaluate(&place, &[&lengths[..], &[windows]].concat())
+    };
+    asked("evaluation.windows=5").ended(0);
+    let more = asked("evaluation.windows=6");
+    assert!(more.ended(2).stderr.contains("163 tokens held out are too few"), "{}", more.stderr);
+}
+
+#[test]
+fn a_text_to_read_is_made_of_what_its_name_says_or_of_what_the_run_learned_from() {
+    let place = Place::new(ANNULUS);
+    let lines = |numbers: std::ops::Range<usize>| -> String {
+        numbers.map(|number| format!("{{\"text\": \"{number:40}\"}}\n")).collect()
+    };
+    place.write("learned.jsonl", &lines(0..30));
+    place.write("read.jsonl", &lines(30..60));
+    place.write("read.json", &lines(30..60));
+    fs::create_dir(place.path("folder")).expect("a folder");
+    place.write("folder/read.jsonl", &lines(30..60));
+    let data = "data={path: learned.jsonl, format: jsonl, tokens: 48, batch: 2, evaluate: 4}";
+    place.train("run", &[data, "schedule.steps=2"]).ended(0);
+    let of = |path: &str| {
+        let path = format!("evaluation.path={path}");
+        let ran = evaluate(&place, &["run", "--json", "evaluation.targets=16", &path]);
+        losses(&ran.ended(0).json()[0])
+    };
+    let wanted = of("read.jsonl");
+    assert_eq!([of("read.json"), of("folder")], [wanted.clone(), wanted]);
+}
+
+/// 1,024 rows of 40,000 logits are 164 MB.
+#[test]
+fn right_answers_are_counted_without_the_logits_of_whole_sequences() {
+    let place = Place::new(ANNULUS);
+    let peak = |evaluate: usize| {
+        let data =
+            format!("data={{ format: recall, tokens: 1024, batch: 1, evaluate: {evaluate} }}");
+        let small =
+            ["model.vocab_size=40000", "schedule.steps=1", "schedule.warmup=0", "every.evaluate=0"];
+        let output = format!("output=of-{evaluate}");
+        let words = [&["train", "experiment.yaml", &output, &data], &small[..]].concat();
+        let (ran, peak) = run_measured(ANNULUS, &place.path(""), &words);
+        ran.ended(0);
+        peak
+    };
+    let (with, without) = (peak(1), peak(0));
+    assert!(with < without + 60_000_000, "{with} bytes, {without} without an evaluation");
 }
 
 #[test]

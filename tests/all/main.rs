@@ -32,6 +32,7 @@ mod report;
 mod reproduce;
 mod resume;
 mod same_bits;
+mod samples;
 mod stages;
 mod sweeps;
 mod tensorboard;

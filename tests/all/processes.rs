@@ -227,7 +227,7 @@ fn doctor_says_that_a_library_is_not_the_launchers() {
     command.env("ANNULUS_MPI", other.with_file_name("../lib/libmpi.so.40")).stdin(Stdio::null());
     let ran = Ran::of(&command.output().expect("the launcher starts"));
     let found = ran.ended(0).json()[0]["MPI"].as_str().expect("a text").to_owned();
-    assert!(found.contains("it is not the launcher's library"), "{found}");
+    assert!(found.contains("is not the launcher's library"), "{found}");
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use annulus_comm::World;
-use annulus_data::{DataError, Tokenizer};
+use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::Sample;
+use annulus_experiment::{Pack, Packed, Sample};
 use annulus_train::{
     Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
 };
@@ -87,8 +87,29 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
     let data = open_data(&subject.plan, opening, &mut |_| {})?;
     let held_out =
         data.held_out.ok_or_else(|| Failure::new(INTERNAL, "nothing is held out", None))?;
-    let mut ids = held_out.sequence(held_out.sequences.saturating_sub(1))?.inputs;
-    ids.truncate(ids.len().saturating_sub(tokens).max(1));
+    let Sequence { inputs: mut ids, targets, documents } =
+        held_out.sequence(held_out.sequences.saturating_sub(1))?;
+    let room = ids.len().saturating_sub(tokens).max(1);
+    let experiment = &subject.plan.experiment;
+    if experiment.data.pack == Pack::Documents {
+        // What is behind the last token that is learned is padding.
+        let last = targets.iter().rposition(|&target| target != IGNORED);
+        ids.truncate(last.map_or(1, |last| last + 1));
+    }
+    if experiment.attention.masking.documents == Some(Packed::ByData) {
+        // A query sees its own document alone: the last one.
+        let mut begin = 0;
+        for length in documents {
+            if begin + length >= ids.len() {
+                break;
+            }
+            begin += length;
+        }
+        ids.drain(..begin);
+    }
+    // Of a short document half: there is something left to go on to.
+    let kept = ids.len().saturating_sub(tokens).max(ids.len() / 2);
+    ids.truncate(kept.clamp(1, room));
     let end = subject.tokenizer.decode(&ids[ids.len().saturating_sub(SHOWN)..])?;
     Ok((ids, format!("…{end}")))
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
 use annulus_experiment::{Override, parse, varying};
-use annulus_train::{Exit, Given, Logged, Manifest, Reproduced, Unlike, comparable, reproduced};
+use annulus_train::{
+    Exit, FINISHED, Given, Logged, Manifest, Reproduced, Unlike, comparable, reproduced,
+};
 use clap::Args;
 use serde_json::json;
 
@@ -122,7 +124,7 @@ impl Reproduce {
 /// A run that was not finished has no end to compare with.
 fn finished(logged: &Logged) -> Result<(), Failure> {
     let (run, ending) = (logged.folder.display(), logged.ending());
-    if ending == Some("finished") {
+    if ending == Some(FINISHED) {
         return Ok(());
     }
     let how = ending.unwrap_or("it goes on, or was killed").lines().next().unwrap_or_default();
@@ -137,7 +139,7 @@ fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
     let there = Manifest::open(output)?;
     Ok(there.is_some_and(|there| {
         let ending = there.attempts.last().and_then(|last| last.ending.as_deref());
-        there.reproduces.as_deref() == Some(run) && ending != Some("finished")
+        there.reproduces.as_deref() == Some(run) && ending != Some(FINISHED)
     }))
 }
 

@@ -16,20 +16,35 @@ static INSISTS: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// From now on the first of them sets the flag that is given; a second SIGTERM or SIGINT ends the process at once.
 pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
     let set = || {
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, INSISTS.clone())?;
-            signal_hook::flag::register(signal, INSISTS.clone())?;
-        }
-        for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
-            // `nohup` starts programs that are to outlive their terminal so.
-            if !is_ignored(signal) {
-                signal_hook::flag::register(signal, FLAG.clone())?;
+        for signal in heeded() {
+            if [SIGTERM, SIGINT].contains(&signal) {
+                signal_hook::flag::register_conditional_shutdown(signal, 130, INSISTS.clone())?;
+                signal_hook::flag::register(signal, INSISTS.clone())?;
             }
+            signal_hook::flag::register(signal, FLAG.clone())?;
         }
         Ok(())
     };
     set().map_err(|error: std::io::Error| unwatched(&error))?;
     Ok(FLAG.clone())
+}
+
+/// From now on any of them ends the process at once with `code`: what it was started for is done.
+pub(crate) fn end_with(code: u8) -> Result<(), Failure> {
+    let set = || {
+        for signal in heeded() {
+            let always = Arc::new(AtomicBool::new(true));
+            signal_hook::flag::register_conditional_shutdown(signal, code.into(), always)?;
+        }
+        Ok(())
+    };
+    set().map_err(|error: std::io::Error| unwatched(&error))
+}
+
+/// The signals that this process was not started to ignore: `nohup` starts programs so that are to outlive their terminal, and shells
+/// without job control start those in the background.
+fn heeded() -> impl Iterator<Item = libc::c_int> {
+    [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(|&signal| !is_ignored(signal))
 }
 
 fn unwatched(error: &std::io::Error) -> Failure {

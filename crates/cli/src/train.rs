@@ -132,14 +132,20 @@ impl Job<'_> {
             memory(&plan, &outcome)?;
             resident(&plan, &outcome, self.world)?;
         }
-        if let Some(sample) = sample.filter(|_| outcome.ending != Ending::Preempted) {
-            generate::sample(&outcome.folder, &sample)?;
+        if outcome.ending == Ending::Preempted {
+            return Ok(PREEMPTED);
         }
-        match outcome.ending {
-            Ending::Preempted => Ok(PREEMPTED),
-            _ if self.arguments.check => Ok(expected(&expect, &outcome)?),
-            _ => Ok(0),
+        let checked = if self.arguments.check { expected(&expect, &outcome) } else { Ok(0) };
+        if let Some(sample) = sample {
+            // The run is finished and saved: a signal ends the program, and a sample that fails does not fail the run.
+            stop::end_with(checked.as_ref().map_or_else(|failure| failure.code, |code| *code))?;
+            if let Err(End::Failed(failure) | End::OfAnother(failure)) =
+                generate::sample(&outcome.folder, &sample)
+            {
+                print::warn(format!("there is no sample: {}", failure.problems));
+            }
         }
+        Ok(checked?)
     }
 }
 

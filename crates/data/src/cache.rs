@@ -14,6 +14,8 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
+use std::mem;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -195,6 +197,15 @@ impl Cache {
     /// Where documents start, in order.
     pub fn documents(&self) -> &[u64] {
         &self.documents
+    }
+
+    /// The lengths of the documents, or parts of them, in the tokens of `range`.
+    pub fn documents_in(&self, range: Range<u64>) -> Vec<usize> {
+        let Range { start, end } = range;
+        let behind = |place: u64| self.documents.partition_point(|at| *at < place);
+        let mut before = start;
+        let ends = self.documents[behind(start + 1)..behind(end)].iter().copied().chain([end]);
+        ends.map(|end| (end - mem::replace(&mut before, end)) as usize).collect()
     }
 
     /// Whether only some tokens are to be learned.

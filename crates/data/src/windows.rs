@@ -121,18 +121,8 @@ impl Windows {
             into.inputs.push(id);
             into.targets.push(i64::from(next));
         }
-        into.documents.push(self.documents(start));
+        into.documents.push(self.cache.documents_in(start..start + self.tokens));
         Ok(())
-    }
-
-    /// The lengths of the documents, or parts of them, in the window that begins at `start`.
-    fn documents(&self, start: u64) -> Vec<usize> {
-        let (starts, end) = (self.cache.documents(), start + self.tokens);
-        let inside =
-            starts.partition_point(|at| *at <= start)..starts.partition_point(|at| *at < end);
-        let mut before = start;
-        let ends = starts[inside].iter().copied().chain([end]);
-        ends.map(|end| (end - std::mem::replace(&mut before, end)) as usize).collect()
     }
 }
 

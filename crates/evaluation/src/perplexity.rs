@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_train::{Result, Setup, Verdict, judge};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::statistics::Mean;
 use crate::windows::Windows;
@@ -52,7 +52,8 @@ pub struct Length {
     pub tokens: usize,
     /// Negative log-likelihood of a target in nats, mean and error over windows.
     pub loss: Mean,
-    /// `exp(loss)`.
+    /// `exp(loss)`; infinite where that is, which JSON writes as `null`.
+    #[serde(deserialize_with = "or_infinite")]
     pub perplexity: f64,
     /// How it differs from another length.
     pub difference: Option<Difference>,
@@ -100,7 +101,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         let asked = |verdicts: &Vec<Verdict>| {
             mean(verdicts.iter().filter(|verdict| verdict.position >= first))
         };
-        let by_window: Vec<f64> = verdicts.iter().map(asked).collect();
+        let by_window: Vec<f64> = verdicts.iter().filter_map(asked).collect();
         let loss = Mean::of(&by_window);
         let perplexity = loss.mean.exp();
         found.push(Length { tokens, loss, perplexity, difference: None, by_window });
@@ -146,12 +147,14 @@ fn ask(
     judge(setup, &subject.weights, count, &sequence, &told)
 }
 
-fn mean<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> f64 {
+/// The mean loss; of none there is none.
+fn mean<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Option<f64> {
     let (sum, count) =
         verdicts.fold((0.0, 0_usize), |(sum, count), verdict| (sum + verdict.loss, count + 1));
-    sum / count as f64
+    (count > 0).then(|| sum / count as f64)
 }
 
+/// Stretches of positions, without those that no window has a target in.
 fn by_position(verdicts: &[Vec<Verdict>], tokens: usize) -> Vec<Bucket> {
     let width = tokens.div_ceil(BUCKETS);
     let bucket = |from: usize| {
@@ -159,10 +162,14 @@ fn by_position(verdicts: &[Vec<Verdict>], tokens: usize) -> Vec<Bucket> {
         let of = |window: &Vec<Verdict>| {
             mean(window.iter().filter(|verdict| (from..to).contains(&verdict.position)))
         };
-        let loss = Mean::of(&verdicts.iter().map(of).collect::<Vec<_>>());
-        Bucket { from, to, loss }
+        let losses = verdicts.iter().filter_map(of).collect::<Vec<_>>();
+        (!losses.is_empty()).then(|| Bucket { from, to, loss: Mean::of(&losses) })
     };
-    (0..tokens).step_by(width).map(bucket).collect()
+    (0..tokens).step_by(width).filter_map(bucket).collect()
+}
+
+fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// Every length against the one of `against` tokens, window by window.

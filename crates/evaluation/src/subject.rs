@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::Tokenizer;
-use annulus_experiment::{Reproducible, Resolved};
+use annulus_experiment::{Experiment, Reproducible, Resolved};
 use annulus_plan::Plan;
 use annulus_train::{Placed, Result, Setup, TrainError, Trained, shared};
 
@@ -22,6 +22,8 @@ pub struct Subject {
     pub folder: PathBuf,
     /// Steps they were trained for in their run.
     pub step: u64,
+    /// What they were trained by in their run: what is asked may differ from it.
+    pub(crate) trained_by: Option<Experiment>,
     /// What was wrong with the folder but did not keep it from being read.
     pub warnings: Vec<String>,
     /// What texts are read by.
@@ -44,7 +46,7 @@ impl Subject {
         run: Option<&Path>,
         tokenizer: Option<Arc<Tokenizer>>,
     ) -> Result<Subject> {
-        let Trained { weights, folder, step, warnings } = match run {
+        let Trained { weights, folder, step, by: trained_by, warnings } = match run {
             Some(run) => Trained::of_run(plan, &setup, run)?,
             None => Trained::of_folder(plan, &setup)?,
         };
@@ -52,6 +54,7 @@ impl Subject {
             weights: setup.placed(&weights)?,
             folder,
             step,
+            trained_by,
             warnings,
             tokenizer: tokenizer.unwrap_or_else(|| Arc::new(Tokenizer::Bytes)),
             verify_cache: false,

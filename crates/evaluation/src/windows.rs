@@ -1,11 +1,13 @@
 //! Stretches of a text that all end where they end, however long they are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{Cache, IGNORED, Progress as Reading, Records, Sequence, Texts};
-use annulus_experiment::{Experiment, Format, ending};
-use annulus_train::{Result, TrainError, by_source, cache_folder, excluded, records_of, texts};
+use annulus_experiment::{Experiment, Format, Pack, ending};
+use annulus_train::{
+    Result, TrainError, by_source, cache_folder, excluded, first_held_out, records_of, texts,
+};
 
 use crate::{Progress, Subject};
 
@@ -19,6 +21,8 @@ pub(crate) struct Windows {
     /// Where each ends: one past its last target.
     pub(crate) ends: Vec<u64>,
     pub(crate) targets: usize,
+    /// What documents begin with is no target, as in training.
+    whole_documents: bool,
 }
 
 impl Windows {
@@ -35,8 +39,12 @@ impl Windows {
         let texts =
             Texts { inputs: &inputs, records, column: &column, tokenizer, excluded: &excluded };
         let folder = cache_folder(&experiment.output);
-        let cache = Cache::open(&texts, &folder, subject.verify_cache, &mut told)?;
-        let start = first_target(experiment, cache.tokens())?;
+        let cache = Arc::new(Cache::open(&texts, &folder, subject.verify_cache, &mut told)?);
+        let start = match experiment.evaluation.path {
+            Some(_) => 0,
+            // What the model was trained on does not depend on what it is asked now.
+            None => first_target(subject.trained_by.as_ref().unwrap_or(experiment), &cache)?,
+        };
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
         // An input more than the targets: what precedes the first of them.
@@ -56,19 +64,45 @@ impl Windows {
         }
         let steps = count as u64 - 1;
         let ends = (0..count as u64).map(|index| first + (last - first) * index / steps);
-        Ok(Windows { cache: Arc::new(cache), ends: ends.collect(), targets })
+        let whole_documents = experiment.data.pack == Pack::Documents;
+        Ok(Windows { cache, ends: ends.collect(), targets, whole_documents })
     }
 
-    /// Window `index` as a sequence of `tokens` inputs; all that follow are targets, or the last ones.
+    /// Window `index` as a sequence of `tokens` inputs, with the documents in it; all that follow are targets, or the last ones.
     ///
     /// # Errors
-    /// When the token cache cannot be read.
+    /// When the token cache cannot be read, or nothing of the window is a target.
     pub(crate) fn sequence(&self, index: usize, tokens: usize, all: bool) -> Result<Sequence> {
         let mut ids = vec![0; tokens + 1];
-        self.cache.read(self.ends[index] - tokens as u64 - 1, &mut ids)?;
+        let end = self.ends[index] - 1;
+        let start = end - tokens as u64;
+        self.cache.read(start, &mut ids)?;
         let mut sequence = Sequence::shifted(&ids);
+        sequence.documents = self.cache.documents_in(start..end);
+        let first = tokens - self.targets;
         if !all {
-            sequence.targets[..tokens - self.targets].fill(IGNORED);
+            sequence.targets[..first].fill(IGNORED);
+        }
+        if self.whole_documents {
+            let mut begins = 0;
+            for length in self.cache.documents_in(start..end + 1) {
+                begins += length;
+                if begins <= tokens {
+                    sequence.targets[begins - 1] = IGNORED;
+                }
+            }
+        }
+        if sequence.targets[first..].iter().all(|&target| target == IGNORED) {
+            return Err(TrainError::Configuration {
+                message: format!(
+                    "the last {} tokens of window {} all begin documents",
+                    self.targets,
+                    index + 1
+                ),
+                hint: Some(
+                    "raise `evaluation.targets`, or give another text in `evaluation.path`".into(),
+                ),
+            });
         }
         Ok(sequence)
     }
@@ -77,11 +111,7 @@ impl Windows {
 /// The text, what it is made of, and the field that is the text.
 fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     if let Some(path) = &experiment.evaluation.path {
-        let records = match ending(path) {
-            Some("jsonl") => Records::Lines,
-            Some("parquet") => Records::Rows,
-            _ => Records::Text,
-        };
+        let records = records_in(path, experiment.data.format)?;
         return Ok((vec![path.clone()], records, experiment.data.column.clone()));
     }
     let message = match &by_source(experiment)[..] {
@@ -98,18 +128,33 @@ fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     Err(TrainError::Configuration { message, hint })
 }
 
-/// The first token that may be a target: of the data of training only what is held out.
-fn first_target(experiment: &Experiment, tokens: u64) -> Result<u64> {
-    if experiment.evaluation.path.is_some() {
-        return Ok(0);
+/// What a text is made of: what the name of a file says, else what the texts are of which the model learns.
+fn records_in(path: &Path, learned: Format) -> Result<Records> {
+    match ending(path) {
+        Some("jsonl") => return Ok(Records::Lines),
+        Some("parquet") => return Ok(Records::Rows),
+        Some("txt" | "md") => return Ok(Records::Text),
+        _ => {}
     }
+    if learned == Format::Chat {
+        return Err(TrainError::Configuration {
+            message: format!("`{}` does not say what it is made of", path.display()),
+            hint: Some("name a file that ends in `.txt`, `.jsonl` or `.parquet`".into()),
+        });
+    }
+    Ok(records_of(learned).unwrap_or(Records::Text))
+}
+
+/// The first token that may be a target of what `experiment` holds out of its data.
+fn first_target(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
     if experiment.data.evaluate == 0 {
         return Err(TrainError::Configuration {
             message: "`data.evaluate` is 0: all of `data.path` is trained on".into(),
             hint: Some("give another text in `evaluation.path`".into()),
         });
     }
-    Ok(tokens.saturating_sub(experiment.held_out() as u64 - 1))
+    // Nothing that is held out precedes it.
+    Ok(first_held_out(experiment, cache)? + 1)
 }
 
 /// Windows that are asked for.

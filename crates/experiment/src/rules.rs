@@ -164,7 +164,7 @@ fn scores(experiment: &Experiment) -> Vec<Problem> {
     let keeping = sections(experiment)
         .find(|(_, ways)| ways.strategy == Strategy::LiRing && !ways.automatic && is_cuda);
     let problem = |(section, _): (&str, Ways)| {
-        let message = "`li-ring` keeps scores, which no kernel of a GPU does";
+        let message = "`li-ring` stores all attention scores, which no GPU kernel supports";
         let problem = experiment.places.problem(&format!("{section}.strategy"), message);
         problem.hint("set `device: cpu`, or use `ring`")
     };

@@ -53,6 +53,18 @@ pub fn room_to_confine() -> usize {
     PLACES.iter().filter(|place| place.load(Ordering::Relaxed) == FREE).count()
 }
 
+/// A place whose thread has not ended. It is free when that ends, even if nobody waits for it any more; a thread that sleeps never
+/// does.
+struct Own(&'static AtomicU8);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // What a thread that panicked still asks for is nobody's.
+        LEFT.set(None);
+        self.0.store(FREE, Ordering::Release);
+    }
+}
+
 /// How often somebody who waits looks whether the thread sleeps; a pause of the process counts as one look.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -71,11 +83,13 @@ pub fn confine<T: Send + 'static>(
     let place = PLACES.iter().find(take).ok_or_else(all_taken).map_err(Confined::Start)?;
     let (send, result) = channel();
     let confined = move || {
+        let own = Own(place);
         LEFT.set(Some((limits.bytes.min(isize::MAX as usize) as isize, place)));
         let done = job();
         LEFT.set(None);
         // Nobody waits any more where it took too long.
         let _ = send.send(done);
+        drop(own);
     };
     let builder = thread::Builder::new().name("confined".into()).stack_size(limits.stack);
     let thread = builder.spawn(confined).inspect_err(|_| place.store(FREE, Ordering::Release));
@@ -94,7 +108,6 @@ pub fn confine<T: Send + 'static>(
     };
     // It has nothing left to do but to free what it captured.
     let joined = thread.join();
-    place.store(FREE, Ordering::Release);
     done.filter(|_| joined.is_ok()).ok_or(Confined::Panic)
 }
 

@@ -159,6 +159,16 @@ fn a_confined_thread_gets_no_more_memory_than_its_share() {
 }
 
 #[test]
+fn a_confined_thread_that_took_too_long_gives_its_place_back_when_it_ends() {
+    let limits = Limits { time: Duration::from_millis(10), ..LIMITS };
+    // More often than there are places.
+    for _ in 0..100 {
+        let slow = confine(limits, || thread::sleep(Duration::from_millis(40)));
+        assert!(matches!(slow, Err(Confined::Time)), "{slow:?}");
+    }
+}
+
+#[test]
 fn a_confined_thread_ends_in_time_and_its_panic_is_told() {
     let slow = confine(LIMITS, || thread::sleep(Duration::from_secs(30)));
     assert!(matches!(slow, Err(Confined::Time)));

@@ -7,7 +7,7 @@ use annulus_ops::{
     IGNORED, embedding, embedding_backward, linear, linear_cross_entropy_gradients,
     linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
 };
-use candle_core::{D, DType, Device, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Result, Tensor};
 
 use crate::parameters::{Norm, Projection, names};
 use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
@@ -102,9 +102,23 @@ impl Loss {
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Tensor> {
+        self.logits_of_normed(&self.normed(x_bsd, weights, shard)?, weights, shard)
+    }
+
+    /// The norm of `x` [B, S, D]; of tensor-parallel ranks own rows to those of all.
+    fn normed(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         let own_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
-        let normed_bsd = shard.all_rows(shard.spot("the head's input"), &own_bsd)?;
-        let part_bsv = linear(&shard.backend, &normed_bsd, self.head.weight.of(weights)?, None)?;
+        shard.all_rows(shard.spot("the head's input"), &own_bsd)
+    }
+
+    /// Rows [.., D] to logits f32 [.., V], the same on tensor-parallel ranks.
+    fn logits_of_normed(
+        &self,
+        normed_bsd: &Tensor,
+        weights: &Weights,
+        shard: &Shard,
+    ) -> Result<Tensor> {
+        let part_bsv = linear(&shard.backend, normed_bsd, self.head.weight.of(weights)?, None)?;
         let parts =
             shard.tensor.all_gather(shard.spot("logits"), &part_bsv.to_dtype(DType::F32)?)?;
         Tensor::cat(&parts, D::Minus1)
@@ -123,25 +137,23 @@ pub struct Judged {
 }
 
 impl Loss {
-    /// Every target of `x` [B, S, D]: `chunk` rows of logits at a time.
+    /// Every target of `x` [B, S, D], of tensor-parallel ranks those of all their rows: `chunk` rows of logits at a time.
     pub(crate) fn judge(
         &self,
         x_bsd: &Tensor,
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Vec<Judged>> {
-        if !shard.tensor.is_alone() {
-            bail!("internal: what is said at targets is asked of whole layers");
-        }
         let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
         let asked = targets.iter().enumerate().filter(|(_, target)| **target != IGNORED);
         let asked: Vec<u32> = asked.map(|(row, _)| row as u32).collect();
-        let x_rd = x_bsd.flatten_to(x_bsd.rank() - 2)?;
+        let normed_bsd = self.normed(x_bsd, weights, shard)?;
+        let normed_rd = normed_bsd.flatten_to(normed_bsd.rank() - 2)?;
         let mut all = Vec::with_capacity(asked.len());
         for rows in asked.chunks(self.chunk) {
-            let index = Tensor::new(rows, x_rd.device())?;
-            let some_rd = x_rd.index_select(&index, 0)?.unsqueeze(0)?;
-            let logits_rv = self.logits(&some_rd, weights, shard)?.flatten_all()?;
+            let index = Tensor::new(rows, normed_rd.device())?;
+            let some_rd = normed_rd.index_select(&index, 0)?.unsqueeze(0)?;
+            let logits_rv = self.logits_of_normed(&some_rd, weights, shard)?.flatten_all()?;
             let logits: Vec<f32> = logits_rv.to_device(&Device::Cpu)?.to_vec1()?;
             let vocabulary = logits.len() / rows.len();
             all.extend(shard.backend.pool().map(rows.len(), |index| {

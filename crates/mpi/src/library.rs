@@ -82,12 +82,18 @@ calls! {
     version = b"MPI_Get_library_version\0": fn(*mut c_char, *mut c_int);
 }
 
+/// What an error of the loader says: the system's reason is its source.
+fn reason(error: &libloading::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 impl Library {
     /// Loads the library at `path`, or of that name where the system looks.
     pub(crate) fn load(path: &Path) -> Result<(Library, Family)> {
         let failed = |error: libloading::Error| Error {
             what: format!("cannot load MPI from `{}`", path.display()),
-            why: error.to_string(),
+            why: reason(&error),
         };
         // SAFETY: loading runs the library's own initialisers; it is what the launcher's `mpirun` belongs to, or what the user
         // named. Global: libraries of MPI load parts of themselves that look for their symbols.

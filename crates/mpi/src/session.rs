@@ -50,8 +50,8 @@ impl Beginning {
     fn new(session: &Session) -> Beginning {
         let (library, path) = (session.version(), session.path.display());
         let said = format!(
-            "error: {library} ({path}) ended this process instead of beginning: it is not the launcher's library\n\
-             hint: name the launcher's by {NAMED}=/path/to/libmpi.so, or start by the `mpirun` that belongs to this one\n"
+            "error: {library} ({path}) ended this process instead of beginning; it says why above, or is not the launcher's library\n\
+             hint: if it says nothing, name the launcher's by {NAMED}=/path/to/libmpi.so, or start by the `mpirun` that belongs to this one\n"
         );
         let mut unbegun = UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner);
         if unbegun.replace(said).is_none() {

@@ -112,7 +112,11 @@ impl Library {
     /// Loads the library at `path`, or of that name where the system looks.
     pub(crate) fn load(path: &Path) -> Result<Library> {
         let what = || format!("cannot load NCCL from `{}`", path.display());
-        let failed = |error: libloading::Error| Error::new(what(), error.to_string());
+        // The system's reason is the error's source.
+        let failed = |error: libloading::Error| {
+            let source = std::error::Error::source(&error);
+            Error::new(what(), source.map_or_else(|| error.to_string(), ToString::to_string))
+        };
         // SAFETY: loading runs the library's own initialisers; it is the system's, or what the user named.
         let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         let calls =

@@ -51,6 +51,7 @@ pub fn linear_cross_entropy(
         }
         Backend::Cpu(pool) => pool,
     };
+    pool.off_tape("linear-cross-entropy", [x, weight])?;
     let op = CrossEntropy {
         pool: pool.clone(),
         kept: kept(x, weight, targets, chunk)?,

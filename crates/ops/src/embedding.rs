@@ -22,6 +22,7 @@ pub fn embedding(backend: &Backend, tokens: &Tensor, weight: &Tensor) -> Result<
         Backend::Gpu(processor) => return operators::embedding(&**processor, tokens, weight),
         Backend::Cpu(pool) => pool,
     };
+    pool.off_tape("embedding", [weight])?;
     let ids = ids(tokens, weight.dims2()?.0)?;
     weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
 }

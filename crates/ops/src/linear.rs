@@ -27,6 +27,7 @@ pub fn linear(
         Backend::Gpu(processor) => return operators::linear(&**processor, x, weight, bias),
         Backend::Cpu(pool) => pool,
     };
+    pool.off_tape("linear", [x, weight].into_iter().chain(bias))?;
     let op = Linear { pool: pool.clone() };
     match bias {
         None => x.apply_op2(weight, op),

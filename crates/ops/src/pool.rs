@@ -6,7 +6,7 @@ use std::thread::{self, panicking};
 use std::time::Duration;
 
 use annulus_machine::Core;
-use candle_core::Result;
+use candle_core::{Result, Tensor, bail};
 use pulp::Arch;
 
 use crate::cores::{Busy, Cores, Helpers, Share};
@@ -76,6 +76,19 @@ impl Pool {
     /// How many tokens a block has, where sums are order-free.
     pub fn block(&self) -> Option<usize> {
         self.block
+    }
+    /// Refuses inputs on Candle's tape where sums are order-free: gradients are tables of bins there, which the tape cannot add.
+    pub(crate) fn off_tape<'a>(
+        &self,
+        operator: &str,
+        inputs: impl IntoIterator<Item = &'a Tensor>,
+    ) -> candle_core::Result<()> {
+        if self.block.is_some() && inputs.into_iter().any(Tensor::track_op) {
+            bail!(
+                "{operator}: found an input on the tape, wanted detached ones: with order-free sums gradients are made by hand"
+            );
+        }
+        Ok(())
     }
     /// What a worker computes with.
     pub fn core(&self) -> &Core {
@@ -173,11 +186,12 @@ impl Pool {
                     for _ in 0..threads.current_num_threads() {
                         scope.spawn(|_| jobs.work(|| true));
                     }
-                    jobs.wait(&mut watch)
+                    // The scope ends when its workers do, who take jobs for as long as there are any.
+                    jobs.wait(&mut watch).inspect_err(|_| jobs.leave_out())
                 }),
             };
             if outcome.is_err() {
-                while jobs.next().is_some() {}
+                jobs.leave_out();
             }
             if let Some(helpers) = helpers {
                 helpers.join();
@@ -210,6 +224,10 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
     /// The next that nobody has begun.
     fn next(&self) -> Option<T> {
         lock(&self.items).next()
+    }
+    /// Nobody begins another.
+    fn leave_out(&self) {
+        while self.next().is_some() {}
     }
     /// How many nobody has begun.
     pub(crate) fn waiting(&self) -> usize {
@@ -330,6 +348,22 @@ mod tests {
             assert_eq!(done.load(Ordering::Relaxed), 50);
             assert_eq!(pool.watched(vec![(); 50], &|| Err("enough"), job), Err("enough"));
             assert_eq!(done.load(Ordering::Relaxed), 50, "it failed before the first job");
+        }
+    }
+
+    #[test]
+    fn a_watched_call_that_fails_in_between_leaves_out_what_is_not_begun() {
+        for workers in [1, 3] {
+            let (done, looks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let watch =
+                || if looks.fetch_add(1, Ordering::Relaxed) < 3 { Ok(()) } else { Err("enough") };
+            let ended = Pool::new(workers).watched(vec![(); 2000], &watch, |()| {
+                done.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            });
+            assert_eq!(ended, Err("enough"));
+            let done = done.load(Ordering::Relaxed);
+            assert!(done < 1000, "{done} jobs were done by {workers} workers");
         }
     }
 

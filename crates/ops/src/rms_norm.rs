@@ -19,6 +19,7 @@ pub fn rms_norm(backend: &Backend, x: &Tensor, weight: &Tensor, epsilon: f64) ->
         Backend::Gpu(processor) => return operators::rms_norm(&**processor, x, weight, epsilon),
         Backend::Cpu(pool) => pool,
     };
+    pool.off_tape("rms-norm", [x, weight])?;
     x.apply_op2(weight, RmsNorm { pool: pool.clone(), epsilon })
 }
 

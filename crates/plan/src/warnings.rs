@@ -1,6 +1,6 @@
 //! What an experiment asks for that is likely not meant: said, and done.
 
-use annulus_experiment::{MaskKind, Schedule};
+use annulus_experiment::{MaskKind, Packed, Schedule};
 
 use crate::Plan;
 
@@ -14,6 +14,7 @@ impl Plan {
             self.learned_padding(),
             self.idle_extension(),
             self.only_warm_up(),
+            self.sample_of_no_sequence(),
         ];
         all.into_iter().flatten().collect()
     }
@@ -57,6 +58,19 @@ impl Plan {
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
         (window >= tokens).then(|| {
             format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        })
+    }
+
+    /// A sample of another length than that for which a mask says where things are.
+    fn sample_of_no_sequence(&self) -> Option<String> {
+        let masking = &self.experiment.attention.masking;
+        let documents = matches!(masking.documents, Some(Packed::Lengths(_)));
+        let key = documents.then_some("attention.documents");
+        let key = key.or(masking.padding.map(|_| "attention.padding"))?;
+        self.experiment.sample.as_ref().map(|_| {
+            format!(
+                "there will be no sample: it is no sequence of the length that `{key}` is given for"
+            )
         })
     }
 

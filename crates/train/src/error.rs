@@ -99,8 +99,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The exit code of `annulus`: 1 internal, 2 configuration, 3 data or model, 4 checkpoint, 5
-    /// does not fit, 11 non-finite, 12 deadline, 13 a rank died, or the engine failed.
+    /// The exit code of `annulus`: see [`Exit`].
     pub fn exit_code(&self) -> u8 {
         let exit = match self {
             TrainError::Configuration { .. } | TrainError::Problems(_) => Exit::Usage,

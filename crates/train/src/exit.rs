@@ -63,7 +63,7 @@ impl Exit {
             Exit::Usage => "a mistake on the command line or in the experiment",
             Exit::Data => "data, a model or a tokenizer cannot be used",
             Exit::Checkpoint => {
-                "a checkpoint cannot be read or written, or is of another experiment"
+                "a checkpoint cannot be read or written, or belongs to a different experiment"
             }
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
             Exit::Expectation => {

@@ -37,7 +37,7 @@ pub use run::given::{Given, here as ranks_here};
 pub use run::hashes::{Line as Hashed, hashed};
 pub use run::identity::text as resolved_text;
 pub use run::logged::{Logged, median};
-pub use run::manifest::{Attempt, Machine, Manifest, Mpi, Nccl, Process, StateHash};
+pub use run::manifest::{Attempt, FINISHED, Machine, Manifest, Mpi, Nccl, Process, StateHash};
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_stages;
 pub use run::replayed::{Nearest, Replayed, nearest, replayed};
@@ -47,7 +47,7 @@ pub use run::table::metrics_table;
 pub use run::together::alike;
 pub use run::traces::{read_trace, traced_step, traced_steps};
 pub use setup::assemble::{Attending, Setup, model_config};
-pub use setup::data::{Data, HeldOut, Opening, open_data};
+pub use setup::data::{Data, HeldOut, Opening, first_held_out, open_data};
 pub use setup::device::{
     described as described_machine, open as open_device, place as place_on_devices,
     warning as device_warning,

@@ -1,5 +1,7 @@
 //! Losses by length and by position are those of the sequences themselves, on any ranks.
 
+use std::fmt::Write as _;
+
 use crate::common::Place;
 use annulus_data::Sequence;
 use annulus_evaluation::{Files, Perplexity, Subject, perplexity};
@@ -149,6 +151,47 @@ fn files_are_written_and_tensorboard_has_the_pictures() {
             (7, &std::fs::read(place.path(&format!("out/{name}.png"))).unwrap())
         );
     }
+}
+
+/// As in training: what another document says changes nothing.
+#[test]
+fn documents_see_themselves_alone_where_the_model_learned_so() {
+    let place = Place::new();
+    let by_window = |first: char, documents: &[(&str, &str)]| {
+        let mut text = format!("{{\"text\": \"{}\"}}\n", String::from(first).repeat(60));
+        for number in 0..12 {
+            writeln!(text, "{{\"text\": \"{number:30} in words\"}}").unwrap();
+        }
+        let path = place.path(&format!("{first}.jsonl"));
+        std::fs::write(&path, text).unwrap();
+        let asked = [
+            ("evaluation.path", path.to_str().unwrap()),
+            ("evaluation.lengths", "[97]"),
+            ("evaluation.against", "97"),
+            ("evaluation.windows", "2"),
+            ("data.path", path.to_str().unwrap()),
+            ("data.format", "jsonl"),
+        ];
+        found(&place, &[&asked[..], documents].concat()).lengths[0].by_window.clone()
+    };
+    let masked = [("attention.documents", "data")];
+    let [a, b] = ['a', 'b'].map(|first| by_window(first, &masked));
+    assert_eq!(a, b, "the first 60 tokens are another document's");
+    let [a, b] = ['a', 'b'].map(|first| by_window(first, &[]));
+    assert_ne!(a[0], b[0]);
+    // What a document begins with is no target where documents are packed whole.
+    let packed = [masked[0], ("data.pack", "documents")];
+    assert_ne!(by_window('a', &packed)[1], by_window('a', &masked)[1]);
+}
+
+#[test]
+fn a_perplexity_without_bounds_is_read_as_it_was_written() {
+    let place = Place::new();
+    let mut found = found(&place, &[]);
+    found.lengths[0].perplexity = f64::INFINITY;
+    let written = serde_json::to_string(&found).unwrap();
+    let read: Perplexity = serde_json::from_str(&written).unwrap();
+    assert!(written.contains("\"perplexity\":null") && read.lengths[0].perplexity.is_infinite());
 }
 
 #[test]

@@ -39,6 +39,17 @@ fn agrees_with_the_tape() -> Result<()> {
     Ok(())
 }
 
+/// Their gradients are tables of bins there, which the tape cannot add.
+#[test]
+fn order_free_sums_refuse_inputs_on_the_tape() -> Result<()> {
+    let in_blocks = Backend::cpu(2).in_blocks(Some(16));
+    for case in cases()?.iter().filter(|case| !["swiglu", "rope"].contains(&case.name)) {
+        let refused = (case.by_tape)(&in_blocks, &case.inputs()?).unwrap_err().to_string();
+        assert!(refused.contains("found an input on the tape"), "{}: {refused}", case.name);
+    }
+    Ok(())
+}
+
 #[test]
 fn bits_do_not_depend_on_workers_or_strides() -> Result<()> {
     let flip = |x: &Tensor| x.transpose(0, x.dims().len() - 1);

@@ -1,8 +1,8 @@
 //! The loss of sequences that are not trained on; for recall also how many answers are right.
 
 use annulus_comm::Label;
+use annulus_model::Judged;
 use annulus_ops::IGNORED;
-use candle_core::D;
 
 use crate::Result;
 use crate::setup::data::HeldOut;
@@ -69,16 +69,13 @@ impl Trainer {
 
     /// How many targets have the largest logit, of how many.
     fn right(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
-        let logits = self.rank.logits(weights, &micro.shard)?;
-        let said: Vec<u32> = logits.argmax(D::Minus1)?.flatten_all()?.to_vec1()?;
+        let judged = self.rank.judged(weights, &micro.shard)?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
-        // Of tensor-parallel ranks each counts its own rows.
+        // Tensor-parallel ranks have judged the same rows: each counts its own.
         let own = self.rank.tensor.own(targets.len());
-        let right = said[own.clone()]
-            .iter()
-            .zip(&targets[own])
-            .filter(|&(&said, &target)| target != IGNORED && i64::from(said) == target)
-            .count();
-        Ok(Partial::new(right as f64, micro.targets))
+        let is_right = |judged: &&Judged| {
+            own.contains(&judged.row) && i64::from(judged.said) == targets[judged.row]
+        };
+        Ok(Partial::new(judged.iter().filter(is_right).count() as f64, micro.targets))
     }
 }

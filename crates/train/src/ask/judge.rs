@@ -123,9 +123,8 @@ impl Setup {
 
 impl Rank {
     fn verdicts(&self, weights: &Weights, micro: &Micro) -> Result<Vec<Verdict>> {
-        let x = self.before_loss(&mut Supply::Whole(weights), &micro.shard)?;
         let positions: Vec<usize> = self.attention.positions().iter().collect();
-        let judged = self.model.judge(&x, weights, &micro.shard)?.into_iter();
+        let judged = self.judged(&mut Supply::Whole(weights), &micro.shard)?.into_iter();
         let verdict = |Judged { row, loss, said }| {
             let position = positions[row];
             finite(loss, || format!("the loss after position {position}"))?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::WeightsFrom;
+use annulus_experiment::{Experiment, WeightsFrom};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
@@ -21,6 +21,8 @@ pub struct Trained {
     pub folder: PathBuf,
     /// Steps of training that they had in the run; 0: they are not of a run.
     pub step: u64,
+    /// What they were trained by, as their checkpoint says; none: they are not of a run.
+    pub by: Option<Experiment>,
     /// What was wrong but did not keep them from being read.
     pub warnings: Vec<String>,
 }
@@ -74,7 +76,8 @@ impl Trained {
             });
         }
         let weights = weights(&found.folder, base_of(plan), &setup.config)?.all()?;
-        Ok(Trained { weights, folder: found.folder, step: found.state.step, warnings })
+        let (by, step) = (Some(identity::saved(&found)?), found.state.step);
+        Ok(Trained { weights, folder: found.folder, step, by, warnings })
     }
 
     /// The weights that a run of `plan` would start from, which must be of a folder.
@@ -93,6 +96,6 @@ impl Trained {
             });
         };
         let weights = initial_weights(plan, &setup.config)?.all()?;
-        Ok(Trained { weights, folder: folder.clone(), step: 0, warnings: Vec::new() })
+        Ok(Trained { weights, folder: folder.clone(), step: 0, by: None, warnings: Vec::new() })
     }
 }

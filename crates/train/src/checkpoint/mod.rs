@@ -38,8 +38,8 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const HASHES: &str = "hashes.json";
 /// Names the newest checkpoint, for people and scripts.
 pub(crate) const LATEST: &str = "LATEST";
-/// What this version writes.
-const VERSION: u32 = 1;
+/// The format that this version writes, and the only one that it reads.
+pub(crate) const VERSION: u32 = 1;
 
 /// `state.json`. Random numbers and the data's order are functions of the seed and the step: there
 /// is nothing else to keep.

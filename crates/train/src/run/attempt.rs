@@ -19,7 +19,7 @@ use crate::run::given::Given;
 use crate::run::hashes::HashLines;
 use crate::run::identity;
 use crate::run::lines::Lines;
-use crate::run::manifest::Manifest;
+use crate::run::manifest::{FINISHED, Manifest};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::sink::{Notice, Silent, Sink};
@@ -195,7 +195,7 @@ fn train(
     let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
-        Ok((Ending::Finished, ..)) => "finished".to_owned(),
+        Ok((Ending::Finished, ..)) => FINISHED.to_owned(),
         Ok(_) => "preempted".to_owned(),
         Err(error) => error.to_string(),
     });

@@ -37,7 +37,7 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
-    /// In one of the runs a message did not come as it was sent.
+    /// In one of the runs a message was corrupted in transit.
     Damaged {
         /// 0: in the first run; 1: in the other.
         run: usize,
@@ -78,7 +78,7 @@ impl fmt::Display for Divergence {
         match self {
             Divergence::Damaged { run, at, rank } => {
                 let run = ["the first run", "the other run"][usize::from(*run > 0)];
-                write!(f, "{at}: in {run} what rank {rank} sent did not come as it was sent")
+                write!(f, "{at}: in {run} a message from rank {rank} was corrupted in transit")
             }
             Divergence::Sent { at, ranks } => {
                 let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();

@@ -9,11 +9,10 @@ use crate::checkpoint::last_checkpoint;
 use crate::run::compare::LOSS;
 use crate::run::lines::EVALUATION;
 use crate::run::logged::{Logged, median};
+use crate::run::manifest::FINISHED;
 
 /// Tokens per second of a step that was logged.
 const SPEED: &str = "speed/tokens_per_second";
-/// How a manifest says that an attempt came to its end.
-const FINISHED: &str = "finished";
 
 /// What a run came to.
 #[derive(Clone, Debug)]

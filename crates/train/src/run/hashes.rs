@@ -89,7 +89,7 @@ impl Sent {
         Sent { step, split: split.to_owned(), hops }
     }
 
-    /// The first message that did not come as it was sent: where, and by whom it was sent.
+    /// The first message that was corrupted in transit: where, and its sender.
     pub(crate) fn damaged(&self) -> Option<(&str, usize)> {
         self.hops.iter().find_map(|hop| Some((hop.at.as_str(), *hop.damaged.first()?)))
     }

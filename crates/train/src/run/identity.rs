@@ -47,7 +47,8 @@ pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     Ok(differing)
 }
 
-fn saved(found: &Found) -> Result<Experiment> {
+/// The experiment that a checkpoint says it is of.
+pub(crate) fn saved(found: &Found) -> Result<Experiment> {
     parse("state.json", &found.state.experiment, &[]).map_err(|problems| TrainError::Checkpoint {
         message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
         hint: Some("it was written by another version: set another `output`".into()),
@@ -62,8 +63,12 @@ fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
     a.stages.is_empty() && b.stages.is_empty() && (0..step).all(|t| rate(a, t) == rate(b, t))
 }
 
-/// Whether the checkpoint's config.json is what would be written of the plan's model.
+/// Whether the checkpoint's config.json is what would be written of the plan's model in the phase of the checkpoint: phases extend
+/// it differently.
 fn is_same_model(plan: &Plan, found: &Found) -> bool {
-    let now = write_config(&plan.shape, plan.experiment.model.dtype);
+    let resolved = plan.resolved();
+    let phase = resolved.with(plan.experiment.written().part_at(found.state.step));
+    let Ok(shape) = phase.shape() else { return false };
+    let now = write_config(&shape, plan.experiment.model.dtype);
     std::fs::read(found.folder.join("config.json")).is_ok_and(|then| then == now.as_bytes())
 }

@@ -22,6 +22,8 @@ use crate::{Result, Setup, TrainError};
 
 /// The file's name in a run folder.
 pub(crate) const FILE: &str = "manifest.json";
+/// How it says that an attempt came to its end.
+pub const FINISHED: &str = "finished";
 
 /// What made a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

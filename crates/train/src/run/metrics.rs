@@ -13,7 +13,7 @@ use annulus_trace::{Span, Sums};
 use serde_json::Value as Json;
 
 use crate::Result;
-use crate::checkpoint::{Copied, Layouts, State, prune, save};
+use crate::checkpoint::{Copied, Layouts, State, VERSION, prune, save};
 use crate::run::curves::Curves;
 use crate::run::folder::{failure, write_atomically};
 use crate::run::hashes::HashLines;
@@ -117,7 +117,7 @@ impl Recorder<'_> {
         self.record.state = Some(StateHash { step, hash });
         if let Some((at, rank)) = damaged {
             let text = format!(
-                "step {step}, {at}: what rank {rank} sent did not come as it was sent (`mesh.checksum: true` ends the run there)"
+                "step {step}, {at}: a message from rank {rank} was corrupted in transit (`mesh.checksum: true` ends the run there)"
             );
             self.console.notice(&Notice::Warning(&text));
         }
@@ -155,7 +155,7 @@ impl Recorder<'_> {
         let trained = (step - first) * (data.batch * data.tokens) as u64;
         Ok(State {
             moments: Some(since),
-            version: 1,
+            version: VERSION,
             step,
             tokens: tokens + trained,
             data: self.data.clone(),

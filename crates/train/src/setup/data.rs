@@ -216,16 +216,42 @@ fn nothing_fits(tokens: usize) -> TrainError {
     }
 }
 
+/// Whole documents in sequences of `tokens` inputs.
+fn packing(experiment: &Experiment, cache: &Arc<Cache>, tokens: usize) -> Result<Packing> {
+    let packing = Packing::new(cache.clone(), tokens, longer(experiment.data.longer));
+    Ok(packing.map_err(|error| named(error, experiment))?)
+}
+
+/// The first token of the text in `cache` that no phase of `experiment` trains on; where nothing is held out, one past the last.
+///
+/// # Errors
+/// Documents that are too long, where that is refused.
+pub fn first_held_out(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
+    let Experiment { data, .. } = experiment;
+    Ok(match data.pack {
+        Pack::Stream => cache.tokens().saturating_sub(experiment.held_out() as u64),
+        Pack::Documents => {
+            let longest = packing(experiment, cache, experiment.longest())?;
+            let first = longest.first_of_last(data.evaluate as u64);
+            usize::try_from(first)
+                .ok()
+                .and_then(|first| cache.documents().get(first))
+                .copied()
+                .unwrap_or(cache.tokens())
+        }
+    })
+}
+
 /// Whole documents; what of them is left out is said.
 fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     let Experiment { data, seed, .. } = experiment;
     let in_file = |error: DataError| named(error, experiment);
-    let pack = |tokens| Packing::new(cache.clone(), tokens, longer(data.longer)).map_err(in_file);
-    let packing = Arc::new(pack(data.tokens)?);
+    let packed = Arc::new(packing(experiment, cache, data.tokens)?);
     // Documents that the longest sequences hold out are in no other sequence, either.
     let held_out = match experiment.longest() {
         longest if longest > data.tokens => {
-            packing.sequences_from(pack(longest)?.first_of_last(data.evaluate as u64))
+            let longest = packing(experiment, cache, longest)?;
+            packed.sequences_from(longest.first_of_last(data.evaluate as u64))
         }
         _ => data.evaluate as u64,
     };
@@ -233,7 +259,7 @@ fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
         return Err(nothing_fits(data.tokens));
     }
     let part = |window, batch| {
-        Packed::new(packing.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
+        Packed::new(packed.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
     };
     let train = part(Window::Train, data.batch)?;
     let held_out = match held_out {
@@ -245,7 +271,7 @@ fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
             exact: false,
         }),
     };
-    Ok(Data { train, held_out, notes: notes(packing.fit(), data.tokens) })
+    Ok(Data { train, held_out, notes: notes(packed.fit(), data.tokens) })
 }
 
 /// What of documents is not seen.

@@ -107,7 +107,8 @@ pub(crate) fn check(
     let refused =
         |message, hint: &str| Err(TrainError::Configuration { message, hint: Some(hint.into()) });
     if strategy == Strategy::LiRing {
-        let message = "`li-ring` keeps scores, which no kernel of a GPU does".to_owned();
+        let message =
+            "`li-ring` stores all attention scores, which no GPU kernel supports".to_owned();
         return refused(message, "set `device: cpu`, or `attention.strategy: ring`");
     }
     let Some((heads, dtype)) = strict else { return Ok(()) };

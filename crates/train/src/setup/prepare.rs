@@ -213,7 +213,7 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     }
     let (folder, differing) = (found.folder.display(), differing.join("; "));
     Err(TrainError::Checkpoint {
-        message: format!("`{folder}` is of another experiment: {differing}"),
+        message: format!("`{folder}` belongs to a different experiment: {differing}"),
         hint: Some(format!(
             "on resume only these may differ: {}, paths of the same files, and `schedule` from this step on; set the rest back, set \
              another `output`, or begin another run there with `--from`",

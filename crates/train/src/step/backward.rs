@@ -10,7 +10,7 @@
 
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
-use annulus_model::{Forward, Keep, Pullback, Shard, Stage, Weights};
+use annulus_model::{Forward, Judged, Keep, Pullback, Shard, Stage, Weights};
 use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
@@ -101,6 +101,13 @@ impl Rank {
         self.forward((&stages[..last], Some(last)), weights, shard, |_, _, _| Ok(()))
     }
 
+    /// What is said at every target of this rank's positions; of tensor-parallel ranks at those of all of them.
+    pub(crate) fn judged(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Vec<Judged>> {
+        let x = self.before_loss(weights, shard)?;
+        let of_loss = weights.of(self.model.stages.len() - 1, None)?;
+        Ok(self.model.judge(&x, &of_loss, shard)?)
+    }
+
     /// All logits f32 [B, S, V] of this rank's positions.
     pub(crate) fn logits(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Tensor> {
         let x = self.before_loss(weights, shard)?;
@@ -183,7 +190,8 @@ impl Rank {
         };
         let x = x.flatten_to(x.rank() - 2)?;
         let all = x.dim(0)?;
-        let starts = (0..all).step_by(rows);
+        // Of no rows one piece of none: the stage is called as often on every rank, and has an output.
+        let starts = (0..all.max(1)).step_by(rows);
         Ok(starts
             .map(|start| x.narrow(0, start, rows.min(all - start)))
             .collect::<candle_core::Result<_>>()?)

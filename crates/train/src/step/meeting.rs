@@ -29,6 +29,8 @@ struct State<T, R> {
     meetings: u64,
     /// What those brought who are there, by rank of the process.
     brought: Vec<Option<T>>,
+    /// The one that makes something of it.
+    maker: Option<usize>,
     /// What was made of it, for as long as somebody has not taken it.
     made: Option<Arc<R>>,
     taken: usize,
@@ -50,12 +52,14 @@ impl<T, R> Meeting<T, R> {
     /// Of so many ranks.
     pub(crate) fn new(ranks: usize) -> Meeting<T, R> {
         let brought = (0..ranks).map(|_| None).collect();
-        let state = State { meetings: 0, brought, made: None, taken: 0, has_left: false };
+        let state =
+            State { meetings: 0, brought, maker: None, made: None, taken: 0, has_left: false };
         Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Blocks until all ranks are here, of which this is the `own`-th; `watch` looks after the first that is not. The last makes
-    /// something of what they brought, in the order of ranks. That a run is to stop does not end it: what one rank has applied, all do.
+    /// something of what they brought, in the order of ranks, while the others watch it: it may take long, or for ever on a GPU that
+    /// hangs. That a run is to stop does not end it: what one rank has applied, all do.
     pub(crate) fn meet<'a>(
         &self,
         (own, thing): (usize, T),
@@ -67,7 +71,11 @@ impl<T, R> Meeting<T, R> {
             return Met::Not;
         }
         let meeting = state.meetings;
-        if state.bring(own, thing, make) {
+        if let Some(things) = state.bring(own, thing) {
+            drop(state);
+            let made = make(things);
+            state = self.lock();
+            state.have(made);
             self.changed.notify_all();
         }
         let mut watching: Option<(usize, Box<dyn Watching + 'a>)> = None;
@@ -79,7 +87,10 @@ impl<T, R> Meeting<T, R> {
             if state.has_left {
                 return Met::Not;
             }
-            let late = state.brought.iter().position(Option::is_none).unwrap_or(own);
+            let late = state
+                .maker
+                .or_else(|| state.brought.iter().position(Option::is_none))
+                .unwrap_or(own);
             let (_, watched) = match watching.take().filter(|(of, _)| *of == late) {
                 Some(same) => watching.insert(same),
                 None => watching.insert((late, watch(late))),
@@ -109,16 +120,23 @@ impl<T, R> Meeting<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    /// Has the `own`-th rank here; whether all are, and what is made of what they brought is there.
-    fn bring(&mut self, own: usize, thing: T, make: impl FnOnce(Vec<T>) -> R) -> bool {
+    /// Has the `own`-th rank here; what all have brought, if it is the last: it makes something of that.
+    fn bring(&mut self, own: usize, thing: T) -> Option<Vec<T>> {
         self.brought[own] = Some(thing);
-        let are_here = self.brought.iter().all(Option::is_some);
-        if are_here {
-            let things = self.brought.iter_mut().filter_map(Option::take).collect();
-            self.made = Some(Arc::new(make(things)));
+        if self.brought.iter().any(Option::is_none) {
+            return None;
+        }
+        self.maker = Some(own);
+        Some(self.brought.iter_mut().filter_map(Option::take).collect())
+    }
+
+    /// Ends a meeting, for all have what was `made` now; nobody has where one has left meanwhile.
+    fn have(&mut self, made: R) {
+        self.maker = None;
+        if !self.has_left {
+            self.made = Some(Arc::new(made));
             (self.meetings, self.taken) = (self.meetings + 1, 0);
         }
-        are_here
     }
 
     /// What was made: the last to take it takes it away. The next meeting is not before all have.
@@ -247,5 +265,34 @@ mod tests {
         });
         assert_eq!(watched.into_inner().unwrap().last(), Some(&2));
         assert_eq!(meet(&meeting, 2), None);
+    }
+
+    #[test]
+    fn who_makes_something_for_ever_is_watched_and_nobody_has_it() {
+        let meeting = Meeting::new(2);
+        let watched = AtomicUsize::new(usize::MAX);
+        let watch = |late| -> Box<dyn Watching> {
+            watched.store(late, Ordering::SeqCst);
+            Box::new(Looks(Some(20)))
+        };
+        scope(|scope| {
+            let meeting = &meeting;
+            let maker = scope.spawn(move || {
+                // The other is there, or it would not be this one that makes something.
+                while meeting.lock().brought[0].is_none() {
+                    sleep(Duration::from_millis(1));
+                }
+                let for_ever = |_| {
+                    while !meeting.lock().has_left {
+                        sleep(Duration::from_millis(1));
+                    }
+                    7
+                };
+                matches!(meeting.meet((1, 1), for_ever, |_| Box::new(Looks(None))), Met::Not)
+            });
+            assert!(matches!(meeting.meet((0, 0), |_| 0, watch), Met::Late(_)));
+            assert!(maker.join().expect("no rank panics"), "it has what the other has not");
+        });
+        assert_eq!(watched.into_inner(), 1);
     }
 }

@@ -88,6 +88,25 @@ fn meshes_and_micro_batches_are_one_rank() {
     }
 }
 
+/// A wide stripe, or a weight of 0, leaves a rank nothing.
+#[test]
+fn a_rank_without_tokens_trains_beside_others() {
+    let place = Place::new();
+    let short = [("schedule.stop", "3"), ("attention.strategy", "striped")];
+    let one = losses(&place.run_in("one", &[("schedule.stop", "3")]));
+    let stripe = [("mesh.sequence", "3"), ("attention.stripe", "24")];
+    let weights = [("mesh.sequence", "3"), ("mesh.weights", "[0, 1, 1]")];
+    let tensor = [("mesh.sequence", "2"), ("mesh.tensor", "2"), ("mesh.weights", "[0, 1]")];
+    for (name, split) in [("stripe", &stripe[..]), ("weights", &weights), ("tensor", &tensor)] {
+        for pieces in [&[][..], &[("memory.mlp_chunk", "4")]] {
+            let name = format!("{name}-{}", pieces.len());
+            let all = [&short[..], split, pieces].concat();
+            let error = difference(&losses(&place.run_in(&name, &all)), &one);
+            assert!(error < 1e-5, "{name}: {error:e}");
+        }
+    }
+}
+
 /// Sums are in the order of replicas and places, whichever ranks are neighbours.
 #[test]
 fn results_are_the_same_bits_whichever_ranks_are_neighbours() {
