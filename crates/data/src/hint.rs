@@ -122,12 +122,20 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 
 /// The way out of a line that is not as wanted.
 fn of_line(message: &str, chat: bool) -> &'static str {
-    const KNOWN: [(&str, &str); 4] = [
+    const KNOWN: [(&str, &str); 6] = [
         (
             "has no token",
             "use a tokenizer with a token for unknown characters, or `tokenizer: bytes`",
         ),
         ("bytes of text", "break the conversation up: a document is encoded as one"),
+        (
+            "`tools`",
+            "give it as `[{\"type\": \"function\", \"function\": {…}}, …]`, or as a text of that; null where there are none",
+        ),
+        (
+            "`tool_calls`",
+            "give them as `[{\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}, …]`; null where there are none",
+        ),
         ("`chat_template`", "mend the record, or the template beside the tokenizer"),
         (
             "generation",

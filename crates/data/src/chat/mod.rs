@@ -6,6 +6,7 @@
 mod json;
 mod shapes;
 mod template;
+mod tools;
 mod turns;
 
 pub(crate) use shapes::SHAPES;
@@ -80,7 +81,7 @@ impl Chat {
     fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
         let (source, marked) = filtered(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"rendering 2\0").update(source.as_bytes());
+        hasher.update(b"rendering 3\0").update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }
@@ -105,7 +106,8 @@ impl Chat {
         let record: Json = serde_json::from_str(line).map_err(|error| described(&error))?;
         let record = shapes::with_messages(record)?;
         let messages = messages(&record)?;
-        if messages.iter().any(|message| message.to_string().contains(MARKS)) {
+        let tools = tools::of(&record)?;
+        if messages.iter().chain([&tools]).any(|part| part.to_string().contains(MARKS)) {
             return Err(format!(
                 "it holds {:?} or {:?}, which are no characters",
                 MARKS[0], MARKS[1]
@@ -114,8 +116,7 @@ impl Chat {
         let messages = messages.to_vec();
         let (template, is_marked) = (self.template.clone(), self.marked);
         within_bounds(line.len(), move || {
-            let render =
-                |messages: &[Json], invite| template.text(&record["tools"], messages, invite);
+            let render = |messages: &[Json], invite| template.text(&tools, messages, invite);
             if is_marked {
                 return marked(&render(&messages, false)?);
             }
@@ -148,10 +149,12 @@ fn messages(record: &Json) -> Result<&[Json], String> {
                 "the weight of message {turn} is {weight}: every answer is learned, with weight 1"
             )
         })?;
-        let called = message.get("tool_calls").is_some();
+        let calls = tools::calls(message).map_err(|found| {
+            format!("the `tool_calls` of message {turn} are {found}, wanted a list of objects")
+        })?;
         match &message["content"] {
             Json::String(_) => {}
-            Json::Null if called => {}
+            Json::Null if calls => {}
             Json::Null => return Err(format!("message {turn} has no `content`")),
             other => {
                 let kind = kind(other);
@@ -181,7 +184,9 @@ fn kind(value: &Json) -> &'static str {
         Json::Array(_) => "a list",
         Json::Object(_) => "an object",
         Json::Bool(_) => "true or false",
-        _ => "a number",
+        Json::String(_) => "a text",
+        Json::Null => "null",
+        Json::Number(_) => "a number",
     }
 }
 

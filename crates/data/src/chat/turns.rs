@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use serde_json::Value as Json;
 
-use super::{MARKS, Rendered, says};
+use super::{MARKS, Rendered, says, tools};
 
 /// Bytes that are rendered turn by turn before a conversation counts as long.
 const EVERY: usize = 1 << 26;
@@ -116,7 +116,7 @@ fn marked(
 /// What the assistant says in a turn where marks say no less: words that no template trims, and nothing besides.
 fn plain(message: &Json) -> Option<&str> {
     let words = message["content"].as_str().filter(|_| says(message))?;
-    let alone = message.get("tool_calls").is_none() && !words.is_empty() && words.trim() == words;
+    let alone = tools::calls(message) == Ok(false) && !words.is_empty() && words.trim() == words;
     alone.then_some(words)
 }
 

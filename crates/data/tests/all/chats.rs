@@ -133,11 +133,41 @@ fn wrong_records_are_named_with_their_lines() {
         "{\"messages\": [{\"role\": \"user\", \"content\": [\"a\"]}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\u{fdd0}\"}]}",
+        r#"{"messages": [{"role": "assistant", "content": null, "tool_calls": null}]}"#,
+        r#"{"messages": [{"role": "assistant", "content": null, "tool_calls": []}]}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a", "tool_calls": "[]"}]}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": 7}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": ["{}"]}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": "[{"}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": "{}"}"#,
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"a\": \"\u{fdd1}\"}]}",
     ] {
         let scene = Scene::new(MARKED, &format!("{good}\n\n{bad}\n"));
         said.push(scene.error());
     }
     insta::assert_snapshot!(said.join("\n"));
+}
+
+/// Columns of parquet files say of every message that it calls no tools, and many data sets have tools as a text.
+#[test]
+fn tools_are_a_list_also_where_they_are_a_text() {
+    let template = "{% for tool in tools or [] %}[{{ tool.name }}]{% endfor %}".to_owned() + MARKED;
+    let said = r#""messages": [{"role": "assistant", "content": "a", "tool_calls": null}]"#;
+    let rendered = |tools: &str| {
+        let scene = Scene::new(&template, &format!("{{{said}, \"tools\": {tools}}}\n"));
+        scene.learned().remove(0).1
+    };
+    let none = "<assistant>a<|endoftext|>";
+    for (tools, wanted) in [
+        (r#"[{"name": "look"}, {"name": "go"}]"#, "[look][go]"),
+        (r#""[{\"name\": \"look\"}, {\"name\": \"go\"}]""#, "[look][go]"),
+        ("null", ""),
+        (r#""""#, ""),
+        (r#""null""#, ""),
+        (r#""[]""#, ""),
+    ] {
+        assert_eq!(rendered(tools), format!("{wanted}{none}"), "{tools}");
+    }
 }
 
 #[test]
