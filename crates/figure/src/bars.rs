@@ -3,7 +3,7 @@
 use crate::Picture;
 use crate::curves::COLORS;
 use crate::picture::{Align, BLACK, GREY, LETTER};
-use crate::scale::{Scale, number};
+use crate::scale::Scale;
 
 /// The width of the field.
 const WIDTH: f64 = 620.0;
@@ -56,10 +56,10 @@ impl Bars {
         let ends = self.rows.iter().flat_map(|row| [Some(row.value), row.mark]).flatten();
         let x = Scale::of(ends.chain([0.0]), false, [left, left + WIDTH], 0.0);
         picture.text([2.0 * LETTER[0], LETTER[1]], &self.title, Align::Left);
-        for tick in x.ticks() {
+        for (tick, text) in x.ticks() {
             let at = x.at(tick);
             picture.line([at, top - ROW[1]], [at, bottom], 1.0, GREY);
-            picture.text([at, bottom + LETTER[1] * 0.8], &number(tick), Align::Middle);
+            picture.text([at, bottom + LETTER[1] * 0.8], &text, Align::Middle);
         }
         for (index, row) in self.rows.iter().enumerate() {
             let (y, tall) = (top + ROW[0] * index as f64, ROW[0] - ROW[1]);

@@ -1,7 +1,7 @@
 //! Curves with their errors.
 
 use crate::picture::{Align, BLACK, Color, GREY, LETTER};
-use crate::scale::{Scale, number};
+use crate::scale::Scale;
 use crate::svg::hex;
 use crate::{Axis, Picture};
 
@@ -106,15 +106,15 @@ impl Curves {
         let x = Scale::of(xs, self.x.logarithmic, [left, right], 0.03);
         let y = Scale::of(self.heights(), self.y.logarithmic, [bottom, top], 0.08);
 
-        for tick in x.ticks() {
+        for (tick, text) in x.ticks() {
             let at = x.at(tick);
             picture.line([at, top], [at, bottom], 1.0, GREY);
-            picture.text([at, bottom + LETTER[1]], &number(tick), Align::Middle);
+            picture.text([at, bottom + LETTER[1]], &text, Align::Middle);
         }
-        for tick in y.ticks() {
+        for (tick, text) in y.ticks() {
             let at = y.at(tick);
             picture.line([left, at], [right, at], 1.0, GREY);
-            picture.text([left - LETTER[0], at], &number(tick), Align::Right);
+            picture.text([left - LETTER[0], at], &text, Align::Right);
         }
         picture.line([left, top], [left, bottom], 1.0, BLACK);
         picture.line([left, bottom], [right, bottom], 1.0, BLACK);

@@ -1,5 +1,11 @@
 //! Numbers to pixels, and the numbers that are written at an axis.
 
+/// About how many are written.
+const WANTED: f64 = 6.0;
+
+/// How many digits stand behind a point; smaller numbers are written with an exponent.
+const DIGITS: usize = 6;
+
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
@@ -65,35 +71,61 @@ impl Scale {
         first + (value - self.low) / (self.high - self.low) * (last - first)
     }
 
-    /// Some round values within.
-    pub(crate) fn ticks(&self) -> Vec<f64> {
-        const WANTED: f64 = 6.0;
+    /// Some round values within, each as it is written at the axis: no two the same.
+    pub(crate) fn ticks(&self) -> Vec<(f64, String)> {
         if self.logarithmic {
-            let every = ((self.high - self.low) / (2.0 * WANTED)).ceil().max(1.0);
-            let first = (self.low / every).ceil() * every;
-            let count = ((self.high - first) / every).floor() as i64;
-            return (0..=count).map(|index| (first + index as f64 * every).exp2()).collect();
+            let text = |value| counted(value).unwrap_or_else(|| number(value, value / 1000.0));
+            return self.powers().into_iter().map(|value| (value, text(value))).collect();
         }
+        let (step, values) = self.multiples();
+        // `125k` between 124000 and 126000 would be read as another unit.
+        let all: Option<Vec<String>> = values.iter().map(|&value| counted(value)).collect();
+        let texts = all.unwrap_or_else(|| values.iter().map(|&v| number(v, step)).collect());
+        values.into_iter().zip(texts).collect()
+    }
+
+    /// Powers of two within.
+    fn powers(&self) -> Vec<f64> {
+        let every = ((self.high - self.low) / (2.0 * WANTED)).ceil().max(1.0);
+        let first = (self.low / every).ceil() * every;
+        let count = ((self.high - first) / every).floor() as i64;
+        (0..=count).map(|index| (first + index as f64 * every).exp2()).collect()
+    }
+
+    /// A round step, and its multiples within.
+    fn multiples(&self) -> (f64, Vec<f64>) {
         let rough = (self.high - self.low) / WANTED;
         let power = 10.0_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * power);
         let step = step.into_iter().find(|step| *step >= rough).unwrap_or(rough);
         let first = (self.low / step).ceil();
         let count = (self.high / step - first).floor() as i64;
-        (0..=count).map(|index| (first + index as f64) * step).collect()
+        // Plus 0: never −0.
+        (step, (0..=count).map(|index| (first + index as f64) * step + 0.0).collect())
     }
 }
 
-/// A number as it is written at an axis: counts of tokens as in `64k`.
-pub(crate) fn number(value: f64) -> String {
+/// A count of tokens, as in `64k`; `None`: it is no multiple of 1024, nor 0.
+fn counted(value: f64) -> Option<String> {
     const K: f64 = 1024.0;
-    for (unit, size) in [("M", K * K), ("k", K)] {
-        if value >= size && (value / size).fract() == 0.0 {
-            return format!("{}{unit}", value / size);
-        }
+    let units = [("M", K * K), ("k", K)];
+    let unit = units.iter().find(|(_, size)| value >= *size && (value / size).fract() == 0.0);
+    let text = unit.map(|(unit, size)| format!("{}{unit}", value / size));
+    text.or_else(|| (value == 0.0).then(|| "0".to_owned()))
+}
+
+/// A number as it is written at an axis, with as many digits as tell it from one that is `step` away.
+fn number(value: f64, step: f64) -> String {
+    let order = |value: f64| (value.abs().log10() + 1e-9).floor();
+    let digits = (-order(step)).max(0.0) as usize;
+    if digits > DIGITS && value != 0.0 {
+        let digits = (order(value) - order(step)).max(0.0) as usize;
+        return format!("{value:.digits$e}");
     }
-    let digits = if value.abs() < 1.0 { 3 } else { 2 };
     let text = format!("{value:.digits$}");
+    if digits == 0 {
+        return text;
+    }
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -101,15 +133,38 @@ pub(crate) fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
+    fn texts(scale: &Scale) -> Vec<String> {
+        scale.ticks().into_iter().map(|(_, text)| text).collect()
+    }
+
     #[test]
     fn ticks_are_round_and_within() {
         let plain = Scale::of([1.93, 2.61], false, [0.0, 100.0], 0.0);
-        let ticks: Vec<String> = plain.ticks().into_iter().map(number).collect();
-        assert_eq!(ticks, ["2", "2.2", "2.4", "2.6"]);
+        assert_eq!(texts(&plain), ["2", "2.2", "2.4", "2.6"]);
         let lengths = Scale::of([1024.0, 16384.0], true, [0.0, 100.0], 0.0);
-        let ticks: Vec<String> = lengths.ticks().into_iter().map(number).collect();
-        assert_eq!(ticks, ["1k", "2k", "4k", "8k", "16k"]);
+        assert_eq!(texts(&lengths), ["1k", "2k", "4k", "8k", "16k"]);
         assert_eq!(lengths.at(4096.0), 50.0);
+    }
+
+    #[test]
+    fn no_two_ticks_are_written_alike() {
+        let of = |low: f64, high: f64| texts(&Scale::of([low, high], false, [0.0, 100.0], 0.0));
+        assert_eq!(of(2.3117, 2.3148), ["2.312", "2.313", "2.314"]);
+        assert_eq!(of(0.0, 1e-5), ["0", "0.000002", "0.000004", "0.000006", "0.000008", "0.00001"]);
+        assert_eq!(of(0.0, 1.5e-9), ["0", "5e-10", "1.0e-9", "1.5e-9"]);
+        assert_eq!(of(100.0, 250.0), ["100", "150", "200", "250"]);
+        assert_eq!(of(127_000.0, 129_000.0)[2..4], ["128000", "128500"]);
+        assert_eq!(of(0.0, 4096.0)[..2], ["0", "1000"]);
+        let small = Scale::of([2.0_f64.powi(-11), 2.0_f64.powi(-7)], true, [0.0, 100.0], 0.0);
+        let wanted = ["4.883e-4", "9.766e-4", "0.001953", "0.003906", "0.007812"];
+        assert_eq!(texts(&small), wanted);
+        for low in [0.0, -1.0, 2.5, 1e3, 123_456.7] {
+            for span in (-9..8).map(|power| 3.17 * 10.0_f64.powi(power)) {
+                let ticks = of(low, low + span);
+                let different: std::collections::BTreeSet<_> = ticks.iter().collect();
+                assert_eq!(different.len(), ticks.len(), "{low} + {span}: {ticks:?}");
+            }
+        }
     }
 
     #[test]
