@@ -85,6 +85,39 @@ pub fn quoted(text: &str) -> String {
     if word && !nothing && text.chars().all(plain) {
         text.to_owned()
     } else {
-        serde_json::Value::from(text).to_string()
+        serde_json::Value::from(text).to_string().chars().map(escaped).collect()
+    }
+}
+
+/// A character of a text in quotes, as JSON's escape where a file of YAML may not hold it as it is (YAML 1.2, 5.1), or
+/// would break the line there (YAML 1.1).
+fn escaped(letter: char) -> String {
+    match letter {
+        '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
+            format!("\\u{:04x}", u32::from(letter))
+        }
+        letter => letter.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Document, Value};
+
+    #[test]
+    fn every_character_reads_back() {
+        for letter in ('\0'..='\u{ffff}')
+            .filter(|letter| !letter.is_ascii_alphanumeric() && !"-_./+".contains(*letter))
+            .chain(['🦀', '\u{10ffff}'])
+        {
+            let text = format!("a{letter}b");
+            let file = format!("key: {}\n", quoted(&text));
+            let mut document = Document::parse("x.yaml", &file, &[])
+                .unwrap_or_else(|problems| panic!("U+{:04X}: {problems}", u32::from(letter)));
+            let found = document.take("key").map(|entry| entry.value.value);
+            let wanted = Value::Scalar { text, quoted: true };
+            assert_eq!(found, Some(wanted), "U+{:04X}", u32::from(letter));
+        }
     }
 }
