@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::hash::Hash;
 use crate::listing::{Entry, Listing, listing};
 use crate::request::{Client, body, broken, text, unread};
-use crate::store::{CONFIG, DESCRIPTION, INDEX, SINGLE, Store, shards};
+use crate::store::{CONFIG, DESCRIPTION, INDEX, SINGLE, Store, length, part_of, shards};
 use crate::watch::{Event, Progress, Watch, watched};
 use crate::{HubError, Name, Options};
 
@@ -142,15 +142,21 @@ impl Fetching<'_> {
             let what = || format!("`{file}` of `{}`", self.name);
             let entry = self.listing.files.get(file);
             let entry = entry.ok_or_else(|| HubError::NotFound { what: what() })?;
-            entries.push((file, entry, self.most(file, entry)?));
+            let hash = entry.hash.as_ref();
+            let to_come = entry.bytes.map_or(0, |bytes| self.store.to_come(hash, bytes));
+            entries.push((file, entry, self.most(file, entry)?, to_come));
         }
-        let total = entries.iter().filter_map(|(_, entry, _)| entry.bytes).sum();
+        let total = entries.iter().map(|(.., to_come)| to_come).sum();
         self.store.has_room(total)?;
         let mut before = 0;
-        for (file, entry, most) in entries {
-            let told = |bytes| self.watch.tell(Event::Arrived { bytes: before + bytes, total });
+        for (file, entry, most, to_come) in entries {
+            let held = entry.bytes.unwrap_or(0) - to_come;
+            let told = |bytes: u64| {
+                let bytes = before + bytes.saturating_sub(held);
+                self.watch.tell(Event::Arrived { bytes, total })
+            };
             self.file(file, entry, most, &told)?;
-            before += entry.bytes.unwrap_or(0);
+            before += to_come;
         }
         Ok(())
     }
@@ -187,7 +193,7 @@ impl Fetching<'_> {
         };
         let _ours = self.store.lock(&hash, self.watch)?;
         if !self.store.holds(&hash)? {
-            let part = self.store.blob(&hash).with_extension("incomplete");
+            let part = part_of(&self.store.blob(&hash));
             let resumed = length(&part) > 0;
             let mut arrived = self.arrive(file, entry, &hash, (&part, most), told);
             // What had been left by another program, or of another day, may be what is wrong.
@@ -332,11 +338,6 @@ fn encoded(file: &str) -> String {
         if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
     };
     file.bytes().map(letter).collect()
-}
-
-/// Of a file, and not of what a link leads to.
-fn length(path: &Path) -> u64 {
-    fs::symlink_metadata(path).map_or(0, |file| file.len())
 }
 
 fn store(path: &Path, source: io::Error) -> HubError {

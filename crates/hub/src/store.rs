@@ -191,6 +191,14 @@ impl Store {
         Err(HubError::Store { path: self.cache.path().clone(), source })
     }
 
+    /// How many of the `bytes` of a file are still to come; where its hash is not known, all of them.
+    pub(crate) fn to_come(&self, hash: Option<&Hash>, bytes: u64) -> u64 {
+        let Some(blob) = hash.map(|hash| self.blob(hash)) else { return bytes };
+        // What is not what its hash says is removed, and leaves as much room.
+        let held = fs::metadata(&blob).map_or_else(|_| length(&part_of(&blob)), |file| file.len());
+        bytes.saturating_sub(held)
+    }
+
     /// Where a file of this hash is, or shall be.
     pub(crate) fn blob(&self, hash: &Hash) -> PathBuf {
         self.folder().join("blobs").join(hash.text())
@@ -252,6 +260,16 @@ impl Store {
     }
 }
 
+/// Where a file lies until all of it is here.
+pub(crate) fn part_of(blob: &Path) -> PathBuf {
+    blob.with_extension("incomplete")
+}
+
+/// Of a file, and not of what a link leads to.
+pub(crate) fn length(path: &Path) -> u64 {
+    fs::symlink_metadata(path).map_or(0, |file| file.len())
+}
+
 /// The files that an index names.
 pub(crate) fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
@@ -283,4 +301,34 @@ pub fn room(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|folder| folder.exists());
     let disk = rustix::fs::statvfs(there?).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_the_cache_is_not_to_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            endpoint: String::new(),
+            cache: folder.path().to_owned(),
+            token: None,
+            offline: false,
+            patience: Duration::ZERO,
+            verify: false,
+        };
+        let store = Store::new(&options, &"hf://owner/name".parse().unwrap());
+        let hash = Hash::read(&"a".repeat(64)).unwrap();
+        let blob = store.blob(&hash);
+        fs::create_dir_all(blob.parent().unwrap()).unwrap();
+        let to_come = || store.to_come(Some(&hash), 100);
+        assert_eq!((to_come(), store.to_come(None, 100)), (100, 100));
+        fs::write(part_of(&blob), [0; 30]).unwrap();
+        assert_eq!(to_come(), 70);
+        fs::write(part_of(&blob), [0; 130]).unwrap();
+        assert_eq!(to_come(), 0);
+        fs::rename(part_of(&blob), &blob).unwrap();
+        assert_eq!(to_come(), 0);
+    }
 }
