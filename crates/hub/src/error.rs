@@ -96,6 +96,14 @@ pub enum HubError {
     /// Nobody knows where the cache is.
     #[error("there is no home folder, so nobody knows where the hub's cache is")]
     NoHome,
+    /// A variable with a `~` for a folder that is not known.
+    #[error("`{name}` is `{text}`: no such home folder is known")]
+    NoSuchHome {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        text: String,
+    },
     /// The system has no thread to fetch with.
     #[error("the system has no thread to fetch with: {0}")]
     Thread(#[source] io::Error),
@@ -138,6 +146,7 @@ impl HubError {
             HubError::Slow { .. } => {
                 "check the network; the same command goes on from what has arrived"
             }
+            HubError::NoSuchHome { .. } => "write the folder out: `~` is only the user's own",
             HubError::NoHome => "set `HF_HOME` to a folder",
             HubError::Thread(_) | HubError::Stopped => return None,
         };

@@ -1,7 +1,7 @@
 //! Where the hub is, where its cache is, and who asks: the variables of Hugging Face's own programs.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::HubError;
@@ -27,20 +27,28 @@ pub struct Options {
 }
 
 impl Options {
-    /// As `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH` and
-    /// `HF_HUB_OFFLINE` say.
+    /// As `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH` and `HF_HUB_OFFLINE` say.
     ///
     /// # Errors
-    /// Where no variable says where the cache is, and the user has no home.
+    /// Where no variable says where the cache is, and the user has no home; a `~` that is not the user's.
     pub fn from_environment() -> Result<Options, HubError> {
-        let set = |name| env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let below = || env::home_dir().filter(|home| !home.as_os_str().is_empty());
-        let home = set("HF_HOME").map(PathBuf::from);
-        let home = home.or_else(|| Some(below()?.join(".cache/huggingface")));
-        let cache = set("HF_HUB_CACHE").map(PathBuf::from);
-        let cache = cache.or_else(|| Some(home.as_ref()?.join("hub"))).ok_or(HubError::NoHome)?;
-        let token_file = set("HF_TOKEN_PATH").map(PathBuf::from);
-        let token_file = token_file.or_else(|| Some(home?.join("token")));
+        let home = env::home_dir().filter(|home| !home.as_os_str().is_empty());
+        Options::of(&|name| env::var(name).ok(), home.as_deref())
+    }
+
+    fn of(
+        variable: &dyn Fn(&str) -> Option<String>,
+        below: Option<&Path>,
+    ) -> Result<Options, HubError> {
+        let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let path = |name: &'static str| {
+            set(name).map(|text| expanded(name, &text, variable, below)).transpose()
+        };
+        let caches = path("XDG_CACHE_HOME")?.or_else(|| Some(below?.join(".cache")));
+        let home = path("HF_HOME")?.or_else(|| Some(caches?.join("huggingface")));
+        let cache = path("HF_HUB_CACHE")?.or_else(|| Some(home.as_ref()?.join("hub")));
+        let cache = cache.ok_or(HubError::NoHome)?;
+        let token_file = path("HF_TOKEN_PATH")?.or_else(|| Some(home?.join("token")));
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let written = || annulus_files::read_to_string(&token_file?, LONGEST_TOKEN).ok();
         let token = set("HF_TOKEN").or_else(written).map(|token| token.trim().to_owned());
@@ -66,6 +74,36 @@ impl Options {
     }
 }
 
+/// The path in the variable `name`, as Hugging Face's programs read it: with the home folder for `~`, and the values of
+/// variables; one that is not set is left as it stands.
+fn expanded(
+    name: &'static str,
+    text: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+    below: Option<&Path>,
+) -> Result<PathBuf, HubError> {
+    let (mut path, mut rest) = (String::new(), text);
+    let unknown = || HubError::NoSuchHome { name, text: text.to_owned() };
+    if let Some(after) = text.strip_prefix('~') {
+        // `~name` is the home of another user, whom the system's library knows and we do not.
+        let home = below.filter(|_| after.is_empty() || after.starts_with('/'));
+        path.push_str(home.and_then(Path::to_str).ok_or_else(unknown)?);
+        rest = after;
+    }
+    while let Some((before, after)) = rest.split_once('$') {
+        path.push_str(before);
+        let braced = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let (word, behind) = braced.unwrap_or_else(|| {
+            after.split_at(after.find(|letter| !is_word(letter)).unwrap_or(after.len()))
+        });
+        let length = rest.len() - before.len() - behind.len();
+        path.push_str(&variable(word).unwrap_or_else(|| rest[before.len()..][..length].to_owned()));
+        rest = behind;
+    }
+    Ok(PathBuf::from(path + rest))
+}
+
 /// A token is nobody else's business.
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -75,5 +113,55 @@ impl std::fmt::Debug for Options {
             .field("token", &self.token.as_ref().map(|_| "…"))
             .field("offline", &self.offline)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cache(variables: &[(&str, &str)], home: Option<&str>) -> Result<PathBuf, HubError> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Ok(Options::of(&variable, home.map(Path::new))?.cache)
+    }
+
+    /// What `huggingface_hub.constants` makes of the same variables.
+    #[test]
+    fn paths_are_those_of_hugging_faces_programs() {
+        let other = ("DATA", "/data");
+        for (variables, wanted) in [
+            (&[][..], "/home/me/.cache/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/fast")], "/fast/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "~/fast")], "/home/me/fast/huggingface/hub"),
+            (&[("XDG_CACHE_HOME", "/fast"), ("HF_HOME", "/hf")], "/hf/hub"),
+            (&[("HF_HOME", "~/hf")], "/home/me/hf/hub"),
+            (&[("HF_HOME", "~")], "/home/me/hub"),
+            (&[("HF_HOME", "a~/hf")], "a~/hf/hub"),
+            (&[("HF_HOME", "$DATA/hf"), other], "/data/hf/hub"),
+            (&[("HF_HOME", "/x${DATA}y$DATA"), other], "/x/datay/data/hub"),
+            (&[("HF_HOME", "/$NONE/${NONE}$")], "/$NONE/${NONE}$/hub"),
+            (&[("HF_HOME", "/${DATA"), other], "/${DATA/hub"),
+            (&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "~/models")], "/home/me/models"),
+            (&[("HF_HOME", " ")], "/home/me/.cache/huggingface/hub"),
+        ] {
+            let found = cache(variables, Some("/home/me")).unwrap();
+            assert_eq!(found, Path::new(wanted), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_nobodys_home_is_said() {
+        assert!(matches!(cache(&[], None), Err(HubError::NoHome)));
+        for (value, home) in [("~/hf", None), ("~other/hf", Some("/home/me"))] {
+            let error = cache(&[("HF_HOME", value)], home).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("`HF_HOME` is `{value}`: no such home folder is known")
+            );
+            assert!(error.hint().unwrap().contains("write the folder out"));
+        }
     }
 }
