@@ -22,12 +22,13 @@ use std::sync::{Mutex, PoisonError};
 use annulus_files::Identity;
 
 use crate::build::build;
-use crate::files::{identity, open, read_error, read_exact};
+use crate::files::{MARK, identity, open, read_error, read_exact};
 use crate::header::{HEADER, Header};
 use crate::list::list;
 use crate::locks::{hold, wait_for};
 use crate::stamps::{Stamps, hash_from};
 use crate::texts::COLUMN;
+use crate::unpack::begins_with;
 use crate::{Chat, DataError, Progress, Records, Texts, Tokenizer};
 
 /// Ids that are read at a time, in bytes.
@@ -64,6 +65,8 @@ pub(crate) struct Input {
     pub(crate) path: PathBuf,
     pub(crate) size: u64,
     pub(crate) hash: blake3::Hash,
+    /// Whether it is a text that begins with a [`MARK`].
+    pub(crate) is_marked: bool,
 }
 
 impl Cache {
@@ -299,7 +302,10 @@ impl Made {
     fn new(files: Vec<PathBuf>, texts: &Texts<'_>, stamps: &mut Stamps) -> Result<Made, DataError> {
         let hash = |path: PathBuf| {
             let (hash, size) = stamps.of_path(&path)?;
-            Ok(Input { path, size, hash })
+            let mut mark = [0; MARK.len_utf8()];
+            let mark = MARK.encode_utf8(&mut mark).as_bytes();
+            let is_marked = texts.records == Records::Text && begins_with(&path, mark)?;
+            Ok(Input { path, size, hash, is_marked })
         };
         let inputs = files.into_iter().map(hash).collect::<Result<Vec<_>, _>>()?;
         let chats = texts.records == Records::Chats;
@@ -364,6 +370,10 @@ fn key(inputs: &[Input], texts: &Texts<'_>, chat: Option<&Chat>) -> blake3::Hash
     }
     for input in inputs {
         hasher.update(input.hash.as_bytes());
+        // Older caches have it among the tokens; lines that begin with one were refused.
+        if input.is_marked {
+            hasher.update(b"without its mark");
+        }
     }
     hasher.finalize()
 }

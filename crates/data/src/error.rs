@@ -103,6 +103,12 @@ pub enum DataError {
         /// What is wrong with it.
         message: String,
     },
+    /// A packed file that takes more memory to unpack than a file may ask for.
+    #[error("`{path}` takes a window of more than 128 MiB to unpack", path = path.display())]
+    Window {
+        /// The file.
+        path: PathBuf,
+    },
     /// A `tokenizer.json` that cannot be used.
     #[error("`{path}` is not a usable tokenizer: {message}", path = path.display())]
     Tokenizer {

@@ -61,7 +61,11 @@ pub(crate) fn read_exact(
     })
 }
 
-/// Checks bytes that come in blocks to be UTF-8, whose characters may lie across two blocks.
+/// A byte-order mark: where a file begins with it, it says how the file is written, and is no part of its text.
+pub(crate) const MARK: char = '\u{feff}';
+
+/// Checks bytes that come in blocks to be UTF-8, whose characters may lie across two blocks. A [`MARK`] at the beginning is
+/// passed over.
 #[derive(Debug)]
 pub(crate) struct Utf8<'a> {
     path: &'a Path,
@@ -87,7 +91,7 @@ impl Utf8<'_> {
             block = &block[1..];
             match std::str::from_utf8(&self.torn) {
                 Ok(character) => {
-                    each(character)?;
+                    hand(character, self.done, each)?;
                     self.done += self.torn.len() as u64;
                     self.torn.clear();
                 }
@@ -106,8 +110,9 @@ impl Utf8<'_> {
                 std::str::from_utf8(&block[..error.valid_up_to()]).unwrap_or_default()
             }
         };
+        hand(valid, self.done, each)?;
         self.done += valid.len() as u64;
-        if valid.is_empty() { Ok(()) } else { each(valid) }
+        Ok(())
     }
 
     /// After the last block: no character is torn.
@@ -118,6 +123,16 @@ impl Utf8<'_> {
     fn error(&self, valid: usize) -> DataError {
         DataError::Utf8 { path: self.path.to_owned(), offset: self.done + valid as u64 }
     }
+}
+
+/// Hands on a text that stands behind so many bytes of its file.
+fn hand(
+    text: &str,
+    before: u64,
+    each: &mut dyn FnMut(&str) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let text = if before == 0 { text.strip_prefix(MARK).unwrap_or(text) } else { text };
+    if text.is_empty() { Ok(()) } else { each(text) }
 }
 
 /// Joins text that comes in blocks to its lines; empty ones are passed over.
@@ -212,5 +227,27 @@ pub(crate) fn read_error(path: &Path, source: std::io::Error) -> DataError {
     match source.kind() {
         ErrorKind::InvalidInput => DataError::NotAFile { path },
         _ => DataError::Read { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_passed_over_at_the_beginning_alone_however_it_is_torn() {
+        let text = "\u{feff}a\u{feff}é";
+        for length in 1..=text.len() {
+            let (mut utf8, mut found) = (Utf8::new(Path::new("a.txt")), String::new());
+            for block in text.as_bytes().chunks(length) {
+                let mut each = |text: &str| {
+                    found.push_str(text);
+                    Ok(())
+                };
+                utf8.push(block, &mut each).unwrap();
+            }
+            utf8.finish().unwrap();
+            assert_eq!(found, "a\u{feff}é", "blocks of {length}");
+        }
     }
 }

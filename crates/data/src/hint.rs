@@ -17,6 +17,12 @@ impl DataError {
                      or use a tokenizer that splits as GPT-2's or Llama's do"
                 ));
             }
+            DataError::Window { path } => {
+                return Some(format!(
+                    "unpack it yourself: `zstd -d --rm --long=31 {}`",
+                    path.display()
+                ));
+            }
             DataError::End { batches, .. } => {
                 return Some(format!("set `schedule.steps` to at most {batches}"));
             }

@@ -14,15 +14,21 @@ use crate::files::{identity, open, read_error};
 
 /// Bytes that are read, and unpacked, at a time.
 const BLOCK: usize = 1 << 20;
+/// What the library says of a window of more than 128 MiB, which it does not allocate unless it is told to.
+const TOO_WIDE: &str = "requires too much memory";
 /// What packed files end in.
 const ENDINGS: [&str; 2] = ["gz", "zst"];
 
+/// What packed a file, by its name.
+fn packing(path: &Path) -> Option<&'static str> {
+    let ending = path.extension()?;
+    ENDINGS.into_iter().find(|known| ending.eq_ignore_ascii_case(known))
+}
+
 /// The name of what is in a file: without the ending of what packed it.
 pub(crate) fn unpacked_name(path: &Path) -> &Path {
-    let is_packed =
-        path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known));
     let stem = || path.file_stem().map(Path::new);
-    if is_packed { stem().unwrap_or(path) } else { path }
+    packing(path).and_then(|_| stem()).unwrap_or(path)
 }
 
 /// Reads `path` to its end: its own bytes go to `raw`, block by block, and what they say to `each`.
@@ -35,19 +41,35 @@ pub(crate) fn unpacked(
     each: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let file = open(path)?;
-    let left = identity(&file, path)?.size;
-    let mut source = Source { file: &file, at: 0, end: left, raw };
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    match ending {
-        "gz" => pump(&mut MultiGzDecoder::new(&mut source), path, true, each)?,
-        "zst" => {
-            let decoder = Decoder::new(&mut source).map_err(|error| read_error(path, error))?;
-            pump(&mut { decoder }, path, true, each)?;
-        }
-        _ => return pump(&mut source, path, false, each),
-    }
+    let end = identity(&file, path)?.size;
+    let mut source = Source { file: &file, at: 0, end, raw };
+    let is_packed = packing(path).is_some();
+    pump(&mut *reader(&mut source, path)?, path, is_packed, each)?;
     // What follows the end of what was packed belongs to the file's hash.
     pump(&mut source, path, false, &mut |_| Ok(()))
+}
+
+/// Whether what is in `path` begins with these bytes.
+pub(crate) fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DataError> {
+    let file = open(path)?;
+    let end = identity(&file, path)?.size;
+    let mut source = Source { file: &file, at: 0, end, raw: &mut |_| () };
+    let mut first = Vec::new();
+    let mut reader = reader(&mut source, path)?.take(bytes.len() as u64);
+    pump(&mut reader, path, packing(path).is_some(), &mut |block| {
+        first.extend_from_slice(block);
+        Ok(())
+    })?;
+    Ok(first == bytes)
+}
+
+/// What `source`, which is at `path`, says.
+fn reader<'a>(source: &'a mut Source<'_>, path: &Path) -> Result<Box<dyn Read + 'a>, DataError> {
+    Ok(match packing(path) {
+        Some("gz") => Box::new(MultiGzDecoder::new(source)),
+        Some(_) => Box::new(Decoder::new(source).map_err(|error| read_error(path, error))?),
+        None => Box::new(source),
+    })
 }
 
 /// A file as long as it was when it was opened, whose bytes are shown as they are read.
@@ -71,6 +93,7 @@ impl Read for Source<'_> {
     }
 }
 
+/// Hands what `from` reads to `each`, block by block.
 fn pump(
     from: &mut dyn Read,
     path: &Path,
@@ -84,8 +107,14 @@ fn pump(
             Ok(length) => each(&block[..length])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if packed => {
-                let message = error.to_string();
-                return Err(DataError::Packed { path: path.to_owned(), message });
+                let (path, message) = (path.to_owned(), error.to_string());
+                // The window is allocated as its header says, which anybody may have written.
+                let is_wide = message.contains(TOO_WIDE);
+                return Err(if is_wide {
+                    DataError::Window { path }
+                } else {
+                    DataError::Packed { path, message }
+                });
             }
             // It was longer when it was opened.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

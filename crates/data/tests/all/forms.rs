@@ -51,6 +51,7 @@ fn packed_files_are_read_as_what_is_in_them() {
     assert!(members.len() < long.len() / 50, "many blocks come of one");
     for (name, bytes) in [
         ("a.jsonl.gz", members.clone()),
+        ("a.jsonl.GZ", members),
         ("a.jsonl.zst", zstd::encode_all(long.as_bytes(), 3).unwrap()),
     ] {
         assert_eq!(read(write(name, &bytes), Records::Lines, "text").unwrap(), plain, "{name}");
@@ -64,6 +65,26 @@ fn packed_files_are_read_as_what_is_in_them() {
     fs::write(inside.join("c.bin.gz"), gz(b"no text")).unwrap();
     let found = read(inside, Records::Text, "text").unwrap();
     assert_eq!(found[..11], "in a folder".bytes().map(u32::from).collect::<Vec<_>>());
+}
+
+/// The window is as long as the header of a frame says, also of one that anybody has written.
+#[test]
+fn a_window_beyond_the_memory_of_a_reader_is_unpacked_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = |window: u32| {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(window).unwrap();
+        encoder.write_all(b"some text").unwrap();
+        let path = folder.path().join("a.txt.zst");
+        fs::write(&path, encoder.finish().unwrap()).unwrap();
+        path
+    };
+    assert_eq!(read(packed(27), Records::Text, "text").unwrap().len(), 9);
+    let path = packed(31);
+    let error = read(path.clone(), Records::Text, "text").unwrap_err();
+    assert!(matches!(error, DataError::Window { .. }), "{error}");
+    let way = format!("`zstd -d --rm --long=31 {}`", path.display());
+    assert!(error.hint().unwrap().contains(&way), "{:?}", error.hint());
 }
 
 #[test]

@@ -1,0 +1,69 @@
+//! Byte-order marks at the beginning of files: no text, and nothing else is made anew for them.
+
+use std::fs;
+use std::io::Write;
+
+use annulus_data::{Cache, Records, Texts, Tokenizer};
+use flate2::{Compression, write::GzEncoder};
+
+const MARK: &str = "\u{feff}";
+
+/// Of `name` with these bytes: its tokens as bytes, and what a checkpoint knows of them.
+fn read(name: &str, bytes: &[u8], records: Records) -> (Vec<u8>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs = [folder.path().join(name)];
+    fs::write(&inputs[0], bytes).unwrap();
+    let texts = Texts::new(&inputs, records, &Tokenizer::Bytes);
+    let cache = Cache::temporary(&texts, &mut |_| ()).unwrap();
+    let mut ids = vec![0; cache.tokens() as usize];
+    cache.read(0, &mut ids).unwrap();
+    let bytes = ids.iter().map(|id| u8::try_from(*id).unwrap_or(b'|')).collect();
+    (bytes, cache.fingerprint().to_owned())
+}
+
+fn gz(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_mark_at_the_beginning_is_no_text() {
+    let of = |name: &str, text: &str, records| {
+        let bytes = if name.ends_with("gz") { gz(text) } else { text.as_bytes().to_vec() };
+        read(name, &bytes, records).0
+    };
+    for (name, records, text) in [
+        ("a.txt", Records::Text, "some text"),
+        ("a.txt.gz", Records::Text, "some text"),
+        ("a.txt", Records::Text, ""),
+        ("a.jsonl", Records::Lines, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
+        ("a.jsonl.gz", Records::Lines, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
+    ] {
+        let marked = of(name, &format!("{MARK}{text}"), records);
+        assert_eq!(marked, of(name, text, records), "{name}");
+    }
+    let within = format!("a{MARK}");
+    assert_eq!(of("a.txt", &within, Records::Text), within.as_bytes());
+}
+
+/// Caches in which the mark is a token are not taken; all others are.
+#[test]
+fn only_caches_of_marked_texts_are_made_anew() {
+    let text = format!("{MARK}some text");
+    let before = [
+        (
+            "a.txt",
+            b"some text".to_vec(),
+            "f6911f51cf014598baee45575310b10689303b92061d658b11a28a94ba636e77",
+        ),
+        (
+            "a.txt",
+            text.clone().into_bytes(),
+            "158d11af4596f18b5a0d508217d306bf678df503771fd96f42a2ee444c50e8df",
+        ),
+        ("a.txt.gz", gz(&text), "5fda7ff0a49631111a55c1cf5c1815e5c022f801b3586fc46d1845782a664355"),
+    ];
+    let kept = before.map(|(name, bytes, known)| read(name, &bytes, Records::Text).1 == known);
+    assert_eq!(kept, [true, false, false]);
+}
