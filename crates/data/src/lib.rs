@@ -43,7 +43,7 @@ pub use bytes::{ByteTokenizer, byte_tokenizer};
 pub use cache::Cache;
 pub use chat::{Chat, Rendered};
 pub use error::DataError;
-pub use list::{Excluded, bytes_of, left_out};
+pub use list::{Excluded, bytes_of, left_out, repeated};
 pub use mixture::{Chain, Mixture, Part, ROUND, shares};
 pub use needles::Needles;
 pub use packed::{Fit, Longer, Packed, Packing};

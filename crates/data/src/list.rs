@@ -1,6 +1,7 @@
 //! Which files a run reads, in which order, and what is left out of them.
 
-use std::fs;
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 
 use crate::files::read_error;
@@ -30,6 +31,8 @@ pub(crate) struct Listed {
     pub(crate) files: Vec<PathBuf>,
     /// What would have been read, or looked into, but for [`Excluded`] and folders of runs.
     pub(crate) left_out: Vec<PathBuf>,
+    /// Files and folders, by names under which they are not read, since they are under another.
+    pub(crate) repeated: Vec<PathBuf>,
 }
 
 impl Excluded {
@@ -58,6 +61,18 @@ pub fn left_out(
     Ok(list(inputs, records, excluded)?.left_out)
 }
 
+/// What of `inputs` and in their folders is named more than once, but read once: by names under which it is not read.
+///
+/// # Errors
+/// As those of [`left_out`].
+pub fn repeated(
+    inputs: &[PathBuf],
+    records: Records,
+    excluded: &Excluded,
+) -> Result<Vec<PathBuf>, DataError> {
+    Ok(list(inputs, records, excluded)?.repeated)
+}
+
 /// Bytes of the files of `inputs`.
 ///
 /// # Errors
@@ -73,8 +88,8 @@ pub fn bytes_of(
     sizes.sum()
 }
 
-/// The files of `inputs`: files as they are, folders walked in name order. Passed over are hidden entries, links to
-/// folders, folders marked as caches, folders of runs, and what is `excluded`.
+/// The files of `inputs`, each once: files as they are, folders walked in name order, also where links lead to them. Passed over
+/// are hidden entries, folders marked as caches, folders of runs, and what is `excluded`.
 pub(crate) fn list(
     inputs: &[PathBuf],
     records: Records,
@@ -85,76 +100,119 @@ pub(crate) fn list(
         Records::Rows => &[parquet::ENDING],
         Records::Lines | Records::Chats => &LINES,
     };
-    let mut listed = Listed { files: Vec::new(), left_out: Vec::new() };
+    let listed = Listed { files: Vec::new(), left_out: Vec::new(), repeated: Vec::new() };
+    let mut walk = Walk { endings, excluded, seen: HashSet::new(), listed };
     for input in inputs {
-        let kind = input.metadata().map_err(|source| read_error(input, source))?;
-        if kind.is_file() {
-            listed.files.push(input.clone());
+        let failed = |source| read_error(input, source);
+        let kind = input.metadata().map_err(failed)?;
+        let found = if kind.is_file() {
+            walk.file(input.clone(), input.canonicalize().map_err(failed)?);
+            true
         } else if kind.is_dir() {
-            let before = listed.files.len();
-            let mut walk = Walk { endings, excluded, listed: &mut listed };
-            walk.folder(input)?;
-            if listed.files.len() == before {
-                let endings = format!("`.{}`", endings.join("`, `."));
-                return Err(DataError::NoFiles { path: input.clone(), endings });
-            }
+            walk.folder(input)?
         } else {
             return Err(DataError::NotAFile { path: input.clone() });
+        };
+        if !found {
+            let endings = format!("`.{}`", endings.join("`, `."));
+            return Err(DataError::NoFiles { path: input.clone(), endings });
         }
     }
-    Ok(listed)
+    walk.listed.left_out.sort();
+    walk.listed.repeated.sort();
+    Ok(walk.listed)
 }
 
 struct Walk<'a> {
     endings: &'a [&'a str],
     excluded: &'a Excluded,
-    listed: &'a mut Listed,
+    /// Files and folders by where they really are: a link may lead back, and a pattern names folders and what is in them.
+    seen: HashSet<PathBuf>,
+    listed: Listed,
+}
+
+/// A path, and where it really is.
+type Found = (PathBuf, PathBuf);
+
+/// What is in a folder, as far as it is not looked into.
+#[derive(Default)]
+struct Inside {
+    folders: Vec<Found>,
+    /// Links to folders, in order.
+    links: BTreeMap<PathBuf, PathBuf>,
+    files: Vec<Found>,
 }
 
 impl Walk<'_> {
-    fn folder(&mut self, folder: &Path) -> Result<(), DataError> {
+    /// Lists a file, which is really at `real`, unless it is listed.
+    fn file(&mut self, path: PathBuf, real: PathBuf) {
+        let is_new = self.seen.insert(real);
+        if is_new { &mut self.listed.files } else { &mut self.listed.repeated }.push(path);
+    }
+
+    /// Lists the files in a folder; whether it has some, here or elsewhere in the list.
+    fn folder(&mut self, folder: &Path) -> Result<bool, DataError> {
         let real = folder.canonicalize().map_err(|source| read_error(folder, source))?;
-        let mut folders = vec![(folder.to_owned(), real)];
-        let mut found = Vec::new();
-        while let Some((folder, real)) = folders.pop() {
+        let before = self.listed.repeated.len();
+        let mut inside = Inside { folders: vec![(folder.to_owned(), real)], ..Inside::default() };
+        // Links last, and in order: which of several names a folder is read under is the same on all machines.
+        while let Some((folder, real)) = inside.folders.pop().or_else(|| inside.links.pop_first()) {
+            if !self.seen.insert(real.clone()) {
+                self.listed.repeated.push(folder);
+                continue;
+            }
             if folder.join(CACHE_MARK).exists() {
                 continue;
             }
-            for entry in fs::read_dir(&folder).map_err(|source| read_error(&folder, source))? {
-                let entry = entry.map_err(|source| read_error(&folder, source))?;
-                let path = entry.path();
-                let kind = entry.file_type().map_err(|source| read_error(&path, source))?;
-                if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                    continue;
-                }
-                let real = real.join(entry.file_name());
-                if kind.is_dir() {
-                    if self.excluded.holds(&real) || is_of_run(&path) {
-                        self.listed.left_out.push(path);
-                    } else {
-                        folders.push((path, real));
-                    }
-                } else if self.is_text(&path) {
-                    // Only the last part can be a link: links to folders are passed over.
-                    let real =
-                        if kind.is_symlink() { path.canonicalize().ok() } else { Some(real) };
-                    if real.is_some_and(|real| self.excluded.holds(&real)) {
-                        self.listed.left_out.push(path);
-                    } else {
-                        found.push(path);
-                    }
-                }
+            let failed = |source| read_error(&folder, source);
+            for entry in fs::read_dir(&folder).map_err(failed)? {
+                self.entry(&entry.map_err(failed)?, &real, &mut inside)?;
             }
         }
-        found.sort();
-        self.listed.files.append(&mut found);
-        self.listed.left_out.sort();
+        let found = !inside.files.is_empty() || self.listed.repeated.len() > before;
+        inside.files.sort();
+        for (path, real) in inside.files {
+            self.file(path, real);
+        }
+        Ok(found)
+    }
+
+    /// Adds an entry of the folder that is really at `within` to what is inside, or left out.
+    fn entry(
+        &mut self,
+        entry: &DirEntry,
+        within: &Path,
+        inside: &mut Inside,
+    ) -> Result<(), DataError> {
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            return Ok(());
+        }
+        let kind = entry.file_type().map_err(|source| read_error(&path, source))?;
+        let (real, is_link) = (within.join(entry.file_name()), kind.is_symlink());
+        let real = if is_link { path.canonicalize().ok() } else { Some(real) };
+        // Else it is a link to nowhere.
+        let Some(real) = real else { return Ok(()) };
+        let is_folder = kind.is_dir() || is_link && real.is_dir();
+        if !is_folder && !self.is_text(&path) {
+            return Ok(());
+        }
+        if self.excluded.holds(&real) || is_folder && is_of_run(&path) {
+            self.listed.left_out.push(path);
+        } else if is_folder && is_link {
+            inside.links.insert(path, real);
+        } else if is_folder {
+            inside.folders.push((path, real));
+        } else {
+            inside.files.push((path, real));
+        }
         Ok(())
     }
 
     fn is_text(&self, path: &Path) -> bool {
         let ending = unpacked_name(path).extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| self.endings.contains(&ending)) && path.is_file()
+        let is_known = |known: &&str| ending.is_some_and(|own| own.eq_ignore_ascii_case(known));
+        self.endings.iter().any(is_known) && path.is_file()
     }
 }
 

@@ -6,6 +6,7 @@ mod cache;
 mod chats;
 mod forms;
 mod hostile;
+mod listed;
 mod marks;
 mod packed;
 mod parquet;

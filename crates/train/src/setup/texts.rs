@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_comm::flight;
-use annulus_data::{DataError, Excluded, Records, left_out, shares};
+use annulus_data::{DataError, Excluded, Records, left_out, repeated, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 
 use crate::checkpoint::LATEST;
@@ -158,27 +158,36 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
     Ok(Excluded::new(excluded))
 }
 
-/// What is left out of the texts of an experiment, said; `None`: nothing.
+/// What is left out of the texts of an experiment, or named more than once in them, said; `None`: nothing.
 ///
 /// # Errors
 /// Those of [`texts`] and [`excluded`], and of folders that cannot be read.
 pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
-    let mut paths = Vec::new();
+    let (mut out, mut again) = (Vec::new(), Vec::new());
     for part in by_source(experiment) {
         let Some(records) = records_of(part.data.format) else { continue };
         let inputs = texts(&part)?;
-        paths.extend(left_out(&inputs, records, &excluded(&inputs, &part.output)?)?);
+        let excluded = excluded(&inputs, &part.output)?;
+        out.extend(left_out(&inputs, records, &excluded)?);
+        again.extend(repeated(&inputs, records, &excluded)?);
     }
-    if paths.is_empty() {
-        return Ok(None);
-    }
+    let notes = [
+        (out, "left out of the data: what runs write is no text"),
+        (again, "named more than once in the data, but read once"),
+    ];
+    let said = notes.iter().filter(|(paths, _)| !paths.is_empty());
+    let said = said.map(|(paths, what)| format!("{} {what}", some_of(paths)));
+    Ok(said.reduce(|one, other| format!("{one}; {other}")))
+}
+
+/// The first of `paths`, and how many more there are.
+fn some_of(paths: &[PathBuf]) -> String {
     let shown = paths.iter().take(LISTED).map(|path| format!("`{}`", path.display()));
     let shown = shown.collect::<Vec<_>>().join(", ");
-    let more = match paths.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Ok(Some(format!("{shown}{more} left out of the data: what runs write is no text")))
+    match paths.len().saturating_sub(LISTED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 fn made_in(output: &Path) -> Vec<PathBuf> {

@@ -1,0 +1,103 @@
+//! Which files are read: each once, however often it is named, and whichever link leads to it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use annulus_data::{
+    Cache, DataError, Excluded, Records, Texts, Tokenizer, bytes_of, left_out, repeated,
+};
+use tempfile::TempDir;
+
+/// A folder of texts, each of which says its own name.
+struct Scene(TempDir);
+
+impl Scene {
+    fn new(names: &[&str]) -> Scene {
+        let scene = Scene(tempfile::tempdir().unwrap());
+        for name in names {
+            fs::create_dir_all(scene.path(name).parent().unwrap()).unwrap();
+            fs::write(scene.path(name), name).unwrap();
+        }
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn paths(&self, names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(|name| self.path(name)).collect()
+    }
+
+    /// What is read of `inputs`: texts with `|` between them.
+    fn read(&self, inputs: &[&str]) -> Result<String, DataError> {
+        let inputs = self.paths(inputs);
+        let texts = Texts::new(&inputs, Records::Text, &Tokenizer::Bytes);
+        let cache = Cache::temporary(&texts, &mut |_| ())?;
+        let mut ids = vec![0; cache.tokens() as usize];
+        cache.read(0, &mut ids)?;
+        Ok(ids.iter().map(|id| u8::try_from(*id).map_or('|', char::from)).collect())
+    }
+
+    /// What is named more than once.
+    fn repeated(&self, inputs: &[&str]) -> Vec<String> {
+        let found = repeated(&self.paths(inputs), Records::Text, Excluded::NOTHING).unwrap();
+        let name = |path: &PathBuf| path.strip_prefix(self.0.path()).unwrap().display().to_string();
+        found.iter().map(name).collect()
+    }
+}
+
+#[test]
+fn a_file_is_read_once_however_often_it_is_named() {
+    let scene = Scene::new(&["g/a/b/x.txt", "g/a/y.txt", "g/z.txt", "g/none/picture.png"]);
+    let all = "g/a/b/x.txt|g/a/y.txt|g/z.txt";
+    assert_eq!(scene.read(&["g"]).unwrap(), all);
+    assert_eq!(scene.repeated(&["g"]), [""; 0]);
+    // What `g/**/*` stands for.
+    let pattern = ["g/a", "g/a/b", "g/a/b/x.txt", "g/a/y.txt", "g/z.txt"];
+    assert_eq!(scene.read(&pattern).unwrap(), all);
+    assert_eq!(scene.repeated(&pattern), ["g/a/b", "g/a/b/x.txt", "g/a/y.txt"]);
+    let size = bytes_of(&scene.paths(&pattern), Records::Text, Excluded::NOTHING).unwrap();
+    assert_eq!(size, all.len() as u64 - 2);
+    // By the order in which they are named.
+    assert_eq!(scene.read(&["g/z.txt", "g"]).unwrap(), "g/z.txt|g/a/b/x.txt|g/a/y.txt");
+    assert_eq!(scene.read(&["g", "g/../g/z.txt", "g", "g/none"]).unwrap(), all);
+    assert!(matches!(scene.read(&["g/none"]), Err(DataError::NoFiles { .. })));
+}
+
+#[test]
+fn links_to_folders_are_followed_but_not_in_circles() {
+    let scene = Scene::new(&["g/b/x.txt", "g/y.txt", "far/deep/z.txt", "g/run/run.txt"]);
+    let link = |to: &str, name: &str| symlink(to, scene.path(name)).unwrap();
+    link("../far", "g/a");
+    link("..", "g/b/back");
+    link("b", "g/c");
+    link("nowhere", "g/d");
+    link("../y.txt", "g/b/same.txt");
+    link("../../g", "far/deep/around");
+    let all = "far/deep/z.txt|g/b/same.txt|g/b/x.txt|g/run/run.txt";
+    let read = scene.read(&["g"]).unwrap();
+    assert_eq!(read, all.replace("g/b/same.txt", "g/y.txt"));
+    let twice = ["g/a/deep/around", "g/b/back", "g/c", "g/y.txt"];
+    assert_eq!(scene.repeated(&["g"]), twice);
+    // What is no text is none behind a link either.
+    let excluded = Excluded::new([scene.path("far/deep")]);
+    let left_out = left_out(&[scene.path("g")], Records::Text, &excluded).unwrap();
+    assert_eq!(left_out, [scene.path("g/a/deep")]);
+    for mark in ["run.lock", "experiment.yaml"] {
+        fs::write(scene.path("far").join(mark), "").unwrap();
+    }
+    assert_eq!(scene.read(&["g"]).unwrap(), "g/y.txt|g/b/x.txt|g/run/run.txt");
+}
+
+#[test]
+fn endings_are_compared_without_case() {
+    let scene = Scene::new(&["A.TXT", "b.Md", "c.PNG"]);
+    assert_eq!(scene.read(&["."]).unwrap(), "A.TXT|b.Md");
+    let line = |path: &Path| fs::write(path, "{\"text\": \"a\"}\n").unwrap();
+    line(&scene.path("D.JSONL"));
+    let inputs = [scene.path("")];
+    let size = bytes_of(&inputs, Records::Lines, Excluded::NOTHING).unwrap();
+    assert_eq!(size, 14);
+}
