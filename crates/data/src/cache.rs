@@ -66,7 +66,7 @@ pub(crate) struct Input {
     pub(crate) size: u64,
     pub(crate) hash: blake3::Hash,
     /// Whether it is a text that begins with a [`MARK`].
-    pub(crate) is_marked: bool,
+    pub(crate) has_mark: bool,
 }
 
 impl Cache {
@@ -304,8 +304,8 @@ impl Made {
             let (hash, size) = stamps.of_path(&path)?;
             let mut mark = [0; MARK.len_utf8()];
             let mark = MARK.encode_utf8(&mut mark).as_bytes();
-            let is_marked = texts.records == Records::Text && begins_with(&path, mark)?;
-            Ok(Input { path, size, hash, is_marked })
+            let has_mark = texts.records == Records::Text && begins_with(&path, mark)?;
+            Ok(Input { path, size, hash, has_mark })
         };
         let inputs = files.into_iter().map(hash).collect::<Result<Vec<_>, _>>()?;
         let chats = texts.records == Records::Chats;
@@ -371,7 +371,7 @@ fn key(inputs: &[Input], texts: &Texts<'_>, chat: Option<&Chat>) -> blake3::Hash
     for input in inputs {
         hasher.update(input.hash.as_bytes());
         // Older caches have it among the tokens; lines that begin with one were refused.
-        if input.is_marked {
+        if input.has_mark {
             hasher.update(b"without its mark");
         }
     }

@@ -204,3 +204,36 @@ fn is_made(name: &str) -> bool {
         || name.strip_prefix("step-").is_some_and(of_step)
         || trace.is_some_and(of_step)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pattern stands for folders and for what is in them.
+    #[test]
+    fn what_a_pattern_names_more_than_once_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = |name: &str| folder.path().join(name);
+        fs::create_dir_all(place("books/a/b")).expect("folders");
+        for name in ["books/a/b/x.txt", "books/a/y.txt", "books/z.txt"] {
+            fs::write(place(name), "some text").expect("a text");
+        }
+        let note = |pattern: &str| {
+            let text = format!(
+                "name: books\noutput: {}\ndata: {{ path: '{}', tokens: 8, batch: 1 }}\nmodel: {{ hidden_size: 8, \
+                 intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
+                 optimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 1 }}\n",
+                place("run").display(),
+                place(pattern).display(),
+            );
+            let experiment = annulus_experiment::parse("x.yaml", &text, &[]);
+            left_out_of(&experiment.unwrap_or_else(|e| panic!("{e}"))).expect("it can be read")
+        };
+        assert_eq!(note("books"), None);
+        assert_eq!(note("books/*"), None);
+        let [b, x, y] = ["b", "b/x.txt", "y.txt"].map(|name| place("books/a").join(name));
+        let [b, x, y] = [b, x, y].map(|path| format!("`{}`", path.display()));
+        let wanted = format!("{b}, {x}, {y} named more than once in the data, but read once");
+        assert_eq!(note("books/**/*"), Some(wanted));
+    }
+}
