@@ -1,21 +1,21 @@
-//! Ranks of several processes, each of them some threads of one: MPI carries what goes between.
+//! Ranks of several processes, each of which runs some of them as threads: MPI carries messages between the processes.
 //!
 //! Inside a process nothing is copied, as among [`threads`](crate::threads). Between processes one
-//! thread of each, the office, owns MPI: it sends what ranks here post, hands on what arrives,
-//! and tells the others how far the ranks here are, so that deadlines, mismatched calls and failures
-//! mean the same as among threads. Where every process has one rank and a GPU of its own, tensors go by NCCL (`express.rs`).
+//! thread of each (`mpi_thread.rs`) owns MPI: it sends what ranks here post, delivers what arrives,
+//! and tells the other processes how far the ranks here are, so that deadlines, mismatched calls and failures
+//! mean the same as among threads. Where every process has one rank and a GPU of its own, tensors go by NCCL (`nccl_transfers.rs`).
 
-mod carried;
-mod clerk;
-mod courier;
-mod engine;
 mod envelope;
-mod express;
 mod facts;
 mod inbox;
-mod office;
+mod mpi_process;
+mod mpi_thread;
+mod nccl_setup;
+mod nccl_thread;
+mod nccl_transfers;
 mod outbox;
+mod remote_transport;
 
 pub use facts::Facts;
-pub(crate) use office::Office;
-pub use office::{BEGINS_WITHIN, Unjoined};
+pub(crate) use mpi_process::MpiProcess;
+pub use mpi_process::{BEGINS_WITHIN, Unjoined};

@@ -1,21 +1,21 @@
 //! Ranks as threads of one process: the embedded default, every test, any laptop.
 //!
-//! A tensor changes hands by its reference count: nothing is copied, unless its ranks compute on different devices ([`Between`]).
+//! A tensor changes hands by its reference count: nothing is copied, unless its ranks compute on different devices ([`DeviceCopy`]).
 
+mod deadline;
 mod group;
-mod heard;
-mod home;
+mod heartbeat;
+mod local_ranks;
 mod mail;
 mod member;
-mod patience;
 mod watch;
 
+pub(crate) use deadline::DeadlineTimer;
 pub(crate) use group::{Group, SMALL};
-pub(crate) use heard::Beat;
-pub use home::{Between, Copied};
-pub(crate) use home::{Carrier, Home};
-pub(crate) use mail::{After, Parcel, Ticket, lock};
-pub(crate) use patience::Patience;
+pub(crate) use heartbeat::Heartbeat;
+pub use local_ranks::{Copied, DeviceCopy};
+pub(crate) use local_ranks::{LocalRanks, Transport};
+pub(crate) use mail::{After, Message, Ticket, lock};
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,10 +57,10 @@ where
     E: Send,
     F: Fn(Arc<dyn Communicator>) -> Result<T, E> + Send + Sync,
 {
-    run_in(&Group::new(options, Home::alone(options.world)), program)
+    run_in(&Group::new(options, LocalRanks::all(options.world)), program)
 }
 
-/// The same of the ranks of a group that are here.
+/// Runs `program` on the ranks of `group` that are threads of this process, as [`run`] does.
 pub(crate) fn run_in<T, E, F>(group: &Arc<Group>, program: F) -> Result<Vec<T>, Failure<E>>
 where
     T: Send,
@@ -73,13 +73,15 @@ where
             let program = &program;
             let thread =
                 thread::Builder::new().name(format!("rank {rank}")).stack_size(STACK_BYTES);
-            thread.spawn_scoped(scope, move || one(group, rank, program)).inspect_err(|_| {
+            thread.spawn_scoped(scope, move || run_rank(group, rank, program)).inspect_err(|_| {
                 group.fail(rank);
             })
         };
         let threads: Vec<_> = here.clone().map(start).collect();
         let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| Err(Cause::Panic(message(&*panic)))),
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|panic| Err(Cause::Panic(panic_message(&*panic))))
+            }
             Err(error) => Err(Cause::Panic(format!("its thread could not start: {error}"))),
         };
         threads.into_iter().map(end).collect::<Vec<_>>()
@@ -89,13 +91,13 @@ where
 
 /// The one rank of a world of one, on the caller's own thread.
 pub fn solo() -> Arc<dyn Communicator> {
-    // Nobody else can send while it waits, so waiting is pointless.
+    // No other rank could end a wait, so the deadline is zero.
     let options = Options { world: 1, deadline: Duration::ZERO, stop: Arc::default() };
-    Member::of_world(&Group::new(&options, Home::alone(1)), 0)
+    Member::of_world(&Group::new(&options, LocalRanks::all(1)), 0)
 }
 
-/// The life of one rank.
-fn one<T, E>(
+/// Runs `program` as one rank, and tells the group how it ended.
+fn run_rank<T, E>(
     group: &Arc<Group>,
     rank: usize,
     program: &impl Fn(Arc<dyn Communicator>) -> Result<T, E>,
@@ -103,7 +105,7 @@ fn one<T, E>(
     let comm = Member::of_world(group, rank);
     let outcome = match catch_unwind(AssertUnwindSafe(|| program(comm))) {
         Ok(returned) => returned.map_err(Cause::Error),
-        Err(panic) => Err(Cause::Panic(message(&*panic))),
+        Err(panic) => Err(Cause::Panic(panic_message(&*panic))),
     };
     match outcome {
         Ok(_) => group.leave(rank),
@@ -112,8 +114,8 @@ fn one<T, E>(
     outcome
 }
 
-/// What all returned, or why the `first` to fail did. Nobody is told of an end before there is a
-/// first, so that one never failed for another's sake.
+/// What all ranks here returned, or why the `first` to fail did. Ranks are told of an end only once the first
+/// to fail is known, so that one is never a rank that failed because of another.
 fn first_cause<T, E>(
     outcomes: impl Iterator<Item = (usize, Result<T, Cause<E>>)>,
     first: Option<usize>,
@@ -127,13 +129,13 @@ fn first_cause<T, E>(
         }
     }
     match failed {
-        // It is none of those here.
+        // The first to fail is a rank of another process.
         Some(rank) => Err(Failure { rank, cause: Cause::Elsewhere }),
         None => Ok(values),
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "without a message".to_owned())

@@ -11,8 +11,8 @@ use annulus_mpi::Session;
 use candle_core::{Device, Tensor};
 
 use crate::flight::{self, Flight, Log};
-use crate::processes::{Facts, Office, Unjoined};
-use crate::threads::{self, Between, Group, Home, Options, lock};
+use crate::processes::{Facts, MpiProcess, Unjoined};
+use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options, lock};
 use crate::{Blame, Communicator, Error, Failure, Label, Places};
 
 /// The name of this machine.
@@ -31,15 +31,15 @@ pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Sen
 /// The processes that share a job, of which this is one.
 #[derive(Clone, Default)]
 pub struct World {
-    /// `None`: this one is all.
-    pub(crate) office: Option<Arc<Office>>,
+    /// `None`: this process is the only one.
+    pub(crate) mpi: Option<Arc<MpiProcess>>,
     /// By process, where it runs; empty where this one is all.
     hosts: Arc<[String]>,
     /// Where ranks say where they are, of this world and its clones.
     flight: Arc<Mutex<Option<Arc<Flight>>>>,
     wrap: Option<Wrap>,
-    /// How ranks of this process reach each other.
-    between: Option<Arc<dyn Between>>,
+    /// How tensors are copied between the devices of ranks of this process; `None`: they compute on one.
+    device_copy: Option<Arc<dyn DeviceCopy>>,
 }
 
 impl fmt::Debug for World {
@@ -61,15 +61,15 @@ impl World {
     /// one of several copies that no launcher of MPI started.
     pub fn found() -> Result<World, Unjoined> {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
-        let office = launched.map(|launched| Office::open(launched).map(Arc::new)).transpose()?;
-        let mut world = World { office, ..World::alone() };
+        let mpi = launched.map(|launched| MpiProcess::open(launched).map(Arc::new)).transpose()?;
+        let mut world = World { mpi, ..World::alone() };
         let early = std::env::var_os(flight::EARLY).map(PathBuf::from);
         // A supervisor on another host has its folder there.
         if let Some(folder) = early.filter(|folder| folder.is_dir()) {
             // One that cannot be told is no reason not to begin.
             let _ = world.record(&folder, 0..0);
         }
-        if world.office.is_none() {
+        if world.mpi.is_none() {
             return Ok(world);
         }
         world.meet()?;
@@ -96,9 +96,9 @@ impl World {
         let hosts: Vec<&str> = said.iter().map(|(host, _)| *host).collect();
         let order = neighbours(&hosts);
         self.hosts = order.iter().map(|rank| hosts[*rank].to_owned()).collect();
-        if let Some(office) = &mut self.office {
-            let office = Arc::get_mut(office).expect("nobody else has it yet");
-            office.number(order);
+        if let Some(mpi) = &mut self.mpi {
+            let mpi = Arc::get_mut(mpi).expect("nobody else has it yet");
+            mpi.renumber(order);
         }
         Ok(())
     }
@@ -109,10 +109,10 @@ impl World {
         World { wrap: Some(wrap), ..self }
     }
 
-    /// The same, whose ranks compute on several devices of this process, between which tensors go so.
+    /// This world, with tensors copied by `device_copy` between ranks of this process that compute on different devices.
     #[must_use]
-    pub fn across(self, between: Option<Arc<dyn Between>>) -> World {
-        World { between, ..self }
+    pub fn with_device_copy(self, device_copy: Option<Arc<dyn DeviceCopy>>) -> World {
+        World { device_copy, ..self }
     }
 
     /// From now on this process, of which these are the ranks, keeps its flight record in `folder`.
@@ -121,8 +121,8 @@ impl World {
     /// A folder that cannot be written.
     pub fn record(&self, folder: &Path, ranks: Range<usize>) -> io::Result<()> {
         let flight = Flight::begin(folder, self, ranks)?;
-        if let Some(office) = &self.office {
-            office.record(flight.clone());
+        if let Some(mpi) = &self.mpi {
+            mpi.keep_alive_in(flight.clone());
         }
         if let Some(before) = lock(&self.flight).replace(flight.clone()) {
             before.moved(&flight);
@@ -152,15 +152,15 @@ impl World {
     /// From now on, or no more, MPI's thread rests unless all ranks here wait: what communication costs without progress beside
     /// computing, for measurements.
     pub fn progresses_in_waits_only(&self, only: bool) {
-        if let Some(office) = &self.office {
-            office.progresses_in_waits_only(only);
+        if let Some(mpi) = &self.mpi {
+            mpi.progresses_in_waits_only(only);
         }
     }
 
     /// From now on ranks here compute on this device: what comes from a GPU of another process goes on to it.
     pub fn computes_on(&self, device: &Device) {
-        if let Some(office) = &self.office {
-            office.computes_on(device);
+        if let Some(mpi) = &self.mpi {
+            mpi.computes_on(device);
         }
     }
 
@@ -197,7 +197,7 @@ impl World {
 
     /// The number of this process as MPI has it, once it has begun; 0 where this one is all.
     pub(crate) fn number_of_mpi(&self) -> usize {
-        self.office.as_ref().map_or(0, |office| office.number_of_mpi())
+        self.mpi.as_ref().map_or(0, |mpi| mpi.number_of_mpi())
     }
 
     /// The library that would join processes here, its version and file.
@@ -224,17 +224,17 @@ impl World {
 
     /// The number of this process: those of a host are neighbours, whatever ranks a launcher gave them; 0 is the same in both.
     pub fn process(&self) -> usize {
-        self.office.as_ref().map_or(0, |office| office.facts.process)
+        self.mpi.as_ref().map_or(0, |mpi| mpi.facts.process)
     }
 
     /// How many processes there are.
     pub fn processes(&self) -> usize {
-        self.office.as_ref().map_or(1, |office| office.facts.processes)
+        self.mpi.as_ref().map_or(1, |mpi| mpi.facts.processes)
     }
 
     /// What MPI says of itself; `None`: it is not used.
     pub fn facts(&self) -> Option<&Facts> {
-        self.office.as_ref().map(|office| &office.facts)
+        self.mpi.as_ref().map(|mpi| &mpi.facts)
     }
 
     /// Which of so many ranks are threads of this process: neighbours; `None`: the processes cannot share them evenly.
@@ -273,12 +273,16 @@ impl World {
             Some(wrap) => program(wrap(comm)),
             None => program(comm),
         };
-        let Some(office) = &self.office else {
-            let home = Home { log, between: self.between.clone(), ..Home::alone(options.world) };
-            return threads::run_in(&Group::new(options, home), program);
+        let Some(mpi) = &self.mpi else {
+            let local = LocalRanks {
+                log,
+                device_copy: self.device_copy.clone(),
+                ..LocalRanks::all(options.world)
+            };
+            return threads::run_in(&Group::new(options, local), program);
         };
-        let ended = threads::run_in(&office.begin(options, log, of_processes), program);
-        office.finish();
+        let ended = threads::run_in(&mpi.begin(options, log, of_processes), program);
+        mpi.finish();
         ended
     }
 
@@ -287,7 +291,7 @@ impl World {
     /// # Errors
     /// A process that is late, gone or stopped.
     pub fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure<Error>> {
-        if self.office.is_none() {
+        if self.mpi.is_none() {
             return Ok(vec![own.to_vec()]);
         }
         let options = Options { world: self.processes(), deadline: SILENCE, stop: Arc::default() };
@@ -326,7 +330,7 @@ impl World {
 
     /// Whether this process, which fails with `code` by its own fault, is the one to say so: where several do, the first is.
     pub fn is_first_to_fail(&self, code: i32) -> bool {
-        self.office.as_ref().is_none_or(|office| office.is_first_to_fail(code))
+        self.mpi.as_ref().is_none_or(|mpi| mpi.is_first_to_fail(code))
     }
 
     /// Ends the job with this process's exit code, which the others are told; `why` where it failed, and not for another's
@@ -335,7 +339,7 @@ impl World {
         if let Some(flight) = self.flight() {
             flight.ended(code, why);
         }
-        self.office.as_ref().map_or(code, |office| office.close(code, why.is_some()))
+        self.mpi.as_ref().map_or(code, |mpi| mpi.close(code, why.is_some()))
     }
 }
 

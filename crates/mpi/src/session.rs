@@ -224,7 +224,7 @@ impl Session {
     ///
     /// # Errors
     /// What MPI says.
-    pub fn look(&self) -> Result<bool> {
+    pub fn progress(&self) -> Result<bool> {
         let mut requests = self.requests.borrow_mut();
         let mut any = false;
         while let Some((index, status)) = self.done(requests.under_way())? {
@@ -235,7 +235,7 @@ impl Session {
         Ok(any)
     }
 
-    /// Whether a message had left when [`Session::look`] was called last.
+    /// Whether a message had left when [`Session::progress`] was called last.
     pub fn has_left(&self, sending: &mut Sending) -> bool {
         let mut requests = self.requests.borrow_mut();
         while sending.pieces.front().is_some_and(|piece| requests.take(*piece).is_some()) {
@@ -244,7 +244,7 @@ impl Session {
         sending.pieces.is_empty()
     }
 
-    /// What had arrived when [`Session::look`] was called last, if all of it had.
+    /// What had arrived when [`Session::progress`] was called last, if all of it had.
     ///
     /// # Errors
     /// Elements of which some did not come.

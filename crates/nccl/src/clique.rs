@@ -1,4 +1,4 @@
-//! One process's end of a communicator: it begins, ships, and ends or is given up, and no call of it waits.
+//! A communicator of NCCL, as one process has it: it begins, transfers, and ends or is aborted, and none of these calls blocks.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -11,15 +11,15 @@ use crate::lane::{Gate, Lane, Mark, Piece};
 use crate::library::{BYTES, Config, Handle, IN_PROGRESS, Library, RawId, SUCCESS};
 use crate::{Error, Result};
 
-/// Between two looks at an end that is under way.
-const NAP: Duration = Duration::from_micros(200);
+/// How long to sleep between two checks of whether a communicator has begun or ended.
+const SLEEP: Duration = Duration::from_micros(200);
 
-/// The name of a clique: who has it may join.
+/// The unique id of a clique, with which its processes join it.
 #[derive(Clone, Copy)]
 pub struct Id(RawId);
 
 impl Id {
-    /// A name that no other clique has. The process that draws it is where the others meet, and must live until all have.
+    /// A new unique id. The other processes connect to the one that draws it, which must live until all have.
     ///
     /// # Errors
     /// What NCCL says: it needs a network, if only that of the host.
@@ -31,37 +31,37 @@ impl Id {
         Ok(Id(id))
     }
 
-    /// As it is handed on.
+    /// The id as bytes, to send to other processes.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.0.iter().map(|byte| *byte as u8).collect()
     }
 
-    /// What was handed on; `None`: it is no name.
+    /// The id of these bytes, as [`Id::bytes`] gives them; `None` if their number is wrong.
     pub fn of(bytes: &[u8]) -> Option<Id> {
         let bytes: [u8; 128] = bytes.try_into().ok()?;
         Some(Id(RawId(bytes.map(|byte| byte as c_char))))
     }
 }
 
-/// What goes and comes together.
+/// Sends and receives that NCCL runs as one group.
 #[derive(Default)]
-pub struct Shipment {
-    /// What it is behind.
+pub struct Transfers {
+    /// What they run after.
     pub gates: Vec<Gate>,
-    /// What goes. Between two processes pieces are matched in the order in which they are shipped.
+    /// What is sent. Between two processes sends and receives are matched in the order in which they are submitted.
     pub sends: Vec<Piece>,
-    /// What comes.
+    /// Buffers of what is received.
     pub receives: Vec<Piece>,
 }
 
-/// A communicator of NCCL.
+/// A communicator of NCCL, as one of its processes has it.
 pub struct Clique {
     library: Arc<Library>,
     lane: Arc<dyn Lane>,
     handle: Handle,
-    /// Handed to NCCL, which has not said that it is on the lane.
-    shipping: Option<Vec<Piece>>,
-    /// On the lane: what it reads and writes is kept.
+    /// Handed to NCCL, which has not said yet that they are on the lane.
+    submitting: Option<Vec<Piece>>,
+    /// On the lane: the tensors are kept until it is past the mark.
     under_way: VecDeque<(Arc<dyn Mark>, Vec<Piece>)>,
 }
 
@@ -69,7 +69,7 @@ pub struct Clique {
 unsafe impl Send for Clique {}
 
 impl Clique {
-    /// Joins the clique of this name as one of `size`; [`Clique::is_ready`] says when all have.
+    /// Begins to join the clique of this id as rank `rank` of `size`; [`Clique::is_ready`] says when all have joined.
     ///
     /// # Errors
     /// What NCCL says at once: no driver, two processes on one GPU.
@@ -81,15 +81,15 @@ impl Clique {
     ) -> Result<Clique> {
         lane.enter()?;
         let handle = begun(&library, id, [rank, size])?;
-        Ok(Clique { library, lane, handle, shipping: None, under_way: VecDeque::new() })
+        Ok(Clique { library, lane, handle, submitting: None, under_way: VecDeque::new() })
     }
 
-    /// Begins a communicator of one process, on whichever device is this thread's, and gives it up.
+    /// Begins a communicator of one process, on this thread's current device, and aborts it.
     pub(crate) fn of_one(library: &Library, id: &Id) -> Result<()> {
         let handle = begun(library, id, [0, 1])?;
         let began = loop {
             match state(library, handle) {
-                Ok(false) => std::thread::sleep(NAP),
+                Ok(false) => std::thread::sleep(SLEEP),
                 state => break state.map(drop),
             }
         };
@@ -98,20 +98,20 @@ impl Clique {
         began
     }
 
-    /// Whether nothing that was begun goes on by itself: the next shipment may be shipped.
+    /// Whether no call is still in progress, so that the next transfers may be submitted.
     ///
     /// # Errors
-    /// What has gone wrong since, here or at a peer: the clique is to be given up.
+    /// What has failed since, here or at a peer: the clique is to be aborted.
     pub fn is_ready(&self) -> Result<bool> {
         state(&self.library, self.handle)
     }
 
-    /// Hands a shipment to NCCL, which must be ready; [`Clique::shipped`] says when it is on the lane.
+    /// Hands transfers to NCCL, which must be ready; [`Clique::submitted`] says when they are on the lane.
     ///
     /// # Errors
-    /// What NCCL or the driver says: the clique is to be given up.
-    pub fn ship(&mut self, shipment: Shipment) -> Result<()> {
-        let Shipment { gates, sends, receives } = shipment;
+    /// What NCCL or the driver says: the clique is to be aborted.
+    pub fn submit(&mut self, transfers: Transfers) -> Result<()> {
+        let Transfers { gates, sends, receives } = transfers;
         gates.into_iter().try_for_each(|gate| gate())?;
         let calls = &self.library.calls;
         // SAFETY: what is begun here ends below, on this thread.
@@ -119,7 +119,7 @@ impl Clique {
         let mut codes = Vec::with_capacity(sends.len() + receives.len());
         for Piece { peer, address, bytes, .. } in &sends {
             let (from, to) = (*address as *const c_void, *peer as c_int);
-            // SAFETY: so many bytes are there, of a tensor that is kept until the lane is past the shipment.
+            // SAFETY: so many bytes are there, of a tensor that is kept until the lane is past the transfers.
             let code =
                 unsafe { (calls.send)(from, *bytes, BYTES, to, self.handle, self.lane.stream()) };
             codes.push(("ncclSend", code));
@@ -133,30 +133,30 @@ impl Clique {
             codes.push(("ncclRecv", code));
         }
         // From here on NCCL may read and write there.
-        self.shipping = Some(sends.into_iter().chain(receives).collect());
+        self.submitting = Some(sends.into_iter().chain(receives).collect());
         // SAFETY: it was begun above.
         codes.push(("ncclGroupEnd", unsafe { (calls.group_end)() }));
         codes.into_iter().try_for_each(|(what, code)| self.library.expect(what, code))
     }
 
-    /// Behind what was shipped last, once it is on the lane.
+    /// A mark after the transfers that were submitted last, once they are on the lane.
     ///
     /// # Errors
     /// As [`Clique::is_ready`], and what the driver says.
-    pub fn shipped(&mut self) -> Result<Option<Arc<dyn Mark>>> {
-        if self.shipping.is_none() || !self.is_ready()? {
+    pub fn submitted(&mut self) -> Result<Option<Arc<dyn Mark>>> {
+        if self.submitting.is_none() || !self.is_ready()? {
             return Ok(None);
         }
         let mark = self.lane.mark()?;
-        self.under_way.extend(self.shipping.take().map(|pieces| (mark.clone(), pieces)));
+        self.under_way.extend(self.submitting.take().map(|pieces| (mark.clone(), pieces)));
         Ok(Some(mark))
     }
 
-    /// Lets go what the lane is past. How many shipments are under way.
+    /// Drops the tensors of transfers that are over. Returns how many groups of transfers are under way.
     ///
     /// # Errors
     /// As [`Clique::is_ready`], and what the driver says.
-    pub fn look(&mut self) -> Result<usize> {
+    pub fn poll(&mut self) -> Result<usize> {
         self.is_ready()?;
         while let Some((mark, _)) = self.under_way.front() {
             if !mark.is_over()? {
@@ -164,20 +164,21 @@ impl Clique {
             }
             self.under_way.pop_front();
         }
-        Ok(self.under_way.len() + usize::from(self.shipping.is_some()))
+        Ok(self.under_way.len() + usize::from(self.submitting.is_some()))
     }
 
-    /// Gives up what is under way here: whatever waits for it on the device goes on, with whatever it finds.
+    /// Gives up all transfers under way here: what waits for them on the device goes on, with undefined elements.
     pub fn abort(mut self) {
         // SAFETY: the handle is not used any more.
         unsafe { (self.library.calls.abort)(mem::replace(&mut self.handle, ptr::null_mut())) };
     }
 
-    /// Ends the clique; all must, with nothing under way. Gives it up where it has not ended within `patience` once `waits` says no.
+    /// Ends the clique, as all its processes must, with nothing under way. Aborts it if it has not ended within `limit` after `waits`
+    /// last returned true.
     ///
     /// # Errors
     /// What NCCL says.
-    pub fn end(mut self, patience: Duration, waits: impl Fn() -> bool) -> Result<()> {
+    pub fn end(mut self, limit: Duration, waits: impl Fn() -> bool) -> Result<()> {
         // SAFETY: the communicator has not ended.
         let code = unsafe { (self.library.calls.finalize)(self.handle) };
         let mut begun = Instant::now();
@@ -185,11 +186,11 @@ impl Clique {
         while ended.is_ok() && !self.is_ready()? {
             if waits() {
                 begun = Instant::now();
-            } else if begun.elapsed() > patience {
+            } else if begun.elapsed() > limit {
                 ended = Err(Error::new("ncclCommFinalize", "a process has not ended its part"));
                 break;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(SLEEP);
         }
         if ended.is_err() {
             self.abort();
@@ -209,13 +210,13 @@ impl Drop for Clique {
             unsafe { (self.library.calls.abort)(self.handle) };
         }
         let left = self.under_way.drain(..).filter(|(mark, _)| !matches!(mark.is_over(), Ok(true)));
-        // The device may still read and write there: what it was is never given back.
+        // The device may still read and write there: the memory is never freed.
         left.for_each(mem::forget);
-        mem::forget(self.shipping.take());
+        mem::forget(self.submitting.take());
     }
 }
 
-/// A communicator that begins.
+/// Begins a communicator.
 fn begun(library: &Library, id: &Id, [rank, size]: [usize; 2]) -> Result<Handle> {
     let (mut handle, mut config) = (ptr::null_mut(), Config::non_blocking());
     // SAFETY: the handle is written into a variable that lives; NCCL copies the configuration before it returns.
@@ -227,7 +228,7 @@ fn begun(library: &Library, id: &Id, [rank, size]: [usize; 2]) -> Result<Handle>
     Ok(handle)
 }
 
-/// Whether nothing of a communicator, which has not ended, goes on by itself.
+/// Whether no call of a communicator, which has not ended, is in progress.
 fn state(library: &Library, handle: Handle) -> Result<bool> {
     let mut state = SUCCESS;
     // SAFETY: the number is written into a variable that lives.

@@ -1,7 +1,7 @@
 //! NCCL without GPUs: a library of our own (`kernels/emulator/nccl/`), whose device is the host.
 //!
-//! It has NCCL's functions and, beside them, streams: what is sent and received runs there, later, on a thread of each. So all but
-//! the chip and NVIDIA's library is tested where there is neither. What goes wrong on request stands in the library's file.
+//! It has NCCL's functions and, beside them, streams, each with a thread on which sends and receives run later. So everything but
+//! the GPU and NVIDIA's library is tested where there is neither. The library's source file says which failures it makes on request.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use libloading::os::unix::Library as Loaded;
 use crate::Library;
 use crate::lane::{Gate, Lane, Mark, Piece};
 
-/// Between two looks at a mark that is waited for.
-const NAP: Duration = Duration::from_micros(50);
+/// How long to sleep between two checks of a mark that is waited for.
+const SLEEP: Duration = Duration::from_micros(50);
 
 /// The streams of our own library.
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub(crate) fn of(loaded: &Loaded) -> Option<Streams> {
-        // SAFETY: the types are written beside the functions in `kernels/emulator/nccl/libnccl.cpp`; the library is kept beside them.
+        // SAFETY: the types are those that stand beside the functions in `kernels/emulator/nccl/libnccl.cpp`; the library is kept beside them.
         unsafe {
             Some(Streams {
                 create: *loaded.get(b"emulated_stream_create\0").ok()?,
@@ -50,7 +50,7 @@ pub fn compile(kernels: &Path, into: &Path) -> std::io::Result<PathBuf> {
     let source = kernels.join("emulator/nccl/libnccl.cpp");
     let (library, own) = (into.join("libnccl.so.2"), std::process::id());
     let thread = std::thread::current().id();
-    // Written beside and renamed: others may be compiling the same.
+    // Written under another name and renamed, as other processes may be compiling it too.
     let part = into.join(format!("libnccl-{own}-{thread:?}.part"));
     let mut compiler = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
     compiler.args(["-std=c++17", "-O2", "-g1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread"]);
@@ -107,7 +107,7 @@ impl Lane for OfHost {
         tensor.device().is_cpu()
     }
 
-    /// What is computed on the host is over when the call is.
+    /// A gate that does not wait: what is computed on the host is over when its call returns.
     fn gate(&self) -> Result<Gate> {
         Ok(Box::new(|| Ok(())))
     }
@@ -122,8 +122,8 @@ impl Lane for OfHost {
         piece(&tensor.detach().contiguous()?, to)
     }
 
-    fn room(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
-        // Nobody else has it, and nobody reads it before all has come.
+    fn buffer(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
+        // Nobody else has the tensor, and nobody reads it before all elements have come.
         piece(&Tensor::zeros(shape, dtype, &Device::Cpu)?, from)
     }
 }
@@ -166,13 +166,13 @@ impl Mark for OnHost {
         }
     }
 
-    /// The host is what computes, so it waits.
+    /// Waits on the calling thread, as the host is what computes.
     fn precede_computing(&self, given_up: &dyn Fn() -> bool) -> Result<()> {
         while !self.is_over()? {
             if given_up() {
                 candle_core::bail!("a transfer was given up");
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(SLEEP);
         }
         Ok(())
     }

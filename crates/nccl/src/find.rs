@@ -1,4 +1,4 @@
-//! Where the library of NCCL is: one that is named, the system's, or that of a Python environment.
+//! Finds the library of NCCL: one that is named, the system's, or that of a Python environment.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,40 @@ use std::sync::Arc;
 
 use crate::{Clique, Error, Id, Library, Result};
 
-/// The key of the environment that names a library.
+/// The environment variable that names a library.
 pub const NAMED: &str = "ANNULUS_NCCL";
 
-/// Names of libraries. The second is there where NCCL was installed to build with.
+/// File names of the library. The second exists where NCCL was installed for building programs.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// Where NVIDIA's wheel has it, below `site-packages`.
+/// Where NVIDIA's Python wheel has the library, below `site-packages`.
 const WHEEL: &str = "nvidia/nccl/lib";
 
-/// A library that can be loaded, and is new enough.
+/// A library of NCCL that was loaded and is new enough.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Where.
+    /// Its file.
     pub path: PathBuf,
-    /// It.
+    /// The library itself.
     pub library: Arc<Library>,
 }
 
 impl Found {
-    /// The library at `path`, or of that name where the system looks.
+    /// Loads the library at `path`, or of that name where the system looks.
     ///
     /// # Errors
-    /// One that cannot be loaded, is no NCCL or is older than 2.18.
+    /// A library that cannot be loaded, is not NCCL or is older than 2.18.
     pub fn at(path: PathBuf) -> Result<Found> {
         let library = Arc::new(Library::load(&path)?);
         Ok(Found { path, library })
     }
 
-    /// What the library says of a communicator of one process, for whoever wants to know why none begins; `None`: it began, and was
-    /// given up.
+    /// Begins a communicator of one process, to find out why none begins: the error; `None`: it began, and was aborted.
     pub fn refusal(&self, id: &Id) -> Option<Error> {
         Clique::of_one(&self.library, id).err()
     }
 }
 
-/// The library that [`NAMED`] names, or the first that the system, or a Python environment, has.
+/// Loads the library that [`NAMED`] names, or the first that the system, or a Python environment, has.
 ///
 /// # Errors
 /// When there is none that can be loaded, with what was tried.
@@ -65,8 +64,8 @@ pub fn find() -> Result<Found> {
     Err(Error::new("no library of NCCL was found", why))
 }
 
-/// Where to look: where the system does, which the empty folder stands for, and in the environments of Python: the active ones, and
-/// that of the `python3` of the path.
+/// Folders to look in: the empty one, which stands for where the system looks, and those of Python environments: the active ones, and
+/// that of the `python3` in `PATH`.
 fn folders() -> Vec<PathBuf> {
     let named = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os);
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -78,7 +77,7 @@ fn folders() -> Vec<PathBuf> {
     [PathBuf::new()].into_iter().chain(packages.map(|packages| packages.join(WHEEL))).collect()
 }
 
-/// The folders of packages below the root of an environment: of whichever version of Python.
+/// The `site-packages` folders of an environment, of any version of Python.
 fn packages(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for lib in ["lib", "local/lib", "lib64"] {
@@ -116,7 +115,7 @@ mod tests {
     fn what_is_no_library_is_said_with_its_path() {
         let error = Found::at("/absent/libnccl.so.2".into()).unwrap_err().to_string();
         assert!(error.contains("/absent/libnccl.so.2"), "{error}");
-        // Loads, and is none.
+        // Loads, and is not NCCL.
         let error = Found::at("libc.so.6".into()).unwrap_err().to_string();
         assert!(error.contains("libc.so.6") && error.contains("nccl"), "{error}");
     }

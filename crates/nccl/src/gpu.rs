@@ -1,4 +1,4 @@
-//! A stream of a GPU beside the one that computes, and events between the two.
+//! A stream of a GPU for transfers, beside the one that computes, and events between the two.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::lane::{Gate, Lane, Mark, Piece};
 #[derive(Debug)]
 pub(crate) struct OfGpu {
     device: CudaDevice,
-    /// What computes.
+    /// The stream that computes.
     computing: Arc<CudaStream>,
-    /// What transfers are on.
+    /// The stream of transfers.
     own: Arc<CudaStream>,
 }
 
@@ -35,8 +35,8 @@ const LOADED: [(&str, kernels::Module); 8] = [
 ];
 
 impl OfGpu {
-    /// Candle loads its kernels when it first calls them, and loading waits for all that the GPU is at: a transfer among it, whose
-    /// other end may wait for what this process does next. So they are loaded now.
+    /// A new lane of `device`. Candle loads a kernel at its first call, and loading waits for all that the GPU does, also for a transfer
+    /// whose other end may wait for what this process does next. So the kernels are loaded here.
     pub(crate) fn new(device: &CudaDevice) -> Result<OfGpu> {
         for (kernel, module) in LOADED {
             device.get_or_load_func(kernel, &module)?;
@@ -44,14 +44,14 @@ impl OfGpu {
         let computing = device.cuda_stream();
         let context = computing.context();
         context.bind_to_thread().w()?;
-        // Attention fills every multiprocessor: NCCL's blocks find room beside it only if they are placed first.
+        // Attention fills every multiprocessor: NCCL's thread blocks run beside it only if they are scheduled first.
         let (_, first) = get_priority_range().w()?;
         let own = context.new_stream_with_priority(first).w()?;
         Ok(OfGpu { device: device.clone(), computing, own })
     }
 }
 
-/// Applies `$then` to the typed slice of any storage that travels.
+/// Applies `$then` to the typed slice of a storage whose elements can be sent.
 macro_rules! typed {
     ($storage:expr, $slice:ident => $then:expr) => {
         match $storage {
@@ -102,9 +102,9 @@ impl Lane for OfGpu {
         Ok(Piece { peer: to, address, bytes, tensor })
     }
 
-    fn room(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
+    fn buffer(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
         let bytes = shape.elem_count() * dtype.size_in_bytes();
-        // SAFETY: nothing reads it before the transfer, which writes all of it.
+        // SAFETY: nothing reads the memory before the transfer, which writes all of it.
         let mut storage: CudaStorage = unsafe { self.device.alloc_uninit(&shape, dtype) }?;
         let address =
             typed!(&mut storage.slice, slice => slice.device_ptr_mut(&self.computing).0) as usize;

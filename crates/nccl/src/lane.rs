@@ -1,4 +1,4 @@
-//! The stream that transfers are on, beside the one that computes, and what orders the two.
+//! The stream of transfers, beside the computing stream, and what orders the two.
 
 use std::ffi::c_void;
 use std::fmt::Debug;
@@ -8,71 +8,72 @@ use candle_core::{DType, Device, Result, Shape, Tensor};
 
 use crate::Library;
 
-/// Makes a lane wait for what was on the computing stream when this was made.
+/// Makes a lane wait for all that was on the computing stream when the gate was made.
 pub type Gate = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// The stream of transfers of one device.
+/// The stream on which the transfers of one device run.
 pub trait Lane: Send + Sync + Debug {
-    /// Makes its device that of the calling thread, as NCCL wants it.
+    /// Makes the lane's device the current one of the calling thread, as NCCL requires.
     ///
     /// # Errors
     /// What the driver says.
     fn enter(&self) -> Result<()>;
-    /// As NCCL takes it.
+    /// The stream's handle (`cudaStream_t`).
     fn stream(&self) -> *mut c_void;
-    /// Whether a tensor is in the memory that transfers read and write.
+    /// Whether transfers of this lane can read and write the memory of `tensor`.
     fn carries(&self, tensor: &Tensor) -> bool;
-    /// Behind all that has been handed to the device by now.
+    /// A gate after all that was started on the computing stream until now.
     ///
     /// # Errors
     /// What the driver says.
     fn gate(&self) -> Result<Gate>;
-    /// Behind all that is on the lane by now.
+    /// A mark after all that is on the lane now.
     ///
     /// # Errors
     /// What the driver says.
     fn mark(&self) -> Result<Arc<dyn Mark>>;
-    /// A tensor on its way to a peer, one element behind the other. It is on the device, and on its way behind a gate that is made
-    /// after this.
+    /// `tensor`, contiguous, to be sent to a peer. The send must come after a gate that is made after this call, as the tensor may be
+    /// copied on the computing stream.
     ///
     /// # Errors
-    /// What Candle says of a copy, and elements of a type that does not travel.
+    /// What Candle says of a copy, and elements of a type that is not sent.
     fn leaving(&self, tensor: &Tensor, to: usize) -> Result<Piece>;
-    /// Room for a tensor that comes from a peer, behind a gate that is made after this.
+    /// A buffer for a tensor that comes from a peer. The receive must come after a gate that is made after this call.
     ///
     /// # Errors
-    /// No memory, and elements of a type that does not travel.
-    fn room(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece>;
+    /// No memory, and elements of a type that is not sent.
+    fn buffer(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece>;
 }
 
 /// A moment on a lane.
 pub trait Mark: Send + Sync + Debug {
-    /// Whether the lane is past it; never blocks.
+    /// Whether the lane is past the mark; never blocks.
     ///
     /// # Errors
-    /// What the driver says of what was before it.
+    /// What the driver says of transfers before the mark.
     fn is_over(&self) -> Result<bool>;
-    /// What is computed from now on comes behind it. On a GPU nothing waits but its stream.
+    /// Orders what is computed from now on after the mark. On a GPU only the computing stream waits; without one the host does, until
+    /// `given_up` returns true.
     ///
     /// # Errors
-    /// What the driver says; a wait that `given_up` ends, where one waits.
+    /// What the driver says, and a wait that was given up.
     fn precede_computing(&self, given_up: &dyn Fn() -> bool) -> Result<()>;
 }
 
-/// A tensor that goes to a peer or comes from one.
+/// A tensor that is sent to a peer or received from one.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The rank in the clique.
+    /// The peer's rank in the clique.
     pub peer: usize,
-    /// Where it is.
+    /// The address of its first element.
     pub(crate) address: usize,
-    /// How long it is.
+    /// How many bytes its elements have.
     pub(crate) bytes: usize,
-    /// What keeps it there.
+    /// The tensor itself, which keeps the memory allocated.
     pub tensor: Tensor,
 }
 
-/// A lane of its own for `device`; `None`: no transfers of this library are for it.
+/// A new lane for `device`; `None` if `library` has no transfers for such a device.
 ///
 /// # Errors
 /// What the driver says.

@@ -1,9 +1,9 @@
-//! NCCL, found when the program starts: nothing of it is needed to build, and a machine without it is no error.
+//! NCCL, loaded at run time: it is not needed to build, and a machine without it is no error.
 //!
-//! Only sends and receives are used: sums stay ours, in an order of ours. [`find`] looks for the library, a [`Clique`] is one
-//! process's end of it, and a [`Lane`] is the stream that its transfers are on: behind what computes a tensor, before what reads it.
-//! Nothing here blocks: communicators are non-blocking, so that a transfer that hangs can be given up. The name of
-//! a clique, [`Id`], is handed to its processes by whatever joins them: MPI.
+//! Only sends and receives are used; sums are made by our own code, in a fixed order. [`find`] looks for the library, a [`Clique`] is a
+//! communicator as one process has it, and a [`Lane`] is the stream on which its transfers run, after what computes a tensor and before
+//! what reads it. Nothing here blocks: communicators are non-blocking, so that a transfer that hangs can be aborted. The unique id of a
+//! clique, [`Id`], is sent to its processes by MPI.
 
 mod clique;
 #[cfg(feature = "emulator")]
@@ -14,18 +14,18 @@ mod gpu;
 mod lane;
 mod library;
 
-pub use clique::{Clique, Id, Shipment};
+pub use clique::{Clique, Id, Transfers};
 pub use find::{Found, NAMED, find};
 pub use lane::{Gate, Lane, Mark, Piece, lane};
 pub use library::Library;
 
-/// What NCCL, or the search for it, answered.
+/// A call of NCCL, or a search for it, that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct Error {
-    /// What was asked for.
+    /// What was called or looked for.
     pub what: String,
-    /// The answer.
+    /// Why it failed.
     pub why: String,
 }
 

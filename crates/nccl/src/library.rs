@@ -1,4 +1,4 @@
-//! The functions that we call, and what they take.
+//! The functions of NCCL that we call, and their types and constants.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -7,25 +7,25 @@ use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 
 use crate::{Error, Result};
 
-/// A communicator of NCCL.
+/// `ncclComm_t`, a pointer to a communicator.
 pub(crate) type Handle = *mut c_void;
 
-/// What a call returns that went well; and one of a non-blocking communicator that goes on by itself (`nccl.h`, `ncclResult_t`).
+/// What a call returns that succeeded, and one of a non-blocking communicator that is still in progress (`ncclResult_t`).
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const IN_PROGRESS: c_int = 7;
-/// Bytes, of which everything that travels is made (`ncclDataType_t`).
+/// The data type of all that is sent: bytes (`ncclDataType_t`).
 pub(crate) const BYTES: c_int = 1;
-/// The oldest that is used, as NCCL counts: its communicators are non-blocking in all that is called here.
+/// The oldest version that is used, as NCCL numbers them: since then all calls made here can be non-blocking.
 const OLDEST: c_int = 21_800;
-/// What NCCL takes for a number that is not given.
+/// `NCCL_CONFIG_UNDEF_INT`: a number of the configuration that is not given.
 const NOT_GIVEN: c_int = c_int::MIN;
 
-/// The name of a clique, as it is passed.
+/// `ncclUniqueId`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawId(pub(crate) [c_char; 128]);
 
-/// `ncclConfig_t` as of 2.18: later versions take it for what it is, by its size and version.
+/// `ncclConfig_t` as of 2.18: later versions accept it, as it states its size and version.
 #[repr(C)]
 pub(crate) struct Config {
     size: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Of a communicator whose calls return at once.
+    /// The configuration of a communicator whose calls do not block.
     pub(crate) fn non_blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -56,16 +56,16 @@ impl Config {
     }
 }
 
-/// A table of functions by their names.
+/// Declares a table of functions, which are found by their names.
 macro_rules! calls {
     ($($field:ident = $name:literal: fn($($argument:ty),*) -> $returned:ty;)*) => {
-        /// The functions, by what they do.
+        /// The functions that we call.
         pub(crate) struct Calls {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> $returned,)*
         }
 
         impl Calls {
-            /// All of them, or the name of one that is not there.
+            /// Looks all of them up; the error is the name of one that is missing.
             fn of(loaded: &Loaded) -> std::result::Result<Calls, &'static str> {
                 // SAFETY: the types are those of the functions of these names in `nccl.h`, the same since 2.18; `Library` keeps
                 // the library as long as it keeps them.
@@ -95,10 +95,10 @@ calls! {
 pub struct Library {
     pub(crate) calls: Calls,
     version: c_int,
-    /// Streams of the host, where it is our own.
+    /// Streams of the host, if this is our emulated library.
     #[cfg(feature = "emulator")]
     pub(crate) streams: Option<crate::emulated::Streams>,
-    /// Keeps the code where `calls` point.
+    /// Keeps the functions of `calls` loaded.
     _loaded: Loaded,
 }
 
@@ -142,18 +142,18 @@ impl Library {
         Ok(library)
     }
 
-    /// Its version, as `2.28.9`.
+    /// The version of the library, such as `2.28.9`.
     pub fn version(&self) -> String {
         let number = self.version;
         format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
     }
 
-    /// Refuses what a call returned, unless it went well, or goes on.
+    /// Returns an error unless `code`, which the call `what` returned, is success or in progress.
     pub(crate) fn expect(&self, what: &str, code: c_int) -> Result<()> {
         if [SUCCESS, IN_PROGRESS].contains(&code) { Ok(()) } else { Err(self.error(what, code)) }
     }
 
-    /// What went wrong in a call, as NCCL says it.
+    /// The error of a call that returned `code`, with NCCL's own text.
     pub(crate) fn error(&self, what: &str, code: c_int) -> Error {
         // SAFETY: both return texts that live as long as the library; of no communicator the last one of this thread's is told.
         let texts = unsafe {

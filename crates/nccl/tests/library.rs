@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_nccl::{Clique, Found, Id, Lane, Shipment, emulated, find, lane};
+use annulus_nccl::{Clique, Found, Id, Lane, Transfers, emulated, find, lane};
 use candle_core::{DType, Device, Tensor};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,10 +20,10 @@ fn library() -> Found {
     Found::at(path).expect("our own library")
 }
 
-/// One of a clique, and its lane.
-fn joined(found: &Found, id: &Id, seat: [usize; 2]) -> (Clique, Arc<dyn Lane>) {
+/// Joins a clique; also its lane.
+fn joined(found: &Found, id: &Id, place: [usize; 2]) -> (Clique, Arc<dyn Lane>) {
     let lane = lane(&found.library, &Device::Cpu).unwrap().expect("our own is of the host");
-    let clique = Clique::begin(found.library.clone(), lane.clone(), id, seat).unwrap();
+    let clique = Clique::begin(found.library.clone(), lane.clone(), id, place).unwrap();
     until(|| clique.is_ready().unwrap());
     (clique, lane)
 }
@@ -50,30 +50,30 @@ fn numbers(rank: usize, elements: usize) -> Tensor {
     Tensor::from_iter(all, &Device::Cpu).unwrap()
 }
 
-/// Every rank sends every other one tensors of two sizes, one larger than what is under way at once, in three shipments.
+/// Every rank sends every other one tensors of two sizes, one larger than what is under way at once, in three groups of transfers.
 #[test]
-fn what_is_shipped_arrives_in_order() {
+fn what_is_submitted_arrives_in_order() {
     let found = library();
     for size in [2, 4] {
         let id = Id::draw(&found.library).unwrap();
         on_all(size, |rank| {
             let (mut clique, lane) = joined(&found, &id, [rank, size]);
             for elements in [7, 100_000, 20] {
-                let mut shipment = Shipment::default();
+                let mut transfers = Transfers::default();
                 for peer in (0..size).filter(|peer| *peer != rank) {
                     for length in [elements, elements / 2] {
                         let piece = lane.leaving(&numbers(rank, length), peer).unwrap();
-                        shipment.sends.push(piece);
-                        let room = lane.room(DType::F32, length.into(), peer).unwrap();
-                        shipment.receives.push(room);
+                        transfers.sends.push(piece);
+                        let buffer = lane.buffer(DType::F32, length.into(), peer).unwrap();
+                        transfers.receives.push(buffer);
                     }
                 }
-                let came = shipment.receives.clone();
-                shipment.gates.push(lane.gate().unwrap());
-                clique.ship(shipment).unwrap();
+                let came = transfers.receives.clone();
+                transfers.gates.push(lane.gate().unwrap());
+                clique.submit(transfers).unwrap();
                 let mut mark = None;
                 until(|| {
-                    mark = clique.shipped().unwrap();
+                    mark = clique.submitted().unwrap();
                     mark.is_some()
                 });
                 mark.unwrap().precede_computing(&|| false).unwrap();
@@ -84,7 +84,7 @@ fn what_is_shipped_arrives_in_order() {
                     assert!(found == wanted, "{elements} elements from {} to {rank}", piece.peer);
                 }
             }
-            until(|| clique.look().unwrap() == 0);
+            until(|| clique.poll().unwrap() == 0);
             clique.end(PATIENCE, || false).unwrap();
         });
     }
@@ -101,16 +101,16 @@ fn what_hangs_can_be_given_up() {
             clique.abort();
             return;
         }
-        let room = lane.room(DType::F32, 9.into(), 1).unwrap();
-        clique.ship(Shipment { receives: vec![room], ..Shipment::default() }).unwrap();
+        let buffer = lane.buffer(DType::F32, 9.into(), 1).unwrap();
+        clique.submit(Transfers { receives: vec![buffer], ..Transfers::default() }).unwrap();
         let mut mark = None;
         until(|| {
-            mark = clique.shipped().unwrap();
+            mark = clique.submitted().unwrap();
             mark.is_some()
         });
         let mark = mark.unwrap();
         thread::sleep(Duration::from_millis(20));
-        assert!(!mark.is_over().unwrap() && clique.look().unwrap() == 1);
+        assert!(!mark.is_over().unwrap() && clique.poll().unwrap() == 1);
         let begun = Instant::now();
         clique.abort();
         assert!(mark.precede_computing(&|| false).is_err());

@@ -98,7 +98,7 @@ fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Res
         // What comes behind it is only known when it is there.
         let mut frame = session.receive(Arriving::Bytes(vec![0; FRAME]), peer, TAG)?;
         while session.arrived(&mut frame)?.is_none() {
-            session.look()?;
+            session.progress()?;
         }
     }
     let mut payload = session.receive(room, peer, TAG)?;
@@ -106,11 +106,11 @@ fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Res
         if let Some(arrived) = session.arrived(&mut payload)? {
             break arrived;
         }
-        session.look()?;
+        session.progress()?;
     };
     for mut sending in leaving {
         while !session.has_left(&mut sending) {
-            session.look()?;
+            session.progress()?;
         }
     }
     Ok(arrived)

@@ -1,49 +1,50 @@
-//! What stands before every payload, so that a mismatched call is an error and not a hang.
+//! Messages between processes: envelopes, which go before every payload, so that a mismatched call is an error and not a hang.
 
 use annulus_memory::Class;
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::Label;
-use crate::threads::{Beat, SMALL, Ticket};
+use crate::threads::{Heartbeat, SMALL, Ticket};
 
-/// Bytes of a frame at most: an envelope, and behind it the payload where there is room. So no payload that a sender waits for is in one.
+/// Bytes of a frame at most: an envelope, followed by the payload where there is room. So no payload that a sender waits for is in a
+/// frame.
 pub(super) const FRAME: usize = SMALL as usize;
-/// Ranks that one frame has room to tell of.
-pub(super) const BEATS: usize = 16;
+/// How many heartbeats one frame has room for.
+pub(super) const HEARTBEATS: usize = 16;
 
 /// What one process tells another.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Envelope {
-    /// The run of ranks that it belongs to, counted from the start of the processes.
+    /// The run of ranks that the message belongs to, counted from the start of the processes.
     pub(super) run: u64,
-    pub(super) news: News,
+    pub(super) message: ControlMessage,
 }
 
-/// What is told.
+/// What an envelope says.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) enum News {
-    /// A tensor for a rank.
-    Parcel(Parcel),
+pub(super) enum ControlMessage {
+    /// A tensor is sent to a rank.
+    Tensor(TensorHeader),
     /// How far the sender's ranks are.
-    Beats(Vec<(usize, Beat)>),
-    /// A rank's program has returned.
+    Heartbeats(Vec<(usize, Heartbeat)>),
+    /// The program of a rank has returned.
     Left(usize),
     /// A rank has failed.
     Failed(usize),
     /// The run is to stop.
     Stop,
-    /// The name of the run's clique of NCCL.
+    /// The unique id of the run's communicator of NCCL.
     Clique(Vec<u8>),
     /// The process is alive, between runs.
     Alive,
-    /// The process ends with this exit code; whether it is its own fault.
-    Bye(i32, bool),
+    /// The process ends with this exit code; whether it is its own fault. Nothing comes from it after this.
+    Exit(i32, bool),
 }
 
-/// A tensor's way, name, place in the program and form.
+/// What is said of a tensor ahead of its elements: its ranks, ticket, label and form, and how the elements travel.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Parcel {
+pub(super) struct TensorHeader {
     pub(super) from: usize,
     pub(super) to: usize,
     group: u64,
@@ -54,21 +55,21 @@ pub(super) struct Parcel {
     hop: usize,
     dtype: String,
     pub(super) dims: Vec<usize>,
-    /// That of its payload, where a frame has no room for it.
+    /// The tag with which the payload is sent where the frame has no room for it.
     pub(super) tag: i32,
-    /// It comes from a GPU, and goes on to one where the receiver has one.
+    /// It comes from a GPU, and is received on one where the receiver has one.
     pub(super) on_gpu: bool,
-    /// NCCL brings it.
+    /// Its elements go by NCCL.
     pub(super) by_nccl: bool,
-    /// What it is for where it was sent, and so where it arrives.
+    /// The memory class that it is counted to where it was sent, and so where it arrives.
     class: usize,
 }
 
-impl Parcel {
-    pub(super) fn new(from: usize, to: usize, parcel: &crate::threads::Parcel) -> Parcel {
-        let crate::threads::Parcel { ticket, label, tensor, .. } = parcel;
+impl TensorHeader {
+    pub(super) fn new(from: usize, to: usize, message: &crate::threads::Message) -> TensorHeader {
+        let crate::threads::Message { ticket, label, tensor, .. } = message;
         let Label { step, layer, pass, hop } = *label;
-        Parcel {
+        TensorHeader {
             from,
             to,
             group: ticket.group,
@@ -91,7 +92,7 @@ impl Parcel {
     }
 
     pub(super) fn label(&self, passes: &mut Passes) -> Label {
-        let Parcel { step, layer, hop, .. } = *self;
+        let TensorHeader { step, layer, hop, .. } = *self;
         Label { step, layer, pass: passes.known(&self.pass), hop }
     }
 
@@ -99,7 +100,7 @@ impl Parcel {
         self.dtype.parse().ok()
     }
 
-    /// Which class it is counted to: keys and values, unless the sender says another that there is.
+    /// The memory class that the tensor is counted to: key/value, unless the sender names another that exists.
     pub(super) fn class(&self) -> Class {
         Class::ALL.get(self.class).copied().unwrap_or(Class::KeyValue)
     }
@@ -109,19 +110,19 @@ impl Parcel {
     }
 }
 
-/// The passes that labels named so far: a label holds its pass for as long as the program runs.
+/// The names of passes received so far. [`Label::pass`] is `'static`, so every name is kept for as long as the program runs.
 #[derive(Default)]
 pub(super) struct Passes(Vec<&'static str>);
 
-/// Programs have fewer passes.
-const MOST: usize = 256;
+/// How many names are kept at most: programs have fewer.
+const MOST_PASSES: usize = 256;
 
 impl Passes {
     fn known(&mut self, pass: &str) -> &'static str {
         if let Some(known) = self.0.iter().find(|known| **known == pass) {
             return known;
         }
-        if self.0.len() == MOST {
+        if self.0.len() == MOST_PASSES {
             return "another pass";
         }
         let kept: &'static str = Box::leak(pass.to_owned().into_boxed_str());
@@ -130,50 +131,57 @@ impl Passes {
     }
 }
 
-impl News {
-    /// Whether it is told again and again, and only shows how far ranks are.
+impl ControlMessage {
+    /// Whether it is sent periodically, and only shows how far ranks are.
     pub(super) fn is_routine(&self) -> bool {
-        matches!(self, News::Beats(_) | News::Alive)
+        matches!(self, ControlMessage::Heartbeats(_) | ControlMessage::Alive)
     }
 
-    /// Messages of one tag arrive in the order in which a process sent them. What is told of ranks has one of its own, so that it
-    /// does not stand behind tensors: a slow link carries those for longer than a deadline.
+    /// The tag with which the message is sent: messages of one tag arrive in the order in which a process sent them. Heartbeats and
+    /// failures have a tag of their own, so that they do not queue behind tensors, which a slow link may carry for longer than a
+    /// deadline.
     pub(super) fn tag(&self) -> i32 {
         match self {
-            News::Parcel(_) | News::Left(_) | News::Bye(..) | News::Clique(_) => TAGS[0],
-            News::Beats(_) | News::Failed(_) | News::Stop | News::Alive => TAGS[1],
+            ControlMessage::Tensor(_)
+            | ControlMessage::Left(_)
+            | ControlMessage::Exit(..)
+            | ControlMessage::Clique(_) => TAGS[0],
+            ControlMessage::Heartbeats(_)
+            | ControlMessage::Failed(_)
+            | ControlMessage::Stop
+            | ControlMessage::Alive => TAGS[1],
         }
     }
 }
 
-/// The tags: of tensors and of what is to come behind them, and of what is not to wait for them.
+/// The tags of frames: of tensors and of what must arrive after them, and of what is not to wait for them.
 pub(super) const TAGS: [i32; 2] = [7, 8];
 
-/// The tags of payloads to one process, in turn: a receiver takes them in an order of its own.
+/// Gives every payload to one process a tag of its own, as the receiver posts their receives in an order of its own.
 pub(super) struct Tags(i32);
 
-/// Every MPI has at least so many.
-const LAST: i32 = 32_767;
+/// The last tag, after which the first is used again: the least upper bound that the standard of MPI allows.
+const LAST_TAG: i32 = 32_767;
 
 impl Tags {
     pub(super) fn new() -> Tags {
         Tags(TAGS[1])
     }
 
-    pub(super) fn draw(&mut self) -> i32 {
-        self.0 = if self.0 == LAST { TAGS[1] + 1 } else { self.0 + 1 };
+    pub(super) fn next(&mut self) -> i32 {
+        self.0 = if self.0 == LAST_TAG { TAGS[1] + 1 } else { self.0 + 1 };
         self.0
     }
 }
 
-/// An envelope as bytes, their number first.
-pub(super) fn sealed(envelope: &Envelope) -> Vec<u8> {
+/// An envelope as bytes: their number, then JSON.
+pub(super) fn serialize(envelope: &Envelope) -> Vec<u8> {
     let head = serde_json::to_vec(envelope).expect("numbers, words and lists of them are JSON");
     [&(head.len() as u32).to_le_bytes(), &head[..]].concat()
 }
 
-/// The envelope of a frame, and what lies behind it: the payload, where a frame has room for it.
-pub(super) fn opened(frame: &[u8]) -> Option<(Envelope, &[u8])> {
+/// The envelope of a frame, and the bytes after it: the payload, if the frame had room for it. `None`: it cannot be read.
+pub(super) fn parse(frame: &[u8]) -> Option<(Envelope, &[u8])> {
     let (length, rest) = frame.split_first_chunk::<4>()?;
     let (head, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
     Some((serde_json::from_slice(head).ok()?, payload))

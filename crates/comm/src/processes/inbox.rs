@@ -1,4 +1,4 @@
-//! What arrives from one process: frames in their order, and payloads once the ranks they are for have asked for them.
+//! What arrives from one process: frames in their order, and payloads once the ranks that they are for have posted receives.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,140 +7,148 @@ use annulus_memory::on_behalf_of;
 use annulus_mpi::{Arriving, Elements, Receiving, Session};
 use candle_core::Tensor;
 
-use super::envelope::{Envelope, FRAME, News, Parcel, Passes, opened};
-use super::express::Express;
-use super::office::Shared;
+use super::envelope::{ControlMessage, Envelope, FRAME, Passes, TensorHeader, parse};
+use super::mpi_process::Shared;
+use super::nccl_transfers::NcclTransfers;
 use crate::threads::{self, Group, lock};
 
-/// What arrives from one process with one tag: frames, which tell what comes. A payload has a tag of its own, and is received once the
-/// rank that it is for has posted a receive: a rank whose neighbour is ahead of it holds no more than it asked for. Frames go on
-/// meanwhile, so no rank of a process waits for what another one has not asked for.
+/// Receives the frames of one tag from one process, and the payloads that they announce. A payload has a tag of its own, and is
+/// received once the rank that it is for has posted a receive: a rank whose neighbour is ahead of it holds no more than it asked for.
+/// Frames are received meanwhile, so no rank of a process waits for a payload that another one has not asked for.
 pub(super) struct Inbox {
-    /// The process, as MPI has it.
+    /// The process, by its rank of MPI.
     pub(super) from: usize,
     tag: i32,
-    /// The next frame; `None`: the process has said its last word, or nothing that can be read.
+    /// The receive of the next frame; `None`: the process has announced its end, or sent what cannot be read.
     frame: Option<Receiving>,
-    /// What frames have told and is not handed on yet, in their order.
-    queue: VecDeque<Told>,
-    /// A payload was offered or asked for.
+    /// What frames have announced and is not delivered yet, in their order.
+    queue: VecDeque<Announced>,
+    /// A payload was announced or its receive posted since [`Inbox::take_has_begun`] was called last.
     has_begun: bool,
 }
 
-/// What a frame has told.
-enum Told {
-    /// It is here.
-    Here(Arrived),
-    /// The payload of a parcel of this run is to come.
-    Offered(u64, Parcel),
-    /// It is under way.
-    UnderWay(u64, Parcel, Receiving),
+/// What a frame has announced.
+enum Announced {
+    /// All of it has arrived.
+    Complete(Arrived),
+    /// The payload of a tensor of this run is to be received.
+    Payload(u64, TensorHeader),
+    /// The payload is being received.
+    Receiving(u64, TensorHeader, Receiving),
 }
 
 /// What has arrived.
 pub(super) enum Arrived {
-    /// That NCCL brings a tensor, in a run.
-    Announced(u64, Parcel),
-    /// A tensor, in a run.
-    Tensor(u64, Parcel, Tensor),
-    /// A part of one, of this rank, in a run.
-    Part(u64, usize),
-    /// News.
-    News(Envelope),
+    /// That a tensor of a run comes by NCCL.
+    ByNccl(u64, TensorHeader),
+    /// A tensor of a run.
+    Tensor(u64, TensorHeader, Tensor),
+    /// A piece of a tensor of a run, from this rank.
+    Piece(u64, usize),
+    /// A control message.
+    Control(Envelope),
 }
 
 impl Arrived {
     pub(super) fn run(&self) -> u64 {
         match self {
-            Arrived::Announced(run, _) | Arrived::Tensor(run, ..) | Arrived::Part(run, _) => *run,
-            Arrived::News(envelope) => envelope.run,
+            Arrived::ByNccl(run, _) | Arrived::Tensor(run, ..) | Arrived::Piece(run, _) => *run,
+            Arrived::Control(envelope) => envelope.run,
         }
     }
 
-    /// Whether it only shows that a process is alive.
+    /// Whether it only shows that a process is alive and how far its ranks are.
     pub(super) fn is_routine(&self) -> bool {
-        matches!(self, Arrived::News(envelope) if envelope.news.is_routine())
+        matches!(self, Arrived::Control(envelope) if envelope.message.is_routine())
     }
 
-    /// Whether a rank has done all it was to do, for whatever reason.
-    pub(super) fn is_of_a_rank_that_left(&self) -> bool {
-        matches!(self, Arrived::News(Envelope { news: News::Left(_), .. }))
+    /// Whether it says that the program of a rank has returned, for whatever reason.
+    pub(super) fn says_that_a_rank_left(&self) -> bool {
+        matches!(self, Arrived::Control(Envelope { message: ControlMessage::Left(_), .. }))
     }
 
-    /// Hands it to its run.
-    pub(super) fn reach(self, group: &Group, express: Option<&Express>, passes: &mut Passes) {
+    /// Delivers it to its run.
+    pub(super) fn deliver(
+        self,
+        group: &Group,
+        transfers: Option<&NcclTransfers>,
+        passes: &mut Passes,
+    ) {
         match self {
-            Arrived::Announced(_, parcel) => {
-                group.moves(parcel.from);
-                if let Some(express) = express {
-                    express.told(parcel);
+            Arrived::ByNccl(_, header) => {
+                group.makes_progress(header.from);
+                if let Some(transfers) = transfers {
+                    transfers.announce(header);
                 }
             }
-            Arrived::Tensor(_, parcel, tensor) => {
-                let (ticket, label) = (parcel.ticket(), parcel.label(passes));
+            Arrived::Tensor(_, header, tensor) => {
+                let (ticket, label) = (header.ticket(), header.label(passes));
                 let after = None;
                 group.deliver(
-                    parcel.from,
-                    parcel.to,
-                    threads::Parcel { ticket, label, tensor, after },
+                    header.from,
+                    header.to,
+                    threads::Message { ticket, label, tensor, after },
                 );
-                if let Some(express) = express {
-                    express.is_here(parcel.from, ticket);
+                if let Some(transfers) = transfers {
+                    transfers.came_by_mpi(header.from, ticket);
                 }
             }
-            Arrived::Part(_, from) => group.moves(from),
-            Arrived::News(Envelope { news, .. }) => match news {
-                News::Beats(beats) => {
+            Arrived::Piece(_, from) => group.makes_progress(from),
+            Arrived::Control(Envelope { message, .. }) => match message {
+                ControlMessage::Heartbeats(heartbeats) => {
                     let now = Instant::now();
-                    for (rank, beat) in beats {
-                        group.hear(rank, beat, now);
+                    for (rank, heartbeat) in heartbeats {
+                        group.note_heartbeat(rank, heartbeat, now);
                     }
                 }
-                News::Left(rank) if rank < group.world() => group.has_left(rank),
-                News::Failed(rank) => group.fail(rank),
-                News::Stop => group.stop(),
-                News::Clique(id) => {
-                    if let Some(express) = express {
-                        express.is_named(&id);
+                ControlMessage::Left(rank) if rank < group.world() => group.has_left(rank),
+                ControlMessage::Failed(rank) => group.fail(rank),
+                ControlMessage::Stop => group.stop(),
+                ControlMessage::Clique(id) => {
+                    if let Some(transfers) = transfers {
+                        transfers.set_clique_id(&id);
                     }
                 }
-                News::Left(_) | News::Parcel(_) | News::Bye(..) | News::Alive => {}
+                ControlMessage::Left(_)
+                | ControlMessage::Tensor(_)
+                | ControlMessage::Exit(..)
+                | ControlMessage::Alive => {}
             },
         }
     }
 }
 
 impl Inbox {
-    /// Waits for the first frame.
+    /// Posts the receive of the first frame from the rank `from` of MPI.
     pub(super) fn open(session: &Session, from: usize, tag: i32) -> annulus_mpi::Result<Inbox> {
         let mut inbox = Inbox { from, tag, frame: None, queue: VecDeque::new(), has_begun: false };
-        inbox.wait_for_frame(session)?;
+        inbox.receive_frame(session)?;
         Ok(inbox)
     }
 
-    fn wait_for_frame(&mut self, session: &Session) -> annulus_mpi::Result<()> {
-        let room = Arriving::Bytes(vec![0; FRAME]);
-        self.frame = Some(session.receive(room, self.from, self.tag)?);
+    fn receive_frame(&mut self, session: &Session) -> annulus_mpi::Result<()> {
+        let buffer = Arriving::Bytes(vec![0; FRAME]);
+        self.frame = Some(session.receive(buffer, self.from, self.tag)?);
         Ok(())
     }
 
-    /// Whether nothing is left that a frame has told of.
+    /// Whether all that frames have announced is delivered.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Whether a payload is under way.
+    /// Whether a payload is being received.
     pub(super) fn is_receiving(&self) -> bool {
-        self.queue.iter().any(|told| matches!(told, Told::UnderWay(..)))
+        self.queue.iter().any(|announced| matches!(announced, Announced::Receiving(..)))
     }
 
-    /// Whether a payload was offered or asked for since this was asked last: what comes next is soon there.
-    pub(super) fn takes_begun(&mut self) -> bool {
+    /// Whether a payload was announced or its receive posted since the last call: if so, more is soon to arrive.
+    pub(super) fn take_has_begun(&mut self) -> bool {
         std::mem::take(&mut self.has_begun)
     }
 
-    /// What has arrived since, if anything has.
-    pub(super) fn look(
+    /// The next thing that has arrived and is to be delivered, if there is one.
+    pub(super) fn poll(
         &mut self,
         session: &Session,
         shared: &Shared,
@@ -151,8 +159,8 @@ impl Inbox {
         }
         let mut index = 0;
         while index < self.queue.len() {
-            self.ask(session, shared, index)?;
-            if let Some(arrived) = self.arrived(session, index)? {
+            self.receive_payload(session, shared, index)?;
+            if let Some(arrived) = self.take_arrived(session, index)? {
                 return Ok(Some(arrived));
             }
             index += 1;
@@ -160,113 +168,124 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Notes what a frame tells.
+    /// Reads a frame, and queues what it announces.
     fn read(
         &mut self,
         session: &Session,
         shared: &Shared,
         frame: &[u8],
     ) -> annulus_mpi::Result<()> {
-        let (envelope, payload) = opened(frame).ok_or_else(|| unread("a frame"))?;
+        let (envelope, payload) = parse(frame).ok_or_else(|| unread("a frame"))?;
         self.frame = None;
-        if !matches!(envelope.news, News::Bye(..)) {
-            self.wait_for_frame(session)?;
+        if !matches!(envelope.message, ControlMessage::Exit(..)) {
+            self.receive_frame(session)?;
         }
-        let Envelope { run, news: News::Parcel(parcel) } = envelope else {
-            self.queue.push_back(Told::Here(Arrived::News(envelope)));
+        let Envelope { run, message: ControlMessage::Tensor(header) } = envelope else {
+            self.queue.push_back(Announced::Complete(Arrived::Control(envelope)));
             return Ok(());
         };
-        if parcel.by_nccl {
-            self.queue.push_back(Told::Here(Arrived::Announced(run, parcel)));
+        if header.by_nccl {
+            self.queue.push_back(Announced::Complete(Arrived::ByNccl(run, header)));
             return Ok(());
         }
-        let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
-        let told = if payload.len() == parcel.elements() * dtype.size_in_bytes() {
-            let device = lock(&shared.desk).device_of(&parcel);
-            let tensor = || Tensor::from_raw_buffer(payload, dtype, &parcel.dims, &device);
-            let tensor = on_behalf_of(parcel.to, parcel.class(), tensor).map_err(unread)?;
-            Told::Here(Arrived::Tensor(run, parcel, tensor))
+        let dtype = header.dtype().ok_or_else(|| unread("a dtype"))?;
+        let announced = if payload.len() == header.elements() * dtype.size_in_bytes() {
+            let device = lock(&shared.state).device_of(&header);
+            let tensor = || Tensor::from_raw_buffer(payload, dtype, &header.dims, &device);
+            let tensor = on_behalf_of(header.to, header.class(), tensor).map_err(unread)?;
+            Announced::Complete(Arrived::Tensor(run, header, tensor))
         } else if payload.is_empty() {
             self.has_begun = true;
-            Told::Offered(run, parcel)
+            Announced::Payload(run, header)
         } else {
             return Err(unread("a short payload"));
         };
-        self.queue.push_back(told);
+        self.queue.push_back(announced);
         Ok(())
     }
 
-    /// Receives a payload that is offered, if it may come. Messages with one tag are matched in the order in which they were sent, and
-    /// tags are used again: so one that has the tag of another before it waits for that.
-    fn ask(&mut self, session: &Session, shared: &Shared, index: usize) -> annulus_mpi::Result<()> {
-        let Told::Offered(run, parcel) = &self.queue[index] else { return Ok(()) };
-        let is_before =
-            |told: &Told| matches!(told, Told::Offered(_, other) if other.tag == parcel.tag);
+    /// Posts the receive of the payload announced at `index`, if its rank has posted one. Messages with one tag are matched in the order
+    /// in which they were sent, and tags are used again: so a payload with the same tag as an earlier one waits for that.
+    fn receive_payload(
+        &mut self,
+        session: &Session,
+        shared: &Shared,
+        index: usize,
+    ) -> annulus_mpi::Result<()> {
+        let Announced::Payload(run, header) = &self.queue[index] else { return Ok(()) };
+        let is_before = |announced: &Announced| matches!(announced, Announced::Payload(_, other) if other.tag == header.tag);
         if self.queue.iter().take(index).any(is_before) {
             return Ok(());
         }
-        let desk = lock(&shared.desk);
-        if !desk.may_come(*run, parcel) {
+        let state = lock(&shared.state);
+        if !state.may_receive(*run, header) {
             return Ok(());
         }
-        let device = desk.device_of(parcel);
-        drop(desk);
-        let dtype = parcel.dtype().ok_or_else(|| unread("a dtype"))?;
-        // Asked for on MPI's thread, but it is the receiver's from here on.
-        let room = || Elements::pinned_for(dtype, parcel.elements(), &device);
-        let room = on_behalf_of(parcel.to, parcel.class(), room);
-        let room = room.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
-        let receiving = session.receive(Arriving::Elements(room), self.from, parcel.tag)?;
-        self.queue[index] = Told::UnderWay(*run, parcel.clone(), receiving);
+        let device = state.device_of(header);
+        drop(state);
+        let dtype = header.dtype().ok_or_else(|| unread("a dtype"))?;
+        // Allocated on MPI's thread, but counted to the receiving rank from here on.
+        let buffer = || Elements::pinned_for(dtype, header.elements(), &device);
+        let buffer = on_behalf_of(header.to, header.class(), buffer);
+        let buffer = buffer.ok_or_else(|| unread(format!("a tensor of {dtype:?}")))?;
+        let receiving = session.receive(Arriving::Elements(buffer), self.from, header.tag)?;
+        self.queue[index] = Announced::Receiving(*run, header.clone(), receiving);
         self.has_begun = true;
         Ok(())
     }
 
-    /// What is told at `index`, if it is here and is to be handed on; it is taken out.
-    fn arrived(&mut self, session: &Session, index: usize) -> annulus_mpi::Result<Option<Arrived>> {
+    /// Takes out what was announced at `index`, if it has arrived and may be delivered.
+    fn take_arrived(
+        &mut self,
+        session: &Session,
+        index: usize,
+    ) -> annulus_mpi::Result<Option<Arrived>> {
         let arrived = match &mut self.queue[index] {
-            Told::Offered(..) => return Ok(None),
-            Told::UnderWay(run, parcel, receiving) => {
+            Announced::Payload(..) => return Ok(None),
+            Announced::Receiving(run, header, receiving) => {
                 let pieces = receiving.pieces();
                 let Some(Arriving::Elements(elements)) = session.arrived(receiving)? else {
-                    let part = Arrived::Part(*run, parcel.from);
-                    return Ok((receiving.pieces() < pieces).then_some(part));
+                    let piece = Arrived::Piece(*run, header.from);
+                    return Ok((receiving.pieces() < pieces).then_some(piece));
                 };
-                let tensor = elements.tensor(parcel.dims.as_slice()).map_err(unread)?;
-                Some(Arrived::Tensor(*run, parcel.clone(), tensor))
+                let tensor = elements.tensor(header.dims.as_slice()).map_err(unread)?;
+                Some(Arrived::Tensor(*run, header.clone(), tensor))
             }
-            Told::Here(_) => None,
+            Announced::Complete(_) => None,
         };
-        if arrived.is_none() && self.stands_behind_its_tensors(index) {
+        if arrived.is_none() && self.must_follow_tensors(index) {
             return Ok(None);
         }
-        let told = self.queue.remove(index);
-        Ok(arrived.or(told.and_then(|told| match told {
-            Told::Here(arrived) => Some(arrived),
-            Told::Offered(..) | Told::UnderWay(..) => None,
+        let announced = self.queue.remove(index);
+        Ok(arrived.or(announced.and_then(|announced| match announced {
+            Announced::Complete(arrived) => Some(arrived),
+            Announced::Payload(..) | Announced::Receiving(..) => None,
         })))
     }
 
-    /// Whether it is told at `index` that a rank has left of which tensors are still to come: who waits for those is to get them first.
-    fn stands_behind_its_tensors(&self, index: usize) -> bool {
-        let Told::Here(Arrived::News(Envelope { run, news: News::Left(rank) })) =
-            &self.queue[index]
+    /// Whether the message at `index` says that a rank has left whose tensors are still to come: ranks that wait for those must get them
+    /// first.
+    fn must_follow_tensors(&self, index: usize) -> bool {
+        let Announced::Complete(Arrived::Control(Envelope {
+            run,
+            message: ControlMessage::Left(rank),
+        })) = &self.queue[index]
         else {
             return false;
         };
-        self.queue.iter().take(index).any(|told| match told {
-            Told::Offered(of, parcel) | Told::UnderWay(of, parcel, _) => {
-                of == run && parcel.from == *rank
+        self.queue.iter().take(index).any(|announced| match announced {
+            Announced::Payload(of, header) | Announced::Receiving(of, header, _) => {
+                of == run && header.from == *rank
             }
-            Told::Here(_) => false,
+            Announced::Complete(_) => false,
         })
     }
 
-    /// Waits for nothing any more.
+    /// Gives up all receives.
     pub(super) fn close(self, session: &Session) -> annulus_mpi::Result<()> {
-        let under_way = self.queue.into_iter().filter_map(|told| match told {
-            Told::UnderWay(_, _, receiving) => Some(receiving),
-            Told::Here(_) | Told::Offered(..) => None,
+        let under_way = self.queue.into_iter().filter_map(|announced| match announced {
+            Announced::Receiving(_, _, receiving) => Some(receiving),
+            Announced::Complete(_) | Announced::Payload(..) => None,
         });
         self.frame.into_iter().chain(under_way).try_for_each(|one| session.give_up(one))
     }

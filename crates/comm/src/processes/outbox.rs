@@ -1,58 +1,58 @@
-//! What goes to other processes: frames in their order, and payloads behind them with tags of their own.
+//! Messages to other processes: frames in the order in which they were posted, and payloads after them with tags of their own.
 
 use annulus_mpi::{Leaving, Sending, Session};
 
-use super::envelope::{Envelope, FRAME, News, Parcel, Tags, sealed};
-use super::office::{Letter, Shared};
+use super::envelope::{ControlMessage, Envelope, FRAME, Tags, TensorHeader, serialize};
+use super::mpi_process::{OutgoingMessage, Shared};
 use crate::threads::lock;
 
-/// What is on its way out.
+/// Messages to other processes that have not left.
 pub(super) struct Outbox {
-    /// By rank of MPI, of payloads to it.
+    /// By rank of MPI, the tags of payloads to it.
     tags: Vec<Tags>,
-    /// Payloads that MPI does not have yet.
+    /// Payloads that are not handed to MPI yet: those from a GPU are still being copied.
     payloads: Vec<Payload>,
-    /// What MPI has.
-    leaving: Vec<Going>,
+    /// What MPI is sending.
+    sends: Vec<PostedSend>,
 }
 
-/// The payload of a parcel in a run, for a process, as MPI has it. From a GPU it is copied first.
+/// The elements of the tensor that `header` announces in a run, for the rank `to` of MPI.
 struct Payload {
     to: usize,
     bytes: Leaving,
     run: u64,
-    parcel: Parcel,
+    header: TensorHeader,
 }
 
-/// A message that MPI has.
-struct Going {
+/// A message that MPI is sending.
+struct PostedSend {
     sending: Sending,
-    /// Of which parcel in which run it is the payload: the sender is told when it has left.
-    of: Option<(u64, Parcel)>,
+    /// Of a payload its run and header: the rank that sent it is told when it has left.
+    payload_of: Option<(u64, TensorHeader)>,
 }
 
 impl Outbox {
-    /// To so many processes.
+    /// An empty outbox for messages to any of `processes`.
     pub(super) fn new(processes: usize) -> Outbox {
         let tags = (0..processes).map(|_| Tags::new()).collect();
-        Outbox { tags, payloads: Vec::new(), leaving: Vec::new() }
+        Outbox { tags, payloads: Vec::new(), sends: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.payloads.is_empty() && self.leaving.is_empty()
+        self.payloads.is_empty() && self.sends.is_empty()
     }
 
-    /// Hands a letter to MPI: a frame; what has no room there follows with a tag of its own.
+    /// Hands a message to MPI as a frame. A payload that has no room there follows with a tag of its own.
     pub(super) fn post(
         &mut self,
         session: &Session,
-        Letter { to, mut envelope, mut payload }: Letter,
+        OutgoingMessage { to, mut envelope, mut payload }: OutgoingMessage,
     ) -> annulus_mpi::Result<()> {
-        let tag = envelope.news.tag();
-        if let News::Parcel(parcel) = &mut envelope.news {
-            parcel.tag = self.tags[to].draw();
+        let tag = envelope.message.tag();
+        if let ControlMessage::Tensor(header) = &mut envelope.message {
+            header.tag = self.tags[to].next();
         }
-        let mut frame = sealed(&envelope);
+        let mut frame = serialize(&envelope);
         if let Some(small) = payload.as_mut().filter(|all| frame.len() + all.size() <= FRAME)
             && small.is_ready().map_err(|error| unsent(&error))?
         {
@@ -60,48 +60,51 @@ impl Outbox {
             payload = None;
         }
         let sending = session.send(Leaving::Bytes(frame), to, tag)?;
-        self.leaving.push(Going { sending, of: None });
-        if let (Some(bytes), Envelope { run, news: News::Parcel(parcel) }) = (payload, envelope) {
-            self.payloads.push(Payload { to, bytes, run, parcel });
+        self.sends.push(PostedSend { sending, payload_of: None });
+        if let (Some(bytes), Envelope { run, message: ControlMessage::Tensor(header) }) =
+            (payload, envelope)
+        {
+            self.payloads.push(Payload { to, bytes, run, header });
         }
         Ok(())
     }
 
-    /// Hands payloads to MPI, and forgets what has left. Whether there was a payload.
-    pub(super) fn look(&mut self, session: &Session, shared: &Shared) -> annulus_mpi::Result<bool> {
+    /// Hands payloads to MPI once they are copied, and drops what has left. Returns whether a payload was handed over.
+    pub(super) fn poll(&mut self, session: &Session, shared: &Shared) -> annulus_mpi::Result<bool> {
         let mut any = false;
         for mut payload in std::mem::take(&mut self.payloads) {
             if !payload.bytes.is_ready().map_err(|error| unsent(&error))? {
                 self.payloads.push(payload);
                 continue;
             }
-            let Payload { to, bytes, run, parcel } = payload;
-            let sending = session.send(bytes, to, parcel.tag)?;
-            self.leaving.push(Going { sending, of: Some((run, parcel)) });
+            let Payload { to, bytes, run, header } = payload;
+            let sending = session.send(bytes, to, header.tag)?;
+            self.sends.push(PostedSend { sending, payload_of: Some((run, header)) });
             any = true;
         }
-        for mut going in std::mem::take(&mut self.leaving) {
-            if !going.has_left(session, shared) {
-                self.leaving.push(going);
+        for mut send in std::mem::take(&mut self.sends) {
+            if !send.has_left(session, shared) {
+                self.sends.push(send);
             }
         }
         Ok(any)
     }
 }
 
-impl Going {
-    /// Whether it has left; its sender is told, and sees by its parts that the receiver takes it.
+impl PostedSend {
+    /// Whether the message has left. The rank that sent it is told so, and of every piece that leaves it is told that the receiver makes
+    /// progress.
     fn has_left(&mut self, session: &Session, shared: &Shared) -> bool {
         let pieces = self.sending.pieces();
         let has_left = session.has_left(&mut self.sending);
-        if let Some((run, parcel)) = &self.of
+        if let Some((run, header)) = &self.payload_of
             && self.sending.pieces() < pieces
         {
-            let desk = lock(&shared.desk);
-            if let Some((_, group)) = desk.current.as_ref().filter(|(current, _)| run == current) {
-                group.moves(parcel.to);
+            let state = lock(&shared.state);
+            if let Some((_, group)) = state.current.as_ref().filter(|(current, _)| run == current) {
+                group.makes_progress(header.to);
                 if has_left {
-                    group.has_sent(parcel.from, parcel.to, parcel.ticket());
+                    group.has_sent(header.from, header.to, header.ticket());
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What the ranks of one run share: their mail, who lives, who waits for whom, who failed first.
+//! What the ranks of one run share: their mailboxes, who is alive, who waits for whom, who failed first.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 
 use super::Options;
-use super::home::Home;
-use super::mail::{After, Mailbox, Parcel, Ticket, lock};
+use super::local_ranks::LocalRanks;
+use super::mail::{After, Mailbox, Message, Ticket, lock};
 use super::watch::{Due, Wait, Watch};
 use crate::{Error, Label, Result, payload};
 
 /// The shared state. Ranks are those of the world, in every group split from it.
 pub(crate) struct Group {
-    pub(super) home: Home,
+    pub(super) local: LocalRanks,
     pub(super) began: Instant,
     pub(super) deadline: Duration,
     stop: Arc<AtomicBool>,
-    /// Who was asked is known.
+    /// The flight record of some process says that it was asked to stop.
     asked: AtomicBool,
     /// Who failed first.
     first: OnceLock<(usize, Instant)>,
@@ -30,18 +30,18 @@ pub(crate) struct Group {
     /// Whom each rank waits for. A wait that failed stays until its rank posts again, so that the
     /// others leave it the time to say so.
     pub(super) waits: Mutex<Vec<Option<Wait>>>,
-    /// From a to b, which is here, at `(b - here.start) * world + a`.
-    mail: Vec<Mailbox>,
-    /// How many groups were named.
+    /// From rank a to rank b, which is here, at `(b - local.ranks.start) * world + a`.
+    mailboxes: Vec<Mailbox>,
+    /// How many names were given to groups.
     groups: AtomicU64,
-    /// When it was looked last at what arrives, in milliseconds since the group began.
-    pub(super) looked_at: AtomicU64,
+    /// When MPI's thread last polled for arrivals, in milliseconds since the group began.
+    pub(super) polled_at: AtomicU64,
 }
 
 /// How much longer than the deadline ranks may go on after one has failed.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Bytes of a tensor at most that another process takes when it comes: a sender waits for nobody, and the receiver has room for it.
+/// Bytes of a tensor at most that another process receives before a rank asks for it: its sender does not wait until it has left.
 pub(crate) const SMALL: u64 = 4096;
 
 /// What the others can see of a rank.
@@ -49,7 +49,7 @@ pub(crate) const SMALL: u64 = 4096;
 pub(super) struct Life {
     /// Grows with every call, arrival and [`crate::Communicator::progress`].
     pub(super) operations: AtomicU64,
-    /// Of a rank elsewhere: what its process said of them last, and when, in milliseconds since the group began.
+    /// Of a rank of another process: its operations in the last heartbeat, and when that came, in milliseconds since the group began.
     pub(super) heard: AtomicU64,
     pub(super) heard_at: AtomicU64,
     /// How many exchanges it has posted.
@@ -61,7 +61,7 @@ pub(super) struct Life {
 }
 
 impl Group {
-    pub(crate) fn new(options: &Options, home: Home) -> Arc<Group> {
+    pub(crate) fn new(options: &Options, local: LocalRanks) -> Arc<Group> {
         let world = options.world;
         Arc::new(Group {
             began: Instant::now(),
@@ -72,10 +72,10 @@ impl Group {
             lost: OnceLock::new(),
             ranks: (0..world).map(|_| Life::default()).collect(),
             waits: Mutex::new(vec![None; world]),
-            mail: (0..home.here.len() * world).map(|_| Mailbox::default()).collect(),
-            home,
+            mailboxes: (0..local.ranks.len() * world).map(|_| Mailbox::default()).collect(),
+            local,
             groups: AtomicU64::new(0),
-            looked_at: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
         })
     }
 
@@ -83,25 +83,24 @@ impl Group {
         self.ranks.len()
     }
 
-    /// A name that no other group of ranks has.
+    /// A new name, which no other group of ranks has.
     pub(super) fn name(&self) -> u64 {
-        let [process, processes] = self.home.process;
+        let [process, processes] = self.local.process;
         self.groups.fetch_add(1, Ordering::Relaxed) * processes + process
     }
 
     /// The ranks that are threads of this process.
     pub(crate) fn here(&self) -> Range<usize> {
-        self.home.here.clone()
+        self.local.ranks.clone()
     }
 
-    /// `rank` has failed. Whoever learns of an end learns it from here, so what comes second is a
-    /// consequence.
+    /// `rank` has failed. Ranks learn of an end only from here, so a later failure is a consequence of the first.
     pub(crate) fn fail(&self, rank: usize) {
         // A second failure changes nothing.
         let is_first = self.first.set((rank, Instant::now())).is_ok();
-        let own = is_first && self.home.here.contains(&rank);
-        if let Some(carrier) = self.home.carrier.as_ref().filter(|_| own) {
-            carrier.failed(rank);
+        let own = is_first && self.local.ranks.contains(&rank);
+        if let Some(transport) = self.local.transport.as_ref().filter(|_| own) {
+            transport.failed(rank);
         }
     }
 
@@ -111,89 +110,90 @@ impl Group {
         let _ = self.lost.set(why);
     }
 
-    /// Whether it cannot.
+    /// Whether the engine between processes cannot go on.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }
 
-    /// Who failed first.
+    /// The rank that failed first.
     pub(crate) fn first(&self) -> Option<usize> {
         self.first.get().map(|(rank, _)| *rank)
     }
 
-    /// Whether a rank has failed so long ago, and no rank here moved since `moved`, that those here which go on are stuck.
+    /// Whether ranks here that have not ended are stuck: a rank failed, and ranks here last made progress at `moved`, both longer ago than
+    /// the deadline.
     pub(crate) fn has_ended_before(&self, moved: Instant) -> bool {
         self.first
             .get()
             .is_some_and(|(_, since)| (*since).max(moved).elapsed() > self.deadline + GRACE)
     }
 
-    /// `rank` has done all it was to do.
+    /// The program of `rank`, which is here, has returned.
     pub(super) fn leave(&self, rank: usize) {
         self.has_left(rank);
-        if let Some(log) = &self.home.log {
+        if let Some(log) = &self.local.log {
             log.left(rank);
         }
-        if let Some(carrier) = &self.home.carrier {
-            // Others learn first why: a rank that has left is else one that made other calls.
+        if let Some(transport) = &self.local.transport {
+            // The reason is sent first: otherwise a rank that has left is taken for one that made other calls.
             if self.is_to_stop() {
-                carrier.stopped();
+                transport.stopped();
             }
-            carrier.left(rank);
+            transport.left(rank);
         }
     }
 
-    /// The same of a rank anywhere.
+    /// The program of `rank`, wherever it is, has returned.
     pub(crate) fn has_left(&self, rank: usize) {
         self.wait_is_over(rank);
         self.ranks[rank].left.store(true, Ordering::Release);
     }
 
-    /// A rank elsewhere shows that it is alive by what arrives from it.
-    pub(crate) fn moves(&self, rank: usize) {
+    /// `rank`, of another process, makes progress, as what arrives from it shows.
+    pub(crate) fn makes_progress(&self, rank: usize) {
         if let Some(life) = self.ranks.get(rank) {
             life.operations.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Something arrived from a process.
-    pub(crate) fn is_heard_of(&self, process: usize) {
-        if self.home.of_processes {
-            self.moves(process);
+    /// Something arrived from a process, which counts as progress where ranks stand for processes.
+    pub(crate) fn process_is_alive(&self, process: usize) {
+        if self.local.of_processes {
+            self.makes_progress(process);
         }
     }
 
-    /// Whether a rank here may be sent what `ticket` names: it has posted its receive, or will post none any more.
-    pub(crate) fn may_come(&self, from: usize, to: usize, ticket: Ticket) -> bool {
-        if from >= self.world() || !self.home.here.contains(&to) {
+    /// Whether the payload of a message may be received for a rank here: the rank has posted its receive, or will post none any more.
+    pub(crate) fn may_receive(&self, from: usize, to: usize, ticket: Ticket) -> bool {
+        if from >= self.world() || !self.local.ranks.contains(&to) {
             return true;
         }
-        self.left(to) || self.mailbox(from, to).may_come(ticket)
+        self.left(to) || self.mailbox(from, to).may_receive(ticket)
     }
 
-    /// What a rank here sent has left this process, or is asked for by its receiver here.
+    /// A message of a rank here has left this process or, for a rank here, its receive was posted.
     pub(crate) fn has_sent(&self, from: usize, to: usize, ticket: Ticket) {
         self.mailbox(to, from).has_left(ticket);
     }
 
-    /// What arrived for a rank here.
-    pub(crate) fn deliver(&self, from: usize, to: usize, parcel: Parcel) {
-        if from < self.world() && self.home.here.contains(&to) {
-            self.moves(from);
-            self.mailbox(from, to).put(parcel);
+    /// Puts a message that has arrived in the mailbox of its rank, which is here.
+    pub(crate) fn deliver(&self, from: usize, to: usize, message: Message) {
+        if from < self.world() && self.local.ranks.contains(&to) {
+            self.makes_progress(from);
+            self.mailbox(from, to).put(message);
         }
     }
 
     /// Whether a rank here waits for another.
     pub(crate) fn is_waiting(&self) -> bool {
         let waits = lock(&self.waits);
-        self.home.here.clone().any(|rank| waits[rank].is_some())
+        self.local.ranks.clone().any(|rank| waits[rank].is_some())
     }
 
     /// Whether all ranks here wait for others, or have left.
     pub(crate) fn are_all_waiting(&self) -> bool {
         let waits = lock(&self.waits);
-        self.home.here.clone().all(|rank| waits[rank].is_some() || self.left(rank))
+        self.local.ranks.clone().all(|rank| waits[rank].is_some() || self.left(rank))
     }
 
     /// Whether the run is to stop.
@@ -201,15 +201,15 @@ impl Group {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The run is to stop, as another process says.
+    /// Stops the run, as another process says that it is to stop.
     pub(crate) fn stop(&self) {
-        // Where this process was asked first, that it is told so again says nothing.
+        // If this process was asked to stop itself, its flight record is to say so.
         if !self.stop.swap(true, Ordering::Relaxed) {
             self.asked.store(true, Ordering::Relaxed);
         }
     }
 
-    /// `rank` is alive; is the run?
+    /// Counts progress of `rank`. Fails if the run has ended or is to stop.
     pub(super) fn progress(&self, rank: usize) -> Result<()> {
         self.ranks[rank].operations.fetch_add(1, Ordering::AcqRel);
         self.running(rank)
@@ -220,14 +220,14 @@ impl Group {
         self.ranks[rank].holds_on.store(on, Ordering::Relaxed);
     }
 
-    /// `rank` is here, whatever it does.
+    /// Writes into the flight record that `rank` is at `label`.
     pub(super) fn note(&self, rank: usize, label: Label) {
-        if let Some(log) = &self.home.log {
+        if let Some(log) = &self.local.log {
             log.at(rank, label);
         }
     }
 
-    /// `rank` posts an exchange.
+    /// Counts an exchange that `rank` posts.
     pub(super) fn post(&self, rank: usize, label: Label) -> Result<()> {
         self.note(rank, label);
         self.ranks[rank].exchanges.fetch_add(1, Ordering::Relaxed);
@@ -235,43 +235,43 @@ impl Group {
         self.progress(rank)
     }
 
-    /// Whether it is to be waited for until what is sent has left.
-    pub(super) fn send(&self, from: usize, to: usize, mut parcel: Parcel) -> Result<bool> {
-        if let Some(between) = self.home.between.as_ref().filter(|_| self.is_here(to)) {
-            let copied = between.send(from, to, &parcel.tensor)?;
-            parcel.after = copied.map(|copied| -> After { Box::new(|_| Ok(copied()?)) });
+    /// Sends a message of rank `from`, which is here. Returns whether the sender must wait until it has left.
+    pub(super) fn send(&self, from: usize, to: usize, mut message: Message) -> Result<bool> {
+        if let Some(device_copy) = self.local.device_copy.as_ref().filter(|_| self.is_here(to)) {
+            let copied = device_copy.send(from, to, &message.tensor)?;
+            message.after = copied.map(|copied| -> After { Box::new(|_| Ok(copied()?)) });
         }
-        let Some(carrier) = &self.home.carrier else {
-            self.mailbox(from, to).put(parcel);
+        let Some(transport) = &self.local.transport else {
+            self.mailbox(from, to).put(message);
             return Ok(false);
         };
-        let (ticket, is_large) = (parcel.ticket, payload::size(&parcel.tensor) > SMALL);
+        let (ticket, is_large) = (message.ticket, payload::size(&message.tensor) > SMALL);
         if is_large {
             self.mailbox(to, from).leaves(ticket);
         }
         if !self.is_here(to) {
-            carrier.send(from, to, parcel)?;
-        } else if self.mailbox(from, to).put(parcel) {
+            transport.send(from, to, message)?;
+        } else if self.mailbox(from, to).put(message) {
             self.has_sent(from, to, ticket);
         }
         Ok(is_large)
     }
 
-    /// An exchange was posted: what was sent, and these.
+    /// Tells the transport that an exchange was posted: what was sent before, and these receives.
     pub(super) fn posted(&self, label: Label, dues: &VecDeque<Due>) -> Result<()> {
-        let Some(carrier) = &self.home.carrier else { return Ok(()) };
+        let Some(transport) = &self.local.transport else { return Ok(()) };
         let elsewhere = dues.iter().filter(|due| !self.is_here(due.peer));
         let receives = elsewhere.map(|due| (due.peer, due.ticket, due.form.clone())).collect();
-        Ok(carrier.posted(label, receives)?)
+        Ok(transport.posted(label, receives)?)
     }
 
-    /// A receive of what is `due` was posted; whether it comes from another process.
+    /// Notes that the receive of what is `due` was posted. Returns whether it comes from another process.
     ///
-    /// Where there are several, a sender waits for this within its process, too: what it sends on may have come from another process,
-    /// into memory of its own, and a rank far ahead of its neighbour would hold many of those. Where all are threads nothing that is
-    /// sent takes memory.
+    /// Where there are several processes, a sender waits for this note also within its process: a tensor that it forwards may have come
+    /// from another process and occupy memory, and a rank far ahead of its neighbour would hold many of them. If all ranks are
+    /// threads of one process, tensors that are sent take no memory of their own.
     pub(super) fn ask(&self, due: &Due) -> bool {
-        if self.home.carrier.is_none() {
+        if self.local.transport.is_none() {
             return false;
         }
         self.mailbox(due.peer, due.rank).ask(due.ticket);
@@ -282,20 +282,20 @@ impl Group {
         !is_here
     }
 
-    /// Has other processes looked for at once: receives were posted for what they send, or a rank here begins to wait.
+    /// Has MPI's thread poll at once: receives from other processes were posted, or a rank here begins to wait.
     pub(super) fn wake(&self) {
-        if let Some(carrier) = &self.home.carrier {
-            carrier.wake();
+        if let Some(transport) = &self.local.transport {
+            transport.wake();
         }
     }
 
-    /// Whether its program has returned.
+    /// Whether the program of `rank` has returned.
     fn left(&self, rank: usize) -> bool {
         self.ranks[rank].left.load(Ordering::Acquire)
     }
 
     pub(super) fn is_here(&self, rank: usize) -> bool {
-        self.home.here.contains(&rank)
+        self.local.ranks.contains(&rank)
     }
 
     /// What is `due` is not wanted any more.
@@ -316,8 +316,8 @@ impl Group {
         let is_over = || self.is_here(sent.peer) && self.left(sent.peer);
         let done = |time| (mailbox.leaves_within(sent.ticket, time) || is_over()).then_some(());
         self.wait(sent, done, false)?;
-        let carrier = self.home.carrier.as_ref().filter(|_| !self.is_here(sent.peer));
-        carrier.map_or(Ok(()), |carrier| carrier.wait_to_leave(sent.peer, sent.ticket))
+        let transport = self.local.transport.as_ref().filter(|_| !self.is_here(sent.peer));
+        transport.map_or(Ok(()), |transport| transport.wait_to_leave(sent.peer, sent.ticket))
     }
 
     /// Blocks until `done`, which waits for a while itself, says so: it is for the peer of `due` to do something. One that has left
@@ -336,7 +336,7 @@ impl Group {
         loop {
             // Asked before looking: what it sent before it left is here then.
             let left = ends_with_peer && self.left(due.peer) && !self.is_coming(due);
-            let time = if left { Duration::ZERO } else { watch.patience.slice() };
+            let time = if left { Duration::ZERO } else { watch.timer.slice() };
             if let Some(done) = done(time) {
                 self.progress(due.rank)?;
                 self.wait_is_over(due.rank);
@@ -344,7 +344,7 @@ impl Group {
             }
             self.running(due.rank)?;
             if left {
-                // One that holds on does so no longer than those that it waits for.
+                // A rank that is committing goes on no longer than those that it waits for.
                 self.asked_to_stop()?;
                 let Due { rank, peer, label, .. } = *due;
                 return Err(Error::Left { rank, peer, label });
@@ -354,22 +354,25 @@ impl Group {
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
-        &self.mail[(to - self.home.here.start) * self.world() + from]
+        &self.mailboxes[(to - self.local.ranks.start) * self.world() + from]
     }
 
-    /// `rank` waits for nobody any more.
+    /// Notes that `rank` waits for nobody any more.
     pub(super) fn wait_is_over(&self, rank: usize) {
         if lock(&self.waits)[rank].take().is_some()
-            && let Some(log) = &self.home.log
+            && let Some(log) = &self.local.log
         {
             log.waits(rank, None);
         }
     }
 
+    /// Fails if `rank` is not to go on: the run has ended or is to stop.
     pub(crate) fn running(&self, rank: usize) -> Result<()> {
-        let all_hold_on = || self.home.carrier.as_ref().is_some_and(|carrier| carrier.holds_on());
-        let holds_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed) || all_hold_on();
-        if self.is_to_stop() && (!holds_on() || self.still_gone().is_some()) {
+        let agrees = || {
+            self.local.transport.as_ref().is_some_and(|transport| transport.stops_by_agreement())
+        };
+        let goes_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed) || agrees();
+        if self.is_to_stop() && (!goes_on() || self.still_gone().is_some()) {
             self.asked_to_stop()?;
         }
         if let Some(why) = self.lost.get() {
@@ -383,7 +386,7 @@ impl Group {
             return Ok(());
         }
         if let Some(log) =
-            self.home.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed))
+            self.local.log.as_ref().filter(|_| !self.asked.swap(true, Ordering::Relaxed))
         {
             log.asked();
         }

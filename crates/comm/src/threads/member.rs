@@ -1,4 +1,4 @@
-//! One rank's end of a group of threads.
+//! The communicator of one rank that is a thread of this process.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::{Device, Tensor};
 
 use super::group::Group;
-use super::mail::{Parcel, Ticket};
-use super::watch::{Due, Outside, Watch};
+use super::mail::{Message, Ticket};
+use super::watch::{Due, OutsideWait, Watch};
 use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Watching, collectives};
 
 /// A rank in the world or in a group split from it.
@@ -18,16 +18,16 @@ pub(super) struct Member {
     /// The group's name, the same on all its ranks.
     name: u64,
     rank: usize,
-    /// The world's number of each rank.
+    /// By rank of this group, its number in the world.
     members: Vec<usize>,
-    /// How many messages went to each rank.
+    /// How many messages were sent to each rank.
     sent: Vec<AtomicU64>,
-    /// How many messages were asked of each rank.
+    /// How many receives were posted from each rank.
     asked: Vec<AtomicU64>,
 }
 
 impl Member {
-    /// `rank` in the world, whose name is past all that are drawn.
+    /// `rank` in the world, whose name is larger than that of any other group.
     pub(super) fn of_world(group: &Arc<Group>, rank: usize) -> Arc<dyn Communicator> {
         Arc::new(Member::new(group.clone(), u64::MAX, rank, (0..group.world()).collect()))
     }
@@ -42,20 +42,20 @@ impl Member {
         Ticket { group: self.name, number: counters[peer].fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// What a receive waits for.
+    /// What a receive waits for; `None`: `step` is a send.
     fn due(&self, label: Label, step: Move) -> Option<Due> {
         let Move::Receive { from, form } = step else { return None };
         let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
         Some(Due { rank: self.original(self.rank), peer, label, ticket, form })
     }
 
-    /// Sends; what is to be waited for until it has left.
+    /// Sends; returns the message if the exchange is to wait until it has left.
     fn send(&self, label: Label, step: Move) -> Result<Option<Due>> {
         let Move::Send { tensor, to } = step else { return Ok(None) };
         let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
         let (rank, peer) = (self.original(self.rank), self.original(to));
         let is_leaving =
-            self.group.send(rank, peer, Parcel { ticket, label, tensor, after: None })?;
+            self.group.send(rank, peer, Message { ticket, label, tensor, after: None })?;
         Ok(is_leaving.then_some(Due { rank, peer, label, ticket, form: None }))
     }
 
@@ -93,7 +93,7 @@ impl Communicator for Member {
             moves.into_iter().partition(|step| matches!(step, Move::Send { .. }));
         let dues: VecDeque<Due> =
             receives.into_iter().filter_map(|step| self.due(label, step)).collect();
-        // Receives first: what is sent wakes whoever looks for both.
+        // Receives first: a send wakes MPI's thread, which polls for both.
         let asks = dues.iter().map(|due| self.group.ask(due)).fold(false, |any, asks| any | asks);
         let sent = sends.into_iter().filter_map(|step| self.send(label, step).transpose());
         let sent = sent.collect::<Result<Vec<Due>>>()?;
@@ -104,7 +104,7 @@ impl Communicator for Member {
         Ok(Pending::new(Box::new(Transferring { group: self.group.clone(), rank, dues, sent })))
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
-        // Everybody offers a name; a group takes that of its first rank.
+        // Every rank offers a name; a group takes that of its first rank.
         let offer = [color as i64, key as i64, self.group.name() as i64];
         let offers = collectives::all_gather(self, label, &Tensor::new(&offer, &Device::Cpu)?)?;
         let mut members = Vec::new();
@@ -132,7 +132,7 @@ impl Communicator for Member {
     }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
         let (rank, peer) = (self.original(self.rank), self.original(peer));
-        Box::new(Outside::new(Watch::new(&self.group, rank, peer, label)))
+        Box::new(OutsideWait::new(Watch::new(&self.group, rank, peer, label)))
     }
 }
 
@@ -149,9 +149,9 @@ impl fmt::Debug for Member {
 struct Transferring {
     group: Arc<Group>,
     rank: usize,
-    /// What is to come.
+    /// Tensors to receive.
     dues: VecDeque<Due>,
-    /// What is to leave.
+    /// Messages to wait for until they have left.
     sent: Vec<Due>,
 }
 

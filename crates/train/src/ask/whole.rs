@@ -138,7 +138,8 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     split.processes.computes_on(&split.processors.device(0));
     device::check(split.strategy, None, &split.processors).map_err(all_alike)?;
     let schedules = Arc::new(split.schedules(question).map_err(all_alike)?);
-    let processes = split.processes.clone().across(split.processors.between(split.ranks));
+    let processes =
+        split.processes.clone().with_device_copy(split.processors.device_copy(split.ranks));
     let mut found = processes.run(&options, |comm| {
         let (schedules, backend) = (schedules.clone(), split.backend(comm.rank()));
         let kernel = split.kernel(&backend);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_comm::World;
-use annulus_comm::threads::{Between, Copied};
+use annulus_comm::threads::{Copied, DeviceCopy};
 use annulus_ops::gpu::{self, Handover, Processor};
 use candle_core::{Device, DeviceLocation, Tensor};
 
@@ -71,10 +71,11 @@ impl Processors {
         self.0.get(device).map_or(Device::Cpu, |processor| processor.device().clone())
     }
 
-    /// How the `ranks` of the process reach each other, if they are all there are; nothing where they compute on one device.
-    pub fn between(&self, ranks: usize) -> Option<Arc<dyn Between>> {
-        (self.0.len() > 1)
-            .then(|| -> Arc<dyn Between> { Arc::new(Across { processors: self.clone(), ranks }) })
+    /// How tensors are copied between the devices of `ranks` ranks, if all are of this process; `None` where they compute on one device.
+    pub fn device_copy(&self, ranks: usize) -> Option<Arc<dyn DeviceCopy>> {
+        let copy =
+            || -> Arc<dyn DeviceCopy> { Arc::new(Across { processors: self.clone(), ranks }) };
+        (self.0.len() > 1).then(copy)
     }
 }
 
@@ -94,7 +95,7 @@ impl Setup {
 
     /// The processes, as ranks are run on them: those of this one reach each other on whatever devices they are.
     pub fn joined(&self) -> World {
-        self.processes.clone().across(self.processors.between(self.world()))
+        self.processes.clone().with_device_copy(self.processors.device_copy(self.world()))
     }
 
     /// Where tensors of the first ranks of this process live.
@@ -110,7 +111,7 @@ struct Across {
     ranks: usize,
 }
 
-impl Between for Across {
+impl DeviceCopy for Across {
     fn send(&self, from: usize, to: usize, tensor: &Tensor) -> candle_core::Result<Option<Copied>> {
         let [from, to] = [from, to].map(|rank| self.processors.of(rank, self.ranks));
         let Some((from, to)) = from.zip(to) else { return Ok(None) };

@@ -79,7 +79,7 @@ impl Sample {
     pub fn measure(&self, ranks: usize) -> Result<Cluster> {
         let world = ranks.min(self.cores.max(LEAST_RANKS));
         let options = threads::Options { world, deadline: DEADLINE, stop: Arc::default() };
-        let all = World::alone().across(self.processors.between(world));
+        let all = World::alone().with_device_copy(self.processors.device_copy(world));
         let all = all.run(&options, |comm| self.rank(&comm))?;
         let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / world as f64;
         let workers = self.workers(world);

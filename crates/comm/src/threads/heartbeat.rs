@@ -1,54 +1,55 @@
-//! What processes hear of each other's ranks: how far they are, whom they wait for, and since when nothing was heard.
+//! Heartbeats: what processes tell each other of their ranks, that is how far they are and whom they wait for; and which ranks are
+//! silent.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::deadline::AWAY;
 use super::group::Group;
 use super::lock;
-use super::patience::AWAY;
 use super::watch::Wait;
 
-/// How far a rank is, as another process is told.
+/// How far a rank is, as its process tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     operations: u64,
     exchanges: u64,
     /// Whom it waits for, since which exchange, and for how many milliseconds.
     waits: Option<(usize, u64, u64)>,
 }
 
-/// After so long without a word a process is not taken at its last one: it may have been stopped.
+/// After so long without a heartbeat the last one is not relied on: the process may have been stopped.
 const SILENCE: Duration = Duration::from_millis(500);
-/// After so long a request to stop is that of a launcher which ends a job for a dead process: it comes a quarter of a second
-/// after the death, or later.
+/// A rank that is silent for so long when this process is asked to stop is taken for dead: a launcher that ends a job for a dead process
+/// asks the others to stop a quarter of a second after the death, or later.
 const GONE: Duration = Duration::from_millis(200);
-/// How often that is looked at.
-const LOOKS: u32 = 10;
+/// How often within [`GONE`] a silent rank is checked again.
+const CHECKS: u32 = 10;
 
 impl Group {
-    /// What others are told of a rank here, at `now`.
-    pub(crate) fn beat(&self, rank: usize, now: Instant) -> Beat {
+    /// What the other processes are told of a rank here, at `now`.
+    pub(crate) fn heartbeat(&self, rank: usize, now: Instant) -> Heartbeat {
         let waits = lock(&self.waits)[rank].map(|Wait { peer, place: (exchanges, since) }| {
             let waited = now.saturating_duration_since(since).as_millis() as u64;
             (peer, exchanges, waited)
         });
         let exchanges = self.ranks[rank].exchanges.load(Ordering::Relaxed);
-        Beat { operations: self.operations(rank), exchanges, waits }
+        Heartbeat { operations: self.operations(rank), exchanges, waits }
     }
 
-    /// What another process tells of a rank of its own.
-    pub(crate) fn hear(&self, rank: usize, beat: Beat, now: Instant) {
+    /// Notes what another process tells of a rank of its own.
+    pub(crate) fn note_heartbeat(&self, rank: usize, heartbeat: Heartbeat, now: Instant) {
         let Some(life) = self.ranks.get(rank) else { return };
-        lock(&self.waits)[rank] = beat.waits.map(|(peer, exchanges, waited)| {
+        lock(&self.waits)[rank] = heartbeat.waits.map(|(peer, exchanges, waited)| {
             let since = now.checked_sub(Duration::from_millis(waited)).unwrap_or(now);
             Wait { peer, place: (exchanges, since) }
         });
-        life.exchanges.store(beat.exchanges, Ordering::Relaxed);
+        life.exchanges.store(heartbeat.exchanges, Ordering::Relaxed);
         life.heard_at.store(self.since_it_began(now), Ordering::Release);
-        if life.heard.swap(beat.operations, Ordering::AcqRel) != beat.operations {
-            self.moves(rank);
+        if life.heard.swap(heartbeat.operations, Ordering::AcqRel) != heartbeat.operations {
+            self.makes_progress(rank);
         }
     }
 
@@ -56,29 +57,29 @@ impl Group {
         now.saturating_duration_since(self.began).as_millis() as u64
     }
 
-    /// Whether nothing was heard for a while of a rank elsewhere: what it waited for then says nothing of now.
+    /// Whether no heartbeat of a rank of another process came for `time`: whom it waited for then says nothing of now.
     fn is_silent(&self, rank: usize, time: Duration, now: Instant) -> bool {
         let heard = Duration::from_millis(self.ranks[rank].heard_at.load(Ordering::Acquire));
-        !self.home.here.contains(&rank) && self.began + heard + time < now
+        !self.local.ranks.contains(&rank) && self.began + heard + time < now
     }
 
-    /// What arrives is looked at next. Who was away starts to listen anew: the others may have ended in an order of their own, and
-    /// their last words may be lost.
-    pub(crate) fn looks(&self, now: Instant) {
+    /// MPI's thread begins to poll at `now`. If it has not for long, heartbeats from before are forgotten: meanwhile the others may have
+    /// ended in any order, and the messages that said so may be lost.
+    pub(crate) fn begins_to_poll(&self, now: Instant) {
         if self.was_away(now) {
             for life in &self.ranks {
                 life.heard_at.store(0, Ordering::Release);
             }
         }
-        self.looked_at.store(self.since_it_began(now), Ordering::Release);
+        self.polled_at.store(self.since_it_began(now), Ordering::Release);
     }
 
     fn was_away(&self, now: Instant) -> bool {
-        let looked = Duration::from_millis(self.looked_at.load(Ordering::Acquire));
+        let looked = Duration::from_millis(self.polled_at.load(Ordering::Acquire));
         self.began + looked + AWAY < now
     }
 
-    /// A rank elsewhere whose process spoke once, has not left and is silent; nobody where this process was away.
+    /// A rank of another process that has sent a heartbeat, has not left and is silent now; `None` if this process itself was stopped.
     fn gone(&self) -> Option<usize> {
         let now = Instant::now();
         if self.was_away(now) {
@@ -93,15 +94,15 @@ impl Group {
         (0..self.world()).find(gone)
     }
 
-    /// The same, looked at again and again for as long: where this process had no core for a while, what was said meanwhile is heard
-    /// first.
+    /// A rank that is [`Group::gone`] at every one of several checks: if this process had no core for a while, heartbeats that came
+    /// meanwhile are read first.
     pub(super) fn still_gone(&self) -> Option<usize> {
         let mut gone = self.gone();
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             if gone.is_none() {
                 break;
             }
-            std::thread::sleep(GONE / LOOKS);
+            std::thread::sleep(GONE / CHECKS);
             gone = self.gone();
         }
         gone
@@ -122,49 +123,49 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::Options;
-    use super::super::home::Home;
+    use super::super::local_ranks::LocalRanks;
     use super::*;
 
     /// Rank 0 of two, each in a process of its own, as if it had begun a while ago.
     fn group(ago: Duration) -> Group {
         let options = Options { world: 2, deadline: Duration::from_secs(1), stop: Arc::default() };
-        let group = Group::new(&options, Home { here: 0..1, ..Home::alone(2) });
+        let group = Group::new(&options, LocalRanks { ranks: 0..1, ..LocalRanks::all(2) });
         let mut group = Arc::into_inner(group).unwrap();
         group.began = group.began.checked_sub(ago).unwrap();
         group
     }
 
     #[test]
-    fn who_falls_silent_is_gone_unless_this_process_was_away() {
-        let beat = Beat { operations: 1, exchanges: 1, waits: Some((0, 1, 0)) };
+    fn a_silent_rank_is_gone_unless_this_process_was_stopped() {
+        let heartbeat = Heartbeat { operations: 1, exchanges: 1, waits: Some((0, 1, 0)) };
         let ago = Duration::from_secs(10);
-        for (silent, unlooked, gone) in
+        for (silent, unpolled, gone) in
             [(50, 0, None), (300, 0, Some(1)), (300, 100, Some(1)), (3000, 2900, None)]
         {
             let (group, now) = (group(ago), Instant::now());
             let before =
                 |milliseconds| now.checked_sub(Duration::from_millis(milliseconds)).unwrap();
-            group.looks(before(silent));
-            group.hear(1, beat, before(silent));
-            group.looks(before(unlooked));
-            assert_eq!(group.gone(), gone, "{silent} ms silent, {unlooked} ms away");
-            // It looks again, and nothing comes.
-            group.looks(Instant::now());
-            assert_eq!(group.gone(), gone, "{silent} ms silent, {unlooked} ms away");
+            group.begins_to_poll(before(silent));
+            group.note_heartbeat(1, heartbeat, before(silent));
+            group.begins_to_poll(before(unpolled));
+            assert_eq!(group.gone(), gone, "{silent} ms silent, {unpolled} ms away");
+            // It polls again, and nothing comes.
+            group.begins_to_poll(Instant::now());
+            assert_eq!(group.gone(), gone, "{silent} ms silent, {unpolled} ms away");
         }
     }
 
     #[test]
-    fn who_was_away_takes_nobody_at_what_was_said_before() {
+    fn heartbeats_from_before_a_pause_are_not_relied_on() {
         let (group, now) = (group(Duration::from_secs(10)), Instant::now());
-        let beat = Beat { operations: 1, exchanges: 1, waits: Some((0, 1, 0)) };
-        group.looks(now);
-        group.hear(1, beat, now);
+        let heartbeat = Heartbeat { operations: 1, exchanges: 1, waits: Some((0, 1, 0)) };
+        group.begins_to_poll(now);
+        group.note_heartbeat(1, heartbeat, now);
         assert!(group.waits(now)[1].is_some());
         let later = now + Duration::from_secs(2);
-        group.looks(later);
+        group.begins_to_poll(later);
         assert!(group.waits(later)[1].is_none());
-        group.hear(1, beat, later);
+        group.note_heartbeat(1, heartbeat, later);
         assert!(group.waits(later)[1].is_some());
     }
 }
