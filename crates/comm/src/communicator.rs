@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 
-use crate::{Result, collectives};
+use crate::Result;
+use crate::collectives::{all_to_all, misused, peers, tree};
 
 /// Where in the program a transfer belongs. Opaque here; printed in every error, compared between
 /// peers.
@@ -108,54 +109,87 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// A peer that posts something else under this label, or a group that has ended.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
-    /// Everybody's tensor, by rank; shapes may differ.
+    /// The tensors of all ranks, by rank; shapes may differ. The own tensor does not travel.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
-        collectives::all_gather(self, label, tensor)
+        all_to_all(self, label, vec![tensor.clone(); self.world()], None)
     }
-    /// `parts[r]` goes to rank `r`; the sum over ranks of what they sent here.
+    /// Sends `parts[r]` to rank `r`, and returns the sum of what all ranks sent here, which must have one form. `parts` has a tensor for
+    /// every rank.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
-        collectives::reduce_scatter(self, label, parts)
+        if parts.len() != self.world() {
+            let (found, wanted) = (parts.len(), self.world());
+            let (found, wanted) =
+                (format!("{found} parts"), format!("one for each of {wanted} ranks"));
+            return Err(misused(self, label, &found, &wanted));
+        }
+        let form = Form::of(&parts[self.rank()]);
+        tree(all_to_all(self, label, parts, Some(&form))?, Reduce::Sum)
     }
-    /// `parts[r]` goes to rank `r`; what every rank sent here, by rank.
-    ///
-    /// # Errors
-    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        collectives::all_to_all(self, label, parts)
-    }
-    /// The same tensor, bit for bit, on every rank.
+    /// Reduces tensors of one form, elementwise over all ranks: the result has the same bits on every rank. Every rank reduces a slice
+    /// of the flattened tensors, and the slices are gathered; tensors with fewer elements than there are ranks are gathered whole and
+    /// reduced by every rank, by the same tree.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
-        collectives::all_reduce(self, label, tensor, reduce)
+        let (elements, world) = (tensor.elem_count(), self.world());
+        if elements < world || world == 1 {
+            let (form, whole) = (Form::of(tensor), vec![tensor.clone(); world]);
+            return tree(all_to_all(self, label, whole, Some(&form))?, reduce);
+        }
+        let flat = tensor.detach().flatten_all()?;
+        let bound = |rank: usize| elements * rank / world;
+        let slices = (0..world).map(|r| flat.narrow(0, bound(r), bound(r + 1) - bound(r)));
+        let slices = slices.collect::<candle_core::Result<Vec<_>>>()?;
+        let form = Form::of(&slices[self.rank()]);
+        let own = tree(all_to_all(self, label, slices, Some(&form))?, reduce)?;
+        let reduced = Tensor::cat(&all_to_all(self, label, vec![own; world], None)?, 0)?;
+        Ok(reduced.reshape(tensor.shape())?)
     }
-    /// The root's tensor, on every rank; the root gives `Some`.
+    /// Returns the tensor of rank `root` on every rank. The root passes it; `tensor` of other ranks is not used.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
-        collectives::broadcast(self, label, tensor, root)
+        if self.rank() != root {
+            let receive = Move::Receive { from: root, form: None };
+            let mut arrived = self.exchange(label, vec![receive])?.wait()?;
+            return arrived.pop().ok_or_else(|| misused(self, label, "no tensor", "one"));
+        }
+        let missing = || misused(self, label, "nothing to broadcast", "the root's tensor");
+        let tensor = tensor.ok_or_else(missing)?;
+        let sends = peers(root, self.world()).map(|to| Move::Send { tensor: tensor.clone(), to });
+        self.exchange(label, sends.collect())?.wait()?;
+        Ok(tensor.detach())
     }
-    /// Everybody's tensor, by rank, on the root, and nothing elsewhere; shapes may differ.
+    /// Returns the tensors of all ranks, by rank, on rank `root`, and `None` on the others; shapes may differ. The root's own does not
+    /// travel.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn gather(&self, label: Label, tensor: &Tensor, root: usize) -> Result<Option<Vec<Tensor>>> {
-        collectives::gather(self, label, tensor, root)
+        if self.rank() != root {
+            let send = Move::Send { tensor: tensor.clone(), to: root };
+            self.exchange(label, vec![send])?.wait()?;
+            return Ok(None);
+        }
+        let receives = peers(root, self.world()).map(|from| Move::Receive { from, form: None });
+        let mut gathered = self.exchange(label, receives.collect())?.wait()?;
+        gathered.insert(root, tensor.detach());
+        Ok(Some(gathered))
     }
-    /// Returns when every rank is here.
+    /// Returns once every rank has called it.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn barrier(&self, label: Label) -> Result<()> {
-        collectives::barrier(self, label)
+        self.all_gather(label, &Tensor::zeros((), DType::U8, &Device::Cpu)?).map(drop)
     }
     /// The ranks that name the same `color`, ordered by `key`, then rank.
     ///

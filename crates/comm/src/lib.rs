@@ -2,12 +2,12 @@
 //!
 //! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
 //! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
-//! `exchange`: [`collectives`] makes the rest from it, with sums in a fixed order, and [`ReduceScatter`] and [`AllGather`] go on while ranks
-//! compute. [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap
-//! any engine. Every process keeps a [`flight`] record. Every engine uses an existing library; we write no transport.
+//! [`exchange`](Communicator::exchange): collectives are made from it, with sums in a fixed order, and [`ReduceScatter`] and
+//! [`AllGather`] go on while ranks compute. [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap
+//! any engine. Every process keeps a [`flight`] record. Data is moved by existing libraries: no transport protocol is ours.
 
 mod checked;
-pub mod collectives;
+mod collectives;
 mod communicator;
 mod error;
 mod faulty;

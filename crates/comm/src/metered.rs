@@ -136,9 +136,6 @@ impl Communicator for Metered {
     fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
         self.collective(label, &parts.clone(), |inner| inner.reduce_scatter(label, parts))
     }
-    fn all_to_all(&self, label: Label, parts: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        self.collective(label, &parts.clone(), |inner| inner.all_to_all(label, parts))
-    }
     fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
         self.collective(label, [tensor], |inner| inner.all_reduce(label, tensor, reduce))
     }

@@ -1,13 +1,14 @@
 //! Collectives that are posted now and waited for later, of several tensors at once: the two halves of
-//! [`crate::Communicator::all_reduce`]. Ranks compute meanwhile.
+//! [`Communicator::all_reduce`]. Ranks compute meanwhile.
 //!
-//! Made from `exchange`, as [`crate::collectives`] are. Who waits says how parts are added: by the same tree, what is summed has the
-//! same bits, whoever sums which elements of it.
+//! They are made from [`Communicator::exchange`]. The caller that waits says how parts are added: if always by one tree, sums have the
+//! same bits whichever rank sums which elements.
 
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 
+use crate::collectives::peers;
 use crate::{Communicator, Form, Label, Move, Pending, Result, payload};
 
 /// Tensors of all ranks, of which each rank sums some elements, on their way.
@@ -174,10 +175,6 @@ impl Parts {
         let mut part = |rank| if rank == self.rank { own.take() } else { self.arrived.next() };
         (0..self.world).filter(|&rank| has(rank)).filter_map(&mut part).collect()
     }
-}
-
-fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
-    (0..world).filter(move |&peer| peer != rank)
 }
 
 fn sent(moves: &[Move]) -> u64 {

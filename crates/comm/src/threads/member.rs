@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 use super::group::Group;
 use super::mail::{Message, Ticket};
 use super::watch::{Due, OutsideWait, Watch};
-use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Watching, collectives};
+use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Watching};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -106,7 +106,7 @@ impl Communicator for Member {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         // Every rank offers a name; a group takes that of its first rank.
         let offer = [color as i64, key as i64, self.group.name() as i64];
-        let offers = collectives::all_gather(self, label, &Tensor::new(&offer, &Device::Cpu)?)?;
+        let offers = self.all_gather(label, &Tensor::new(&offer, &Device::Cpu)?)?;
         let mut members = Vec::new();
         for (rank, offer) in offers.iter().enumerate() {
             let offer = offer.to_vec1::<i64>()?;
