@@ -120,7 +120,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// every rank.
     ///
     /// # Errors
-    /// A rank that is late, gone or stopped, and what Candle says of the tensors.
+    /// Another number of parts, a rank that is late, gone or stopped, and what Candle says of the tensors.
     fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
         if parts.len() != self.world() {
             let (found, wanted) = (parts.len(), self.world());
@@ -149,7 +149,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         let slices = slices.collect::<candle_core::Result<Vec<_>>>()?;
         let form = Form::of(&slices[self.rank()]);
         let own = tree(all_to_all(self, label, slices, Some(&form))?, reduce)?;
-        let reduced = Tensor::cat(&all_to_all(self, label, vec![own; world], None)?, 0)?;
+        let reduced = Tensor::cat(&self.all_gather(label, &own)?, 0)?;
         Ok(reduced.reshape(tensor.shape())?)
     }
     /// Returns the tensor of rank `root` on every rank. The root passes it; `tensor` of other ranks is not used.
@@ -198,10 +198,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
     /// Says where this rank is outside of calls, for its [flight record](crate::flight).
     fn note(&self, label: Label);
-    /// From now on, or no more, this rank goes on though the run is to stop, for as long as those go on that it waits for: a
-    /// wait for one that has left for the stop fails with [`Error::Stopped`](crate::Error::Stopped). For what all ranks are to do, or
-    /// none: whoever has contributed to it does not leave the others without their end of it.
-    fn hold_on(&self, on: bool);
+    /// Begins what all ranks must complete, or none: until [`Communicator::end_commit`], this rank goes on even if the run is to stop,
+    /// so that it does not leave the others waiting for its part. It goes on only as long as the ranks that it waits for: a wait for
+    /// one that has left because of the stop fails with [`Error::Stopped`](crate::Error::Stopped).
+    fn begin_commit(&self);
+    /// Ends what [`Communicator::begin_commit`] began, if it did: from now on calls fail if the run is to stop.
+    fn end_commit(&self);
     /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
     /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
     /// nothing.

@@ -33,5 +33,5 @@ pub use metered::{Flow, Metered, Traffic};
 pub use places::{OnHost, Places};
 pub use posted::{AllGather, ReduceScatter};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
-pub use world::{World, Wrap};
+pub use world::{MpiProgress, World, Wrap};
 pub use wrapper::Wrapper;

@@ -153,8 +153,11 @@ impl Communicator for Metered {
     fn note(&self, label: Label) {
         self.inner.note(label);
     }
-    fn hold_on(&self, on: bool) {
-        self.inner.hold_on(on);
+    fn begin_commit(&self) {
+        self.inner.begin_commit();
+    }
+    fn end_commit(&self) {
+        self.inner.end_commit();
     }
     fn progress(&self) -> Result<()> {
         self.inner.progress()

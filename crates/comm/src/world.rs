@@ -25,6 +25,15 @@ pub(crate) fn host() -> String {
 /// How long a process may be silent outside of runs: as long as it is heard of, the others wait.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// When the thread that owns MPI lets messages between processes progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MpiProgress {
+    /// Always.
+    Always,
+    /// Only while all ranks here wait: to measure what communication costs if it does not overlap with computing.
+    WhileWaiting,
+}
+
 /// Put around every rank's communicator.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
 
@@ -149,11 +158,10 @@ impl World {
         }
     }
 
-    /// From now on, or no more, MPI's thread rests unless all ranks here wait: what communication costs without progress beside
-    /// computing, for measurements.
-    pub fn progresses_in_waits_only(&self, only: bool) {
+    /// Sets when messages to and from other processes progress.
+    pub fn set_mpi_progress(&self, progress: MpiProgress) {
         if let Some(mpi) = &self.mpi {
-            mpi.progresses_in_waits_only(only);
+            mpi.set_progress(progress);
         }
     }
 

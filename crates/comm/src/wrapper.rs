@@ -45,8 +45,11 @@ impl<W: Wrapper> Communicator for W {
     fn note(&self, label: Label) {
         Wrapper::note(self, label);
     }
-    fn hold_on(&self, on: bool) {
-        self.inner().hold_on(on);
+    fn begin_commit(&self) {
+        self.inner().begin_commit();
+    }
+    fn end_commit(&self) {
+        self.inner().end_commit();
     }
     fn progress(&self) -> Result<()> {
         self.inner().progress()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use annulus_attention::{Attention, Place, Qkv};
-use annulus_comm::{Communicator, Label, Reduce, World, threads};
+use annulus_comm::{Communicator, Label, MpiProgress, Reduce, World, threads};
 use annulus_experiment::parse;
 use annulus_ops::attention::Fused;
 use annulus_ops::{Cores, Pool};
@@ -173,10 +173,10 @@ fn sampled(
         taped.turn(Mode::Through);
         seconds.messages.push(timed(&|| Ok(taped.play()?))?);
         seconds.waiting.push(timed(&|| {
-            world.progresses_in_waits_only(true);
+            world.set_mpi_progress(MpiProgress::WhileWaiting);
             pass()
         })?);
-        world.progresses_in_waits_only(false);
+        world.set_mpi_progress(MpiProgress::Always);
     }
     Ok(seconds)
 }

@@ -18,6 +18,7 @@ use super::mpi_thread::MpiThread;
 use super::nccl_thread::{self, NcclRun};
 use super::nccl_transfers::{NcclSetup, NcclTransfers};
 use super::remote_transport::RemoteTransport;
+use crate::MpiProgress;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Group, LocalRanks, lock};
 
@@ -56,7 +57,7 @@ pub(super) struct Shared {
     pub(super) state: Mutex<MpiState>,
     pub(super) wake: Condvar,
     /// MPI's thread sleeps while any rank here computes.
-    pub(super) only_in_waits: AtomicBool,
+    pub(super) only_while_waiting: AtomicBool,
 }
 
 /// The runs of this process, and what is to be sent or was received for them.
@@ -149,7 +150,7 @@ impl MpiProcess {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             wake: Condvar::new(),
-            only_in_waits: AtomicBool::new(false),
+            only_while_waiting: AtomicBool::new(false),
         });
         let (sender, receiver) = mpsc::channel();
         let shared_with_thread = shared.clone();
@@ -205,9 +206,10 @@ impl MpiProcess {
         lock(&self.shared.state).gpu = Some(device.clone()).filter(Device::is_cuda);
     }
 
-    /// From now on, or no more, MPI's thread rests unless all ranks here wait.
-    pub(crate) fn progresses_in_waits_only(&self, only: bool) {
-        self.shared.only_in_waits.store(only, Ordering::Relaxed);
+    /// Sets when messages progress.
+    pub(crate) fn set_progress(&self, progress: MpiProgress) {
+        let only = progress == MpiProgress::WhileWaiting;
+        self.shared.only_while_waiting.store(only, Ordering::Relaxed);
     }
 
     /// Begins a run of `options.world` ranks over all processes: the group of which this process runs its share.

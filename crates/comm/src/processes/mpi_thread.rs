@@ -128,7 +128,7 @@ impl MpiThread {
             if let Some((_, group)) = &lock(&self.shared.state).current {
                 group.begins_to_poll(Instant::now());
             }
-            if self.shared.only_in_waits.load(Ordering::Relaxed) && self.ranks_compute() {
+            if self.shared.only_while_waiting.load(Ordering::Relaxed) && self.ranks_compute() {
                 std::thread::sleep(SLEEP_WHILE_WAITING[0]);
                 continue;
             }

@@ -56,8 +56,8 @@ pub(super) struct Life {
     pub(super) exchanges: AtomicU64,
     /// Its program has returned.
     pub(super) left: AtomicBool,
-    /// It goes on though the run is to stop.
-    holds_on: AtomicBool,
+    /// It goes on even if the run is to stop: [`crate::Communicator::begin_commit`].
+    is_committing: AtomicBool,
 }
 
 impl Group {
@@ -215,9 +215,9 @@ impl Group {
         self.running(rank)
     }
 
-    /// `rank` goes on though the run is to stop, or does not any more.
-    pub(super) fn hold_on(&self, rank: usize, on: bool) {
-        self.ranks[rank].holds_on.store(on, Ordering::Relaxed);
+    /// Sets whether `rank` goes on even if the run is to stop.
+    pub(super) fn set_committing(&self, rank: usize, on: bool) {
+        self.ranks[rank].is_committing.store(on, Ordering::Relaxed);
     }
 
     /// Writes into the flight record that `rank` is at `label`.
@@ -371,7 +371,7 @@ impl Group {
         let agrees = || {
             self.local.transport.as_ref().is_some_and(|transport| transport.stops_by_agreement())
         };
-        let goes_on = || self.ranks[rank].holds_on.load(Ordering::Relaxed) || agrees();
+        let goes_on = || self.ranks[rank].is_committing.load(Ordering::Relaxed) || agrees();
         if self.is_to_stop() && (!goes_on() || self.still_gone().is_some()) {
             self.asked_to_stop()?;
         }

@@ -124,8 +124,11 @@ impl Communicator for Member {
     fn note(&self, label: Label) {
         self.group.note(self.original(self.rank), label);
     }
-    fn hold_on(&self, on: bool) {
-        self.group.hold_on(self.original(self.rank), on);
+    fn begin_commit(&self) {
+        self.group.set_committing(self.original(self.rank), true);
+    }
+    fn end_commit(&self) {
+        self.group.set_committing(self.original(self.rank), false);
     }
     fn progress(&self) -> Result<()> {
         self.group.progress(self.original(self.rank))

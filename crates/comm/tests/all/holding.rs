@@ -1,4 +1,4 @@
-//! Ranks that hold on though their run is to stop: what one has contributed to, all come to the end of, or none does.
+//! Commits: what ranks have begun to commit, all complete although the run is to stop, or none does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,28 +39,29 @@ fn wait_for(stop: &AtomicBool) {
 }
 
 #[test]
-fn what_all_contribute_to_is_done_though_the_run_is_to_stop() {
+fn ranks_that_all_commit_go_on_though_the_run_is_to_stop() {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = two(&stop, |comm| {
-        comm.hold_on(true);
+        comm.begin_commit();
         if comm.rank() == 1 {
             stop.store(true, Ordering::Relaxed);
             wait_for(&stop);
         }
         let came = swap(comm)?;
         comm.progress()?;
-        comm.hold_on(false);
+        comm.end_commit();
         Ok((came, comm.progress().is_err_and(|error| matches!(error, Error::Stopped))))
     });
     assert_eq!(ended, [(1.0, true), (0.0, true)]);
 }
 
 #[test]
-fn who_waits_for_one_that_stopped_stops_too() {
+fn a_committing_rank_stops_if_it_waits_for_one_that_stopped() {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = two(&stop, |comm| {
-        comm.hold_on(comm.rank() == 0);
-        if comm.rank() == 1 {
+        if comm.rank() == 0 {
+            comm.begin_commit();
+        } else {
             stop.store(true, Ordering::Relaxed);
             wait_for(&stop);
         }

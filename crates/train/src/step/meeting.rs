@@ -171,7 +171,7 @@ impl Rank {
             Met::All(made) => Ok(made),
             Met::Late(error) => Err(error.into()),
             Met::Not => {
-                comm.hold_on(false);
+                comm.end_commit();
                 loop {
                     comm.progress()?;
                     sleep(ASKED);

@@ -147,11 +147,11 @@ impl Trainer {
     /// last finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let stepped = self.all_or_nothing();
-        self.rank.uncounted.hold_on(false);
+        self.rank.uncounted.end_commit();
         stepped
     }
 
-    /// The same; behind what all ranks contribute to, this one holds on.
+    /// The next step, with a commit begun where the last sum of all ranks ends.
     fn all_or_nothing(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         self.hashes = None;
@@ -233,7 +233,7 @@ impl Trainer {
         let summing = begin();
         let loss = loss.total(&self.rank.mesh, sums.label())?;
         // Whoever has contributed to the last sum goes on if all have, though the run is to stop: all end after the same step.
-        self.rank.uncounted.hold_on(true);
+        self.rank.uncounted.begin_commit();
         let Summed { slices, norm } = sums.end(&self.rank.backend)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         self.rank.room.keep();
