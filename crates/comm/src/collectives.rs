@@ -2,9 +2,22 @@
 //!
 //! Sums are made by a fixed binary tree over the ranks, so that their bits depend neither on timing nor on which rank computes them.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor, WithDType};
 
 use crate::{Communicator, Error, Form, Label, Move, Reduce, Result};
+
+/// The values of all ranks, by rank; their numbers may differ. For a few values in memory of the host, whatever ranks compute on.
+///
+/// # Errors
+/// As [`Communicator::all_gather`].
+pub fn all_gather_values<T: WithDType>(
+    comm: &(impl Communicator + ?Sized),
+    label: Label,
+    values: &[T],
+) -> Result<Vec<Vec<T>>> {
+    let gathered = comm.all_gather(label, &Tensor::new(values, &Device::Cpu)?)?;
+    gathered.iter().map(|one| Ok(one.to_vec1()?)).collect()
+}
 
 /// Sends `parts[r]` to rank `r`, and returns what every rank sent here, by rank. The own part does not travel. `form` is that of all
 /// parts for this rank, where it is known.

@@ -24,6 +24,7 @@ mod world;
 mod wrapper;
 
 pub use checked::Checked;
+pub use collectives::all_gather_values;
 pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer, Watching};
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};

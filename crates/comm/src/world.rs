@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use annulus_mpi::Session;
-use candle_core::{Device, Tensor};
+use candle_core::Device;
 
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, MpiProcess, Unjoined};
 use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options, lock};
-use crate::{Blame, Communicator, Error, Failure, Label, Places};
+use crate::{Blame, Communicator, Error, Failure, Label, Places, all_gather_values};
 
 /// The name of this machine.
 pub(crate) fn host() -> String {
@@ -307,10 +307,10 @@ impl World {
         let said = self.run_as(&options, log, true, |comm| {
             // A tensor has at least an element.
             let bytes: Vec<u8> = [&[0], own].concat();
-            let tensor = Tensor::new(bytes, &Device::Cpu)?;
             let label = Label { pass: "between processes", ..Label::default() };
-            let all = comm.all_gather(label, &tensor).map_err(|error| self.missed(error))?;
-            all.iter().map(|one| Ok(one.to_vec1::<u8>()?[1..].to_vec())).collect()
+            let all =
+                all_gather_values(&*comm, label, &bytes).map_err(|error| self.missed(error))?;
+            Ok(all.into_iter().map(|one| one[1..].to_vec()).collect())
         })?;
         Ok(said.into_iter().next().unwrap_or_default())
     }

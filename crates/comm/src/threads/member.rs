@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::group::Group;
 use super::mail::{Message, Ticket};
 use super::watch::{Due, OutsideWait, Watch};
-use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Watching};
+use crate::{
+    Communicator, Error, Label, Move, Pending, Result, Transfer, Watching, all_gather_values,
+};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -106,10 +108,9 @@ impl Communicator for Member {
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         // Every rank offers a name; a group takes that of its first rank.
         let offer = [color as i64, key as i64, self.group.name() as i64];
-        let offers = self.all_gather(label, &Tensor::new(&offer, &Device::Cpu)?)?;
+        let offers = all_gather_values(self, label, &offer)?;
         let mut members = Vec::new();
         for (rank, offer) in offers.iter().enumerate() {
-            let offer = offer.to_vec1::<i64>()?;
             if offer[0] == color as i64 {
                 members.push((offer[1], rank, offer[2] as u64));
             }

@@ -4,7 +4,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::support::{Comm, PATIENT, bits, hop, noise, on, receive, send, tensor, within};
-use annulus_comm::{AllGather, Communicator, Error, Reduce, ReduceScatter, Result};
+use annulus_comm::{
+    AllGather, Communicator, Error, Reduce, ReduceScatter, Result, all_gather_values,
+};
 use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 
@@ -201,6 +203,18 @@ fn reduce_scatter_sums_the_parts_for_each_rank() {
             let wanted: Vec<_> = (0..world).map(|from| part(from, rank)).collect();
             let sum = comm.reduce_scatter(hop(1), parts)?;
             assert_eq!(bits(&sum), bits(&plain_sum(&wanted)));
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn values_of_all_ranks_are_gathered_by_rank() {
+    for world in WORLDS {
+        on(world, |comm| {
+            let of = |rank: usize| vec![rank as f64; rank + 1];
+            let found = all_gather_values(&*comm, hop(0), &of(comm.rank()))?;
+            assert_eq!(found, (0..world).map(of).collect::<Vec<_>>());
             Ok(())
         });
     }
