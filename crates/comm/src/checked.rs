@@ -1,4 +1,4 @@
-//! A checksum beside every tensor, for engines that cross machines.
+//! A checksum sent with every tensor, for engines between machines.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use candle_core::Tensor;
 
 use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Wrapper, payload};
 
-/// A communicator that notices damage on the way: it fails with [`Error::Corrupt`]. Collectives are
-/// made from its own exchange, so that theirs is noticed too.
+/// A communicator that detects damaged tensors, and fails with [`Error::Corrupt`]. Collectives are
+/// made from its own exchange, so that damage is detected there too.
 #[derive(Debug)]
 pub struct Checked {
     inner: Arc<dyn Communicator>,
@@ -50,12 +50,12 @@ impl Wrapper for Checked {
     }
 }
 
-/// Tensors and checksums on their way, in turn.
+/// A transfer in which every tensor is followed by its checksum.
 struct Comparing {
     inner: Pending,
     rank: usize,
     label: Label,
-    /// Who sends the tensors that are still to come.
+    /// The senders of the tensors that are still to come, in order.
     peers: std::vec::IntoIter<usize>,
 }
 

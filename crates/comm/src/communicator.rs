@@ -1,4 +1,4 @@
-//! The contract of an engine.
+//! What every engine that joins ranks offers: exchanges, collectives and signs of life.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,17 +35,17 @@ impl fmt::Display for Label {
 pub struct Form {
     /// The type of its elements.
     pub dtype: DType,
-    /// How many there are along each dimension.
+    /// The number of elements along each dimension.
     pub shape: Shape,
 }
 
 impl Form {
-    /// That of `tensor`.
+    /// The form of `tensor`.
     pub fn of(tensor: &Tensor) -> Form {
         Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
     }
 
-    /// How many bytes its elements have.
+    /// Bytes of a tensor of this form.
     pub(crate) fn bytes(&self) -> u64 {
         (self.shape.elem_count() * self.dtype.size_in_bytes()) as u64
     }
@@ -62,17 +62,17 @@ impl fmt::Display for Form {
 pub enum Move {
     /// `tensor` goes to rank `to`. Ranks of a process may get the same memory: nobody writes it until all have waited.
     Send {
-        /// What goes.
+        /// The tensor that is sent.
         tensor: Tensor,
-        /// Where.
+        /// The rank that it is sent to.
         to: usize,
     },
     /// A tensor comes from rank `from`; several from the same rank come in the order in which they
     /// were sent.
     Receive {
-        /// From where.
+        /// The rank that sends the tensor.
         from: usize,
-        /// What it must be; `None`: only the sender knows.
+        /// The form that the tensor must have; `None`: only the sender knows it.
         form: Option<Form>,
     },
 }
@@ -100,7 +100,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// What `rank` of this group is called in the communicator that all groups were split from: the
     /// number that errors name.
     fn original(&self, rank: usize) -> usize;
-    /// What the first and the last rank of this group are called there.
+    /// The [`Communicator::original`] numbers of the first and the last rank of this group.
     fn ends(&self) -> [usize; 2] {
         [0, self.world() - 1].map(|rank| self.original(rank))
     }
@@ -191,12 +191,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn barrier(&self, label: Label) -> Result<()> {
         self.all_gather(label, &Tensor::zeros((), DType::U8, &Device::Cpu)?).map(drop)
     }
-    /// The ranks that name the same `color`, ordered by `key`, then rank.
+    /// Splits the ranks into groups, and returns that of this rank: those that pass the same `color`, ordered by `key`, then rank.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
-    /// Says where this rank is outside of calls, for its [flight record](crate::flight).
+    /// Writes into the [flight record](crate::flight) where in the program this rank is, outside of other calls.
     fn note(&self, label: Label);
     /// Begins what all ranks must complete, or none: until [`Communicator::end_commit`], this rank goes on even if the run is to stop,
     /// so that it does not leave the others waiting for its part. It goes on only as long as the ranks that it waits for: a wait for
@@ -204,31 +204,31 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn begin_commit(&self);
     /// Ends what [`Communicator::begin_commit`] began, if it did: from now on calls fail if the run is to stop.
     fn end_commit(&self);
-    /// Says that this rank is alive: bumped per tile, so that a long hop is not taken for a dead
-    /// peer. Fails when the group has ended or the run is to stop, so that no rank computes on for
-    /// nothing.
+    /// Says that this rank is alive: called per tile, so that a long hop is not taken for a dead
+    /// peer. Fails when the group has ended or the run is to stop, so that no rank computes in vain.
     ///
     /// # Errors
     /// The group has ended, or the run is to stop.
     fn progress(&self) -> Result<()>;
-    /// This rank waits for rank `peer` outside of calls, in memory that they share: others know of it for as long as this lives.
+    /// Notes, for as long as the returned value lives, that this rank waits for rank `peer` outside of calls, in memory that they
+    /// share.
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_>;
 }
 
-/// A wait outside of calls.
+/// A wait outside of calls, from [`Communicator::watch`].
 pub trait Watching {
-    /// How long to wait between two looks.
+    /// How long to wait between two calls of [`Watching::look`].
     fn slice(&self) -> Duration;
-    /// Looks whether the peer moves.
+    /// Checks whether the peer makes progress.
     ///
     /// # Errors
-    /// It has stood still for the whole deadline, and waits for nobody itself: [`Error::Deadline`](crate::Error::Deadline).
+    /// It has made none for the whole deadline, and waits for nobody itself: [`Error::Deadline`](crate::Error::Deadline).
     fn look(&mut self) -> Result<()>;
 }
 
-/// What an engine does for a posted exchange. Engines implement it; callers hold a [`Pending`].
+/// A posted exchange, as its engine implements it; callers hold a [`Pending`].
 ///
-/// One that is dropped before its end gives up what it would have received: that is not handed to a
+/// If it is dropped before its end, what it would have received is dropped too, and not handed to a
 /// later exchange.
 pub trait Transfer: Send {
     /// Lets the engine progress between tiles.
@@ -236,15 +236,15 @@ pub trait Transfer: Send {
     /// # Errors
     /// A group that has ended.
     fn poll(&mut self) -> Result<()>;
-    /// Blocks until the next tensor is here, in the order of the `Receive` moves; `None` once all
-    /// have come and what was sent has left: nobody else holds it then, unless it was lent within the process.
+    /// Blocks until the next tensor has come, in the order of the `Receive` moves. Returns `None` once all
+    /// have come and what was sent has left: only ranks of the same process may hold that then.
     ///
     /// # Errors
     /// A peer that is late, gone, or sends something else: for another call, or of another form.
     fn receive(&mut self) -> Result<Option<Tensor>>;
 }
 
-/// Tensors on their way. They are only to be had by waiting for them.
+/// Tensors on their way, which are received by waiting for them.
 #[must_use = "a transfer that is not waited for may never finish"]
 pub struct Pending(Box<dyn Transfer>);
 

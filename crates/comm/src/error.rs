@@ -1,4 +1,4 @@
-//! What goes wrong between ranks.
+//! Errors of communicators, and why groups of ranks end.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Debug, Display};
@@ -23,13 +23,13 @@ pub enum Error {
         waited.as_secs_f64()
     )]
     Deadline {
-        /// Who waited.
+        /// The rank that waited.
         rank: usize,
-        /// For whom.
+        /// The rank that it waited for.
         peer: usize,
-        /// Where in the program.
+        /// Where in the program it happened.
         label: Label,
-        /// How long.
+        /// How long it waited.
         waited: Duration,
     },
     /// Two ranks are not at the same call.
@@ -37,27 +37,27 @@ pub enum Error {
         "rank {rank} is at {label} but rank {peer} sent for {theirs}: ranks made different calls"
     )]
     Order {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
-        /// Who sent.
+        /// The rank that sent.
         peer: usize,
-        /// Where the one who noticed is.
+        /// Where in the program the rank that noticed is.
         label: Label,
-        /// Where the sender was.
+        /// Where in the program the sender was.
         theirs: Box<Label>,
     },
     /// A peer sent a tensor of another type or shape.
     #[error("rank {rank} received {found} from rank {peer} ({label}), wanted {wanted}")]
     Form {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
-        /// Who sent.
+        /// The rank that sent.
         peer: usize,
-        /// Where in the program.
+        /// Where in the program it happened.
         label: Label,
-        /// What came.
+        /// The form that came.
         found: Box<Form>,
-        /// What was to come.
+        /// The form that was expected.
         wanted: Box<Form>,
     },
     /// A peer's program returned while this rank still waited for it.
@@ -66,64 +66,64 @@ pub enum Error {
          different calls"
     )]
     Left {
-        /// Who waits.
+        /// The rank that waits.
         rank: usize,
-        /// For whom.
+        /// The rank that it waited for.
         peer: usize,
-        /// Where in the program.
+        /// Where in the program it happened.
         label: Label,
     },
     /// What arrived is not what was sent.
     #[error("rank {rank} received damaged data from rank {peer} ({label}): wrong checksum")]
     Corrupt {
-        /// Who noticed.
+        /// The rank that noticed.
         rank: usize,
-        /// Who sent.
+        /// The rank that sent.
         peer: usize,
-        /// Where in the program.
+        /// Where in the program it happened.
         label: Label,
     },
     /// A call that no group of this size can serve: our own bug.
     #[error("rank {rank} ({label}): {found}, wanted {wanted}")]
     Call {
-        /// Who called.
+        /// The rank that called.
         rank: usize,
-        /// Where in the program.
+        /// Where in the program it happened.
         label: Label,
         /// What was asked for.
         found: Box<str>,
         /// What can be asked for.
         wanted: Box<str>,
     },
-    /// A launcher ends the job, and nothing was heard of a rank's process.
+    /// A launcher ends the job, and the process of a rank is silent.
     #[error("rank {rank} is gone: its process ended without a word")]
     Gone {
         /// A rank of that process.
         rank: usize,
     },
-    /// Nothing was heard of another process for too long, outside of runs.
+    /// No heartbeat of another process came for too long, outside of runs.
     #[error(
         "process {process} waited {:.1} s for process {peer}, of which nothing was heard",
         waited.as_secs_f64()
     )]
     Silent {
-        /// Who waited.
+        /// The rank that waited.
         process: usize,
-        /// For whom.
+        /// The rank that it waited for.
         peer: usize,
-        /// How long.
+        /// How long it waited.
         waited: Duration,
     },
-    /// What joins processes cannot go on.
+    /// MPI or NCCL failed, so that nothing goes between processes any more.
     #[error("the engine between processes ended: {why}")]
     Engine {
-        /// What it said.
+        /// The library's own error.
         why: Box<str>,
     },
     /// Another rank failed first; the group has ended.
     #[error("ended because rank {rank} failed")]
     Ended {
-        /// Who failed first.
+        /// The rank that failed first.
         rank: usize,
     },
     /// The run is to stop (a signal).
@@ -134,17 +134,17 @@ pub enum Error {
     Tensor(candle_core::Error),
 }
 
-/// Who is to blame for an error, where it is not the rank that tells of it.
+/// What is to blame for an error, other than the rank that reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Blame {
     /// Another rank.
     Rank(usize),
-    /// What joins processes, for which a process that dies may be the reason: it cannot tell.
+    /// MPI or NCCL: they cannot tell whether they failed because a process died.
     Engine,
 }
 
 impl Error {
-    /// Who is to blame, where another noticed.
+    /// What is to blame, other than the rank that reports the error; `None`: nothing.
     pub fn blames(&self) -> Option<Blame> {
         match *self {
             Error::Deadline { peer, .. }
@@ -225,7 +225,7 @@ impl From<Error> for candle_core::Error {
 /// Why a group of ranks ended: the first cause.
 #[derive(Debug)]
 pub struct Failure<E> {
-    /// Who failed first.
+    /// The rank that failed first.
     pub rank: usize,
     /// What happened there.
     pub cause: Cause<E>,
@@ -238,7 +238,7 @@ pub enum Cause<E> {
     Panic(String),
     /// Its program returned an error.
     Error(E),
-    /// Another process knows: the rank is not of this one.
+    /// The rank is in another process, which reports the cause.
     Elsewhere,
 }
 

@@ -1,4 +1,4 @@
-//! Breaks things on purpose, for tests.
+//! Communicators that fail on purpose, for tests.
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::{Communicator, Label, Move, Pending, Result, Wrapper, payload};
 
-/// What happens.
+/// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call comes late.
     Delay(Duration),
-    /// What the call was to send to others is not sent, nor anything else with the same label.
+    /// What the call sends to other ranks is dropped, and so is all else with the same label.
     Drop,
     /// One bit of the first tensor sent to another rank is flipped.
     Corrupt,
@@ -19,8 +19,8 @@ pub enum Fault {
     Die,
 }
 
-/// At which call it happens: the first whose label matches, and that sends something to another
-/// rank if the fault is about what is sent.
+/// At which call a fault happens: the first with a matching label, which also sends something to another
+/// rank if the fault concerns what is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct When {
     /// On which rank (of the wrapped communicator).
@@ -38,7 +38,7 @@ pub struct When {
 #[derive(Debug)]
 pub struct Faulty {
     inner: Arc<dyn Communicator>,
-    /// None on the ranks where nothing happens.
+    /// `None` on ranks where nothing happens.
     shot: Option<Arc<Shot>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Faulty {
 struct Shot {
     when: When,
     fault: Fault,
-    /// At which call it happened.
+    /// The label of the call at which it happened.
     fired: OnceLock<Label>,
 }
 
@@ -58,7 +58,7 @@ impl Faulty {
         Arc::new(Faulty { inner, shot })
     }
 
-    /// Lets the fault happen if its time has come; `moves` are what the call is about to do.
+    /// Makes the fault happen if this is its call, which is about to post `moves`.
     fn strike(&self, label: Label, moves: &mut Vec<Move>) -> Result<()> {
         let Some(shot) = &self.shot else { return Ok(()) };
         let Shot { when, fault, fired } = &**shot;

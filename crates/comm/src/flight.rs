@@ -1,9 +1,9 @@
 //! Flight records: where every rank stands, in files that outlive their processes.
 //!
-//! Whoever is killed (SIGKILL, out of memory, a launcher that ends a job) has no time to say where it was. So every
-//! process keeps a file, `flight/process-K` of the run's folder, current at every call: the file is mapped into memory, so that
-//! what is written is the system's at once, without a system call, and stays when the process is gone. A file is lines of JSON of
-//! fixed length, written over in place.
+//! A process that is killed (SIGKILL, out of memory, a launcher that ends a job) cannot report where it was. So every
+//! process keeps a file, `flight/process-K` of the run's folder, that is current at every call: the file is mapped into memory, so that
+//! what is written is in the system's page cache at once, without a system call, and stays when the process is gone. A file consists of
+//! lines of JSON of fixed length, which are overwritten in place.
 
 mod lines;
 mod record;
@@ -26,14 +26,14 @@ use crate::{Blame, Label, World};
 
 /// The folder of a run's flight records, within the run's folder.
 pub const FOLDER: &str = "flight";
-/// The key of the environment that names a folder for the records of a job whose run is not known yet: a supervisor's.
+/// The environment variable by which a supervisor names a folder for the records of a job whose run is not known yet.
 pub const EARLY: &str = "ANNULUS_FLIGHT";
 
 /// The line of the head.
 const HEAD: usize = 0;
 /// The line that tells when the process was alive last.
 const PULSE: usize = 1;
-/// The line of the process's own place; those of its ranks follow.
+/// The line that says where the process is outside of ranks; those of its ranks follow.
 const OWN: usize = 2;
 
 /// The record that a process keeps of itself.
@@ -42,23 +42,23 @@ pub struct Flight {
     lines: Lines,
     path: PathBuf,
     head: Mutex<Head>,
-    /// The first of its ranks.
+    /// The first rank of the process.
     first: usize,
-    /// By line, from that of the process on.
+    /// What the lines from [`OWN`] on say: of the process, then of its ranks.
     places: Vec<Mutex<Place>>,
     /// The pipe by which a supervisor sees how long this process lives.
     _life: Option<File>,
-    /// The record before this one.
+    /// The record that this one continues.
     before: Mutex<Option<Arc<Flight>>>,
 }
 
-/// The writing end of `pipe`, opened at once where a supervisor reads it, never where none does.
+/// Opens the writing end of `pipe` if a supervisor has made it; otherwise nothing would read it, and opening would block.
 fn supervised(pipe: &Path) -> Option<File> {
     let is_read = fs::symlink_metadata(pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
     if is_read { File::options().write(true).open(pipe).ok() } else { None }
 }
 
-/// Removes a file; that it cannot is no reason to say so.
+/// Removes a file, if possible.
 fn forget(file: &Path) {
     let _ = fs::remove_file(file);
 }
@@ -72,8 +72,8 @@ impl Flight {
         fs::create_dir_all(folder)?;
         let process = world.process();
         let path = folder.join(format!("process-{process}"));
-        // Under another name at first: whoever reads sees a whole record, and one that was there before is left to those who have it
-        // in memory, whose end a shorter file would be.
+        // Written under another name and renamed: readers see whole records, and an older record stays intact for processes that have
+        // it mapped, which would be killed if the file became shorter.
         let new = folder.join(format!("new-{process}-{}", std::process::id()));
         let lines = Lines::new(&new, OWN + 1 + ranks.len()).inspect_err(|_| forget(&new))?;
         let head = Head::of(world, ranks.clone());
@@ -98,22 +98,22 @@ impl Flight {
         Ok(flight)
     }
 
-    /// The process has another number than when the record began.
+    /// Sets the number of the process, which may differ from that when the record began.
     pub(crate) fn is_now(&self, process: usize) {
         self.change(|head| head.process = process);
     }
 
-    /// The process is alive.
+    /// Writes that the process is alive now.
     pub(crate) fn pulse(&self) {
         self.lines.write(PULSE, &now());
     }
 
-    /// The process was asked to stop, from outside.
+    /// Writes that the process was asked to stop, from outside.
     fn asked(&self) {
         self.change(|head| head.asked = head.asked.or(Some(now())));
     }
 
-    /// The process ends.
+    /// Writes how the process ends.
     pub(crate) fn ended(&self, code: i32, why: Option<&str>) {
         self.change(|head| {
             let why = why.map(|why| record::cut(why, 1200));
@@ -121,7 +121,7 @@ impl Flight {
         });
     }
 
-    /// What comes next stands in another record, whose keeper keeps this one too.
+    /// Writes that the record `to` continues this one, and keeps this one open as long as `to`.
     pub(crate) fn moved(self: Arc<Flight>, to: &Flight) {
         let path = fs::canonicalize(&to.path).unwrap_or_else(|_| to.path.clone());
         self.change(|head| head.moved = Some(path));
@@ -135,7 +135,7 @@ impl Flight {
     }
 
     fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
-        // A rank that has no line here (a record before the run's) is not told of.
+        // A rank may have no line here, in a record from before the run.
         let index = rank.map_or(Some(0), |rank| Some(1 + rank.checked_sub(self.first)?));
         let Some((index, place)) = index.and_then(|at| Some((at, self.places.get(at)?))) else {
             return;
@@ -146,11 +146,11 @@ impl Flight {
     }
 }
 
-/// What the ranks of one run, or the processes before it, note.
+/// Writes for the ranks of one run, or for the process outside of runs, into a flight record.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     flight: Arc<Flight>,
-    /// Of processes, not of ranks.
+    /// Whether it writes for the process.
     of_process: bool,
 }
 
@@ -167,17 +167,17 @@ impl Log {
         self.flight.place((!self.of_process).then_some(rank), change);
     }
 
-    /// `rank` is here now, and waits for nobody.
+    /// Writes that `rank` is at `label` now, and waits for nobody.
     pub(crate) fn at(&self, rank: usize, label: Label) {
         self.place(rank, |place| place.at(label));
     }
 
-    /// `rank` waits for `peer`; `None`: it does not any more.
+    /// Writes that `rank` waits for `peer`; `None`: for nobody any more.
     pub(crate) fn waits(&self, rank: usize, peer: Option<usize>) {
         self.place(rank, |place| place.waits = peer.map(|peer| Waits { peer, since: now() }));
     }
 
-    /// Why `rank` failed, and who is to blame.
+    /// Writes why `rank` failed, and what is to blame.
     pub(crate) fn failed(&self, rank: usize, why: &str, blames: Option<Blame>) {
         self.place(rank, |place| {
             let why = record::cut(why, 200);
@@ -185,18 +185,18 @@ impl Log {
         });
     }
 
-    /// This process was asked to stop, from outside.
+    /// Writes that this process was asked to stop, from outside.
     pub(crate) fn asked(&self) {
         self.flight.asked();
     }
 
-    /// The program of `rank` has returned.
+    /// Writes that the program of `rank` has returned.
     pub(crate) fn left(&self, rank: usize) {
         self.place(rank, |place| place.left = true);
     }
 }
 
-/// The pipe that a process holds for its supervisor, in the folder of its first record, by its number as MPI has it.
+/// The pipe that a process holds open so that its supervisor sees when it ends: in the folder of its first record, by its rank of MPI.
 pub fn life(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("life-{number}"))
 }

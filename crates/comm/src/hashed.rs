@@ -1,4 +1,4 @@
-//! Hashes of messages: where two runs that should be alike part, and what was damaged on its way.
+//! Hashes of messages, to find where two runs that should be equal differ, and which message was damaged on its way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +8,19 @@ use candle_core::Tensor;
 
 use crate::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper, payload};
 
-/// What one rank sent and received under a label. A hash is a sum over messages, each of a mix of its elements, of who it is for and of
-/// how many went there before it in its exchange.
+/// Hashes of what one rank sent and received under a label. A hash is a sum over messages; each summand mixes the message's elements,
+/// its receiver, and how many messages of its exchange went there before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Of all that it sent to others.
+    /// The hash of all that it sent to others.
     pub sent: u64,
-    /// Of what came, by the sender's [`Communicator::original`] number: over all ranks that is what the sender sent, or it was damaged.
+    /// Hashes of what came, by the sender's [`Communicator::original`] number. Summed over all receivers they equal the sender's `sent`,
+    /// unless a message was damaged.
     pub came: BTreeMap<usize, u64>,
 }
 
-/// A communicator that hashes messages while it is asked to. Groups split from it count into the same. Collectives are made from its
-/// own exchange, so that theirs are hashed too.
+/// A communicator that hashes messages between [`Hashed::begin`] and [`Hashed::take`], its groups' among them. Collectives are made from
+/// its own exchange, so that their messages are hashed too.
 #[derive(Debug)]
 pub struct Hashed {
     inner: Arc<dyn Communicator>,
@@ -44,7 +45,7 @@ impl Hashed {
         self.ledger.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// What was hashed since; nothing more is.
+    /// Stops hashing, and returns the hashes since [`Hashed::begin`], by label.
     pub fn take(&self) -> BTreeMap<Label, Exchanged> {
         self.ledger.is_on.store(false, Ordering::Relaxed);
         self.ledger.with(std::mem::take)
@@ -64,7 +65,7 @@ impl Ledger {
     }
 }
 
-/// How many messages went to each peer, or came from it, in an exchange.
+/// How many messages of an exchange went to each peer, or came from it.
 #[derive(Default)]
 struct Counts(BTreeMap<usize, u64>);
 
@@ -108,13 +109,13 @@ impl Wrapper for Hashed {
     }
 }
 
-/// A transfer of which what comes is hashed.
+/// A transfer that hashes what it receives.
 struct Hashing {
     inner: Pending,
     ledger: Arc<Ledger>,
     label: Label,
     own: usize,
-    /// Who sends the tensors that are still to come.
+    /// The senders of the tensors that are still to come, in order.
     peers: std::vec::IntoIter<usize>,
     counts: Counts,
 }

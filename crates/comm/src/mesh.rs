@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Communicator, Error, Label, Result, threads};
 
-/// A direction of the grid.
+/// An axis of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Axis {
     /// Replicas that see different sequences.
@@ -13,7 +13,7 @@ pub enum Axis {
     Sequence,
     /// Ranks that share positions, and layers.
     Tensor,
-    /// A direction of a program's own, by its name.
+    /// An axis that a program defines, by its name.
     Named(&'static str),
 }
 
@@ -21,7 +21,7 @@ pub enum Axis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     axes: Vec<(Axis, usize)>,
-    /// By axis, how far apart in number its neighbours are.
+    /// The difference between the numbers of neighbours along each axis.
     strides: Vec<usize>,
 }
 
@@ -34,8 +34,8 @@ impl Grid {
         grid
     }
 
-    /// The same grid, numbered so that ranks along the last of `axes` are neighbours, and so on backward. In the order of axes, which
-    /// is that of groups, nothing changes.
+    /// Renumbers the ranks of the grid so that those along the last of `axes` are neighbours, then those along the one before it, and so
+    /// on. The order of axes, and with it that of ranks in groups, stays.
     #[must_use]
     pub fn neighbours_along(mut self, axes: &[Axis]) -> Grid {
         let mut order: Vec<usize> = (0..self.axes.len()).collect();
@@ -81,7 +81,7 @@ impl Grid {
         (0..self.ranks()).all(|rank| self.number(rank, |_| true) == rank)
     }
 
-    /// The set of one axis; empty where the grid has none of that name.
+    /// The set of one axis, as a bit; 0 if the grid does not have it.
     fn bit(&self, axis: Axis) -> usize {
         self.axes.iter().position(|(one, _)| *one == axis).map_or(0, |at| 1 << at)
     }
@@ -128,10 +128,10 @@ impl Mesh {
         Mesh::of(world, Grid::new(axes))
     }
 
-    /// The same of a grid.
+    /// Splits `world` into `grid`, as [`Mesh::new`] does.
     ///
     /// # Errors
-    /// As of [`Mesh::new`].
+    /// As [`Mesh::new`].
     pub fn of(world: Arc<dyn Communicator>, grid: Grid) -> Result<Mesh> {
         let rank = world.rank();
         grid.check(world.as_ref())?;

@@ -1,4 +1,4 @@
-//! Counts bytes, calls and waiting around any other communicator.
+//! A communicator that counts the bytes, calls and waiting of another.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -11,7 +11,7 @@ use crate::{
     Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, Watching, payload,
 };
 
-/// What one rank handed to its communicator. A byte is payload; a collective counts its input once.
+/// What one rank handed to its communicator. Bytes are those of payloads; of a collective its input counts once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Payload bytes by [`crate::Label::pass`].
@@ -23,15 +23,15 @@ pub struct Traffic {
     /// Time spent waiting for each peer, by its [`Communicator::original`] number (collectives: not
     /// attributed).
     pub waiting_for: BTreeMap<usize, Duration>,
-    /// Of all bytes and waiting, those between hosts: what goes to ranks of other hosts, what is waited for from them, and
-    /// collectives of ranks on several hosts.
+    /// The part of all bytes and waiting that is between hosts: sends to ranks of other hosts, waits for them, and collectives of ranks
+    /// on several hosts.
     pub between_hosts: Flow,
 }
 
-/// What goes over links of a sort.
+/// Bytes and waiting over one kind of link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Payload that was handed over.
+    /// Bytes of payload that were handed over.
     pub bytes: u64,
     /// Time spent waiting.
     pub waiting: Duration,
@@ -43,7 +43,7 @@ impl Traffic {
         Flow { bytes: self.bytes.values().sum(), waiting: self.waiting }
     }
 
-    /// What stays within a host.
+    /// Bytes and waiting within a host.
     pub fn within_host(&self) -> Flow {
         let (all, between) = (self.total(), self.between_hosts);
         Flow {
@@ -58,9 +58,9 @@ impl Traffic {
 pub struct Metered {
     inner: Arc<dyn Communicator>,
     traffic: Totals,
-    /// Where the ranks run, by their [`Communicator::original`] number.
+    /// The processes and hosts of ranks, by their [`Communicator::original`] numbers.
     places: Places,
-    /// Whether they are on several hosts.
+    /// Whether the ranks of this group are on several hosts.
     spread: bool,
 }
 
@@ -83,11 +83,11 @@ impl Metered {
     fn is_away(&self, rank: usize) -> bool {
         self.places.are_apart(self.original(self.rank()), rank)
     }
-    /// What was counted since the last call, and starts again from zero.
+    /// Returns what was counted since the last call, and starts again from zero.
     pub fn take(&self) -> Traffic {
         self.traffic.with(mem::take)
     }
-    /// A collective that hands over `tensors`: all its time is waiting.
+    /// Counts a collective that hands over `tensors`; all its time counts as waiting.
     fn collective<'a, T>(
         &self,
         label: Label,
@@ -167,7 +167,7 @@ impl Communicator for Metered {
     }
 }
 
-/// What a communicator, its groups and their transfers count into.
+/// The totals to which a communicator, its groups and their transfers add.
 #[derive(Clone, Debug, Default)]
 struct Totals(Arc<Mutex<Traffic>>);
 
@@ -175,7 +175,7 @@ impl Totals {
     fn with<T>(&self, change: impl FnOnce(&mut Traffic) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-    /// A call that hands over so many bytes, some of them `between` hosts.
+    /// Counts a call that hands over so many bytes, `between` of them between hosts.
     fn call(&self, label: Label, bytes: u64, between: u64) {
         self.with(|traffic| {
             traffic.calls += 1;
@@ -202,12 +202,12 @@ impl Totals {
     }
 }
 
-/// Whom a wait is for.
+/// The rank that is waited for.
 #[derive(Clone, Copy, Default)]
 struct Awaited {
-    /// By its original number; `None`: all ranks of a collective.
+    /// The rank's original number; `None`: all ranks of a collective.
     peer: Option<usize>,
-    /// On another host.
+    /// Whether it is on another host.
     away: bool,
 }
 
@@ -215,7 +215,7 @@ struct Awaited {
 struct Timed {
     inner: Pending,
     traffic: Totals,
-    /// Who sends the tensors that are still to come.
+    /// The senders of the tensors that are still to come, in order.
     peers: std::vec::IntoIter<Awaited>,
 }
 
@@ -224,7 +224,7 @@ impl Transfer for Timed {
         self.inner.poll()
     }
     fn receive(&mut self) -> Result<Option<Tensor>> {
-        // Behind the last, only what was sent has yet to leave.
+        // After the last tensor the wait is for what was sent to leave.
         let awaited = self.peers.next().unwrap_or_default();
         self.traffic.timed(awaited, || self.inner.receive())
     }

@@ -1,4 +1,4 @@
-//! A tensor as what travels: how many bytes, and which.
+//! The bytes of a tensor as they are sent: their number, hash, and damage for tests.
 
 use annulus_mpi::Leaving;
 use candle_core::{DType, Device, Result, Shape, Tensor};
@@ -6,18 +6,18 @@ use twox_hash::XxHash3_64;
 
 use crate::Form;
 
-/// How many bytes travel.
+/// How many bytes the elements of `tensor` have.
 pub(crate) fn size(tensor: &Tensor) -> u64 {
     (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
 }
 
-/// A number that differs when a bit of the elements, the shape or the dtype does: XXH3, because it is to notice damage, which
-/// it does nearly as fast as memory is read, and not an attack.
+/// A checksum of the elements, the shape and the dtype, a scalar I64. It is made by XXH3, which is nearly as fast as reading memory and
+/// detects damage, but no deliberate changes.
 pub(crate) fn checksum(tensor: &Tensor) -> Result<Tensor> {
     Tensor::new(hash(tensor)? as i64, &Device::Cpu)
 }
 
-/// The same mixed with what else should be the same.
+/// A hash of the elements, the shape and the dtype of `tensor`, mixed with two numbers.
 pub(crate) fn mixed(tensor: &Tensor, with: [u64; 2]) -> crate::Result<u64> {
     let [a, b, c] = [hash(tensor)?, with[0], with[1]].map(u64::to_le_bytes);
     Ok(XxHash3_64::oneshot([a, b, c].as_flattened()))
@@ -30,7 +30,7 @@ fn hash(tensor: &Tensor) -> Result<u64> {
     Ok(XxHash3_64::oneshot_with_seed(form, leaving.bytes()))
 }
 
-/// That of every checksum.
+/// The form of every [`checksum`].
 pub(crate) fn form_of_checksum() -> Form {
     Form { dtype: DType::I64, shape: Shape::from(()) }
 }

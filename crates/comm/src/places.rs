@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Ranks on processes on hosts: processes share the ranks evenly, neighbours in one.
+/// Which ranks run in which processes on which hosts: processes share ranks evenly, and neighbouring ranks are in one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// By process; empty where there is one, whose host does not matter.
+    /// The host of every process; empty where there is one process, whose host does not matter.
     hosts: Arc<[String]>,
     ranks: usize,
 }
@@ -16,12 +16,13 @@ pub struct Places {
 pub struct OnHost<'a> {
     /// Its name.
     pub host: &'a str,
-    /// In order.
+    /// The ranks on it, in order.
     pub ranks: Vec<usize>,
 }
 
 impl Places {
-    /// So many ranks on processes, by process the name of its host, which must divide the ranks; none: one process.
+    /// The places of `ranks` ranks in processes, of which `hosts` has the names of the hosts; empty: one process. Their number must
+    /// divide that of the ranks.
     pub fn new(hosts: impl Into<Arc<[String]>>, ranks: usize) -> Places {
         let hosts = hosts.into();
         assert!(ranks.is_multiple_of(hosts.len().max(1)), "processes share ranks evenly");
@@ -33,7 +34,7 @@ impl Places {
         self.ranks
     }
 
-    /// By process, the name of its host; nothing where one process is all.
+    /// The name of every process's host; empty where there is only one process.
     pub fn processes(&self) -> &[String] {
         &self.hosts
     }
@@ -43,7 +44,7 @@ impl Places {
         rank * self.hosts.len() / self.ranks.max(1)
     }
 
-    /// The host of a rank; `None` where one process is all.
+    /// The host of a rank; `None` where there is only one process.
     pub fn host_of(&self, rank: usize) -> Option<&str> {
         self.hosts.get(self.process_of(rank)).map(String::as_str)
     }
@@ -59,7 +60,7 @@ impl Places {
         self.host_of(one) != self.host_of(other)
     }
 
-    /// The hosts, in the order of their first ranks; nothing where one process is all.
+    /// The hosts, in the order of their first ranks; empty where there is only one process.
     pub fn hosts(&self) -> Vec<OnHost<'_>> {
         let mut hosts: Vec<OnHost<'_>> = Vec::new();
         for (process, host) in self.hosts.iter().enumerate() {

@@ -11,16 +11,16 @@ use candle_core::{DType, Tensor};
 use crate::collectives::peers;
 use crate::{Communicator, Form, Label, Move, Pending, Result, payload};
 
-/// Tensors of all ranks, of which each rank sums some elements, on their way.
+/// A reduce-scatter on its way: of tensors of all ranks, each rank sums some elements.
 #[derive(Debug)]
 pub struct ReduceScatter {
     posted: Posted,
-    /// Of every tensor the elements that this rank sums.
+    /// The elements of every tensor that this rank sums.
     own: Vec<Tensor>,
 }
 
 impl ReduceScatter {
-    /// Posts `tensors`, of the same shapes on all ranks: of the one at `index`, flat, rank r sums `range(index, r)`.
+    /// Posts `tensors`, of the same shapes on all ranks: rank r sums the elements `range(index, r)` of the one at `index`, flattened.
     ///
     /// # Errors
     /// As [`Communicator::exchange`], and what Candle says of the tensors.
@@ -48,20 +48,20 @@ impl ReduceScatter {
         Ok(ReduceScatter { posted: Posted::new(comm, label, moves)?, own })
     }
 
-    /// Bytes that go to others.
+    /// Bytes that this rank sends to others.
     pub fn sent(&self) -> u64 {
         self.posted.sent
     }
 
-    /// Blocks until all have come: of every tensor the sum of the own elements, flat, where `add` says what the sum of all ranks'
-    /// elements is, which it may not write into.
+    /// Blocks until all have come. Returns of every tensor the sums of the own elements, flat. `add` makes a sum of all ranks' elements,
+    /// by rank, and may not write into them.
     ///
     /// # Errors
     /// As [`Pending::receive`], and those of `add`.
     pub fn wait(self, add: impl Fn(Vec<Tensor>) -> Result<Tensor>) -> Result<Vec<Tensor>> {
         let mut parts = self.posted.wait()?;
         let sum = |own: Tensor| match own.elem_count() {
-            // A view of nothing would keep the whole.
+            // An empty view would keep the whole tensor in memory.
             0 => Ok(Tensor::zeros(0, own.dtype(), own.device())?),
             _ => add(parts.with(own, |_| true)),
         };
@@ -69,16 +69,16 @@ impl ReduceScatter {
     }
 }
 
-/// Pieces of tensors that all ranks gather, on their way.
+/// An all-gather on its way: of tensors of which each rank has a piece.
 #[derive(Debug)]
 pub struct AllGather {
     posted: Posted,
-    /// Of every tensor the own piece, and how many elements every rank's has.
+    /// The own piece of every tensor, and the numbers of elements of all ranks' pieces.
     own: Vec<(Tensor, Vec<usize>)>,
 }
 
 impl AllGather {
-    /// Posts `own`, flat: of the tensor at `index` rank r has `elements(index, r)` elements.
+    /// Posts the own pieces, flat: rank r has `elements(index, r)` elements of the tensor at `index`.
     ///
     /// # Errors
     /// As [`Communicator::exchange`].
@@ -102,12 +102,12 @@ impl AllGather {
         Ok(AllGather { posted: Posted::new(comm, label, moves)?, own })
     }
 
-    /// Bytes that go to others.
+    /// Bytes that this rank sends to others.
     pub fn sent(&self) -> u64 {
         self.posted.sent
     }
 
-    /// Blocks until all have come: the whole tensors, flat, of pieces in the order of ranks.
+    /// Blocks until all have come. Returns the whole tensors, flat: their pieces in the order of ranks.
     ///
     /// # Errors
     /// As [`Pending::receive`], and what Candle says of the tensors.
@@ -124,7 +124,7 @@ impl AllGather {
         self.pieces()?.into_iter().zip(empty).map(whole).collect()
     }
 
-    /// The same as they came: of every tensor the pieces that have elements, the own one among them, each beside its rank.
+    /// Blocks until all have come. Returns the pieces of every tensor that have elements, each with its rank, the own one among them.
     ///
     /// # Errors
     /// As [`Pending::receive`].
@@ -139,7 +139,7 @@ impl AllGather {
     }
 }
 
-/// What is on its way between this rank and its peers.
+/// An exchange on its way between this rank and its peers.
 #[derive(Debug)]
 struct Posted {
     pending: Pending,
@@ -161,7 +161,7 @@ impl Posted {
     }
 }
 
-/// What has come, tensor by tensor, of each from all peers that sent something.
+/// What has come: tensor by tensor, and of each the parts of all peers that sent any.
 struct Parts {
     arrived: std::vec::IntoIter<Tensor>,
     rank: usize,
@@ -169,7 +169,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The next tensor's parts, the own one among them, by rank of those that have one.
+    /// The parts of the next tensor, the own one among them, in the order of the ranks for which `has` is true.
     fn with(&mut self, own: Tensor, has: impl Fn(usize) -> bool) -> Vec<Tensor> {
         let mut own = Some(own);
         let mut part = |rank| if rank == self.rank { own.take() } else { self.arrived.next() };
@@ -177,6 +177,7 @@ impl Parts {
     }
 }
 
+/// Bytes that `moves` send.
 fn sent(moves: &[Move]) -> u64 {
     let size = |step: &Move| match step {
         Move::Send { tensor, .. } => payload::size(tensor),
@@ -185,11 +186,12 @@ fn sent(moves: &[Move]) -> u64 {
     moves.iter().map(size).sum()
 }
 
-/// Nothing is sent of what has no elements.
+/// The send of a tensor; `None` if it has no elements.
 fn send(to: usize, tensor: Tensor) -> Option<Move> {
     (tensor.elem_count() > 0).then_some(Move::Send { tensor, to })
 }
 
+/// The receive of so many elements; `None` if there are none.
 fn receive(from: usize, elements: usize, dtype: DType) -> Option<Move> {
     let form = Form { dtype, shape: elements.into() };
     (elements > 0).then_some(Move::Receive { from, form: Some(form) })

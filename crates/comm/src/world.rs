@@ -22,7 +22,7 @@ pub(crate) fn host() -> String {
     name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-/// How long a process may be silent outside of runs: as long as it is heard of, the others wait.
+/// How long a process may be silent outside of runs. One that sends heartbeats is waited for without limit.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// When the thread that owns MPI lets messages between processes progress.
@@ -34,7 +34,7 @@ pub enum MpiProgress {
     WhileWaiting,
 }
 
-/// Put around every rank's communicator.
+/// Wraps the communicator of every rank.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Send + Sync>;
 
 /// The processes that share a job, of which this is one.
@@ -42,9 +42,9 @@ pub type Wrap = Arc<dyn Fn(Arc<dyn Communicator>) -> Arc<dyn Communicator> + Sen
 pub struct World {
     /// `None`: this process is the only one.
     pub(crate) mpi: Option<Arc<MpiProcess>>,
-    /// By process, where it runs; empty where this one is all.
+    /// The host of every process; empty where this is the only one.
     hosts: Arc<[String]>,
-    /// Where ranks say where they are, of this world and its clones.
+    /// The flight record of this process, shared by the clones of this world.
     flight: Arc<Mutex<Option<Arc<Flight>>>>,
     wrap: Option<Wrap>,
     /// How tensors are copied between the devices of ranks of this process; `None`: they compute on one.
@@ -73,9 +73,9 @@ impl World {
         let mpi = launched.map(|launched| MpiProcess::open(launched).map(Arc::new)).transpose()?;
         let mut world = World { mpi, ..World::alone() };
         let early = std::env::var_os(flight::EARLY).map(PathBuf::from);
-        // A supervisor on another host has its folder there.
+        // If the supervisor runs on another host, the folder is only there.
         if let Some(folder) = early.filter(|folder| folder.is_dir()) {
-            // One that cannot be told is no reason not to begin.
+            // That the record cannot be written is no reason not to begin.
             let _ = world.record(&folder, 0..0);
         }
         if world.mpi.is_none() {
@@ -88,7 +88,8 @@ impl World {
         Ok(world)
     }
 
-    /// Where all processes run, and which of its cores this one's host has for each.
+    /// Exchanges hosts and processors with the other processes: numbers processes so that those of a host are neighbours, and finds out
+    /// whether they share cores.
     fn meet(&mut self) -> Result<(), Unjoined> {
         let own = [host(), annulus_machine::processors()];
         let said =
@@ -112,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    /// The same, with `wrap` around every rank's communicator from now on: faults, for tests.
+    /// This world, with the communicator of every rank wrapped by `wrap`: for faults in tests.
     #[must_use]
     pub fn wrapped(self, wrap: Wrap) -> World {
         World { wrap: Some(wrap), ..self }
@@ -124,7 +125,7 @@ impl World {
         World { device_copy, ..self }
     }
 
-    /// From now on this process, of which these are the ranks, keeps its flight record in `folder`.
+    /// From now on this process, whose ranks are `ranks`, keeps its flight record in `folder`.
     ///
     /// # Errors
     /// A folder that cannot be written.
@@ -165,24 +166,24 @@ impl World {
         }
     }
 
-    /// From now on ranks here compute on this device: what comes from a GPU of another process goes on to it.
+    /// From now on ranks here compute on `device`: tensors that come from a GPU of another process are received on it.
     pub fn computes_on(&self, device: &Device) {
         if let Some(mpi) = &self.mpi {
             mpi.computes_on(device);
         }
     }
 
-    /// Where each process runs; nothing where this one is all.
+    /// The host of every process; empty where this is the only one.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// Where so many ranks run, which the processes must be able to share evenly.
+    /// The processes and hosts of `ranks` ranks, whose number must be a multiple of that of processes.
     pub fn places(&self, ranks: usize) -> Places {
         Places::new(self.hosts.clone(), ranks)
     }
 
-    /// The processes on this one's host, itself among them: they are neighbours.
+    /// The processes on this one's host, this one among them: they have neighbouring numbers.
     pub fn beside(&self) -> Range<usize> {
         let Some(own) = self.hosts.get(self.process()) else { return 0..1 };
         let first = self.hosts.iter().position(|host| host == own).unwrap_or_default();
@@ -203,12 +204,12 @@ impl World {
         annulus_mpi::number()
     }
 
-    /// The number of this process as MPI has it, once it has begun; 0 where this one is all.
+    /// The rank of MPI that this process is; 0 where this is the only one.
     pub(crate) fn number_of_mpi(&self) -> usize {
         self.mpi.as_ref().map_or(0, |mpi| mpi.number_of_mpi())
     }
 
-    /// The library that would join processes here, its version and file.
+    /// The version, file and family of the library of MPI that is found here.
     ///
     /// # Errors
     /// When none is found.
@@ -217,8 +218,8 @@ impl World {
         Ok(format!("{}, {} ({})", found.version(), found.path.display(), found.family.name()))
     }
 
-    /// The level of threads that the library promises, as the standard of MPI calls it: begins and ends MPI here, which a process can
-    /// do once.
+    /// The level of threads that the library of MPI promises, as the standard names it. Begins and ends MPI, which a process can do only
+    /// once.
     ///
     /// # Errors
     /// When there is no library, it does not begin or is not the launcher's; some end the process instead.
@@ -230,7 +231,8 @@ impl World {
         session.end().and(is_own).map(|()| level)
     }
 
-    /// The number of this process: those of a host are neighbours, whatever ranks a launcher gave them; 0 is the same in both.
+    /// The number of this process. Processes of a host have neighbouring numbers, whatever ranks MPI gave them; number 0 is rank 0 of
+    /// MPI.
     pub fn process(&self) -> usize {
         self.mpi.as_ref().map_or(0, |mpi| mpi.facts.process)
     }
@@ -240,12 +242,12 @@ impl World {
         self.mpi.as_ref().map_or(1, |mpi| mpi.facts.processes)
     }
 
-    /// What MPI says of itself; `None`: it is not used.
+    /// What MPI says of itself and of this process; `None`: it is not used.
     pub fn facts(&self) -> Option<&Facts> {
         self.mpi.as_ref().map(|mpi| &mpi.facts)
     }
 
-    /// Which of so many ranks are threads of this process: neighbours; `None`: the processes cannot share them evenly.
+    /// Which of `ranks` ranks are threads of this process; `None` if the processes cannot share them evenly.
     pub fn here(&self, ranks: usize) -> Option<Range<usize>> {
         let (process, share) = (self.process(), ranks / self.processes());
         ranks.is_multiple_of(self.processes()).then(|| process * share..(process + 1) * share)
@@ -255,7 +257,7 @@ impl World {
     /// [`threads::run`] in all else.
     ///
     /// # Errors
-    /// The first failure or panic, with its rank: of another process only that there was one.
+    /// The first failure or panic, with its rank; if that is of another process, without the cause.
     pub fn run<T, E, F>(&self, options: &Options, program: F) -> Result<Vec<T>, Failure<E>>
     where
         T: Send,
@@ -294,7 +296,7 @@ impl World {
         ended
     }
 
-    /// What every process says, by process: `own` of this one.
+    /// Gathers bytes of all processes, by process; those of this one are `own`. All processes must call it.
     ///
     /// # Errors
     /// A process that is late, gone or stopped.
@@ -305,7 +307,7 @@ impl World {
         let options = Options { world: self.processes(), deadline: SILENCE, stop: Arc::default() };
         let log = self.flight().map(Log::of_process);
         let said = self.run_as(&options, log, true, |comm| {
-            // A tensor has at least an element.
+            // A byte more, so that no tensor is empty.
             let bytes: Vec<u8> = [&[0], own].concat();
             let label = Label { pass: "between processes", ..Label::default() };
             let all =
@@ -315,7 +317,7 @@ impl World {
         Ok(said.into_iter().next().unwrap_or_default())
     }
 
-    /// A rank that is late between runs is a process that is silent.
+    /// The error of a gather between runs: a rank that is late there is a process that is silent. It is noted in the flight record.
     fn missed(&self, error: Error) -> Error {
         let error = match error {
             Error::Deadline { rank: process, peer, waited, .. } => {
@@ -336,13 +338,13 @@ impl World {
         }
     }
 
-    /// Whether this process, which fails with `code` by its own fault, is the one to say so: where several do, the first is.
+    /// Whether this process, which fails with `code` by its own fault, is the one to report it: of several, the first.
     pub fn is_first_to_fail(&self, code: i32) -> bool {
         self.mpi.as_ref().is_none_or(|mpi| mpi.is_first_to_fail(code))
     }
 
-    /// Ends the job with this process's exit code, which the others are told; `why` where it failed, and not for another's
-    /// sake. Returns the exit code of the job.
+    /// Ends this process's part of the job with exit code `code`, which the others are told; `why`: the reason, if it failed by its own
+    /// fault. Returns the exit code of the job.
     pub fn end(&self, code: i32, why: Option<&str>) -> i32 {
         if let Some(flight) = self.flight() {
             flight.ended(code, why);
@@ -351,7 +353,7 @@ impl World {
     }
 }
 
-/// The ranks of MPI in the order of their processes here: hosts by their first process, and those of a host by rank.
+/// The ranks of MPI in the order in which processes are numbered: by host, in the order of the hosts' first ranks, then by rank.
 fn neighbours(hosts: &[&str]) -> Vec<usize> {
     let first = |rank: usize| hosts.iter().position(|host| *host == hosts[rank]);
     let mut order: Vec<usize> = (0..hosts.len()).collect();

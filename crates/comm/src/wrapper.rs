@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use crate::{Communicator, Label, Move, Pending, Result, Watching};
 
-/// A communicator that changes what another one does with exchanges, and leaves the rest to it. Collectives are made from its own
+/// A communicator that changes the exchanges of another one, and passes all other calls on. Its collectives are made from the changed
 /// exchanges.
 pub trait Wrapper: Send + Sync + fmt::Debug {
-    /// The one inside.
+    /// The communicator inside.
     fn inner(&self) -> &dyn Communicator;
     /// Takes the place of [`Communicator::exchange`].
     ///
     /// # Errors
-    /// Those of the one inside, and its own.
+    /// As [`Communicator::exchange`], and the wrapper's own.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
-    /// The same around a group that the one inside was split into.
+    /// Splits the communicator inside, and returns this wrapper around the group.
     ///
     /// # Errors
-    /// Those of the one inside, and its own.
+    /// As [`Communicator::split`].
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>>;
     /// Takes the place of [`Communicator::note`].
     fn note(&self, label: Label) {

@@ -1,4 +1,4 @@
-//! Bytes on their way: those of tensors, where they lie, and those of messages.
+//! Bytes that are sent or received: those of tensors, in place where possible, and those of messages.
 
 use std::ffi::c_void;
 
@@ -7,22 +7,22 @@ use half::{bf16, f16};
 
 use crate::gpu::{Incoming, Outgoing};
 
-/// What is sent; it stays as it is until it has left.
+/// What is sent; it must not change until it has left.
 pub enum Leaving {
     /// A message.
     Bytes(Vec<u8>),
-    /// A tensor on the CPU, contiguous: nobody writes into it in place.
+    /// A contiguous tensor on the CPU, into which nobody writes in place.
     Tensor(Tensor),
     /// A tensor of a GPU that is being copied to the CPU.
     Copied(Outgoing),
 }
 
 impl Leaving {
-    /// A tensor as it is sent: on the CPU, one element behind the other. From a GPU it is copied by the way, behind all that is on
-    /// its stream by now: a rank calls this when it sends, before it gives the GPU more to compute.
+    /// A tensor as it is sent: contiguous, on the CPU. From a GPU it is copied without blocking, after all that is on its stream now: a
+    /// rank calls this when it sends, before it gives the GPU more to compute.
     ///
     /// # Errors
-    /// What Candle says of a copy, and elements of a type that does not travel.
+    /// What Candle says of a copy, and elements of a type that is not sent.
     pub fn tensor(tensor: &Tensor) -> Result<Leaving> {
         if Elements::new(tensor.dtype(), 0).is_none() {
             candle_core::bail!("no tensor of {:?} travels", tensor.dtype());
@@ -33,8 +33,8 @@ impl Leaving {
         Ok(Leaving::Tensor(tensor.to_device(&Device::Cpu)?.contiguous()?))
     }
 
-    /// Whether the bytes are there: a copy from a GPU takes its time. Never blocks. Once they are, the tensor that was copied is not
-    /// kept any longer.
+    /// Whether the bytes are on the host: a copy from a GPU takes time. Never blocks. Once they are, the tensor that was copied is
+    /// dropped.
     ///
     /// # Errors
     /// What the driver says of the copy.
@@ -45,7 +45,7 @@ impl Leaving {
         }
     }
 
-    /// Returns when the bytes are there.
+    /// Blocks until the bytes are on the host.
     ///
     /// # Errors
     /// What the driver says of the copy.
@@ -56,27 +56,27 @@ impl Leaving {
         }
     }
 
-    /// How many bytes there are or will be.
+    /// The number of bytes, also before they are on the host.
     pub fn size(&self) -> usize {
         self.place().1
     }
 
-    /// The bytes, which must be there: [`Leaving::is_ready`] or [`Leaving::wait`] has said so.
+    /// The bytes, after [`Leaving::is_ready`] or [`Leaving::wait`] has said that they are on the host.
     ///
     /// # Panics
-    /// When they are not and never will be: the copy failed.
+    /// If the copy failed.
     pub fn bytes(&self) -> &[u8] {
-        // Costs nothing where they are there, and bytes of before the copy would be sent unnoticed.
+        // Costs nothing after the copy; before it, wrong bytes would be sent unnoticed.
         self.wait().expect("the copy from the GPU has been waited for");
         let (first, length) = self.place();
         if length == 0 {
             return &[];
         }
-        // SAFETY: so many bytes are there, of numbers whose every bit pattern is one of bytes; nobody writes into them.
+        // SAFETY: there are so many bytes, of numbers that may be read as bytes; nobody writes into them.
         unsafe { std::slice::from_raw_parts(first.cast(), length) }
     }
 
-    /// Where the bytes are, and how many. They stay there as long as this is alive.
+    /// The address of the bytes, which is the same as long as this lives, and their number.
     pub(crate) fn place(&self) -> (*const c_void, usize) {
         match self {
             Leaving::Bytes(bytes) => (bytes.as_ptr().cast(), bytes.len()),
@@ -86,7 +86,7 @@ impl Leaving {
                 let width = tensor.dtype().size_in_bytes();
                 let first = match &*storage {
                     Storage::Cpu(storage) => first(storage),
-                    // `tensor` brings all to the CPU.
+                    // `tensor` copies all others to the CPU.
                     _ => return (std::ptr::null(), 0),
                 };
                 let first = first.wrapping_byte_add(layout.start_offset() * width);
@@ -96,7 +96,7 @@ impl Leaving {
     }
 }
 
-/// The first byte of a storage; null of a type that no tensor of ours has.
+/// The address of a storage; null if its elements are of a type that is not sent.
 fn first(storage: &CpuStorage) -> *const c_void {
     match storage {
         CpuStorage::U8(all) => all.as_ptr().cast(),
@@ -110,7 +110,7 @@ fn first(storage: &CpuStorage) -> *const c_void {
     }
 }
 
-/// Room for what arrives.
+/// A buffer for what is received.
 pub enum Arriving {
     /// A message.
     Bytes(Vec<u8>),
@@ -118,17 +118,17 @@ pub enum Arriving {
     Elements(Elements),
 }
 
-/// Room for elements of one of the types that travel, and they, once they are there.
+/// A buffer for elements of a type that is sent, and the elements once they have come.
 pub struct Elements(Room);
 
 enum Room {
-    /// On the CPU, where they stay.
+    /// For a tensor on the CPU.
     Here { all: All, count: usize },
-    /// Where a GPU copies them from.
+    /// For a tensor on a GPU, which copies the elements from here.
     OfGpu(Incoming),
 }
 
-/// Elements by type: none before they have arrived.
+/// Vectors of elements, by type: empty before the elements have come.
 enum All {
     U8(Vec<u8>),
     U32(Vec<u32>),
@@ -139,7 +139,7 @@ enum All {
     F64(Vec<f64>),
 }
 
-/// The same for the elements of every type.
+/// Evaluates an expression for the vector of whichever type.
 macro_rules! each {
     ($elements:expr, $all:ident => $of:expr) => {
         match $elements {
@@ -155,8 +155,8 @@ macro_rules! each {
 }
 
 impl Elements {
-    /// Room for so many elements; `None`: no tensor of this type travels. Nothing is written there before they arrive: a large
-    /// message would pay for it.
+    /// A buffer for so many elements; `None`: tensors of this type are not sent. It is not initialised, which would take time for a large
+    /// message.
     pub fn new(dtype: DType, count: usize) -> Option<Elements> {
         let all = match dtype {
             DType::U8 => All::U8(Vec::with_capacity(count)),
@@ -171,16 +171,17 @@ impl Elements {
         Some(Elements(Room::Here { all, count }))
     }
 
-    /// The same for a tensor that goes on to `device`: of a GPU page-locked room, from which its copy is not waited for.
+    /// A buffer for a tensor on `device`: for a GPU it is page-locked, so that the copy from it does not block. `None`: tensors of this
+    /// type are not sent.
     pub fn pinned_for(dtype: DType, count: usize, device: &Device) -> Option<Elements> {
-        // None of a type that does not travel.
+        // `None` for a type that is not sent.
         Elements::new(dtype, 0)?;
         let incoming = Incoming::room(dtype, count, device);
         incoming
             .map_or_else(|| Elements::new(dtype, count), |room| Some(Elements(Room::OfGpu(room))))
     }
 
-    /// Where they go, and how many bytes there is room for.
+    /// The address of the buffer, and its bytes.
     fn place(&mut self) -> (*mut c_void, usize) {
         match &mut self.0 {
             Room::Here { all, count } => {
@@ -190,23 +191,24 @@ impl Elements {
         }
     }
 
-    /// They are all there.
+    /// Says that all elements have come.
     ///
     /// # Safety
-    /// All bytes of their room must have been written.
+    /// All bytes of the buffer must have been written.
     unsafe fn arrived(&mut self) {
         match &mut self.0 {
-            // SAFETY: the room was made for so many; they are numbers of which every bit pattern is one.
+            // SAFETY: the vector has this capacity; every bit pattern is a number of this type.
             Room::Here { all, count } => each!(all, all => unsafe { all.set_len(*count) }),
-            // SAFETY: the caller's.
+            // SAFETY: as the caller promises.
             Room::OfGpu(incoming) => unsafe { incoming.arrived() },
         }
     }
 
-    /// They as a tensor, on the device that the room was made for: on a GPU what is computed from now on finds them there.
+    /// The elements as a tensor, on the device for which the buffer was made: on a GPU what is computed from now on is ordered after the
+    /// copy.
     ///
     /// # Errors
-    /// When `shape` has another number of elements, or they have not arrived; what the driver says of a copy.
+    /// When `shape` has another number of elements, or they have not come; what the driver says of a copy.
     pub fn tensor(self, shape: impl Into<Shape>) -> Result<Tensor> {
         match self.0 {
             Room::Here { all, .. } => {
@@ -217,13 +219,13 @@ impl Elements {
     }
 }
 
-/// Bytes of an element.
+/// Bytes of an element of the vector.
 fn width<T>(_: &[T]) -> usize {
     size_of::<T>()
 }
 
 impl Arriving {
-    /// Where the bytes go, and how many there is room for.
+    /// The address of the buffer, and its bytes.
     pub(crate) fn place(&mut self) -> (*mut c_void, usize) {
         match self {
             Arriving::Bytes(bytes) => (bytes.as_mut_ptr().cast(), bytes.len()),
@@ -231,10 +233,11 @@ impl Arriving {
         }
     }
 
-    /// So many bytes were written at the beginning of the room: a message is cut to them. `false`: fewer than the elements have.
+    /// Says that so many bytes were received at the start of the buffer; a message is cut to them. Returns `false` if that is fewer than
+    /// the elements have.
     ///
     /// # Safety
-    /// They must have been.
+    /// So many bytes must have been written.
     pub(crate) unsafe fn filled(&mut self, bytes: usize) -> bool {
         let elements = match self {
             Arriving::Bytes(all) => {

@@ -1,4 +1,4 @@
-//! Where the library of MPI is that belongs to the launcher.
+//! Finds the library of MPI that belongs to the launcher.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use crate::library::{Family, Library};
 use crate::{Error, Launched, Result};
 
-/// The key of the environment that names a library.
+/// The environment variable that names a library.
 pub const NAMED: &str = "ANNULUS_MPI";
 
-/// Names of libraries, the launcher's own family first: of Open MPI, and of MPICH and its kin.
+/// File names of libraries of Open MPI, and of MPICH and libraries with its ABI.
 const OPEN: [&str; 2] = ["libmpi.so.40", "libmpi.so"];
 const MPICH: [&str; 4] = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so"];
 
-/// A library that can be loaded.
+/// A library of MPI that was loaded.
 pub struct Found {
-    /// Where.
+    /// Its file.
     pub path: PathBuf,
-    /// Whose constants it has.
+    /// The family whose constants it has.
     pub family: Family,
     pub(crate) library: Library,
 }
@@ -28,13 +28,13 @@ impl Found {
         Ok(Found { path, family, library })
     }
 
-    /// What the library says of itself, its first line up to a comma.
+    /// The first line of the library's description of itself, up to a comma.
     pub fn version(&self) -> String {
         self.library.version()
     }
 }
 
-/// The library that belongs to the launcher, or any.
+/// Loads the library that belongs to the launcher, or any if there is no launcher.
 ///
 /// # Errors
 /// When there is none that can be loaded, with what was tried.
@@ -62,7 +62,8 @@ pub fn find(launched: Option<Launched>) -> Result<Found> {
     Err(Error { what, why })
 }
 
-/// Where to look: beside the launcher that is above this process, beside the `mpirun` of the path, and where the system looks.
+/// Folders to look in: those beside the launcher that started this process and beside the `mpirun` in `PATH`, and where the system
+/// looks.
 fn folders() -> Vec<PathBuf> {
     let beside =
         |program: &Path| program.parent().and_then(Path::parent).map(|top| top.join("lib"));
@@ -76,7 +77,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The programs of this process's parent and of that one's, where the system says.
+/// The programs of this process's parent and grandparent, where the system says.
 fn ancestors() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut process = std::os::unix::process::parent_id();

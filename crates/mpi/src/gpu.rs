@@ -1,7 +1,7 @@
-//! Tensors of a GPU on their way through memory of the host: copies that nobody waits for, from and to page-locked memory.
+//! Tensors of a GPU that are sent through memory of the host: asynchronous copies from and to page-locked memory.
 //!
-//! A copy goes onto the tensor's own stream: behind what writes the tensor, before what writes over it. What one waits for is an
-//! event behind the copy.
+//! A copy runs on the tensor's own stream, after what writes the tensor and before what overwrites it. An event after the copy says when
+//! it is over.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -17,26 +17,27 @@ use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, 
 
 use crate::pool::{Lent, Memory, Pool, Work};
 
-/// Of the machine's memory, what a process may have page-locked: the system can put it nowhere else, and a machine has up to eight
-/// GPUs, with a process each.
+/// The part of the machine's memory that a process may page-lock: the system cannot swap it out, and a machine has up to eight GPUs,
+/// with a process each.
 const SHARE: usize = 32;
 
-/// The page-locked memory of this process. It ends with the process: the driver takes back what is left.
+/// The page-locked memory of this process. It is never dropped: the driver frees it when the process ends.
 static POOL: LazyLock<Arc<Pool<Host, Copying>>> =
     LazyLock::new(|| Arc::new(Pool::new(machine_memory() / SHARE)));
 
-/// Bytes of the machine's memory; none where the system does not say.
+/// Bytes of the machine's memory; 0 where the system does not say.
 fn machine_memory() -> usize {
     // SAFETY: the system is asked for a number.
     let number = |name| usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0);
     number(libc::_SC_PHYS_PAGES).saturating_mul(number(libc::_SC_PAGESIZE))
 }
 
-/// Memory of the host.
+/// Memory of the host, page-locked if possible.
 struct Host {
     first: *mut u8,
     bytes: usize,
-    /// Where it is page-locked. Other memory the driver copies through its own, and may make one wait for it.
+    /// The context in which it is page-locked; `None`: it is not. The driver copies other memory through a buffer of its own, and such a
+    /// copy may block.
     context: Option<Arc<CudaContext>>,
 }
 
@@ -46,7 +47,7 @@ unsafe impl Send for Host {}
 unsafe impl Sync for Host {}
 
 impl Host {
-    /// Page-locked memory; `None`: the driver has none.
+    /// Allocates page-locked memory; `None`: the driver has none.
     fn locked(bytes: usize, context: &Arc<CudaContext>) -> Option<Host> {
         if let Err(error) = context.bind_to_thread() {
             // Told once: it is for whoever can return it.
@@ -86,11 +87,11 @@ impl Drop for Host {
     }
 }
 
-/// A copy that is under way.
+/// A copy between the host and a GPU that is under way.
 struct Copying {
-    /// Behind it on its stream.
+    /// An event after the copy on its stream.
     event: CudaEvent,
-    /// What it reads.
+    /// The tensor that the copy reads.
     _source: Option<Tensor>,
 }
 
@@ -105,21 +106,21 @@ impl Work for Copying {
     }
 }
 
-/// Memory of the host, and the copy that uses it.
+/// Memory of the host and the copy that uses it.
 type Room = Lent<Host, Copying>;
 
 fn room(bytes: usize, context: &Arc<CudaContext>) -> Room {
     POOL.take(bytes, |bytes| Host::locked(bytes, context), Host::ordinary)
 }
 
-/// A tensor of a GPU on its way out: as bytes of the host, once they are there.
+/// A tensor of a GPU that is being sent, copied to the host.
 pub struct Outgoing {
     room: Room,
     bytes: usize,
 }
 
 impl Outgoing {
-    /// Begins to copy a tensor; `None`: it is on no GPU.
+    /// Begins to copy a tensor to the host; `None`: it is not on a GPU.
     pub(crate) fn begin(tensor: &Tensor) -> Result<Option<Outgoing>> {
         let Device::Cuda(device) = tensor.device() else { return Ok(None) };
         let (tensor, stream) = (tensor.detach().contiguous()?, device.cuda_stream());
@@ -145,34 +146,34 @@ impl Outgoing {
         Ok(Some(Outgoing { room, bytes }))
     }
 
-    /// Whether the bytes are there; never blocks.
+    /// Whether the bytes are on the host; never blocks.
     pub(crate) fn is_ready(&mut self) -> Result<bool> {
         self.room.is_ready()
     }
 
-    /// Waits for them.
+    /// Blocks until the bytes are on the host.
     pub(crate) fn wait(&self) -> Result<()> {
         self.room.wait()
     }
 
-    /// Where they are, and how many.
+    /// The address of the bytes, and their number.
     pub(crate) fn place(&self) -> (*const c_void, usize) {
         (self.room.place().0.cast(), self.bytes)
     }
 }
 
-/// Room for elements that go on to a GPU.
+/// A buffer of the host for elements that are copied to a GPU.
 pub(crate) struct Incoming {
     room: Room,
     dtype: DType,
     bytes: usize,
     device: CudaDevice,
-    /// Whether all have been written.
+    /// Whether all elements have been written.
     is_here: bool,
 }
 
 impl Incoming {
-    /// Room for so many elements; `None`: `device` is no GPU.
+    /// A buffer for so many elements; `None`: `device` is not a GPU.
     pub(crate) fn room(dtype: DType, count: usize, device: &Device) -> Option<Incoming> {
         let Device::Cuda(device) = device else { return None };
         let bytes = count.checked_mul(dtype.size_in_bytes())?;
@@ -180,20 +181,20 @@ impl Incoming {
         Some(Incoming { room, dtype, bytes, device: device.clone(), is_here: false })
     }
 
-    /// Where they go, and how many bytes there is room for.
+    /// The address of the buffer, and its bytes.
     pub(crate) fn place(&mut self) -> (*mut c_void, usize) {
         (self.room.place().0.cast(), self.bytes)
     }
 
-    /// All are there.
+    /// Says that all elements have come.
     ///
     /// # Safety
-    /// All bytes of the room must have been written.
+    /// All bytes of the buffer must have been written.
     pub(crate) unsafe fn arrived(&mut self) {
         self.is_here = true;
     }
 
-    /// They on their GPU: what comes onto its stream from now on finds them there.
+    /// The elements on their GPU: what comes onto its stream from now on is ordered after the copy.
     pub(crate) fn tensor(self, shape: Shape) -> Result<Tensor> {
         let Incoming { room, dtype, bytes, device, is_here } = self;
         let wanted = shape.elem_count() * dtype.size_in_bytes();
@@ -220,7 +221,7 @@ impl Incoming {
     }
 }
 
-/// Begins a copy that uses `room`, and notes its end.
+/// Begins a copy that uses the memory `room`, and an event after it.
 fn copied(
     mut room: Room,
     stream: &CudaStream,
@@ -238,14 +239,14 @@ fn copied(
     Ok(room)
 }
 
-/// Whether it is a thread's default stream: on another thread its name means another, and neither waits for the other.
+/// Whether it is a thread's default stream: on another thread the same handle means another stream, and neither waits for the other.
 fn is_of_a_thread(stream: &CudaStream) -> bool {
     /// `CU_STREAM_PER_THREAD`
     const PER_THREAD: usize = 2;
     stream.cu_stream() as usize == PER_THREAD
 }
 
-/// Applies `$then` to the typed slice of any storage that travels.
+/// Applies `$then` to the typed slice of a storage whose elements can be sent.
 macro_rules! typed {
     ($storage:expr, $slice:ident => $then:expr) => {
         match $storage {
@@ -261,7 +262,7 @@ macro_rules! typed {
     };
 }
 
-/// Calls `then` with the address of what is read, behind what wrote it.
+/// Calls `then` with the address of a slice that is read, ordered after what wrote it.
 fn reading(
     storage: &CudaStorage,
     stream: &CudaStream,
@@ -273,7 +274,7 @@ fn reading(
     })
 }
 
-/// The same for what is written.
+/// Calls `then` with the address of a slice that is written.
 fn writing(
     storage: &mut CudaStorage,
     stream: &CudaStream,

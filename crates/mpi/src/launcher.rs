@@ -1,5 +1,5 @@
-//! Who started this process, by what launchers leave in the environment: `mpirun` or `srun`, whose processes MPI joins, or a
-//! program that starts copies which know nothing of each other.
+//! Which launcher started this process, by the environment variables that launchers set: `mpirun` or `srun`, whose processes MPI joins,
+//! or a program that starts copies which know nothing of each other.
 
 use std::env;
 
@@ -8,20 +8,20 @@ use crate::{Error, NAMED, Result, Session};
 /// A launcher of MPI that started this process as one of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Whether it is Open MPI's; else one that speaks PMI: MPICH's, Slurm's.
+    /// Whether it is Open MPI's; otherwise it speaks PMI, as MPICH's and Slurm's do.
     pub open: bool,
-    /// How many processes it says it started; `None`: only MPI knows.
+    /// How many processes it says that it started; `None`: only MPI knows.
     pub processes: Option<usize>,
-    /// The variable of the environment that says so.
+    /// The environment variable that says so.
     pub by: &'static str,
 }
 
-/// A variable by which a process knows its number under some launcher, in the order in which they are asked.
+/// Environment variables with the number of a process under some launcher, in the order in which they are read.
 const NUMBERS: [&str; 5] =
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"];
-/// How many copies PyTorch's launchers started.
+/// The environment variable with the number of copies that PyTorch's launchers started.
 const TORCH: &str = "WORLD_SIZE";
-/// How many tasks a step of Slurm has. `SLURM_NTASKS` is also set for the only process of a batch script.
+/// The environment variable with the number of tasks of a Slurm step. `SLURM_NTASKS` is also set for the only process of a batch script.
 const SLURM: &str = "SLURM_STEP_NUM_TASKS";
 
 /// The launcher of MPI that started this process; `None`: none did.
@@ -32,12 +32,12 @@ pub fn launched() -> Result<Option<Launched>> {
     Environment(&|name| env::var(name).ok()).launched()
 }
 
-/// The number of this process as its launcher has it; 0 where none did or it does not say.
+/// The number of this process as its launcher says; 0 where there is no launcher or it does not say.
 pub fn number() -> usize {
     Environment(&|name| env::var(name).ok()).number()
 }
 
-/// Variables by name.
+/// Environment variables by name.
 struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Environment<'_> {
@@ -76,7 +76,7 @@ impl Environment<'_> {
             }
         }
         let is_pmix = self.has(&["PMIX_RANK"]);
-        // Open MPI's daemons are a step of their own.
+        // Open MPI's daemons run in a Slurm step of their own.
         if let Some(tasks) = self.count(SLURM).filter(|_| !self.has(&["PRTE_LAUNCHED"])) {
             let is_cray = self.has(&["PMI_CONTROL_PORT", "PALS_APID"]);
             let launched = Launched { open: is_pmix, processes: Some(tasks), by: SLURM };

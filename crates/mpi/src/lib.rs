@@ -1,11 +1,9 @@
-//! MPI, found when the program starts: nothing of it is needed to build, and a machine without it
-//! is no error.
+//! MPI, loaded at run time: it is not needed to build, and a machine without it is no error.
 //!
-//! One program runs under every MPI, whichever launcher started it: MPICH and what follows its ABI
+//! One program runs under every MPI, whichever launcher started it: MPICH and libraries with its ABI
 //! (Intel MPI, Cray MPICH, MVAPICH), Open MPI, and the standard ABI of MPI 5.0. They differ in a few
-//! constants ([`Family`]). [`launched`] says who started this process, [`find`] looks for the library, [`Session`] is the
-//! thread's end of it.
-//! All unsafe code of transport is here.
+//! constants ([`Family`]). [`launched`] says which launcher started this process, [`find`] looks for the library, and a [`Session`] is
+//! MPI as the one thread that calls it has it. All unsafe code for sending through MPI is here.
 
 mod buffer;
 mod find;
@@ -30,13 +28,13 @@ pub use library::Family;
 pub use session::{Receiving, Sending, Session, give_up_beginning};
 pub use urgent::wake_soon;
 
-/// What MPI, or the search for it, answered.
+/// A call of MPI, or a search for it, that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {why}")]
 pub struct Error {
-    /// What was asked for.
+    /// What was called or looked for.
     pub what: String,
-    /// The answer.
+    /// Why it failed.
     pub why: String,
 }
 

@@ -1,4 +1,4 @@
-//! The functions that we call, and the constants in which implementations differ.
+//! The functions of MPI that we call, and the constants in which implementations differ.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -10,48 +10,48 @@ use crate::{Error, Result};
 /// A handle of MPI: a pointer, or under MPICH's own ABI an `int`, which fits into as many bits.
 pub(crate) type Handle = u64;
 
-/// Whose constants a library has.
+/// Libraries with the same ABI, and so with the same constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// The standard ABI (MPI 5.0, chapter 20).
     Standard,
     /// Open MPI: handles are addresses of symbols.
     OpenMpi,
-    /// MPICH, and what has its ABI: Intel MPI, Cray MPICH, MVAPICH.
+    /// MPICH, and libraries with its ABI: Intel MPI, Cray MPICH, MVAPICH.
     Mpich,
 }
 
-/// What a program names when it calls MPI.
+/// The constants that a program passes to MPI.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constants {
     pub(crate) world: Handle,
     pub(crate) byte: Handle,
     pub(crate) errors_return: Handle,
-    /// Whether a handle is an `int` in arrays, and no pointer.
+    /// Whether handles in arrays are `int`s instead of pointers.
     pub(crate) are_numbers: bool,
     /// The levels of threads, in the order of [`LEVELS`].
     pub(crate) levels: [c_int; 4],
 }
 
-/// What the standard calls the levels of threads.
+/// The names of the levels of threads in the standard.
 const LEVELS: [&str; 4] =
     ["MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE"];
 
-/// A library of MPI, loaded and not begun.
+/// A library of MPI that is loaded.
 pub(crate) struct Library {
     pub(crate) calls: Calls,
     pub(crate) constants: Constants,
-    /// Keeps the code where `calls` point.
+    /// Keeps the functions of `calls` loaded.
     _loaded: Loaded,
 }
 
-/// What a call returns that went well.
+/// What a call returns that succeeded.
 pub(crate) const SUCCESS: c_int = 0;
 
-/// A table of functions by their names.
+/// Declares a table of functions, which are found by their names.
 macro_rules! calls {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
-        /// The functions, by what they do.
+        /// The functions that we call.
         pub(crate) struct Calls {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
         }
@@ -104,7 +104,7 @@ impl Library {
         Ok((Library { calls, constants, _loaded: loaded }, family))
     }
 
-    /// What it says of itself, its first line up to a comma; it may be asked before it has begun.
+    /// The first line of the library's description of itself, up to a comma; it can be read before MPI has begun.
     pub(crate) fn version(&self) -> String {
         let mut text = vec![0u8; VERSION];
         let mut length: c_int = 0;
@@ -118,7 +118,7 @@ impl Library {
         first.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// What went wrong in a call, as MPI says it.
+    /// The error of a call that returned `code`, with MPI's own text.
     pub(crate) fn error(&self, what: &str, code: c_int) -> Error {
         let mut text = [0u8; TEXT];
         let mut length: c_int = 0;
@@ -134,7 +134,7 @@ impl Library {
 
 /// The longest text of a version.
 const VERSION: usize = 16_384;
-/// No implementation's longest text of an error is longer.
+/// Bytes of an error text, at least as many as any implementation's longest.
 const TEXT: usize = 4096;
 
 impl Family {
@@ -149,7 +149,7 @@ impl Family {
         }
     }
 
-    /// What a family is called.
+    /// The name of the family.
     pub fn name(self) -> &'static str {
         match self {
             Family::Standard => "MPI 5.0's ABI",
@@ -194,7 +194,7 @@ impl Constants {
         })
     }
 
-    /// One thread calls, and it is the one that began.
+    /// `MPI_THREAD_FUNNELED`: only the thread that began MPI calls it.
     pub(crate) fn funneled(&self) -> c_int {
         self.levels[1]
     }

@@ -1,15 +1,15 @@
-//! What stands for a tensor of a GPU on its way in a program that was built without CUDA: there is none.
+//! Stand-ins for tensors of a GPU in a program that was built without CUDA: they never exist.
 
 use std::convert::Infallible;
 use std::ffi::c_void;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
-/// A tensor of a GPU on its way out.
+/// A tensor of a GPU that is being sent.
 pub struct Outgoing(Infallible);
 
 impl Outgoing {
-    /// `None`: it is on no GPU.
+    /// `None`: without CUDA no tensor is on a GPU.
     pub(crate) fn begin(_: &Tensor) -> Result<Option<Outgoing>> {
         Ok(None)
     }
@@ -27,11 +27,11 @@ impl Outgoing {
     }
 }
 
-/// Room for elements that go on to a GPU.
+/// A buffer for elements that are copied to a GPU.
 pub(crate) struct Incoming(Infallible);
 
 impl Incoming {
-    /// `None`: it is no GPU.
+    /// `None`: without CUDA no device is a GPU.
     pub(crate) fn room(_: DType, _: usize, _: &Device) -> Option<Incoming> {
         None
     }

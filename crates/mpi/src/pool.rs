@@ -1,49 +1,48 @@
-//! Memory that is handed out again and again: page-locked memory takes a driver longer to make than a message takes to travel.
+//! A pool of memory: a driver takes longer to allocate page-locked memory than a message takes to be sent.
 //!
-//! Generic over the memory and over what goes on using it once it was begun, such as a copy that a GPU makes, so that all of this
-//! is tested where there is none.
+//! Generic over the memory, and over asynchronous work that uses it, such as a copy by a GPU, so that the pool is tested without a GPU.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Result;
 
-/// Less is not worth a size of its own.
+/// The smallest size: smaller requests get so many bytes.
 const LEAST: usize = 1 << 16;
 
-/// Memory of this process.
+/// Memory that a pool can hold.
 pub(crate) trait Memory {
-    /// Where it begins, and how many bytes it has: the same as long as it lives.
+    /// The address and the number of bytes, the same as long as the memory lives.
     fn place(&self) -> (*mut u8, usize);
 }
 
-/// What reads or writes memory by itself once it was begun.
+/// Asynchronous work that reads or writes memory.
 pub(crate) trait Work {
-    /// Whether it is done with the memory; never blocks.
+    /// Whether the work is done with the memory; never blocks.
     ///
     /// # Errors
-    /// When nobody knows any more.
+    /// When that cannot be known any more.
     fn is_over(&self) -> Result<bool>;
 
-    /// Returns when it is.
+    /// Blocks until the work is done with the memory.
     ///
     /// # Errors
     /// As [`Work::is_over`].
     fn wait(&self) -> Result<()>;
 }
 
-/// Memory that nobody has for the moment, up to a limit with what is lent.
+/// Memory that is lent and given back, up to a limit in all.
 pub(crate) struct Pool<M, W> {
     limit: usize,
     shelf: Mutex<Shelf<M, W>>,
 }
 
 struct Shelf<M, W> {
-    /// Bytes of the pool's memory: what lies here, what is lent, and what is being made.
+    /// Bytes of the pool's memory: what is free, what is lent, and what is being allocated.
     held: usize,
-    /// What can be lent; last what was given back last.
+    /// Free memory, in the order in which it was given back.
     idle: Vec<M>,
-    /// What was given back before work was over, and whether it is the pool's.
+    /// Memory that was given back before its work was over, and whether it is the pool's.
     busy: Vec<(M, W, bool)>,
 }
 
@@ -53,8 +52,8 @@ impl<M: Memory, W: Work> Pool<M, W> {
         Pool { limit, shelf: Mutex::new(Shelf { held: 0, idle: Vec::new(), busy: Vec::new() }) }
     }
 
-    /// Memory of so many bytes or some more. What is missing is made by `make`, of as many bytes as it is told; where that says no
-    /// or the limit is reached, `spare` makes memory that is not the pool's and ends after its one use.
+    /// Lends memory of so many bytes or some more. If none is free, `make` allocates as many bytes as it is told; if that fails or the
+    /// limit is reached, `spare` allocates memory that is not the pool's and is freed after one use.
     pub(crate) fn take(
         self: &Arc<Self>,
         bytes: usize,
@@ -91,16 +90,16 @@ impl<M: Memory, W: Work> Pool<M, W> {
             return Found::Nothing;
         }
         let room = rounded(bytes).min(self.limit);
-        // Twice as much would be missed by a larger message.
+        // Memory twice as large is left for a larger message.
         let fits = |size: &usize| *size >= bytes && *size < 2 * room;
         let sizes = shelf.idle.iter().map(size).enumerate().filter(|(_, size)| fits(size));
-        // Of those of a size the one that was used last.
+        // Of those of the best size the one that was used last.
         if let Some((index, _)) = sizes.rev().min_by_key(|(_, size)| *size) {
             return Found::Memory(shelf.idle.remove(index));
         }
         let mut too_old = Vec::new();
         while shelf.held + room > self.limit && !shelf.idle.is_empty() {
-            // Of the sizes that were in use the one that has not been for longest.
+            // The memory that has been free for longest.
             let memory = shelf.idle.remove(0);
             shelf.held -= size(&memory);
             too_old.push(memory);
@@ -117,18 +116,18 @@ impl<M: Memory, W: Work> Pool<M, W> {
     }
 }
 
-/// What there is for so many bytes.
+/// How a request for memory is met.
 enum Found<M> {
-    /// This.
+    /// With this free memory.
     Memory(M),
-    /// So much may be made; what had to go for it goes outside of the lock.
+    /// So many bytes may be allocated. What is freed for them is freed outside of the lock.
     Room(usize, Vec<M>),
     /// The limit is reached.
     Nothing,
 }
 
 impl<M: Memory, W: Work> Shelf<M, W> {
-    /// Puts what work is done with where it can be lent.
+    /// Makes memory free again whose work is done.
     fn collect(&mut self) {
         for (memory, work, is_pools) in mem::take(&mut self.busy) {
             self.put(memory, Some(work), is_pools);
@@ -136,7 +135,7 @@ impl<M: Memory, W: Work> Shelf<M, W> {
     }
 
     fn put(&mut self, memory: M, work: Option<W>, is_pools: bool) {
-        // Of what has failed nobody knows whether it still writes: its memory is never lent again.
+        // Work that has failed may still write: its memory is never lent again.
         let going_on = work.filter(|work| !work.is_over().unwrap_or(false));
         match going_on {
             Some(work) => self.busy.push((memory, work, is_pools)),
@@ -146,28 +145,28 @@ impl<M: Memory, W: Work> Shelf<M, W> {
     }
 }
 
-/// Memory that one has, and gives back when it is dropped.
+/// Memory lent by a pool, which is given back when this is dropped.
 pub(crate) struct Lent<M: Memory, W: Work> {
     pool: Arc<Pool<M, W>>,
-    /// Until it is given back.
+    /// The memory; `None` once it is given back.
     memory: Option<M>,
-    /// What uses it by itself.
+    /// Asynchronous work that uses it.
     work: Option<W>,
     is_pools: bool,
 }
 
 impl<M: Memory, W: Work> Lent<M, W> {
-    /// Where it begins, and how many bytes it has: as many as were asked for, or some more.
+    /// The address and the number of bytes: as many as were asked for, or some more.
     pub(crate) fn place(&self) -> (*mut u8, usize) {
         self.memory.as_ref().map_or((std::ptr::null_mut(), 0), Memory::place)
     }
 
-    /// From now on `work` uses it by itself.
+    /// Notes that `work` uses the memory from now on.
     pub(crate) fn is_used_by(&mut self, work: W) {
         self.work = Some(work);
     }
 
-    /// Whether nothing uses it by itself any more. What did is dropped, with all that it kept alive.
+    /// Whether no work uses the memory any more; never blocks. Work that is done is dropped, with all that it kept alive.
     ///
     /// # Errors
     /// As [`Work::is_over`].
@@ -179,7 +178,7 @@ impl<M: Memory, W: Work> Lent<M, W> {
         Ok(over)
     }
 
-    /// Returns when nothing uses it by itself any more.
+    /// Blocks until no work uses the memory any more.
     ///
     /// # Errors
     /// As [`Work::is_over`].
@@ -200,7 +199,8 @@ fn size<M: Memory>(memory: &M) -> usize {
     memory.place().1
 }
 
-/// Eighths of a power of two, so that messages of about a size use the same memory.
+/// The size of memory for so many bytes: a multiple of an eighth of a power of two, so that messages of similar sizes can use the same
+/// memory.
 fn rounded(bytes: usize) -> usize {
     let bytes = bytes.max(LEAST);
     bytes.next_multiple_of(bytes.next_power_of_two() / 16)

@@ -1,4 +1,4 @@
-//! One thread's end of MPI: it begins, sends, receives, tests and ends it, and no other thread calls.
+//! MPI as the one thread that calls it has it: it begins and ends MPI, sends, receives and polls.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,36 +14,37 @@ use crate::library::{Handle, Library, SUCCESS};
 use crate::requests::{Piece, Requests};
 use crate::{Arriving, Error, Found, Leaving, NAMED, Result};
 
-/// Bytes of a message at most: MPI counts in `int`, and of a large tensor on a slow link one sees by its pieces that it comes.
+/// Bytes of a piece of a message at most: MPI counts in `int`, and the pieces of a large tensor show on a slow link that it makes
+/// progress.
 const PIECE: usize = 1 << 26;
-/// Bytes of every implementation's `MPI_Status`, and more.
+/// Bytes of an `MPI_Status`: more than any implementation needs.
 const STATUS: usize = 256;
-/// Room for one.
+/// Memory for an `MPI_Status`.
 type Status = [u64; STATUS / 8];
-/// How long an end waits for messages that were given up.
+/// How long giving up a receive waits for MPI to cancel it.
 const LAST: Duration = Duration::from_secs(1);
 
-/// MPI between its beginning and its end.
+/// MPI between `MPI_Init_thread` and `MPI_Finalize`.
 pub struct Session {
     library: Library,
     /// Where the library was found.
     pub path: PathBuf,
-    /// The number of this process.
+    /// The rank of MPI that this process is.
     pub rank: usize,
-    /// How many there are.
+    /// The number of processes.
     pub size: usize,
     /// The level of threads that MPI promised, as the standard calls it.
     pub thread_level: &'static str,
-    /// What is under way.
+    /// The requests that are under way.
     requests: RefCell<Requests>,
-    /// Stays on the thread that began it: MPI promises no more.
+    /// Keeps the session on the thread that began it, as MPI promises no more.
     stays: PhantomData<*const ()>,
 }
 
-/// What this process says if MPI ends it instead of beginning, as MPICH does below a launcher that it does not understand.
+/// What this process prints if MPI ends it instead of beginning, as MPICH does below a launcher that it does not understand.
 static UNBEGUN: Mutex<Option<String>> = Mutex::new(None);
 
-/// MPI begins, for as long as this lives.
+/// Lives while MPI begins, and sets [`UNBEGUN`] for as long.
 struct Beginning;
 
 impl Beginning {
@@ -55,8 +56,7 @@ impl Beginning {
         );
         let mut unbegun = UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner);
         if unbegun.replace(said).is_none() {
-            // SAFETY: the function needs nothing but what lives as long as the program. That it is not called is no reason not to
-            // begin.
+            // SAFETY: the function uses only what lives as long as the program. If it cannot be registered, MPI begins all the same.
             let _ = unsafe { libc::atexit(say_unbegun) };
         }
         Beginning
@@ -69,31 +69,31 @@ impl Drop for Beginning {
     }
 }
 
-/// Nobody waits any longer for MPI to begin: this process ends for a reason of its own.
+/// Says that this process no longer waits for MPI to begin, and ends for another reason.
 pub fn give_up_beginning() {
     *UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 extern "C" fn say_unbegun() {
     if let Some(said) = UNBEGUN.try_lock().ok().and_then(|mut unbegun| unbegun.take()) {
-        // Nobody is left to be told that it cannot be said.
+        // If this cannot be printed, nothing can.
         let _ = std::io::stderr().write_all(said.as_bytes());
     }
 }
 
-/// A message on its way out, in pieces.
+/// A message that is being sent, in pieces.
 pub struct Sending {
     pieces: VecDeque<Piece>,
-    /// Where MPI reads.
+    /// The bytes that MPI reads.
     bytes: Option<Leaving>,
 }
 
-/// A message on its way in.
+/// A message that is being received, in pieces.
 pub struct Receiving {
     pieces: VecDeque<Piece>,
-    /// Where MPI writes.
+    /// The buffer that MPI writes.
     bytes: Option<Arriving>,
-    /// Bytes that have come.
+    /// Bytes that were received.
     came: usize,
 }
 
@@ -112,7 +112,7 @@ impl Receiving {
 }
 
 impl Session {
-    /// Begins MPI on this thread. Errors come back as such from then on, instead of ending the process.
+    /// Begins MPI on this thread. From then on MPI returns errors instead of ending the process.
     ///
     /// # Errors
     /// What MPI says.
@@ -155,24 +155,23 @@ impl Session {
         Ok(session)
     }
 
-    /// What the library says of itself.
+    /// The first line of the library's description of itself, up to a comma.
     pub fn version(&self) -> String {
         self.library.version()
     }
 
-    /// Sends bytes to a process. Messages with one tag arrive in the order in which they were sent. Where bytes are still being
-    /// copied it waits: ask [`Leaving::is_ready`] before.
+    /// Begins to send bytes to a process. Messages with one tag arrive in the order in which they were sent. Blocks while bytes are still
+    /// being copied: ask [`Leaving::is_ready`] before.
     ///
     /// # Errors
-    /// What MPI says, and what becomes of a copy.
+    /// What MPI says, and a copy that failed.
     pub fn send(&self, bytes: Leaving, to: usize, tag: i32) -> Result<Sending> {
         bytes.wait().map_err(|error| Error {
             what: "a tensor cannot be sent".to_owned(),
             why: error.to_string(),
         })?;
         let (first, length) = bytes.place();
-        // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and keeps them for ever if it
-        // ends before.
+        // SAFETY: the bytes stay where they are until the request is done: `Sending` owns them, and leaks them if it is dropped before.
         let post = |start, count, byte, world, request| unsafe {
             let from = first.wrapping_byte_add(start);
             (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
@@ -182,13 +181,13 @@ impl Session {
         Ok(sending)
     }
 
-    /// Receives as many bytes as there is room for, or fewer, from a process.
+    /// Begins to receive a message from a process, at most as long as the buffer.
     ///
     /// # Errors
     /// What MPI says.
     pub fn receive(&self, mut bytes: Arriving, from: usize, tag: i32) -> Result<Receiving> {
         let (first, length) = bytes.place();
-        // SAFETY: as in `send`; nobody else looks at the bytes meanwhile.
+        // SAFETY: as in `send`; nobody else reads or writes the bytes meanwhile.
         let post = |start, count, byte, world, request| unsafe {
             let to = first.wrapping_byte_add(start);
             (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
@@ -198,8 +197,8 @@ impl Session {
         Ok(receiving)
     }
 
-    /// Posts a message in pieces that MPI can count. `call` gets where a piece starts and its bytes, `MPI_BYTE`, the world and where
-    /// its request goes.
+    /// Posts a message in pieces that MPI can count. `call` gets the offset of a piece and its length, `MPI_BYTE`, the world and where to
+    /// write its request.
     fn post(
         &self,
         (name, is_received): (&str, bool),
@@ -208,7 +207,7 @@ impl Session {
         pieces: &mut VecDeque<Piece>,
     ) -> Result<()> {
         let constants = &self.library.constants;
-        // Of nothing one piece that is empty.
+        // An empty message is one empty piece.
         for start in (0..length.max(1)).step_by(PIECE) {
             let (count, mut request) = ((length - start).min(PIECE) as c_int, 0);
             self.expect(
@@ -220,7 +219,8 @@ impl Session {
         Ok(())
     }
 
-    /// Notes what has left and arrived since, and lets MPI go on with what has not. Whether anything has: MPI may then have more to say.
+    /// Lets MPI progress, and notes what has left and arrived since the last call. Returns whether anything has: if so, calling again may
+    /// find more.
     ///
     /// # Errors
     /// What MPI says.
@@ -235,7 +235,7 @@ impl Session {
         Ok(any)
     }
 
-    /// Whether a message had left when [`Session::progress`] was called last.
+    /// Whether a message had left at the last call of [`Session::progress`].
     pub fn has_left(&self, sending: &mut Sending) -> bool {
         let mut requests = self.requests.borrow_mut();
         while sending.pieces.front().is_some_and(|piece| requests.take(*piece).is_some()) {
@@ -244,10 +244,10 @@ impl Session {
         sending.pieces.is_empty()
     }
 
-    /// What had arrived when [`Session::progress`] was called last, if all of it had.
+    /// The message, if all of it had arrived at the last call of [`Session::progress`].
     ///
     /// # Errors
-    /// Elements of which some did not come.
+    /// A message with fewer bytes than its elements have.
     pub fn arrived(&self, receiving: &mut Receiving) -> Result<Option<Arriving>> {
         let mut requests = self.requests.borrow_mut();
         while let Some(piece) = receiving.pieces.front() {
@@ -256,7 +256,7 @@ impl Session {
             receiving.pieces.pop_front();
         }
         let Some(mut bytes) = receiving.bytes.take() else { return Ok(None) };
-        // SAFETY: MPI says that it wrote them. Pieces but the last are as long as their room, or the sum falls short.
+        // SAFETY: MPI says that it wrote them. If a piece before the last was short, the sum is less than the buffer.
         if unsafe { bytes.filled(receiving.came) } {
             return Ok(Some(bytes));
         }
@@ -264,7 +264,7 @@ impl Session {
         Err(Error { what, why: format!("{} bytes came", receiving.came) })
     }
 
-    /// Gives a message up that has not arrived.
+    /// Cancels the receive of a message that has not arrived.
     ///
     /// # Errors
     /// What MPI says.
@@ -285,7 +285,7 @@ impl Session {
             }
         }
         if given_up.is_empty() {
-            // MPI writes there no more.
+            // MPI writes to the buffer no more.
             receiving.pieces.clear();
         }
         Ok(())
@@ -301,13 +301,13 @@ impl Session {
         self.expect("MPI_Finalize", code)
     }
 
-    /// Ends every process of the job; `code` is what the launcher ends with.
+    /// Ends every process of the job; `code` is the exit code for the launcher.
     pub fn abort(&self, code: i32) {
-        // SAFETY: no condition but that MPI has begun.
+        // SAFETY: MPI has begun, which is all that the call needs.
         unsafe { (self.library.calls.abort)(self.library.constants.world, code) };
     }
 
-    /// Which of these requests is done, if one is, and its status.
+    /// The index of one of these requests that is done, if any is, and its status.
     fn done(&self, requests: &mut [Handle]) -> Result<Option<(usize, Status)>> {
         let (mut index, mut done, mut status): (c_int, c_int, Status) = (0, 0, [0; STATUS / 8]);
         let mut numbers: Vec<c_int> = Vec::new();
@@ -317,8 +317,7 @@ impl Session {
         } else {
             requests.as_mut_ptr()
         };
-        // SAFETY: the requests are under way, and lie there as wide as the library has them; the status is larger than every
-        // implementation's.
+        // SAFETY: the requests are under way and as wide as the library's handles; the status is larger than that of any implementation.
         let code = unsafe {
             (self.library.calls.test_any)(
                 requests.len() as c_int,
@@ -329,11 +328,11 @@ impl Session {
             )
         };
         self.expect("MPI_Testany", code)?;
-        // Of no request MPI says that it is done, and names none.
+        // If there are no requests, MPI says that one is done, with an undefined index, which is negative.
         Ok(usize::try_from(index).ok().filter(|_| done != 0).map(|index| (index, status)))
     }
 
-    /// How many bytes came with a receive.
+    /// How many bytes were received, by the status of a receive.
     fn came(&self, status: &Status) -> Result<usize> {
         let (mut count, byte) = (0, self.library.constants.byte);
         // SAFETY: the status is that of a receive, as MPI wrote it.
@@ -351,7 +350,7 @@ impl Session {
 impl Drop for Sending {
     fn drop(&mut self) {
         if !self.pieces.is_empty() {
-            // MPI may still read there: the bytes are never given back.
+            // MPI may still read there: the bytes are never freed.
             std::mem::forget(self.bytes.take());
         }
     }

@@ -1,15 +1,15 @@
-//! A thread that computes little and must not wait long for a core.
+//! Scheduling of a thread that computes little and must not wait long for a core.
 
 #[cfg(target_os = "linux")]
 use std::time::Duration;
 
-/// The shortest slice that Linux grants.
+/// The shortest time slice that Linux grants.
 #[cfg(target_os = "linux")]
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Asks the system for short turns on a core for this thread, and for those soon: where threads that compute have all cores,
-/// one that wakes otherwise waits for the end of another's turn, some milliseconds, while a link stands idle. Linux does so since
-/// 6.12 (EEVDF with slices of a thread's own); elsewhere nothing changes. It takes no right, and no more of the cores.
+/// Asks the system to give this thread short time slices, soon after it wakes: where computing threads occupy all cores, a thread that
+/// wakes otherwise waits for the end of another's slice, some milliseconds, while a link is idle. Linux does so since 6.12 (EEVDF with
+/// time slices per thread); elsewhere nothing changes. It needs no privilege, and takes no larger share of the cores.
 pub fn wake_soon() {
     #[cfg(target_os = "linux")]
     {

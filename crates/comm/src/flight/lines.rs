@@ -1,7 +1,7 @@
-//! The lines of a flight record: a file in memory that is written over in place, and read back whole or not at all.
+//! The lines of a flight record: a file mapped into memory whose lines are overwritten in place, and read back whole or not at all.
 //!
-//! A line has two slots, written in turn, each with the number of the write and a checksum. Who is killed within a write leaves
-//! the one before it; a reader takes the newest that is whole.
+//! A line has two slots, written in turn, each with the number of the write and a checksum. A process that is killed during a write
+//! leaves the slot before it intact; a reader takes the newest slot that is whole.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,21 +18,21 @@ use twox_hash::XxHash3_64;
 
 use crate::threads::lock;
 
-/// Bytes of a slot: they divide a page, so that a slot lies in one.
+/// Bytes of a slot: a divisor of the page size, so that a slot lies in one page.
 const SLOT: usize = 512;
 /// The first line, the head, is so many times as long as the others.
 const LONG: usize = 4;
-/// A space and sixteen hexadecimal digits.
+/// Bytes of a number in a slot: a space and sixteen hexadecimal digits.
 const SIGNS: usize = 17;
-/// What ends a slot: the checksum of all before it, and the line's end.
+/// Bytes at the end of a slot: the checksum of all before it, and a newline.
 const SUM: usize = SIGNS + 1;
-/// The same and before it the number of the write.
+/// Bytes at the end of a slot with the number of the write, the checksum and a newline.
 const TAIL: usize = SIGNS + SUM;
 
-/// Lines that are written.
+/// The lines of a record that this process writes.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// Held for its lock, which says that the process is there.
+    /// Held for its lock, which shows that the process is alive.
     _file: File,
     written: Mutex<Written>,
 }
@@ -40,17 +40,17 @@ pub(super) struct Lines {
 #[derive(Debug)]
 struct Written {
     memory: MmapMut,
-    /// By line, how often it was written.
+    /// How often each line was written.
     numbers: Vec<u64>,
 }
 
 impl Lines {
-    /// A new file of so many lines.
+    /// Creates a file of so many lines.
     pub(super) fn new(path: &Path, lines: usize) -> io::Result<Lines> {
-        // What a crash left.
+        // A crash may have left one.
         let _ = fs::remove_file(path);
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        // Where files cannot be locked, nothing says that this process is there.
+        // On file systems without locks nothing shows that this process is alive.
         let _ = file.try_lock();
         take(&file, slots(lines).start)?;
         // SAFETY: the file is ours and keeps its length. Nobody else writes it; readers copy it, and look at checksums.
@@ -59,7 +59,7 @@ impl Lines {
         Ok(Lines { _file: file, written })
     }
 
-    /// Writes a line over. What is too long for it is not written.
+    /// Overwrites a line. What is too long for it is not written.
     pub(super) fn write(&self, line: usize, what: &impl Serialize) {
         let slots = slots(line);
         let mut text = [b' '; LONG * SLOT];
@@ -77,23 +77,22 @@ impl Lines {
     }
 }
 
-/// Takes the room on the disk for so many bytes: to write into memory that has none ends a process.
+/// Allocates so many bytes on the disk: writing into mapped memory without disk space kills a process.
 fn take(file: &File, length: usize) -> io::Result<()> {
     stay(file);
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length as u64) {
-        // Some file systems give room only for what is written.
+        // Some file systems allocate space only for what is written.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
         Err(error) => return Err(error.into()),
     }
     io::Write::write_all(&mut &*file, &vec![b' '; length])
 }
 
-/// Asks for a file that is written over where it lies: on file systems that copy what is written (Btrfs), room that was taken
-/// is else not what a later write gets.
+/// Asks for a file that is overwritten in place: on copy-on-write file systems (Btrfs) a later write otherwise needs new space.
 #[cfg(target_os = "linux")]
 fn stay(file: &File) {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
-    // Others have no such flag, and need none.
+    // Other file systems have no such flag, and need none.
     let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
 }
 
@@ -108,7 +107,7 @@ fn unmapped(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(kind, format!("`{}` cannot be mapped into memory: {error}", path.display()))
 }
 
-/// Where the two slots of a line are.
+/// The bytes of the file in which the two slots of a line are.
 fn slots(line: usize) -> Range<usize> {
     let slots = |lines: usize| lines * 2 * SLOT;
     match line {
@@ -126,7 +125,7 @@ fn seal(text: &mut [u8], number: u64) {
     sum[SIGNS] = b'\n';
 }
 
-/// A space and sixteen digits.
+/// Writes a number as a space and sixteen hexadecimal digits.
 fn sign(into: &mut [u8], number: u64) {
     for (at, digit) in into[1..SIGNS].iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 15];
@@ -137,10 +136,10 @@ fn signed(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text.get(1..SIGNS)?).ok()?, 16).ok()
 }
 
-/// The newest of the whole slots of a line.
+/// Reads the newest of the whole slots of a line.
 ///
 /// # Errors
-/// A file that ends before them; a line that was never written, or is being written over just now; other text than is meant.
+/// A file that ends before the line; a line that was never written, or is being overwritten just now; text that is no `T`.
 pub(super) fn read<T: DeserializeOwned>(bytes: &[u8], line: usize) -> io::Result<T> {
     let slots = bytes.get(slots(line)).ok_or(io::ErrorKind::UnexpectedEof)?;
     let newest = slots.chunks(slots.len() / 2).filter_map(whole).max_by_key(|(number, _)| *number);
@@ -149,7 +148,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8], line: usize) -> io::Result
     Ok(serde_json::from_slice(text)?)
 }
 
-/// The number of a slot's write and its text, where its checksum is right.
+/// The number of a slot's write and its text; `None` if its checksum is wrong.
 fn whole(slot: &[u8]) -> Option<(u64, &[u8])> {
     let (said, sum) = slot.split_at_checked(slot.len().checked_sub(SUM)?)?;
     let (text, number) = said.split_at_checked(said.len().checked_sub(SIGNS)?)?;

@@ -1,4 +1,4 @@
-//! What stands in a flight record, and how it is read.
+//! The contents of a flight record, and how it is read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,46 +16,47 @@ use crate::{Blame, Label, World};
 /// How often a record is read until all its lines are whole.
 const GLANCES: usize = 8;
 
-/// Who keeps a record, and how it ended. Times are microseconds since 1970.
+/// Which process keeps a record, and how that process ended. Times are microseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Head {
     /// The number of the process.
     pub process: usize,
-    /// Its number as MPI has it, by which a supervisor knows it: another where a launcher places processes on hosts in turn.
+    /// The process's rank of MPI, by which a supervisor knows it: it differs from `process` where a launcher places processes on hosts in
+    /// turn.
     pub number: usize,
-    /// How many there are.
+    /// The number of processes.
     pub processes: usize,
-    /// Where it runs.
+    /// The host of the process.
     pub host: String,
-    /// Its number on that host.
+    /// The process id on that host.
     pub pid: u32,
     /// When the record began.
     pub began: u64,
-    /// Its ranks.
+    /// The ranks of the process.
     pub ranks: Range<usize>,
-    /// When it was asked to stop, if it was the first to know.
+    /// When the process was asked to stop, if it was the first to know.
     pub asked: Option<u64>,
-    /// How it ended, if it had the time to say so.
+    /// How the process ended, if it could still write that.
     pub ending: Option<Ending>,
-    /// The record that goes on from this one.
+    /// The record that continues this one.
     pub moved: Option<PathBuf>,
 }
 
 /// How a process ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ending {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
-    /// Why, if it failed by itself.
+    /// Why it failed, if by its own fault.
     pub why: Option<String>,
-    /// When.
+    /// When it ended.
     pub when: u64,
 }
 
 /// Where a rank stands, or a process outside of runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// `None`: the process itself.
+    /// The rank; `None`: the process itself.
     pub rank: Option<usize>,
     /// The optimizer step.
     pub step: u64,
@@ -65,33 +66,33 @@ pub struct Place {
     pub pass: Cow<'static, str>,
     /// The hop within it.
     pub hop: usize,
-    /// Since when, in microseconds since 1970.
+    /// When it got there, in microseconds since 1970.
     pub since: u64,
-    /// Whom it waits for.
+    /// The rank that it waits for.
     pub waits: Option<Waits>,
-    /// Why it failed.
+    /// Its failure, if it failed.
     pub failed: Option<Failed>,
-    /// Its program has returned.
+    /// Whether its program has returned.
     pub left: bool,
 }
 
-/// A wait.
+/// A wait of one rank for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// The rank that is waited for.
     pub peer: usize,
-    /// Since when, in microseconds since 1970.
+    /// When the wait began, in microseconds since 1970.
     pub since: u64,
 }
 
-/// A failure, as the rank that noticed it tells it.
+/// A failure, as the rank that noticed it describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// What it says.
+    /// The error.
     pub why: String,
-    /// Who it says is to blame, if another.
+    /// What is to blame, if not the rank itself.
     pub blames: Option<Blame>,
-    /// When, in microseconds since 1970.
+    /// When it happened, in microseconds since 1970.
     pub when: u64,
 }
 
@@ -134,11 +135,11 @@ impl fmt::Display for Place {
 /// The record of one process, as it was left.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its file.
+    /// The file of the record.
     pub path: PathBuf,
-    /// Who.
+    /// Which process keeps the record.
     pub head: Head,
-    /// When it was alive last, in microseconds since 1970.
+    /// When the process was last alive, in microseconds since 1970.
     pub alive: u64,
     /// Where the process was outside of runs.
     pub own: Place,
@@ -147,10 +148,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record in a file; where it says so, the one that goes on from it.
+    /// Reads the record in a file, or the one that continues it.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no record.
+    /// A file that cannot be read, or is not a record.
     pub fn read(path: &Path) -> io::Result<Record> {
         let glance = || Record::glance(path);
         let record = (1..GLANCES).fold(glance(), |record, _| record.or_else(|_| glance()))?;
@@ -160,7 +161,7 @@ impl Record {
         }
     }
 
-    /// The record in a file: a line may be written over twice while it is copied.
+    /// Reads the record in a file once. This fails if a line is overwritten twice meanwhile.
     fn glance(path: &Path) -> io::Result<Record> {
         let bytes = fs::read(path)?;
         let head: Head = read(&bytes, HEAD)?;
@@ -174,18 +175,18 @@ impl Record {
         })
     }
 
-    /// Whether its process is there: it holds a lock on the record for as long as it lives.
+    /// Whether its process is alive: it holds a lock on the record as long as it lives.
     pub fn is_held(&self) -> bool {
         let lock = fs::File::open(&self.path).map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// What its ranks, and the process outside of runs, say that failed.
+    /// The failures that its ranks, and the process outside of runs, have noted.
     pub(super) fn failed(&self) -> impl Iterator<Item = &Failed> {
         self.ranks.iter().chain([&self.own]).filter_map(|place| place.failed.as_ref())
     }
 
-    /// When the process said anything last, in microseconds since 1970.
+    /// When the process last wrote anything, in microseconds since 1970.
     pub fn last_word(&self) -> u64 {
         let ending = self.head.ending.as_ref().map(|ending| ending.when);
         let places = self.ranks.iter().chain([&self.own]).map(|place| place.since);
@@ -193,7 +194,7 @@ impl Record {
     }
 }
 
-/// A text of so many bytes at most, none of which JSON writes as several.
+/// The start of a text, `most` bytes at most, without characters that JSON must escape.
 pub(super) fn cut(text: &str, most: usize) -> String {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     let plain = |sign: char| match sign {

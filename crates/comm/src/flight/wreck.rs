@@ -1,4 +1,4 @@
-//! Who ended a job: read off the records of all its processes.
+//! Which process or rank ended a job, found from the flight records of all its processes.
 
 use std::fmt;
 use std::fs;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::{Failed, Place, Record};
 use crate::Blame;
 
-/// What a supervisor saw, beside the records.
+/// The file in which a supervisor keeps what it saw, next to the records.
 const SEEN: &str = "seen.json";
 
-/// The records of a job.
+/// The flight records of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Wreck {
-    /// In order of processes.
+    /// The records, in the order of processes.
     pub records: Vec<Record>,
     /// Records that cannot be read, and why.
     pub unread: Vec<(PathBuf, String)>,
@@ -24,19 +24,19 @@ pub struct Wreck {
     pub seen: Seen,
 }
 
-/// What whoever started the processes saw of them.
+/// What a supervisor, which started the processes, saw of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// The processes in the order in which they ended.
     pub deaths: Vec<Death>,
-    /// What the launcher ended with.
+    /// The exit code of the launcher.
     pub code: Option<u8>,
-    /// Where those stood that had not ended when the first failure was seen: a launcher may let a stopped process go on
+    /// Where the processes were that had not ended when the first failure was seen: a launcher may let a stopped process go on
     /// before it ends it.
     pub stood: Vec<Stood>,
 }
 
-/// Where a process and its ranks stood.
+/// Where a process and its ranks were at some moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stood {
     process: usize,
@@ -47,13 +47,13 @@ pub struct Stood {
 /// The end of a process, as it was seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
-    /// Which, by [`Head::number`](super::Head::number).
+    /// The process, by [`Head::number`](super::Head::number).
     pub number: usize,
-    /// When, in microseconds since 1970.
+    /// When it ended, in microseconds since 1970.
     pub when: u64,
 }
 
-/// Who did something.
+/// A rank, or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// A rank.
@@ -71,51 +71,51 @@ impl fmt::Display for Who {
     }
 }
 
-/// Who ended a job.
+/// What ended a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A process ended, or stands still, without a word.
+    /// A process ended, or makes no progress, without having written why.
     Lost {
-        /// Which.
+        /// The process.
         process: usize,
     },
-    /// Somebody made no progress, or sent what it should not, as another tells.
+    /// A rank or process made no progress, or sent something wrong, as another one reports.
     Blamed {
-        /// Who is to blame.
+        /// The rank or process to blame.
         who: Who,
-        /// Who noticed.
+        /// The one that noticed.
         by: Who,
-        /// What that one says.
+        /// The error of the one that noticed.
         why: String,
     },
-    /// Somebody failed by itself.
+    /// A rank or process failed by its own fault.
     Failed {
-        /// Who.
+        /// The rank or process.
         who: Who,
-        /// What it says.
+        /// Its error.
         why: String,
     },
     /// A process was asked to stop.
     Asked {
-        /// Which.
+        /// The process.
         process: usize,
     },
-    /// Nothing has ended: all processes are there.
+    /// The job goes on: all processes are alive.
     Running,
-    /// All ended as they were to.
+    /// All processes ended without a failure.
     Done,
 }
 
-/// What somebody says that failed.
+/// A failure that a rank or process has noted, and what it means for the job.
 struct Failure {
     when: u64,
     verdict: Verdict,
-    /// It says that the engine between processes failed.
+    /// Whether the failure is one of MPI or NCCL.
     of_engine: bool,
 }
 
 impl Failure {
-    /// That of a rank, or of a process outside of ranks.
+    /// The failure that a rank, or a process outside of ranks, has noted.
     fn of(by: Who, place: &Place) -> Option<Failure> {
         let Failed { why, blames, when } = place.failed.clone()?;
         let blamed = |index| match by {
@@ -129,7 +129,7 @@ impl Failure {
         Some(Failure { when, verdict, of_engine: blames == Some(Blame::Engine) })
     }
 
-    /// That with which a process ended.
+    /// The failure with which a process ended.
     fn of_end(record: &Record) -> Option<Failure> {
         let ending = record.head.ending.as_ref()?;
         let verdict =
@@ -140,7 +140,7 @@ impl Failure {
 }
 
 impl Wreck {
-    /// The records in a folder.
+    /// Reads the records in a folder.
     ///
     /// # Errors
     /// A folder that cannot be read, or has no record.
@@ -168,18 +168,18 @@ impl Wreck {
         Ok(wreck.with(seen))
     }
 
-    /// The records of a job whose first ones are in `folder`: also those in the run's folder of processes on other hosts, which do
-    /// not have this one.
+    /// Reads the records of a job whose first ones are in `folder`, and from the run's folder those of processes on other hosts, which
+    /// cannot write into `folder`.
     ///
     /// # Errors
-    /// As of [`Wreck::read`].
+    /// As [`Wreck::read`].
     pub fn of_job(folder: &Path) -> io::Result<Wreck> {
         let mut wreck = Wreck::read(folder)?;
         let moved = wreck.records.iter().filter_map(|record| record.path.parent());
         let Some(run) = moved.map(Path::to_owned).find(|parent| parent != folder) else {
             return Ok(wreck);
         };
-        // Of a run whose folder cannot be read, the first records are all there is.
+        // If the run's folder cannot be read, the first records are used alone.
         let all = Wreck::read(&run).map(|all| all.records).unwrap_or_default();
         let is_new = |record: &Record| wreck.process(record.head.process).is_none();
         let more: Vec<Record> = all.into_iter().filter(is_new).collect();
@@ -188,7 +188,7 @@ impl Wreck {
         Ok(wreck)
     }
 
-    /// The same with what a supervisor saw: places are those of the first failure.
+    /// Adds what a supervisor saw: records then say where ranks were at the first failure.
     #[must_use]
     pub fn with(mut self, seen: Seen) -> Wreck {
         for one in &seen.stood {
@@ -202,7 +202,7 @@ impl Wreck {
         self
     }
 
-    /// Where those stand that have not ended, once something has failed.
+    /// Where the processes are that have not ended, if anything has failed.
     pub fn standing(&self) -> Option<Vec<Stood>> {
         self.failures().next()?;
         let on = self.records.iter().filter(|record| record.head.ending.is_none());
@@ -214,7 +214,7 @@ impl Wreck {
         Some(on.map(stood).collect())
     }
 
-    /// Keeps what a supervisor saw in the folder of the records.
+    /// Writes what a supervisor saw into the folder of the records.
     ///
     /// # Errors
     /// A folder that cannot be written.
@@ -227,17 +227,17 @@ impl Wreck {
         self.records.iter().find(|record| record.head.process == process)
     }
 
-    /// The record that a rank is in.
+    /// The record of the process that runs a rank.
     pub fn of_rank(&self, rank: usize) -> Option<&Record> {
         self.records.iter().find(|record| record.head.ranks.contains(&rank))
     }
 
-    /// Who ended the job: whatever came first, since all others end for that.
+    /// What ended the job: the first event, as all others are its consequences.
     pub fn verdict(&self) -> Verdict {
         self.verdict_beside(&|_| false)
     }
 
-    /// The same of a job that may be running: who holds a record was not lost.
+    /// What ended a job that may still be running: a process that holds its record is alive.
     pub fn verdict_so_far(&self) -> Verdict {
         self.verdict_beside(&Record::is_held)
     }
@@ -256,8 +256,8 @@ impl Wreck {
         first.map_or_else(silent, |(_, verdict)| verdict)
     }
 
-    /// Whether it is the engine's, after a process fell silent: the memory of a process that is killed goes first, and with it what
-    /// an engine reads there, then the pipe by which its death is seen.
+    /// Whether a failure is one of MPI or NCCL after a process fell silent, and so a consequence of its death: the memory of a killed
+    /// process, which such a library reads, is gone before the supervisor's pipe closes.
     fn is_explained_by_a_death(&self, failure: &Failure) -> bool {
         let is_mute =
             |record: &&Record| record.head.ending.is_none() && record.failed().next().is_none();
@@ -265,7 +265,7 @@ impl Wreck {
         failure.of_engine && mute.any(|record| record.last_word() <= failure.when)
     }
 
-    /// What those say that failed.
+    /// All failures that ranks and processes have noted.
     fn failures(&self) -> impl Iterator<Item = Failure> {
         self.records.iter().flat_map(|record| {
             let own = (Who::Process(record.head.process), &record.own);
@@ -275,7 +275,8 @@ impl Wreck {
         })
     }
 
-    /// Who fell silent first, or was asked to stop; of those that are there nobody.
+    /// Of the processes that have not written how they ended: the first that is gone, or that the job runs if all are alive. If there are
+    /// none, the process that was asked to stop, if any was.
     fn silent(&self, is_there: &dyn Fn(&Record) -> bool) -> Option<Verdict> {
         let silent = self.records.iter().filter(|record| record.head.ending.is_none());
         let (there, gone): (Vec<_>, Vec<_>) = silent.partition(|record| is_there(record));

@@ -1,4 +1,4 @@
-//! What MPI says once it has begun.
+//! Facts that MPI states once it has begun.
 
 use annulus_mpi::Session;
 
@@ -7,13 +7,13 @@ use annulus_mpi::Session;
 pub struct Facts {
     /// The number of this process.
     pub process: usize,
-    /// How many there are.
+    /// The number of processes.
     pub processes: usize,
-    /// The library's own first line.
+    /// The first line of the library's description of itself.
     pub library: String,
-    /// Its file.
+    /// The library's file.
     pub path: std::path::PathBuf,
-    /// The level of threads that it promised, as the standard of MPI calls it.
+    /// The level of threads that the library promised, as the standard of MPI names it.
     pub thread_level: &'static str,
 }
 

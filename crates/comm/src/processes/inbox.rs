@@ -94,27 +94,32 @@ impl Arrived {
                 }
             }
             Arrived::Piece(_, from) => group.makes_progress(from),
-            Arrived::Control(Envelope { message, .. }) => match message {
-                ControlMessage::Heartbeats(heartbeats) => {
-                    let now = Instant::now();
-                    for (rank, heartbeat) in heartbeats {
-                        group.note_heartbeat(rank, heartbeat, now);
-                    }
-                }
-                ControlMessage::Left(rank) if rank < group.world() => group.has_left(rank),
-                ControlMessage::Failed(rank) => group.fail(rank),
-                ControlMessage::Stop => group.stop(),
-                ControlMessage::Clique(id) => {
-                    if let Some(transfers) = transfers {
-                        transfers.set_clique_id(&id);
-                    }
-                }
-                ControlMessage::Left(_)
-                | ControlMessage::Tensor(_)
-                | ControlMessage::Exit(..)
-                | ControlMessage::Alive => {}
-            },
+            Arrived::Control(envelope) => deliver_control(envelope.message, group, transfers),
         }
+    }
+}
+
+/// Delivers a control message to its run.
+fn deliver_control(message: ControlMessage, group: &Group, transfers: Option<&NcclTransfers>) {
+    match message {
+        ControlMessage::Heartbeats(heartbeats) => {
+            let now = Instant::now();
+            for (rank, heartbeat) in heartbeats {
+                group.note_heartbeat(rank, heartbeat, now);
+            }
+        }
+        ControlMessage::Left(rank) if rank < group.world() => group.has_left(rank),
+        ControlMessage::Failed(rank) => group.fail(rank),
+        ControlMessage::Stop => group.stop(),
+        ControlMessage::Clique(id) => {
+            if let Some(transfers) = transfers {
+                transfers.set_clique_id(&id);
+            }
+        }
+        ControlMessage::Left(_)
+        | ControlMessage::Tensor(_)
+        | ControlMessage::Exit(..)
+        | ControlMessage::Alive => {}
     }
 }
 

@@ -151,7 +151,7 @@ impl Trainer {
         stepped
     }
 
-    /// The next step, with a commit begun where the last sum of all ranks ends.
+    /// Runs a step that all ranks apply, or none: from its last sum on it is a commit, which the caller ends.
     fn all_or_nothing(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         self.hashes = None;
