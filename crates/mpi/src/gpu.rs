@@ -50,7 +50,7 @@ impl Host {
     /// Allocates page-locked memory; `None`: the driver has none.
     fn locked(bytes: usize, context: &Arc<CudaContext>) -> Option<Host> {
         if let Err(error) = context.bind_to_thread() {
-            // Told once: it is for whoever can return it.
+            // The context reports an error once: it is recorded again for a caller that can return it.
             context.record_err::<()>(Err(error));
             return None;
         }

@@ -155,7 +155,7 @@ impl Library {
 
     /// The error of a call that returned `code`, with NCCL's own text.
     pub(crate) fn error(&self, what: &str, code: c_int) -> Error {
-        // SAFETY: both return texts that live as long as the library; of no communicator the last one of this thread's is told.
+        // SAFETY: both return texts that live as long as the library; without a communicator the text is of this thread's last error.
         let texts = unsafe {
             [(self.calls.error_text)(code), (self.calls.last_error)(std::ptr::null_mut())]
         };

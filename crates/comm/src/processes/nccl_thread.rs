@@ -13,7 +13,7 @@ use super::nccl_transfers::{NcclTransfers, Round};
 use crate::Label;
 use crate::threads::{DeadlineTimer, Group};
 
-/// How long the thread sleeps while nothing happens: where a round is under way, and otherwise; whoever posts wakes it.
+/// How long the thread sleeps while nothing happens: if a round is under way, and if none is. A rank that posts wakes it.
 const SLEEP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
 /// How long a clique may take to begin, at least.
 const BEGIN: Duration = Duration::from_secs(120);

@@ -92,8 +92,7 @@ impl Outbox {
 }
 
 impl PostedSend {
-    /// Whether the message has left. The rank that sent it is told so, and of every piece that leaves it is told that the receiver makes
-    /// progress.
+    /// Whether the message has left, which its sender is told. Every piece that leaves counts as progress of the receiver.
     fn has_left(&mut self, session: &Session, shared: &Shared) -> bool {
         let pieces = self.sending.pieces();
         let has_left = session.has_left(&mut self.sending);

@@ -1,11 +1,11 @@
-//! How long a rank waits for one that shows no progress: the time that it saw pass, not the clock.
+//! How long a rank waits for one that shows no progress, in time that it saw pass, not by the clock.
 //!
-//! A process that is paused as a whole (SIGSTOP, a suspended laptop, a moved virtual machine) finds
-//! the clock far ahead when it goes on, though no peer had the time to do anything. So time is
-//! counted in slices, one for each check of the peer, and a slice counts for no more than it was meant to last:
-//! a pause, however long, is one slice. After a long one the count begins anew: the others' deadlines
-//! went on meanwhile, and who has ended since is not to blame. A peer that stands still while this rank
-//! runs is found after the deadline all the same, or later where the machine is too busy to look in time.
+//! After a pause of the whole process (SIGSTOP, a suspended laptop, a moved virtual machine) the clock
+//! is far ahead, though no peer had the time to do anything. So time is counted in slices, one for each
+//! check of the peer, and a slice counts for no more than it was meant to last: a pause, however long,
+//! is one slice. After a long one the count starts anew: the deadlines of others went on meanwhile, and
+//! a peer that has ended since is not to blame. A peer that makes no progress while this rank runs is
+//! found after the deadline all the same, or later where the machine is too busy to check in time.
 
 use std::time::{Duration, Instant};
 
