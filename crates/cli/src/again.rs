@@ -7,10 +7,11 @@ use annulus_experiment::{Device, Override};
 use annulus_machine::{Instructions, VECTOR};
 use annulus_train::{Again, Ending, Logged, Manifest, RESOLVED, beginning};
 
-use crate::arguments::{File, Train};
+use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{Failure, INTERNAL};
 use crate::print;
 use crate::processes::{self, End};
+use crate::train::Train;
 
 /// What follows from a reason.
 pub(crate) const DIFFER: &str = "bits may differ";
@@ -61,7 +62,8 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Trains its experiment into `output`, with these keys replaced; from where it began, unless it goes on from a checkpoint there.
+    /// The arguments of a training of the same experiment into `output`, with these keys replaced. With `from_start` it forks what the
+    /// run forked; otherwise it resumes from a checkpoint that is in `output`.
     pub(crate) fn train(
         &self,
         output: &Path,
@@ -70,10 +72,10 @@ impl Subject {
     ) -> Result<Train, Failure> {
         let Again { run, manifest, .. } = &self.again;
         let fork = if from_start { beginning(run, manifest)? } else { None };
-        let output = replacement("output", &output.display().to_string());
+        let output = replaced("output", &output.display().to_string());
         let replacements = replacements.iter().cloned().chain([output]).collect();
         Ok(Train {
-            file: File { file: run.join(RESOLVED), replacements },
+            file: ExperimentFile { file: run.join(RESOLVED), replacements },
             check: false,
             fresh_optimizer: fork.as_ref().is_some_and(|fork| fork.fresh_optimizer),
             from: fork.map(|fork| fork.from),
@@ -95,10 +97,6 @@ impl Subject {
         let said = "`attention.deterministic` is `false`: a GPU adds in any order";
         (!orders).then(|| said.to_owned())
     }
-}
-
-pub(crate) fn replacement(key: &str, value: &str) -> Override {
-    Override { key: key.to_owned(), value: value.to_owned() }
 }
 
 /// A folder beside that of a run, called after it; `output`, where that is given.

@@ -10,14 +10,46 @@ use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label, wrapped};
 use annulus_sequence::Strategy;
 use annulus_train::{Bits, alike, bits, place_on_devices, resolved_text};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::arguments::{Agree, Engine, File};
 use crate::console::{Meter, Unit};
+use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::launch::{self, Starting};
 use crate::processes::{self, End};
+use crate::values::ranks;
 use crate::{Done, hub, post_mortem, print, stop};
+
+#[derive(Args, Debug)]
+pub(crate) struct Agree {
+    #[command(flatten)]
+    file: ExperimentFile,
+    /// What is compared; processes that MPI joins are started, unless they were
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Threads, Engine::Mpi])]
+    engines: Vec<Engine>,
+    /// Processes to start; they share the ranks of the experiment evenly [default: 2]
+    #[arg(short = 'n', long, value_parser = ranks())]
+    processes: Option<usize>,
+    /// Optimizer steps of every strategy and mask
+    #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
+    steps: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How ranks are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Threads of one process
+    Threads,
+    /// Processes that MPI joins
+    Mpi,
+    /// Processes that MPI joins, whose tensors go by NCCL: on GPUs, one for each
+    Nccl,
+}
 
 /// What is trained in one way.
 struct Trial {
@@ -66,7 +98,7 @@ fn started(arguments: &Agree) -> Done {
         return Err(Failure::usage(message, "start several: `annulus agree FILE -n 2`"));
     }
     // A mistake is said here, not by processes and their launcher.
-    let File { file, replacements } = &arguments.file;
+    let ExperimentFile { file, replacements } = &arguments.file;
     split(&file.display().to_string(), &read_experiment(file)?, replacements)?;
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     // What asks this process to stop is told on to those, which it ends.
@@ -130,7 +162,7 @@ fn is_on_gpus(mut experiment: Experiment) -> bool {
 
 /// Every strategy and mask on as many ranks as the experiment has.
 fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
-    let File { file, replacements } = &arguments.file;
+    let ExperimentFile { file, replacements } = &arguments.file;
     let (name, text, started) =
         (file.display().to_string(), read_experiment(file)?, world.processes());
     if let Some(wanted) = arguments.processes.filter(|wanted| *wanted != started) {
@@ -205,10 +237,6 @@ fn planned_over(world: &World, experiment: Experiment) -> Result<Plan, Failure> 
 fn split(name: &str, text: &str, replacements: &[Override]) -> Result<Experiment, Failure> {
     let ring = replaced("attention.strategy", Strategy::Ring.name());
     Ok(parse(name, text, &[replacements, &[ring]].concat())?)
-}
-
-fn replaced(key: &str, value: &str) -> Override {
-    Override { key: key.to_owned(), value: value.to_owned() }
 }
 
 /// A mask or lengths by name, and the keys of the experiment that make it.

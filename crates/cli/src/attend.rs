@@ -4,25 +4,38 @@ mod case;
 mod mask;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_plan::wrapped;
-use annulus_sequence::{Heads, Positions};
+use annulus_sequence::{Heads, Mask, Positions};
 use annulus_train::whole::{Answer, Split, attend, attend_tile};
 use annulus_train::{alike, open_device, ranks_here};
 use candle_core::{DType, Tensor};
+use clap::Args;
 
 use self::case::Case;
 use crate::Done;
-use crate::arguments::{Attend, Split as Arguments};
 use crate::failure::Failure;
 use crate::print;
 use crate::processes::{self, End};
+use crate::split::SplitFlags;
 use crate::tensors::save;
 
 const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Args, Debug)]
+pub(crate) struct Attend {
+    /// A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata
+    #[arg(long, long_help = case_help())]
+    case: PathBuf,
+    /// The safetensors file to write: `out lse dq dk dv`
+    #[arg(long, alias = "output")]
+    out: PathBuf,
+    #[command(flatten)]
+    split: SplitFlags,
+}
 
 pub(crate) fn run(arguments: &Attend) -> Done {
     let world = processes::found()?;
@@ -49,18 +62,18 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, End> {
 /// The case, and how it is split.
 fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
     let case = Case::read(&arguments.case)?;
-    let Arguments { strategy, ref words, ranks, .. } = arguments.split;
-    let meant = words.meant(strategy, case.queries.tokens(), ranks)?;
+    let SplitFlags { strategy, ref flags, ranks, .. } = arguments.split;
+    let resolved = flags.resolve(strategy, case.queries.tokens(), ranks)?;
     ranks_here(world, ranks)?;
     if world.process() == 0 {
         print::warn_of_device(&arguments.split.device);
     }
     let split = Split {
-        strategy: meant.strategy,
-        layout: Some(meant.layout),
+        strategy: resolved.strategy,
+        layout: Some(resolved.layout),
         ranks,
         weights: None,
-        route: meant.backward,
+        route: resolved.backward,
         kernel: arguments.split.kernel.into(),
         deterministic: arguments.split.deterministic,
         deadline: DEADLINE,
@@ -106,4 +119,14 @@ fn said(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<String, Failu
     let shapes = shapes.collect::<Vec<_>>().join(", ");
     let (largest, path) = (largest.join(", "), path.display());
     Ok(wrapped(&format!("largest values: {largest}\n`{path}` has {shapes}"), 2))
+}
+
+/// The help of `--case`.
+fn case_help() -> String {
+    format!(
+        "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
+         The name joins rules by `+`: {}, documents, padding. `documents` are of the tensor `doc_ids` [S] or [B, S], \
+         `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.",
+        Mask::WORDS
+    )
 }

@@ -6,11 +6,11 @@ use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, TrainError, is_run};
 use serde_json::json;
 
-use crate::arguments::{File, Reading};
+use crate::experiment_file::{ExperimentFile, Inspection};
 use crate::failure::Failure;
 use crate::{Done, hub, print, shown, sweep};
 
-pub(crate) fn check(arguments: &Reading) -> Done {
+pub(crate) fn check(arguments: &Inspection) -> Done {
     let file = of_run(&arguments.file);
     let text = read_experiment(&file.file).map_err(Failure::from);
     let checked = text.and_then(|text| checked(&file, &text));
@@ -34,7 +34,7 @@ pub(crate) fn check(arguments: &Reading) -> Done {
 }
 
 /// What can be said of the text of a file in which nothing is wrong: one run, or all of a sweep.
-fn checked(file: &File, text: &str) -> Result<String, Failure> {
+fn checked(file: &ExperimentFile, text: &str) -> Result<String, Failure> {
     if let Some(sweep) = parse_sweep(&file.file.display().to_string(), text, &file.replacements)? {
         return sweep::listed(&sweep);
     }
@@ -109,24 +109,24 @@ pub(crate) fn schema(markdown: bool) -> Done {
 }
 
 /// A file, read and resolved once.
-pub(crate) fn opened(file: &File) -> Result<Opened, Failure> {
+pub(crate) fn opened(file: &ExperimentFile) -> Result<Opened, Failure> {
     let file = of_run(file);
     opened_from(&file, &read_experiment(&file.file)?)
 }
 
 /// Of a run's folder the experiment in it, which goes on there: the folder may have been moved since.
-pub(crate) fn of_run(file: &File) -> File {
+pub(crate) fn of_run(file: &ExperimentFile) -> ExperimentFile {
     if !is_run(&file.file) {
         return file.clone();
     }
     let value = file.file.display().to_string();
     let output = Override { key: String::from("output"), value };
     let replacements = std::iter::once(output).chain(file.replacements.iter().cloned());
-    File { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
+    ExperimentFile { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
 }
 
 /// The text of a file, resolved: a pipe can be read only once.
-pub(crate) fn opened_from(file: &File, text: &str) -> Result<Opened, Failure> {
+pub(crate) fn opened_from(file: &ExperimentFile, text: &str) -> Result<Opened, Failure> {
     let name = file.file.display().to_string();
     annulus_train::resolve(parse(&name, text, &file.replacements)?, &mut hub::bring)
 }

@@ -10,9 +10,9 @@ use annulus_train::{Aligned, Compared, Comparison, Differing, Row, compare};
 use clap::Args;
 use serde_json::json;
 
-use crate::arguments::svg;
 use crate::compare::columns::Columns;
 use crate::failure::{Failure, INTERNAL};
+use crate::values::svg;
 use crate::{Done, print};
 
 /// Runs that are compared at most: more have no names of one letter that a reader could keep apart.

@@ -7,15 +7,65 @@ use annulus_data::{
     Beginning, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer,
     Window, Windows, counted, left_out, show as lines,
 };
+use annulus_experiment::Override;
 use annulus_plan::size;
 use annulus_train::{Opening, open_data};
+use clap::{Args, Subcommand};
 
 use crate::Done;
-use crate::arguments::{File, Show};
 use crate::check;
 use crate::console::{Meter, Unit};
+use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
+use crate::values::replacement;
 use crate::{hub, print};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DataCommand {
+    /// Shows documents, tokens, and the first tokens as text, with which of them count in the loss
+    Show(Show),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// A text, a folder of texts, a cache (`.tokens`), or an experiment (`.yaml`)
+    file: PathBuf,
+    /// Of an experiment: keys to replace, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    /// `bytes`, or a tokenizer.json; an experiment names its own
+    #[arg(long, default_value = "bytes")]
+    tokenizer: String,
+    #[command(flatten)]
+    format: InputFormat,
+    /// Number of tokens to show
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// Verify texts and token caches by their hashes, even if they look unchanged
+    #[arg(long)]
+    verify_cache: bool,
+}
+
+/// The form of the inputs.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct InputFormat {
+    /// The inputs are lines of JSON with a field `text`
+    #[arg(long)]
+    jsonl: bool,
+    /// The inputs are lines of JSON with a field `messages`, for the tokenizer's chat template
+    #[arg(long, conflicts_with = "jsonl")]
+    chat: bool,
+}
+
+impl InputFormat {
+    pub(crate) fn records(self) -> Records {
+        match (self.jsonl, self.chat) {
+            (_, true) => Records::Chats,
+            (true, _) => Records::Lines,
+            _ => Records::Text,
+        }
+    }
+}
 
 pub(crate) fn show(arguments: &Show) -> Done {
     let ending = arguments.file.extension().and_then(|ending| ending.to_str());
@@ -33,7 +83,7 @@ pub(crate) fn show(arguments: &Show) -> Done {
 /// The batch of an experiment's first step, as it is trained on.
 fn experiment(arguments: &Show) -> Result<(), Failure> {
     let Show { file, replacements, tokens, verify_cache, .. } = arguments;
-    let file = File { file: file.clone(), replacements: replacements.clone() };
+    let file = ExperimentFile { file: file.clone(), replacements: replacements.clone() };
     let opened = check::opened(&file)?;
     let plan = opened.plans(annulus_machine::cores())?.swap_remove(0);
     let tokenizer = opened.tokenizer.as_deref();
@@ -55,14 +105,14 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes at the beginning of a text that are read, at least; and for every token that is shown.
+/// How many bytes from the beginning of a text are read: at least so many, or so many for every token shown.
 const LEAST: u64 = 1 << 18;
 const A_TOKEN: u64 = 64;
 
 /// Files and folders, tokenised into a file without a name.
 fn text(arguments: &Show) -> Result<(), Failure> {
-    let Show { file, tokenizer, form, tokens, .. } = arguments;
-    let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, form.records());
+    let Show { file, tokenizer, format, tokens, .. } = arguments;
+    let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, format.records());
     if records == Records::Chats {
         let way = if Chat::open(&tokenizer)?.is_marked() {
             "its `{% generation %}`"

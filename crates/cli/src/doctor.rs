@@ -10,11 +10,21 @@ use std::time::{Duration, Instant};
 use annulus_comm::World;
 use annulus_hub::{Options, room};
 use annulus_plan::size;
+use clap::Args;
 use serde_json::json;
 
-use crate::arguments::Doctor;
 use crate::failure::Failure;
 use crate::{Done, print};
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Print which threads MPI lets call it: begins it, which a process can do once, and of which it may die
+    #[arg(long, hide = true)]
+    begin_mpi: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(arguments: &Doctor) -> Done {
     if arguments.begin_mpi {

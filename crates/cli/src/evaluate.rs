@@ -4,17 +4,36 @@ use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_evaluation::{FOLDER, Files, Found, Perplexity, RESULTS, Subject, perplexity, tasks};
-use annulus_experiment::{Asked, Experiment};
+use annulus_experiment::{Asked, Experiment, Override};
 use annulus_sequence::stacked;
+use clap::Args;
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::Evaluate;
 use crate::console::{Meter, Unit};
 use crate::failure::Failure;
 use crate::print;
 use crate::processes::{self, End};
 use crate::subject::subject;
+use crate::values::replacement;
+
+#[derive(Args, Debug)]
+pub(crate) struct Evaluate {
+    /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
+    path: PathBuf,
+    /// Keys to replace, as in `evaluation.lengths=[1k,8k]`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    /// Folder for the results [default: `evaluation` in the run's folder]
+    #[arg(long, alias = "output", value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Verify texts and token caches by their hashes, even if they look unchanged
+    #[arg(long)]
+    verify_cache: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
     let world = processes::found()?;

@@ -7,7 +7,7 @@ use annulus_plan::wrapped;
 use annulus_train::Checkpoint;
 use clap::Args;
 
-use crate::arguments::bytes;
+use crate::values::bytes;
 use crate::{Done, hub, print};
 
 #[derive(Args, Debug)]

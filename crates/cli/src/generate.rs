@@ -1,23 +1,57 @@
 //! `annulus generate`: a text is continued.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::{Pack, Packed, Sample};
+use annulus_experiment::{Override, Pack, Packed, Sample};
 use annulus_train::{
     Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
 };
+use clap::Args;
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::Generate;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::print;
 use crate::processes::{self, End};
 use crate::subject::subject;
+use crate::values::{replacement, tokens};
+
+#[derive(Args, Debug)]
+pub(crate) struct Generate {
+    /// A run's folder, a `step-N` in it, a Hugging Face folder or `hf://owner/name`, or an experiment
+    path: PathBuf,
+    /// Keys to replace, as in `mesh.sequence=2`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement_or_prompt)]
+    replacements: Vec<Override>,
+    /// Prompt
+    #[arg(long, required_unless_present = "file")]
+    prompt: Option<String>,
+    /// File with the prompt
+    #[arg(long, value_name = "PATH", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// Number of tokens to generate at most
+    #[arg(long, value_parser = tokens, default_value_t = 128)]
+    tokens: usize,
+    /// Sampling temperature; 0: greedy
+    #[arg(long, default_value_t = 0.8, value_parser = at_least_zero, allow_negative_numbers = true)]
+    temperature: f64,
+    /// Sample from the N most likely tokens
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Sample from the most likely tokens with this total probability (nucleus)
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
+    top_p: f64,
+    /// Seed of the sampling
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(arguments: &Generate) -> Done {
     let world = processes::found()?;
@@ -220,4 +254,19 @@ fn read(path: &Path) -> Result<String, Failure> {
     annulus_files::read_to_string(path, LARGEST).map_err(|error| {
         Failure::new(USAGE, format!("cannot read `{}`: {error}", path.display()), None)
     })
+}
+
+fn replacement_or_prompt(word: &str) -> Result<Override, String> {
+    let hint = "the text to continue is `--prompt TEXT`";
+    replacement(word).map_err(|wrong| format!("{wrong}; {hint}"))
+}
+
+fn at_least_zero(word: &str) -> Result<f64, String> {
+    let number = word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a number of at least 0 is wanted".to_owned())
+}
+
+fn probability(word: &str) -> Result<f64, String> {
+    let number = word.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
 }

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_comm::flight::{EARLY, FOLDER, Verdict, Wreck};
 use annulus_train::Exit;
+use clap::Args;
 
 use self::watch::Watch;
-use crate::arguments::Launch;
 use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::values::ranks;
 use crate::{Done, post_mortem, print, stop};
 
 mod watch;
@@ -24,6 +25,19 @@ const HOSTS: &str = "SLURM_JOB_NUM_NODES";
 const WORTH_ANOTHER: [u8; 3] = [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
 /// What a shell adds to the number of the signal that ended a process.
 const SIGNALLED: i32 = 128;
+
+#[derive(Args, Debug)]
+pub(crate) struct Launch {
+    /// Processes, which share the ranks of the experiment evenly [default: one per host, those of a Slurm allocation or this machine]
+    #[arg(short = 'n', long, value_parser = ranks())]
+    processes: Option<usize>,
+    /// Start again so often where a process was lost: a run goes on from its last checkpoint
+    #[arg(long, default_value_t = 0)]
+    restarts: u32,
+    /// The command, as in `train experiment.yaml`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
 
 pub(crate) fn run(arguments: &Launch) -> Done {
     let starting = match arguments.processes {

@@ -1,26 +1,61 @@
 //! `annulus layout`: who holds what, drawn.
 
+use std::path::PathBuf;
+
 use annulus_figure::Strips;
 use annulus_sequence::{
-    Detail, Heads, Mask, Positions, Rule, Schedule, StrategyError, draw_schedule, draw_sharded,
-    pairs_between,
+    Detail, Heads, Mask, Positions, Rule, Schedule, Split, Strategy, StrategyError, draw_schedule,
+    draw_sharded, pairs_between,
 };
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::{Layout, Split};
 use crate::failure::{Failure, USAGE};
 use crate::print;
-use crate::words::Meant;
+use crate::split::{ResolvedStrategy, SplitFlags, StrategyFlags, strategy};
+use crate::values::{ranks, svg, tokens};
+
+#[derive(Args, Debug)]
+pub(crate) struct Layout {
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
+    /// li-ring
+    #[arg(value_parser = strategy)]
+    strategy: Strategy,
+    #[command(flatten)]
+    flags: StrategyFlags,
+    /// Number of ranks
+    #[arg(long, default_value_t = 4, value_parser = ranks())]
+    ranks: usize,
+    /// How many positions
+    #[arg(long, value_parser = tokens, default_value_t = 16)]
+    tokens: usize,
+    /// How many positions back a query sees, itself included
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    window: Option<usize>,
+    /// Also what moves, hop by hop
+    #[arg(long)]
+    hops: bool,
+    /// With `--hops`: every rank, hop and move, however many
+    #[arg(long, requires = "hops")]
+    all: bool,
+    /// Where to write who holds what as a picture
+    #[arg(long, value_name = "PATH", value_parser = svg)]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(arguments: &Layout) -> Done {
-    let Layout { strategy, ref words, ranks, tokens, window, hops, all, ref svg, json } =
+    let Layout { strategy, ref flags, ranks, tokens, window, hops, all, ref svg, json } =
         *arguments;
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
-    let meant = words.meant(strategy, tokens, ranks)?;
+    let resolved = flags.resolve(strategy, tokens, ranks)?;
     // Who holds what does not depend on heads; with one for each rank all strategies are to be seen.
-    let split = sharded(&meant, &mask, tokens, ranks, Heads::equal(ranks))?;
-    let Meant { strategy, backward, .. } = meant;
+    let split = sharded(&resolved, &mask, tokens, ranks, Heads::equal(ranks))?;
+    let ResolvedStrategy { strategy, backward, .. } = resolved;
     let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
     if let Some(path) = svg {
         let title = format!("{tokens} positions over {ranks} ranks as {}", forward.layout);
@@ -53,9 +88,13 @@ pub(crate) fn run(arguments: &Layout) -> Done {
 }
 
 /// The meaning of the words, where `tokens` positions of these heads can be split so: checked once, before every rank finds out.
-pub(crate) fn check(split: &Split, tokens: usize, heads: Heads) -> Result<Meant, Failure> {
-    let meant = split.words.meant(split.strategy, tokens, split.ranks)?;
-    sharded(&meant, &Mask::causal(), tokens, split.ranks, heads).map(|_| meant)
+pub(crate) fn check(
+    split: &SplitFlags,
+    tokens: usize,
+    heads: Heads,
+) -> Result<ResolvedStrategy, Failure> {
+    let resolved = split.flags.resolve(split.strategy, tokens, split.ranks)?;
+    sharded(&resolved, &Mask::causal(), tokens, split.ranks, heads).map(|_| resolved)
 }
 
 /// The most cells of a row in a picture.
@@ -87,16 +126,16 @@ fn strips(title: String, mask: &Mask, shards: &[Positions]) -> Strips {
 }
 
 fn sharded(
-    meant: &Meant,
+    resolved: &ResolvedStrategy,
     mask: &Mask,
     tokens: usize,
     ranks: usize,
     heads: Heads,
-) -> Result<annulus_sequence::Split, Failure> {
-    meant.strategy.check(ranks, heads).map_err(|error| failure(&error))?;
-    let positions = meant.layout.shard_weighted(mask, tokens, &vec![1; ranks]);
+) -> Result<Split, Failure> {
+    resolved.strategy.check(ranks, heads).map_err(|error| failure(&error))?;
+    let positions = resolved.layout.shard_weighted(mask, tokens, &vec![1; ranks]);
     let positions = positions.map_err(|error| failure(&StrategyError::Shard(error)))?;
-    Ok(annulus_sequence::Split::new(mask, meant.layout, positions, heads))
+    Ok(Split::new(mask, resolved.layout, positions, heads))
 }
 
 fn failure(error: &StrategyError) -> Failure {

@@ -11,6 +11,7 @@ mod console;
 mod data;
 mod doctor;
 mod evaluate;
+mod experiment_file;
 mod explain;
 mod export;
 mod failure;
@@ -31,6 +32,7 @@ mod report;
 mod reproduce;
 mod score;
 pub mod shown;
+mod split;
 mod stop;
 mod subject;
 mod sweep;
@@ -39,8 +41,8 @@ mod tensors;
 mod tokenize;
 mod trace;
 mod train;
+mod values;
 mod verify;
-mod words;
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -57,9 +59,11 @@ use annulus_train::untried::{self, UNTRIED};
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use crate::arguments::{Arguments, Command, Data, Tokenizer};
+use crate::arguments::{Arguments, Command};
+use crate::data::DataCommand;
 pub use crate::failure::Failure;
 use crate::failure::{INTERNAL, USAGE};
+use crate::tokenize::TokenizerCommand;
 
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
@@ -124,7 +128,7 @@ fn asked_is_there() -> Result<(), Failure> {
 
 fn run(command: Command, wrap: Option<Wrap>) -> Done {
     asked_is_there()?;
-    processes::refused(&command).unwrap_or_else(|| perform(command, wrap))
+    processes::refused(command.sharing()).unwrap_or_else(|| perform(command, wrap))
 }
 
 fn perform(command: Command, wrap: Option<Wrap>) -> Done {
@@ -145,8 +149,8 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
         Command::Score(arguments) => score::run(&arguments),
         Command::Attend(arguments) => attend::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
-        Command::Tokenizer(Tokenizer::Train(arguments)) => tokenize::train(&arguments),
-        Command::Data(Data::Show(arguments)) => data::show(&arguments),
+        Command::Tokenizer(TokenizerCommand::Train(arguments)) => tokenize::train(&arguments),
+        Command::Data(DataCommand::Show(arguments)) => data::show(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Table(arguments) => table::run(&arguments),
@@ -170,7 +174,7 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
 fn said_by_clap(said: &clap::Error) -> Done {
     let text = said.render();
     if said.use_stderr() {
-        if let Some((message, hint)) = arguments::elsewhere(said) {
+        if let Some((message, hint)) = arguments::equivalent(said) {
             return Err(Failure::usage(message, hint));
         }
         print::say(text.to_string().trim_end());

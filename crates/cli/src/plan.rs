@@ -1,20 +1,93 @@
 //! `annulus plan`: what an experiment would do here, or on a described cluster; and the classic table.
 
-use annulus_experiment::{Experiment, Resolved, Stage};
+use std::path::PathBuf;
+
+use annulus_experiment::{Experiment, Override, Resolved, Stage};
 use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
 use annulus_train::{Exit, Opened};
+use clap::Args;
 use serde_json::{Value, json};
 
-use crate::arguments::{self, File};
+use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
+use crate::values::{bandwidth, elements, ranks, replacement, svg, tokens};
 use crate::{Done, check, print};
 
-pub(crate) fn run(arguments: &arguments::Plan) -> Done {
+/// What goes with `plan --compare` alone.
+const OF_COMPARE: [&str; 9] = [
+    "compare",
+    "tokens",
+    "hidden",
+    "head_dim",
+    "key_value_heads",
+    "ranks",
+    "bandwidth",
+    "element",
+    "window",
+];
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// The experiment
+    #[arg(required_unless_present = "compare")]
+    file: Option<PathBuf>,
+    /// Keys to replace, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COMPARE)]
+    cluster: Option<PathBuf>,
+    /// Print the best strategy for 64k to 1G tokens on 8 to all devices of the cluster instead
+    #[arg(long, requires = "cluster", conflicts_with = "svg")]
+    scale: bool,
+    /// Write a picture of efficiency by sequence length and devices
+    #[arg(long, value_name = "PATH", value_parser = svg, requires = "cluster")]
+    svg: Option<PathBuf>,
+    /// Compare memory and communication of all ways to split one layer's attention; needs no experiment
+    #[arg(long)]
+    compare: bool,
+    #[command(flatten)]
+    sizes: Sizes,
+}
+
+/// The sizes of `plan --compare`.
+#[derive(Args, Debug)]
+struct Sizes {
+    /// Tokens of the sequence
+    #[arg(long, value_parser = tokens, default_value = "1M", requires = "compare")]
+    tokens: usize,
+    /// Hidden size of the queries
+    #[arg(long, value_parser = elements(), default_value_t = 4096, requires = "compare")]
+    hidden: usize,
+    /// Head dimension
+    #[arg(long, value_parser = elements(), default_value_t = 128, requires = "compare")]
+    head_dim: usize,
+    /// KV heads [default: as many as query heads]
+    #[arg(long, value_parser = elements(), requires = "compare")]
+    key_value_heads: Option<usize>,
+    /// Number of ranks
+    #[arg(long, default_value_t = 8, value_parser = ranks(), requires = "compare")]
+    ranks: usize,
+    /// Bandwidth of a rank's link, in powers of 1024
+    #[arg(long, value_parser = bandwidth, default_value = "200GB/s", requires = "compare")]
+    bandwidth: f64,
+    /// Bytes per element
+    #[arg(long, value_parser = elements(), default_value_t = 2, requires = "compare")]
+    element: usize,
+    /// Sliding window in keys
+    #[arg(long, value_parser = tokens, default_value = "4k", requires = "compare")]
+    window: usize,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
     let Some(file) = arguments.file.as_ref().filter(|_| !arguments.compare) else {
         return compare(arguments);
     };
-    let file = File { file: file.clone(), replacements: arguments.replacements.clone() };
+    let file = ExperimentFile { file: file.clone(), replacements: arguments.replacements.clone() };
     let Some(cluster) = &arguments.cluster else {
         return here(&check::opened(&file)?, arguments.json);
     };
@@ -76,7 +149,7 @@ fn planned(plans: &[Plan], json: bool) -> String {
 }
 
 /// All strategies beside each other, and the sweet spot of the experiment's, or of the chosen one.
-fn on_cluster(arguments: &arguments::Plan, resolved: &Resolved, cluster: &Cluster) -> Done {
+fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> Done {
     let choice = Choice::among(resolved, cluster)?;
     let experiment = &resolved.experiment;
     let open = experiment.attention.is_open();
@@ -136,13 +209,13 @@ fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
     Failure::new(Exit::DoesNotFit.code(), message, Some(hint))
 }
 
-fn compare(arguments: &arguments::Plan) -> Done {
+fn compare(arguments: &Arguments) -> Done {
     if let Some(file) = &arguments.file {
         let message =
             format!("`--compare` is about no experiment, but `{}` is given", file.display());
         return Err(Failure::usage(message, "drop one of them"));
     }
-    let given = &arguments.comparison;
+    let given = &arguments.sizes;
     let heads = (given.hidden / given.head_dim).max(1);
     let comparison = Comparison {
         tokens: given.tokens,

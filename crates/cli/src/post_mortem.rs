@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck, now};
 use annulus_train::last_checkpoint;
+use clap::Args;
 
-use crate::arguments::PostMortem;
 use crate::failure::Failure;
 use crate::{Done, print};
 
@@ -16,6 +16,12 @@ use crate::{Done, print};
 const MOST: usize = 12;
 /// After so long without a word one of several processes stands still.
 const STILL: Duration = Duration::from_secs(2);
+
+#[derive(Args, Debug)]
+pub(crate) struct PostMortem {
+    /// The run's folder, or one of flight records
+    run: PathBuf,
+}
 
 pub(crate) fn run(arguments: &PostMortem) -> Done {
     let within = arguments.run.join(FOLDER);

@@ -13,7 +13,6 @@ use annulus_experiment::{Experiment, Mesh, Problems};
 use annulus_machine::Instructions;
 use annulus_train::{Exit, TrainError};
 
-use crate::arguments::Command;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::{Done, print};
 
@@ -99,34 +98,28 @@ fn not_joined(message: String, hint: String) -> Failure {
     Failure::usage(message, hint)
 }
 
-/// Whether a command's ranks can be those of several processes.
-fn is_shared(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Train(_)
-            | Command::Reproduce(_)
-            | Command::Replay(_)
-            | Command::Agree(_)
-            | Command::Evaluate(_)
-            | Command::Generate(_)
-            | Command::Verify(_)
-            | Command::Score(_)
-            | Command::Attend(_)
-            | Command::Doctor(_)
-    )
+/// How a command goes with processes that a launcher started.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// They share its ranks.
+    Shared,
+    /// It runs in one process.
+    Alone,
+    /// It starts processes itself, and runs in one.
+    Launcher,
 }
 
-/// The end of what only one process can do where a launcher started several, which process 0 explains; none: it may run.
-pub(crate) fn refused(command: &Command) -> Option<Done> {
+/// The end of a command that runs in one process where a launcher started several, which process 0 explains; none: it may run.
+pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
     let started = match World::launched() {
         Ok(started) => started,
         // Each would start a job of its own.
-        Err(error) if matches!(command, Command::Launch(_)) => {
+        Err(error) if sharing == Sharing::Launcher => {
             return Some(Err(not_joined(error.what, error.why)));
         }
         Err(_) => 1,
     };
-    if started == 1 || is_shared(command) {
+    if started == 1 || sharing == Sharing::Shared {
         return None;
     }
     let message = format!("{started} processes were started, but this command works in one");

@@ -3,11 +3,11 @@
 use annulus_plan::{Plan, Proving, wrapped};
 use annulus_simulate::plans;
 
-use crate::arguments::Reading;
+use crate::experiment_file::Inspection;
 use crate::failure::EXPECT;
 use crate::{Done, check, print};
 
-pub(crate) fn run(arguments: &Reading) -> Done {
+pub(crate) fn run(arguments: &Inspection) -> Done {
     let resolved = check::opened(&arguments.file)?.resolved;
     let mut holds = true;
     // A strategy that is left open is chosen once for all phases.

@@ -14,12 +14,12 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
-use crate::again::{Subject, because, beside, is_over, pin, prepared, refuse_used, replacement};
-use crate::arguments::Train;
+use crate::again::{Subject, because, beside, is_over, pin, prepared, refuse_used};
+use crate::experiment_file::replaced;
 use crate::failure::{Failure, PREEMPTED};
 use crate::processes::{self, End};
 use crate::reproduce::value;
-use crate::train::Job;
+use crate::train::{Job, Train};
 use crate::{Done, bisect, print, stop};
 
 #[derive(Args, Debug)]
@@ -100,7 +100,7 @@ impl Replay {
             ("trace.steps", "[]"),
             ("background_saves", "false"),
         ];
-        let keys = keys.map(|(key, value)| replacement(key, value));
+        let keys = keys.map(|(key, value)| replaced(key, value));
         let train = subject.train(scratch.path(), &keys, from.step.is_none())?;
         Ok(Ready { subject, train, scratch, output, from })
     }

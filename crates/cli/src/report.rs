@@ -9,7 +9,7 @@ use annulus_simulate::Cluster;
 use annulus_train::{Logged, rates};
 use clap::Args;
 
-use crate::arguments::File;
+use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
 use crate::{Done, check, print};
 
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Report) -> Done {
 /// The plan of the phase that a run is in, with what its times are planned on; or why there is none.
 fn planned(logged: &Logged, given: Option<&Cluster>) -> Result<Planned, String> {
     let said = |failure: Failure| failure.problems.to_string();
-    let file = File { file: logged.folder.clone(), replacements: Vec::<Override>::new() };
+    let file = ExperimentFile { file: logged.folder.clone(), replacements: Vec::<Override>::new() };
     let opened = check::opened(&file).map_err(said)?;
     let plans = opened.plans(annulus_machine::cores()).map_err(|error| error.to_string())?;
     let plan = check::phase_at(plans, logged.last_step().unwrap_or_default());

@@ -13,10 +13,10 @@ use clap::Args;
 use serde_json::json;
 
 use crate::again::{DIFFER, Subject, because, beside, is_over, pin, prepared, refuse_used};
-use crate::arguments::{Train, replacement};
 use crate::failure::{Failure, PREEMPTED};
 use crate::processes::{self, End};
-use crate::train::Job;
+use crate::train::{Job, Train};
+use crate::values::replacement;
 use crate::{Done, bisect, print, stop};
 
 /// Keys, and sections, that change nothing of what is computed.

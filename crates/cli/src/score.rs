@@ -21,11 +21,10 @@ use candle_core::{DType, Device, Tensor};
 use clap::Args;
 
 use crate::Done;
-use crate::arguments::Split;
 use crate::failure::{DATA, Failure};
 use crate::processes::{self, End};
+use crate::split::{ResolvedStrategy, SplitFlags};
 use crate::tensors::{TensorFile, save};
-use crate::words::Meant;
 use crate::{hub, print};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -50,7 +49,7 @@ pub(crate) struct Score {
     #[arg(long)]
     gradients: bool,
     #[command(flatten)]
-    split: Split,
+    split: SplitFlags,
 }
 
 pub(crate) fn run(arguments: &Score) -> Done {
@@ -82,7 +81,7 @@ fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
     let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
-    let Meant { strategy, layout, backward } =
+    let ResolvedStrategy { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let (config, weights) = weights(arguments, &model, config)?;
     if world.process() == 0 {
@@ -137,7 +136,7 @@ const REPLICATED: Parallel = Parallel { state: State::Replicated, state_axes: St
 
 /// One step over `batch` sequences, split as `setting` says.
 fn setup(
-    split: &Split,
+    split: &SplitFlags,
     config: Config,
     setting: &Setting,
     (batch, world): (usize, &World),

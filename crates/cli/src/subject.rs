@@ -9,7 +9,7 @@ use annulus_train::{
     Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
 };
 
-use crate::arguments::File;
+use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{DATA, Failure};
 use crate::processes::{self, End};
 use crate::{check, hub, print};
@@ -19,7 +19,7 @@ const LENGTH: usize = 4096;
 
 /// An experiment's text, and the checkpoints whose weights are meant; none: those of the experiment's model.
 struct Named {
-    file: File,
+    file: ExperimentFile,
     text: String,
     checkpoints: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ fn open(
 }
 
 fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
-    let file = |file: &Path, more: Option<Override>| File {
+    let file = |file: &Path, more: Option<Override>| ExperimentFile {
         file: file.to_owned(),
         replacements: replacements.iter().cloned().chain(more).collect(),
     };
@@ -109,7 +109,7 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
 /// A folder of weights: a checkpoint of a run, or one of nobody's.
 fn of_weights(
     path: &Path,
-    file: &dyn Fn(&Path, Option<Override>) -> File,
+    file: &dyn Fn(&Path, Option<Override>) -> ExperimentFile,
 ) -> Result<Named, Failure> {
     let Some(text) = experiment_of(path)? else {
         let text = of_model(path)?;
@@ -122,7 +122,7 @@ fn of_weights(
 }
 
 fn output(run: &Path) -> Override {
-    Override { key: String::from("output"), value: run.display().to_string() }
+    replaced("output", &run.display().to_string())
 }
 
 /// The experiment that asks a model of nobody's run: it reads what `data.path` on the command line names.

@@ -18,9 +18,9 @@ use clap::Args;
 pub(crate) use self::checked::listed;
 use self::checked::{Checked, checked};
 use self::jobs::{Jobs, Left};
-use crate::arguments::replacement;
 use crate::failure::{Failure, INTERNAL, PREEMPTED};
 use crate::table::{self, Form};
+use crate::values::replacement;
 use crate::{Done, print, stop};
 
 /// The file that a sweep that is going on holds.

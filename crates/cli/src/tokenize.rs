@@ -1,17 +1,63 @@
 //! `annulus tokenize`, `tokenizer train`: text to a token cache, and to a tokenizer.
 
+use std::path::PathBuf;
+
 use annulus_data::{Cache, Records, Texts, Tokenizer, train_tokenizer};
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::{Tokenize, TrainTokenizer};
 use crate::console::{Meter, Unit};
+use crate::data::InputFormat;
 use crate::failure::Failure;
 use crate::{data, hub, print};
 
+#[derive(Args, Debug)]
+pub(crate) struct Tokenize {
+    /// Files and folders
+    #[arg(required = true)]
+    inputs: Vec<PathBuf>,
+    /// `bytes`, or a tokenizer.json
+    #[arg(long, default_value = "bytes")]
+    tokenizer: String,
+    #[command(flatten)]
+    format: InputFormat,
+    /// Folder of the caches
+    #[arg(long, alias = "output")]
+    out: PathBuf,
+    /// Verify texts and token caches by their hashes, even if they look unchanged
+    #[arg(long)]
+    verify_cache: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenizerCommand {
+    /// Learns byte-pair merges from texts, reproducibly
+    Train(TrainTokenizer),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainTokenizer {
+    /// Files and folders
+    #[arg(required = true)]
+    inputs: Vec<PathBuf>,
+    /// Vocabulary size, with the 256 bytes and the end of a document
+    #[arg(long)]
+    vocab: usize,
+    /// The inputs are lines of JSON with a field `text`
+    #[arg(long)]
+    jsonl: bool,
+    /// The tokenizer.json to write
+    #[arg(long, alias = "output")]
+    out: PathBuf,
+}
+
 pub(crate) fn run(arguments: &Tokenize) -> Done {
-    let Tokenize { inputs, tokenizer, form, out, verify_cache, json } = arguments;
-    let records = form.records();
+    let Tokenize { inputs, tokenizer, format, out, verify_cache, json } = arguments;
+    let records = format.records();
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let meter = Meter::new(Unit::Bytes);
     let texts = Texts::new(inputs, records, &tokenizer);

@@ -7,13 +7,39 @@ use annulus_plan::Plan;
 use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
 use annulus_train::{read_trace, traced_step, traced_steps};
+use clap::Args;
 use serde_json::json;
 
-use crate::arguments::{self, File};
+use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{DATA, Failure};
+use crate::values::{replacement, svg};
 use crate::{Done, check, print};
 
-pub(crate) fn run(arguments: &arguments::Trace) -> Done {
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// An experiment, a run's folder, or a `trace-STEP.json` in one
+    path: PathBuf,
+    /// Values that replace an experiment's, as in `data.tokens=64k`
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
+    /// The cluster that is planned on [default: the one that the experiment names, or this machine, measured]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// The layer whose hops are shown and drawn
+    #[arg(long, default_value_t = 0)]
+    layer: usize,
+    /// Where to write its hops as a picture
+    #[arg(long, value_name = "PATH", value_parser = svg)]
+    svg: Option<PathBuf>,
+    /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
+    #[arg(long, alias = "output", value_name = "PATH")]
+    out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
     let path = &arguments.path;
     if path.is_dir() {
         return measured(arguments, &latest(path)?);
@@ -22,12 +48,12 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
         return measured(arguments, path);
     }
     // A strategy that is left open is chosen for the cluster that is asked about.
-    let cluster = arguments.cluster.as_ref().map(|path| Override {
-        key: String::from("mesh.cluster"),
-        value: path.display().to_string(),
-    });
+    let cluster = arguments
+        .cluster
+        .as_ref()
+        .map(|path| replaced("mesh.cluster", &path.display().to_string()));
     let replacements = arguments.replacements.iter().cloned().chain(cluster).collect();
-    let file = File { file: path.clone(), replacements };
+    let file = ExperimentFile { file: path.clone(), replacements };
     let trace = planned(arguments, &check::opened(&file)?.plan(annulus_machine::cores())?)?;
     draw(arguments, &trace)?;
     let sums = Sums::of(&trace);
@@ -42,7 +68,7 @@ pub(crate) fn run(arguments: &arguments::Trace) -> Done {
 }
 
 /// A written trace, beside what its run was planned to do.
-fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
+fn measured(arguments: &Arguments, path: &Path) -> Done {
     if let Some(given) = arguments.replacements.first() {
         let message = format!("`{}` replaces a value of an experiment", given.key);
         let hint = format!("drop it: `{}` was measured", path.display());
@@ -63,17 +89,13 @@ fn measured(arguments: &arguments::Trace, path: &Path) -> Done {
 }
 
 /// The planned trace of a measured one's run, where its folder still has the plan.
-fn beside(
-    arguments: &arguments::Trace,
-    path: &Path,
-    trace: &Trace,
-) -> Result<Option<Trace>, Failure> {
+fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Trace>, Failure> {
     let file = path.with_file_name(annulus_train::RESOLVED);
     if !file.is_file() {
         print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
         return Ok(None);
     }
-    let opened = check::opened(&File { file, replacements: Vec::new() })?;
+    let opened = check::opened(&ExperimentFile { file, replacements: Vec::new() })?;
     let plans = opened.plans(annulus_machine::cores())?;
     let plan = check::phase_at(plans, traced_step(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
@@ -86,7 +108,7 @@ fn beside(
 }
 
 /// The planned trace on the cluster that is given, or named, or on this machine.
-fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> {
+fn planned(arguments: &Arguments, plan: &Plan) -> Result<Trace, Failure> {
     let named = arguments.cluster.as_ref().or(plan.experiment.mesh.cluster.as_ref());
     let cluster = match named {
         Some(path) => Cluster::load(path)?,
@@ -99,7 +121,7 @@ fn planned(arguments: &arguments::Trace, plan: &Plan) -> Result<Trace, Failure> 
     Ok(trace)
 }
 
-fn draw(arguments: &arguments::Trace, trace: &Trace) -> Result<(), Failure> {
+fn draw(arguments: &Arguments, trace: &Trace) -> Result<(), Failure> {
     let layer = arguments.layer;
     let spans = || trace.ranks.iter().flatten().filter_map(|span| span.doing.place());
     if let Some(last) = spans().map(|place| place.layer).max().filter(|last| layer > *last) {

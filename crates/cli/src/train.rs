@@ -1,6 +1,7 @@
 //! `annulus train`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -9,14 +10,33 @@ use annulus_experiment::{Bound, Problem, Problems, parse, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
 use annulus_train::{Ending, Fork, Given, Held, Opened, Outcome, resolved_text};
+use clap::Args;
 
 use crate::Done;
-use crate::arguments::Train;
 use crate::check;
 use crate::console::Console;
+use crate::experiment_file::ExperimentFile;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::processes::{self, End};
 use crate::{generate, hub, print, stop};
+
+#[derive(Args, Debug, Default)]
+pub(crate) struct Train {
+    #[command(flatten)]
+    pub(crate) file: ExperimentFile,
+    /// Assert the experiment's `expect` at the end; exit code 10 if it does not hold
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Fork another run (its folder, or a `step-N`): weights, step count and optimizer state carry over; all but the model may differ
+    #[arg(long, value_name = "RUN")]
+    pub(crate) from: Option<PathBuf>,
+    /// With `--from`: start with a fresh optimizer state
+    #[arg(long, requires = "from")]
+    pub(crate) fresh_optimizer: bool,
+    /// Verify texts and token caches by their hashes, even if they look unchanged
+    #[arg(long)]
+    pub(crate) verify_cache: bool,
+}
 
 pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
     // First of all: whatever takes long from here on can be stopped.

@@ -9,14 +9,28 @@ use annulus_sequence::Strategy;
 use annulus_simulate::plan;
 use annulus_train::verify::{Line, verify};
 use annulus_train::{alike, resolved_text};
+use clap::Args;
 use serde_json::json;
 
 use crate::Done;
-use crate::arguments::Verify;
 use crate::console::{Meter, Unit};
+use crate::experiment_file::ExperimentFile;
 use crate::failure::{EXPECT, Failure};
 use crate::processes::{self, End};
+use crate::values::ranks;
 use crate::{check, hub, print};
+
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    file: ExperimentFile,
+    /// Most ranks to try
+    #[arg(long, default_value_t = 8, value_parser = ranks())]
+    ranks: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(arguments: &Verify) -> Done {
     let world = processes::found()?;

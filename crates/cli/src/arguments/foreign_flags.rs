@@ -1,10 +1,10 @@
-//! Flags that other programs have, and what is written instead.
+//! Flags of other programs, and what is written here instead.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What is wrong with a flag that is none here, and the way out.
-pub(crate) fn elsewhere(said: &Error) -> Option<(String, String)> {
+/// The error message for a flag that only other programs have, and a hint at what is written here instead.
+pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
     if said.kind() != ErrorKind::UnknownArgument {
         return None;
     }

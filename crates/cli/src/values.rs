@@ -1,4 +1,4 @@
-//! Words of the command line as values.
+//! What arguments of the command line are read by: numbers with units, paths, devices, replacements.
 
 use std::path::PathBuf;
 

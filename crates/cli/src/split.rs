@@ -1,16 +1,59 @@
 //! How a sequence is split, in words: the flags of every command that names a strategy, read by what
 //! reads the file's `attention:`.
 
-use annulus_experiment::{Contradiction, LayoutKeys, Wording, return_from_word, route_word};
+use annulus_experiment::{
+    Contradiction, Device, Kernel, LayoutKeys, Wording, return_from_word, route_word,
+};
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
+use crate::values::{device, ranks};
+
+/// How a given sequence is split and computed.
+#[derive(Args, Debug)]
+pub(crate) struct SplitFlags {
+    /// Context-parallel ranks
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
+    pub(crate) ranks: usize,
+    /// local, ring, striped, megatron, ulysses, usp, double-ring, all-gather, broadcast, halo or
+    /// li-ring
+    #[arg(long, value_parser = strategy, default_value = "local")]
+    pub(crate) strategy: Strategy,
+    #[command(flatten)]
+    pub(crate) flags: StrategyFlags,
+    /// The block kernel
+    #[arg(long, value_enum, default_value_t = KernelFlag::Fused)]
+    pub(crate) kernel: KernelFlag,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, value_parser = device, default_value = "auto")]
+    pub(crate) device: Device,
+    /// Bit-reproducible backward on a GPU
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
+    pub(crate) deterministic: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum KernelFlag {
+    /// Blockwise, fast
+    Fused,
+    /// Plain loops
+    Reference,
+}
+
+impl From<KernelFlag> for Kernel {
+    fn from(flag: KernelFlag) -> Kernel {
+        match flag {
+            KernelFlag::Fused => Kernel::Fused,
+            KernelFlag::Reference => Kernel::Reference,
+        }
+    }
+}
 
 /// The flags beside a strategy.
 #[derive(Args, Debug)]
-pub(crate) struct Words {
+pub(crate) struct StrategyFlags {
     /// How megatron brings queries and keys together: p2p, all-gather, a2a or a2a+p2p
     #[arg(long, value_parser = exchange)]
     exchange: Option<Exchange>,
@@ -33,7 +76,7 @@ pub(crate) struct Words {
 
 /// The meaning of the flags.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Meant {
+pub(crate) struct ResolvedStrategy {
     /// The strategy with its parameters.
     pub(crate) strategy: Strategy,
     /// The layout of positions.
@@ -42,15 +85,15 @@ pub(crate) struct Meant {
     pub(crate) backward: Route,
 }
 
-impl Words {
+impl StrategyFlags {
     /// The meaning beside `strategy` for `tokens` positions on `ranks` ranks.
-    pub(crate) fn meant(
+    pub(crate) fn resolve(
         &self,
         strategy: Strategy,
         tokens: usize,
         ranks: usize,
-    ) -> Result<Meant, Failure> {
-        let Words { exchange, ref shape, groups, layout, stripe, backward } = *self;
+    ) -> Result<ResolvedStrategy, Failure> {
+        let StrategyFlags { exchange, ref shape, groups, layout, stripe, backward } = *self;
         let shape = shape.as_deref();
         let wording = Wording { strategy, exchange, shape, groups, layout, stripe };
         let refused = |Contradiction { message, hint, .. }| Failure::usage(message, hint);
@@ -64,7 +107,7 @@ impl Words {
         }
         let layout = layout
             .map_or_else(|| strategy.layout(), |sharded: LayoutKeys| sharded.layout(tokens, ranks));
-        Ok(Meant { strategy, layout, backward })
+        Ok(ResolvedStrategy { strategy, layout, backward })
     }
 }
 
