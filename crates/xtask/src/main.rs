@@ -1,8 +1,7 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | agree | bits | hosts | exact | faults | cuda | emulate | record | notebooks | browse | story | wheel | dist | setup`.
+//! What must be true of the repository: `cargo xtask check | test | attack | bench | strategies | bits | hosts | exact | faults | cuda | emulate | record | notebooks | browse | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
-mod agree;
 mod arrows;
 mod attack;
 mod bench;
@@ -24,6 +23,7 @@ mod setup;
 mod sizes;
 mod steps;
 mod story;
+mod strategies;
 mod suite;
 mod test;
 mod tool;
@@ -53,8 +53,8 @@ enum Command {
     Attack(attack::Arguments),
     /// Measures speed and memory, optimised, alone or in turn with another program
     Bench(bench::Arguments),
-    /// Trains an experiment under every strategy on 1 to 4 ranks, and prints how far their losses are from one rank's
-    Agree(agree::Arguments),
+    /// Trains an experiment with ring, striped, megatron and all-gather on 1 to 4 ranks, and compares their losses with dense attention's on one rank
+    Strategies(strategies::Arguments),
     /// Trains `experiments/same-bits.yaml` in 16 ways, which must have the same bits, and in two which must not (Linux)
     Bits(bits::Arguments),
     /// Holds a step over a long text against float64, and four ranks against one
@@ -123,7 +123,7 @@ fn run() -> Result<ExitCode> {
         Command::Attack(arguments) => attack::run(&arguments)?,
         Command::Browse(arguments) => browse::run(&arguments)?,
         Command::Bits(arguments) => bits::run(&arguments)?,
-        Command::Agree(arguments) => agree::run(&arguments)?,
+        Command::Strategies(arguments) => strategies::run(&arguments)?,
         Command::Hosts(arguments) => return hosts::run(&arguments),
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Exact(arguments) => exact::run(&arguments)?,

@@ -1,4 +1,5 @@
-//! The table of strategies and ranks: the same experiment under each, and how far its losses are from one rank's.
+//! `cargo xtask strategies`: trains one experiment with four strategies on 1 to 4 ranks, and tabulates how far their losses are from
+//! those of dense attention on one rank.
 
 use std::path::PathBuf;
 
@@ -8,18 +9,18 @@ use serde_json::Value;
 
 use crate::{root, tool};
 
-/// Relative difference of a step's loss, at most.
+/// The largest relative difference of a step's loss that is allowed.
 const LIMIT: f64 = 1e-5;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The experiment; its `data.tokens` must shard over 1, 2, 3 and 4 ranks in every layout, as 12k does
     file: PathBuf,
-    /// Values that replace the file's
+    /// Keys to replace, as in `data.tokens=12k`
     replacements: Vec<String>,
 }
 
-/// Prints a Markdown table; fails where a loss is further off than it may be.
+/// Prints a Markdown table; fails if a loss differs by more than `LIMIT`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
     let local = losses(arguments, "local", 1)?;
@@ -46,9 +47,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Trains anew and reads the losses.
+/// Trains from the start, and reads the losses of all steps.
 fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64>> {
-    let folder = root().join(format!("target/agree/{strategy}-{ranks}"));
+    let folder = root().join(format!("target/strategies/{strategy}-{ranks}"));
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
