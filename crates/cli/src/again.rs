@@ -1,4 +1,5 @@
-//! What `reproduce` and `replay` have in common: a run's folder, the vector instructions that it computed with, where it began.
+//! What `reproduce` and `replay` share: they open a run's folder, select the vector instructions that the run used, and find the
+//! checkpoint or fork that it started from.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +14,11 @@ use crate::print;
 use crate::processes::{self, End};
 use crate::train::Train;
 
-/// What follows from a reason.
+/// The consequence that is printed after each reason.
 pub(crate) const DIFFER: &str = "bits may differ";
 
-/// Has this program compute with the vector instructions that the run in `folder` computed with, unless others are asked for. Before
-/// anything else: what a core has is asked for once.
+/// Selects the vector instructions that the run in `folder` used, unless the environment names others. Must be called first: the
+/// instructions of a core are detected once.
 pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
     let manifest = made(folder)?;
     let Some(word) = manifest.machine.vector.filter(|_| annulus_machine::asked().is_none()) else {
@@ -40,7 +41,7 @@ pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
     Err(Failure::new(INTERNAL, message, None))
 }
 
-/// What made a run.
+/// The manifest of a run.
 fn made(folder: &Path) -> Result<Manifest, Failure> {
     Manifest::open(folder)?.ok_or_else(|| {
         let message = format!("`{}` has no manifest.json: it is no run's folder", folder.display());
@@ -48,7 +49,7 @@ fn made(folder: &Path) -> Result<Manifest, Failure> {
     })
 }
 
-/// A run as it is to be computed again.
+/// A run that is to be computed again.
 pub(crate) struct Subject {
     pub(crate) logged: Logged,
     pub(crate) again: Again,
@@ -79,18 +80,18 @@ impl Subject {
             check: false,
             fresh_optimizer: fork.as_ref().is_some_and(|fork| fork.fresh_optimizer),
             from: fork.map(|fork| fork.from),
-            // Whether data have changed is what is asked here.
+            // Data that have changed since the run must be found.
             verify_cache: true,
         })
     }
 
-    /// Why bits may differ, as the folder says that computed it again.
+    /// Why bits may differ, from the manifests of the run and of `output`.
     pub(crate) fn reasons(&self, output: &Path) -> Result<Vec<String>, Failure> {
         let own = self.again.reasons(&made(output)?);
         Ok(own.into_iter().chain(self.of_device()).collect())
     }
 
-    /// What a GPU may do otherwise each time.
+    /// The reason that lies in the device: sums of a GPU may not be deterministic.
     fn of_device(&self) -> Option<String> {
         let experiment = &self.logged.experiment;
         let orders = experiment.attention.deterministic || experiment.device == Device::Cpu;
@@ -99,10 +100,10 @@ impl Subject {
     }
 }
 
-/// A folder beside that of a run, called after it; `output`, where that is given.
+/// `output` if it is given, else a folder next to the run's, called `RUN-called`.
 ///
 /// # Errors
-/// It would be in the run's folder, or that is not there.
+/// The run's folder does not exist, or the new folder would be inside it.
 pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<PathBuf, Failure> {
     let real = run.canonicalize().map_err(|error| {
         Failure::usage(format!("cannot read `{}`: {error}", run.display()), "give a run's folder")
@@ -111,7 +112,7 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
     let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let own = || named.with_file_name(format!("{name}-{called}"));
     let folder = output.map_or_else(own, Path::to_owned);
-    // What is not there yet is where the folders above it are.
+    // A folder that does not exist yet has no canonical path: its nearest existing parent decides.
     let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
     let there = absolute.ancestors().find_map(|above| above.canonicalize().ok());
     if there.is_some_and(|there| there.starts_with(&real)) {
@@ -124,7 +125,7 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
     Ok(folder)
 }
 
-/// Refuses a folder in which something is.
+/// Refuses a folder that is not empty.
 pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
     let used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     if !used && (folder.is_dir() || !folder.exists()) {
@@ -134,16 +135,16 @@ pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
     Err(Failure::usage(message, "remove it, or give another `--output`"))
 }
 
-/// What the first process prepares; where it cannot, the others end.
+/// What process 0 prepared; if that failed, tells the other processes to end.
 pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, End> {
     if made.is_err() {
-        // Why there is nothing to compute counts for more than that nobody was there to be told.
+        // The error that is reported is `made`'s, not that the others could not be told.
         let _ = processes::tell(world, None);
     }
     Ok(made?)
 }
 
-/// Whether it came to its end; that it did not is said, with what the same command does then.
+/// Whether a training finished; if it was stopped, prints that, and what the same command does next.
 pub(crate) fn is_over((ending, step): (Ending, u64), then: &str) -> bool {
     if ending == Ending::Preempted {
         print::say(&format!("stopped at step {step}; the same command {then}"));
@@ -151,7 +152,7 @@ pub(crate) fn is_over((ending, step): (Ending, u64), then: &str) -> bool {
     ending != Ending::Preempted
 }
 
-/// Why bits may differ, below what was found.
+/// A line for each reason why bits may differ.
 pub(crate) fn because(reasons: &[String]) -> String {
     let line = |reason: &String| format!("\n{reason}: {DIFFER}");
     reasons.iter().map(line).collect()

@@ -1,4 +1,4 @@
-//! `annulus agree`: the same steps over processes that MPI joins and over threads of one, to the bit.
+//! `annulus agree`: trains the same steps over processes that MPI joins and over threads of one process, and compares every bit.
 
 use std::env;
 use std::ffi::OsString;
@@ -51,13 +51,13 @@ enum Engine {
     Nccl,
 }
 
-/// What is trained in one way.
+/// One combination of strategy, mask and engine, with its plan.
 struct Trial {
     name: String,
     plan: Plan,
 }
 
-/// What was found of it.
+/// The results of a trial over processes and over threads.
 struct Found {
     name: String,
     joined: Bits,
@@ -75,12 +75,12 @@ pub(crate) fn run(arguments: &Agree) -> Done {
     if world.processes() == 1 {
         return started(arguments);
     }
-    // There is nothing to save.
+    // There is no state to save first.
     stop::end_at_once()?;
     Ok(processes::ended(&world, agree(arguments, &world)))
 }
 
-/// What carries tensors between processes, by the words of `mesh.engine`.
+/// The engines between processes, as values of `mesh.engine`.
 fn carriers(arguments: &Agree) -> impl Iterator<Item = &'static str> {
     arguments.engines.iter().filter_map(|engine| match engine {
         Engine::Threads => None,
@@ -89,25 +89,25 @@ fn carriers(arguments: &Agree) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Starts this command in several processes, which compare.
+/// Starts this command again in several processes, which do the comparison.
 fn started(arguments: &Agree) -> Done {
     let processes = arguments.processes.unwrap_or(2);
-    // One of a job that has one: it would start itself for ever.
+    // This process was itself started by `launch` as a job of one process: it would start itself for ever.
     if processes == 1 || env::var_os(EARLY).is_some() {
         let message = "there is one process: nothing to agree with";
         return Err(Failure::usage(message, "start several: `annulus agree FILE -n 2`"));
     }
-    // A mistake is said here, not by processes and their launcher.
+    // Errors in the file are reported here, once, and not by every process.
     let ExperimentFile { file, replacements } = &arguments.file;
     split(&file.display().to_string(), &read_experiment(file)?, replacements)?;
     let words: Vec<OsString> = env::args_os().skip(1).collect();
-    // What asks this process to stop is told on to those, which it ends.
+    // A signal to stop this process is passed on to those that it starts.
     let stop = stop::watch()?;
     let ended = launch::job(&Starting::of(processes)?, &words, &stop)?;
     if ended.code > 0 && stop.load(Ordering::Relaxed) {
         return Ok(PREEMPTED);
     }
-    // What a process fails with, it says itself.
+    // Processes report their own errors; only a lost one cannot.
     if let Some(wreck) = ended.wreck
         && let lost @ Verdict::Lost { .. } = wreck.verdict()
     {
@@ -140,12 +140,12 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
     told(arguments, &all)
 }
 
-/// One way, over processes and then over threads of the first; `None`: this is another.
+/// Runs a trial over processes, then over threads of process 0; `None` in other processes.
 fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, End> {
     let cores = annulus_machine::cores();
     alike(world, Some(&trial.plan), None)?;
     let joined = bits(&trial.plan, arguments.steps, cores, world)?;
-    // The others wait here, and not in the next run: what threads take is bounded by no deadline of ranks.
+    // The other processes wait here and not in the next trial, where the deadline of ranks would end a wait for the threads.
     processes::shared(world, || {
         let Some(joined) = joined else { return Ok(None) };
         let threads = bits(&trial.plan, arguments.steps, cores, &World::alone())?;
@@ -154,13 +154,13 @@ fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found
     })
 }
 
-/// Whether a GPU of this machine computes it.
+/// Whether the experiment would run on GPUs of this machine.
 fn is_on_gpus(mut experiment: Experiment) -> bool {
     place_on_devices(&mut experiment);
     experiment.host.device.is_some()
 }
 
-/// Every strategy and mask on as many ranks as the experiment has.
+/// The trials: every strategy, mask and engine on the experiment's number of ranks.
 fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     let ExperimentFile { file, replacements } = &arguments.file;
     let (name, text, started) =
@@ -169,7 +169,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
         let message = format!("`-n {wanted}`, but {started} processes were started");
         return Err(Failure::usage(message, "leave `-n` out: the launcher says how many"));
     }
-    // What is wrong in every way is said, and none of them tried.
+    // Errors that all trials would share are reported once, before any is run.
     let experiment = split(&name, &text, replacements)?;
     processes::ranks_on_host(world, &experiment.mesh)?;
     let masks = masks(&experiment);
@@ -177,13 +177,13 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     annulus_train::resolve(experiment, &mut hub::bring)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {
-        // No kernel of a GPU keeps scores, as `li-ring` does.
+        // `li-ring` stores scores, which no GPU kernel does.
         if on_gpus && engine.value == "nccl" && strategy == Strategy::LiRing {
             continue;
         }
         let changes = changes.iter().map(|(key, value)| replaced(key, value));
         let split = replaced("attention.strategy", strategy.name());
-        // On a GPU the usual backward's sums have another order every time.
+        // The default backward on a GPU adds in a different order each time.
         let more = [split, engine, replaced("attention.deterministic", "true")];
         let all = replacements.iter().cloned().chain(changes).chain(more).collect::<Vec<_>>();
         let planned = parse(&name, &text, &all).map_err(Failure::from);
@@ -192,7 +192,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
                 let engine = plan.experiment.mesh.engine.word();
                 trials.push(Trial { name: format!("{}, {mask}, {engine}", label(strategy)), plan });
             }
-            // Not every strategy takes every mask and number of heads.
+            // Not every strategy supports every mask and number of heads.
             Err(refused) => refusal = refusal.or(Some(refused)),
         }
     }
@@ -202,7 +202,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     }
 }
 
-/// Every strategy between processes, which have a rank each at least (`local` runs on one), with every mask and engine.
+/// Every strategy but `local`, which runs on one rank, with every mask and engine.
 fn ways<'a>(
     masks: &'a [Changed],
     arguments: &'a Agree,
@@ -216,7 +216,7 @@ fn ways<'a>(
     })
 }
 
-/// The same as the first process has made them: what it chose is chosen.
+/// The trials of process 0, read from its resolved experiments: choices that it made are not made again.
 fn heard(text: &str, world: &World) -> Result<Vec<Trial>, Failure> {
     let unreadable = |error: serde_json::Error| Failure::new(INTERNAL, error.to_string(), None);
     let texts: Vec<(String, String)> = serde_json::from_str(text).map_err(unreadable)?;
@@ -233,16 +233,16 @@ fn planned_over(world: &World, experiment: Experiment) -> Result<Plan, Failure> 
     Ok(opened.plan(annulus_machine::cores())?)
 }
 
-/// The experiment in one of the ways that it is split, which it need not name.
+/// The experiment with the strategy `ring`, since the file need not name one.
 fn split(name: &str, text: &str, replacements: &[Override]) -> Result<Experiment, Failure> {
     let ring = replaced("attention.strategy", Strategy::Ring.name());
     Ok(parse(name, text, &[replacements, &[ring]].concat())?)
 }
 
-/// A mask or lengths by name, and the keys of the experiment that make it.
+/// A variation of the experiment: its name, and the keys that it sets.
 type Changed = (&'static str, Vec<(&'static str, String)>);
 
-/// Masks and lengths that the experiment is changed to.
+/// Variations of masks and of ranks' shares that are tried.
 fn masks(experiment: &Experiment) -> [Changed; 4] {
     let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
     let weights: Vec<String> = (0..ranks).map(|rank| (rank % 3 + 1).to_string()).collect();
@@ -254,13 +254,13 @@ fn masks(experiment: &Experiment) -> [Changed; 4] {
     ]
 }
 
-/// Three documents, a half, a sixth and what is left; of a few tokens fewer.
+/// The lengths of three documents: a half, a sixth and the rest of the sequence. Empty ones are left out, as in very short sequences.
 fn documents(tokens: usize) -> Vec<usize> {
     let (half, sixth) = (tokens / 2, tokens / 3 / 2);
     [half, sixth, tokens - half - sixth].into_iter().filter(|length| *length > 0).collect()
 }
 
-/// A line for every way, and whether all are equal.
+/// Prints a line for every trial, and whether all are equal.
 fn told(arguments: &Agree, all: &[Found]) -> Result<u8, End> {
     let equal = all.iter().filter(|found| found.joined == found.threads).count();
     let loss = |bits: &Bits| bits.losses.last().map(|bits| f64::from_bits(*bits));

@@ -50,7 +50,7 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, End> {
     } else {
         attend_tile(&case.question, &case.queries, &case.keys, &split)?
     };
-    // All have the same answer.
+    // Every process has the same result; process 0 writes it.
     if world.process() == 0 {
         let tensors = named(answer);
         save(&tensors, &arguments.out)?;
@@ -59,7 +59,7 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, End> {
     Ok(0)
 }
 
-/// The case, and how it is split.
+/// Reads the case, and resolves how it is split.
 fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
     let case = Case::read(&arguments.case)?;
     let SplitFlags { strategy, ref flags, ranks, .. } = arguments.split;
@@ -93,21 +93,21 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
 }
 
 impl Case {
-    /// Whether queries and keys are of one sequence, each position once.
+    /// Whether queries and keys are each the whole of one sequence, every position once.
     fn is_whole(&self) -> bool {
         let whole = Positions::all(self.queries.tokens());
         self.queries == whole && self.keys == whole
     }
 }
 
-/// The tensors by their names in the file.
+/// The result's tensors by their names in the file.
 fn named(answer: Answer) -> BTreeMap<String, Tensor> {
     let Answer { out, lse, dq, dk, dv } = answer;
     let tensors = [("out", out), ("lse", lse), ("dq", dq), ("dk", dk), ("dv", dv)];
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// What was written, and how large it is.
+/// A summary of the written file: the largest value and the shape of every tensor.
 fn said(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<String, Failure> {
     let mut largest = Vec::new();
     for (name, tensor) in tensors {

@@ -1,4 +1,4 @@
-//! `annulus bisect`: where two runs that should be alike differ first.
+//! `annulus bisect`: finds where two runs that should be equal first differ.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::{Done, print};
 
-/// Tensors that are named of each kind; JSON has all.
+/// How many differing tensors of each kind are named as text; JSON has all.
 const NAMED: usize = 4;
-/// What a step computes; the rest is what it leaves.
+/// The kind of tensors that a step computes; the other kinds are its state afterwards.
 const GRADIENTS: &str = "gradients";
 
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Bisect {
     /// The folder of a run that was trained with `every.hash`
     #[arg(value_name = "RUN")]
     one: PathBuf,
-    /// That of another
+    /// The folder of the run to compare it with
     #[arg(value_name = "OTHER")]
     other: PathBuf,
     /// Print JSON
@@ -33,14 +33,14 @@ pub(crate) fn run(arguments: &Bisect) -> Done {
     Ok(if found.first.is_some() { Exit::Expectation.code() } else { 0 })
 }
 
-/// The first of these names.
+/// The first few of these names.
 pub(crate) fn named(differing: &[String]) -> String {
     let named = differing.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     let more = if differing.len() > NAMED { ", …" } else { "" };
     format!("{named}{more}")
 }
 
-/// A line for each kind of tensors: how many differ, and the first of them.
+/// A line for each kind of tensors: how many differ, and the first few by name.
 pub(crate) fn rows(kinds: &BTreeMap<String, (Vec<String>, usize)>) -> String {
     let row = |(kind, (differing, all)): (&String, &(Vec<String>, usize))| {
         let count = format!("{} of {all}", differing.len());
@@ -58,7 +58,7 @@ pub(crate) fn text(found: &Bisected) -> String {
     format!("{}{}", table(found.alike, first), meaning(found.alike, first))
 }
 
-/// In which step they differ first, where on its way, and in which tensors behind it.
+/// The first step that differs, where in it, and which tensors differ after it.
 pub(crate) fn table(
     alike: Option<u64>,
     Difference { step, kinds, divergence }: &Difference,
@@ -75,7 +75,7 @@ pub(crate) fn table(
     )
 }
 
-/// What follows from that, where both were computed alike.
+/// What a difference tells of its cause, if both runs were computed in the same way.
 fn meaning(
     alike: Option<u64>,
     Difference { step, kinds, divergence }: &Difference,

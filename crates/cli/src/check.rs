@@ -1,4 +1,4 @@
-//! `annulus check`, `schema`: what can be said of an experiment without running it.
+//! `annulus check`, `schema`: checks an experiment without running it.
 
 use annulus_experiment::{Experiment, Override, Problem, parse, parse_sweep, read_experiment};
 use annulus_plan::{Plan, Room};
@@ -33,7 +33,7 @@ pub(crate) fn check(arguments: &Inspection) -> Done {
     Ok(code)
 }
 
-/// What can be said of the text of a file in which nothing is wrong: one run, or all of a sweep.
+/// Checks the text of a file, which is one run or a sweep, and summarizes it.
 fn checked(file: &ExperimentFile, text: &str) -> Result<String, Failure> {
     if let Some(sweep) = parse_sweep(&file.file.display().to_string(), text, &file.replacements)? {
         return sweep::listed(&sweep);
@@ -44,11 +44,11 @@ fn checked(file: &ExperimentFile, text: &str) -> Result<String, Failure> {
     Ok(summary(&opened.resolved.experiment.name, &plans))
 }
 
-/// The plans of an experiment that fits into this machine, and whose weights and data it fits; of one that is for another machine,
-/// as far as they are here.
+/// The plans of an experiment, checked against this machine's memory, its weights and its data. For an experiment that names a
+/// cluster, weights are not checked, and data only if they are here.
 ///
 /// # Errors
-/// What `train` would refuse.
+/// Whatever `train` would refuse.
 pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
     let plans = plans(&opened.here())?;
     annulus_train::fits_here(&plans)?;
@@ -60,7 +60,7 @@ pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
     Ok(plans)
 }
 
-/// Checks plans against their data; what is for another machine may do without, which is said.
+/// Checks plans against their data. With `elsewhere` data may be missing on this machine, which is noted.
 pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Result<(), Failure> {
     match absent(&opened.resolved.experiment).filter(|_| elsewhere) {
         Some(absent) => {
@@ -77,7 +77,7 @@ pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Res
     Ok(())
 }
 
-/// Data that are not here.
+/// The error message if the experiment's data are not on this machine.
 fn absent(experiment: &Experiment) -> Option<String> {
     if experiment.data.format.is_made_up() {
         return None;
@@ -88,13 +88,13 @@ fn absent(experiment: &Experiment) -> Option<String> {
     }
 }
 
-/// What the phase needs that needs the most, of what there is here; what is for a described cluster needs nothing here.
+/// The memory of the phase that needs the most, and how much this machine has; none if the experiment is for a described cluster.
 pub(crate) fn fullest(plans: &[Plan]) -> Option<Room> {
     let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
     here.filter_map(Plan::room).max_by_key(|room| room.needed)
 }
 
-/// That nothing is wrong, and what it needs of what there is.
+/// The line of an experiment without errors, with the memory that it needs.
 fn summary(name: &str, plans: &[Plan]) -> String {
     let needs = fullest(plans).map_or_else(String::new, |room| format!("; {room}"));
     let last = plans.last().and_then(Plan::extension);
@@ -108,13 +108,13 @@ pub(crate) fn schema(markdown: bool) -> Done {
     Ok(0)
 }
 
-/// A file, read and resolved once.
+/// Reads and resolves an experiment.
 pub(crate) fn opened(file: &ExperimentFile) -> Result<Opened, Failure> {
     let file = of_run(file);
     opened_from(&file, &read_experiment(&file.file)?)
 }
 
-/// Of a run's folder the experiment in it, which goes on there: the folder may have been moved since.
+/// Replaces a run's folder by the experiment in it, with `output` set to that folder, which may have been moved.
 pub(crate) fn of_run(file: &ExperimentFile) -> ExperimentFile {
     if !is_run(&file.file) {
         return file.clone();
@@ -125,7 +125,7 @@ pub(crate) fn of_run(file: &ExperimentFile) -> ExperimentFile {
     ExperimentFile { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
 }
 
-/// The text of a file, resolved: a pipe can be read only once.
+/// Resolves the text of a file that has been read already, since a pipe can be read only once.
 pub(crate) fn opened_from(file: &ExperimentFile, text: &str) -> Result<Opened, Failure> {
     let name = file.file.display().to_string();
     annulus_train::resolve(parse(&name, text, &file.replacements)?, &mut hub::bring)

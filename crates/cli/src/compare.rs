@@ -1,4 +1,4 @@
-//! `annulus compare`: runs beside each other, as text, as JSON and as a picture.
+//! `annulus compare`: compares runs, as text, as JSON and as a picture.
 
 mod columns;
 
@@ -15,17 +15,17 @@ use crate::failure::{Failure, INTERNAL};
 use crate::values::svg;
 use crate::{Done, print};
 
-/// Runs that are compared at most: more have no names of one letter that a reader could keep apart.
+/// The most runs that are compared: a reader could not keep more apart by one letter each.
 const MOST: usize = 16;
 /// The most points of a curve in a picture: about one in two pixels.
 const POINTS: usize = 400;
-/// Letters of a name in a picture's legend.
+/// The most characters of a name in a picture's legend.
 const NAME: usize = 24;
-/// A smaller difference is written with an exponent.
+/// Smaller differences are written with an exponent.
 const SMALL: f64 = 1e-2;
-/// The shortest time that is compared, in seconds: manifests know whole ones.
+/// The shortest time that is compared, in seconds: manifests have whole seconds only.
 const SHORT: f64 = 10.0;
-/// The length of a hash as JSON has it, and as text shows it.
+/// The length of a hash in JSON, and as shown in text.
 const HASH: [usize; 2] = [64, 12];
 
 #[derive(Args, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Compare {
     /// Write a picture of all loss curves, as SVG
     #[arg(long, value_name = "PATH", value_parser = svg)]
     svg: Option<PathBuf>,
-    /// The same as PNG
+    /// Write a picture of all loss curves, as PNG
     #[arg(long, value_name = "PATH")]
     png: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Compare) -> Done {
     Ok(0)
 }
 
-/// What runs are called in tables: their names can be long.
+/// The letter that stands for a run in tables, since names can be long.
 fn letter(index: usize) -> String {
     char::from(b'A' + index as u8).to_string()
 }
@@ -78,14 +78,14 @@ fn listed(runs: &[Compared]) -> String {
     let line = |(index, run): (usize, &Compared)| {
         let ending = run.ending.as_deref().unwrap_or("still running, or killed");
         let (first, last) = run.steps;
-        // An error can be long, and have lines of its own.
+        // An error can be long and have several lines.
         let ending: String = ending.lines().next().unwrap_or_default().chars().take(40).collect();
         format!("{}  {}\n   steps {first} to {last}, {ending}", letter(index), run.folder.display())
     };
     runs.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What differs in experiments and manifests.
+/// The keys of experiments and manifests that differ.
 fn differing(found: &Comparison) -> String {
     let all: Vec<&Differing> = found.keys.iter().chain(&found.origins).collect();
     if all.is_empty() {
@@ -99,7 +99,7 @@ fn differing(found: &Comparison) -> String {
     table.text()
 }
 
-/// A value; hashes are shortened, and a value says that it is the default.
+/// A value as shown: hashes are shortened, and defaults are marked.
 fn cell(value: Option<&str>, default: Option<&str>) -> String {
     let Some(value) = value else { return "absent".to_owned() };
     let number = |text: &str| text.parse::<f64>().ok();
@@ -114,7 +114,7 @@ fn cell(value: Option<&str>, default: Option<&str>) -> String {
     }
 }
 
-/// A curve at common steps, every run but the first with its difference; then how they differ over all of them.
+/// A loss curve at steps that all runs have, with differences to the first run, then a summary of the differences over all steps.
 fn losses(curve: &Aligned, runs: &[Compared]) -> String {
     let pair = |value: &str, difference: &str| format!("{value:>9} {difference:>9}");
     let head = |index: usize| match index {
@@ -153,12 +153,12 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
     lines.join("\n")
 }
 
-/// A loss.
+/// A loss as text.
 fn number(value: f64) -> String {
     if value.is_nan() { "not finite".to_owned() } else { format!("{value:.5}") }
 }
 
-/// A difference of losses, with two digits at least.
+/// A difference of losses as text, with at least two digits.
 fn difference(by: f64) -> String {
     if by.abs() < SMALL { format!("{by:+.1e}") } else { format!("{by:+.4}") }
 }
@@ -186,14 +186,14 @@ fn distances(curve: &Aligned) -> Vec<String> {
     curve.against_first.iter().enumerate().map(of).collect()
 }
 
-/// Speed and memory, with what they are to the first run's.
+/// Speed and memory, with their ratio to the first run's.
 fn costs(runs: &[Compared]) -> String {
     type Of = fn(&Compared) -> Option<f64>;
     let time = |seconds: f64| match seconds {
         short if short < SHORT => format!("{short:.0} s"),
         long => duration(long),
     };
-    // With the least value that a ratio to it means something of.
+    // Each with the least value for which a ratio is meaningful.
     let rows: [(&str, Of, f64, fn(f64) -> String); 4] = [
         ("tokens/s, median", |run| run.tokens_per_second, 0.0, |speed| format!("{speed:.0}")),
         ("MFU, median", |run| run.mfu, 0.0, |mfu| format!("{:.1} %", 100.0 * mfu)),
@@ -219,7 +219,7 @@ fn costs(runs: &[Compared]) -> String {
 fn picture(found: &Comparison) -> Picture {
     let against = found.curves.first().map_or(&[][..], |curve| &curve.against_first);
     let series = |(index, run): (usize, &Compared)| {
-        // Curves that lie on each other look like one.
+        // Equal curves would look like one.
         let is_first = |index: usize| against.get(index).is_some_and(|run| run.equal_bits);
         let equal = if index.checked_sub(1).is_some_and(is_first) { " = A" } else { "" };
         let name = format!("{} {}{equal}", letter(index), name(run));
@@ -234,7 +234,7 @@ fn picture(found: &Comparison) -> Picture {
     .picture()
 }
 
-/// The end of a folder's path.
+/// A run's name in the legend: the end of its folder's path.
 fn name(run: &Compared) -> String {
     let name = run.folder.file_name().unwrap_or(run.folder.as_os_str()).to_string_lossy();
     match name.chars().count() {
@@ -243,7 +243,7 @@ fn name(run: &Compared) -> String {
     }
 }
 
-/// Losses that can be drawn.
+/// The finite losses, which can be drawn.
 fn finite(losses: &[(u64, f64)]) -> Vec<Point> {
     let finite = losses.iter().filter(|(_, loss)| loss.is_finite());
     finite.map(|&(step, loss)| Point { x: step as f64, y: loss, error: 0.0 }).collect()

@@ -1,4 +1,4 @@
-//! `annulus data show`: what is in data, and what of it counts in the loss.
+//! `annulus data show`: shows what data contain, and which tokens count in the loss.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) struct Show {
     verify_cache: bool,
 }
 
-/// The form of the inputs.
+/// The format of the inputs.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct InputFormat {
     /// The inputs are lines of JSON with a field `text`
@@ -80,7 +80,7 @@ pub(crate) fn show(arguments: &Show) -> Done {
     Ok(0)
 }
 
-/// The batch of an experiment's first step, as it is trained on.
+/// Prints the batch of an experiment's first step, as it is trained on.
 fn experiment(arguments: &Show) -> Result<(), Failure> {
     let Show { file, replacements, tokens, verify_cache, .. } = arguments;
     let file = ExperimentFile { file: file.clone(), replacements: replacements.clone() };
@@ -105,11 +105,11 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many bytes from the beginning of a text are read: at least so many, or so many for every token shown.
+/// Of a long text the beginning is read: at least `LEAST` bytes, and `A_TOKEN` bytes for every token shown.
 const LEAST: u64 = 1 << 18;
 const A_TOKEN: u64 = 64;
 
-/// Files and folders, tokenised into a file without a name.
+/// Tokenizes files and folders into a temporary cache, and shows it.
 fn text(arguments: &Show) -> Result<(), Failure> {
     let Show { file, tokenizer, format, tokens, .. } = arguments;
     let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, format.records());
@@ -136,7 +136,7 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     cache(made?, &tokenizer, *tokens)
 }
 
-/// Warnings of folders that runs have written, among texts.
+/// Warns of run folders among the texts, which are left out.
 pub(crate) fn warn_of_left_out(
     inputs: &[PathBuf],
     records: Records,
@@ -169,7 +169,7 @@ fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure
     }
     let cache = Arc::new(cache);
     let sequence = if cache.is_marked() {
-        // The first record, whole.
+        // The whole first record.
         let most = tokens as usize;
         let packing = Arc::new(Packing::new(cache, most, Longer::Refuse)?);
         Packed::new(packing, Window::Train, 0, 1, 0)?.batch(0)?

@@ -18,7 +18,7 @@ use crate::{Done, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Print which threads MPI lets call it: begins it, which a process can do once, and of which it may die
+    /// Initialize MPI and print its thread level; a process can do so only once, and may be ended by it
     #[arg(long, hide = true)]
     begin_mpi: bool,
     /// Print JSON
@@ -51,24 +51,24 @@ pub(crate) fn run(arguments: &Doctor) -> Done {
     Ok(0)
 }
 
-/// How wide names are.
+/// The width of the column of names.
 const WIDTH: usize = 14;
 const UNKNOWN: &str = "unknown";
 
-/// What this process may have.
+/// How much memory this process may use.
 fn memory() -> String {
     let there = annulus_machine::memory();
     let said = |limit: annulus_machine::Limit| format!("{} {}", limit.by, size(limit.bytes));
     there.map_or_else(|| UNKNOWN.to_owned(), said)
 }
 
-/// Where runs are written by default.
+/// The free space of a folder's disk.
 fn disk(folder: &Path) -> String {
     let free = room(folder).map_or_else(|| UNKNOWN.to_owned(), size);
     format!("{free} free in the current folder")
 }
 
-/// Where models of Hugging Face's hub are kept; nobody is asked whether the hub is there.
+/// The folder where models of the Hugging Face Hub are cached. The hub itself is not contacted.
 fn cache() -> String {
     match Options::from_environment() {
         Ok(options) => {
@@ -81,18 +81,18 @@ fn cache() -> String {
     }
 }
 
-/// How long MPI may take to begin and end.
+/// How long MPI may take to initialize and finalize.
 const BEGINNING: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has.
+/// How often that is checked.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Which library would join processes here, and what it is like once it has begun.
+/// The MPI library that would join processes here, and its thread level.
 fn mpi() -> String {
     let engine = match World::engine() {
         Ok(engine) => engine,
         Err(error) => return format!("none: {}; {}", error.what, error.why),
     };
-    // Some libraries end the process that begins them instead of saying why.
+    // Some libraries end the process that initializes them instead of returning an error.
     let begun = env::current_exe().and_then(|own| {
         let mut command = Command::new(own);
         command.args(["doctor", "--begin-mpi"]);
@@ -105,14 +105,14 @@ fn mpi() -> String {
     }
 }
 
-/// Which library would carry tensors between GPUs of processes.
+/// The NCCL library that would send tensors between GPUs of different processes.
 fn nccl() -> String {
     World::nccl_here().unwrap_or_else(|error| format!("none: {}; {}", error.what, error.why))
 }
 
-/// What a program prints, or how it ended instead, with what it said.
+/// The output of a program, or how it failed, with its error messages.
 fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, String>> {
-    // Files, not pipes: what it leaves running would hold those open.
+    // Files, not pipes: processes that it leaves running would hold pipes open.
     let [mut out, mut talk] = [tempfile::tempfile()?, tempfile::tempfile()?];
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(talk.try_clone()?);
     let (mut child, begun) = (command.spawn()?, Instant::now());
@@ -121,7 +121,7 @@ fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, S
             break Some(status);
         }
         if begun.elapsed() > limit {
-            // It may have ended just now.
+            // Fails if it has ended just now.
             let _ = child.kill();
             let _ = child.wait();
             break None;
@@ -136,7 +136,7 @@ fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, S
     };
     let (said, talked) = (read(&mut out)?, read(&mut talk)?);
     let talked: String = talked.split_whitespace().collect::<Vec<_>>().join(" ");
-    // What this program says itself stands behind what a library did.
+    // This program's own error follows the messages of a library.
     let own = talked.rfind("error: ").unwrap_or(0);
     let talked: String = talked[own..].chars().take(SHOWN).collect();
     let why = if talked.is_empty() { talked } else { format!(" ({talked})") };
@@ -147,7 +147,7 @@ fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, S
     })
 }
 
-/// The longest answer that is read, in bytes, and of what is said the letters that are shown.
+/// The most bytes of output that are read, and the most characters of error messages that are shown.
 const LONGEST: u64 = 1 << 16;
 const SHOWN: usize = 400;
 

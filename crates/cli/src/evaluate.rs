@@ -1,4 +1,4 @@
-//! `annulus evaluate`: what a model makes of long sequences.
+//! `annulus evaluate`: evaluates a model on long sequences.
 
 use std::path::{Path, PathBuf};
 
@@ -61,11 +61,11 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, End> {
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;
     meter.finish();
-    // All have found the same.
+    // Every process has the same results; process 0 writes them.
     Ok(if leads { written(arguments, &subject, read.as_ref(), asked.as_ref())? } else { 0 })
 }
 
-/// Writes and prints what was found.
+/// Writes and prints the results.
 fn written(
     arguments: &Evaluate,
     subject: &Subject,
@@ -92,7 +92,7 @@ fn written(
     Ok(0)
 }
 
-/// The text, which should be none that was trained on.
+/// Says which text is read, and warns if it was trained on.
 fn say_what_is_read(experiment: &Experiment) {
     let trained = || experiment.data.path.iter().map(|source| &source.path);
     match &experiment.evaluation.path {
@@ -105,7 +105,7 @@ fn say_what_is_read(experiment: &Experiment) {
     }
 }
 
-/// Said before it takes its time.
+/// Says beforehand which earlier results will be replaced.
 fn say_what_is_replaced(out: &Path) {
     if let Some(earlier) = RESULTS.iter().find(|name| out.join(name).is_file()) {
         let earlier = out.join(earlier);
@@ -116,7 +116,7 @@ fn say_what_is_replaced(out: &Path) {
     }
 }
 
-/// The folder of a run's evaluations: in its own folder, not behind a link in it.
+/// The folder of a run's evaluations, which must lie in the run's folder and not behind a link.
 fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
     let made =
         std::fs::create_dir_all(output).and_then(|()| annulus_files::subfolder(output, FOLDER));
@@ -127,7 +127,7 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// By task and length: answers that are right.
+/// A table of correct answers by task and length.
 fn shares(found: &Found) -> String {
     let lengths = found.lengths();
     let head = lengths.iter().map(ToString::to_string);
@@ -143,7 +143,7 @@ fn shares(found: &Found) -> String {
     stacked(&rows).trim_end().to_owned()
 }
 
-/// By length: loss, and what it gains.
+/// A table of the loss by length, with differences between lengths.
 fn table(found: &Perplexity) -> String {
     let Perplexity { windows, targets, .. } = found;
     let mut lines = vec![

@@ -1,4 +1,4 @@
-//! `annulus explain`: a key of the file, a value of one, a word of pages, or an exit code; and what shells and readers of manuals want.
+//! `annulus explain`: explains a key, a value, a word or an exit code. Also `completions` and `man`.
 
 use annulus_train::Exit;
 use clap::CommandFactory;
@@ -9,7 +9,7 @@ use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::{Done, glossary, print};
 
-/// A key, a value of one, a word of plans and pages, or the number of an exit code.
+/// Explains a key, a value of a key, a word of plans and pages, or the number of an exit code.
 pub(crate) fn run(what: &str) -> Done {
     if let Ok(code) = what.trim_start_matches("exit ").trim_start_matches("code ").parse::<u8>() {
         return of_code(code);
@@ -51,7 +51,7 @@ fn of_code(code: u8) -> Done {
     Ok(0)
 }
 
-/// A script that completes commands in a shell.
+/// Prints a script that completes commands in a shell.
 pub(crate) fn completions(shell: Shell) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "annulus", &mut script);
@@ -59,7 +59,7 @@ pub(crate) fn completions(shell: Shell) -> Done {
     Ok(0)
 }
 
-/// Every command with its arguments, and every exit code, as Markdown.
+/// Prints every command with its arguments, and every exit code, as Markdown.
 pub(crate) fn commands() -> Done {
     let options = MarkdownOptions::new().title("Commands".to_owned());
     let options = options.show_footer(false).show_table_of_contents(false);
@@ -71,7 +71,7 @@ pub(crate) fn commands() -> Done {
     Ok(0)
 }
 
-/// Indented lines, which are examples, as blocks of code; without the exit codes, which have a table.
+/// Turns indented lines, which are examples, into code blocks, and removes the list of exit codes, which have a table.
 fn fenced(page: &str) -> String {
     let (mut text, mut open) = (String::new(), false);
     let mut lines = page.lines().peekable();
@@ -92,7 +92,7 @@ fn fenced(page: &str) -> String {
     text
 }
 
-/// The manual page.
+/// Prints the manual page.
 pub(crate) fn man() -> Done {
     let mut page = Vec::new();
     clap_mangen::Man::new(Arguments::command()).render(&mut page).map_err(|error| {

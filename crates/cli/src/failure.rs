@@ -1,16 +1,16 @@
-//! Mistakes with their hints, and the exit code of the program.
+//! Errors of a command: messages with hints, and an exit code.
 
 use annulus_data::DataError;
 use annulus_experiment::{Problem, Problems};
 use annulus_model::WeightsError;
 use annulus_train::{Exit, TrainError};
 
-/// The end of a command that failed.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code of the program.
     pub code: u8,
-    /// Mistakes with their hints; none where another process says them.
+    /// Errors with their hints; empty if another process reports them.
     pub problems: Problems,
 }
 
@@ -22,13 +22,13 @@ pub(crate) const EXPECT: u8 = Exit::Expectation.code();
 pub(crate) const PREEMPTED: u8 = Exit::Preempted.code();
 
 impl Failure {
-    /// One mistake, and the way out where there is one.
+    /// One error, with a hint if there is one.
     pub fn new(code: u8, message: impl Into<String>, hint: Option<String>) -> Failure {
         let problem = Problem { hint, ..Problem::new(message) };
         Failure { code, problems: problem.into() }
     }
 
-    /// A mistake of the command line or of an experiment, with the way out.
+    /// An error in the command line or in an experiment, with a hint.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(USAGE, message, Some(hint.into()))
     }

@@ -1,4 +1,4 @@
-//! `annulus generate`: a text is continued.
+//! `annulus generate`: continues a text.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -78,13 +78,13 @@ fn go_on(arguments: &Generate, world: &World) -> Result<u8, End> {
     Ok(0)
 }
 
-/// What is asked for, and its prompt as text.
+/// The generation that the arguments ask for, and its prompt as text.
 fn task<'a>(
     arguments: &Generate,
     subject: &'a Subject,
     world: &World,
 ) -> Result<(Task<'a>, String), Failure> {
-    // One sequence goes on, whatever the replicas of a training are.
+    // One sequence is generated, however many replicas the training has.
     ranks_here(world, subject.plan.experiment.mesh.sequence)?;
     let text = match &arguments.file {
         Some(path) => read(path)?,
@@ -100,7 +100,7 @@ fn task<'a>(
     Ok((task, text))
 }
 
-/// The end of a run: what the model writes behind a prompt, below a line that says so.
+/// Prints a sample of a run's model, below a line that says so.
 pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), End> {
     const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: None, top_p: 0.95, seed: 0 };
     let subject = subject(run, &[], false, &World::alone())?;
@@ -114,7 +114,7 @@ pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(
     task.show(&format!("{shown}▸"))
 }
 
-/// What precedes the last `tokens` of what is held out, as much as a sequence holds with them; and the end of it as text.
+/// A prompt from the held-out data: the last sequence without its last `tokens` tokens, and the end of it as text.
 fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), Failure> {
     const SHOWN: usize = 240;
     let opening = Opening { tokenizer: Some(&subject.tokenizer), ..Opening::default() };
@@ -148,14 +148,14 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
     Ok((ids, format!("…{end}")))
 }
 
-/// A prompt as ids.
+/// A prompt as token ids.
 fn encoded(subject: &Subject, text: &str) -> Result<Vec<u32>, Failure> {
     let mut ids = subject.tokenizer.before(true).to_vec();
     subject.tokenizer.encode(text, &mut |more| ids.extend_from_slice(more))?;
     Ok(ids)
 }
 
-/// A text that is continued.
+/// A prompt, and how it is continued.
 struct Task<'a> {
     subject: &'a Subject,
     setup: Setup,
@@ -170,10 +170,10 @@ impl<'a> Task<'a> {
         tokens: usize,
         sampling: Sampling,
     ) -> Result<Task<'a>, Failure> {
-        // What depends on the length is that of all there will be.
+        // RoPE's frequencies are those of the full length, prompt and generated tokens together.
         let all = subject.setup(prompt.len() + tokens)?;
         let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
-        // What ends a text for the model, and what ended the documents that it learned from.
+        // The model's own end-of-text tokens, and the one that ended documents in training.
         let ends = subject.plan.shape.special("eos_token_id");
         let ends = [&ends[..], subject.tokenizer.after()].concat();
         Ok(Task { subject, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
@@ -183,7 +183,7 @@ impl<'a> Task<'a> {
         generate(&self.setup, &self.subject.weights, &self.prompt, &self.wanted, told)
     }
 
-    /// The text and what follows, as it comes.
+    /// Prints the prompt and streams the generated text.
     fn show(&self, text: &str) -> Result<(), End> {
         print::piece(text)?;
         let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
@@ -192,7 +192,7 @@ impl<'a> Task<'a> {
         Ok(stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)?)
     }
 
-    /// Says so where a text becomes longer than the model has ever seen.
+    /// Warns if prompt and generated tokens exceed the length that the model was trained for.
     fn warn(&self) {
         let tokens = self.prompt.len() + self.wanted.tokens;
         let longest = self.subject.plan.shape.max_position_embeddings.unwrap_or(tokens);
@@ -204,13 +204,13 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Text as its tokens come: a token may be a part of a character, or change how the one before it is written.
+/// Prints text as its tokens are generated. A token may be part of a character, or change how the token before it is decoded.
 struct Stream<'a> {
     tokenizer: &'a Tokenizer,
-    /// Tokens that are written, and the first of them that is read again with what follows.
+    /// How many tokens have been printed, and the first of them that is decoded again together with the next ones.
     written: usize,
     again: usize,
-    /// The first error: nothing is written after it.
+    /// The first error, after which nothing is printed.
     failed: Option<Failure>,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Stream<'a> {
 
     fn show(&mut self, ids: &[u32]) {
         let shown = self.next(ids).map_err(Failure::from).and_then(|text| match text {
-            // The rest of the character is still to come.
+            // An incomplete character is not printed yet.
             Some(text) if !text.ends_with(char::REPLACEMENT_CHARACTER) => {
                 (self.again, self.written) = (self.written, ids.len());
                 print::piece(&text)
@@ -231,7 +231,7 @@ impl<'a> Stream<'a> {
         self.failed = self.failed.take().or(shown.err());
     }
 
-    /// What the tokens that are not written yet add.
+    /// The text that tokens add which have not been printed yet.
     fn next(&self, ids: &[u32]) -> Result<Option<String>, DataError> {
         let before = self.tokenizer.decode(&ids[self.again..self.written])?;
         let now = self.tokenizer.decode(&ids[self.again..])?;
@@ -247,7 +247,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// The largest file of a prompt that is read, in bytes.
+/// The largest prompt file, in bytes.
 const LARGEST: u64 = 1 << 28;
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -1,4 +1,4 @@
-//! Words that plans and pages use: the tables of the pages themselves, so that nothing is said twice.
+//! The meaning of words in plans and pages, read from the tables of the pages themselves, so that each is defined once.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ const PAGES: [(&str, &[&str]); 2] = [
     (include_str!("../../README.md"), &["## Glossary"]),
     (include_str!("../../../experiments/STRATEGIES.md"), &["## Strategies", "## Backward routes"]),
 ];
-/// The column of what is not said: of no use to a reader of plans.
+/// The column of words to avoid, which is left out: it is for contributors.
 const LEFT_OUT: &str = "not";
 
-/// What a word, or its plural, means; `None`: no page says so.
+/// The meaning of a word, or of its plural; `None` if no page explains it.
 pub(crate) fn meaning(word: &str) -> Option<String> {
     let either = [word, word.strip_suffix('s').unwrap_or(word)];
     let is_word = |name: &str| either.iter().any(|word| name.eq_ignore_ascii_case(word));
@@ -20,13 +20,13 @@ pub(crate) fn meaning(word: &str) -> Option<String> {
     (!found.is_empty()).then(|| found.join("\n\n"))
 }
 
-/// Every word that is explained.
+/// All words that are explained.
 pub(crate) fn words() -> Vec<String> {
     let names = entries().map(|(names, _)| names);
     names.flat_map(|names| names.split(", ").map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Every word with its other names, and the text on it.
+/// Every word with its synonyms, and its explanation.
 fn entries() -> impl Iterator<Item = (String, String)> {
     PAGES
         .into_iter()
@@ -47,7 +47,7 @@ fn cells(line: &str) -> Vec<String> {
     inside.split('|').map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// A word, and a line for each further column of its row.
+/// A word, and its explanation with a line for each further column of its row.
 fn entry(head: &[String], row: &[String]) -> Option<(String, String)> {
     let word = row.first()?.trim_matches('`').to_owned();
     let mut text = match head.first()?.as_str() {

@@ -1,4 +1,4 @@
-//! Models of the hub, brought where an experiment or a flag names one.
+//! Fetches models of the Hugging Face Hub that an experiment or a flag names.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::console::{Meter, Unit};
 use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
 use crate::{print, stop};
 
-/// Brings the description of the model that `key` names: its name with the commit, and its folder.
+/// Fetches the description of the model that `key` names; returns its name with the commit, and its folder.
 pub(crate) fn bring(places: &Places, key: &str, text: &str) -> Result<(String, PathBuf), Failure> {
     let name = text.parse().map_err(|message: String| {
         let message = format!("`{text}` is no model of the hub: {message}");
@@ -21,7 +21,7 @@ pub(crate) fn bring(places: &Places, key: &str, text: &str) -> Result<(String, P
     Ok((name.to_string(), folder))
 }
 
-/// Brings the weights that a resolved experiment starts from; with `verify` what is there already is held to its hashes.
+/// Fetches the weights that a resolved experiment starts from; with `verify` files that are there already are checked by their hashes.
 pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failure> {
     match &experiment.model.source {
         ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } => {
@@ -54,7 +54,7 @@ fn parsed(text: &str) -> Result<Name, Failure> {
     })
 }
 
-/// Fetches, and says so where something has to come.
+/// Fetches a model, and says so if something has to be downloaded.
 fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
     let failed = |error: HubError| {
         let code = if matches!(error, HubError::Stopped) { PREEMPTED } else { DATA };

@@ -1,4 +1,4 @@
-//! `annulus init`: the experiments of the repository, for those who have only the program.
+//! `annulus init`: writes the repository's experiments, which are compiled into the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) struct Init {
     folder: PathBuf,
 }
 
-/// A file of `experiments/`, and its text.
+/// The names of files in `experiments/`, with their texts.
 macro_rules! files {
     ($($name:literal),+ $(,)?) => {
         [$(($name, include_str!(concat!("../../../experiments/", $name)))),+]

@@ -1,4 +1,4 @@
-//! `annulus launch`: a command in one process per host, or in several, by the launcher of MPI that is here.
+//! `annulus launch`: runs a command in one process per host, or in several, by the MPI launcher of this machine.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +17,13 @@ use crate::{Done, post_mortem, print, stop};
 
 mod watch;
 
-/// The key of the environment that names a launcher.
+/// The environment variable that names a launcher.
 const NAMED: &str = "ANNULUS_MPIRUN";
-/// What Slurm says of how many hosts an allocation has.
+/// Slurm's environment variable with the number of hosts of an allocation.
 const HOSTS: &str = "SLURM_JOB_NUM_NODES";
-/// Exit codes after which the same command may do better: a rank died, waited too long, or received what was not sent.
+/// Exit codes after which a restart may help: a rank died, waited too long, or received damaged data.
 const WORTH_ANOTHER: [u8; 3] = [Exit::Deadline.code(), Exit::RankDied.code(), Exit::Damaged.code()];
-/// What a shell adds to the number of the signal that ended a process.
+/// What a shell adds to a signal's number for the exit code of a process that it ended.
 const SIGNALLED: i32 = 128;
 
 #[derive(Args, Debug)]
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Launch) -> Done {
     }
 }
 
-/// How many hosts there are: those of an allocation of Slurm, else this one.
+/// The number of hosts: those of a Slurm allocation, else 1.
 fn hosts(allocated: Option<&str>) -> usize {
     allocated.and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1)
 }
@@ -68,17 +68,17 @@ fn hosts(allocated: Option<&str>) -> usize {
 /// How processes are started.
 pub(crate) struct Starting {
     processes: usize,
-    /// The launcher and what it is told; nothing for one process, which needs none.
+    /// The launcher and its arguments; empty for one process, which needs none.
     by: Vec<OsString>,
 }
 
 impl Starting {
-    /// So many, wherever the launcher puts them.
+    /// `processes` processes, wherever the launcher places them.
     pub(crate) fn of(processes: usize) -> Result<Starting, Failure> {
         Starting::with(processes, false)
     }
 
-    /// One on each of so many hosts.
+    /// One process on each of `hosts` hosts.
     fn on_each_host(hosts: usize) -> Result<Starting, Failure> {
         Starting::with(hosts, true)
     }
@@ -98,11 +98,11 @@ impl Starting {
 /// How a job ended.
 pub(crate) struct Ended {
     pub(crate) code: u8,
-    /// What its records say, where it failed.
+    /// The flight records, if it failed.
     pub(crate) wreck: Option<Wreck>,
 }
 
-/// Runs a command of this program in processes that are started so, until they have ended.
+/// Runs a command of this program in these processes, and waits until they have ended.
 pub(crate) fn job(
     starting: &Starting,
     words: &[OsString],
@@ -126,8 +126,8 @@ pub(crate) fn job(
     supervised(child, stop, watch, early.path())
 }
 
-/// Starts a launcher, or a run of a sweep, in a group of its own: what a terminal tells this process (Ctrl-C), is told on in a way that
-/// every launcher passes on.
+/// Starts a launcher, or a run of a sweep, in a process group of its own. Thus it does not get a terminal's Ctrl-C, which this process
+/// passes on as a signal that every launcher forwards.
 pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     use std::os::unix::process::CommandExt;
     command.process_group(0);
@@ -137,13 +137,13 @@ pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
                 .map_err(Into::into)
         };
-        // SAFETY: one system call, which allocates nothing.
+        // SAFETY: the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(end_with_this) };
     }
     command.spawn()
 }
 
-/// Waits for a launcher, and reads who ended its job.
+/// Waits for a launcher, and finds out from its records which process ended the job.
 fn supervised(
     mut child: Child,
     stop: &AtomicBool,
@@ -160,8 +160,8 @@ fn supervised(
         }
         if !is_told && stop.load(Ordering::Relaxed) {
             is_told = true;
-            // SIGTERM makes some launchers kill before anything is saved; all pass SIGUSR1 on.
-            // SAFETY: a signal to a child of ours that was not waited for.
+            // On SIGTERM some launchers kill their processes before these have saved; all forward SIGUSR1.
+            // SAFETY: the child has not been waited for, so its id is still its own.
             unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
         }
     };
@@ -172,18 +172,18 @@ fn supervised(
     };
     let mut wreck = wreck.with(seen);
     if matches!(wreck.verdict(), Verdict::Lost { .. }) {
-        // Every launcher has a number of its own for that.
+        // Launchers have different exit codes for that.
         code = Exit::RankDied.code();
         wreck.seen.code = Some(code);
     }
     if let Some(run) = post_mortem::run_of(&wreck) {
-        // For `post-mortem`, which else goes by the records alone.
+        // `post-mortem` would otherwise have the records alone.
         let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
     }
     Ok(Ended { code, wreck: Some(wreck) })
 }
 
-/// The launcher that is named, or that of the path.
+/// The launcher that the environment names, or the first one on the path.
 fn launcher() -> Result<PathBuf, Failure> {
     if let Some(named) = env::var_os(NAMED) {
         return Ok(PathBuf::from(named));
@@ -202,15 +202,15 @@ fn launcher() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Open MPI starts no more processes than there are cores, and none for root, unless it is told to; and it gives each process one
-/// core, of which its ranks would all be threads. `apart`: each on a host of its own.
+/// The launcher's flags. Unless told otherwise, Open MPI starts no more processes than cores and none for root, and binds each process
+/// to one core, which all its ranks would share. `apart`: each process on a host of its own.
 fn flags(launcher: &Path, apart: bool) -> Vec<&'static str> {
     let version = Command::new(launcher).arg("--version").output();
     let is_open = version.is_ok_and(|said| {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         said.contains("Open MPI") || said.contains("PRRTE")
     });
-    // SAFETY: asks for a number.
+    // SAFETY: the call has no preconditions.
     let is_root = unsafe { libc::geteuid() } == 0;
     let mut flags = Vec::new();
     if is_open {

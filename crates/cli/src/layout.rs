@@ -1,4 +1,4 @@
-//! `annulus layout`: who holds what, drawn.
+//! `annulus layout`: draws which rank holds which positions.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
         *arguments;
     let mask = window.map_or_else(Mask::causal, |width| Mask::causal().and(Rule::Window(width)));
     let resolved = flags.resolve(strategy, tokens, ranks)?;
-    // Who holds what does not depend on heads; with one for each rank all strategies are to be seen.
+    // The layout does not depend on heads; one head for each rank suits all strategies.
     let split = sharded(&resolved, &mask, tokens, ranks, Heads::equal(ranks))?;
     let ResolvedStrategy { strategy, backward, .. } = resolved;
     let forward = strategy.forward(&split).map_err(|error| failure(&error))?;
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Layout) -> Done {
     Ok(0)
 }
 
-/// The meaning of the words, where `tokens` positions of these heads can be split so: checked once, before every rank finds out.
+/// Resolves the flags, and checks that `tokens` positions of these heads can be split so, before the ranks start.
 pub(crate) fn check(
     split: &SplitFlags,
     tokens: usize,
@@ -100,7 +100,7 @@ pub(crate) fn check(
 /// The most cells of a row in a picture.
 const CELLS: usize = 360;
 
-/// Who holds what, and how much of what is computed each has of an even share.
+/// A strip for each rank: its positions, and its visible pairs relative to an even share.
 fn strips(title: String, mask: &Mask, shards: &[Positions]) -> Strips {
     let tokens = shards.iter().map(Positions::tokens).sum::<usize>();
     let cells = tokens.min(CELLS);

@@ -1,4 +1,4 @@
-//! The program `annulus`: reads a command line, calls the library, prints its answers.
+//! The program `annulus`: reads a command line, calls the library, prints its results.
 
 mod again;
 mod agree;
@@ -68,21 +68,21 @@ use crate::tokenize::TokenizerCommand;
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 
-/// Runs the program with this process's arguments. To be called first, from the only thread.
+/// Runs the program with this process's arguments. Must be called first, while there is no other thread.
 pub fn main() -> ExitCode {
     main_with(None)
 }
 
-/// The same, with `wrap` around the communicator of every rank that trains: faults, for tests.
+/// Runs the program as `main` does, with `wrap` around the communicator of every rank that trains, by which tests inject faults.
 pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     keep_freed_pages();
-    // Candle's own pools stay at one thread: every rank brings its own workers, and pools that spin would starve them.
+    // Candle's own pools stay at one thread: every rank has its own workers, which spinning pools would starve.
     for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
         // SAFETY: no other thread exists yet.
         unsafe { env::set_var(pool, "1") };
     }
     load_kernels_early();
-    // What it says may hold text from outside, as everything else that is printed.
+    // A panic's message may contain outside text, so it is escaped as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
     let done = writes_fail().and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => run(arguments.command, wrap),
@@ -99,7 +99,7 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     }
 }
 
-/// Where processes may exchange by NCCL, all kernels are to be loaded before: loading one waits for all that the GPU is at, which
+/// Has CUDA load all kernels at the start if processes may exchange by NCCL. Loading one later waits for all work of the GPU, which
 /// may be a transfer whose other end waits for this process (CUDA C++ programming guide, "Lazy Loading").
 fn load_kernels_early() {
     const LOADING: &str = "CUDA_MODULE_LOADING";
@@ -109,7 +109,7 @@ fn load_kernels_early() {
     }
 }
 
-/// A file beyond `ulimit -f` is an error of the call that writes it, and no signal that ends the process.
+/// Makes writing beyond `ulimit -f` an error of the call instead of a signal that ends the process.
 fn writes_fail() -> Result<(), Failure> {
     #[cfg(unix)]
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
@@ -117,7 +117,7 @@ fn writes_fail() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The vector instructions and the kernels that the environment asks for must be there.
+/// Checks that the vector instructions and kernels which the environment asks for are available.
 fn asked_is_there() -> Result<(), Failure> {
     let wrong = |said: String, variable: &str| {
         Failure::usage(said, format!("name one of those, or leave {variable} out"))
@@ -170,7 +170,7 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
     }
 }
 
-/// Help and versions are data that was asked for; what else the reader of the command line says is a mistake.
+/// Prints what clap returns instead of arguments: help and version are data, everything else is an error.
 fn said_by_clap(said: &clap::Error) -> Done {
     let text = said.render();
     if said.use_stderr() {
@@ -188,5 +188,5 @@ fn said_by_clap(said: &clap::Error) -> Done {
     Ok(0)
 }
 
-/// The exit code of a command, or its mistakes.
+/// The exit code of a command, or why it failed.
 type Done = Result<u8, Failure>;

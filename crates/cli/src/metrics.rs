@@ -1,4 +1,4 @@
-//! `annulus export-metrics`: what a run measured, as a table.
+//! `annulus export-metrics`: writes a run's metrics as a table.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::{Done, print};
 pub(crate) struct ExportMetrics {
     /// A run's folder
     run: PathBuf,
-    /// As comma-separated values, a line per logged step; of ranks the most
+    /// Write comma-separated values, a line per logged step; of values by rank, the largest
     #[arg(long, required = true)]
     csv: bool,
     /// The file to write [default: standard output]

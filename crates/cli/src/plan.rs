@@ -1,4 +1,4 @@
-//! `annulus plan`: what an experiment would do here, or on a described cluster; and the classic table.
+//! `annulus plan`: plans an experiment for this machine or a described cluster. `--compare`: a table of all ways to split attention.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::values::{bandwidth, elements, ranks, replacement, svg, tokens};
 use crate::{Done, check, print};
 
-/// What goes with `plan --compare` alone.
+/// The arguments that belong to `plan --compare`.
 const OF_COMPARE: [&str; 9] = [
     "compare",
     "tokens",
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     on_cluster(arguments, &longest, &cluster)
 }
 
-/// The plan on this machine, and whether `train` would take it.
+/// Prints the plan on this machine, and checks whether `train` would accept it.
 fn here(opened: &Opened, json: bool) -> Done {
     let plans = opened.plans(annulus_machine::cores())?;
     let experiment = &opened.resolved.experiment;
@@ -125,7 +125,7 @@ fn here(opened: &Opened, json: bool) -> Done {
     Ok(0)
 }
 
-/// A plan; of several stages all, each under its name.
+/// The plan as text or JSON; with several stages, each under its name.
 fn planned(plans: &[Plan], json: bool) -> String {
     if let [plan] = plans {
         return if json { plan.to_json() } else { plan.to_text() };
@@ -148,7 +148,7 @@ fn planned(plans: &[Plan], json: bool) -> String {
     titled.map(text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// All strategies beside each other, and the sweet spot of the experiment's, or of the chosen one.
+/// Compares all strategies on a cluster, and prints the sweet spot of the experiment's strategy, or of the chosen one.
 fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> Done {
     let choice = Choice::among(resolved, cluster)?;
     let experiment = &resolved.experiment;
@@ -185,7 +185,7 @@ fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> 
     if choice.has_room() { Ok(0) } else { Err(no_room(&choice, experiment)) }
 }
 
-/// Tokens in thousands of 1024, as one writes them.
+/// Tokens in units of 1024, such as `64k`.
 fn in_thousands(tokens: usize) -> String {
     format!("{}k", tokens / 1024)
 }

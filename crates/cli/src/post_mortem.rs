@@ -1,5 +1,5 @@
-//! Who ended a job, where every rank stood, and who waited for whom: `annulus post-mortem RUN`, and what `annulus launch` says
-//! after a failure.
+//! `annulus post-mortem`, and what `annulus launch` prints after a failure: which process ended the job, where every rank stood, and
+//! which ranks waited for which.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::{Done, print};
 
-/// How many ranks besides those at fault are told of.
+/// How many ranks are shown besides those at fault.
 const MOST: usize = 12;
-/// After so long without a word one of several processes stands still.
+/// A process of several that has been silent for so long counts as stopped.
 const STILL: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &PostMortem) -> Done {
     Ok(0)
 }
 
-/// A job's end, in a box.
+/// A description of how a job ended, in a box.
 pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
     let mut lines = vec![format!("┌─ {}", title(wreck, verdict))];
     let mut say = |name: &str, texts: Vec<String>| {
@@ -75,7 +75,7 @@ pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
     lines.join("\n")
 }
 
-/// The folder of the run, if it began.
+/// The folder of the run, if the run began.
 pub(crate) fn run_of(wreck: &Wreck) -> Option<&Path> {
     let record = wreck.records.iter().find(|record| !record.head.ranks.is_empty())?;
     record.path.parent()?.parent()
@@ -142,7 +142,7 @@ fn how(wreck: &Wreck, verdict: &Verdict) -> Vec<String> {
     }
 }
 
-/// A process that is there, but stands still: one of several says every few milliseconds that it is alive.
+/// A line if the process has not ended but is silent: one of several processes signs its record every few milliseconds.
 fn silence(record: &Record) -> Option<String> {
     let silent = Duration::from_micros(now().saturating_sub(record.last_word()));
     let stands = record.head.processes > 1 && record.head.ending.is_none() && silent > STILL;
@@ -151,7 +151,7 @@ fn silence(record: &Record) -> Option<String> {
         .then(|| format!("process {process} was stopped, or stands still: silent for {seconds} s"))
 }
 
-/// Where the ranks of a process stood when the job ended; where it has none, the process itself.
+/// Where the ranks of a process stood when the job ended, or where the process stood if it had no ranks yet.
 fn places(record: &Record, end: u64) -> Vec<String> {
     if record.ranks.is_empty() {
         return vec![format!("process {}: {}", record.head.process, record.own)];

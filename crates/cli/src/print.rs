@@ -1,4 +1,4 @@
-//! Data goes to standard output, messages to standard error: the one place where text leaves the program.
+//! The only place where the program prints: data to standard output, messages to standard error.
 
 use std::fmt::Display;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::failure::{Failure, INTERNAL};
 use crate::shown;
 
-/// One line of data. A reader that has gone is no error: `annulus plan FILE | head` is meant so.
+/// Prints a line of data. A closed pipe is no error, as in `annulus plan FILE | head`.
 ///
 /// # Errors
 /// The line cannot be written, on a full disk for example.
@@ -20,7 +20,7 @@ pub(crate) fn line(text: &str) -> Result<(), Failure> {
     data(&shown::escaped(text))
 }
 
-/// The data of a command: one line of JSON, or text.
+/// Prints the data of a command: one line of JSON, or text.
 ///
 /// # Errors
 /// The line cannot be written.
@@ -32,12 +32,12 @@ pub(crate) fn either(
     line(&if json { value().to_string() } else { text() })
 }
 
-/// One line of our own, with the colours that a terminal shows.
+/// Prints text of this program with its terminal colours, which are not escaped.
 pub(crate) fn own(text: &str) -> Result<(), Failure> {
     data(text)
 }
 
-/// A part of a line of data, at once.
+/// Prints part of a line of data, without buffering.
 pub(crate) fn piece(text: &str) -> Result<(), Failure> {
     written(&shown::escaped(text))
 }
@@ -57,10 +57,10 @@ fn written(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A file that was asked for: whole or not at all, but for what is no file, such as `/dev/stdout`.
+/// Writes an output file, whole or not at all; something that is no regular file, such as `/dev/stdout`, is written directly.
 ///
 /// # Errors
-/// It cannot be written: its name is wrong, or there is no space.
+/// It cannot be written, for example because of its name or of a full disk.
 pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = match fs::metadata(path) {
         Ok(there) if !there.is_file() && !there.is_dir() => fs::write(path, bytes),
@@ -78,17 +78,17 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// A warning where `auto` takes the CPU though this program could use a GPU.
+/// Warns if `auto` selects the CPU though this program could use a GPU.
 pub(crate) fn warn_of_device(wanted: &Device) {
     device_warning(wanted).iter().for_each(warn);
 }
 
-/// A warning.
+/// Prints a warning.
 pub(crate) fn warn(warning: impl Display) {
     say(&format!("warning: {warning}"));
 }
 
-/// One message. Who does not read it does not end a run.
+/// Prints a message. A closed standard error is ignored, since it must not end a run.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown::message(text));
 }

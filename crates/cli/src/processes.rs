@@ -1,4 +1,4 @@
-//! A command as one of several processes that a launcher of MPI started.
+//! Commands that run in several processes, started by an MPI launcher.
 
 use std::env;
 use std::fs::File;
@@ -16,14 +16,14 @@ use annulus_train::{Exit, TrainError};
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::{Done, print};
 
-/// How long processes but the first wait before they say that they cannot be joined.
+/// How long all processes but the first wait before they report that they cannot be joined.
 const SAID: Duration = Duration::from_secs(1);
 
-/// How a command of several processes failed.
+/// How a command failed that runs in several processes.
 pub(crate) enum End {
-    /// Here.
+    /// In this process.
     Failed(Failure),
-    /// In another process, which says why.
+    /// In another process, which reports why.
     OfAnother(Failure),
 }
 
@@ -41,7 +41,7 @@ impl From<TrainError> for End {
     }
 }
 
-/// The processes of this job, which all compute with the same vector instructions, or this one alone.
+/// The processes of this job, or this one alone. All of them are made to compute with the same vector instructions.
 pub(crate) fn found() -> Result<World, Failure> {
     let world = joined()?;
     if world.processes() > 1 {
@@ -50,7 +50,7 @@ pub(crate) fn found() -> Result<World, Failure> {
     Ok(world)
 }
 
-/// Settles for the best vector instructions that all processes have: the same sums have other bits with others.
+/// Selects the best vector instructions that all processes have, since sums have different bits with different instructions.
 fn settle(world: &World) -> Result<(), Failure> {
     let own: Vec<&str> = annulus_machine::usable().into_iter().map(Instructions::word).collect();
     let all = world.gather(own.join(" ").as_bytes()).map_err(|failure| {
@@ -59,7 +59,7 @@ fn settle(world: &World) -> Result<(), Failure> {
     let all: Vec<String> =
         all.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();
     let has = |word: &str| all.iter().all(|words| words.split(' ').any(|one| one == word));
-    // All have the last one.
+    // All have the last one of the list.
     let Some(best) = Instructions::ALL.into_iter().find(|one| has(one.word())) else {
         return Ok(());
     };
@@ -68,7 +68,7 @@ fn settle(world: &World) -> Result<(), Failure> {
         let word = best.word();
         print::say(&format!("vector instructions are `{word}`, which all processes have"));
     }
-    // Where it does not hold, the first step does not begin: what all have is compared then.
+    // If this fails, the run fails before its first step, where the instructions of all processes are compared.
     let _ = annulus_machine::settle_for(best);
     Ok(())
 }
@@ -84,8 +84,8 @@ fn joined() -> Result<World, Failure> {
     })
 }
 
-/// What is wrong for all is said once: where the launcher ends the others as soon as one has ended, by the first, and where a
-/// supervisor has a folder for all, by whoever leaves word there.
+/// An error that every process has, reported by one of them. Others wait, because a launcher may end them as soon as the first one
+/// has ended; under `annulus launch` a file in the folder of the job shows that it was reported.
 fn not_joined(message: String, hint: String) -> Failure {
     if World::number() > 0 {
         std::thread::sleep(SAID);
@@ -98,22 +98,22 @@ fn not_joined(message: String, hint: String) -> Failure {
     Failure::usage(message, hint)
 }
 
-/// How a command goes with processes that a launcher started.
+/// Whether a command can run in several processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// They share its ranks.
+    /// The processes share its ranks.
     Shared,
     /// It runs in one process.
     Alone,
-    /// It starts processes itself, and runs in one.
+    /// It runs in one process and starts others itself.
     Launcher,
 }
 
-/// The end of a command that runs in one process where a launcher started several, which process 0 explains; none: it may run.
+/// The error of a command that runs in one process when a launcher started several; process 0 reports it. `None` if it may run.
 pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
     let started = match World::launched() {
         Ok(started) => started,
-        // Each would start a job of its own.
+        // Every process would start a job of its own.
         Err(error) if sharing == Sharing::Launcher => {
             return Some(Err(not_joined(error.what, error.why)));
         }
@@ -133,7 +133,7 @@ pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
     })
 }
 
-/// The ranks that are on this machine, if there are several processes.
+/// The ranks on this machine; `None` if there is one process.
 pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<usize>>, Failure> {
     let (ranks, processes) = (mesh.ranks(), world.processes());
     if processes == 1 {
@@ -143,14 +143,14 @@ pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<u
     Ok(Some(beside.start * each..beside.end * each))
 }
 
-/// Has an experiment planned for the processes of this job: their ranks, and those on this machine.
+/// Tells an experiment how many processes there are, and which ranks are on this machine.
 pub(crate) fn place(world: &World, experiment: &mut Experiment) -> Result<(), Failure> {
     experiment.host.here = ranks_on_host(world, &experiment.mesh)?;
     experiment.host.processes = world.processes();
     Ok(())
 }
 
-/// Which processes run, and what joins them.
+/// Prints how many processes run on which hosts, and which library joins them.
 pub(crate) fn say(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
         let places = world.places(*processes);
@@ -159,12 +159,12 @@ pub(crate) fn say(world: &World) {
     }
 }
 
-/// Tells the other processes the resolved experiment; `None`: there is none, and they end.
+/// Sends the resolved experiment to the other processes; on `None` they end.
 pub(crate) fn tell(world: &World, text: Option<&str>) -> Result<(), End> {
     world.gather(text.unwrap_or_default().as_bytes()).map(drop).map_err(end)
 }
 
-/// What every process makes for itself by the same rule; where one cannot, all end.
+/// Has every process make a value by itself; if one fails, all end.
 pub(crate) fn shared<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
@@ -172,7 +172,8 @@ pub(crate) fn shared<T>(
     annulus_train::shared(world, || make().map_err(End::from))
 }
 
-/// The same of what may be fetched or written down for later: the first process makes it before the others, which find it.
+/// Has every process make a value by itself, process 0 before the others, which then find what it downloaded or cached; if one fails,
+/// all end.
 pub(crate) fn in_turn<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
@@ -185,7 +186,7 @@ pub(crate) fn in_turn<T>(
     shared(world, || Ok(made))
 }
 
-/// What the first process opens, with the plan of it; the others open it by that plan, resolved.
+/// Has process 0 open something and send its resolved experiment, by which the others open the same.
 pub(crate) fn led<T>(
     world: &World,
     lead: impl FnOnce() -> Result<(T, String), Failure>,
@@ -197,21 +198,21 @@ pub(crate) fn led<T>(
     }
     let led = lead();
     let told = tell(world, led.as_ref().ok().map(|(_, text)| text.as_str()));
-    // Why there is nothing to tell counts for more than that nobody was there to be told.
+    // The error that is reported is `lead`'s, not that the others could not be told.
     let (made, _) = led?;
     told?;
     shared(world, || Ok(made))
 }
 
-/// What the experiment of the first process is called where the others read it.
+/// The name of process 0's experiment in errors of the others, in place of a file's.
 pub(crate) const TOLD: &str = "the experiment of process 0";
 
-/// This process's cores: of those of the machine, which processes on it share.
+/// This process's share of the machine's cores.
 pub(crate) fn cores(world: &World) -> usize {
     annulus_machine::share(annulus_machine::cores(), world.beside().len())
 }
 
-/// The resolved experiment of process 0.
+/// Receives the resolved experiment of process 0.
 pub(crate) fn hear(world: &World) -> Result<String, End> {
     let said = world.gather(&[]).map_err(end)?;
     let text = said.first().map(|text| String::from_utf8_lossy(text).into_owned());
@@ -226,13 +227,13 @@ fn end(failure: GroupFailure<annulus_comm::Error>) -> End {
     }
 }
 
-/// Ends the job: says what failed here, and takes the exit code of the process whose fault it was.
+/// Ends the job: reports what failed here, and returns the exit code of the process at fault.
 pub(crate) fn ended(world: &World, done: Result<u8, End>) -> u8 {
     let (code, why) = match done {
         Ok(code) => (code, None),
         Err(End::OfAnother(failure)) if world.processes() > 1 => (failure.code, None),
         Err(End::Failed(failure) | End::OfAnother(failure)) => {
-            // Where several fail for the same reason, it is said once.
+            // If several fail for the same reason, one reports it.
             let why = world.is_first_to_fail(i32::from(failure.code)).then(|| {
                 let why = failure.problems.to_string();
                 print::say(&why);

@@ -1,4 +1,4 @@
-//! `annulus prove`: the schedules of an experiment, checked before anything runs.
+//! `annulus prove`: proves the schedules of an experiment.
 
 use annulus_plan::{Plan, Proving, wrapped};
 use annulus_simulate::plans;
@@ -10,7 +10,7 @@ use crate::{Done, check, print};
 pub(crate) fn run(arguments: &Inspection) -> Done {
     let resolved = check::opened(&arguments.file)?.resolved;
     let mut holds = true;
-    // A strategy that is left open is chosen once for all phases.
+    // A strategy `auto` is chosen once for all phases.
     let phases = if resolved.experiment.attention.is_open() {
         plans(&resolved)?.iter().map(Plan::resolved).collect()
     } else {

@@ -1,4 +1,4 @@
-//! `annulus replay`: one step of a run once more, its tensors as files, held to the hashes that the run wrote.
+//! `annulus replay`: computes one step of a run again, writes its tensors, and compares them with the hashes that the run wrote.
 
 use std::fs;
 use std::io;
@@ -37,11 +37,11 @@ pub(crate) struct Replay {
     json: bool,
 }
 
-/// What is computed again, and where.
+/// The run that is computed again, and the folders that are written.
 struct Ready {
     subject: Subject,
     train: Train,
-    /// The folder of the run up to the step, which is removed at the end.
+    /// The folder of the new run up to the step, which is removed at the end.
     scratch: tempfile::TempDir,
     output: PathBuf,
     from: Nearest,
@@ -69,7 +69,7 @@ impl Replay {
 
     fn ready(&self) -> Result<Ready, Failure> {
         let subject = Subject::read(&self.run, false)?;
-        // Before the step is computed, not behind it.
+        // Damaged hashes are reported before the step is computed, not after it.
         hashed(&self.run)?;
         let (step, last) = (self.step, subject.logged.experiment.all_steps());
         if step > last {
@@ -90,7 +90,7 @@ impl Replay {
         let from = nearest(&self.run, step, scratch.path())?;
         from.warnings.iter().for_each(print::warn);
         let step = step.to_string();
-        // Up to this step, and nothing that is not needed for it.
+        // Stop after this step, and leave out whatever it does not need.
         let keys = [
             ("schedule.stop", step.as_str()),
             ("every.hash", "0"),
@@ -158,7 +158,7 @@ impl Replay {
     }
 }
 
-/// A console that does not speak of checkpoints in a folder that is removed.
+/// A console that does not report checkpoints, because they are in a folder that is removed.
 struct Unsaved(Box<dyn Sink + Send>);
 
 impl Sink for Unsaved {

@@ -1,4 +1,4 @@
-//! `annulus report`: runs as one page of HTML.
+//! `annulus report`: writes a page of HTML about runs.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
 use crate::{Done, check, print};
 
-/// The page's file, where none is named.
+/// The default file of the page.
 const PAGE: &str = "report.html";
 
 #[derive(Args, Debug)]
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Report) -> Done {
     Ok(0)
 }
 
-/// The plan of the phase that a run is in, with what its times are planned on; or why there is none.
+/// The plan of the phase that a run has reached, with the cluster that times are planned on; or why there is none.
 fn planned(logged: &Logged, given: Option<&Cluster>) -> Result<Planned, String> {
     let said = |failure: Failure| failure.problems.to_string();
     let file = ExperimentFile { file: logged.folder.clone(), replacements: Vec::<Override>::new() };
@@ -61,7 +61,7 @@ fn named(path: &Path) -> Result<Cluster, String> {
     Cluster::load(path).map_err(|problems| problems.to_string())
 }
 
-/// This machine, measured; not for a run of another one.
+/// This machine, measured; an error if the run was on another one.
 fn here(logged: &Logged, plan: &Plan) -> Result<Cluster, String> {
     let cores = annulus_machine::cores();
     if let Some(then) = logged.manifest.as_ref().map(|manifest| &manifest.machine) {

@@ -1,4 +1,4 @@
-//! `annulus reproduce`: a finished run once more, from what its folder holds, and whether it came to the same, to the bit.
+//! `annulus reproduce`: runs a finished run again from its folder, and compares the two bit for bit.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::train::{Job, Train};
 use crate::values::replacement;
 use crate::{Done, bisect, print, stop};
 
-/// Keys, and sections, that change nothing of what is computed.
+/// Keys and sections that do not change what is computed.
 const NEUTRAL: [&str; 15] = [
     "name",
     "every",
@@ -53,12 +53,12 @@ pub(crate) struct Reproduce {
     json: bool,
 }
 
-/// What is run again, and where.
+/// The run that is reproduced, and where.
 struct Ready {
     subject: Subject,
     train: Train,
     output: PathBuf,
-    /// Keys that make another experiment of it.
+    /// Replaced keys that change what is computed, each as a sentence.
     changed: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Reproduce) -> Done {
 }
 
 impl Reproduce {
-    /// What is known of the run before it is run again.
+    /// Checks the run and the arguments before anything is computed.
     fn ready(&self) -> Result<Ready, Failure> {
         let subject = Subject::read(&self.run, true)?;
         finished(&subject.logged)?;
@@ -121,7 +121,7 @@ impl Reproduce {
     }
 }
 
-/// A run that was not finished has no end to compare with.
+/// Refuses an unfinished run, which has no final state to compare with.
 fn finished(logged: &Logged) -> Result<(), Failure> {
     let (run, ending) = (logged.folder.display(), logged.ending());
     if ending == Some(FINISHED) {
@@ -134,7 +134,7 @@ fn finished(logged: &Logged) -> Result<(), Failure> {
     Err(Failure::usage(format!("`{run}` is not finished: {how}"), hint))
 }
 
-/// Whether a folder holds the beginning of the same, which was stopped.
+/// Whether `output` holds an unfinished reproduction of this run.
 fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
     let there = Manifest::open(output)?;
     Ok(there.is_some_and(|there| {
@@ -143,7 +143,7 @@ fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
     }))
 }
 
-/// Keys that are replaced by another value than the run's, but for those that change nothing of what is computed.
+/// The keys whose replaced value differs from the run's and changes what is computed.
 fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Failure> {
     let name = logged.folder.display().to_string();
     let now = parse(&name, &logged.resolved, replacements)?;
@@ -162,7 +162,7 @@ fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Fa
         .collect())
 }
 
-/// What was found, and why bits may differ.
+/// The result as text, with the reasons why bits may differ.
 fn text(found: &Reproduced, reasons: &[String]) -> String {
     let head = match (found.first(), reasons.is_empty()) {
         (None, _) => format!("equal to the bit: {}", compared(found)),
@@ -178,7 +178,7 @@ fn text(found: &Reproduced, reasons: &[String]) -> String {
     lines.join("\n") + &because(reasons)
 }
 
-/// What differs; and what follows from that, where it was computed alike and so should be equal.
+/// The differences as lines; if both runs were computed alike, with what they tell of the cause.
 fn differing(found: &Reproduced, alike: bool) -> Vec<String> {
     let mut lines = vec![format!("compared: {}", compared(found))];
     lines.extend(found.value.as_ref().map(value));
@@ -197,13 +197,13 @@ fn differing(found: &Reproduced, alike: bool) -> Vec<String> {
     lines
 }
 
-/// A value that was logged otherwise.
+/// A line for a logged value that differs.
 pub(crate) fn value(Unlike { step, tag, was, is }: &Unlike) -> String {
     let word = |value: &Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| v.to_string());
     format!("`{tag}` of step {step} was {}, is {}", word(was), word(is))
 }
 
-/// What both have.
+/// What could be compared: logged losses, hashes and weights.
 fn compared(found: &Reproduced) -> String {
     let Reproduced { logged, of, hashes, weights, .. } = found;
     let steps = match (logged, of) {
@@ -221,7 +221,7 @@ fn compared(found: &Reproduced) -> String {
     format!("{steps}, {hashes}, {weights}")
 }
 
-/// Where the state is alike, what is written of it was changed.
+/// A remark if final weights are equal although logs or hashes differ: then the files were changed.
 fn only_said(found: &Reproduced) -> Option<&'static str> {
     let weights = found.weights.as_ref()?.differing.is_empty();
     let hashes = found.hashes.as_ref().is_some_and(|found| found.first.is_some());

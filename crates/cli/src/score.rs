@@ -28,7 +28,7 @@ use crate::tensors::{TensorFile, save};
 use crate::{hub, print};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The most ids that are scored at once.
+/// The most token ids in a file.
 const MOST_IDS: u64 = 1 << 24;
 
 #[derive(Args, Debug)]
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Score) -> Done {
     Ok(processes::ended(&world, scored(arguments, &world)))
 }
 
-/// A model, and what it is scored on.
+/// A model, and the sequences that it is scored on.
 struct Asked {
     setup: Setup,
     weights: Weights,
@@ -73,11 +73,11 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, End> {
     Ok(if world.process() == 0 { written(arguments, sequences, scored)? } else { 0 })
 }
 
-/// Opens what the arguments name.
+/// Opens the model and the sequences.
 fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let model = hub::folder(&arguments.model)?;
     let shape = read_config(&model).map_err(|problems| Failure { code: DATA, problems })?;
-    // Whatever the file's dtype: widened, so that the score is the model's and not the format's.
+    // Weights of any dtype are widened to f32, so that no rounding of a narrower dtype is part of the score.
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
     let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
@@ -95,7 +95,7 @@ fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     Ok(Asked { setup, weights, sequences })
 }
 
-/// Writes and prints what was found.
+/// Writes and prints the results.
 fn written(arguments: &Score, sequences: &[Sequence], scored: Scored) -> Done {
     let mut out = BTreeMap::new();
     out.insert("loss".to_owned(), Tensor::new(&[scored.loss as f32], &Device::Cpu)?);
@@ -107,7 +107,7 @@ fn written(arguments: &Score, sequences: &[Sequence], scored: Scored) -> Done {
     Ok(0)
 }
 
-/// The loss, and what was written.
+/// The loss, and the tensors in the written file, as text.
 fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path: &Path) -> String {
     let targets: usize = sequences.iter().map(counted).sum();
     let gradients = out.keys().filter(|name| name.starts_with("grad.")).count();
@@ -122,7 +122,7 @@ fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path:
     )
 }
 
-/// What the layers of a model see.
+/// The model's layer groups, by sliding window.
 fn groups(config: &Config, setting: &Setting) -> Result<Vec<Attending>, Failure> {
     let group = |(window, layers): (Option<usize>, Vec<usize>)| {
         (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
@@ -131,10 +131,10 @@ fn groups(config: &Config, setting: &Setting) -> Result<Vec<Attending>, Failure>
     Ok(Attending::all(windows, setting, false).map_err(TrainError::from)?)
 }
 
-/// Nothing is updated.
+/// No weights are updated, so there is no optimizer state to shard.
 const REPLICATED: Parallel = Parallel { state: State::Replicated, state_axes: StateAxes::All };
 
-/// One step over `batch` sequences, split as `setting` says.
+/// The setup of one step over `batch` sequences, split as in `setting`.
 fn setup(
     split: &SplitFlags,
     config: Config,
@@ -173,7 +173,7 @@ fn setup(
     })
 }
 
-/// The model's weights, with adapters if they are given: then the model has them too.
+/// The model's weights; with the adapter's, if one is given, which the returned configuration then has too.
 fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, Weights), Failure> {
     let mut weights = annulus_model::load(model, &Llama::specification(&config), DType::F32)?;
     let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
@@ -187,7 +187,7 @@ fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, W
     Ok((config, weights))
 }
 
-/// `labels[b, t + 1]` is the target of position `t`; the last position has none.
+/// Reads the sequences. `labels[b, t + 1]` is the target of position `t`; the last position has none.
 fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     let file = TensorFile::open(path)?;
     let inputs = rows(&file, "input_ids", &|id| (0..vocabulary as i64).contains(&id))?;
@@ -215,7 +215,7 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     Ok(sequences)
 }
 
-/// Rows of ids, every one of which is `known` to the model.
+/// Rows of token ids, all of which must satisfy `known`.
 fn rows(
     file: &TensorFile,
     name: &str,

@@ -1,16 +1,16 @@
-//! Text as a terminal may have it: what comes from outside (names, messages of files, a model's words) can hold control
-//! characters, which a terminal obeys, and can be without end.
+//! Makes text safe for a terminal: text from outside (names, messages in files, generated text) can contain control characters and be
+//! very long.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 /// The most characters of one line of a message.
 const LINE: usize = 2000;
-/// The most lines of a message: all mistakes of a file that are shown have fewer.
+/// The most lines of a message, more than the errors of a file ever have.
 const LINES: usize = 400;
 
-/// `text` with every character that a terminal obeys, or that changes the order of others, as `\u001b`. Line breaks and
-/// tabs stay. In JSON, which has such characters in strings alone, the meaning stays, too.
+/// `text` with every control character, and every one that changes the order of others, written as `\u001b`. Line breaks and tabs
+/// stay. JSON keeps its meaning, since such characters occur only in its strings.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -29,7 +29,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Escaped, and no longer than a message should be; says how much was left out.
+/// `text` escaped, and shortened to the length of a message with a note of how much was left out.
 pub fn message(text: &str) -> String {
     let mut shown = String::new();
     let mut lines = text.split('\n');
@@ -46,9 +46,9 @@ pub fn message(text: &str) -> String {
     shown
 }
 
-/// One line: its first half and its end, where the way out often is.
+/// A line, shortened to its beginning and its end, where a hint often is.
 fn cut(line: &str) -> Cow<'_, str> {
-    // Bytes are no fewer than characters: looked at first, because a line can be long.
+    // A line has no more characters than bytes, which are quick to count.
     let letters = if line.len() > LINE { line.chars().count() } else { 0 };
     if letters <= LINE {
         return escaped(line);
@@ -60,8 +60,8 @@ fn cut(line: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{first} … {left_out} characters left out … {last}"))
 }
 
-/// Whether a terminal does something with the character besides showing it: control characters, line separators, marks
-/// that turn the direction of writing, invisible tags.
+/// Whether a terminal interprets the character instead of showing it: control characters, line separators, marks of writing
+/// direction, invisible tags.
 fn is_obeyed(letter: char) -> bool {
     const TURNING: [char; 4] = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{feff}'];
     match letter {

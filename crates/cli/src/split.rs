@@ -1,5 +1,5 @@
-//! How a sequence is split, in words: the flags of every command that names a strategy, read by what
-//! reads the file's `attention:`.
+//! How a sequence is split: the flags of every command that names a strategy, interpreted by the code that reads `attention:` in a
+//! file.
 
 use annulus_experiment::{
     Contradiction, Device, Kernel, LayoutKeys, Wording, return_from_word, route_word,
@@ -51,13 +51,13 @@ impl From<KernelFlag> for Kernel {
     }
 }
 
-/// The flags beside a strategy.
+/// The flags that go with a strategy.
 #[derive(Args, Debug)]
 pub(crate) struct StrategyFlags {
     /// How megatron brings queries and keys together: p2p, all-gather, a2a or a2a+p2p
     #[arg(long, value_parser = exchange)]
     exchange: Option<Exchange>,
-    /// Of usp and of a2a+p2p: ranks that exchange heads, and rings of such; of double-ring: nodes, and ranks of a node
+    /// For usp and a2a+p2p: ranks that exchange heads, and rings of such; for double-ring: nodes, and ranks of a node
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count())]
     shape: Option<Vec<usize>>,
     /// Groups of key/value heads that all-gather takes one after another
@@ -74,10 +74,10 @@ pub(crate) struct StrategyFlags {
     backward: Route,
 }
 
-/// The meaning of the flags.
+/// What a strategy and its flags mean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedStrategy {
-    /// The strategy with its parameters.
+    /// The strategy, with its parameters.
     pub(crate) strategy: Strategy,
     /// The layout of positions.
     pub(crate) layout: Layout,
@@ -86,7 +86,7 @@ pub(crate) struct ResolvedStrategy {
 }
 
 impl StrategyFlags {
-    /// The meaning beside `strategy` for `tokens` positions on `ranks` ranks.
+    /// Resolves the flags of `strategy` for `tokens` positions on `ranks` ranks.
     pub(crate) fn resolve(
         &self,
         strategy: Strategy,
@@ -111,7 +111,7 @@ impl StrategyFlags {
     }
 }
 
-/// A strategy's bare name.
+/// Parses a strategy's name without parameters.
 pub(crate) fn strategy(word: &str) -> Result<Strategy, String> {
     let names = Strategy::ALL.map(Strategy::name);
     Strategy::from_name(word).ok_or_else(|| match layout(word) {

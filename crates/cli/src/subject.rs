@@ -1,4 +1,4 @@
-//! Which model is asked: an experiment's, a run's, a checkpoint's, or that of a Hugging Face folder.
+//! Opens the model that `evaluate` or `generate` names: an experiment's, a run's, a checkpoint's, or a Hugging Face folder's.
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +14,17 @@ use crate::failure::{DATA, Failure};
 use crate::processes::{self, End};
 use crate::{check, hub, print};
 
-/// The longest sequence that a model is asked for where nothing says a length.
+/// The longest sequence for a Hugging Face model, unless `data.tokens` is set.
 const LENGTH: usize = 4096;
 
-/// An experiment's text, and the checkpoints whose weights are meant; none: those of the experiment's model.
+/// An experiment's text, and the folder of checkpoints with the weights; `None` for the weights that the experiment names.
 struct Named {
     file: ExperimentFile,
     text: String,
     checkpoints: Option<PathBuf>,
 }
 
-/// The model that `path` names, opened to be asked by the processes of `world`.
+/// Opens the model that `path` names in the processes of `world`.
 pub(crate) fn subject(
     path: &Path,
     replacements: &[Override],
@@ -34,7 +34,7 @@ pub(crate) fn subject(
     let lead = || {
         let Named { file, text, checkpoints } = named(path, replacements)?;
         let mut opened = check::opened_from(&file, &text)?;
-        // Whoever asks has whole layers.
+        // Evaluation and generation hold whole layers.
         opened.resolved.experiment.mesh.tensor = 1;
         let subject = open(opened, checkpoints.as_deref(), verify_cache, world)?;
         subject.warnings.iter().for_each(print::warn);
@@ -59,7 +59,7 @@ fn open(
 ) -> Result<Subject, Failure> {
     processes::place(world, &mut opened.resolved.experiment)?;
     let plans = opened.plans(annulus_machine::cores())?;
-    // Reads every checkpoint whole: only where it matters.
+    // This reads every checkpoint whole, so it is done only if phases differ.
     let step = match checkpoints {
         Some(folder) if plans.len() > 1 => saved_step(folder)?,
         _ => None,
@@ -106,7 +106,7 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
     Ok(Named { file, text, checkpoints: Some(path.to_owned()) })
 }
 
-/// A folder of weights: a checkpoint of a run, or one of nobody's.
+/// A folder of weights: a checkpoint of a run, or a Hugging Face model.
 fn of_weights(
     path: &Path,
     file: &dyn Fn(&Path, Option<Override>) -> ExperimentFile,
@@ -115,7 +115,7 @@ fn of_weights(
         let text = of_model(path)?;
         return Ok(Named { file: file(path, None), text, checkpoints: None });
     };
-    // Evaluations of a checkpoint lie in its run's folder, which may have been moved since.
+    // Evaluations of a checkpoint are written to its run's folder, which may have been moved.
     let run = path.parent().filter(|run| !run.as_os_str().is_empty());
     let file = file(&path.join(RESOLVED), Some(output(run.unwrap_or(Path::new(".")))));
     Ok(Named { file, text, checkpoints: Some(path.to_owned()) })
@@ -125,7 +125,7 @@ fn output(run: &Path) -> Override {
     replaced("output", &run.display().to_string())
 }
 
-/// The experiment that asks a model of nobody's run: it reads what `data.path` on the command line names.
+/// The text of an experiment for a Hugging Face model; the command line names its data by `data.path`.
 fn of_model(path: &Path) -> Result<String, Failure> {
     let folder = hub::folder(path)?;
     let shape = read_config(&folder).map_err(|problems| Failure { code: DATA, problems })?;

@@ -1,6 +1,6 @@
-//! `annulus sweep`: every run of a file with a `sweep:`, each in a process of its own, and their table.
+//! `annulus sweep`: trains every run of a file with a `sweep:`, each in a process of its own, and prints their table.
 //!
-//! A command of its own, because `train` is one process of one run: what ends it, its exit code, `--from` and launchers are of that run.
+//! It is separate from `train`, whose exit code, signals, `--from` and launchers are about one run.
 
 mod checked;
 mod jobs;
@@ -23,7 +23,7 @@ use crate::table::{self, Form};
 use crate::values::replacement;
 use crate::{Done, print, stop};
 
-/// The file that a sweep that is going on holds.
+/// The file that a running sweep locks.
 const LOCK: &str = "sweep.lock";
 
 #[derive(Args, Debug)]
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(ended(&sweep, done.len(), &failed))
 }
 
-/// What is about to be done.
+/// The message at the start: how many runs there are, and how they will be run.
 fn begins(sweep: &Sweep, finished: usize, at_once: &str) -> String {
     let before = match finished {
         0 => String::new(),
@@ -76,12 +76,12 @@ fn begins(sweep: &Sweep, finished: usize, at_once: &str) -> String {
     format!("sweep {name}: {all} in `{folder}`{before}; {at_once}")
 }
 
-/// So many runs.
+/// `1 run`, `2 runs`.
 fn counted(runs: usize) -> String {
     if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
 }
 
-/// What is said last, and the exit code.
+/// Prints which runs failed or are left, and returns the exit code.
 fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
     for (index, why) in failed {
         print::say(&format!("failed: run `{}`: {why}", sweep.runs[*index].name));
@@ -101,7 +101,7 @@ fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
     0
 }
 
-/// The runs that need not be run again. One of another experiment under the same name is refused: its numbers are not the sweep's.
+/// The runs that are finished already. A folder of a different experiment under a run's name is an error.
 fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Failure> {
     let mut finished = BTreeSet::new();
     for (index, run) in sweep.runs.iter().enumerate() {
@@ -111,10 +111,10 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         }
         let (there, wanted) = (came_to(folder)?, all.resolved(run));
         let differing = annulus_experiment::differences(&there.experiment, &wanted);
-        // What may differ when a run goes on, `train` knows: files that have moved, and what comes of the learning rate's curve.
+        // `train` itself decides whether a run can resume with moved files or a changed learning-rate curve.
         let other = differing
             .iter()
-            .find(|(key, ..)| !checked::IS_TRAIN_S.iter().any(|own| key.starts_with(own)));
+            .find(|(key, ..)| !checked::CHECKED_BY_TRAIN.iter().any(|own| key.starts_with(own)));
         if let Some((key, was, is)) = other {
             let message =
                 format!("run `{}` is there, but its `{key}` was `{was}` and is `{is}`", run.name);
@@ -132,13 +132,13 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
     Ok(finished)
 }
 
-/// The step after which a run ends. `schedule.stop` may differ when a run goes on.
+/// The step after which a run ends. `schedule.stop` may change when a run is resumed.
 fn end(experiment: &Experiment) -> u64 {
     let all = experiment.all_steps();
     experiment.schedule.stop.map_or(all, |stop| stop.min(all))
 }
 
-/// The sweep's folder, ours until this is dropped.
+/// The sweep's folder, locked until this is dropped.
 struct Folder<'a> {
     path: &'a Path,
     lock: Option<File>,
@@ -159,7 +159,7 @@ impl Folder<'_> {
             let hint = "wait until it ends, or set another `output`".to_owned();
             return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
         }
-        // What a crash left half-written.
+        // Removes files that a crash left half-written.
         annulus_files::sweep(folder.path).map_err(|error| folder.failure(&error))?;
         folder.lock = Some(lock);
         Ok(folder)

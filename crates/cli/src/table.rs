@@ -1,4 +1,4 @@
-//! `annulus table`: many runs as one table.
+//! `annulus table`: prints many runs as one table.
 
 mod cells;
 mod written;
@@ -32,7 +32,7 @@ pub(crate) struct Form {
     no_times: bool,
 }
 
-/// In columns for a terminal, unless one of these is given.
+/// The format, which is text in columns unless one of these is given.
 #[derive(Args, Clone, Copy, Debug)]
 struct How {
     /// Print the table as JSON, with the values of all seeds
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(0)
 }
 
-/// Runs by what differs in their resolved files; of a sweep's folder those that have begun.
+/// The rows of the table of several folders: runs grouped by the keys that differ. Of a sweep's folder, the runs that have begun.
 fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
     let mut runs: Vec<CameTo> = Vec::new();
     for folder in folders {
@@ -68,7 +68,7 @@ fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
     Ok(groups(runs))
 }
 
-/// Prints the table of these rows, and says which runs do not count.
+/// Prints the table of these rows, and notes which runs are left out.
 pub(crate) fn print((keys, rows): Groups, form: Form) -> Result<(), Failure> {
     let all: usize = rows.iter().map(|(_, runs)| runs.len()).sum();
     let begun = || rows.iter().flat_map(|(_, runs)| runs).flatten();

@@ -1,4 +1,4 @@
-//! Files of tensors that are given to the program, and that it gives back.
+//! Safetensors files that commands read and write.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use candle_core::Tensor;
 use crate::failure::{DATA, Failure, INTERNAL};
 use crate::print;
 
-/// As many tensors as a file may hold that is asked about: those of a model with their gradients.
+/// The most tensors in a file: enough for a model with its gradients.
 const MOST: usize = 1 << 14;
 
-/// Keys that are looked for in its metadata.
+/// The keys of metadata that are kept.
 const METADATA: &[&str] = &["mask"];
 
-/// A safetensors file that was given; its tensors are read when they are asked for.
+/// A safetensors file, whose tensors are read one by one as needed.
 pub(crate) struct TensorFile(annulus_tensors::TensorFile);
 
 impl TensorFile {
@@ -32,12 +32,12 @@ impl TensorFile {
         })
     }
 
-    /// A mistake of this file.
+    /// An error in this file.
     pub(crate) fn bad(&self, text: impl Into<String>) -> Failure {
         self.bad_with(Mistake::new(text))
     }
 
-    /// A mistake of this file with the way out.
+    /// An error in this file, with a hint.
     pub(crate) fn bad_with(&self, Mistake { message, hint, .. }: Mistake) -> Failure {
         Failure::new(DATA, format!("`{}`: {message}", self.0.path().display()), hint)
     }
@@ -54,7 +54,7 @@ impl TensorFile {
         Ok(annulus_model::tensor(&self.0, name, self.entry(name)?)?)
     }
 
-    /// Type, shape and place of a tensor, which is not read for it.
+    /// The dtype, shape and place of a tensor, without reading it.
     pub(crate) fn entry(&self, name: &str) -> Result<&Entry, Failure> {
         let tensors = self.0.tensors();
         tensors.get(name).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! `annulus tokenize`, `tokenizer train`: text to a token cache, and to a tokenizer.
+//! `annulus tokenize`, `tokenizer train`: makes a token cache, or a tokenizer, from texts.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `annulus trace`: what moves when, as it is planned or as it was measured.
+//! `annulus trace`: shows what is computed and sent when, as planned or as measured.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     if path.extension().is_some_and(|extension| extension == "json") {
         return measured(arguments, path);
     }
-    // A strategy that is left open is chosen for the cluster that is asked about.
+    // A strategy `auto` is chosen for the given cluster.
     let cluster = arguments
         .cluster
         .as_ref()
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(0)
 }
 
-/// A written trace, beside what its run was planned to do.
+/// Shows a measured trace, next to the planned one of its run.
 fn measured(arguments: &Arguments, path: &Path) -> Done {
     if let Some(given) = arguments.replacements.first() {
         let message = format!("`{}` replaces a value of an experiment", given.key);
@@ -88,7 +88,7 @@ fn measured(arguments: &Arguments, path: &Path) -> Done {
     Ok(0)
 }
 
-/// The planned trace of a measured one's run, where its folder still has the plan.
+/// The planned trace of the run that a measured one belongs to, if the run's folder still has the same plan.
 fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Trace>, Failure> {
     let file = path.with_file_name(annulus_train::RESOLVED);
     if !file.is_file() {
@@ -107,7 +107,7 @@ fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Tr
     Ok(None)
 }
 
-/// The planned trace on the cluster that is given, or named, or on this machine.
+/// The planned trace on the given cluster, on the experiment's, or on this machine.
 fn planned(arguments: &Arguments, plan: &Plan) -> Result<Trace, Failure> {
     let named = arguments.cluster.as_ref().or(plan.experiment.mesh.cluster.as_ref());
     let cluster = match named {
@@ -132,7 +132,7 @@ fn draw(arguments: &Arguments, trace: &Trace) -> Result<(), Failure> {
     svg.map_or(Ok(()), |path| print::file(path, trace.to_svg(layer).as_bytes()))
 }
 
-/// The trace of the last step in a run's folder that has one.
+/// The trace of the last step in a run's folder.
 fn latest(folder: &Path) -> Result<PathBuf, Failure> {
     let steps = traced_steps(folder)?;
     let Some((last, others)) = steps.split_last() else {

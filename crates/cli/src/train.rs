@@ -1,4 +1,4 @@
-//! `annulus train`.
+//! `annulus train`: trains an experiment, or resumes it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(crate) struct Train {
 }
 
 pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
-    // First of all: whatever takes long from here on can be stopped.
+    // First, so that everything from here on can be stopped.
     let stop = stop::watch()?;
     let world = processes::found()?;
     let world = match wrap {
@@ -51,17 +51,17 @@ pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
     Ok(processes::ended(&world, if first { job.lead() } else { job.follow(&|given| given) }))
 }
 
-/// A training of this process, or of several of which this is one.
+/// A training, in this process alone or in several of which this is one.
 pub(crate) struct Job<'a> {
     pub(crate) arguments: &'a Train,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) world: &'a World,
 }
 
-/// What a training is given besides what the command line of `train` says.
+/// Adds to a training's input what the command line of `train` does not have.
 pub(crate) type More<'a> = &'a dyn Fn(Given) -> Given;
 
-/// An experiment that can be trained.
+/// An experiment that is ready to be trained.
 struct Ready {
     yaml: String,
     opened: Opened,
@@ -69,7 +69,7 @@ struct Ready {
 }
 
 impl Job<'_> {
-    /// The experiment of the command line.
+    /// Opens the experiment of the command line.
     fn ready(&self) -> Result<Ready, End> {
         let file = check::of_run(&self.arguments.file);
         let yaml = read_experiment(&file.file).map_err(Failure::from)?;
@@ -84,7 +84,7 @@ impl Job<'_> {
         Ok(ready)
     }
 
-    /// The plans of an experiment, for this machine's part of the ranks.
+    /// Plans an experiment, with the ranks of this machine.
     fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, End> {
         processes::place(self.world, &mut opened.resolved.experiment)?;
         let plans = opened.plans_over(annulus_machine::cores(), self.world)?;
@@ -105,18 +105,18 @@ impl Job<'_> {
         }
     }
 
-    /// What process 0 says of the experiment.
+    /// Receives the experiment from process 0.
     fn told(&self) -> Result<(String, Opened), End> {
         let yaml = processes::hear(self.world)?;
         let experiment = parse(processes::TOLD, &yaml, &[]).map_err(Failure::from)?;
         Ok((yaml, annulus_train::resolve(experiment, &mut hub::bring)?))
     }
 
-    /// What another process than the first does.
+    /// Trains in a process other than 0.
     pub(crate) fn follow(&self, more: More<'_>) -> Result<u8, End> {
         let (mut yaml, mut opened) = self.told()?;
         if opened.resolved.experiment.attention.is_open() {
-            // Process 0 chooses by what all achieve, and then says what.
+            // Process 0 chooses a strategy by the measurements of all processes, then sends the experiment again.
             annulus_train::measured(&opened.resolved, annulus_machine::cores(), self.world)?;
             (yaml, opened) = self.told()?;
         }
@@ -125,12 +125,12 @@ impl Job<'_> {
         Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
     }
 
-    /// All steps, as the first process, or the only one, does them.
+    /// Trains all steps in process 0, or in the only one.
     pub(crate) fn steps(&self, more: More<'_>) -> Result<(Vec<Plan>, Outcome), End> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
         let told = processes::tell(self.world, text.as_deref());
-        // Why there is no experiment counts for more than that nobody was there to be told.
+        // The error that is reported is `ready`'s, not that the others could not be told.
         let Ready { yaml, opened, plans } = ready?;
         told?;
         processes::say(self.world);
@@ -140,13 +140,13 @@ impl Job<'_> {
         Ok((plans, outcome))
     }
 
-    /// What the first process, or the only one, does.
+    /// Trains in process 0, or in the only one, and prints a summary.
     fn lead(&self) -> Result<u8, End> {
         let (plans, outcome) = self.steps(&|given| given)?;
         let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         summary(&outcome)?;
-        // What was measured before may have been of other ranks than are planned now.
+        // Earlier measurements may be of a different number of ranks than this plan.
         if outcome.ending != Ending::AlreadyFinished {
             let plan = check::phase_at(plans, outcome.step);
             memory(&plan, &outcome)?;
@@ -169,7 +169,7 @@ impl Job<'_> {
     }
 }
 
-/// The ending, the last metrics and the places of files.
+/// Prints how the run ended, the last metrics and the paths of files.
 fn summary(outcome: &Outcome) -> Result<(), Failure> {
     let step = outcome.step;
     let ended = match outcome.ending {
@@ -198,7 +198,7 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Memory of the fullest rank by class in the last measured step, beside the plan with all cores.
+/// Prints the fullest rank's memory by class in the last measured step, next to the plan with all cores.
 fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
     let ranks = plan.with_cores(annulus_machine::cores());
     let most = |of: &dyn Fn(&RankPlan) -> u64| size(ranks.iter().map(of).max().unwrap_or_default());
@@ -224,7 +224,7 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What processes had in memory beside the plan of their ranks and what they took before those began, and the sum of a host.
+/// Prints the resident memory of every process and host, next to the plan of its ranks with what it took before they began.
 fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure> {
     let held = annulus_train::held(plan, &outcome.last);
     let line = |name: &str, held: &[Held]| {
@@ -247,7 +247,7 @@ fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure
     Ok(())
 }
 
-/// Holds the last values to `expect`.
+/// Checks the last metrics against `expect`.
 fn expected(expect: &BTreeMap<String, Bound>, outcome: &Outcome) -> Done {
     let mut broken = Vec::new();
     for (tag, bound) in expect {

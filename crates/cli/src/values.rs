@@ -1,27 +1,27 @@
-//! What arguments of the command line are read by: numbers with units, paths, devices, replacements.
+//! Parsers of arguments' values: numbers with units, paths, devices, replacements.
 
 use std::path::PathBuf;
 
 use annulus_experiment::{Device, Override, Unit};
 use clap::builder::RangedU64ValueParser;
 
-/// Ranks that are threads of this process, or that are compared or drawn at once: fewer than a planned mesh may have.
+/// A number of ranks that run as threads of this process, or that are compared or drawn: fewer than a planned mesh may have.
 pub(crate) fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=256)
 }
 
-/// As many as a model may have of anything.
+/// A size or count of a model.
 pub(crate) fn elements() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
-/// Bytes, such as 5GB or 5G.
+/// A number of bytes, such as 5GB or 5G.
 pub(crate) fn bytes(word: &str) -> Result<u64, String> {
     let bytes = Unit::Bytes.count(word).filter(|bytes| (1..=1 << 40).contains(bytes));
     bytes.ok_or_else(|| "bytes such as 5GB or 512M are wanted, from 1 to 1T".to_owned())
 }
 
-/// Where a picture is written: a name that says what it is.
+/// The path of a picture, which must end in `.svg`.
 pub(crate) fn svg(word: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(word);
     let is_svg = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
@@ -32,7 +32,7 @@ pub(crate) fn svg(word: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Tokens, as many as an experiment may have: pairs of them are counted in 64 bits.
+/// A number of tokens, bounded as in an experiment so that their pairs can be counted in 64 bits.
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
     const MOST: u64 = 1 << 31;
     let count = Unit::Tokens.count(word).filter(|count| (1..=MOST).contains(count));

@@ -1,4 +1,4 @@
-//! `annulus verify`: every strategy against dense attention, on an experiment's shape and mask.
+//! `annulus verify`: compares every strategy with dense attention, on an experiment's shape and mask.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Verify) -> Done {
 fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
     let lead = || {
         let mut opened = check::opened(&arguments.file)?;
-        // Strategies split sequences; they are told of no tensor-parallel ranks.
+        // Strategies split sequences; tensor-parallel ranks play no part.
         opened.resolved.experiment.mesh.tensor = 1;
         let plan = plan(&opened.here())?;
         let text = resolved_text(&plan);
@@ -64,7 +64,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
     shown(arguments, &plan, machine)
 }
 
-/// Verifies, and shows every line as it is known.
+/// Verifies, and prints every line as soon as it is known.
 fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8, End> {
     let mut table = Table::default();
     let mut written = Ok(());
@@ -97,7 +97,7 @@ fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8
     Ok(if ok { 0 } else { EXPECT })
 }
 
-/// How many ways are tried: those that cannot run take no time. The experiment's own may be one more.
+/// How many combinations of strategy and ranks are tried. The experiment's own may be one more.
 fn ways(plan: &Plan, (most, world): (usize, &World)) -> u64 {
     let runs = |strategy: &Strategy| {
         let shared = (1..=most).filter(|ranks| world.here(*ranks).is_some());
@@ -106,15 +106,15 @@ fn ways(plan: &Plan, (most, world): (usize, &World)) -> u64 {
     Strategy::ALL.iter().map(runs).sum()
 }
 
-/// Whether a line is the last of what was tried.
+/// Whether a line is the last one of a combination.
 fn is_last(line: &Line) -> bool {
     matches!(line, Line::Error { tensor, .. } if tensor.starts_with(GRADIENT))
 }
 
-/// The first word of the last tensor that is compared.
+/// The beginning of the name of the tensor that is compared last.
 const GRADIENT: &str = "gradient";
 
-/// An error as a share of what is allowed.
+/// An error as a fraction of its limit.
 fn share(line: &Line) -> Option<f64> {
     match line {
         Line::Error { error, limit, .. } => Some(error / limit),
@@ -126,7 +126,7 @@ fn are_exact(lines: &[Line]) -> bool {
     lines.iter().filter_map(share).all(|share| share <= 1.0)
 }
 
-/// JSON has no infinity: the largest number stands for it.
+/// A number for JSON, which has no infinity: the largest number stands for it.
 fn finite(number: f64) -> f64 {
     if number.is_finite() { number } else { f64::MAX }
 }
@@ -144,12 +144,12 @@ fn as_json(line: &Line) -> String {
     .to_string()
 }
 
-/// A star marks the way that the file splits.
+/// A strategy's name, with a star if it is the experiment's own.
 fn named(strategy: &str, own: bool) -> String {
     format!("{strategy}{}", if own { "*" } else { "" })
 }
 
-/// One row per strategy and number of ranks, printed when its last line is there.
+/// Prints a row per strategy and number of ranks once its last line is known.
 #[derive(Default)]
 struct Table {
     started: bool,
@@ -157,7 +157,7 @@ struct Table {
 }
 
 impl Table {
-    /// A tensor, what its column is called, and how wide that is: 80 columns together.
+    /// For each column the tensor, the heading and the width: 80 characters together.
     const COLUMNS: [(&str, &str, usize); 8] = [
         ("out", "out", 8),
         ("lse", "lse", 8),
@@ -189,7 +189,7 @@ impl Table {
         Ok(())
     }
 
-    /// The heading, once.
+    /// Prints the heading, once.
     fn begin(&mut self) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.started, true) {
             print::line(
@@ -202,7 +202,7 @@ impl Table {
         Ok(())
     }
 
-    /// The row of one strategy on a number of ranks.
+    /// Prints the row of one strategy on a number of ranks.
     fn end(&mut self, strategy: &str, ranks: usize) -> Result<(), Failure> {
         let cells = Self::COLUMNS.map(|(tensor, _, width)| match self.row.get(tensor) {
             Some(error) => format!("{error:>width$.1e}"),

@@ -11,17 +11,17 @@ use super::mask::{Given, mask_of};
 use crate::failure::Failure;
 use crate::tensors::TensorFile;
 
-/// The last position there can be: sums and products of some stay whole numbers.
+/// The largest position: sums and products of a few of them stay within 64 bits.
 const LAST: i64 = 1 << 40;
 
-/// A question with the positions of its queries and keys.
+/// The given tensors, with the positions of their queries and keys.
 pub(super) struct Case {
     pub(super) question: Question,
     pub(super) queries: Positions,
     pub(super) keys: Positions,
 }
 
-/// A mistake of a file, and the way out.
+/// An error in a file, with a hint.
 pub(super) fn wrong(text: impl Into<String>, hint: impl Into<String>) -> Problem {
     Problem::new(text).hint(hint)
 }
@@ -81,7 +81,7 @@ struct Sizes {
     columns: usize,
 }
 
-/// The sizes, if the shapes fit together.
+/// The sizes of the given tensors, if their shapes fit together.
 fn shapes(question: &Question) -> Result<Sizes, Problem> {
     const HINT: &str = "q and dout are [B, Hq, Sq, D], k and v are [B, Hkv, Sk, D], Hq a multiple of Hkv, all of \
                         one type";
@@ -110,7 +110,7 @@ fn shapes(question: &Question) -> Result<Sizes, Problem> {
     Ok(Sizes { batch, rows, columns })
 }
 
-/// A strictly increasing list as runs.
+/// A strictly increasing list of positions, as runs.
 fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Problem> {
     let hint = format!("`{name}` is I64 [{rows}]: where each row is in the sequence, rising");
     let list = whole_numbers(name, list, &hint)?;
@@ -127,7 +127,7 @@ fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Proble
     Positions::from_list(&list).ok_or_else(|| wrong(text, hint))
 }
 
-/// All elements of a tensor of whole numbers.
+/// All elements of a tensor of integers.
 pub(super) fn whole_numbers(name: &str, list: &Tensor, hint: &str) -> Result<Vec<i64>, Problem> {
     let read = match list.dtype() {
         DType::I64 | DType::U32 | DType::U8 => list.to_dtype(DType::I64),
@@ -137,7 +137,7 @@ pub(super) fn whole_numbers(name: &str, list: &Tensor, hint: &str) -> Result<Vec
     read.map_err(|error| wrong(format!("`{name}` cannot be read: {error}"), hint))
 }
 
-/// Whether the mask is the one that the file spells out.
+/// Checks the mask against the tensor `allowed`, which spells it out pair by pair.
 fn is_spelled_out(mask: &Mask, given: &Given<'_>, allowed: &Tensor) -> Result<(), Problem> {
     let Given { batch, queries, keys, .. } = *given;
     let pairs = queries.tokens() * keys.tokens();

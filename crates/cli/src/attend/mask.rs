@@ -1,4 +1,4 @@
-//! The name of a mask: its rules joined by `+`, in the words of the experiment file.
+//! Parses the name of a mask: its rules, as the experiment file names them, joined by `+`.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,21 @@ use candle_core::Tensor;
 
 use super::case::{whole_numbers, wrong};
 
-/// More than any position.
+/// Larger than any position.
 const MOST: usize = 1 << 41;
 
-/// The tensors of a file that a mask may need.
+/// The tensors of a file that a mask may use.
 pub(super) struct Given<'a> {
     pub(super) batch: usize,
     pub(super) queries: &'a Positions,
     pub(super) keys: &'a Positions,
-    /// For every row of the sequence the document that it is in: [S] or [B, S].
+    /// The id of the document that each position is in: [S] or [B, S].
     pub(super) documents: Option<Tensor>,
     /// The first position that is padding: [1] or [B].
     pub(super) padding: Option<Tensor>,
 }
 
-/// `causal`, `causal+window:7`, `prefix:13+documents`, `full`.
+/// The mask of a name such as `causal`, `causal+window:7`, `prefix:13+documents` or `full`.
 pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Problem> {
     name.split('+').try_fold(Mask::full(), |mask, part| {
         let rule = rule_of(part, given)?;
@@ -30,13 +30,13 @@ pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Problem> {
     })
 }
 
-/// One part; `full` is none.
+/// The rule of one part of a name; `None` for `full`.
 fn rule_of(part: &str, given: &Given<'_>) -> Result<Option<Rule>, Problem> {
     match part {
         "documents" => documents(given).map(Some),
         "padding" => padding(given).map(Some),
         part => Rule::from_word(part).map_err(|WrongMask { message, hint }| {
-            // A file has two more, of its tensors.
+            // Two more rules are defined by tensors of the file.
             let words = format!("{}, documents, padding", Mask::WORDS);
             wrong(message, hint.replace(Mask::WORDS, &words))
         }),
@@ -66,7 +66,7 @@ fn documents(given: &Given<'_>) -> Result<Rule, Problem> {
     Ok(Rule::Documents(rows.collect::<Result<_, _>>()?))
 }
 
-/// The documents of one sequence, each one neighbouring positions.
+/// The documents of one sequence, each of which must be contiguous.
 fn lengths(ids: &[i64]) -> Result<Documents, Problem> {
     let runs: Vec<&[i64]> = ids.chunk_by(|a, b| a == b).collect();
     let mut seen = BTreeSet::new();

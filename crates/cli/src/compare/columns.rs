@@ -1,10 +1,10 @@
-//! A table with a column for each run, in as many blocks as a terminal's width asks for.
+//! A table with a column for each run, broken into blocks that fit a terminal's width.
 
 /// The width of a terminal.
 const WIDTH: usize = 80;
-/// A wider value stands on a line of its own.
+/// The widest value in a column; wider ones get a line of their own.
 const WIDEST: usize = 24;
-/// Between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
 
 /// A table with a column for each run.
@@ -24,7 +24,7 @@ impl Columns {
         self.rows.push((name.to_owned(), values.into_iter().collect()));
     }
 
-    /// The table: columns to the right of what they are of; rows with long values below, a line for each value.
+    /// The table as text: rows in columns; below them the rows with long values, a line for each value.
     pub(crate) fn text(&self) -> String {
         let is_narrow =
             |row: &&(String, Vec<String>)| row.1.iter().all(|cell| letters(cell) <= WIDEST);
@@ -38,7 +38,7 @@ impl Columns {
         let mut lines = Vec::new();
         let mut from = 0;
         while from < self.names.len() {
-            // One column at least, so that there is an end.
+            // At least one column per block, so that the loop ends.
             let (mut to, mut room) = (from + 1, WIDTH.saturating_sub(label + width(from)));
             while to < self.names.len() && width(to) <= room {
                 room -= width(to);

@@ -1,4 +1,4 @@
-//! How far something is, and how long it will take: a bar on a terminal, elsewhere a line now and then.
+//! Progress and the time left: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,16 +10,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::print;
 
-/// How long plain lines keep silent.
+/// The shortest time between two plain lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// One thing after another, each with how much of it is done.
+/// Shows the progress of one task after another.
 pub(crate) struct Meter {
     unit: Unit,
     state: Mutex<State>,
 }
 
-/// What is counted.
+/// The unit of what is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,
@@ -28,13 +28,13 @@ pub(crate) enum Unit {
 
 struct State {
     bar: Option<ProgressBar>,
-    /// What is going on.
+    /// The name of the current task.
     what: String,
     pace: Pace,
     said: Instant,
 }
 
-/// Since when, and from where, something goes on.
+/// When a task began, and with how much done already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     began: Instant,
@@ -46,7 +46,7 @@ impl Pace {
         Pace { began: Instant::now(), from }
     }
 
-    /// The time left after `done` of `total`, by what was done since it began.
+    /// The time left after `done` of `total`, by the speed since the task began.
     pub(crate) fn left(self, done: u64, total: u64) -> Option<Duration> {
         let by_now = done.checked_sub(self.from).filter(|&some| some > 0)?;
         let each = self.began.elapsed().as_secs_f64() / by_now as f64;
@@ -54,7 +54,7 @@ impl Pace {
     }
 }
 
-/// A time as people say it: `45 s`, `12 min`, `3.4 h`.
+/// A time as text: `45 s`, `12 min`, `3.4 h`.
 pub(crate) fn spoken(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 90.0 => format!("{seconds:.0} s"),
@@ -64,7 +64,7 @@ pub(crate) fn spoken(time: Duration) -> String {
     }
 }
 
-/// A bar on a terminal, elsewhere none.
+/// A progress bar, if standard error is a terminal.
 pub(super) fn bar(template: &str, length: u64) -> Option<ProgressBar> {
     io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new(length);
@@ -86,7 +86,7 @@ impl Meter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `done` of `total` of `what` are done.
+    /// Shows that `done` of `total` of the task `what` are done.
     pub(crate) fn show(&self, what: &str, done: u64, total: u64) {
         let mut state = self.state();
         if state.what != what {
@@ -111,7 +111,7 @@ impl Meter {
         }
     }
 
-    /// How far a token cache is.
+    /// Shows the progress of making a token cache.
     pub(crate) fn tell(&self, now: Progress) {
         match now {
             Progress::Reading { done, total } => self.show("tokenising", done, total),
@@ -119,7 +119,7 @@ impl Meter {
         }
     }
 
-    /// Something that prints, while no bar is in its way.
+    /// Calls `print` while the bar is hidden.
     pub(crate) fn beside<T>(&self, print: impl FnOnce() -> T) -> T {
         match &self.state().bar {
             Some(bar) => bar.suspend(print),
@@ -127,7 +127,7 @@ impl Meter {
         }
     }
 
-    /// A line above it.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, line: &str) {
         match &self.state().bar {
             Some(bar) => bar.suspend(|| print::say(line)),

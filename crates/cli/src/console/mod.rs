@@ -19,7 +19,7 @@ pub(crate) struct Console {
     /// The last step.
     last: u64,
     pace: Pace,
-    /// What is done beside the steps: data are read, held-out sequences evaluated.
+    /// The progress of work besides steps: reading data, evaluating held-out sequences.
     reading: Meter,
     evaluating: Meter,
 }
@@ -31,10 +31,10 @@ impl Default for Console {
     }
 }
 
-/// The width of a terminal that every line fits.
+/// The width of a terminal, which no line exceeds.
 const COLUMNS: usize = 80;
 
-/// What a step's line says, the most wanted first: a tag, and how its value is written.
+/// The metrics in a step's line, the most important first: a tag, and how its value is formatted.
 const SHOWN: [(&str, fn(f64) -> String); 6] = [
     ("train/loss", |loss| format!("loss {loss:.4}")),
     ("train/lr", |rate| format!("lr {rate:.1e}")),
@@ -45,7 +45,7 @@ const SHOWN: [(&str, fn(f64) -> String); 6] = [
 ];
 
 impl Console {
-    /// A line, above the bar where there is one.
+    /// Prints a line, above the bar if there is one.
     fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| print::say(line)),
@@ -59,7 +59,7 @@ impl Console {
         self.bar = bar.map(|bar| bar.with_position(step));
     }
 
-    /// The numbers of a step, as many as 80 columns hold.
+    /// The line of a step: as many metrics as fit into 80 columns.
     fn step(&self, step: u64, values: &[(&str, Value<'_>)]) -> String {
         let value =
             |tag: &str| values.iter().find(|(name, _)| *name == tag).map(|(_, v)| v.number());

@@ -1,4 +1,4 @@
-//! Which process of a job ends first: what its launcher does not tell, and what nobody can write down who is killed.
+//! Finds out which process of a job ends first: launchers do not tell, and a process that is killed cannot record it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,23 +13,23 @@ use rustix::{
     fs::{CWD, FileType, Mode, OFlags, mknodat, open},
 };
 
-/// The processes of a job, by pipes that each holds for as long as it lives.
+/// Watches the processes of a job through pipes: each process holds its own open for as long as it lives.
 pub(super) struct Watch {
-    /// Our ends of the pipes, and what tells of ends in their order. `None`: the system cannot.
+    /// The epoll queue that reports closed pipes in their order, and our ends of the pipes. `None` if the system has no such pipes.
     #[cfg(target_os = "linux")]
     pipes: Option<(OwnedFd, Vec<OwnedFd>)>,
     seen: Seen,
-    /// Where the first records are, and when they were looked at last.
+    /// The folder of the first flight records, and when they were last read.
     records: (PathBuf, Instant),
     stood: Option<Vec<Stood>>,
 }
 
-/// How often records are looked at while a job runs.
+/// How often flight records are read while a job runs.
 const GLANCE: Duration = Duration::from_millis(100);
 
 #[cfg(target_os = "linux")]
 impl Watch {
-    /// Lays a pipe for each of the processes, in the folder of their first records.
+    /// Makes a pipe for each of the processes, in the folder of their first records.
     pub(super) fn new(folder: &Path, processes: usize) -> Watch {
         let pipes = || -> rustix::io::Result<_> {
             let queue = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -42,14 +42,14 @@ impl Watch {
                     OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
                     Mode::empty(),
                 )?;
-                // Told once, when the last who can write is gone.
+                // Reported once, when the last writer has closed it.
                 let once = epoll::EventFlags::HUP | epoll::EventFlags::ONESHOT;
                 epoll::add(&queue, &end, epoll::EventData::new_u64(number as u64), once)?;
                 ends.push(end);
             }
             Ok((queue, ends))
         };
-        // Without, records alone say who ended.
+        // Without pipes only the records tell who ended.
         Watch {
             pipes: pipes().ok(),
             seen: Seen::default(),
@@ -58,7 +58,7 @@ impl Watch {
         }
     }
 
-    /// Waits a moment for ends.
+    /// Waits a few milliseconds for processes to end.
     fn wait(&mut self) {
         let Some((queue, _)) = &self.pipes else {
             std::thread::sleep(Duration::from_millis(5));
@@ -83,14 +83,14 @@ impl Watch {
         Watch { seen: Seen::default(), records, stood: None }
     }
 
-    /// Waits a moment.
+    /// Waits a few milliseconds.
     fn wait(&mut self) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 impl Watch {
-    /// Waits a moment for ends, and notes where ranks stand once something has failed.
+    /// Waits a few milliseconds for processes to end, and notes where ranks stand once one has failed.
     pub(super) fn look(&mut self) {
         self.wait();
         let (folder, looked) = &mut self.records;
@@ -100,7 +100,7 @@ impl Watch {
         }
     }
 
-    /// What was seen, once the launcher has ended with `code`.
+    /// Everything that was seen, after the launcher has ended with `code`.
     pub(super) fn end(mut self, code: u8) -> Seen {
         self.look();
         self.seen.code = Some(code);

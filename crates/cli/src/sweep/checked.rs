@@ -1,4 +1,4 @@
-//! What can be said of all runs of a sweep before any begins: that each can be run, and how much memory it takes.
+//! Checks all runs of a sweep before any begins: that each can be run, and how much memory it takes.
 
 use std::collections::BTreeSet;
 
@@ -10,37 +10,37 @@ use super::room::{AtOnce, Needs};
 use crate::failure::Failure;
 use crate::{check, hub, print};
 
-/// Keys of which `train` knows whether a run can go on though they differ.
-pub(super) const IS_TRAIN_S: [&str; 5] =
+/// Keys that may differ from an earlier run's: `train` decides whether it can resume.
+pub(super) const CHECKED_BY_TRAIN: [&str; 5] =
     ["data.path", "data.tokenizer", "model.path", "lora.path", "schedule."];
 
-/// What was found of runs that can all be run.
+/// The results of checking a sweep without errors.
 pub(super) struct Checked {
-    /// What each combination of values means, with the seed of its first run.
+    /// The resolved experiment of each combination of values, with the seed of its first run.
     resolved: Vec<Experiment>,
-    /// What each takes.
+    /// The resources that each combination takes.
     needs: Vec<Needs>,
-    /// What stops nothing, each once.
+    /// Warnings, each once.
     pub(super) warnings: BTreeSet<String>,
 }
 
 impl Checked {
-    /// What a run means.
+    /// The resolved experiment of a run.
     pub(super) fn resolved(&self, run: &SweptRun) -> Experiment {
         Experiment { seed: run.experiment.seed, ..self.resolved[run.point].clone() }
     }
 
-    /// How many go on at the same time.
+    /// How many runs go on at the same time.
     pub(super) fn at_once(&self, sweep: &Sweep) -> Result<AtOnce, Failure> {
         let needs: Vec<Needs> = sweep.runs.iter().map(|run| self.needs[run.point]).collect();
         AtOnce::of(sweep, &needs)
     }
 }
 
-/// Checks every combination of values; seeds change nothing that is checked.
+/// Checks every combination of values; seeds do not matter here.
 ///
 /// # Errors
-/// All that is wrong with any, each mistake once and with the first run that has it; the exit code is that of the first.
+/// All errors, each once and with the first run that has it, and the exit code of the first.
 pub(super) fn checked(sweep: &Sweep) -> Result<Checked, Failure> {
     let mut all = Checked { resolved: Vec::new(), needs: Vec::new(), warnings: BTreeSet::new() };
     let mut wrong = Vec::new();
@@ -77,7 +77,7 @@ fn points(sweep: &Sweep) -> Vec<&SweptRun> {
     points
 }
 
-/// As `annulus check` does it.
+/// The plans of a run, checked as `annulus check` does.
 fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
     let opened = annulus_train::resolve(run.experiment.clone(), &mut hub::bring)?;
     let plans = check::plans_that_fit(&opened)?;
@@ -87,7 +87,7 @@ fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
     Ok(plans)
 }
 
-/// For `annulus check`: that all runs of a sweep are right, how many go on at the same time, and a line for each combination.
+/// The output of `annulus check` for a sweep without errors: how many runs go on at the same time, and a line for each combination.
 pub(crate) fn listed(sweep: &Sweep) -> Result<String, Failure> {
     let all = checked(sweep)?;
     let at_once = all.at_once(sweep)?;

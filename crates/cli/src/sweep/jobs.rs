@@ -1,4 +1,4 @@
-//! Runs of a sweep as processes: `annulus train` with a file of its own each, so that what ends one ends no other.
+//! Runs each run of a sweep as a process, `annulus train` with a file of its own, so that the end of one does not end another.
 
 use std::collections::VecDeque;
 use std::env;
@@ -20,28 +20,28 @@ use super::room::{AtOnce, keep_to};
 use crate::failure::{Failure, PREEMPTED, USAGE};
 use crate::{launch, print};
 
-/// How often a process is looked at.
+/// How often processes are polled.
 const GLANCE: Duration = Duration::from_millis(20);
-/// The end of a log that is searched for what went wrong, bytes.
+/// The bytes at the end of a log that are searched for an error.
 const END_OF_LOG: u64 = 1 << 16;
-/// What a message of a failure begins with.
+/// The beginning of an error message.
 const ERROR: &str = "error: ";
 
-/// What became of the runs that were left to do.
+/// The results of the runs that were left to do.
 pub(super) struct Left {
-    /// Those that are finished now.
+    /// The runs that are finished now.
     pub(super) done: Vec<usize>,
-    /// Those that failed, in order, each with why.
+    /// The runs that failed, in order, each with the reason.
     pub(super) failed: Vec<(usize, String)>,
 }
 
-/// What runs a sweep's runs.
+/// Runs a sweep's runs.
 pub(super) struct Jobs<'a> {
     sweep: &'a Sweep,
     at_once: AtOnce,
     stop: &'a AtomicBool,
     program: OsString,
-    /// Those that nobody has begun.
+    /// The runs that have not begun.
     queue: Mutex<VecDeque<usize>>,
     left: Mutex<Left>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Jobs<'a> {
 /// How a run ended.
 enum End {
     Finished(Duration),
-    /// Because the sweep is to stop, or somebody stopped it; it goes on the next time.
+    /// The sweep or the run was asked to stop; it resumes the next time.
     Stopped,
     Failed(String),
 }
@@ -67,13 +67,13 @@ impl<'a> Jobs<'a> {
         Ok(Jobs { sweep, at_once, stop, program: program.into(), queue: Mutex::default(), left })
     }
 
-    /// Runs these, as many at the same time as may be, until all have ended or the sweep is to stop.
+    /// Runs these, several at the same time, until all have ended or the sweep is asked to stop.
     pub(super) fn run(self, runs: Vec<usize>) -> Left {
         *held(&self.queue) = runs.into();
         thread::scope(|scope| {
             for slot in 0..self.at_once.runs {
                 let jobs = &self;
-                // A process ends when the thread that started it does: each has one until all are done.
+                // A process is ended with the thread that started it, so threads stay until all runs are done.
                 scope.spawn(move || {
                     keep_to(slot, jobs.at_once);
                     jobs.work();
@@ -85,7 +85,7 @@ impl<'a> Jobs<'a> {
         left
     }
 
-    /// One run after another.
+    /// Takes runs from the queue, one after another.
     fn work(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             let Some(index) = held(&self.queue).pop_front() else { break };
@@ -141,7 +141,7 @@ impl<'a> Jobs<'a> {
         Ok(End::Failed(format!("exit code {code}, {about}{said}; its log is `{}`", log.display())))
     }
 
-    /// Starts a process and waits for its end; told to stop, it saves first.
+    /// Starts a process and waits for its end. If the sweep is asked to stop, so is the process, which saves first.
     fn waited(&self, command: &mut Command) -> io::Result<u8> {
         let mut child = launch::start(command)?;
         let mut is_told = false;
@@ -151,14 +151,14 @@ impl<'a> Jobs<'a> {
             }
             if !is_told && self.stop.load(Ordering::Relaxed) {
                 is_told = true;
-                // SAFETY: a signal to a child of ours that was not waited for.
+                // SAFETY: the child has not been waited for, so its id is still its own.
                 unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
             }
             thread::sleep(GLANCE);
         }
     }
 
-    /// Waits for the process of a sweep that was killed, which may still be saving; false: the sweep is to stop.
+    /// Waits for a process of an earlier sweep that is still writing to the run; false if the sweep was asked to stop meanwhile.
     fn is_free(&self, run: &SweptRun) -> bool {
         let mut said = false;
         while let Some(process) = holder(&run.experiment.output) {
@@ -178,9 +178,9 @@ impl<'a> Jobs<'a> {
     }
 }
 
-/// A run's own file and the log of what it says, beside its folder.
+/// The paths of a run's file and of its log, next to its folder.
 fn beside(folder: &Path) -> [PathBuf; 2] {
-    // The name has dots of its own.
+    // Not `with_extension`: the name may contain dots.
     ["yaml", "log"].map(|ending| {
         let mut path = folder.as_os_str().to_owned();
         path.push(".");
@@ -189,7 +189,7 @@ fn beside(folder: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// The last mistake that a log has behind `from` bytes, to be put behind others' words.
+/// The last error in a log after `from` bytes, in parentheses.
 fn last_error(log: &Path, from: u64) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let from = from.max(fs::metadata(log).ok()?.len().saturating_sub(END_OF_LOG));

@@ -1,4 +1,4 @@
-//! `sweep.json` in a sweep's folder: its runs in the order of the grid, for whoever reads the folder later.
+//! `sweep.json` in a sweep's folder: lists its runs in the order of the grid, for commands that read the folder later.
 
 use std::io;
 use std::path::Path;
@@ -8,15 +8,15 @@ use annulus_experiment::Sweep;
 use annulus_train::{CameTo, came_to};
 use serde_json::{Value, json};
 
-/// The file.
+/// The file's name.
 const FILE: &str = "sweep.json";
-/// The largest such file that is read, bytes: a thousand runs have names and values.
+/// The largest such file that is read, in bytes: it has names and values of up to a thousand runs.
 const LARGEST: u64 = 1 << 24;
 
-/// Keys of a table's columns, and its rows.
+/// The keys of a table's columns, and its rows.
 pub(crate) type Groups = (Vec<String>, Vec<Group>);
 
-/// Writes the runs of a sweep, whole or not at all.
+/// Writes the list of runs, whole or not at all.
 pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
     let run = |run: &annulus_experiment::SweptRun| json!({ "name": run.name, "point": run.point, "seed": run.experiment.seed, "values": run.values });
     let runs: Vec<Value> = sweep.runs.iter().map(run).collect();
@@ -24,7 +24,7 @@ pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
     annulus_files::write(&sweep.output.join(FILE), text.as_bytes())
 }
 
-/// The rows of a sweep's table: what each of its runs came to, `None` where that does not count.
+/// The rows of a sweep's table from the results of its runs, `None` for those that do not count.
 pub(super) fn groups(sweep: &Sweep, runs: Vec<Option<CameTo>>) -> Groups {
     let mut groups: Vec<Group> = Vec::new();
     for (run, came_to) in sweep.runs.iter().zip(runs) {
@@ -33,7 +33,7 @@ pub(super) fn groups(sweep: &Sweep, runs: Vec<Option<CameTo>>) -> Groups {
     (sweep.keys.clone(), groups)
 }
 
-/// Puts a run into its row.
+/// Adds a run to its row.
 fn add(groups: &mut Vec<Group>, point: usize, values: &[String], came_to: Option<CameTo>) {
     if groups.len() <= point {
         groups.push((values.to_vec(), Vec::new()));
@@ -43,7 +43,7 @@ fn add(groups: &mut Vec<Group>, point: usize, values: &[String], came_to: Option
     }
 }
 
-/// The same of a sweep's folder, as far as it has been run; `None`: it is none.
+/// The rows of the table of a sweep's folder, with the runs that have begun; `None` if it is no such folder.
 pub(crate) fn read(folder: &Path) -> Option<Groups> {
     let bytes = annulus_files::read(&folder.join(FILE), LARGEST).ok()?;
     let record: Value = serde_json::from_slice(&bytes).ok()?;

@@ -1,4 +1,4 @@
-//! How many runs go on at the same time, and on which cores each.
+//! Decides how many runs go on at the same time, and on which cores.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use annulus_train::Exit;
 
 use crate::failure::Failure;
 
-/// What a process takes beside its ranks, bytes: the program, its threads, tokens of its texts.
+/// Bytes that a process takes besides its ranks' plan: the program, its threads, tokens of its texts.
 const OF_A_PROCESS: u64 = 96 << 20;
 
-/// What a run takes of this machine.
+/// The resources that a run takes on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
-    /// Memory of the device that computes, by the plan of its fullest phase; `None`: nobody knows.
+    /// Planned memory on the device, in the phase that needs the most; `None` if it is unknown.
     pub(super) bytes: Option<u64>,
-    /// What there is of it.
+    /// Memory that the device has.
     there: Option<u64>,
     ranks: usize,
     on_gpu: bool,
@@ -30,7 +30,7 @@ impl Needs {
         let beside = if on_gpu { 0 } else { OF_A_PROCESS };
         Needs {
             bytes: here().map(Plan::needed).max().map(|bytes| bytes.saturating_add(beside)),
-            // A run's own budget is no bound of several.
+            // `memory.budget` bounds one run, not several together.
             there: here()
                 .filter_map(|plan| plan.experiment.host.there())
                 .map(|limit| limit.bytes)
@@ -45,12 +45,12 @@ impl Needs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AtOnce {
     pub(super) runs: usize,
-    /// Cores of each.
+    /// Cores of each run.
     pub(super) cores: usize,
 }
 
 impl AtOnce {
-    /// As many as the sweep says, or as cores and memory let.
+    /// As many as the sweep says, or as cores and memory allow.
     pub(super) fn of(sweep: &Sweep, needs: &[Needs]) -> Result<AtOnce, Failure> {
         let fit = fit(needs);
         let runs = match sweep.at_once {
@@ -96,11 +96,11 @@ fn fit(needs: &[Needs]) -> usize {
         sum = sum.saturating_add(**bytes);
         sum <= there
     };
-    // One alone was checked before, with less beside it.
+    // A single run was checked before, with less besides it.
     bytes.iter().take_while(fits).count().max(1)
 }
 
-/// Keeps this thread, and what it starts, to the cores of the run with this number among those that go on at the same time.
+/// Pins this thread, and processes that it starts, to the cores of a slot: a number among the runs that go on at the same time.
 pub(super) fn keep_to(slot: usize, at_once: AtOnce) {
     #[cfg(target_os = "linux")]
     if at_once.runs > 1 {
@@ -111,14 +111,14 @@ pub(super) fn keep_to(slot: usize, at_once: AtOnce) {
         for core in share(slot, at_once.cores, ours.len()) {
             own.set(ours[core]);
         }
-        // Where the system does not let us, runs share all cores.
+        // If the system refuses, runs share all cores.
         let _ = sched_setaffinity(None, &own);
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (slot, at_once);
 }
 
-/// The cores of a slot, by their numbers among those that there are.
+/// The cores of a slot, as indices into the available ones.
 #[cfg(any(target_os = "linux", test))]
 fn share(slot: usize, cores: usize, there: usize) -> impl Iterator<Item = usize> {
     (0..cores.min(there)).map(move |core| (slot * cores + core) % there)

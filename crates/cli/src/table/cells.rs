@@ -1,23 +1,23 @@
-//! What stands in a table of runs, cell by cell.
+//! The cells of a table of runs, as text.
 
 use annulus_evaluation::{Against, OverSeeds, Row, Table, Test};
 use annulus_experiment::short_keys;
 
-/// A smaller number is written with an exponent.
+/// Smaller numbers are written with an exponent.
 const SMALL: f64 = 1e-3;
-/// What stands where nothing is known.
+/// The cell of an unknown value.
 const NOTHING: &str = "-";
 
-/// A table as text: heads, and rows of as many cells.
+/// A table as text: column headings, and rows with a cell for each.
 pub(super) struct Cells {
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
-    /// How many of the first columns are keys.
+    /// How many columns at the beginning are keys.
     pub(super) keys: usize,
 }
 
 impl Cells {
-    /// Keys by their last words where no other has it, or by all of them.
+    /// The cells of a table; keys are shortened to their last words where that is unique, unless `in_full`.
     pub(super) fn of(table: &Table, in_full: bool) -> Cells {
         let mut heads = if in_full { table.keys.clone() } else { short_keys(&table.keys) };
         let keys = heads.len();
@@ -34,7 +34,7 @@ impl Cells {
 
 type Column = (&'static str, fn(&Row, bool) -> String);
 
-/// The columns behind the keys, without those of which no row has anything.
+/// The columns after the keys, without those that are empty in all rows.
 fn columns(table: &Table) -> Vec<Column> {
     let any = |has: fn(&Row) -> bool| table.rows.iter().any(has);
     let all: [(bool, Column); 6] = [
@@ -60,7 +60,7 @@ fn columns(table: &Table) -> Vec<Column> {
     all.into_iter().filter(|(is_there, _)| *is_there).map(|(_, column)| column).collect()
 }
 
-/// How many runs are finished, of how many if not all are.
+/// The number of finished runs, or `2 of 3` if not all are.
 fn seeds(Row { runs, seeds, .. }: &Row) -> String {
     if seeds.len() == *runs { runs.to_string() } else { format!("{} of {runs}", seeds.len()) }
 }
@@ -81,7 +81,7 @@ fn speed(found: Option<&OverSeeds>) -> String {
     format!("{mean:.0}{half}")
 }
 
-/// The difference to the best row.
+/// The difference from the best row.
 fn by(row: &Row, is_best: bool) -> String {
     match row.against_best {
         _ if is_best => "best".to_owned(),
@@ -94,7 +94,7 @@ fn by(row: &Row, is_best: bool) -> String {
     }
 }
 
-/// Whether it is larger than that of seeds.
+/// Whether the difference from the best row is larger than seeds explain.
 fn beyond(row: &Row, is_best: bool) -> String {
     let against = row.against_best.filter(|_| !is_best);
     match against.and_then(|against| Some((against.is_larger?, against.p?))) {
@@ -107,7 +107,7 @@ fn beyond(row: &Row, is_best: bool) -> String {
     }
 }
 
-/// What the columns mean: below the table.
+/// The notes below the table, which explain its columns.
 pub(super) fn notes(table: &Table) -> Vec<String> {
     let mut notes = Vec::new();
     let several = table.rows.iter().any(|row| row.seeds.len() > 1);
@@ -133,7 +133,7 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
     notes
 }
 
-/// How rows were compared.
+/// The statistical test that compared rows.
 fn test(table: &Table) -> &'static str {
     let has = |test: Test| {
         table.rows.iter().any(|row| row.against_best.is_some_and(|against| against.test == test))

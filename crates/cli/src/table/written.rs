@@ -1,4 +1,4 @@
-//! A table of runs for a terminal, for a page and for programs.
+//! Formats a table of runs as text, Markdown and CSV.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::cells::{Cells, notes};
 
 /// The width of a terminal.
 const WIDTH: usize = 80;
-/// Between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
 
-/// In columns; what is wider than a terminal in several blocks, each with the keys. Notes below.
+/// The table in columns, with notes below. A table wider than a terminal is broken into blocks, each with the keys.
 pub(super) fn text(table: &Table) -> String {
     let cells = Cells::of(table, false);
     let width = |column: usize| {
@@ -23,7 +23,7 @@ pub(super) fn text(table: &Table) -> String {
     let mut lines = Vec::new();
     let mut from = cells.keys;
     while from < cells.heads.len() {
-        // One column at least, so that there is an end.
+        // At least one column per block, so that the loop ends.
         let (mut to, mut room) = (from + 1, (WIDTH + GAP).saturating_sub(labels + width(from)));
         while to < cells.heads.len() && width(to) <= room {
             room -= width(to);
@@ -46,7 +46,7 @@ pub(super) fn text(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// As a table of Markdown, with its notes.
+/// The table as Markdown, with its notes.
 pub(super) fn markdown(table: &Table) -> String {
     let cells = Cells::of(table, true);
     let line = |row: &[String]| {
@@ -65,7 +65,7 @@ pub(super) fn markdown(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// As comma-separated values with all their digits.
+/// The table as comma-separated values, with all digits.
 pub(super) fn csv(table: &Table) -> String {
     let times = table.rows.iter().any(|row| row.tokens_per_second.is_some());
     let mut heads: Vec<String> = table.keys.iter().map(|key| field(key)).collect();
@@ -108,7 +108,7 @@ fn values(row: &Row, times: bool) -> Vec<String> {
     cells
 }
 
-/// A text as CSV has it.
+/// A field of CSV, quoted where it has to be.
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
