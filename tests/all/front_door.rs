@@ -322,7 +322,8 @@ fn names_of_other_programs_are_understood() {
     let said = |words: &[&str]| annulus(&place, words).ended(2).stderr.clone();
     assert!(said(&["train", "experiment.yaml", "optimizer.lr=1e-3"]).contains("`learning_rate`"));
     assert!(
-        said(&["train", "experiment.yaml", "--resume", "latest"]).contains("goes on by itself")
+        said(&["train", "experiment.yaml", "--resume", "latest"])
+            .contains("the same command resumes a run")
     );
     assert!(
         said(&["train", "experiment.yaml", "--data.tokens=64"]).contains("`data.tokens=VALUE`")

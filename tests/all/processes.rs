@@ -146,7 +146,7 @@ fn agree_starts_its_processes_itself() {
         for (words, library, wanted) in [
             (&["-n", "3"][..], "", "3 processes cannot share 4 ranks evenly"),
             (&["-n", "1"], "", "there is one process"),
-            (&["--engines", "mpi"], "", "one engine has nothing to agree with"),
+            (&["--engines", "mpi"], "", "one engine has nothing to be compared with"),
             (&["data.tokens=none"], "", "`data.tokens` must be a count"),
             (&[], "/absent/libmpi.so", "/absent/libmpi.so"),
         ] {

@@ -319,8 +319,9 @@ fn the_command_line_replaces_lists_and_a_changed_file_is_refused_by_its_key() {
     let name = NAMES[0];
     assert_eq!(metrics(&place.path("run").join(name)).len(), 4);
     let changed = sweep(&place, &[&small[..], &["optimizer.weight_decay=0.5"]].concat());
-    let said =
-        format!("run `{name}` is there, but its `optimizer.weight_decay` was `0.1` and is `0.5`");
+    let said = format!(
+        "run `{name}` exists already, but its `optimizer.weight_decay` was `0.1` and is `0.5`"
+    );
     assert!(changed.ended(4).stderr.contains(&said), "{}", changed.stderr);
     // What grows keeps what there is.
     let grown = sweep(&place, &[&small[..3], &["schedule.steps=4", "sweep.seeds=2"]].concat());

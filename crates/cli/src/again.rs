@@ -30,14 +30,14 @@ pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
         let best = Instructions::detect().word();
         let message = format!("`{run}` was computed with {word}, and this processor has {has}");
         let hint = format!(
-            "do this on a processor that has {word}; or set {VECTOR}={best}, to compute with others: bits may differ then"
+            "use a processor that has {word}, or set {VECTOR}={best} to compute with other instructions, whereupon bits may differ"
         );
         return Err(Failure::usage(message, hint));
     };
     if annulus_machine::settle_for(found) {
         return Ok(());
     }
-    let message = format!("vector instructions were asked for before {word} were settled for");
+    let message = format!("vector instructions were detected before {word} could be selected");
     Err(Failure::new(INTERNAL, message, None))
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
         let message = format!("`{}` is in the run's folder", folder.display());
         return Err(Failure::usage(
             message,
-            "give an `--output` that is not: a run stays as it is",
+            "give an `--output` outside of it: the run must not be changed",
         ));
     }
     Ok(folder)

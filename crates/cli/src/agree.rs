@@ -26,13 +26,13 @@ use crate::{Done, hub, post_mortem, print, stop};
 pub(crate) struct Agree {
     #[command(flatten)]
     file: ExperimentFile,
-    /// What is compared; processes that MPI joins are started, unless they were
+    /// What to compare; processes are started if no launcher has started them
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Threads, Engine::Mpi])]
     engines: Vec<Engine>,
     /// Processes to start; they share the ranks of the experiment evenly [default: 2]
     #[arg(short = 'n', long, value_parser = ranks())]
     processes: Option<usize>,
-    /// Optimizer steps of every strategy and mask
+    /// Optimizer steps for every strategy and mask
     #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
     steps: u64,
     /// Print JSON
@@ -47,7 +47,7 @@ enum Engine {
     Threads,
     /// Processes that MPI joins
     Mpi,
-    /// Processes that MPI joins, whose tensors go by NCCL: on GPUs, one for each
+    /// Processes that MPI joins and whose tensors are sent by NCCL; one GPU for each
     Nccl,
 }
 
@@ -67,7 +67,7 @@ struct Found {
 pub(crate) fn run(arguments: &Agree) -> Done {
     let carriers = carriers(arguments).count();
     if carriers == 0 || carriers == arguments.engines.len() {
-        let message = "one engine has nothing to agree with";
+        let message = "one engine has nothing to be compared with";
         let hint = "name threads and another: `--engines threads,mpi`";
         return Err(Failure::usage(message, hint));
     }
@@ -94,7 +94,7 @@ fn started(arguments: &Agree) -> Done {
     let processes = arguments.processes.unwrap_or(2);
     // This process was itself started by `launch` as a job of one process: it would start itself for ever.
     if processes == 1 || env::var_os(EARLY).is_some() {
-        let message = "there is one process: nothing to agree with";
+        let message = "there is one process: nothing to compare with";
         return Err(Failure::usage(message, "start several: `annulus agree FILE -n 2`"));
     }
     // Errors in the file are reported here, once, and not by every process.

@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Trains an experiment, or resumes it
     #[command(after_help = examples::TRAIN)]
     Train(crate::train::Train),
-    /// Trains every run of a file with a `sweep:`, and prints their table; goes on where it was stopped or killed
+    /// Trains every run of a file with a `sweep:`, and prints their table; resumes after a stop or a kill
     #[command(after_help = examples::SWEEP)]
     Sweep(crate::sweep::Arguments),
     /// Checks an experiment, or all runs of a sweep: keys, model, memory and data
@@ -46,10 +46,10 @@ pub(crate) enum Command {
     /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
     #[command(after_help = examples::AGREE)]
     Agree(crate::agree::Agree),
-    /// Runs a command in one process per host, or in several by the `mpirun` that is here, and watches over them
+    /// Runs a command in one process per host, or in several, with this machine's `mpirun`, and supervises them
     #[command(after_help = examples::LAUNCH)]
     Launch(crate::launch::Launch),
-    /// Says who ended a run, where every rank stood, and who waited for whom
+    /// Shows which process ended a run, where every rank stood, and which ranks waited for which
     #[command(after_help = examples::POST_MORTEM)]
     PostMortem(crate::post_mortem::PostMortem),
     /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
@@ -81,19 +81,19 @@ pub(crate) enum Command {
     /// Compares runs: keys, loss, speed and memory
     #[command(after_help = examples::COMPARE)]
     Compare(crate::compare::Compare),
-    /// Prints many runs as a table: means over seeds, how sure they are, and which differ by more than seeds do
+    /// Prints many runs as a table: means over seeds, confidence intervals, and which differ by more than seeds do
     #[command(after_help = examples::TABLE)]
     Table(crate::table::Arguments),
-    /// Finds where two runs that should be alike differ first, by their hashes: step, layer, tensor, message
+    /// Finds where two runs that should be equal first differ, by their hashes: step, layer, tensor, message
     #[command(after_help = examples::BISECT)]
     Bisect(crate::bisect::Bisect),
-    /// Runs a finished run again from what its folder holds, and says whether it came to the same, to the bit; exit code 10 if not
+    /// Runs a finished run again from its folder, and compares the two bit for bit; exit code 10 if they differ
     #[command(after_help = examples::REPRODUCE)]
     Reproduce(crate::reproduce::Reproduce),
-    /// Computes one step of a run again, and writes its gradients and the state behind it; exit code 10 if the run hashed others
+    /// Computes one step of a run again, and writes its gradients and the state after it; exit code 10 if their hashes differ from the run's
     #[command(after_help = examples::REPLAY)]
     Replay(crate::replay::Replay),
-    /// Writes runs as one page of HTML: losses, plan, memory, hops, what their files said
+    /// Writes runs as one page of HTML: losses, plan, memory, hops, experiments
     #[command(after_help = examples::REPORT)]
     Report(crate::report::Report),
     /// Writes a run's metrics as a table
@@ -102,10 +102,10 @@ pub(crate) enum Command {
     /// Writes the example experiments into a folder
     #[command(after_help = examples::INIT)]
     Init(crate::init::Init),
-    /// Shows what this machine offers, and what is missing
+    /// Shows this machine's hardware and libraries, and what is missing
     #[command(after_help = examples::DOCTOR)]
     Doctor(crate::doctor::Doctor),
-    /// Explains a key of the experiment, a word that plans print, or an exit code
+    /// Explains a key of the experiment, a word in plans, or an exit code
     #[command(after_help = examples::EXPLAIN)]
     Explain {
         /// A key such as `data.tokens` or `tokens`, a word such as `megatron` or `hop`, or the number of an exit code
@@ -121,17 +121,17 @@ pub(crate) enum Command {
     /// Prints the manual page
     #[command(after_help = examples::MAN)]
     Man {
-        /// Every command with its arguments, and the exit codes, as Markdown
+        /// Print every command with its arguments, and the exit codes, as Markdown
         #[arg(long)]
         markdown: bool,
     },
-    /// Prints which strategies, masks, layouts, heads and backward routes go together
+    /// Prints which strategies, masks, layouts, heads and backward routes can be combined
     #[command(after_help = examples::STRATEGIES)]
     Strategies,
     /// Prints the JSON Schema of the experiment file
     #[command(after_help = examples::SCHEMA)]
     Schema {
-        /// A table of all keys as Markdown instead
+        /// Print a table of all keys as Markdown instead
         #[arg(long)]
         markdown: bool,
     },

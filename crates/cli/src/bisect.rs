@@ -84,21 +84,21 @@ fn meaning(
     let is_next = alike.is_some_and(|alike| alike + 1 == *step);
     match (divergence, computed) {
         (Some(Divergence::Damaged { .. }), _) => {
-            "Memory or a link changed a message: `mesh.checksum: true` ends a run there."
+            "Memory or a link changed a message: with `mesh.checksum: true` a run ends there."
         }
         (Some(Divergence::Sent { .. }), _) => {
-            "What was sent before is alike: that rank made it otherwise."
+            "Earlier messages are equal: the sending rank computed it differently."
         }
-        (Some(other), _) if other.is_of_batch() => "They read other tokens.",
+        (Some(other), _) if other.is_of_batch() => "The runs read different tokens.",
         (Some(other), _) if other.is_of_weight() && is_next => {
             "A weight was changed between two steps."
         }
         (_, false) => {
-            "What the step computed is alike: what it was applied to, or what was left of it, was changed."
+            "The step computed the same gradients: the state before or after it was changed."
         }
-        (_, true) if is_next => "From the same state the step computed something else.",
+        (_, true) if is_next => "From the same state the step computed different values.",
         (_, true) => {
-            "Between these steps something else was computed, or the state was changed: hash every step to tell."
+            "Between these steps different values were computed, or the state was changed: hash every step to tell."
         }
     }
 }

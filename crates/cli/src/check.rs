@@ -69,7 +69,7 @@ pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Res
         None => {
             if !annulus_train::data_fits(plans, opened.tokenizer.as_deref())? {
                 print::say(
-                    "note: data of more than 1 MiB is not read here; what is wrong in it, `train` says",
+                    "note: data of more than 1 MiB is not read here; `train` reports errors in it",
                 );
             }
         }

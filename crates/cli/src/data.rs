@@ -30,7 +30,7 @@ pub(crate) enum DataCommand {
 pub(crate) struct Show {
     /// A text, a folder of texts, a cache (`.tokens`), or an experiment (`.yaml`)
     file: PathBuf,
-    /// Of an experiment: keys to replace, as in `data.tokens=64k`
+    /// Keys of an experiment to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
     /// `bytes`, or a tokenizer.json; an experiment names its own
@@ -119,7 +119,7 @@ fn text(arguments: &Show) -> Result<(), Failure> {
         } else {
             "rendering it turn by turn: it has no `{% generation %}`"
         };
-        print::line(&format!("what the assistant says is told by the template: {way}"))?;
+        print::line(&format!("the assistant's text is marked by the template: {way}"))?;
     }
     let inputs = std::slice::from_ref(file);
     let texts = Texts::new(inputs, records, &tokenizer);
@@ -144,7 +144,7 @@ pub(crate) fn warn_of_left_out(
 ) -> Result<(), Failure> {
     for left_out in left_out(inputs, records, texts.excluded)? {
         let left_out = left_out.display();
-        print::warn(format!("`{left_out}` left out: what runs write is no text"));
+        print::warn(format!("`{left_out}` left out: a run wrote it, and it is no text"));
     }
     Ok(())
 }

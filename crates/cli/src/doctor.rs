@@ -100,8 +100,8 @@ fn mpi() -> String {
     });
     match begun {
         Ok(Ok(level)) => format!("{engine}, {level}"),
-        Ok(Err(why)) => format!("{engine}; it does not begin: {why}"),
-        Err(error) => format!("{engine}; whether it begins is unknown: {error}"),
+        Ok(Err(why)) => format!("{engine}; it does not initialize: {why}"),
+        Err(error) => format!("{engine}; whether it initializes is unknown: {error}"),
     }
 }
 

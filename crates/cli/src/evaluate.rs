@@ -97,11 +97,11 @@ fn say_what_is_read(experiment: &Experiment) {
     let trained = || experiment.data.path.iter().map(|source| &source.path);
     match &experiment.evaluation.path {
         Some(path) if trained().any(|trained| trained == path) => print::warn(format!(
-            "`{}` was trained on: leave `evaluation.path` out to read what was held out of it",
+            "`{}` was trained on: leave `evaluation.path` out to read the part of it that was held out",
             path.display()
         )),
         Some(path) => print::say(&format!("reading `{}`", path.display())),
-        None => print::say("reading what is held out of `data.path`"),
+        None => print::say("reading the held-out part of `data.path`"),
     }
 }
 
@@ -111,7 +111,7 @@ fn say_what_is_replaced(out: &Path) {
         let earlier = out.join(earlier);
         let earlier = earlier.display();
         print::say(&format!(
-            "note: when it is done it replaces `{earlier}`; `--out FOLDER` keeps both"
+            "note: the results will replace `{earlier}`; `--out FOLDER` keeps both"
         ));
     }
 }

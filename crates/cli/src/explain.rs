@@ -96,7 +96,7 @@ fn fenced(page: &str) -> String {
 pub(crate) fn man() -> Done {
     let mut page = Vec::new();
     clap_mangen::Man::new(Arguments::command()).render(&mut page).map_err(|error| {
-        Failure::new(Exit::Internal.code(), format!("no page can be made: {error}"), None)
+        Failure::new(Exit::Internal.code(), format!("cannot make the manual page: {error}"), None)
     })?;
     print::own(String::from_utf8_lossy(&page).trim_end())?;
     Ok(0)

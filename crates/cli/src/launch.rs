@@ -28,13 +28,13 @@ const SIGNALLED: i32 = 128;
 
 #[derive(Args, Debug)]
 pub(crate) struct Launch {
-    /// Processes, which share the ranks of the experiment evenly [default: one per host, those of a Slurm allocation or this machine]
+    /// Number of processes, which share the ranks of the experiment evenly [default: one per host, those of a Slurm allocation or this machine]
     #[arg(short = 'n', long, value_parser = ranks())]
     processes: Option<usize>,
-    /// Start again so often where a process was lost: a run goes on from its last checkpoint
+    /// How often to restart after a lost process; a run resumes from its last checkpoint
     #[arg(long, default_value_t = 0)]
     restarts: u32,
-    /// The command, as in `train experiment.yaml`
+    /// The command of `annulus`, as in `train experiment.yaml`
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Launch) -> Done {
             return Ok(code);
         }
         left -= 1;
-        print::say(&format!("ended with {code}: started again, {left} times left"));
+        print::say(&format!("ended with {code}: restarting, {left} restarts left"));
     }
 }
 

@@ -28,19 +28,19 @@ pub(crate) struct Layout {
     /// Number of ranks
     #[arg(long, default_value_t = 4, value_parser = ranks())]
     ranks: usize,
-    /// How many positions
+    /// Number of positions
     #[arg(long, value_parser = tokens, default_value_t = 16)]
     tokens: usize,
     /// How many positions back a query sees, itself included
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     window: Option<usize>,
-    /// Also what moves, hop by hop
+    /// Also show what is sent, hop by hop
     #[arg(long)]
     hops: bool,
-    /// With `--hops`: every rank, hop and move, however many
+    /// With `--hops`: show every rank, hop and message, however many
     #[arg(long, requires = "hops")]
     all: bool,
-    /// Where to write who holds what as a picture
+    /// Write a picture of which rank holds which positions
     #[arg(long, value_name = "PATH", value_parser = svg)]
     svg: Option<PathBuf>,
     /// Print JSON
@@ -118,7 +118,7 @@ fn strips(title: String, mask: &Mask, shards: &[Positions]) -> Strips {
     };
     Strips {
         title,
-        x: "position; behind a row: its visible pairs, 1.00 where all ranks have as many"
+        x: "position; after each row: its visible pairs, 1.00 if all ranks have equally many"
             .to_owned(),
         ends: ["0".to_owned(), tokens.saturating_sub(1).to_string()],
         rows: shards.iter().enumerate().map(row).collect(),

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_COMPARE)]
     cluster: Option<PathBuf>,
-    /// Print the best strategy for 64k to 1G tokens on 8 to all devices of the cluster instead
+    /// Print the best strategy for 64k to 1G tokens on 8 up to all devices of the cluster instead
     #[arg(long, requires = "cluster", conflicts_with = "svg")]
     scale: bool,
     /// Write a picture of efficiency by sequence length and devices
@@ -191,7 +191,7 @@ fn in_thousands(tokens: usize) -> String {
 }
 
 fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
-    let message = "no strategy fits into what may be taken of a device's memory: three quarters, or `memory.budget`";
+    let message = "no strategy fits into the memory that may be used of a device: three quarters, or `memory.budget`";
     let at_once =
         experiment.memory.micro_batch.unwrap_or(experiment.data.batch / experiment.mesh.data);
     let hint = match choice.state_beyond_budget() {
@@ -203,7 +203,7 @@ fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
             size(state)
         ),
         None => String::from(
-            "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above recomputes and takes chunks as far as `memory:` leaves it open",
+            "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above already recomputes and uses chunks as far as `memory:` allows",
         ),
     };
     Failure::new(Exit::DoesNotFit.code(), message, Some(hint))

@@ -19,7 +19,7 @@ const STILL: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 pub(crate) struct PostMortem {
-    /// The run's folder, or one of flight records
+    /// The run's folder, or a folder of flight records
     run: PathBuf,
 }
 
@@ -65,8 +65,8 @@ pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
         let saved = match last_checkpoint(run) {
             Some(step) if running => format!("step-{step}"),
             None if running => "nothing yet".to_owned(),
-            Some(step) => format!("step-{step}: the same command goes on from there"),
-            None => "nothing yet: the same command begins again".to_owned(),
+            Some(step) => format!("step-{step}: the same command resumes from there"),
+            None => "nothing yet: the same command starts again".to_owned(),
         };
         say("saved", vec![saved]);
         say("records", vec![run.join(FOLDER).display().to_string()]);
@@ -105,7 +105,7 @@ fn title(wreck: &Wreck, verdict: &Verdict) -> String {
         Verdict::Failed { who, .. } => format!("{who} failed"),
         Verdict::Asked { process } => format!("process {process} was asked to stop"),
         Verdict::Running => return "running: nothing has ended".to_owned(),
-        Verdict::Done => "all ranks had done their work".to_owned(),
+        Verdict::Done => "all ranks had finished".to_owned(),
     };
     format!("{ended}: {what}")
 }
@@ -127,15 +127,12 @@ fn who(record: &Record) -> String {
 fn how(wreck: &Wreck, verdict: &Verdict) -> Vec<String> {
     match verdict {
         Verdict::Lost { .. } => {
-            vec![
-                "it stands still, or was killed (SIGKILL, no memory left): it said nothing"
-                    .to_owned(),
-            ]
+            vec!["it hangs, or was killed (SIGKILL, out of memory), without a message".to_owned()]
         }
         Verdict::Blamed { by, why, .. } => vec![format!("{by} says: {why}")],
         Verdict::Failed { why, .. } => vec![why.clone()],
         Verdict::Asked { .. } => {
-            vec!["a signal, or a scheduler's end of the time: steps are saved".to_owned()]
+            vec!["by a signal, or by a scheduler's time limit; its steps are saved".to_owned()]
         }
         Verdict::Running => wreck.records.iter().filter_map(silence).collect(),
         Verdict::Done => Vec::new(),
@@ -147,8 +144,7 @@ fn silence(record: &Record) -> Option<String> {
     let silent = Duration::from_micros(now().saturating_sub(record.last_word()));
     let stands = record.head.processes > 1 && record.head.ending.is_none() && silent > STILL;
     let (process, seconds) = (record.head.process, silent.as_secs());
-    stands
-        .then(|| format!("process {process} was stopped, or stands still: silent for {seconds} s"))
+    stands.then(|| format!("process {process} is stopped or hangs: silent for {seconds} s"))
 }
 
 /// Where the ranks of a process stood when the job ended, or where the process stood if it had no ranks yet.
@@ -159,7 +155,7 @@ fn places(record: &Record, end: u64) -> Vec<String> {
     let place = |place: &Place| {
         let rank = place.rank.unwrap_or_default();
         if place.left {
-            return format!("rank {rank}: had done its work");
+            return format!("rank {rank}: had finished");
         }
         let waits = place.waits.map_or(String::new(), |waits| {
             let seconds = end.saturating_sub(waits.since) as f64 / 1e6;

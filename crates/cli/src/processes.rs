@@ -54,7 +54,7 @@ pub(crate) fn found() -> Result<World, Failure> {
 fn settle(world: &World) -> Result<(), Failure> {
     let own: Vec<&str> = annulus_machine::usable().into_iter().map(Instructions::word).collect();
     let all = world.gather(own.join(" ").as_bytes()).map_err(|failure| {
-        not_joined("the processes do not reach each other".to_owned(), failure.to_string())
+        not_joined("the processes cannot reach each other".to_owned(), failure.to_string())
     })?;
     let all: Vec<String> =
         all.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();

@@ -29,7 +29,7 @@ pub(crate) struct Replay {
     /// The step, from 1
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     step: u64,
-    /// The folder of its tensors, never in that of RUN [default: RUN-replayed-STEP]
+    /// The folder of the tensors, not inside RUN [default: RUN-replayed-STEP]
     #[arg(long, alias = "out")]
     output: Option<PathBuf>,
     /// Print JSON
@@ -114,7 +114,7 @@ impl Replay {
             Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
         };
         let (_, outcome) = job.steps(&more)?;
-        if !is_over((outcome.ending, outcome.step), "begins anew") {
+        if !is_over((outcome.ending, outcome.step), "starts again") {
             return Ok(PREEMPTED);
         }
         let found = replayed(&self.run, scratch.path(), (self.step, output))?;
@@ -140,14 +140,14 @@ impl Replay {
         lines.push(match (first, hashed) {
             (Some(first), _) => {
                 let rows = bisect::rows(&first.kinds);
-                format!("other hashes than the run wrote:\n{}", rows.trim_end())
+                format!("hashes differ from those that the run wrote:\n{}", rows.trim_end())
             }
             (None, true) => {
                 format!("equal to the bit: all {tensors} have the hashes that the run wrote")
             }
             (None, false) => {
                 let run = self.run.display();
-                format!("`{run}` has no hashes of this step to hold them to (`every.hash`)")
+                format!("`{run}` has no hashes of this step to compare with (`every.hash`)")
             }
         });
         lines.extend(unlike.as_ref().map(value));

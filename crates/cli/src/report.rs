@@ -24,7 +24,7 @@ pub(crate) struct Report {
     /// The page to write
     #[arg(long, alias = "out", value_name = "PATH", default_value = PAGE)]
     output: PathBuf,
-    /// The cluster that step times are planned on [default: the one that the experiment names, or this machine, measured, if the run was on it]
+    /// The cluster to plan step times for [default: the one that the experiment names, or this machine, measured, if the run was on it]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
 }

@@ -42,10 +42,10 @@ const NEUTRAL: [&str; 15] = [
 pub(crate) struct Reproduce {
     /// The folder of a finished run
     run: PathBuf,
-    /// The folder of the run that is made, never in that of RUN [default: RUN-reproduced]
+    /// The folder of the new run, not inside RUN [default: RUN-reproduced]
     #[arg(long, alias = "out")]
     output: Option<PathBuf>,
-    /// Keys to replace, as in `data.path=moved`; those that change what is computed are named
+    /// Keys to replace, as in `data.path=moved`; a warning names those that change what is computed
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
     /// Print JSON
@@ -107,7 +107,7 @@ impl Reproduce {
         let job = Job { arguments: train, stop, world };
         let again = subject.again.clone();
         let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
-        if !is_over((outcome.ending, outcome.step), "goes on from there") {
+        if !is_over((outcome.ending, outcome.step), "resumes from there") {
             return Ok(PREEMPTED);
         }
         let found = reproduced(&self.run, output)?;
@@ -127,9 +127,9 @@ fn finished(logged: &Logged) -> Result<(), Failure> {
     if ending == Some(FINISHED) {
         return Ok(());
     }
-    let how = ending.unwrap_or("it goes on, or was killed").lines().next().unwrap_or_default();
+    let how = ending.unwrap_or("it is running, or was killed").lines().next().unwrap_or_default();
     let hint = format!(
-        "let it end (`annulus train {run}` goes on with it), or compute one step again: `annulus replay {run} --step N`"
+        "let it finish (`annulus train {run}` resumes it), or compute one step again: `annulus replay {run} --step N`"
     );
     Err(Failure::usage(format!("`{run}` is not finished: {how}"), hint))
 }
@@ -168,7 +168,9 @@ fn text(found: &Reproduced, reasons: &[String]) -> String {
         (None, _) => format!("equal to the bit: {}", compared(found)),
         (Some(step), true) => format!("differs, first at step {step}"),
         (Some(step), false) => {
-            format!("differs, first at step {step}, as it may: what computed it is not the same")
+            format!(
+                "differs, first at step {step}; this is possible, since it was not computed in the same way"
+            )
         }
     };
     let mut lines = vec![head];
@@ -212,7 +214,7 @@ fn compared(found: &Reproduced) -> String {
     };
     let hashes = hashes.as_ref().map_or_else(
         || "no hashes".to_owned(),
-        |found| format!("hashes behind {} steps", found.steps),
+        |found| format!("hashes after {} steps", found.steps),
     );
     let weights = weights.as_ref().map_or_else(
         || "no checkpoint".to_owned(),
@@ -225,6 +227,7 @@ fn compared(found: &Reproduced) -> String {
 fn only_said(found: &Reproduced) -> Option<&'static str> {
     let weights = found.weights.as_ref()?.differing.is_empty();
     let hashes = found.hashes.as_ref().is_some_and(|found| found.first.is_some());
-    let text = "The weights at the end are alike: what the run's files say of a step was changed, not what it computed.";
+    let text =
+        "The weights at the end are equal: the run's files were changed, not what it computed.";
     (weights && (found.value.is_some() || hashes)).then_some(text)
 }

@@ -36,7 +36,7 @@ pub(crate) struct SplitFlags {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum KernelFlag {
-    /// Blockwise, fast
+    /// Blockwise and fast
     Fused,
     /// Plain loops
     Reference,
@@ -60,16 +60,16 @@ pub(crate) struct StrategyFlags {
     /// For usp and a2a+p2p: ranks that exchange heads, and rings of such; for double-ring: nodes, and ranks of a node
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count())]
     shape: Option<Vec<usize>>,
-    /// Groups of key/value heads that all-gather takes one after another
+    /// Number of groups of key/value heads that all-gather gathers one after another
     #[arg(long, value_parser = count())]
     groups: Option<usize>,
     /// contiguous, striped, zigzag or balanced [default: the strategy's own]
     #[arg(long, value_parser = layout)]
     layout: Option<&'static str>,
-    /// Neighbouring positions of a stripe, or of a balanced block
+    /// Number of neighbouring positions in a stripe, or in a balanced block
     #[arg(long, value_parser = count())]
     stripe: Option<usize>,
-    /// The backward route: reversed, travelling, direct (keys and values; their gradients against the forward ring, all the way round, or straight to their owner) or queries
+    /// What travels in backward: queries, or keys and values, whose gradients go against the forward ring (reversed), all the way round (travelling) or straight to their owner (direct)
     #[arg(long, value_parser = backward, default_value = "reversed")]
     backward: Route,
 }

@@ -30,7 +30,7 @@ const LOCK: &str = "sweep.lock";
 pub(crate) struct Arguments {
     /// An experiment with a `sweep:`
     file: PathBuf,
-    /// Keys to replace, as in `data.tokens=64k`; of a key that the sweep lists, the list
+    /// Keys to replace, as in `data.tokens=64k`; for a key that the sweep varies, its list of values
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
     #[command(flatten)]
@@ -89,7 +89,7 @@ fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
     let all = sweep.runs.len();
     if done + failed.len() < all {
         print::say(&format!(
-            "stopped with {done} of {all} runs finished; the same command goes on"
+            "stopped with {done} of {all} runs finished; the same command resumes"
         ));
         return PREEMPTED;
     }
@@ -116,8 +116,10 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
             .iter()
             .find(|(key, ..)| !checked::CHECKED_BY_TRAIN.iter().any(|own| key.starts_with(own)));
         if let Some((key, was, is)) = other {
-            let message =
-                format!("run `{}` is there, but its `{key}` was `{was}` and is `{is}`", run.name);
+            let message = format!(
+                "run `{}` exists already, but its `{key}` was `{was}` and is `{is}`",
+                run.name
+            );
             let hint = format!(
                 "set the key back, set another `output`, or move `{}` away",
                 folder.display()

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) struct Form {
     #[command(flatten)]
     how: How,
-    /// Leave out tokens per second: what is left is the same however often the runs were stopped
+    /// Leave out tokens per second; the rest does not depend on how often runs were stopped
     #[arg(long)]
     no_times: bool,
 }

@@ -19,19 +19,19 @@ use crate::{Done, check, print};
 pub(crate) struct Arguments {
     /// An experiment, a run's folder, or a `trace-STEP.json` in one
     path: PathBuf,
-    /// Values that replace an experiment's, as in `data.tokens=64k`
+    /// Keys to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
-    /// The cluster that is planned on [default: the one that the experiment names, or this machine, measured]
+    /// The cluster to plan for [default: the one that the experiment names, or this machine, measured]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// The layer whose hops are shown and drawn
     #[arg(long, default_value_t = 0)]
     layer: usize,
-    /// Where to write its hops as a picture
+    /// Write a picture of the layer's hops
     #[arg(long, value_name = "PATH", value_parser = svg)]
     svg: Option<PathBuf>,
-    /// Where to write what is planned, to be opened by Perfetto beside what a run wrote
+    /// Write the planned trace, which Perfetto opens next to a run's
     #[arg(long, alias = "output", value_name = "PATH")]
     out: Option<PathBuf>,
     /// Print JSON
@@ -92,7 +92,7 @@ fn measured(arguments: &Arguments, path: &Path) -> Done {
 fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Trace>, Failure> {
     let file = path.with_file_name(annulus_train::RESOLVED);
     if !file.is_file() {
-        print::say(&format!("nothing planned is shown: there is no `{}`", file.display()));
+        print::say(&format!("no planned trace is shown: there is no `{}`", file.display()));
         return Ok(None);
     }
     let opened = check::opened(&ExperimentFile { file, replacements: Vec::new() })?;
@@ -103,7 +103,7 @@ fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Tr
         return Ok(Some(timeline));
     }
     let now = format!("{} on {} ranks", timeline.title, timeline.ranks.len());
-    print::say(&format!("nothing planned is shown: the run has become {now}"));
+    print::say(&format!("no planned trace is shown: the run's folder now has {now}"));
     Ok(None)
 }
 

@@ -175,7 +175,7 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
     let ended = match outcome.ending {
         Ending::Finished => format!("finished at step {step}"),
         Ending::AlreadyFinished => format!("already finished at step {step}: nothing to do"),
-        Ending::Preempted => format!("stopped at step {step}; the same command goes on from there"),
+        Ending::Preempted => format!("stopped at step {step}; the same command resumes from there"),
     };
     print::line(&ended)?;
     let numbers = [

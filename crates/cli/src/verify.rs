@@ -24,7 +24,7 @@ use crate::{check, hub, print};
 pub(crate) struct Verify {
     #[command(flatten)]
     file: ExperimentFile,
-    /// Most ranks to try
+    /// Largest number of ranks to try
     #[arg(long, default_value_t = 8, value_parser = ranks())]
     ranks: usize,
     /// Print JSON
@@ -59,7 +59,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
     }
     processes::say(world);
     if matches!(plan.experiment.device, Device::Cuda(_)) {
-        print::warn("`verify` compares on the CPU: it says nothing of a GPU's kernels");
+        print::warn("`verify` compares on the CPU: it does not test a GPU's kernels");
     }
     shown(arguments, &plan, machine)
 }
@@ -71,7 +71,7 @@ fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8
     let (total, mut done) = (ways(plan, (arguments.ranks, machine.1)), 0);
     let tokens = plan.experiment.data.tokens;
     print::say(&format!(
-        "dense attention first, then {total} ways to split {tokens} tokens held to it"
+        "dense attention first, then {total} ways to split {tokens} tokens compared with it"
     ));
     let meter = Meter::new(Unit::Number);
     meter.show("ways tried", 0, total);

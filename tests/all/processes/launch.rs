@@ -51,7 +51,7 @@ fn a_lost_process_is_started_again_from_the_last_checkpoint() {
     place.train("whole", &CHANGES).ended(0);
     let again = |launcher: &str, processes: &[&str], output: &str| {
         let ran = killed(&place, launcher, &[processes, &["--restarts", "1"]].concat(), output);
-        assert!(ran.ended(0).stderr.contains("started again, 0 times left"), "{}", ran.stderr);
+        assert!(ran.ended(0).stderr.contains("restarting, 0 restarts left"), "{}", ran.stderr);
         assert_eq!(weights(&place, output, 40), weights(&place, "whole", 40));
     };
     // One process needs no launcher.

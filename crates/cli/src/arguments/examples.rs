@@ -1,4 +1,4 @@
-//! What stands below every `--help`: commands as they are typed.
+//! The examples below the `--help` of every command.
 
 use annulus_train::Exit;
 
@@ -6,13 +6,13 @@ pub(super) const TRAIN: &str = "\
 Examples:
   annulus train experiments/quickstart.yaml
   annulus train experiment.yaml data.tokens=64k mesh.sequence=8
-  annulus train experiment.yaml                # the same command goes on after a stop
+  annulus train experiment.yaml                # the same command resumes after a stop
   annulus train runs/mine schedule.steps=2000  # more steps: `schedule.decay` is constant, or wsd before its cooldown
   annulus train experiment.yaml output=runs/fork --from runs/mine/step-500   # a fork: another schedule, other data";
 pub(super) const SWEEP: &str = "\
 Examples:
   annulus check experiments/sweep.yaml         # checks all runs and lists them
-  annulus sweep experiments/sweep.yaml         # the same command goes on after a stop, or a kill -9
+  annulus sweep experiments/sweep.yaml         # the same command resumes after a stop, or a kill -9
   annulus sweep experiments/sweep.yaml sweep.seeds=5 'data.tokens=[1k,2k]'
   annulus table runs/sweep --markdown > table.md";
 pub(super) const CHECK: &str = "\
@@ -112,7 +112,7 @@ pub(super) const AGREE: &str = "\
 Examples:
   annulus agree experiments/quickstart.yaml --engines threads,mpi mesh.sequence=4 data.tokens=96
   annulus agree experiment.yaml -n 4 --steps 20 --json
-  mpirun -n 4 annulus agree experiment.yaml   # of processes that are started already";
+  mpirun -n 4 annulus agree experiment.yaml   # processes that a launcher starts";
 pub(super) const LAUNCH: &str = "\
 Examples:
   annulus launch --restarts 3 train experiments/quickstart.yaml   # ranks are threads of one process
@@ -141,7 +141,7 @@ Examples:
   annulus schema > schema.json
   annulus schema --markdown";
 
-/// Below the list of commands: how to begin, and the exit codes.
+/// The text below the list of commands: how to begin, and the exit codes.
 pub(super) fn of_all() -> String {
     let codes = Exit::ALL.map(|exit| format!("  {:<3} {}", exit.code(), exit.about()));
     format!(

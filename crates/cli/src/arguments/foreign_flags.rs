@@ -11,20 +11,20 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
     let Some(ContextValue::String(flag)) = said.get(ContextKind::InvalidArg) else { return None };
     let hint = match flag.trim_start_matches('-') {
         "resume" | "resume-from" | "resume_from_checkpoint" | "resume-from-checkpoint" => {
-            "a run goes on by itself: give the same command again; \
-             to begin another where a run is, `annulus train FILE --from RUN`"
+            "the same command resumes a run; \
+             to start a new run from it, `annulus train FILE --from RUN`"
                 .to_owned()
         }
-        "config" | "c" | "f" => "the file is the first word: `annulus train FILE`".to_owned(),
+        "config" | "c" | "f" => "the file is the first argument: `annulus train FILE`".to_owned(),
         "dry-run" | "dry_run" => {
             "`annulus check FILE` says whether it would run, and `annulus plan FILE` what it would do".to_owned()
         }
         "overwrite" | "force" | "overwrite_output_dir" => {
-            "nothing is written over: remove the folder, or set another `output`".to_owned()
+            "nothing is overwritten: remove the folder, or set another `output`".to_owned()
         }
-        "v" | "verbose" => "all that is said is said: `every.log=1` logs every step".to_owned(),
+        "v" | "verbose" => "there are no further messages: `every.log=1` logs every step".to_owned(),
         "set" | "o" | "override" => {
-            "values are replaced by words such as `data.tokens=64k`".to_owned()
+            "values are replaced by arguments such as `data.tokens=64k`".to_owned()
         }
         "epochs" | "num_train_epochs" | "num-train-epochs" => {
             "there are no epochs: set `schedule.steps` to epochs x tokens of the data / (`data.batch` x `data.tokens`)".to_owned()
@@ -38,7 +38,7 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         other => {
             let key = KEYS.iter().find(|(name, _)| *name == other.replace('-', "_"));
             let (_, key) = key?;
-            format!("values are replaced by words: `{key}=VALUE`")
+            format!("values are replaced by arguments without dashes: `{key}=VALUE`")
         }
     };
     Some((format!("`{flag}` is no flag"), hint))

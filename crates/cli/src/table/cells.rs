@@ -124,11 +124,9 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
                 test(table)
             )
         }));
-        notes.extend(
-            several.then(|| {
-                "each row by itself: of twenty rows that are alike one says yes".to_owned()
-            }),
-        );
+        notes.extend(several.then(|| {
+            "each row is tested by itself: of twenty equal rows, one says yes by chance".to_owned()
+        }));
     }
     notes
 }
