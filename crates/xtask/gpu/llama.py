@@ -1,14 +1,14 @@
-"""A training step of a Llama by transformers: a line of JSON in the fields of `annulus-bench step`.
+"""Measures a training step of a Llama in transformers; prints a line of JSON with the fields of `annulus-bench step`.
 
     python llama.py [--model 1b] [--dtype bf16] [--tokens 65536] [--loss chunks] [--recompute layer] [--longest 8192] [--device cpu]
 
 The same settings as ours: one sequence of random tokens, random weights; weights and activations of `--dtype`, f32 masters and
 moments, PyTorch's fused AdamW on them; attention is PyTorch's (`sdpa`). What differs: `--recompute layer` is gradient checkpointing,
-which runs a whole layer again, its attention too, where ours keeps attention's output; gradients are of `--dtype` until AdamW takes
-them. `--loss whole` is transformers' own, all logits at once; `chunks` takes 2048 tokens at a time and makes their logits again in
-backward, as whoever runs out of memory would.
+which recomputes a whole layer with its attention, while ours keeps attention's output; gradients have `--dtype` until AdamW uses
+them. `--loss whole` is transformers' own, all logits at once; `chunks` takes 2048 tokens at a time and recomputes their logits in
+backward, as one would to save memory.
 
-`--longest N` finds the longest sequence that fits instead, to a multiple of N, every trial a program of its own.
+`--longest N` finds the longest sequence that fits instead, to a multiple of N, with a process for every trial.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def read():
 
 
 def build(arguments):
-    """The model with its weights, fresh, on the device."""
+    """A new model with random weights on the device."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -62,7 +62,7 @@ def build(arguments):
 
 
 def loss_in_chunks(model, tokens):
-    """The mean over all tokens but the last of which token follows."""
+    """The mean cross-entropy of the next token over all tokens but the last."""
     from torch.nn.functional import cross_entropy
     from torch.utils.checkpoint import checkpoint
 
@@ -75,7 +75,7 @@ def loss_in_chunks(model, tokens):
 
 
 class Step:
-    """A step that can be taken again and again."""
+    """A training step that can be repeated."""
 
     def __init__(self, arguments):
         import torch
@@ -92,7 +92,7 @@ class Step:
         self.tokens = tokens.to(self.device)
 
     def take(self):
-        """The seconds it took, and the loss before it."""
+        """Runs a step; returns its seconds, and the loss before it."""
         start = time.perf_counter()
         if self.chunks:
             loss = loss_in_chunks(self.model, self.tokens)
@@ -113,7 +113,7 @@ class Step:
         return time.perf_counter() - start, found
 
     def memory(self):
-        """MiB of the device that are taken, by whomever; PyTorch keeps what it once had."""
+        """MiB of the device in use by all processes; PyTorch does not release memory that it once had."""
         if self.device.type != "cuda":
             return {}
         free, whole = self.torch.cuda.mem_get_info(self.device)
@@ -121,7 +121,7 @@ class Step:
 
 
 def operations(model, tokens):
-    """Of a step, as `annulus-bench step` counts them."""
+    """The number of parameters, and the FLOPs of a step as `annulus-bench step` counts them."""
     config = model.config
     parameters = sum(weight.numel() for weight in model.parameters())
     columns = config.num_hidden_layers * config.num_attention_heads * config.head_dim
@@ -129,14 +129,14 @@ def operations(model, tokens):
 
 
 def quantile(numbers, share):
-    """Between neighbours in proportion."""
+    """A quantile of the numbers, interpolated linearly."""
     numbers, place = sorted(numbers), share * (len(numbers) - 1)
     below = int(place)
     return numbers[below] + (numbers[min(below + 1, len(numbers) - 1)] - numbers[below]) * (place - below)
 
 
 def measure(arguments):
-    """A line of a step, or of why there is none."""
+    """The line of a step, or of why it failed."""
     import torch
     import transformers
 
@@ -164,7 +164,7 @@ def measure(arguments):
 
 
 def trial(arguments, tokens):
-    """Whether one step over so many tokens succeeds; its line."""
+    """Runs one step over `tokens` tokens in a process of its own; returns whether it succeeded, and its line."""
     words = [sys.executable, __file__, "--samples", "0", "--tokens", str(tokens)]
     for key in ("model", "layers", "dtype", "recompute", "loss", "device"):
         if getattr(arguments, key) is not None:
@@ -180,7 +180,7 @@ def trial(arguments, tokens):
 
 
 def longest(arguments):
-    """Doubles from `--tokens`, then halves the gap, as `annulus-bench step --longest` does; a line for every trial and for the last."""
+    """Doubles from `--tokens`, then halves the gap, as `annulus-bench step --longest` does; prints a line per trial and one for the result."""
     nearest = arguments.longest
     largest, above, most, beyond = 0, None, {}, None
     tokens = max(1, arguments.tokens // nearest) * nearest

@@ -1,7 +1,7 @@
-"""The error of `annulus attend` on a GPU beside PyTorch's, both against the same attention in f64.
+"""Compares the error of `annulus attend` on a GPU with that of PyTorch, both relative to the same attention in f64.
 
-The rule of FlashAttention's own tests: at most twice the largest error of the plain computation in the inputs' type for the output,
-three times for gradients. A line of JSON per case; exit 1 if one breaks the rule.
+The rule is that of FlashAttention's tests: the largest error is at most twice that of a plain computation in the inputs' type for the
+output, and three times for gradients. A line of JSON per case; exit 1 if one breaks the rule.
 
     rule.py PATH/TO/annulus [cuda:0 | cpu]
 """
@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 HEADS = ((4, 4), (4, 2))
 MASKS = ("full", "causal", "causal+window:200")
 LIMITS = {"out": 2.0, "dq": 3.0, "dk": 3.0, "dv": 3.0}
-# Below this share of the largest element an error is that of a last bit, and not compared.
+# Errors below this fraction of the largest element are of the last bit, and are not compared.
 SMALL = {"bf16": 2.0**-9, "f16": 2.0**-12, "f32": 2.0**-22}
 
 
@@ -35,7 +35,7 @@ def visible(mask, tokens, device):
 
 
 def plain(q, k, v, gradient, seen, scale, dtype):
-    """Attention as one writes it, and its gradients, all in `dtype`."""
+    """Plain attention and its gradients, all in `dtype`."""
     q, k, v = (x.to(dtype).detach().requires_grad_() for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     wide = lambda x: x.repeat_interleave(group, dim=1)

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Holds every kernel to plain loops on a GPU, then times kernels beside PyTorch's attention and training steps beside transformers'.
+# Compares every kernel with plain loops on a GPU, then the speed of kernels with PyTorch's attention, and of training steps with
+# transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
 #   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes
@@ -21,13 +22,13 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=cs
 failed=0
 ends=0
 
-# Seconds that a command may take: so many, or what is left of its task's time.
+# The most seconds of a command: as given, or what is left of its task's time.
 limit() {
   local left=$((ends - SECONDS))
   echo $((left < 1 ? 1 : $1 < left ? $1 : left))
 }
 
-# What was said last.
+# Reports a failed command with the end of the log.
 trouble() {
   echo "$1 ended with $2:"
   tail -n 3 "$out/log.txt"
@@ -38,7 +39,7 @@ check() {
   tail -n 15 "$out/check.txt"
 }
 
-# Errors beside those of PyTorch in the same type.
+# Compares errors with those of PyTorch in the same type.
 rule() {
   timeout "$(limit 400)" python3 "$here/rule.py" "$work/annulus" cuda:0 >"$work/rule.jsonl" 2>>"$out/log.txt" ||
     { trouble rule.py $?; failed=1; }
@@ -47,7 +48,7 @@ rule() {
   cat "$work/rule.jsonl" >>"$out/log.txt"
 }
 
-# Small sizes of one kernel of every rung; says so where the tool is not there or may not run.
+# Runs small sizes of one kernel of every generation under the sanitizer; says so if the tool is missing or may not run.
 sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then echo "compute-sanitizer: not on this machine"; return; fi
   for tool in memcheck racecheck synccheck initcheck; do
@@ -115,7 +116,7 @@ several() {
   python3 "$here/tables.py" several "$out/several.json"
 }
 
-# TFLOP/s that shares are given of: what the data sheet of an H100 or H200 says, and what a product of matrices reaches here.
+# The TFLOP/s to which speeds are relative: those in the data sheet of an H100 or H200, and those of a matrix product here.
 peaks() {
   local reached
   reached=$(timeout "$(limit 60)" python3 "$here/sdpa.py" matmul 2>>"$out/log.txt" | python3 "$here/tables.py" tflops /dev/stdin)
@@ -124,7 +125,7 @@ peaks() {
 
 llama="--model 1b --dtype bf16 --recompute layer"
 
-# A step of Llama 3.2 1B's shape over 64k tokens, beside transformers'.
+# Compares a step of Llama 3.2 1B's shape over 64k tokens with transformers.
 step() {
   local peak
   peak=$(peaks)
@@ -140,7 +141,7 @@ step() {
   python3 "$here/tables.py" step "$out/step.jsonl"
 }
 
-# The longest sequence of which one step succeeds, beside transformers'; where time runs out, between what.
+# Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out, its bounds.
 longest() {
   timeout "$(limit 330)" "$work/annulus-bench" step --device cuda $llama --tokens 256k --longest 32k >"$out/longest.jsonl" 2>>"$out/log.txt" ||
     trouble "annulus-bench step --longest" $?

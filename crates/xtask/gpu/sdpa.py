@@ -1,4 +1,5 @@
-"""PyTorch's attention on a GPU, by back end: a line of JSON per point, as `annulus-bench gpu` prints them; `matmul`: a product alone."""
+"""Measures PyTorch's attention on a GPU by backend; prints a line of JSON per point, as `annulus-bench gpu` does. `matmul`: only a
+product of matrices."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What lines of JSON come to, for a person: `tables.py ring | several | step | longest | tflops FILE`."""
+"""Prints results, given as lines of JSON, as a table: `tables.py ring | several | step | longest | tflops FILE`."""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""Scores models with adapters in float32 on the CPU, beside them, merged by PEFT and merged by the program; saves adapters again.
+"""Scores models with adapters in float32 on the CPU: with separate adapters, merged by PEFT, and merged by the program. Saves the
+adapters again.
 
     python adapters.py BASE ADAPTER MERGED OUT [BASE ADAPTER MERGED OUT ...]
 """
@@ -15,7 +16,7 @@ import golden
 for base, adapter, merged, out in zip(sys.argv[1::4], sys.argv[2::4], sys.argv[3::4], sys.argv[4::4], strict=True):
     plain = golden.score(golden.whole(base))
     model = peft.PeftModel.from_pretrained(golden.whole(base), adapter).eval()
-    # What it did not find it would have left as it was, with a warning in a log.
+    # PEFT would leave weights that it did not find unchanged, with only a warning in a log.
     written = load_file(os.path.join(adapter, "adapter_model.safetensors"))
     read = peft.get_peft_model_state_dict(model)
     assert written.keys() <= read.keys(), sorted(written.keys() - read.keys())

@@ -1,4 +1,4 @@
-"""Renders conversations by a folder's chat template and writes ids and assistant masks, as transformers has them.
+"""Renders conversations by a folder's chat template in transformers, and writes ids and assistant masks.
 
     python chats.py FOLDER CHATS.jsonl OUT.json
 """

@@ -1,4 +1,4 @@
-"""Loss and gradient norm of a Llama folder on the bytes of a text, float64 throughout.
+"""Computes loss and gradient norm of a Llama folder on the bytes of a text, in float64 throughout.
 
     python exact.py FOLDER TEXT
 
@@ -22,7 +22,7 @@ ids = torch.tensor(list(text.read_bytes()))
 inputs, targets = ids[:-1], ids[1:]
 
 heads, groups, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
-# The frequencies are float32 numbers, as in every Llama; everything made of them is not.
+# RoPE's frequencies are rounded to float32, as in every Llama; everything computed from them is float64.
 frequencies = (config["rope_theta"] ** (-torch.arange(0, width, 2).double() / width)).float().double()
 angles = torch.arange(len(inputs)).double()[:, None] * frequencies
 cos, sin = angles.cos(), angles.sin()
@@ -46,14 +46,14 @@ def rotate(x):
 
 
 def rows(q, k, v, first):
-    """Causal attention of some queries, the first of which is the sequence's `first`, to all keys up to the last of them."""
+    """Causal attention of consecutive queries, from position `first` on, to all keys up to the last query's position."""
     scores = q @ k.mT * width**-0.5
     hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(first + 1)
     return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
 
 
 def attend(q, k, v):
-    """In pieces, so that scores fit; PyTorch's own attention is slow in float64."""
+    """Causal attention in pieces, so that the scores fit into memory; PyTorch's own attention is slow in float64."""
     k, v = (x.repeat_interleave(heads // groups, 0) for x in (k, v))
     starts = range(0, len(inputs), 1024)
     pieces = [(q[:, at : at + 1024], k[:, : at + 1024], v[:, : at + 1024], at) for at in starts]

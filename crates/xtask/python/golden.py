@@ -1,10 +1,10 @@
-"""How goldens are made: of which ids, and so that they have the same bits whenever a machine makes them."""
+"""Computes reference results from fixed ids, such that a machine always produces the same bits."""
 
 import torch
 import transformers
 from safetensors.torch import save_file
 
-# However many cores there are.
+# Results must not depend on the number of cores.
 torch.set_num_threads(1)
 
 

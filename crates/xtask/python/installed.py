@@ -1,5 +1,5 @@
-"""Takes the quickstart's first steps in an empty folder with the program that is installed beside this interpreter, and opens
-the run with the reader that is."""
+"""Trains the first steps of the quickstart in an empty folder with the installed program, and opens the run with the installed
+reader."""
 
 import subprocess
 import sys

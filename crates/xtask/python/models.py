@@ -1,4 +1,4 @@
-"""Scores model folders and their exports in float32 on the CPU, and saves what it has read of the exports.
+"""Scores model folders and their exports in float32 on the CPU, and saves the exports again.
 
     python models.py FOLDER EXPORTED OUT [FOLDER EXPORTED OUT ...]
 """
@@ -13,7 +13,7 @@ import golden
 TEXT = "tab\t, two  spaces, grüße, 漢字 🦀\n\x00 end"
 
 for folder, exported, out in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], strict=True):
-    # Its tokenizer gives the bytes of a text.
+    # The tokenizer must return the bytes of a text.
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     assert tokenizer(TEXT, add_special_tokens=False).input_ids == list(TEXT.encode()), tokenizer
     assert tokenizer.decode(list(TEXT.encode())) == TEXT, tokenizer

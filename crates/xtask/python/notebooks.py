@@ -1,6 +1,6 @@
-"""Runs notebooks from top to bottom, each in its own folder; with `--keep` they are written back with their figures.
+"""Runs notebooks from top to bottom, each in its own folder; with `--keep` it saves them with their new outputs and figures.
 
-Nothing of the machine or the moment is kept: no times, no versions. What a cell with the tag `same` prints must be what is kept of it.
+Nothing about the machine or the time is saved. A cell with the tag `same` must print its saved output.
 """
 
 import copy
@@ -17,7 +17,7 @@ def has_figures(notebook: nbformat.NotebookNode) -> bool:
 
 
 def told(notebook: nbformat.NotebookNode) -> "dict[str, str]":
-    """What cells with the tag `same` print, by their names."""
+    """The outputs of cells with the tag `same`, by name."""
     cells = [cell for cell in notebook.cells if "same" in cell.metadata.get("tags", [])]
     return {cell.id: "".join(output.get("text", "") for output in cell.outputs) for cell in cells}
 

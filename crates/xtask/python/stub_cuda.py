@@ -1,7 +1,7 @@
-"""Lets the registry's PyTorch start on a machine without CUDA packages.
+"""Lets PyPI's PyTorch start on a machine without CUDA packages.
 
-The wheel is linked against CUDA libraries of gigabytes that its CPU kernels never call. For every library that is missing this writes
-one of the same name into torch/lib, in which each symbol that torch asks of it exists and aborts when called.
+The wheel is linked against gigabytes of CUDA libraries, which its CPU kernels never call. For every missing library this writes a stub of
+the same name into torch/lib, with every symbol that torch needs; each aborts when it is called.
 """
 
 import collections
@@ -20,7 +20,7 @@ def readelf(*arguments):
 
 
 def missing_sonames(objects):
-    """The libraries that torch needs, that look like CUDA's, and that no package has brought."""
+    """The CUDA libraries, by their names, that torch needs and no package has installed."""
     brought = {path.name for path in SITE.glob("nvidia/**/lib/*.so*")} | {path.name for path in LIBRARIES.iterdir()}
     needed = set()
     for path in objects:
@@ -29,7 +29,7 @@ def missing_sonames(objects):
 
 
 def wanted_symbols(objects, sonames):
-    """soname -> version (or '') -> names. A version says whose it is; a name without one may lie in any library."""
+    """soname -> version (or '') -> symbols. A version tells which library a symbol is in; a symbol without one may be in any."""
     wanted = collections.defaultdict(lambda: collections.defaultdict(set))
     defined, unversioned = set(), set()
     for path in objects:

@@ -1,4 +1,4 @@
-"""Writes the same records as parquet and as lines of JSON, with pyarrow: several row groups, other columns, every way of packing.
+"""Writes the same records as parquet and as lines of JSON, with pyarrow: with several row groups, further columns and every compression.
 
     python tables.py FOLDER
 """

@@ -1,11 +1,11 @@
-//! Who may know whom: the table of `crates/README.md`, held against `cargo metadata`.
+//! Checks the dependencies between crates: the table here, as in `crates/README.md`, against `cargo metadata`.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// A crate, the crates of the workspace it may depend on (with spaces between), and whether it may use Candle.
+/// A crate, the crates of the workspace that it may depend on (separated by spaces), and whether it may use Candle.
 struct Rule {
     name: &'static str,
     may: &'static str,
@@ -65,10 +65,10 @@ const RULES: &[Rule] = &[
     rule("xtask", false, "figure machine"),
 ];
 
-/// Crates that use the standard library alone.
+/// Crates that use only the standard library.
 const STD_ONLY: &[&str] = &["machine", "memory", "sequence", "tensorboard"];
 
-/// Fails with every arrow that points up.
+/// Fails with every dependency that is not allowed.
 pub(crate) fn run() -> Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let mut wrong = Vec::new();
@@ -93,10 +93,10 @@ fn breaches(rule: &Rule, package: &Package) -> Vec<String> {
     for name in &names {
         if let Some(ours) = name.strip_prefix("annulus-") {
             if !rule.may.split(' ').any(|known| known == ours) {
-                wrong.push(format!("`{}` must not know `{ours}`", rule.name));
+                wrong.push(format!("`{}` must not depend on `{ours}`", rule.name));
             }
         } else if name.starts_with("candle") && !rule.candle {
-            wrong.push(format!("`{}` must not know Candle (`{name}`)", rule.name));
+            wrong.push(format!("`{}` must not depend on Candle (`{name}`)", rule.name));
         } else if STD_ONLY.contains(&rule.name) {
             wrong.push(format!("`{}` uses the standard library alone, not `{name}`", rule.name));
         }

@@ -1,4 +1,4 @@
-//! Hostile cases, tried on the program that is built here.
+//! `cargo xtask attack`: builds the program and tries hostile cases on it.
 
 use std::ffi::OsString;
 
@@ -10,32 +10,32 @@ use crate::{fuzz, tool};
 #[derive(Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
-    /// Families (files, results, others, faults, resources, terminal, network), or beginnings of cases' names; with --fuzz: readers; none: all
+    /// Families (files, results, others, faults, resources, terminal, network), or prefixes of cases' names; with --fuzz: readers [default: all]
     names: Vec<String>,
-    /// Accidents as often as they are to be shown, twenty times and more each; else once
+    /// Repeat accidents twenty times or more each, instead of once
     #[arg(long)]
     long: bool,
-    /// The few cases that every test run tries
+    /// Try the few cases of every test run only
     #[arg(long)]
     short: bool,
-    /// Readers under a fuzzer, not the program
+    /// Fuzz the readers instead of running the program
     #[arg(long)]
     fuzz: bool,
-    /// Inputs of each reader
+    /// Number of inputs for each reader
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
-    /// What random moments are drawn from
+    /// Seed of random moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the table is written, too
+    /// Also write the table to this file
     #[arg(long)]
     out: Option<std::path::PathBuf>,
-    /// The program as `cargo build` makes it, not `--release`
+    /// Try a debug build instead of a release build
     #[arg(long)]
     dev: bool,
 }
 
-/// Builds the program and those who attack it; fails where a case does.
+/// Builds the program and the hostile cases, and fails if a case does.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.fuzz {
         let Arguments { names, runs, seed, out, .. } = arguments;

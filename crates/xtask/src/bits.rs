@@ -1,5 +1,5 @@
-//! One set of bits: `experiments/same-bits.yaml` over ranks, meshes, strategies, engines, ways to share the state, workers, and through a
-//! kill and a resume on other ranks. All must come to the same losses and hashes, and without `reproducible: strict` they must not.
+//! `cargo xtask bits`: trains `experiments/same-bits.yaml` with different ranks, meshes, strategies, engines, `parallel.state`, workers,
+//! and with a kill and a resume on other ranks. All must have the same losses and hashes; without `reproducible: strict` they must not.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,19 +16,19 @@ use crate::{root, setup, tool};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Steps of every run
+    /// Number of steps
     #[arg(long, default_value_t = 200)]
     steps: u64,
 }
 
 /// How a run is computed.
 struct Way {
-    /// The folder of the launcher below `target/python`, and how many processes; none: the threads of one process.
+    /// The launcher's folder below `target/python` and the number of processes; `None` for threads of one process.
     mpi: Option<(&'static str, usize)>,
     changes: &'static str,
-    /// Computed on one core, by one worker.
+    /// Whether it runs on one core, with one worker.
     one_core: bool,
-    /// Killed behind its first third, and gone on with so.
+    /// The changes with which it is resumed, if it is killed after a third of its steps.
     then: Option<&'static str>,
 }
 
@@ -61,13 +61,13 @@ const WAYS: [Way; 16] = [
         ..threads("mesh.data=2 mesh.sequence=2 attention.strategy=broadcast")
     },
 ];
-/// Without strict sums these must differ.
+/// Runs without strict sums, which must differ.
 const CONTROL: [Way; 2] = [
     threads("reproducible=layout mesh.sequence=1 attention.strategy=local"),
     threads("reproducible=layout mesh.sequence=3"),
 ];
 
-/// Prints a Markdown table; fails where there is more than one set of bits, or where the control has one.
+/// Prints a Markdown table; fails if the bits of the ways differ, or if those of the control do not.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::mpi()?;
     tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         way.print(took, &hash, if control.contains(&bits) { "THE SAME" } else { "others" });
         control.push(bits);
     }
-    ensure!(others.is_empty(), "other bits: {}", others.join("; "));
+    ensure!(others.is_empty(), "bits differ: {}", others.join("; "));
     control.sort();
     control.dedup();
     ensure!(
@@ -111,7 +111,7 @@ impl Way {
         ));
     }
 
-    /// What a run came to, without times, and its last hash; and how long it took.
+    /// Trains; returns the run's results without times, its last hash, and how long it took.
     fn train(&self, number: usize, steps: u64) -> Result<(String, String, Duration)> {
         let output = root().join(format!("target/bits/{number}"));
         if output.exists() {
@@ -167,7 +167,7 @@ fn logged(output: &Path) -> u64 {
     last.and_then(|line| line["step"].as_u64()).unwrap_or_default()
 }
 
-/// All hashes, and what was logged of losses; the state's hash at the end.
+/// All hashes and logged losses of a run, and the final state's hash.
 fn bits(output: &Path) -> Result<(String, String)> {
     let hashes = fs::read_to_string(output.join("hashes.jsonl")).context("no hashes")?;
     let last: Value = serde_json::from_str(hashes.lines().last().context("no hashes")?)?;

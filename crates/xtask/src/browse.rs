@@ -1,5 +1,5 @@
-//! `annulus report` in a headless browser: every panel is there, nothing is asked of any network, nothing fails, and words of a run stay
-//! words.
+//! `cargo xtask browse`: opens a page of `annulus report` in a headless browser, and checks that every panel is there, that it makes no
+//! requests, has no errors, and shows a run's text as text.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{root, tool};
 
-/// Programs that are asked for, in turn.
+/// Browsers that are tried, in this order.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 const PANELS: [&str; 9] = [
     "loss",
@@ -25,9 +25,9 @@ const PANELS: [&str; 9] = [
     "manifest",
     "hashes",
 ];
-/// A run's name that would say so if it were more than text.
+/// A run's name that would cause an error on the console if it were interpreted as HTML.
 const HOSTILE: &str = "<img src=x onerror=console.error(1)>";
-/// What the browser asks of networks for itself.
+/// Flags that turn off the browser's own requests.
 const QUIET: [&str; 8] = [
     "--headless=new",
     "--no-sandbox",
@@ -42,11 +42,11 @@ const SIZE: &str = "--window-size=1200,9000";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A page that `annulus report` wrote [default: one of two runs that are made for it]
+    /// A page that `annulus report` wrote [default: a page of two short runs, made now]
     page: Option<PathBuf>,
 }
 
-/// The first browser that starts here.
+/// The first browser that starts on this machine.
 fn browser() -> Result<&'static str> {
     let is_there = |name: &&'static str| {
         let mut asked = Command::new(name);
@@ -56,7 +56,7 @@ fn browser() -> Result<&'static str> {
     found.context("no browser: install `chromium`, or a Chrome that is found by its name")
 }
 
-/// Looks at a page; leaves a picture of it beside it.
+/// Checks a page, and saves a screenshot next to it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let browser = browser()?;
     let page = match &arguments.page {
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let address =
         format!("file://{}", page.display().to_string().replace('%', "%25").replace(' ', "%20"));
     let log = root().join("target/browse-network.json");
-    // What is read behind it is of this page.
+    // The log must be of this page only.
     let _ = fs::remove_file(&log);
     let picture = page.with_extension("png");
     let (dom, said) =
@@ -75,21 +75,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for panel in PANELS {
         ensure!(dom.contains(&format!("<section id=\"{panel}\"")), "no panel `{panel}`");
     }
-    ensure!(!dom.contains("<img"), "a run's name became an element");
+    ensure!(!dom.contains("<img"), "a run's name was interpreted as HTML");
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
-    ensure!(complaints.is_empty(), "the page complains:\n{}", complaints.join("\n"));
+    ensure!(complaints.is_empty(), "the page has errors:\n{}", complaints.join("\n"));
     let asked = asked(&log)?;
-    ensure!(asked.is_empty(), "the page asks for {}", asked.join(", "));
+    ensure!(asked.is_empty(), "the page requests {}", asked.join(", "));
     let bytes = fs::metadata(&page)?.len();
     tool::print(&format!(
-        "{} panels, no complaint, no request, {bytes} bytes; {}",
+        "{} panels, no errors, no requests, {bytes} bytes; {}",
         PANELS.len(),
         picture.display()
     ));
     Ok(())
 }
 
-/// Two short runs on a page, the first recorded and hashed.
+/// Makes a page of two short runs, the first with traces and hashes.
 fn made() -> Result<PathBuf> {
     tool::cargo(&["build", "--package", "annulus-cli"])?;
     let folder = root().join("target/browse");
@@ -112,7 +112,7 @@ fn made() -> Result<PathBuf> {
     Ok(page)
 }
 
-/// What a browser makes of a page, and what it says meanwhile.
+/// Opens a page; returns the DOM and the browser's messages.
 fn opened(browser: &str, words: &[&str], address: &str) -> Result<(String, String)> {
     let profile = root().join("target/browse-profile");
     let mut command = Command::new(browser);
@@ -130,11 +130,11 @@ fn opened(browser: &str, words: &[&str], address: &str) -> Result<(String, Strin
     Ok((dom, said))
 }
 
-/// Addresses beyond this machine that were asked for.
+/// Network addresses that the page requested.
 fn asked(log: &Path) -> Result<Vec<String>> {
     let log: Value = serde_json::from_str(&fs::read_to_string(log).context("no log of requests")?)?;
     let events = log["events"].as_array().context("no events in the log of requests")?;
-    // What a browser asks for itself no page began.
+    // The browser's own requests have no page as their origin.
     let of_page = events.iter().filter(|event| {
         event["params"]["initiator"].as_str().is_some_and(|by| by != "not an origin")
     });

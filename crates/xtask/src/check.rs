@@ -1,11 +1,11 @@
-//! What must hold before any test runs; the cheapest first.
+//! `cargo xtask check`: checks without running tests, the cheapest first.
 
 use anyhow::Result;
 
 use crate::steps::Step;
 use crate::{arrows, cuda, deny, sizes, tool, words};
 
-/// Format, sizes, arrows, words, lints, documentation.
+/// Format, sizes, dependencies between crates, words, lints, documentation.
 pub(crate) const STEPS: &[Step] = &[
     ("format", || tool::cargo(&["fmt", "--all", "--check"])),
     ("sizes of files and functions", sizes::run),
@@ -18,10 +18,10 @@ pub(crate) const STEPS: &[Step] = &[
 /// Licences, sources and banned crates. After the tests, because the tool for it is built from source.
 pub(crate) const DEPENDENCIES: Step = ("licences and sources of dependencies", deny::run);
 
-/// Lints everything at once, with what is only there with CUDA. No CUDA toolkit is needed: its compiler is asked for, but not
-/// what it makes.
+/// Lints everything at once, including code for CUDA. No CUDA toolkit is needed: a stub stands in for its compiler, whose output is not
+/// used.
 fn lints() -> Result<()> {
-    let compiler = cuda::mute_compiler()?;
+    let compiler = cuda::stub_compiler()?;
     let variables = [
         ("NVCC", compiler.as_os_str()),
         ("CUDARC_CUDA_VERSION", "13000".as_ref()),
@@ -33,7 +33,7 @@ fn lints() -> Result<()> {
     tool::cargo_with(&variables, &[&what[..], &["--", "--deny", "warnings"]].concat())
 }
 
-/// Builds the documentation of our crates; links that lead nowhere are errors.
+/// Builds the documentation of our crates; broken links are errors.
 fn documentation() -> Result<()> {
     let variables = [("RUSTDOCFLAGS", "--deny warnings".as_ref())];
     tool::cargo_with(&variables, &["doc", "--workspace", "--no-deps", "--quiet"])

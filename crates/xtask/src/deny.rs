@@ -1,4 +1,4 @@
-//! Licences, sources and banned crates by cargo-deny; advisories where their database can be fetched.
+//! Checks licences, sources and banned crates with cargo-deny; advisories too if their database can be fetched.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ fn installed() -> Result<PathBuf> {
     if !program.exists() {
         tool::say("installing cargo-deny below target/tools (once, some minutes)");
         let tools = tools.to_string_lossy();
-        // It reads a few hundred manifests: half the time to build it goes into making it fast.
+        // A debug build takes half the time, and is fast enough for a few hundred manifests.
         let flags = ["--locked", "--no-default-features", "--debug", "--quiet"];
         let install = ["install", "cargo-deny", "--version", VERSION, "--root", &tools];
         tool::cargo(&[&install[..], &flags].concat())?;

@@ -1,4 +1,4 @@
-//! What is handed out: a wheel and an archive, with the same program, for a Linux of some years ago.
+//! `cargo xtask dist`: builds a wheel and an archive with the same program, which also run on Linux distributions from 2021 on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,20 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, setup, tool, wheel};
 
-/// A linker and the symbols of old C libraries.
+/// Zig, which links against old versions of the C library.
 const ZIG: &str = "ziglang==0.15.2";
-/// The C library that is linked against: the nearest below [`OLDEST`] that wheels have a name for.
+/// The C library that is linked against: the newest up to [`OLDEST`] that has a tag for wheels.
 const COMPATIBILITY: &str = "manylinux_2_28";
-/// The C library of Debian 11, from 2021: newer symbols would be refused there.
+/// The version of the C library in Debian 11, from 2021, which lacks newer symbols.
 const OLDEST: (u32, u32) = (2, 31);
-/// The name before the version of every symbol of the C library that a program needs.
+/// The prefix of the versions of the C library's symbols in a program.
 const SYMBOLS: &[u8] = b"GLIBC_";
-/// A feature under the same name; the C library that brought it.
+/// A feature that a program marks by this text, and the version of the C library that introduced it.
 const RELATIVE: (&[u8], (u32, u32)) = (b"ABI_DT_RELR", (2, 36));
-/// Beside the program in the archive; `annulus init` writes the experiments.
+/// Files in the archive besides the program; experiments are left out, as `annulus init` writes them.
 const BESIDE: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Builds both below `target/dist`, says how large they are and what they need, and tries the wheel.
+/// Builds both below `target/dist`, prints their sizes and the C library that they need, and tries the wheel.
 pub(crate) fn run() -> Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("wheel and archive are built on 64-bit Linux on x86");
@@ -48,7 +48,7 @@ pub(crate) fn run() -> Result<()> {
 fn wheel(out: &Path) -> Result<PathBuf> {
     let tools = root().join("target/python/dist");
     setup::environment_at(&tools, &[&[wheel::MATURIN, ZIG]])?;
-    // Zig is found as a module of the first Python; what it keeps stays below `target/`.
+    // Zig is found as a module of the first Python on the path; its cache is kept below `target/`.
     let others = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(tools.join("bin")).chain(std::env::split_paths(&others));
     let path = std::env::join_paths(folders)?;
@@ -75,7 +75,7 @@ fn unpacked(wheel: &Path, folder: &Path) -> Result<PathBuf> {
     program.with_context(|| format!("no program in {}", wheel.display()))
 }
 
-/// The archive with the program and what belongs beside it, all in one folder.
+/// Makes the archive: one folder with the program and the other files.
 fn archive(program: &Path, out: &Path) -> Result<PathBuf> {
     let name = format!("annulus-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
     let folder = out.join(&name);
@@ -83,7 +83,7 @@ fn archive(program: &Path, out: &Path) -> Result<PathBuf> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    // Everybody may run it: a zip file's permissions are not unpacked.
+    // Unpacking a wheel as a zip file loses the permission to execute.
     set_executable(program)?;
     fs::copy(program, folder.join("annulus"))?;
     for name in BESIDE {
@@ -108,14 +108,14 @@ fn set_executable(_: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest version of the C library that a program names. Its texts are searched too: they could only raise it.
+/// The newest version of the C library that a program names. All bytes are searched, which can only overestimate it.
 fn newest_symbols(program: &[u8]) -> Result<(u32, u32)> {
     let at = |place: usize| &program[place + SYMBOLS.len()..];
     let places = program.windows(SYMBOLS.len()).enumerate().filter(|(_, name)| *name == SYMBOLS);
     places.filter_map(|(place, _)| version(at(place))).max().context("no symbols of glibc")
 }
 
-/// `2.31`, or `2.2.5`, of which the third number is of old names alone.
+/// Parses a version such as `2.31`, or `2.2.5`, whose third number only old symbols have.
 fn version(name: &[u8]) -> Option<(u32, u32)> {
     if name.starts_with(RELATIVE.0) {
         return Some(RELATIVE.1);

@@ -1,7 +1,7 @@
-//! `cargo xtask emulate`: the CUDA kernels on the CPU; and whether their tests would notice a mistake.
+//! `cargo xtask emulate`: tests the CUDA kernels on the CPU, or, by mutation testing, their tests.
 //!
-//! `kernels/mutants.txt` lists mistakes to plant. Each is planted alone into a copy of the sources, the copy is compiled, and the
-//! tests that it concerns must fail with every seed.
+//! `kernels/mutants.txt` lists bugs to plant. Each is planted alone into a copy of the sources, the copy is compiled, and the tests
+//! that it concerns must fail with every seed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use clap::Args;
 
 use crate::{root, tool};
 
-/// Orders of threads that a mistake has to be found in.
+/// Seeds of the order of threads; a bug must be found with each.
 const SEEDS: [&str; 2] = ["0", "1"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Runs all combinations of any N settings of attention (kernel, mask, layout, heads, length, way to launch); of all 10: every choice
+    /// Test all combinations of any N of attention's 10 settings (kernel, mask, layout, heads, length, launch, …)
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
     strength: u8,
-    /// Plants mistakes instead, and holds the tests to finding them
+    /// Plant bugs instead, and check that the tests find them
     #[arg(long)]
     mutants: bool,
-    /// With `--mutants`: only those with this in their description
+    /// With `--mutants`: only those whose description contains this
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -40,16 +40,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 const TESTS: [&str; 7] =
     ["test", "--package", "annulus-ops", "--features", "emulator", "--test", "kernels"];
 
-/// A mistake to plant; none where no file is named.
+/// A bug to plant; the default plants none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Mutant {
-    /// The file, below `kernels/`.
+    /// The file below `kernels/`.
     file: String,
-    /// The kernels that are run.
+    /// The kernels that are tested.
     kernels: String,
-    /// The planted mistake in words.
+    /// A description of the bug.
     what: String,
-    /// Whether the emulator can see it.
+    /// Whether tests in the emulator can find it.
     seen: bool,
     from: String,
     to: String,
@@ -66,7 +66,7 @@ fn mutants(only: &str) -> Result<()> {
     for (kernels, own) in chosen.clone().map(run).collect::<BTreeSet<_>>() {
         let right = Mutant { kernels, ..Mutant::default() };
         if right.fails(&tests, own)? {
-            bail!("the tests of {} fail without a planted mistake", right.kernels);
+            bail!("the tests of {} fail without a planted bug", right.kernels);
         }
     }
     for mutant in chosen.clone() {
@@ -74,7 +74,7 @@ fn mutants(only: &str) -> Result<()> {
         let said = match (found, mutant.seen) {
             (true, true) => "found",
             (false, false) => "not found, as expected",
-            (true, false) => "found, though it was thought not to be",
+            (true, false) => "found, though marked `unseen`",
             (false, true) => "MISSED",
         };
         tool::say(&format!("{:<60} {said}", mutant.what));
@@ -82,13 +82,13 @@ fn mutants(only: &str) -> Result<()> {
     }
     if !missed.is_empty() {
         let (count, all) = (missed.len(), chosen.count());
-        bail!("{count} of {all} planted mistakes were missed: {}", missed.join("; "));
+        bail!("{count} of {all} planted bugs were missed: {}", missed.join("; "));
     }
     Ok(())
 }
 
-/// `= FILE | KERNELS | WHAT [| unseen]`, then `- ` the text as it is, of several lines one after the other, and `+ ` as it is planted;
-/// `#` starts a remark.
+/// Parses the list: `= FILE | KERNELS | WHAT [| unseen]`, then the original lines, each after `- `, and the planted ones, each after
+/// `+ `; `#` starts a comment.
 fn read(text: &str) -> Result<Vec<Mutant>> {
     let mut all: Vec<Mutant> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -121,7 +121,7 @@ fn append(text: &mut String, line: &str) {
 }
 
 impl Mutant {
-    /// The tests that run the file it is in.
+    /// The tests that concern its file.
     fn tests(&self) -> &'static [&'static str] {
         match &*self.file {
             file if file.starts_with("attention/strict") => &["strict::"],
@@ -130,7 +130,7 @@ impl Mutant {
         }
     }
 
-    /// Whether `own` of the tests fail with it, whatever the seed.
+    /// Whether the tests `own` fail with it for every seed.
     fn fails(&self, tests: &Path, own: &[&str]) -> Result<bool> {
         let Some(library) = self.compiled()? else { return Ok(true) };
         for seed in SEEDS {
@@ -149,7 +149,7 @@ impl Mutant {
         Ok(true)
     }
 
-    /// The emulator with it, and of attention with the kernels that its tests run; none where the compiler finds it.
+    /// The compiled emulator with this bug, of attention only with the kernels that its tests run; `None` if it does not compile.
     fn compiled(&self) -> Result<Option<PathBuf>> {
         let folder = root().join("target/mutants");
         let kernels = folder.join("kernels");
@@ -176,8 +176,8 @@ impl Mutant {
         Ok(text.replace(&self.from, &self.to))
     }
 
-    /// The list of kernels without those of other types and head dimensions, where `GENERATION_TYPE_DIM` names one: a third of the
-    /// time to compile.
+    /// The table of kernels, reduced to one type and head dimension if `GENERATION_TYPE_DIM` names one, which compiles in a third of the
+    /// time.
     fn cut(&self, table: &str) -> String {
         let words: Vec<&str> = self.kernels.split('_').collect();
         let &[_, element, dim, ..] = &*words else { return table.to_owned() };
@@ -189,7 +189,7 @@ impl Mutant {
     }
 }
 
-/// Writes a file as `changed` makes it.
+/// Rewrites a file by `changed`.
 fn change(file: &Path, changed: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     Ok(std::fs::write(file, changed(&text)?)?)
@@ -205,7 +205,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The compiled tests of the kernels.
+/// Compiles the tests of the kernels.
 fn test_program() -> Result<PathBuf> {
     let mut command = tool::cargo_command();
     command.args(TESTS).arg("--no-run");

@@ -1,8 +1,7 @@
-//! `cargo xtask bench engines`: the same attention over the threads of one process, and over processes
-//! of both families of MPI; a message between two processes, with our engine and with MPI alone; and
-//! what processes have in memory beside their plan.
+//! `cargo xtask bench engines`: measures attention over threads of one process and over processes of MPICH and Open MPI, a message
+//! between two processes with our engine and with MPI alone, and the memory of processes next to their plan.
 //!
-//! Rounds go through all ways, so that what disturbs meets all of them.
+//! Every round measures all ways in turn, so that disturbances affect all of them.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
@@ -11,24 +10,24 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde_json::Value;
 
-use crate::hosts::{Bar, Hop, Report, Samples, lines};
+use crate::hosts::{Hop, Report, Samples, Threshold, lines};
 use crate::{setup, tool};
 
-/// Two processes of two ranks over one process of four.
-const SPLIT: Bar = Bar::AtMost(1.10);
-/// What a header adds to a message.
-const HEADER: Bar = Bar::AtMost(0.02);
-/// How far a process's memory may be from its plan.
-const RESIDENT: Bar = Bar::AtMost(0.10);
+/// The time of two processes of two ranks, relative to one process of four.
+const SPLIT: Threshold = Threshold::AtMost(1.10);
+/// The time that a header adds to a message, relative to it.
+const HEADER: Threshold = Threshold::AtMost(0.02);
+/// The relative difference of a process's memory from its plan.
+const RESIDENT: Threshold = Threshold::AtMost(0.10);
 const RANKS: usize = 4;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench engines")]
 struct Arguments {
-    /// Times through all ways
+    /// Number of rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Samples of a way in a round
+    /// Samples of each way in a round
     #[arg(long, default_value_t = 3)]
     samples: usize,
     /// Positions of the sequence
@@ -37,22 +36,22 @@ struct Arguments {
     /// Bytes of a message
     #[arg(long, default_value = "1M")]
     bytes: String,
-    /// Only memory
+    /// Measure memory only
     #[arg(long)]
     memory: bool,
 }
 
-/// How ranks are spread.
+/// How ranks are distributed over processes.
 #[derive(Clone, Copy)]
 struct Way {
-    /// The folder of the launcher below `target/python`; `None`: one process, no launcher.
+    /// The launcher's folder below `target/python`; `None` for one process without a launcher.
     mpi: Option<&'static str>,
     processes: usize,
 }
 
 const MPICH: Option<&str> = Some("mpich");
 const OPEN_MPI: Option<&str> = Some("openmpi");
-/// The first is what others are compared with.
+/// The ways; others are compared with the first.
 const WAYS: [Way; 5] = [
     Way { mpi: None, processes: 1 },
     Way { mpi: MPICH, processes: 2 },
@@ -61,7 +60,7 @@ const WAYS: [Way; 5] = [
     Way { mpi: OPEN_MPI, processes: 4 },
 ];
 
-/// Measures, prints tables, and fails where a bar is missed.
+/// Measures, prints tables, and fails if a threshold is missed.
 pub(crate) fn run(words: &[OsString]) -> Result<ExitCode> {
     let name = OsString::from("cargo xtask bench");
     let arguments = Arguments::parse_from([name].iter().chain(&words[1..]));
@@ -97,7 +96,9 @@ fn attention(arguments: &Arguments, report: &mut Report) -> Result<()> {
     }
     let found: Vec<Samples> = found.into_iter().flatten().collect();
     tool::print(&format!("\nattention forward and backward, {tokens} tokens, {RANKS} ranks"));
-    tool::print("| processes x ranks | by | milliseconds: median (range) | of one process |");
+    tool::print(
+        "| processes x ranks | by | milliseconds: median (range) | relative to one process |",
+    );
     tool::print("| --- | --- | --- | --- |");
     let one = found[0].median();
     for (way, samples) in WAYS.iter().zip(&found) {
@@ -108,16 +109,16 @@ fn attention(arguments: &Arguments, report: &mut Report) -> Result<()> {
     }
     for (way, samples) in WAYS.iter().zip(&found).filter(|(way, _)| way.processes == 2) {
         let what = format!("{}: 2 x 2 over one process", way.mpi.unwrap_or_default());
-        report.hold(&what, samples.median() / one, SPLIT);
+        report.check(&what, samples.median() / one, SPLIT);
     }
     Ok(())
 }
 
-/// What processes hold and have in memory over some steps of a model of 13 million parameters.
+/// Measures planned, counted and resident memory of processes over some steps of a model of 13 million parameters.
 fn memory(report: &mut Report) -> Result<()> {
     tool::print(&format!("\nmemory of a training, {RANKS} ranks; MiB"));
     tool::print(
-        "| processes x ranks | by | ranks planned | counted | itself | resident | of plan |",
+        "| processes x ranks | by | ranks planned | counted | itself | resident | relative to plan |",
     );
     tool::print("| --- | --- | --- | --- | --- | --- | --- |");
     for way in WAYS {
@@ -140,14 +141,15 @@ fn memory(report: &mut Report) -> Result<()> {
             let shown = shown.map(|bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
             let shown = shown.join(" | ");
             tool::print(&format!("| {processes} x {each} | {by} | {shown} | {ratio:.3} |"));
-            let what = format!("{by}: process {process} of {processes}, from its plan");
-            report.hold(&what, (ratio - 1.0).abs(), RESIDENT);
+            let what =
+                format!("{by}: process {process} of {processes}, relative error of its plan");
+            report.check(&what, (ratio - 1.0).abs(), RESIDENT);
         }
     }
     Ok(())
 }
 
-/// A message between two processes, both ways at once.
+/// Measures a message between two processes, in both directions at once.
 fn hop(arguments: &Arguments, mpi: &'static str, report: &mut Report) -> Result<()> {
     let Arguments { rounds, samples, bytes, .. } = arguments;
     let way = Way { mpi: Some(mpi), processes: 2 };
@@ -164,20 +166,21 @@ fn hop(arguments: &Arguments, mpi: &'static str, report: &mut Report) -> Result<
     }
     let hop = found.context("no rounds")?;
     hop.print(&format!("a message of {bytes} bytes both ways between two processes, {mpi}"));
-    report.hold(&format!("{mpi}: a header, of the hop it stands before"), hop.header(), HEADER);
-    // Through shared memory the bytes take as long as reading them once or twice: only a link has room for more.
+    report.check(&format!("{mpi}: a header, relative to the hop"), hop.header(), HEADER);
+    // Through shared memory a transfer takes no longer than reading the bytes once or twice, so checksums have no limit here, only over a
+    // link.
     let checksums = hop.checksums();
-    tool::print(&format!("{mpi}: checksums, of the hop without: {checksums:.3}"));
+    tool::print(&format!("{mpi}: checksums, relative to the hop without: {checksums:.3}"));
     Ok(())
 }
 
 impl Way {
-    /// The line that `annulus-bench engine` prints.
+    /// Runs `annulus-bench engine`, and returns its result.
     fn measure(self, words: &str) -> Result<Value> {
         self.started("engine", words)
     }
 
-    /// The first line of what a command of `annulus-bench` prints.
+    /// Runs a command of `annulus-bench`, and returns its result.
     fn started(self, name: &str, words: &str) -> Result<Value> {
         let program = tool::program("release", "annulus-bench")?;
         let mut command = match self.mpi {
@@ -191,7 +194,7 @@ impl Way {
         };
         command.arg(name).args(words.split_whitespace()).stdin(Stdio::null());
         let lines = lines(command)?;
-        // Processes that have nothing to tell print empty objects.
+        // Processes without a result print empty objects.
         let line = lines.into_iter().find(|line| line.get("bench").is_some());
         line.context("nothing was printed")
     }

@@ -1,4 +1,4 @@
-//! A step over a long text, held against float64 and against one rank.
+//! `cargo xtask exact`: compares a training step over a long text with float64 and with one rank.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use serde_json::Value;
 
 use crate::{root, setup, tool};
 
-/// Relative difference of loss and gradient norm, at most.
+/// The largest relative difference of loss and gradient norm.
 const LIMIT: f64 = 1e-5;
-/// The experiment, whose model and strategy are taken.
+/// The experiment, whose model and strategy are used.
 const EXPERIMENT: &str = "experiments/million-tokens.yaml";
 /// The compared metrics: the loss and the norm of its gradient.
 const TAGS: [&str; 2] = ["train/loss", "train/grad_norm"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A text longer than the tokens of either comparison
+    /// A text longer than both comparisons
     text: PathBuf,
-    /// Tokens of the comparison with float64
+    /// Number of tokens of the comparison with float64
     #[arg(long, default_value_t = 16_384)]
     reference: usize,
-    /// Tokens of the comparison of one rank with the experiment's four
+    /// Number of tokens of the comparison of the experiment's four ranks with one
     #[arg(long, default_value_t = 131_072)]
     split: usize,
 }
 
-/// Prints both comparisons; fails where a number is further off than it may be.
+/// Prints both comparisons; fails if a difference exceeds `LIMIT`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::python()?;
     tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     compare(&format!("{} tokens, 4 ranks and 1", arguments.split), four, one)
 }
 
-/// Weights that a step has moved, in both hands.
+/// Compares with float64, from weights that one step has changed.
 fn reference(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<()> {
     let text = window(scratch, bytes, tokens)?;
     let first = scratch.join("first");
@@ -71,7 +71,7 @@ fn reference(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<()> {
     )
 }
 
-/// The first `tokens` of the text, and the one after them: a single window.
+/// Writes a text of a single window: the first `tokens` bytes, and the one after them.
 fn window(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<PathBuf> {
     let path = scratch.join(format!("{tokens}.txt"));
     let Some(text) = bytes.get(..=tokens) else {
@@ -81,7 +81,7 @@ fn window(scratch: &Path, bytes: &[u8], tokens: usize) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One step in `output`: the loss and the norm of its gradient.
+/// Trains one step in `output`; returns the loss and the gradient norm.
 fn step(output: &Path, text: &Path, tokens: usize, changes: &[String]) -> Result<[f64; 2]> {
     let data = [format!("data.path={}", text.display()), format!("data.tokens={tokens}")];
     tool::train("release", EXPERIMENT, &[changes, &data].concat(), output)?;
@@ -93,13 +93,15 @@ fn step(output: &Path, text: &Path, tokens: usize, changes: &[String]) -> Result
     Ok(found)
 }
 
-/// Says how far the two are apart, and whether that is too far.
+/// Prints the relative differences; fails if one exceeds `LIMIT`.
 fn compare(what: &str, ours: [f64; 2], theirs: [f64; 2]) -> Result<()> {
     for ((tag, ours), theirs) in TAGS.into_iter().zip(ours).zip(theirs) {
         let off = ((ours - theirs) / theirs).abs();
-        tool::say(&format!("{what}: {tag} {ours:.9} and {theirs:.9}, {off:.1e} apart"));
+        tool::say(&format!(
+            "{what}: {tag} {ours:.9} and {theirs:.9}, relative difference {off:.1e}"
+        ));
         if !(off <= LIMIT) {
-            bail!("`{tag}` is {off:.1e} apart, at most {LIMIT:.0e} is meant");
+            bail!("`{tag}` differs by {off:.1e}, more than {LIMIT:.0e}");
         }
     }
     Ok(())

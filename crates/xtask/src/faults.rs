@@ -1,5 +1,5 @@
-//! `cargo xtask faults`: every fault at every place of a training over two processes, under both families of MPI, and requests to
-//! stop at random times, and pauses of NCCL's transfers.
+//! `cargo xtask faults`: injects every fault at every place of a training over two processes, under MPICH and Open MPI; or requests to
+//! stop at random times; or pauses of NCCL's transfers.
 
 use std::process::Command;
 
@@ -9,20 +9,20 @@ use crate::{setup, tool};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Only the cells whose row has these words, as in `openmpi kill`
+    /// Only the cells whose row contains these words, as in `openmpi kill`
     only: Vec<String>,
-    /// Instead, ask trainings to stop at so many random times: SIGUSR1 to the launcher, SIGTERM to a process
+    /// Instead, ask trainings to stop at this many random times: SIGUSR1 to the launcher, SIGTERM to a process
     #[arg(long, value_name = "TIMES")]
     signals: Option<usize>,
-    /// Instead, train in every way by the emulator of NCCL, with pauses drawn from so many seeds
+    /// Instead, train in every way with the emulator of NCCL, with random pauses from this many seeds
     #[arg(long, value_name = "SEEDS", conflicts_with = "signals")]
     nccl: Option<u64>,
-    /// What those times are drawn from
+    /// Seed of the random times
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-/// Prints the table; fails where a cell does. Full disks are mounted in a view of mounts of its own, which ends with it.
+/// Prints the table; fails if a cell does. Full disks are mounted in a mount namespace of its own, which disappears with it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::mpi()?;
     let features = ["--features", "annulus-train/emulator"];
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.args(view).arg(faults);
         command
     } else {
-        tool::say("no view of mounts of its own can be had here: cells of full disks fail");
+        tool::say("mount namespaces are not available here: cells of full disks fail");
         Command::new(faults)
     };
     command.arg(program).args(&arguments.only);
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.args(["signals", &times.to_string(), &arguments.seed.to_string()]);
     }
     if !command.status()?.success() {
-        bail!("not all holds");
+        bail!("some cells fail");
     }
     Ok(())
 }

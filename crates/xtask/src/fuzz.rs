@@ -1,4 +1,5 @@
-//! Readers under libFuzzer: our own crates are compiled with coverage, the libraries are those of the tests.
+//! `cargo xtask attack --fuzz`: runs readers under libFuzzer. Our own crates are compiled with coverage, other libraries are shared with
+//! the tests.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{root, tool};
 
-/// Where `main` sees that it is to compile instead.
+/// The environment variable by which `main` knows that cargo runs it as the compiler.
 pub(crate) const COMPILES: &str = "ANNULUS_COMPILES_WITH_COVERAGE";
 
-/// Instrumentation for libFuzzer.
+/// The compiler's flags of instrumentation for libFuzzer.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -21,14 +22,14 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Seconds that an input may take.
+/// The most seconds that an input may take.
 const SECONDS: &str = "-timeout=20";
-/// Megabytes of the whole process, the corpus too; what one input takes is counted in it.
+/// The most megabytes of the whole process with its corpus; the memory of single inputs is counted inside it.
 const MEMORY: &str = "-rss_limit_mb=2048";
-/// Bytes of an input.
+/// The most bytes of an input.
 const LONGEST: &str = "-max_len=12288";
 
-/// The compiler, of which cargo says that it is to be wrapped, with coverage for what is linked into the fuzzer.
+/// Runs the compiler that cargo asks for, with coverage for crates that are linked into the fuzzer.
 pub(crate) fn compile() -> Result<ExitCode> {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let compiler = words.first().context("cargo names no compiler")?;
@@ -42,7 +43,7 @@ pub(crate) fn compile() -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The results of a reader.
+/// The results of fuzzing a reader.
 #[derive(Default)]
 struct Row {
     inputs: u64,
@@ -54,7 +55,7 @@ struct Row {
     failure: Option<String>,
 }
 
-/// Gives the readers `runs` inputs each, and prints the table.
+/// Fuzzes the readers with `runs` inputs each, and prints the table.
 pub(crate) fn run(names: &[String], runs: u64, seed: u64, out: Option<&Path>) -> Result<()> {
     let fuzzer = build()?;
     let readers = readers(names)?;
@@ -94,7 +95,7 @@ fn build() -> Result<PathBuf> {
     tool::built_by(cargo)
 }
 
-/// The readers of these names, all where there is none: the names are where the readers are.
+/// The named readers, or all; the fuzzer itself lists their names.
 fn readers(names: &[String]) -> Result<Vec<String>> {
     let source = std::fs::read_to_string(root().join("tests/support/fuzz/readers.rs"))?;
     let quoted =
@@ -106,7 +107,7 @@ fn readers(names: &[String]) -> Result<Vec<String>> {
     Ok(if names.is_empty() { all } else { names.to_owned() })
 }
 
-/// Runs one until it has had all its inputs, again where it ends before: it does when libraries keep too much memory.
+/// Fuzzes a reader until it has had all its inputs; starts again if it ends early, as it does when libraries retain too much memory.
 fn fuzz(fuzzer: &Path, name: &str, runs: u64, seed: u64) -> Result<Row> {
     let folder = root().join("target/fuzz");
     let (corpus, failed) = (folder.join("corpus").join(name), folder.join("failed"));
@@ -135,7 +136,7 @@ fn fuzz(fuzzer: &Path, name: &str, runs: u64, seed: u64) -> Result<Row> {
 }
 
 impl Row {
-    /// From what the fuzzer said.
+    /// Adds the results in the fuzzer's output.
     fn read(&mut self, text: &str) {
         for line in text.lines() {
             if let Some(numbers) = line.strip_prefix("MEASURED ") {
@@ -154,7 +155,7 @@ impl Row {
     }
 }
 
-/// The lines that say what failed, and where the input is.
+/// The lines of the output that say what failed, and where the input is.
 fn told(text: &str) -> String {
     let telling =
         ["panicked at", "an input took", "ERROR: libFuzzer", "Test unit written", "overflowed"];

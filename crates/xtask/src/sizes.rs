@@ -1,5 +1,5 @@
-//! Files of at most 400 lines and functions of at most 40; those of tests and kernels are warned above, and refused at 600
-//! and 80.
+//! Checks that files have at most 400 lines and functions at most 40. For tests and kernels it warns above these, and fails above 600 and
+//! 80.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{root, tool};
 const FILE: Budget = Budget { warn: 400, fail: 600 };
 const FUNCTION: Budget = Budget { warn: 40, fail: 80 };
 
-/// The endings of files with bounds.
+/// The extensions of files that are checked.
 const ENDINGS: [&str; 5] = ["rs", "cu", "h", "cpp", "py"];
 
 struct Budget {
@@ -27,12 +27,12 @@ impl Budget {
     }
 }
 
-/// Whether a file is of a crate's `src`.
+/// Whether a file is in a crate's `src`.
 fn is_source(shown: &str) -> bool {
     shown.starts_with("crates/") && shown.split('/').nth(2) == Some("src")
 }
 
-/// Fails where a budget is broken, warns where it is exceeded.
+/// Warns of files and functions that are too long, and fails if one is far too long.
 pub(crate) fn run() -> Result<()> {
     let mut failed = Vec::new();
     for folder in ["crates", "tests", "kernels"] {

@@ -1,4 +1,4 @@
-//! What must hold, in steps: a step that fails hides none of those after it, and a table at the end says what each took.
+//! Runs checks as a list of steps. After a failed step the others still run, and a table at the end has the time of each.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::tool;
 
-/// A name, and what must hold.
+/// The name of a step, and the function that runs it.
 pub(crate) type Step = (&'static str, fn() -> Result<()>);
 
 struct Done {
@@ -17,13 +17,13 @@ struct Done {
 }
 
 impl Done {
-    /// Its name and error, said once more at the end.
+    /// The step's name and error, which are repeated at the end.
     fn failure(&self) -> Option<String> {
         self.result.as_ref().err().map(|error| format!("{}: {error:#}", self.name))
     }
 }
 
-/// Runs all `steps` in their order, prints what each took, and fails if one of them did.
+/// Runs all `steps` in order, prints the time of each, and fails if one failed.
 pub(crate) fn run(steps: &[Step]) -> Result<()> {
     let done: Vec<Done> = steps.iter().map(timed).collect();
     tool::say(&table(&done));

@@ -1,4 +1,5 @@
-//! Stories: what the project is for, told from the beginning to the end with one command.
+//! `cargo xtask story extend`: an end-to-end example of context extension. Trains a small model at 1k tokens, extends it to 8k, and
+//! evaluates both on a book that was not trained on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,23 +12,23 @@ use serde_json::Value;
 
 use crate::{root, tool};
 
-/// The books of the training, and the held-out one.
+/// The books that are trained on, and the held-out one.
 const BOOKS: [&str; 3] = ["anna-karenina.txt", "middlemarch.txt", "war-and-peace.txt"];
 const HELD_OUT: &str = "moby-dick.txt";
-/// Tokens of the tokenizer.
+/// The size of the vocabulary.
 const VOCABULARY: &str = "1024";
-/// The evaluated lengths, from the trained one to the extended one.
+/// The evaluated lengths: the first is that of the training, the last that of the extension.
 const LENGTHS: [u64; 4] = [1024, 2048, 4096, 8192];
 const SHORT: u64 = LENGTHS[0];
 const LONG: u64 = LENGTHS[LENGTHS.len() - 1];
-/// The least loss of an unextended model beyond its length, in nats.
-const LOST: f64 = 0.5;
-/// By how many standard errors a longer context has to help, at least.
-const SURE: f64 = 2.0;
+/// By how many nats the loss at `LONG` tokens must exceed that at `SHORT`, at least, before the extension.
+const DEGRADATION: f64 = 0.5;
+/// By how many standard errors the loss at `LONG` tokens must be below that at `SHORT`, at least, after the extension.
+const STANDARD_ERRORS: f64 = 2.0;
 
 #[derive(Subcommand)]
 pub(crate) enum Story {
-    /// A small model learns three books at 1k, is extended to 8k over four ranks, and reads a fourth book
+    /// Trains on three books at 1k tokens, extends to 8k over four ranks, and evaluates on a fourth book
     Extend(Extend),
 }
 
@@ -36,25 +37,25 @@ pub(crate) struct Extend {
     /// A folder with anna-karenina.txt, middlemarch.txt, war-and-peace.txt and moby-dick.txt (Project Gutenberg 1399, 145, 2600 and 2701)
     #[arg(long)]
     books: PathBuf,
-    /// The folder; finished parts in it are not repeated
+    /// The folder of runs and results; finished parts are not repeated
     #[arg(long, default_value = "target/story/extend")]
     out: PathBuf,
-    /// Stretches of the fourth book, of each of which the last 512 tokens are asked about
+    /// Number of windows of the fourth book; the loss is that of the last 512 tokens of each
     #[arg(long, default_value_t = 128)]
     windows: usize,
-    /// Keep what was found in `experiments/results/extension`
+    /// Write the results to `experiments/results/extension`
     #[arg(long)]
     record: bool,
 }
 
-/// Tells it; fails where it does not end as it should.
+/// Trains, extends and evaluates; fails if the extension does not help as it should.
 pub(crate) fn run(Story::Extend(arguments): &Story) -> Result<()> {
     let start = Instant::now();
     tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
-    let told = Told::new(arguments)?;
-    told.learn()?;
-    told.extend()?;
-    let found = told.ask()?;
+    let example = Example::new(arguments)?;
+    example.pretrain()?;
+    example.extend()?;
+    let found = example.evaluate()?;
     report(&found, start)?;
     if arguments.record {
         record(&found)?;
@@ -62,8 +63,8 @@ pub(crate) fn run(Story::Extend(arguments): &Story) -> Result<()> {
     judge(&found)
 }
 
-/// One telling: its folder and its books.
-struct Told<'a> {
+/// The arguments, the program and the folder.
+struct Example<'a> {
     arguments: &'a Extend,
     annulus: PathBuf,
     out: PathBuf,
@@ -75,8 +76,8 @@ struct Found {
     after: Value,
 }
 
-impl<'a> Told<'a> {
-    fn new(arguments: &'a Extend) -> Result<Told<'a>> {
+impl<'a> Example<'a> {
+    fn new(arguments: &'a Extend) -> Result<Example<'a>> {
         for book in BOOKS.iter().chain([&HELD_OUT]) {
             let path = arguments.books.join(book);
             ensure!(path.is_file(), "`{}` is not there: see `--books`", path.display());
@@ -89,7 +90,7 @@ impl<'a> Told<'a> {
                 fs::copy(&from, &to).with_context(|| from.display().to_string())?;
             }
         }
-        Ok(Told { arguments, annulus: tool::program("release", "annulus")?, out })
+        Ok(Example { arguments, annulus: tool::program("release", "annulus")?, out })
     }
 
     fn annulus(&self, words: &[&str]) -> Result<()> {
@@ -98,13 +99,13 @@ impl<'a> Told<'a> {
     fn path(&self, name: &str) -> String {
         self.out.join(name).display().to_string()
     }
-    /// `KEY=PATH` of a path below the folder.
+    /// `KEY=PATH` for a path below the folder.
     fn set(&self, key: &str, name: &str) -> String {
         format!("{key}={}", self.path(name))
     }
 
-    /// Byte pairs, then the model, at 1k; exported as a Hugging Face folder.
-    fn learn(&self) -> Result<()> {
+    /// Trains a tokenizer, then a model at 1k tokens, and exports it as a Hugging Face folder.
+    fn pretrain(&self) -> Result<()> {
         let (books, tokenizer) = (self.path("books"), self.path("tokenizer.json"));
         if !Path::new(&tokenizer).exists() {
             let words = ["tokenizer", "train", &books, "--vocab", VOCABULARY, "--out", &tokenizer];
@@ -118,7 +119,7 @@ impl<'a> Told<'a> {
         Ok(())
     }
 
-    /// The same weights at 8k by YaRN, on four ranks.
+    /// Continues from the exported model at 8k tokens with YaRN, on four ranks.
     fn extend(&self) -> Result<()> {
         let longer = [format!("extend.tokens={LONG}"), format!("data.tokens={LONG}")];
         let [extended, tokens] = longer.each_ref().map(String::as_str);
@@ -135,12 +136,12 @@ impl<'a> Told<'a> {
         self.annulus(&words)
     }
 
-    /// Both, about the same tokens of the fourth book with more and more before them.
-    fn ask(&self) -> Result<Found> {
-        let [before, after] = ["pretrained", "extended"].map(|run| self.evaluate(run));
+    /// Evaluates both models on the same tokens of the fourth book, with contexts of different lengths before them.
+    fn evaluate(&self) -> Result<Found> {
+        let [before, after] = ["pretrained", "extended"].map(|run| self.evaluation(run));
         Ok(Found { before: before?, after: after? })
     }
-    fn evaluate(&self, run: &str) -> Result<Value> {
+    fn evaluation(&self, run: &str) -> Result<Value> {
         let book = self.arguments.books.canonicalize()?.join(HELD_OUT);
         let out = format!("{run}-asked");
         self.annulus(&[
@@ -158,9 +159,9 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A number of the answers of one model at a length.
-fn number(answers: &Value, tokens: u64, pointer: &str) -> Result<f64> {
-    let lengths = answers["lengths"].as_array().context("answers by length")?;
+/// A number in the evaluation of a model at a length.
+fn number(evaluation: &Value, tokens: u64, pointer: &str) -> Result<f64> {
+    let lengths = evaluation["lengths"].as_array().context("no `lengths` in an evaluation")?;
     let length = lengths.iter().find(|length| length["tokens"] == tokens);
     let found = length.and_then(|length| length.pointer(pointer)).and_then(Value::as_f64);
     found.with_context(|| format!("no `{pointer}` at {tokens} tokens"))
@@ -171,7 +172,7 @@ fn report(found: &Found, start: Instant) -> Result<()> {
     tool::say("| --- | --- | --- | --- |");
     for tokens in LENGTHS {
         let [before, after] =
-            [&found.before, &found.after].map(|answers| number(answers, tokens, "/loss/mean"));
+            [&found.before, &found.after].map(|found| number(found, tokens, "/loss/mean"));
         let against = if tokens == SHORT {
             "–".to_owned()
         } else {
@@ -185,39 +186,39 @@ fn report(found: &Found, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Whether a longer context breaks the model that was not extended, and helps the one that was.
+/// Checks that a longer context breaks the model before the extension, and helps it afterwards.
 fn judge(found: &Found) -> Result<()> {
     let lost = number(&found.before, LONG, "/difference/loss/mean")?;
     let [gained, error] = ["mean", "standard_error"]
         .map(|what| number(&found.after, LONG, &format!("/difference/loss/{what}")));
     let (gained, error) = (-gained?, error?);
-    if !(lost >= LOST) {
+    if !(lost >= DEGRADATION) {
         bail!(
-            "before, {LONG} tokens cost {lost:.3} nats more than {SHORT}, at least {LOST} is meant"
+            "before the extension, {LONG} tokens have {lost:.3} nats more loss than {SHORT}; at least {DEGRADATION} were expected"
         );
     }
-    if !(gained > SURE * error) {
+    if !(gained > STANDARD_ERRORS * error) {
         bail!(
-            "after, {LONG} tokens gain {gained:.4} nats against {SHORT}, more than {SURE} times {error:.4} is meant"
+            "after the extension, {LONG} tokens have {gained:.4} nats less loss than {SHORT}; more than {STANDARD_ERRORS} times {error:.4} were expected"
         );
     }
     Ok(())
 }
 
-/// The answers, and the figure of the README.
+/// Writes the evaluations, and the figure of the README.
 fn record(found: &Found) -> Result<()> {
     let folder = root().join("experiments/results/extension");
     fs::create_dir_all(&folder)?;
     let mut series = Vec::new();
-    for (name, answers) in [("before", &found.before), ("after", &found.after)] {
-        // Paths as they are on any machine.
-        let text = serde_json::to_string_pretty(answers)?;
+    for (name, evaluation) in [("before", &found.before), ("after", &found.after)] {
+        // Paths must not depend on the machine.
+        let text = serde_json::to_string_pretty(evaluation)?;
         let text = text.replace(&format!("{}/", root().display()), "");
         fs::write(folder.join(format!("{name}.json")), text + "\n")?;
         let mut points = Vec::new();
         for tokens in LENGTHS {
-            let y = number(answers, tokens, "/loss/mean")?;
-            let error = number(answers, tokens, "/loss/standard_error")?;
+            let y = number(evaluation, tokens, "/loss/mean")?;
+            let error = number(evaluation, tokens, "/loss/standard_error")?;
             points.push(Point { x: tokens as f64, y, error });
         }
         series.push(Series { name: format!("{name} the extension"), points, ..Series::default() });

@@ -1,5 +1,5 @@
-//! Every test program of the workspace, one after the other, as cargo runs them; but what tests skip is said, and what failed is said
-//! again at the end. Two at a time would take as long: tests keep the cores busy, and deadlines would be missed.
+//! Runs every test program of the workspace, one after the other, as cargo does, but also prints what tests skip, and repeats failures
+//! at the end. Two at a time would take as long, since tests keep the cores busy, and deadlines would be missed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,20 +10,20 @@ use serde_json::Value;
 
 use crate::tool;
 
-/// How many lines of a failed test are said again.
+/// How many lines of a failed test are repeated.
 const SHOWN: usize = 12;
 
-/// A program of tests, and the folder of its package, where cargo would run it.
+/// A test program, and the folder of its package, in which cargo runs tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Program {
     folder: PathBuf,
     file: PathBuf,
 }
 
-/// Runs the test programs that `command`, of cargo, builds; all of them, whichever fail.
+/// Runs all test programs that `command`, a call of cargo, builds, even if some fail.
 ///
 /// # Errors
-/// The tests that failed, and how each began to.
+/// The tests that failed, with the beginning of each failure.
 pub(crate) fn run(command: Command) -> Result<()> {
     let messages = tool::messages(command)?;
     let mut failed = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     Ok(())
 }
 
-/// The test program that a message of cargo's names.
+/// The test program in a message of cargo.
 fn program(message: &Value) -> Option<Program> {
     if message["profile"]["test"] != true {
         return None;
@@ -47,8 +47,7 @@ fn program(message: &Value) -> Option<Program> {
 }
 
 impl Program {
-    /// Runs it, and prints how many tests passed, and what they skipped. Where it fails, all it says is printed, and the failures are
-    /// returned.
+    /// Runs it, and prints how many tests passed and what they skipped. If it fails, prints all its output and returns the failures.
     fn run(&self) -> Result<Option<String>> {
         tool::say(&format!("{}: begins", self.shown()));
         let start = Instant::now();
@@ -67,7 +66,7 @@ impl Program {
         Ok((!status.success()).then(failed))
     }
 
-    /// As `crates/ops all`.
+    /// The name that is printed, such as `crates/ops all`.
     fn shown(&self) -> String {
         let folder = self.folder.strip_prefix(crate::root()).unwrap_or(&self.folder);
         let name = self.file.file_name().unwrap_or_default().to_string_lossy();
@@ -76,7 +75,7 @@ impl Program {
     }
 }
 
-/// What came of the tests of a program, and lines of theirs that say what was skipped.
+/// The result of a program's tests, and the lines that say what was skipped.
 fn summary(stdout: &str) -> String {
     let skipped = |line: &&str| line.to_lowercase().starts_with("skipped");
     let result =
@@ -84,7 +83,7 @@ fn summary(stdout: &str) -> String {
     std::iter::once(result).chain(stdout.lines().filter(skipped)).collect::<Vec<_>>().join("\n  ")
 }
 
-/// What each test that failed said first, from where it failed on.
+/// The first lines of every failure.
 fn failures(stdout: &str) -> String {
     let failures = stdout.split_once("\nfailures:\n").map_or("", |(_, failures)| failures);
     let own = |section: &str| {

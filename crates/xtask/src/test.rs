@@ -1,14 +1,14 @@
-//! Every test, after what they need has been set up; and what the CUDA compiler makes of the kernels.
+//! `cargo xtask test`: sets up what tests need, runs all of them, and checks the compiled CUDA kernels.
 
 use anyhow::Result;
 
 use crate::steps::Step;
 use crate::{cuda, notebooks, setup, suite, tool, wheel};
 
-/// The one set of features that tests are built with: kernels, and a training step made of them, run on the CPU.
+/// The features that all tests are built with: they run the kernels, and training steps with them, on the CPU.
 const FEATURES: &str = "annulus-ops/emulator,annulus-attention/emulator,annulus-train/emulator";
 
-/// What builds all tests, and the program that they are run with.
+/// Arguments of cargo that build all tests, and the program that they run.
 pub(crate) const BUILT: &[&str] = &[
     "test",
     "--workspace",
@@ -21,7 +21,7 @@ pub(crate) const BUILT: &[&str] = &[
     "--tests",
 ];
 
-/// Every test of the workspace, then the examples in its documentation, the notebooks and the wheel, then the kernels compiled.
+/// The steps: the tests of the workspace, examples in the documentation, notebooks, the wheel, and the compiled kernels.
 pub(crate) const STEPS: &[Step] = &[
     ("what tests need of Python", setup::tensorboard),
     ("MPICH and Open MPI", setup::mpi),
@@ -46,7 +46,7 @@ fn run_examples() -> Result<()> {
 }
 
 fn compile_kernels() -> Result<()> {
-    // The wheels are for this system alone.
+    // The CUDA toolkit's wheels are for this system only.
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return cuda::run(&cuda::Command::Check { all: false });
     }

@@ -1,4 +1,4 @@
-//! Running other programs, and saying so.
+//! Runs other programs, and prints messages.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,24 +8,24 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// One line of talk.
+/// Prints a message to standard error.
 #[expect(clippy::print_stderr, reason = "the one place that talks")]
 pub(crate) fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// One line for another program.
+/// Prints a line of data to standard output.
 #[expect(clippy::print_stdout, reason = "the one place that answers")]
 pub(crate) fn print(line: &str) {
     println!("{line}");
 }
 
-/// Runs `program` in the repository's root and fails with its name if it does.
+/// Runs `program` in the repository's root; if it fails, the error has its name.
 pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Result<()> {
     run_with(&[], program, arguments)
 }
 
-/// Runs `program` with more in its environment.
+/// Runs `program` with these environment variables added.
 pub(crate) fn run_with<S: AsRef<OsStr>>(
     variables: &[(&str, &OsStr)],
     program: impl AsRef<OsStr>,
@@ -47,24 +47,24 @@ pub(crate) fn run_with<S: AsRef<OsStr>>(
     Ok(())
 }
 
-/// Runs cargo, the one that runs this.
+/// Runs the cargo that runs this program.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     cargo_with(&[], arguments)
 }
 
-/// Runs cargo with more in its environment.
+/// Runs cargo with these environment variables added.
 pub(crate) fn cargo_with(variables: &[(&str, &OsStr)], arguments: &[&str]) -> Result<()> {
     run_with(variables, std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), arguments)
 }
 
-/// Builds what measures, optimised, and `annulus` with it: alone either has other features of what both depend on, and each build would
-/// undo the other's.
+/// Builds the benchmarks and `annulus`, optimised, by one command. Built alone, each selects other features of their common dependencies,
+/// and would rebuild those of the other.
 pub(crate) fn build_measuring() -> Result<()> {
     let packages = ["--package", "annulus-bench", "--package", "annulus-cli"];
     cargo(&[&["build", "--release", "--quiet"], &packages[..]].concat())
 }
 
-/// All files below a folder, or the file itself, in order.
+/// All files below a folder, or the file itself, sorted.
 pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -77,12 +77,12 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The ending of a file's name.
+/// A file's extension.
 pub(crate) fn ending(path: &Path) -> &str {
     path.extension().and_then(|ending| ending.to_str()).unwrap_or_default()
 }
 
-/// Trains `file` with `changes` in `output`, by the program of a profile's folder.
+/// Trains `file` with `changes` in `output`, with the program of a profile.
 pub(crate) fn train(profile: &str, file: &str, changes: &[String], output: &Path) -> Result<()> {
     let mut words = vec!["train".to_owned(), file.to_owned()];
     words.extend_from_slice(changes);
@@ -99,26 +99,26 @@ pub(crate) fn metrics(output: &Path) -> Result<Vec<Value>> {
     Ok(lines)
 }
 
-/// A program as cargo has built it in a profile's folder, wherever that is.
+/// The path of a program that cargo has built in a profile's folder, wherever the target directory is.
 pub(crate) fn program(folder: &str, name: &str) -> Result<PathBuf> {
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     Ok(metadata.target_directory.join(folder).join(name).into())
 }
 
-/// The program that a cargo command builds last; the command is told to print messages as JSON.
+/// Runs a cargo command; returns the program that it builds last.
 pub(crate) fn built_by(command: Command) -> Result<PathBuf> {
     let mut programs = all_built_by(command)?;
     programs.pop().context("cargo named no program")
 }
 
-/// The programs that a cargo command builds, in their order.
+/// Runs a cargo command; returns the programs that it builds, in order.
 pub(crate) fn all_built_by(command: Command) -> Result<Vec<PathBuf>> {
     let messages = messages(command)?;
     let programs = messages.iter().filter_map(|message| message["executable"].as_str());
     Ok(programs.map(PathBuf::from).collect())
 }
 
-/// What a cargo command says of what it builds: one message for each.
+/// Runs a cargo command with messages as JSON; returns them.
 pub(crate) fn messages(mut command: Command) -> Result<Vec<Value>> {
     command.args(["--message-format", "json"]).current_dir(crate::root()).stdout(Stdio::piped());
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
@@ -133,7 +133,7 @@ pub(crate) fn messages(mut command: Command) -> Result<Vec<Value>> {
     Ok(lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
-/// Cargo, the one that runs this, to be given words.
+/// A command of the cargo that runs this program, without arguments yet.
 pub(crate) fn cargo_command() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

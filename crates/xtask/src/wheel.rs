@@ -1,4 +1,5 @@
-//! The wheel with the program and the reader of run folders: built, installed where nothing else is, and tried.
+//! `cargo xtask wheel`: builds the wheel with the program and the Python reader of run folders, installs it into an empty environment,
+//! and tries it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,23 +11,23 @@ use serde_json::Value;
 
 use crate::{root, setup, test, tool};
 
-/// The builder of wheels.
+/// The package that builds wheels.
 pub(crate) const MATURIN: &str = "maturin==1.16.0";
 
-/// Set where this program stands in for cargo: the cargo that it stands for.
+/// The environment variable that makes this program stand in for cargo; its value is the real cargo.
 pub(crate) const STANDS_FOR: &str = "ANNULUS_STANDS_FOR_CARGO";
 
-/// The kind of targets that are programs, and the one that the wheel carries.
+/// The kind and the name of the target that the wheel contains.
 const PROGRAM: (&str, &str) = ("bin", "annulus");
 
-/// Tests the reader, then builds a wheel from the program that tests are run with, installs it and takes a run's first steps.
+/// Tests the reader, then builds a wheel with the program that the tests use, installs it and trains a few steps.
 pub(crate) fn run() -> Result<()> {
     let able = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
     if !able.is_ok_and(|output| output.status.success()) {
         tool::say("SKIPPED: no `python3` with `venv`: the wheel is not built");
         return Ok(());
     }
-    // Compiled Python would lie among the sources.
+    // `-B`: no compiled Python among the sources.
     tool::run(
         "python3",
         &["-B", "-m", "unittest", "discover", "-q", "-s", "crates/cli/python/tests"],
@@ -42,7 +43,7 @@ pub(crate) fn run() -> Result<()> {
     tried(&wheel)
 }
 
-/// The one wheel that maturin makes in `folder`, from which earlier ones are removed.
+/// Builds a wheel by maturin in `folder`, after removing earlier ones.
 pub(crate) fn built(
     maturin: &Path,
     variables: &[(&str, &OsStr)],
@@ -67,7 +68,7 @@ fn wheels(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Installs a wheel into an environment that has nothing else, and takes the quickstart's first steps in an empty folder.
+/// Installs a wheel into an empty environment, and trains the first steps of the quickstart in an empty folder.
 pub(crate) fn tried(wheel: &Path) -> Result<()> {
     let folder = root().join("target/python/wheel");
     tool::run(
@@ -82,8 +83,8 @@ pub(crate) fn tried(wheel: &Path) -> Result<()> {
     tool::run(&python, &[root().join("crates/xtask/python/installed.py")])
 }
 
-/// What cargo does, for maturin: where it is to compile the program, it is handed the one that tests have built with their
-/// features. Asked for the program alone, cargo would compile its dependencies with fewer features once more.
+/// Stands in for cargo when maturin calls it. To compile the program, it returns the one that was built for the tests: for the program
+/// alone cargo would compile all dependencies again with fewer features.
 pub(crate) fn stand_in(cargo: &OsStr) -> Result<ExitCode> {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let mut command = Command::new(cargo);
@@ -103,7 +104,7 @@ pub(crate) fn stand_in(cargo: &OsStr) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a message of cargo is of the program, not of its tests.
+/// Whether a message of cargo is about the program, and not about its tests.
 fn is_program(line: &str) -> bool {
     let Ok(message) = serde_json::from_str::<Value>(line) else { return false };
     let (target, kind) = (&message["target"], &message["target"]["kind"][0]);

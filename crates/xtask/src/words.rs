@@ -1,4 +1,4 @@
-//! One word for one concept: the glossary of `crates/README.md`, held against code and pages.
+//! Checks code and pages against the glossary of `crates/README.md`, which has one word for each concept.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::{root, tool};
 
 /// The page with the table `word | meaning | not`.
 const GLOSSARY: &str = "crates/README.md";
-/// Places that are searched, and endings of files.
+/// Folders and files that are searched, with the extensions of files.
 const PLACES: [(&str, &[&str]); 6] = [
     ("crates", &["rs"]),
     ("tests", &["rs"]),
@@ -17,10 +17,10 @@ const PLACES: [(&str, &[&str]); 6] = [
     ("notebooks", &["ipynb", "md"]),
     ("README.md", &["md"]),
 ];
-/// History keeps its words.
+/// The log is history, and is not searched.
 const HISTORY: &str = "LOG.md";
 
-/// Fails with every place of a word that the glossary refuses.
+/// Fails with every occurrence of a word that the glossary refuses.
 pub(crate) fn run() -> Result<()> {
     let page = fs::read_to_string(root().join(GLOSSARY)).context(GLOSSARY)?;
     let refused = refused(&page);
@@ -54,7 +54,7 @@ fn table(page: &str) -> impl Iterator<Item = &str> {
     glossary.unwrap_or_default().lines().filter(|line| line.starts_with('|'))
 }
 
-/// The page, its glossary's rows empty.
+/// The page with the rows of its glossary emptied.
 fn without_table(page: &str) -> String {
     let rows: Vec<&str> = table(page).collect();
     page.lines()
@@ -62,7 +62,7 @@ fn without_table(page: &str) -> String {
         .collect()
 }
 
-/// `file:line: word`, for every one of `refused` in a text, as a whole word.
+/// `file:line: word` for every occurrence of one of `refused` as a whole word.
 fn places(file: &str, text: &str, refused: &[String]) -> Vec<String> {
     let of_line = |(number, line): (usize, &str)| {
         let line = line.to_lowercase();

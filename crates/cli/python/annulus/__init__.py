@@ -1,4 +1,4 @@
-"""Reads the run folders that the program `annulus` writes. Nothing but the standard library is needed; with pandas
+"""Reads the run folders that the program `annulus` writes. It needs only the standard library; with pandas
 `Run.metrics` is a DataFrame."""
 
 from annulus.program import program

@@ -1,4 +1,4 @@
-"""Where the program is: the one that was installed with this package, before any other."""
+"""Finds the program `annulus`, first the one that was installed with this package."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def program() -> str:
-    """The path of the program `annulus`: beside the interpreter, where pip puts it, or on the PATH."""
+    """The path of the program `annulus`: next to the interpreter, where pip installs it, or on the PATH."""
     name = "annulus.exe" if os.name == "nt" else "annulus"
-    # An interpreter of a virtual environment is a link: what lies beside the link is meant.
+    # The interpreter of a virtual environment is a link, which is not resolved: the program lies next to the link.
     folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     if f"{os.name}_user" in sysconfig.get_scheme_names():
         folders.append(Path(sysconfig.get_path("scripts", f"{os.name}_user")))

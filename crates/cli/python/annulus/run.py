@@ -1,4 +1,4 @@
-"""A run's folder: metrics by step, what made the run, its checkpoints and evaluations. It may be read while the run goes on."""
+"""Reads a run's folder, also during the run: metrics by step, manifest, checkpoints and evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 MEMORY = "memory/"
 
-# What the numbers of all ranks become, where one is asked for.
+# Reductions of the numbers of all ranks to one.
 OVER_RANKS: Dict[str, Callable[[List[float]], float]] = {
     "max": max,
     "min": min,
@@ -23,7 +23,7 @@ OVER_RANKS: Dict[str, Callable[[List[float]], float]] = {
 
 
 class RunError(Exception):
-    """What is wrong with a run's folder, and the way out."""
+    """An error in a run's folder, with a hint."""
 
 
 class Run:
@@ -49,19 +49,19 @@ class Run:
 
     @property
     def manifest(self) -> Dict[str, Any]:
-        """What made the run: versions and hashes, the machine, every start with its command."""
+        """The manifest: versions and hashes, the machine, every start with its command."""
         return self._json(MANIFEST, "a run writes it when it starts")
 
     def lines(self, ranks: Optional[str] = None) -> List[Dict[str, Any]]:
-        """A dictionary per logged step, in order, of what is known by step.
+        """The metrics: a dictionary per logged step, in order.
 
-        Numbers per rank are lists, or their `max`, `min` or `mean` where `ranks` says which. What was no finite number is NaN.
+        Numbers per rank are lists, or their `max`, `min` or `mean` if `ranks` says which. Values that were not finite are NaN.
         """
         number = _over(ranks)
         return [{tag: number(value) for tag, value in line.items()} for line in self._lines()]
 
     def metrics(self, ranks: Optional[str] = None) -> Any:
-        """`lines` as a pandas DataFrame indexed by step; where there is no pandas, as they are."""
+        """`lines` as a pandas DataFrame indexed by step; without pandas, a list."""
         lines = self.lines(ranks)
         try:
             import pandas
@@ -71,11 +71,11 @@ class Run:
         return pandas.DataFrame(lines, columns=tags or ["step"]).set_index("step")
 
     def tags(self) -> List[str]:
-        """The names of what is known by step."""
+        """The names of all metrics."""
         return sorted({tag for line in self._lines() for tag in line} - {"step"})
 
     def curve(self, tag: str, ranks: Optional[str] = None) -> Tuple[List[int], List[Any]]:
-        """The steps at which `tag` is known, and its values there."""
+        """The steps at which `tag` was logged, and its values."""
         known = [line for line in self.lines(ranks) if tag in line]
         if not known:
             tags = ", ".join(self.tags()) or "nothing yet: no step is logged"
@@ -83,7 +83,7 @@ class Run:
         return [line["step"] for line in known], [line[tag] for line in known]
 
     def memory(self) -> Dict[str, float]:
-        """Bytes by class, of each the most that a rank held in the last logged step; `peak` is all at once."""
+        """Bytes by memory class: the most that a rank held in the last logged step; `peak` is of all classes together."""
         for line in reversed(self.lines("max")):
             held = {tag[len(MEMORY):]: value for tag, value in line.items() if tag.startswith(MEMORY)}
             if held:
@@ -96,9 +96,9 @@ class Run:
         return [path for _, path in sorted((int(name[1]), path) for name, path in named if name)]
 
     def evaluation(self, folder: str | os.PathLike = "evaluation") -> Dict[str, Any]:
-        """What `annulus evaluate` found: `perplexity` and `tasks`, each where it was asked for; nothing where nothing was.
+        """The results of `annulus evaluate`: `perplexity` and `tasks`, as far as they were evaluated.
 
-        Another folder than the run's own is what its `--out` named: as it is, or in the run's folder.
+        `folder` is the one that its `--out` named: a path, or a folder in the run's.
         """
         place = self.path / folder
         if not place.is_dir() and Path(folder).is_dir():
@@ -119,7 +119,7 @@ class Run:
                 line = json.loads(text)
                 yield {"step": line.pop("step"), **line}
             except (ValueError, AttributeError, KeyError, TypeError):
-                # The last line has no end while it is written.
+                # The last line is incomplete while it is being written.
                 if number < len(lines):
                     hint = "remove the line, or take the file from a copy of the run"
                     raise RunError(f"`{path}`, line {number} is no JSON object with a `step`: {hint}") from None
@@ -132,7 +132,7 @@ class Run:
 
 
 def runs(folder: str | os.PathLike = "runs") -> List[Run]:
-    """All runs below a folder, in the order of their paths."""
+    """All runs below a folder, sorted by path."""
     top = Path(folder)
     if not top.is_dir():
         raise RunError(f"no folder `{top}` in `{Path.cwd()}`: give the one that has the runs' folders in it")
@@ -149,7 +149,7 @@ def _below(top: Path) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    # Checkpoints have their experiment too.
+    # Checkpoints contain an experiment as well.
     return (folder / EXPERIMENT).is_file() and any((folder / name).is_file() for name in (METRICS, MANIFEST))
 
 
@@ -164,7 +164,7 @@ def _no_run(folder: Path) -> str:
 
 
 def _others(folder: Path) -> str:
-    """The runs that may have been meant: below the folder, or beside it."""
+    """Runs to suggest in an error: below the folder, or next to it."""
     for top in (folder, folder.parent):
         if top.is_dir():
             beside = sorted(path for path in [*top.iterdir()] if path.is_dir() and _is_run(path))

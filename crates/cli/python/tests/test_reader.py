@@ -1,4 +1,4 @@
-"""The reader of run folders: what it finds, and what it says of folders that are none."""
+"""Tests the reader of run folders, and its errors for other folders."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-//! The compiled kernels, held to bounds of registers and spills and to wanted instructions.
+//! Checks the compiled kernels: registers, spills, and the instructions that they must use.
 
 use std::fs;
 use std::panic::resume_unwind;
@@ -13,14 +13,14 @@ use super::toolkit::Toolkit;
 use crate::emulate::copy;
 use crate::{root, tool};
 
-/// Local memory that a thread may take outside of its loops, in bytes: a few registers put aside once.
+/// The most local memory of a thread in bytes: a few registers that are spilled once, outside of loops.
 const SPILLED: u32 = 64;
 
-/// The instructions that a kernel must be made of, by a part of its name.
-type Made = (&'static str, &'static [&'static str]);
+/// A part of kernels' names, and the instructions that these kernels must use.
+type Required = (&'static str, &'static [&'static str]);
 
-/// An architecture, and those of its kernels that others have no body of, or run less well.
-const WANTED: [(&str, &[Made]); 6] = [
+/// An architecture, and those of its kernels that older architectures cannot run or that are faster on it.
+const WANTED: [(&str, &[Required]); 6] = [
     ("sm_80", &[BY_WARPS]),
     ("sm_90a", &[("_sm90_", &["HGMMA", "UTMALDG", "SYNCS", "USETMAXREG"])]),
     ("sm_86", &[BY_WARPS]),
@@ -29,15 +29,15 @@ const WANTED: [(&str, &[Made]); 6] = [
     ("sm_120", &[BY_WARPS]),
 ];
 
-const BY_WARPS: Made = ("_sm80_", &["HMMA", "LDSM", "LDGSTS"]);
+const BY_WARPS: Required = ("_sm80_", &["HMMA", "LDSM", "LDGSTS"]);
 
-/// How many of them, from the first, stand for the rest: what else the image holds are the sources of sm_80.
-const USUAL: usize = 2;
+/// How many of these, from the first, are checked by default; the others are compiled from sm_80's sources.
+const DEFAULT: usize = 2;
 
-/// Compiles all kernels for all architectures, or what stands for them for the usual two, and lists what is not as wanted.
+/// Compiles all kernels for all architectures, or by default a selection for two, and lists flaws.
 pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
     let mut wrong = Vec::new();
-    let wanted = if all { &WANTED[..] } else { &WANTED[..USUAL] };
+    let wanted = if all { &WANTED[..] } else { &WANTED[..DEFAULT] };
     let binaries: Vec<_> = thread::scope(|scope| {
         let of = |wanted| scope.spawn(move || compiled(toolkit, wanted, all));
         let threads = wanted.iter().map(of);
@@ -45,7 +45,7 @@ pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
         let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
         joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
-    for (&(architecture, made), binary) in wanted.iter().zip(binaries) {
+    for (&(architecture, required), binary) in wanted.iter().zip(binaries) {
         let binary = binary?;
         let list = |option| listed_by(toolkit, option, &binary);
         let listed = functions(&list("-sass")?, &list("--dump-resource-usage")?);
@@ -53,7 +53,7 @@ pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
             bail!("no kernel in {}", binary.display());
         }
         for function in &listed {
-            let instructions = made.iter().find(|(part, _)| function.name.contains(part));
+            let instructions = required.iter().find(|(part, _)| function.name.contains(part));
             let instructions = instructions.map_or(&[][..], |(_, instructions)| instructions);
             let missing = instructions.iter().filter(|word| !function.has(word));
             let missing: Vec<_> = missing.copied().collect();
@@ -65,14 +65,14 @@ pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
         }
     }
     if !wrong.is_empty() {
-        bail!("{} kernels are not as wanted:\n{}", wrong.len(), wrong.join("\n"));
+        bail!("{} kernels have flaws:\n{}", wrong.len(), wrong.join("\n"));
     }
     Ok(())
 }
 
 fn flaws(function: &Function, missing: &[&str]) -> Vec<String> {
     let mut flaws = Vec::new();
-    // Plain loops are not there for speed, and look intervals up by an index that registers cannot take.
+    // The reference kernels are not meant to be fast, and index intervals dynamically, which registers cannot do.
     if function.spilled_in_loops > 0 && !function.name.contains("_reference_") {
         let found = function.spilled_in_loops;
         let accesses = "accesses of local memory inside a loop of products";
@@ -81,7 +81,7 @@ fn flaws(function: &Function, missing: &[&str]) -> Vec<String> {
     if function.stack > SPILLED {
         flaws.push(format!("{} bytes of local memory, wanted at most {SPILLED}", function.stack));
     }
-    // Consumers claim what the producer gives back: with fewer registers at launch they would wait for ever.
+    // Consumer warps wait for the registers that the producer releases: with fewer at launch they would wait for ever.
     if function.has("USETMAXREG") && ![128, 168].contains(&function.registers) {
         flaws.push(format!("{} registers at launch, wanted 128 or 168", function.registers));
     }
@@ -95,22 +95,22 @@ fn shown(flaws: &[String]) -> String {
     if flaws.is_empty() { String::new() } else { format!("  <- {}", flaws.join("; ")) }
 }
 
-/// The kernels for an architecture; compiled, unless they were, from these very sources and by this very code.
-fn compiled(toolkit: &Toolkit, wanted: &(&str, &[Made]), all: bool) -> Result<PathBuf> {
-    let (architecture, made) = *wanted;
+/// The compiled kernels for an architecture; not compiled again if neither the sources nor this file have changed.
+fn compiled(toolkit: &Toolkit, wanted: &(&str, &[Required]), all: bool) -> Result<PathBuf> {
+    let (architecture, required) = *wanted;
     let binary = root().join(format!("target/cuda/kernels-{architecture}.cubin"));
     let kept = binary.with_extension("from");
     let from = format!("{all}\n{}", sources()?);
     let same = binary.exists() && fs::read_to_string(&kept).is_ok_and(|before| before == from);
     if !same {
         let _ = fs::remove_file(&kept);
-        compile(toolkit, architecture, &looked_at(architecture, made, all)?, &binary)?;
+        compile(toolkit, architecture, &reduced_sources(architecture, required, all)?, &binary)?;
         fs::write(&kept, from)?;
     }
     Ok(binary)
 }
 
-/// All that kernels are made from, and how.
+/// The text of this file and of all sources of kernels.
 fn sources() -> Result<String> {
     let mut all = String::from(include_str!("image.rs"));
     for file in tool::files(&root().join("kernels"))? {
@@ -120,8 +120,8 @@ fn sources() -> Result<String> {
     Ok(all)
 }
 
-/// A copy of the sources whose table of attention has the kernels that are looked at.
-fn looked_at(architecture: &str, made: &[Made], all: bool) -> Result<PathBuf> {
+/// Copies the sources, with the table of attention kernels reduced to those that are checked.
+fn reduced_sources(architecture: &str, required: &[Required], all: bool) -> Result<PathBuf> {
     let folder = root().join("target/cuda/sources").join(architecture);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -129,21 +129,21 @@ fn looked_at(architecture: &str, made: &[Made], all: bool) -> Result<PathBuf> {
     copy(&root().join("kernels"), &folder)?;
     let table = folder.join("attention/table.h");
     let text = fs::read_to_string(&table).with_context(|| table.display().to_string())?;
-    let lines = text.lines().filter(|line| is_looked_at(line, made, all));
+    let lines = text.lines().filter(|line| is_checked(line, required, all));
     fs::write(&table, lines.flat_map(|line| [line, "\n"]).collect::<String>())?;
     Ok(folder)
 }
 
-/// Whether a line of the table is compiled: not what the architecture has no body of, or runs less well than another. f16 differs from
-/// bf16 by its type alone: if not `all` are asked for, its smallest heads stand for the others.
-fn is_looked_at(line: &str, made: &[Made], all: bool) -> bool {
+/// Whether the kernel in a line of the table is checked: generations that are not this architecture's are left out. As f16 and bf16
+/// differ only by type, unless `all` is set only the smallest heads of f16 are checked.
+fn is_checked(line: &str, required: &[Required], all: bool) -> bool {
     let Some(words) = line.strip_prefix("ATTENTION(") else { return true };
     let words: Vec<&str> = words.split(',').map(str::trim).collect();
     let [_, generation, dtype, dim, ..] = *words else { return true };
-    let is_own = |(part, _): &Made| part.trim_matches('_') == generation;
-    let others = generation.starts_with("sm") && !made.iter().any(is_own);
-    let stood_for = dtype == "f16" && !["any", "d64"].contains(&dim);
-    !others && (all || !stood_for)
+    let is_own = |(part, _): &Required| part.trim_matches('_') == generation;
+    let others = generation.starts_with("sm") && !required.iter().any(is_own);
+    let is_represented = dtype == "f16" && !["any", "d64"].contains(&dim);
+    !others && (all || !is_represented)
 }
 
 fn compile(toolkit: &Toolkit, architecture: &str, sources: &Path, binary: &Path) -> Result<()> {
@@ -159,7 +159,7 @@ fn compile(toolkit: &Toolkit, architecture: &str, sources: &Path, binary: &Path)
     if !output.status.success() {
         bail!("nvcc for {architecture}:\n{said}");
     }
-    // The assembler gives up asynchronous products or the hand-over of registers with no more than a remark (C7508, C7510, C7512).
+    // If the assembler serializes asynchronous products, or ignores the hand-over of registers, it only warns (C7508, C7510, C7512).
     if let Some(line) = said.lines().find(|line| line.contains("(C75")) {
         bail!("nvcc for {architecture}: {line}");
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_architecture_of_the_image_is_looked_at() {
+    fn every_architecture_of_the_image_is_checked() {
         let build = fs::read_to_string(root().join("crates/ops/build.rs")).unwrap();
         let table = build.split("const ARCHITECTURES").nth(1).unwrap().split("];").next().unwrap();
         let found = |line: &str| Some(format!("sm_{}", line.split('"').nth(1)?));
@@ -191,10 +191,10 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_left_out_of_where_nobody_looks() {
+    fn kernels_that_are_left_out_are_represented() {
         let text = fs::read_to_string(root().join("kernels/attention/table.h")).unwrap();
         let kept = |wanted: usize, all| {
-            let lines = text.lines().filter(|line| is_looked_at(line, WANTED[wanted].1, all));
+            let lines = text.lines().filter(|line| is_checked(line, WANTED[wanted].1, all));
             lines.filter(|line| line.starts_with("ATTENTION(")).collect::<Vec<_>>()
         };
         let every = kept(0, true);
@@ -203,9 +203,9 @@ mod tests {
         let left_out = every.iter().filter(|line| !usual.contains(line));
         for line in left_out.clone() {
             assert!(line.contains(", f16, "), "{line}");
-            // A kernel of the same pass and generation stands for it.
-            let stands = line.split(", f16").next().unwrap().to_owned() + ", f16, d64,";
-            assert!(usual.iter().any(|line| line.starts_with(&stands)), "{line}");
+            // A kernel of the same pass and generation represents it.
+            let similar = line.split(", f16").next().unwrap().to_owned() + ", f16, d64,";
+            assert!(usual.iter().any(|line| line.starts_with(&similar)), "{line}");
         }
         assert!(left_out.count() > 20);
         assert!(hopper.iter().all(|line| !line.contains(", sm80, ")));

@@ -1,17 +1,17 @@
-//! Reads what `cuobjdump` prints: the instructions of each kernel, and what it takes.
+//! Parses the output of `cuobjdump`: the instructions of each kernel, and its registers and memory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A kernel as the assembler made it.
+/// A compiled kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub(crate) registers: u32,
-    /// Bytes of local memory of a thread.
+    /// Bytes of local memory per thread.
     pub(crate) stack: u32,
-    /// How often each instruction occurs, by the word before its first dot.
+    /// How often each instruction occurs, by its name up to the first dot.
     pub(crate) instructions: BTreeMap<String, u32>,
     /// Loads and stores of local memory inside loops that multiply.
     pub(crate) spilled_in_loops: u32,
@@ -22,7 +22,7 @@ impl Function {
         self.instructions.contains_key(word)
     }
 
-    /// One line.
+    /// A summary in one line.
     pub(crate) fn described(&self) -> String {
         let of = |word: &str| self.instructions.get(word).copied().unwrap_or(0);
         let all: u32 = self.instructions.values().sum();
@@ -38,7 +38,7 @@ impl Function {
     }
 }
 
-/// All kernels, from the listing of instructions and that of resources.
+/// All kernels, from the listings of instructions and of resources.
 pub(crate) fn functions(instructions: &str, resources: &str) -> Vec<Function> {
     let mut found: Vec<Function> = Vec::new();
     let mut lines = Vec::new();
@@ -60,14 +60,14 @@ pub(crate) fn functions(instructions: &str, resources: &str) -> Vec<Function> {
     found
 }
 
-/// An instruction: where it is, its word, where it branches to.
+/// An instruction: its address, its name, and the address that it branches to.
 struct Instruction {
     address: u64,
     word: String,
     target: Option<u64>,
 }
 
-/// `        /*0a30*/    @!P0 BRA 0x3f0 ;    /* 0x... */`
+/// Parses a line such as `        /*0a30*/    @!P0 BRA 0x3f0 ;    /* 0x... */`.
 fn instruction(line: &str) -> Option<Instruction> {
     let (address, rest) = line.trim().strip_prefix("/*")?.split_once("*/")?;
     let address = u64::from_str_radix(address, 16).ok()?;
@@ -82,7 +82,7 @@ fn instruction(line: &str) -> Option<Instruction> {
     Some(Instruction { address, target: target.filter(|_| word == "BRA"), word })
 }
 
-/// Counts the last function's instructions, and what its loops of products put aside.
+/// Counts the last function's instructions, and the accesses of local memory in its loops of products.
 fn close(found: &mut [Function], lines: &mut Vec<Instruction>) {
     let Some(function) = found.last_mut() else { return };
     for line in lines.iter() {

@@ -1,4 +1,4 @@
-//! `cargo xtask cuda setup | check | build | pack`: the CUDA kernels on a machine that need not have a GPU.
+//! `cargo xtask cuda setup | check | build | pack`: builds and checks the CUDA kernels, for which no GPU is needed.
 
 mod image;
 mod listing;
@@ -8,7 +8,7 @@ mod toolkit;
 use anyhow::Result;
 use clap::Subcommand;
 
-pub(crate) use toolkit::mute_compiler;
+pub(crate) use toolkit::stub_compiler;
 
 use crate::tool;
 
@@ -16,15 +16,15 @@ use crate::tool;
 pub(crate) enum Command {
     /// Installs the CUDA 13.0 compiler below `target/cuda`
     Setup,
-    /// Compiles the kernels for sm_80 and sm_90a, of f16 the smallest heads alone, and holds registers, spills and instructions to what is wanted
+    /// Compiles the kernels for sm_80 and sm_90a (of f16 only the smallest heads), and checks registers, spills and instructions
     Check {
-        /// For every architecture that the image has code for, f16 in every head dimension
+        /// Check every architecture that the program has code for, and f16 in every head dimension
         #[arg(long)]
         all: bool,
     },
-    /// Builds `annulus` with CUDA so that it starts without a driver, and prints where it is
+    /// Builds `annulus` with CUDA so that it starts without a driver, and prints its path
     Build,
-    /// Fills one folder that checks and times the kernels on a machine with a GPU, and prints where it is
+    /// Makes a folder that tests and times the kernels on a machine with a GPU, and prints its path
     Pack,
 }
 

@@ -1,5 +1,5 @@
-//! One folder that runs on a machine with a GPU and neither Rust nor nvcc: the tests of the kernels, their speed
-//! beside PyTorch's, and training steps beside transformers'.
+//! Makes a folder that runs on a machine with a GPU but without Rust or nvcc: it tests the kernels, compares their speed with PyTorch's,
+//! and training steps with those of transformers.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use super::toolkit::Toolkit;
 use crate::{root, tool};
 
-/// The programs of the folder.
+/// The programs in the folder.
 const PROGRAMS: [&str; 3] = ["kernels", "annulus-bench", "annulus"];
 
-/// The files of the folder besides programs.
+/// The files in the folder besides programs.
 const FILES: [(&str, &str); 5] = [
     ("run.sh", include_str!("../../gpu/run.sh")),
     ("sdpa.py", include_str!("../../gpu/sdpa.py")),
@@ -38,14 +38,14 @@ pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// `annulus`, optimised, with CUDA.
+/// Builds an optimised `annulus` with CUDA.
 pub(crate) fn program(toolkit: &Toolkit) -> Result<PathBuf> {
     let words = ["--package", "annulus-cli", "--bin", "annulus", "--features", "cuda"];
     tool::built_by(build(toolkit, &words))
 }
 
-/// All programs, by one command: packages built one by one have dependencies with other features, and Candle's kernels, most of the
-/// time, would be compiled for each.
+/// Builds all programs by one command. Built one by one, packages select different features of dependencies, and Candle's kernels, which
+/// take most of the time, would be compiled for each.
 fn built(toolkit: &Toolkit) -> Result<[PathBuf; 3]> {
     let words = [
         ["--package", "annulus-ops", "--test", "kernels"],
@@ -58,7 +58,7 @@ fn built(toolkit: &Toolkit) -> Result<[PathBuf; 3]> {
     Ok([tests?, bench?, annulus?])
 }
 
-/// The one of this name; that of a test has a hash behind it.
+/// The program of this name; a test's has a hash appended.
 fn named(built: &[PathBuf], name: &str) -> Result<PathBuf> {
     let is = |file: &str| {
         let hash = file.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
@@ -69,7 +69,7 @@ fn named(built: &[PathBuf], name: &str) -> Result<PathBuf> {
     found.cloned().with_context(|| format!("cargo built no `{name}`"))
 }
 
-/// Cargo, to build optimised programs with CUDA.
+/// The cargo command that builds optimised programs with CUDA.
 fn build(toolkit: &Toolkit, words: &[&str]) -> Command {
     let mut command = tool::cargo_command();
     command.args(["build", "--release"]).args(words);
@@ -77,7 +77,7 @@ fn build(toolkit: &Toolkit, words: &[&str]) -> Command {
     command
 }
 
-/// Without symbols, compressed by what the other machine can undo: Python.
+/// Copies a program without symbols, compressed such that Python can decompress it on the other machine.
 fn put(program: &Path, into: &Path) -> Result<()> {
     let words: [&OsStr; 3] = ["-o".as_ref(), into.as_os_str(), program.as_os_str()];
     tool::run("strip", &words)?;

@@ -1,6 +1,6 @@
-//! A CUDA toolkit below `target/cuda`, from the registry's wheels: a compiler, a disassembler and the files that linking asks for.
+//! Installs a CUDA toolkit below `target/cuda` from PyPI's wheels: a compiler, a disassembler and the files that linking needs.
 //!
-//! It needs no driver and no GPU. Version 13.0, because what it writes runs on every driver since 580.
+//! It needs no driver and no GPU. The version is 13.0, whose output runs on every driver since 580.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::{root, setup, tool};
 
-/// Pinned through the meta-package: its parts alone would pull the newest of each other.
+/// Pinned by the meta-package, since its parts alone would depend on each other's newest versions.
 const TOOLKIT: &[&str] = &[
     "cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]==13.0.2",
     "nvidia-cuda-cuobjdump==13.2.78",
     "nvidia-cuda-nvdisasm==13.2.78",
 ];
 
-/// What cudarc names when it links, and what the driver and the toolkit call it.
+/// The names by which cudarc links libraries, and the files of the driver and the toolkit.
 const LIBRARIES: [(&str, &str); 6] = [
     ("cuda", "libcuda.so.1"),
     ("nvrtc", "libnvrtc.so.13"),
@@ -28,8 +28,8 @@ const LIBRARIES: [(&str, &str); 6] = [
     ("nccl", "libnccl.so.2"),
 ];
 
-/// A compiler that says its version and writes nothing: enough to check Rust code that asks for one.
-const MUTE: &str = r#"#!/bin/sh
+/// A stub compiler that prints its version and writes empty files, enough to check Rust code whose build calls one.
+const STUB: &str = r#"#!/bin/sh
 # Stands in for nvcc where only Rust is checked: answers with a version, leaves empty files.
 out= folder= source= library= last=
 for word in "$@"; do
@@ -47,15 +47,15 @@ done
 exit 0
 "#;
 
-/// Where the toolkit is.
+/// An installed toolkit.
 #[derive(Clone, Debug)]
 pub(crate) struct Toolkit {
-    /// What `CUDA_HOME` is to say.
+    /// The value of `CUDA_HOME`.
     pub(crate) home: PathBuf,
 }
 
 impl Toolkit {
-    /// Installs it once.
+    /// Installs the toolkit once.
     pub(crate) fn set_up() -> Result<Toolkit> {
         let python = setup::environment_at(&root().join("target/cuda/environment"), &[TOOLKIT])?;
         let output = Command::new(&python)
@@ -70,13 +70,13 @@ impl Toolkit {
         Ok(toolkit)
     }
 
-    /// One of its programs.
+    /// The path of one of its programs.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.home.join("bin").join(name)
     }
 
-    /// What the wheels leave out: `lib64`, a static CUDA runtime under the name that is asked for, and libraries without
-    /// symbols, which a linker wants to see and a program that loads them itself never opens.
+    /// Adds what the wheels lack: `lib64`, a static CUDA runtime under the name that is linked, and empty libraries for the linker, which
+    /// the program never opens, since it loads the real ones itself.
     fn complete(&self) -> Result<()> {
         let library = self.home.join("lib");
         link(Path::new("lib"), &self.home.join("lib64"))?;
@@ -97,8 +97,8 @@ impl Toolkit {
         Ok(())
     }
 
-    /// What a build with the feature `cuda` needs around it. Its program loads NVIDIA's libraries when it first calls them,
-    /// and so starts where there are none.
+    /// Sets the environment of a build with the feature `cuda`. The program loads NVIDIA's libraries at their first call, so it starts
+    /// without them.
     pub(crate) fn around(&self, command: &mut Command) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders = vec![self.home.join("bin")];
@@ -114,15 +114,15 @@ impl Toolkit {
     }
 }
 
-/// Named so that flags reach our crates alone and not their build scripts.
+/// The target, which is named so that flags apply to our crates but not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The compiler that writes nothing.
-pub(crate) fn mute_compiler() -> Result<PathBuf> {
+/// Installs the stub compiler.
+pub(crate) fn stub_compiler() -> Result<PathBuf> {
     let folder = root().join("target/cuda");
     std::fs::create_dir_all(&folder)?;
-    let compiler = folder.join("mute-nvcc");
-    std::fs::write(&compiler, MUTE)?;
+    let compiler = folder.join("stub-nvcc");
+    std::fs::write(&compiler, STUB)?;
     std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o755))?;
     Ok(compiler)
 }

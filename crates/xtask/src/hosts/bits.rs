@@ -1,4 +1,4 @@
-//! The bits of a training over hosts, against those over threads.
+//! Compares the bits of a training over hosts with those over threads.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::tool;
 const FILE: &str = "experiments/quickstart.yaml";
 const STEPS: u64 = 20;
 
-/// Two hosts, as the file has it.
+/// Trains over two hosts, as in the file.
 pub(super) fn on_two_hosts(
     folder: &Path,
     arguments: &Arguments,
@@ -27,7 +27,7 @@ pub(super) fn on_two_hosts(
     compare(&job, 8, &format!("two hosts at {} Mbit/s", arguments.rate), report)
 }
 
-/// Four hosts that the wire joins; the launcher has the bridge.
+/// Trains over four hosts joined by the wire; the launcher uses the bridge.
 pub(super) fn over_the_wire(
     folder: &Path,
     arguments: &Arguments,
@@ -43,11 +43,11 @@ pub(super) fn over_the_wire(
     compare(&job, 4, &name, report)?;
     let (carried, lost) = wire.counts();
     tool::print(&format!("the wire carried {carried} packets and lost {lost}"));
-    report.say("the wire lost packets", lost > 0 || arguments.lost == 0);
+    report.require("the wire lost packets", lost > 0 || arguments.lost == 0);
     Ok(())
 }
 
-/// Trains over threads and over hosts.
+/// Trains over threads and over hosts, and compares.
 fn compare(job: &Job, ranks: usize, name: &str, report: &mut Report) -> Result<()> {
     let [threads, hosts] = ["threads", "hosts"].map(|one| job.folder.join(one));
     for old in [&threads, &hosts] {
@@ -68,7 +68,7 @@ fn compare(job: &Job, ranks: usize, name: &str, report: &mut Report) -> Result<(
         fs::read(&path).with_context(|| path.display().to_string())
     };
     let equal = weights(&threads)? == weights(&hosts)?;
-    report.say(
+    report.require(
         &format!("{name}: the weights after {STEPS} steps are those of threads ({seconds:.0} s)"),
         equal,
     );

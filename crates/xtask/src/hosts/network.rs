@@ -1,19 +1,19 @@
-//! Network namespaces as hosts: a bridge joins them, and the rate of each is held by HTB.
+//! Simulates hosts by network namespaces, joined by a bridge; HTB limits the bandwidth of each.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Addresses on the bridge.
+/// The network of the bridge.
 pub(super) const BRIDGE: &str = "10.77.0.0/24";
-/// Addresses on the wire.
+/// The network of the wire.
 pub(super) const WIRE: &str = "10.88.0.0/24";
-/// Hosts at most.
+/// The most hosts.
 pub(super) const MOST: usize = 4;
 const NAME: &str = "annulus-bridge";
 
-/// What a host is called.
+/// The name of a host.
 pub(super) fn host(number: usize) -> String {
     format!("annulus{number}")
 }
@@ -23,13 +23,13 @@ fn end(number: usize) -> String {
     format!("annulus-v{number}")
 }
 
-/// Hosts, until this is dropped.
+/// Hosts, which are removed when this is dropped.
 pub(super) struct Network {
-    /// Removes them if this process ends in any other way.
+    /// A process that removes them if this one ends in any other way.
     sweeper: Child,
 }
 
-/// Fails with the name of what is missing.
+/// Fails with the name of a missing tool.
 pub(super) fn check_tools() -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("hosts are network namespaces, which only Linux has");
@@ -55,7 +55,7 @@ pub(super) fn check_tools() -> Result<()> {
 }
 
 impl Network {
-    /// So many hosts on a bridge, with no more than `rate` Mbit/s out of each.
+    /// Makes `hosts` hosts on a bridge, each sending at most `rate` Mbit/s.
     pub(super) fn shaped(hosts: usize, rate: u32) -> Result<Network> {
         let network = Network::plain(hosts)?;
         for number in 1..=hosts {
@@ -73,16 +73,16 @@ impl Network {
         Ok(network)
     }
 
-    /// So many hosts on a bridge.
+    /// Makes `hosts` hosts on a bridge.
     pub(super) fn plain(hosts: usize) -> Result<Network> {
         ensure!(hosts <= MOST, "{hosts} hosts, wanted at most {MOST}");
         let swept = Command::new("sh").args(["-c", &sweeping()]).status()?;
-        ensure!(swept.success(), "hosts of a run before cannot be removed");
+        ensure!(swept.success(), "hosts of an earlier run cannot be removed");
         let taken = Command::new("ip").args(["-4", "-o", "addr", "show", "to", BRIDGE]).output()?;
         let taken = String::from_utf8_lossy(&taken.stdout).into_owned();
-        // Open MPI's launcher does not survive an address that is there twice.
+        // Open MPI's launcher crashes if an address exists twice.
         ensure!(taken.is_empty(), "addresses of {BRIDGE} are taken on this machine: {taken}");
-        // Reads until this process is gone, however it ends, and removes what it left.
+        // The script reads until this process has ended, however it does, and then removes the hosts.
         let script = format!("trap '' INT TERM HUP; read line; {}", sweeping());
         let sweeper = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn()?;
         let network = Network { sweeper };
@@ -105,17 +105,17 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The end of what it reads is its sign to begin.
+        // The end of its input tells it to begin.
         drop(self.sweeper.stdin.take());
         let _ = self.sweeper.wait();
     }
 }
 
-/// A script that ends what runs in the hosts and removes them; nothing where there are none.
+/// A script that ends the processes in hosts and removes the hosts, if there are any.
 fn sweeping() -> String {
     let one = |number| {
         let (name, end) = (host(number), end(number));
-        // A namespace takes its own time to go, and its link with it.
+        // A namespace, and its link with it, is removed asynchronously.
         format!(
             "if [ -e /run/netns/{name} ]; then \
              ip netns pids {name} | while read process; do kill -9 $process; done; \
@@ -128,7 +128,7 @@ fn sweeping() -> String {
     format!("{{ {all} {bridge} }} 2>/dev/null; true")
 }
 
-/// `ip …`
+/// Runs `ip`.
 pub(super) fn ip(words: &[&str]) -> Result<()> {
     said("ip", words)
 }
@@ -137,7 +137,7 @@ fn tc(host: &str, words: &[&str]) -> Result<()> {
     said("tc", &[&["-n", host], words].concat())
 }
 
-/// Runs a tool that says nothing where all is well.
+/// Runs a tool, whose output becomes the error if it fails.
 fn said(program: impl AsRef<Path>, words: &[&str]) -> Result<()> {
     let program = program.as_ref();
     let shown = format!("{} {}", program.display(), words.join(" "));

@@ -1,4 +1,4 @@
-//! What was found, as rows of a table, and which bars it misses.
+//! Samples and thresholds of measurements.
 
 use std::process::ExitCode;
 
@@ -7,31 +7,31 @@ use serde_json::Value;
 
 use crate::tool;
 
-/// Bars, as they are missed.
+/// Collects thresholds that are missed.
 #[derive(Default)]
 pub(crate) struct Report {
     missed: Vec<String>,
 }
 
-/// What a bar asks.
+/// The bound of a figure.
 #[derive(Clone, Copy)]
-pub(crate) enum Bar {
+pub(crate) enum Threshold {
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Report {
-    /// A figure, what it may be, and whether it is.
-    pub(crate) fn hold(&mut self, what: &str, figure: f64, bar: Bar) {
-        let (holds, wanted) = match bar {
-            Bar::AtMost(most) => (figure <= most, format!("at most {most:.2}")),
-            Bar::AtLeast(least) => (figure >= least, format!("at least {least:.2}")),
+    /// Prints a figure, its threshold, and whether it holds.
+    pub(crate) fn check(&mut self, what: &str, figure: f64, threshold: Threshold) {
+        let (holds, wanted) = match threshold {
+            Threshold::AtMost(most) => (figure <= most, format!("at most {most:.2}")),
+            Threshold::AtLeast(least) => (figure >= least, format!("at least {least:.2}")),
         };
-        self.say(&format!("{what}: {figure:.3}, wanted {wanted}"), holds);
+        self.require(&format!("{what}: {figure:.3}, wanted {wanted}"), holds);
     }
 
-    /// A fact that is to be.
-    pub(crate) fn say(&mut self, what: &str, holds: bool) {
+    /// Prints a requirement, and whether it holds.
+    pub(crate) fn require(&mut self, what: &str, holds: bool) {
         let word = if holds { "holds " } else { "MISSED" };
         tool::print(&format!("{word}  {what}"));
         if !holds {
@@ -39,34 +39,38 @@ impl Report {
         }
     }
 
-    /// The exit code, after a last line.
+    /// Prints the missed thresholds, and returns the exit code.
     pub(crate) fn end(self) -> ExitCode {
         if self.missed.is_empty() {
             return ExitCode::SUCCESS;
         }
-        tool::say(&format!("{} bars are missed: {}", self.missed.len(), self.missed.join("; ")));
+        tool::say(&format!(
+            "{} thresholds are missed: {}",
+            self.missed.len(),
+            self.missed.join("; ")
+        ));
         ExitCode::FAILURE
     }
 }
 
-/// Samples in order.
+/// Samples, in the order in which they were measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Those under a key of a line.
+    /// Reads the samples under a key of a JSON object.
     pub(crate) fn of(line: &Value, key: &str) -> Result<Samples> {
         let list = line[key].as_array().with_context(|| format!("`{key}` of {line}"))?;
         let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
         Ok(Samples::from(numbers.with_context(|| format!("`{key}` of {line}"))?))
     }
 
-    /// Of sample by sample.
+    /// Combines two lists sample by sample.
     pub(crate) fn with(&self, other: &Samples, of: impl Fn(f64, f64) -> f64) -> Samples {
         Samples(self.0.iter().zip(&other.0).map(|(a, b)| of(*a, *b)).collect())
     }
 
-    /// One list behind the other.
+    /// Appends another list.
     pub(crate) fn join(&mut self, other: Samples) {
         self.0.extend(other.0);
     }
@@ -77,7 +81,7 @@ impl Samples {
         sorted
     }
 
-    /// The middle one; of an even number the mean of two.
+    /// The median; of an even number, the mean of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
         let sorted = self.sorted();
         let half = sorted.len() / 2;
@@ -88,7 +92,7 @@ impl Samples {
         }
     }
 
-    /// Median and range, in units of `unit`.
+    /// The median and range in units of `unit`, as text.
     pub(crate) fn shown(&self, unit: f64) -> String {
         let sorted = self.sorted();
         let ends =
@@ -108,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_held_and_missed() {
+    fn thresholds_hold_or_are_missed() {
         let samples = Samples::from(vec![3.0, 1.0, 2.0]);
         assert_eq!(samples.median(), 2.0);
         assert_eq!(samples.shown(2.0), "1.000 (0.500 to 1.500)");
         assert_eq!(samples.with(&samples, |a, b| a / b).median(), 1.0);
         let mut report = Report::default();
-        report.hold("a ratio", 1.1, Bar::AtMost(1.2));
-        report.hold("a share", f64::NAN, Bar::AtLeast(0.5));
+        report.check("a ratio", 1.1, Threshold::AtMost(1.2));
+        report.check("a share", f64::NAN, Threshold::AtLeast(0.5));
         assert_eq!(report.missed, ["a share: NaN, wanted at least 0.50"]);
     }
 }

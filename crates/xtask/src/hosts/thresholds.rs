@@ -1,40 +1,40 @@
-//! What two hosts with a slow link between them must show.
+//! The measurements over two hosts with a slow link, and their thresholds.
 
 use anyhow::{Context, Result};
 
 use super::hop::Hop;
 use super::job::Job;
-use super::table::{Bar, Report, Samples};
+use super::table::{Report, Samples, Threshold};
 use crate::tool;
 
-/// A step over so much longer than the longer of its parts.
-const STEP: Bar = Bar::AtMost(1.15);
-/// Of communication, where a step computes twice as long as it sends.
-const EXPOSED: Bar = Bar::AtMost(0.10);
-/// The same where nothing progresses while ranks compute: else the figure above would mean nothing.
-const CONTROL: Bar = Bar::AtLeast(0.50);
-/// How far a plan may be off.
+/// The time of a step, relative to the longer of computing and sending.
+const STEP: Threshold = Threshold::AtMost(1.15);
+/// The fraction of communication that is exposed if a step computes twice as long as it sends.
+const EXPOSED: Threshold = Threshold::AtMost(0.10);
+/// The exposed fraction if messages make no progress while ranks compute: the control of the measurement above.
+const CONTROL: Threshold = Threshold::AtLeast(0.50);
+/// The largest relative error of a plan.
 const PLAN: f64 = 0.15;
-/// What a header and checksums may take of a message's hop.
-const SURE: Bar = Bar::AtMost(0.02);
-/// Plans so far apart must be right about the order.
-const APART: f64 = 1.2;
+/// The cost of a header and checksums together, relative to a hop.
+const OVERHEAD: Threshold = Threshold::AtMost(0.02);
+/// Plans that differ by this factor must predict which is faster.
+const DISTINCT: f64 = 1.2;
 
-/// Sixteen ranks: a ring of `P` has `P − 1` hops to hide, and the last tile behind nothing.
+/// A ring of 16 ranks: of a ring's `P` tiles, `P − 1` can hide a hop, so many ranks come close to hiding all.
 const RING: &str =
     "--ranks 16 --threads 1 --heads 16 --kv-heads 4 --head-dim 32 --mask full --strategies ring";
-/// Rounded to as many positions for every rank.
+/// Lengths are rounded to multiples of this, so that all ranks hold equally many positions.
 const POSITIONS: f64 = 256.0;
 const PROBE: usize = 6144;
 
-/// A step whose computing and sending take as long, and one that computes twice as long as it sends.
+/// Measures a step that computes as long as it sends, and one that computes twice as long.
 pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
     let parts = |tokens: usize, samples: usize| {
         let what = format!("--measure parts --tokens {tokens} --samples {samples} --planned");
         let line = job.measure(&format!("{RING} {what}"))?;
         Parts::of(line.first().context("nothing was printed")?)
     };
-    // Computing grows with the square of positions, messages with their number.
+    // Computing grows with the square of the length, messages grow linearly.
     let probe = parts(PROBE, 3)?;
     let even = PROBE as f64 * probe.messages.median() / probe.compute.median();
     let even = (even / POSITIONS).round().max(1.0) * POSITIONS;
@@ -47,18 +47,18 @@ pub(super) fn overlap(job: &Job, samples: usize, report: &mut Report) -> Result<
     twice.print(2 * even as usize);
     let longer = balanced.compute.with(&balanced.messages, f64::max);
     let ratio = balanced.together.with(&longer, |a, b| a / b);
-    report.hold("a step over the longer of its parts", ratio.median(), STEP);
+    report.check("a step over the longer of its parts", ratio.median(), STEP);
     for (name, one) in [("even", &balanced), ("twice as much to compute", &twice)] {
-        let what = format!("{name}: how far the plan is from the step");
-        report.hold(&what, off(&one.planned, &one.together).abs(), Bar::AtMost(PLAN));
+        let what = format!("{name}: relative error of the plan");
+        report.check(&what, off(&one.planned, &one.together).abs(), Threshold::AtMost(PLAN));
     }
     let [hidden, control] = [&twice.together, &twice.waiting].map(|all| twice.exposed(all));
-    report.hold("communication exposed, of all", hidden.median(), EXPOSED);
-    report.hold("the same with progress in waits only", control.median(), CONTROL);
+    report.check("exposed communication, relative to all", hidden.median(), EXPOSED);
+    report.check("exposed communication with progress in waits only", control.median(), CONTROL);
     Ok(())
 }
 
-/// What was measured of a step.
+/// Measured times of a step and of its parts.
 struct Parts {
     together: Samples,
     compute: Samples,
@@ -79,7 +79,7 @@ impl Parts {
         })
     }
 
-    /// What of communication is exposed in `all`, of its own time alone.
+    /// Exposed communication in `all`, relative to the time of communication alone.
     fn exposed(&self, all: &Samples) -> Samples {
         all.with(&self.compute, |all, compute| all - compute)
             .with(&self.messages, |exposed, messages| exposed / messages)
@@ -92,13 +92,13 @@ impl Parts {
     }
 }
 
-/// How far a plan is from what was measured: by the rates before each sample, in the middle.
+/// The relative error of plans, each made from rates that were measured just before its sample: the median.
 fn off(planned: &Samples, measured: &Samples) -> f64 {
     planned.with(measured, |planned, measured| planned / measured - 1.0).median()
 }
 
-/// Strategies as planned and as they are.
-pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
+/// Compares planned and measured step times of strategies, and their order.
+pub(super) fn strategies(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
     let words = format!(
         "--ranks 4 --threads 1 --heads 16 --head-dim 32 --mask full --tokens 4k \
          --strategies ring,double-ring,ulysses --samples {samples} --planned"
@@ -113,19 +113,23 @@ pub(super) fn order(job: &Job, samples: usize, report: &mut Report) -> Result<()
         let (off, cells) =
             (off(&planned, &measured), [&planned, &measured].map(|one| one.shown(1.0)));
         tool::print(&format!("| {name} | {} | {:+.1} % |", cells.join(" | "), 100.0 * off));
-        report.hold(&format!("{name}: how far the plan is off"), off.abs(), Bar::AtMost(PLAN));
+        report.check(
+            &format!("{name}: relative error of the plan"),
+            off.abs(),
+            Threshold::AtMost(PLAN),
+        );
         found.push((name, planned.median(), measured.median()));
     }
     for (fast, slow) in found.iter().flat_map(|a| found.iter().map(move |b| (a, b))) {
-        if slow.1 > APART * fast.1 {
+        if slow.1 > DISTINCT * fast.1 {
             let what = format!("{} is faster than {}, as planned", fast.0, slow.0);
-            report.say(&what, fast.2 < slow.2);
+            report.require(&what, fast.2 < slow.2);
         }
     }
     Ok(())
 }
 
-/// A message of 1 MiB from each of two hosts to the other.
+/// Measures a message of 1 MiB from each of two hosts to the other.
 pub(super) fn hop(job: &Job, samples: usize, report: &mut Report) -> Result<()> {
     let measured = |what| {
         let words = format!("--measure {what} --bytes 1M --messages 8 --samples {samples}");
@@ -133,6 +137,10 @@ pub(super) fn hop(job: &Job, samples: usize, report: &mut Report) -> Result<()> 
     };
     let hop = Hop::of(&measured("raw")?, &measured("hop")?)?;
     hop.print("a message of 1 MiB both ways between two hosts");
-    report.hold("a header and checksums, of the hop", hop.header() + hop.checksums(), SURE);
+    report.check(
+        "a header and checksums, relative to the hop",
+        hop.header() + hop.checksums(),
+        OVERHEAD,
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! A wire between hosts in user space, with a delay and losses: kernels without netem have no other.
+//! Simulates a wire between hosts with a delay and losses, in user space, since not every kernel has netem.
 //!
-//! Every host gets a TUN device. What a host sends is read here, waits for the delay, and is written to
-//! the host that it is for, unless it is one of those that are lost.
+//! Every host gets a TUN device. Packets of a host are read here, wait for the delay, and are written to the device of their
+//! destination, unless they are drawn to be lost.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -16,21 +16,21 @@ use anyhow::{Context, Result};
 
 use super::network::{host, ip};
 
-/// `TUNSETIFF`
+/// The value of `TUNSETIFF`.
 const SET: libc::c_ulong = 0x4004_54ca;
-/// `IFF_TUN | IFF_NO_PI`: packets, with nothing before them.
+/// `IFF_TUN | IFF_NO_PI`: packets without a header of the device.
 const FLAGS: i16 = 0x1001;
-/// Bytes of a name.
+/// Bytes of a device's name.
 const NAME: usize = 16;
 /// Bytes of `struct ifreq`.
 const REQUEST: usize = 40;
-/// Where an IPv4 packet has its version, and the last byte of where it goes.
+/// The offsets in an IPv4 packet of its version and of the last byte of its destination.
 const VERSION: usize = 0;
 const TO: usize = 19;
-/// More than a packet of the device has.
+/// More bytes than a packet of the device has.
 const PACKET: usize = 2048;
 
-/// Devices in namespaces, and threads between them that end when the namespaces do.
+/// TUN devices in namespaces, and threads between them, which end when the namespaces do.
 pub(super) struct Wire {
     counts: Arc<Counts>,
 }
@@ -41,11 +41,11 @@ struct Counts {
     lost: AtomicU64,
 }
 
-/// A packet, and when it is there.
+/// A packet, and the time when it arrives.
 type Packet = (Instant, Vec<u8>);
 
 impl Wire {
-    /// Between hosts from 1 on: milliseconds each way, and how many of a thousand packets are lost.
+    /// Makes a wire between `hosts` hosts, with a `delay` in milliseconds each way, that loses `lost` of a thousand packets.
     pub(super) fn between(hosts: usize, delay: u64, lost: u32) -> Result<Wire> {
         let counts = Arc::new(Counts::default());
         let (ways, ends): (Vec<Sender<Packet>>, Vec<_>) = (0..hosts).map(|_| channel()).unzip();
@@ -61,14 +61,14 @@ impl Wire {
         Ok(Wire { counts })
     }
 
-    /// Packets carried, and lost.
+    /// The number of packets that were carried, and that were lost.
     pub(super) fn counts(&self) -> (u64, u64) {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (of(&self.counts.carried), of(&self.counts.lost))
     }
 }
 
-/// The device of a host: made here, so that this process has its other end, and moved there.
+/// Makes a host's device: created here, so that this process has its other end, then moved into the namespace.
 fn device(number: usize) -> Result<File> {
     let path = "/dev/net/tun";
     let file = OpenOptions::new().read(true).write(true).open(path);
@@ -77,7 +77,7 @@ fn device(number: usize) -> Result<File> {
     let mut request = [0u8; REQUEST];
     request[..name.len()].copy_from_slice(name.as_bytes());
     request[NAME..NAME + 2].copy_from_slice(&FLAGS.to_ne_bytes());
-    // SAFETY: the request is a `struct ifreq` with a name that ends in zeros and its flags; the file is open.
+    // SAFETY: the request is a `struct ifreq` with a zero-terminated name and its flags; the file is open.
     let code = unsafe { libc::ioctl(file.as_raw_fd(), SET as _, request.as_mut_ptr()) };
     if code != 0 {
         return Err(std::io::Error::last_os_error())
@@ -89,7 +89,7 @@ fn device(number: usize) -> Result<File> {
     Ok(file)
 }
 
-/// What a host sends, until its device is gone.
+/// Reads the packets of a host until its device is gone.
 fn read(
     mut device: File,
     ways: &[Sender<Packet>],
@@ -104,7 +104,7 @@ fn read(
         if length <= TO || packet[VERSION] >> 4 != 4 {
             continue;
         }
-        // A generator of one line (xorshift) draws the lost.
+        // A xorshift generator draws which packets are lost.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -121,11 +121,11 @@ fn read(
     }
 }
 
-/// What comes to a host: all is as long on its way, so that what was sent first is there first.
+/// Writes packets to a host's device when they arrive; all have the same delay, so their order stays.
 fn write(mut device: File, end: &Receiver<Packet>) {
     for (there, packet) in end {
         thread::sleep(there.saturating_duration_since(Instant::now()));
-        // A device that is down loses what comes, as a wire that ends nowhere.
+        // A device that is down loses its packets, like an unplugged wire.
         let _ = device.write(&packet);
     }
 }

@@ -1,5 +1,5 @@
-//! Adapters: PEFT scores the program's, merges them and saves them, and the program reads what it saved; transformers reads
-//! what the program has merged.
+//! Records adapters: PEFT scores, merges and saves the program's, and the program reads what PEFT saved; transformers reads models that
+//! the program has merged.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::tool;
 
-/// A folder's name, the recorded model beside which adapters are trained, and which.
+/// A folder's name, the recorded model for which adapters are trained, and the settings of the adapters.
 const FIXTURES: [(&str, &str, &str); 3] = [
     (
         "adapter",
@@ -27,7 +27,7 @@ const FIXTURES: [(&str, &str, &str); 3] = [
 /// The files of an adapter.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
-/// Goes the whole way round with every adapter and environment.
+/// Records every adapter with every environment.
 pub(super) fn record(scratch: &Path, retrain: bool, errors: &mut Value) -> Result<()> {
     for (name, base, lora) in FIXTURES {
         let kept = fixture(name);
@@ -85,7 +85,7 @@ fn compare(environment: &str, scratch: &Path, errors: &mut Value) -> Result<()> 
     Ok(())
 }
 
-/// Without the folder that the base model has on this machine, and with names in an order.
+/// Copies an adapter's configuration without the base model's path on this machine, with names sorted.
 fn describe(from: &Path, to: &Path) -> Result<()> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(from)?)?;
     config["base_model_name_or_path"] = "base".into();

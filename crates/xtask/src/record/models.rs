@@ -1,4 +1,4 @@
-//! Whole models: transformers scores the program's, reads its export, and what it saves of that is read by the program.
+//! Records whole models: transformers scores the program's and reads its export, and the program reads what transformers saves.
 
 use std::path::Path;
 
@@ -48,10 +48,10 @@ const FIXTURES: [(&str, &[&str]); 6] = [
 
 /// The files of a checkpoint that transformers reads.
 const FILES: [&str; 3] = ["config.json", "generation_config.json", "model.safetensors"];
-/// The kept files of a folder that transformers saved.
+/// The files that are kept of a folder that transformers saved.
 const SAVED: [&str; 2] = ["config.json", "model.safetensors"];
 
-/// Goes the whole way round with every model and environment.
+/// Records every model with every environment.
 pub(super) fn record(scratch: &Path, retrain: bool, errors: &mut Value) -> Result<()> {
     for (name, changes) in FIXTURES {
         let kept = fixture(name);

@@ -1,4 +1,4 @@
-//! What else is recorded: conversations as transformers reads them, tables as pyarrow writes them, and by which versions.
+//! Records conversations as transformers tokenizes them, tables as pyarrow writes them, and the versions of these packages.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{ENVIRONMENTS, fixture, python, script};
 use crate::{setup, tool};
 
-/// Ids and masks of the conversations in `tests/fixtures/chat`, and a tokenizer for them.
+/// Records ids and masks of the conversations in `tests/fixtures/chat`, and makes a tokenizer for them.
 pub(super) fn chats(retrain: bool) -> Result<()> {
     let folder = fixture("chat");
     let tokenizer = folder.join("tokenizer.json");
@@ -25,16 +25,17 @@ pub(super) fn chats(retrain: bool) -> Result<()> {
     Ok(())
 }
 
-/// Tables, and the same records as lines.
+/// Writes tables, and their records as lines of JSON.
 pub(super) fn tables() -> Result<()> {
     tool::run(setup::tables()?, &[script("tables.py"), fixture("parquet")])
 }
 
-/// The versions of what `environment` computes with.
+/// The versions of the packages in `environment`.
 pub(super) fn versions(environment: &str) -> Result<Value> {
     let code = "import json, peft, torch, transformers; print(json.dumps(\
                 {m.__name__: m.__version__ for m in (transformers, peft, torch)}))";
     let ran = Command::new(python(environment)).args(["-c", code]).output()?;
     ensure!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    serde_json::from_slice(&ran.stdout).with_context(|| format!("{environment} says no versions"))
+    serde_json::from_slice(&ran.stdout)
+        .with_context(|| format!("{environment} printed no versions"))
 }
