@@ -11,7 +11,7 @@ use annulus_train::{Again, Ending, Logged, Manifest, RESOLVED, beginning};
 use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{Failure, INTERNAL};
 use crate::print;
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::train::Train;
 
 /// The consequence that is printed after each reason.
@@ -50,17 +50,18 @@ fn made(folder: &Path) -> Result<Manifest, Failure> {
 }
 
 /// A run that is to be computed again.
-pub(crate) struct Subject {
+pub(crate) struct OriginalRun {
     pub(crate) logged: Logged,
     pub(crate) again: Again,
 }
 
-impl Subject {
-    pub(crate) fn read(run: &Path, whole: bool) -> Result<Subject, Failure> {
+impl OriginalRun {
+    pub(crate) fn read(run: &Path, whole: bool) -> Result<OriginalRun, Failure> {
         let (manifest, logged) = (made(run)?, Logged::read(run)?);
-        let subject = Subject { logged, again: Again { run: run.to_owned(), manifest, whole } };
-        subject.of_device().iter().for_each(|reason| print::warn(format!("{reason}: {DIFFER}")));
-        Ok(subject)
+        let original =
+            OriginalRun { logged, again: Again { run: run.to_owned(), manifest, whole } };
+        original.of_device().iter().for_each(|reason| print::warn(format!("{reason}: {DIFFER}")));
+        Ok(original)
     }
 
     /// The arguments of a training of the same experiment into `output`, with these keys replaced. With `from_start` it forks what the
@@ -136,10 +137,10 @@ pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
 }
 
 /// What process 0 prepared; if that failed, tells the other processes to end.
-pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, End> {
+pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, JobError> {
     if made.is_err() {
         // The error that is reported is `made`'s, not that the others could not be told.
-        let _ = processes::tell(world, None);
+        let _ = processes::send(world, None);
     }
     Ok(made?)
 }

@@ -18,7 +18,7 @@ use crate::console::{Meter, Unit};
 use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
 use crate::launch::{self, Starting};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::values::ranks;
 use crate::{Done, hub, post_mortem, print, stop};
 
@@ -71,13 +71,13 @@ pub(crate) fn run(arguments: &Agree) -> Done {
         let hint = "name threads and another: `--engines threads,mpi`";
         return Err(Failure::usage(message, hint));
     }
-    let world = processes::found()?;
+    let world = processes::join()?;
     if world.processes() == 1 {
         return started(arguments);
     }
     // There is no state to save first.
     stop::end_at_once()?;
-    Ok(processes::ended(&world, agree(arguments, &world)))
+    Ok(processes::finish(&world, agree(arguments, &world)))
 }
 
 /// The engines between processes, as values of `mesh.engine`.
@@ -116,7 +116,7 @@ fn started(arguments: &Agree) -> Done {
     Ok(ended.code)
 }
 
-fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
+fn agree(arguments: &Agree, world: &World) -> Result<u8, JobError> {
     let lead = || {
         let trials = trials(arguments, world)?;
         let texts: Vec<_> =
@@ -124,8 +124,8 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
         let text = json!(texts).to_string();
         Ok((trials, text))
     };
-    let trials = processes::led(world, lead, |text| heard(text, world))?;
-    processes::say(world);
+    let trials = processes::led(world, lead, |text| received_trials(text, world))?;
+    processes::announce(world);
     let (meter, mut all) = (Meter::new(Unit::Number), Vec::new());
     for (number, trial) in trials.iter().enumerate() {
         if world.process() == 0 {
@@ -141,7 +141,7 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, End> {
 }
 
 /// Runs a trial over processes, then over threads of process 0; `None` in other processes.
-fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, End> {
+fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, JobError> {
     let cores = annulus_machine::cores();
     alike(world, Some(&trial.plan), None)?;
     let joined = bits(&trial.plan, arguments.steps, cores, world)?;
@@ -174,7 +174,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     processes::ranks_on_host(world, &experiment.mesh)?;
     let masks = masks(&experiment);
     let on_gpus = is_on_gpus(experiment.clone());
-    annulus_train::resolve(experiment, &mut hub::bring)?;
+    annulus_train::resolve(experiment, &mut hub::description)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {
         // `li-ring` stores scores, which no GPU kernel does.
@@ -204,9 +204,9 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
 
 /// Every strategy but `local`, which runs on one rank, with every mask and engine.
 fn ways<'a>(
-    masks: &'a [Changed],
+    masks: &'a [Variation],
     arguments: &'a Agree,
-) -> impl Iterator<Item = (Strategy, &'a Changed, Override)> {
+) -> impl Iterator<Item = (Strategy, &'a Variation, Override)> {
     let strategies = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
     strategies.flat_map(move |strategy| {
         masks.iter().flat_map(move |mask| {
@@ -217,18 +217,18 @@ fn ways<'a>(
 }
 
 /// The trials of process 0, read from its resolved experiments: choices that it made are not made again.
-fn heard(text: &str, world: &World) -> Result<Vec<Trial>, Failure> {
+fn received_trials(text: &str, world: &World) -> Result<Vec<Trial>, Failure> {
     let unreadable = |error: serde_json::Error| Failure::new(INTERNAL, error.to_string(), None);
     let texts: Vec<(String, String)> = serde_json::from_str(text).map_err(unreadable)?;
     let trial = |(name, text): (String, String)| {
-        let plan = planned_over(world, parse(processes::TOLD, &text, &[])?)?;
+        let plan = planned_over(world, parse(processes::FROM_PROCESS_0, &text, &[])?)?;
         Ok(Trial { name, plan })
     };
     texts.into_iter().map(trial).collect()
 }
 
 fn planned_over(world: &World, experiment: Experiment) -> Result<Plan, Failure> {
-    let mut opened = annulus_train::resolve(experiment, &mut hub::bring)?;
+    let mut opened = annulus_train::resolve(experiment, &mut hub::description)?;
     processes::place(world, &mut opened.resolved.experiment)?;
     Ok(opened.plan(annulus_machine::cores())?)
 }
@@ -240,10 +240,10 @@ fn split(name: &str, text: &str, replacements: &[Override]) -> Result<Experiment
 }
 
 /// A variation of the experiment: its name, and the keys that it sets.
-type Changed = (&'static str, Vec<(&'static str, String)>);
+type Variation = (&'static str, Vec<(&'static str, String)>);
 
 /// Variations of masks and of ranks' shares that are tried.
-fn masks(experiment: &Experiment) -> [Changed; 4] {
+fn masks(experiment: &Experiment) -> [Variation; 4] {
     let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
     let weights: Vec<String> = (0..ranks).map(|rank| (rank % 3 + 1).to_string()).collect();
     [
@@ -261,7 +261,7 @@ fn documents(tokens: usize) -> Vec<usize> {
 }
 
 /// Prints a line for every trial, and whether all are equal.
-fn told(arguments: &Agree, all: &[Found]) -> Result<u8, End> {
+fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
     let equal = all.iter().filter(|found| found.joined == found.threads).count();
     let loss = |bits: &Bits| bits.losses.last().map(|bits| f64::from_bits(*bits));
     if arguments.json {

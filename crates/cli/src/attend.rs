@@ -19,7 +19,7 @@ use self::case::Case;
 use crate::Done;
 use crate::failure::Failure;
 use crate::print;
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::split::SplitFlags;
 use crate::tensors::save;
 
@@ -38,11 +38,11 @@ pub(crate) struct Attend {
 }
 
 pub(crate) fn run(arguments: &Attend) -> Done {
-    let world = processes::found()?;
-    Ok(processes::ended(&world, answered(arguments, &world)))
+    let world = processes::join()?;
+    Ok(processes::finish(&world, answered(arguments, &world)))
 }
 
-fn answered(arguments: &Attend, world: &World) -> Result<u8, End> {
+fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
     let (case, split) = processes::shared(world, || asked(arguments, world))?;
     alike(world, None, None)?;
     let answer = if case.is_whole() {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::{Done, hub, print, shown, sweep};
 
 pub(crate) fn check(arguments: &Inspection) -> Done {
-    let file = of_run(&arguments.file);
+    let file = experiment_of_run(&arguments.file);
     let text = read_experiment(&file.file).map_err(Failure::from);
     let checked = text.and_then(|text| checked(&file, &text));
     if !arguments.json {
@@ -60,9 +60,13 @@ pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
     Ok(plans)
 }
 
-/// Checks plans against their data. With `elsewhere` data may be missing on this machine, which is noted.
-pub(crate) fn data_fits(opened: &Opened, plans: &[Plan], elsewhere: bool) -> Result<(), Failure> {
-    match absent(&opened.resolved.experiment).filter(|_| elsewhere) {
+/// Checks plans against their data. With `may_be_missing`, data may be missing on this machine, which is noted.
+pub(crate) fn data_fits(
+    opened: &Opened,
+    plans: &[Plan],
+    may_be_missing: bool,
+) -> Result<(), Failure> {
+    match absent(&opened.resolved.experiment).filter(|_| may_be_missing) {
         Some(absent) => {
             print::say(&format!("note: {absent}: sequences are not checked against it"));
         }
@@ -110,12 +114,12 @@ pub(crate) fn schema(markdown: bool) -> Done {
 
 /// Reads and resolves an experiment.
 pub(crate) fn opened(file: &ExperimentFile) -> Result<Opened, Failure> {
-    let file = of_run(file);
+    let file = experiment_of_run(file);
     opened_from(&file, &read_experiment(&file.file)?)
 }
 
 /// Replaces a run's folder by the experiment in it, with `output` set to that folder, which may have been moved.
-pub(crate) fn of_run(file: &ExperimentFile) -> ExperimentFile {
+pub(crate) fn experiment_of_run(file: &ExperimentFile) -> ExperimentFile {
     if !is_run(&file.file) {
         return file.clone();
     }
@@ -128,7 +132,7 @@ pub(crate) fn of_run(file: &ExperimentFile) -> ExperimentFile {
 /// Resolves the text of a file that has been read already, since a pipe can be read only once.
 pub(crate) fn opened_from(file: &ExperimentFile, text: &str) -> Result<Opened, Failure> {
     let name = file.file.display().to_string();
-    annulus_train::resolve(parse(&name, text, &file.replacements)?, &mut hub::bring)
+    annulus_train::resolve(parse(&name, text, &file.replacements)?, &mut hub::description)
 }
 
 /// The plan of the phase whose weights a run has after `step` steps.

@@ -84,7 +84,7 @@ fn cache() -> String {
 /// How long MPI may take to initialize and finalize.
 const BEGINNING: Duration = Duration::from_secs(10);
 /// How often that is checked.
-const GLANCE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The MPI library that would join processes here, and its thread level.
 fn mpi() -> String {
@@ -126,7 +126,7 @@ fn answer(command: &mut Command, limit: Duration) -> io::Result<Result<String, S
             let _ = child.wait();
             break None;
         }
-        sleep(GLANCE);
+        sleep(POLL_INTERVAL);
     };
     let read = |file: &mut std::fs::File| -> io::Result<String> {
         let mut bytes = Vec::new();

@@ -13,7 +13,7 @@ use crate::Done;
 use crate::console::{Meter, Unit};
 use crate::failure::Failure;
 use crate::print;
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::subject::subject;
 use crate::values::replacement;
 
@@ -36,17 +36,17 @@ pub(crate) struct Evaluate {
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Done {
-    let world = processes::found()?;
-    Ok(processes::ended(&world, evaluate(arguments, &world)))
+    let world = processes::join()?;
+    Ok(processes::finish(&world, evaluate(arguments, &world)))
 }
 
-fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, End> {
+fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
     let Evaluate { path, replacements, verify_cache, .. } = arguments;
     let mut subject = subject(path, replacements, *verify_cache, world)?;
     subject.verify_cache = *verify_cache;
     let (plan, leads) = (&subject.plan, world.process() == 0);
     if leads {
-        processes::say(world);
+        processes::announce(world);
         let wanted = arguments.out.clone();
         say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
         say_what_is_read(&plan.experiment);

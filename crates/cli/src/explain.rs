@@ -55,7 +55,7 @@ fn of_code(code: u8) -> Done {
 pub(crate) fn completions(shell: Shell) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "annulus", &mut script);
-    print::own(String::from_utf8_lossy(&script).trim_end())?;
+    print::styled(String::from_utf8_lossy(&script).trim_end())?;
     Ok(0)
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn commands() -> Done {
     let row = |exit: Exit| format!("| {} | {} | {} |", exit.code(), exit.about(), exit.way_out());
     let codes = Exit::ALL.map(row).join("\n");
     let head = "## Exit codes\n\n| code | meaning | way out |\n| --- | --- | --- |";
-    print::own(&format!("{}\n\n{head}\n{codes}", fenced(&page).trim_end()))?;
+    print::styled(&format!("{}\n\n{head}\n{codes}", fenced(&page).trim_end()))?;
     Ok(0)
 }
 
@@ -98,6 +98,6 @@ pub(crate) fn man() -> Done {
     clap_mangen::Man::new(Arguments::command()).render(&mut page).map_err(|error| {
         Failure::new(Exit::Internal.code(), format!("cannot make the manual page: {error}"), None)
     })?;
-    print::own(String::from_utf8_lossy(&page).trim_end())?;
+    print::styled(String::from_utf8_lossy(&page).trim_end())?;
     Ok(0)
 }

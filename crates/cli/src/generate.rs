@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::Done;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::print;
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::subject::subject;
 use crate::values::{replacement, tokens};
 
@@ -54,18 +54,18 @@ pub(crate) struct Generate {
 }
 
 pub(crate) fn run(arguments: &Generate) -> Done {
-    let world = processes::found()?;
-    Ok(processes::ended(&world, go_on(arguments, &world)))
+    let world = processes::join()?;
+    Ok(processes::finish(&world, go_on(arguments, &world)))
 }
 
-fn go_on(arguments: &Generate, world: &World) -> Result<u8, End> {
+fn go_on(arguments: &Generate, world: &World) -> Result<u8, JobError> {
     let subject = subject(&arguments.path, &arguments.replacements, false, world)?;
     let (task, text) = processes::shared(world, || task(arguments, &subject, world))?;
     if world.process() > 0 {
         task.run(&|_| ())?;
         return Ok(0);
     }
-    processes::say(world);
+    processes::announce(world);
     task.warn();
     if !arguments.json {
         task.show(&text)?;
@@ -101,7 +101,7 @@ fn task<'a>(
 }
 
 /// Prints a sample of a run's model, below a line that says so.
-pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), End> {
+pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(), JobError> {
     const SAMPLING: Sampling = Sampling { temperature: 0.8, top_k: None, top_p: 0.95, seed: 0 };
     let subject = subject(run, &[], false, &World::alone())?;
     let (ids, shown) = match prompt {
@@ -184,7 +184,7 @@ impl<'a> Task<'a> {
     }
 
     /// Prints the prompt and streams the generated text.
-    fn show(&self, text: &str) -> Result<(), End> {
+    fn show(&self, text: &str) -> Result<(), JobError> {
         print::piece(text)?;
         let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
         let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);

@@ -12,12 +12,16 @@ use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
 use crate::{print, stop};
 
 /// Fetches the description of the model that `key` names; returns its name with the commit, and its folder.
-pub(crate) fn bring(places: &Places, key: &str, text: &str) -> Result<(String, PathBuf), Failure> {
+pub(crate) fn description(
+    places: &Places,
+    key: &str,
+    text: &str,
+) -> Result<(String, PathBuf), Failure> {
     let name = text.parse().map_err(|message: String| {
         let message = format!("`{text}` is no model of the hub: {message}");
         Failure { code: USAGE, problems: places.problem(key, message).into() }
     })?;
-    let Fetched { name, folder } = brought(&name, Want::Description, false)?;
+    let Fetched { name, folder } = fetched(&name, Want::Description, false)?;
     Ok((name.to_string(), folder))
 }
 
@@ -25,7 +29,7 @@ pub(crate) fn bring(places: &Places, key: &str, text: &str) -> Result<(String, P
 pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failure> {
     match &experiment.model.source {
         ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } => {
-            brought(&parsed(hub)?, Want::Weights, verify).map(drop)
+            fetched(&parsed(hub)?, Want::Weights, verify).map(drop)
         }
         ModelSource::Folder { .. } | ModelSource::Inline(_) => Ok(()),
     }
@@ -34,7 +38,7 @@ pub(crate) fn weights(experiment: &Experiment, verify: bool) -> Result<(), Failu
 /// The folder that a flag means: a model of the hub with its weights, a run's newest checkpoint, or a folder.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, Failure> {
     match path.to_str().filter(|text| ModelSource::is_of_hub(text)) {
-        Some(text) => Ok(brought(&parsed(text)?, Want::Weights, false)?.folder),
+        Some(text) => Ok(fetched(&parsed(text)?, Want::Weights, false)?.folder),
         None => Ok(annulus_train::model_folder(path)?),
     }
 }
@@ -44,7 +48,7 @@ pub(crate) fn tokenizer(text: &str) -> Result<String, Failure> {
     if !ModelSource::is_of_hub(text) {
         return Ok(text.to_owned());
     }
-    let fetched = brought(&parsed(text)?, Want::Description, false)?;
+    let fetched = fetched(&parsed(text)?, Want::Description, false)?;
     Ok(fetched.folder.join(TOKENIZER).display().to_string())
 }
 
@@ -55,7 +59,7 @@ fn parsed(text: &str) -> Result<Name, Failure> {
 }
 
 /// Fetches a model, and says so if something has to be downloaded.
-fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
+fn fetched(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
     let failed = |error: HubError| {
         let code = if matches!(error, HubError::Stopped) { PREEMPTED } else { DATA };
         Failure::new(code, error.to_string(), error.hint())
@@ -79,7 +83,7 @@ fn brought(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
                 meter.show("fetching", bytes, total);
             }
         }
-        !stop::is_asked_for()
+        !stop::is_requested()
     });
     meter.finish();
     fetched.map_err(failed)

@@ -83,11 +83,11 @@ impl Starting {
         Starting::with(hosts, true)
     }
 
-    fn with(processes: usize, apart: bool) -> Result<Starting, Failure> {
+    fn with(processes: usize, one_per_host: bool) -> Result<Starting, Failure> {
         let mut by = Vec::new();
         if processes > 1 {
             let launcher = launcher()?;
-            let flags = flags(&launcher, apart).into_iter().map(OsString::from);
+            let flags = flags(&launcher, one_per_host).into_iter().map(OsString::from);
             let count = ["-n".into(), processes.to_string().into()];
             by = std::iter::once(launcher.into()).chain(flags).chain(count).collect();
         }
@@ -203,8 +203,8 @@ fn launcher() -> Result<PathBuf, Failure> {
 }
 
 /// The launcher's flags. Unless told otherwise, Open MPI starts no more processes than cores and none for root, and binds each process
-/// to one core, which all its ranks would share. `apart`: each process on a host of its own.
-fn flags(launcher: &Path, apart: bool) -> Vec<&'static str> {
+/// to one core, which all its ranks would share. `one_per_host`: each process on a host of its own.
+fn flags(launcher: &Path, one_per_host: bool) -> Vec<&'static str> {
     let version = Command::new(launcher).arg("--version").output();
     let is_open = version.is_ok_and(|said| {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -217,7 +217,7 @@ fn flags(launcher: &Path, apart: bool) -> Vec<&'static str> {
         flags.extend(["--oversubscribe", "--bind-to", "none"]);
         flags.extend(is_root.then_some("--allow-run-as-root"));
     }
-    match (apart, is_open) {
+    match (one_per_host, is_open) {
         (true, true) => flags.extend(["--map-by", "ppr:1:node"]),
         (true, false) => flags.extend(["-ppn", "1"]),
         (false, _) => {}

@@ -84,9 +84,9 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     load_kernels_early();
     // A panic's message may contain outside text, so it is escaped as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
-    let done = writes_fail().and_then(|()| match Arguments::try_parse() {
+    let done = ignore_file_size_signal().and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => run(arguments.command, wrap),
-        Err(said) => said_by_clap(&said),
+        Err(said) => print_clap_output(&said),
     });
     match done {
         Ok(code) => ExitCode::from(code),
@@ -110,7 +110,7 @@ fn load_kernels_early() {
 }
 
 /// Makes writing beyond `ulimit -f` an error of the call instead of a signal that ends the process.
-fn writes_fail() -> Result<(), Failure> {
+fn ignore_file_size_signal() -> Result<(), Failure> {
     #[cfg(unix)]
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
         .map_err(|error| Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None))?;
@@ -118,7 +118,7 @@ fn writes_fail() -> Result<(), Failure> {
 }
 
 /// Checks that the vector instructions and kernels which the environment asks for are available.
-fn asked_is_there() -> Result<(), Failure> {
+fn check_environment() -> Result<(), Failure> {
     let wrong = |said: String, variable: &str| {
         Failure::usage(said, format!("name one of those, or leave {variable} out"))
     };
@@ -127,7 +127,7 @@ fn asked_is_there() -> Result<(), Failure> {
 }
 
 fn run(command: Command, wrap: Option<Wrap>) -> Done {
-    asked_is_there()?;
+    check_environment()?;
     processes::refused(command.sharing()).unwrap_or_else(|| perform(command, wrap))
 }
 
@@ -171,7 +171,7 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
 }
 
 /// Prints what clap returns instead of arguments: help and version are data, everything else is an error.
-fn said_by_clap(said: &clap::Error) -> Done {
+fn print_clap_output(said: &clap::Error) -> Done {
     let text = said.render();
     if said.use_stderr() {
         if let Some((message, hint)) = arguments::equivalent(said) {
@@ -181,7 +181,7 @@ fn said_by_clap(said: &clap::Error) -> Done {
         return Ok(USAGE);
     }
     if io::stdout().is_terminal() {
-        print::own(text.ansi().to_string().trim_end())?;
+        print::styled(text.ansi().to_string().trim_end())?;
     } else {
         print::line(text.to_string().trim_end())?;
     }

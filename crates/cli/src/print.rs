@@ -33,7 +33,7 @@ pub(crate) fn either(
 }
 
 /// Prints text of this program with its terminal colours, which are not escaped.
-pub(crate) fn own(text: &str) -> Result<(), Failure> {
+pub(crate) fn styled(text: &str) -> Result<(), Failure> {
     data(text)
 }
 

@@ -20,29 +20,29 @@ use crate::{Done, print};
 const SAID: Duration = Duration::from_secs(1);
 
 /// How a command failed that runs in several processes.
-pub(crate) enum End {
+pub(crate) enum JobError {
     /// In this process.
-    Failed(Failure),
+    Here(Failure),
     /// In another process, which reports why.
-    OfAnother(Failure),
+    Elsewhere(Failure),
 }
 
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        End::Failed(failure)
+impl From<Failure> for JobError {
+    fn from(failure: Failure) -> JobError {
+        JobError::Here(failure)
     }
 }
 
-impl From<TrainError> for End {
-    fn from(error: TrainError) -> End {
+impl From<TrainError> for JobError {
+    fn from(error: TrainError) -> JobError {
         let of_another = error.is_of_another();
         let failure = Failure::from(error);
-        if of_another { End::OfAnother(failure) } else { End::Failed(failure) }
+        if of_another { JobError::Elsewhere(failure) } else { JobError::Here(failure) }
     }
 }
 
 /// The processes of this job, or this one alone. All of them are made to compute with the same vector instructions.
-pub(crate) fn found() -> Result<World, Failure> {
+pub(crate) fn join() -> Result<World, Failure> {
     let world = joined()?;
     if world.processes() > 1 {
         settle(&world)?;
@@ -126,10 +126,10 @@ pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
     let hint = "start it without `mpirun`; `train`, `reproduce`, `replay`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
                 their ranks among processes";
     let failure = Failure::usage(message, hint);
-    Some(match found() {
+    Some(match join() {
         Err(_) => Err(failure),
-        Ok(world) if world.process() > 0 => Ok(ended(&world, Err(End::OfAnother(failure)))),
-        Ok(world) => Ok(ended(&world, Err(End::Failed(failure)))),
+        Ok(world) if world.process() > 0 => Ok(finish(&world, Err(JobError::Elsewhere(failure)))),
+        Ok(world) => Ok(finish(&world, Err(JobError::Here(failure)))),
     })
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn place(world: &World, experiment: &mut Experiment) -> Result<(), Fa
 }
 
 /// Prints how many processes run on which hosts, and which library joins them.
-pub(crate) fn say(world: &World) {
+pub(crate) fn announce(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
         let places = world.places(*processes);
         let hosts: Vec<&str> = places.hosts().iter().map(|on| on.host).collect();
@@ -160,7 +160,7 @@ pub(crate) fn say(world: &World) {
 }
 
 /// Sends the resolved experiment to the other processes; on `None` they end.
-pub(crate) fn tell(world: &World, text: Option<&str>) -> Result<(), End> {
+pub(crate) fn send(world: &World, text: Option<&str>) -> Result<(), JobError> {
     world.gather(text.unwrap_or_default().as_bytes()).map(drop).map_err(end)
 }
 
@@ -168,8 +168,8 @@ pub(crate) fn tell(world: &World, text: Option<&str>) -> Result<(), End> {
 pub(crate) fn shared<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, End> {
-    annulus_train::shared(world, || make().map_err(End::from))
+) -> Result<T, JobError> {
+    annulus_train::shared(world, || make().map_err(JobError::from))
 }
 
 /// Has every process make a value by itself, process 0 before the others, which then find what it downloaded or cached; if one fails,
@@ -177,7 +177,7 @@ pub(crate) fn shared<T>(
 pub(crate) fn in_turn<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
-) -> Result<T, End> {
+) -> Result<T, JobError> {
     if world.process() > 0 {
         shared(world, || Ok(()))?;
         return shared(world, make);
@@ -191,13 +191,13 @@ pub(crate) fn led<T>(
     world: &World,
     lead: impl FnOnce() -> Result<(T, String), Failure>,
     follow: impl FnOnce(&str) -> Result<T, Failure>,
-) -> Result<T, End> {
+) -> Result<T, JobError> {
     if world.process() > 0 {
-        let text = hear(world)?;
+        let text = receive(world)?;
         return shared(world, || follow(&text));
     }
     let led = lead();
-    let told = tell(world, led.as_ref().ok().map(|(_, text)| text.as_str()));
+    let told = send(world, led.as_ref().ok().map(|(_, text)| text.as_str()));
     // The error that is reported is `lead`'s, not that the others could not be told.
     let (made, _) = led?;
     told?;
@@ -205,7 +205,7 @@ pub(crate) fn led<T>(
 }
 
 /// The name of process 0's experiment in errors of the others, in place of a file's.
-pub(crate) const TOLD: &str = "the experiment of process 0";
+pub(crate) const FROM_PROCESS_0: &str = "the experiment of process 0";
 
 /// This process's share of the machine's cores.
 pub(crate) fn cores(world: &World) -> usize {
@@ -213,26 +213,27 @@ pub(crate) fn cores(world: &World) -> usize {
 }
 
 /// Receives the resolved experiment of process 0.
-pub(crate) fn hear(world: &World) -> Result<String, End> {
+pub(crate) fn receive(world: &World) -> Result<String, JobError> {
     let said = world.gather(&[]).map_err(end)?;
     let text = said.first().map(|text| String::from_utf8_lossy(text).into_owned());
-    text.filter(|text| !text.is_empty())
-        .ok_or_else(|| End::OfAnother(Failure::new(INTERNAL, "process 0 has no experiment", None)))
+    text.filter(|text| !text.is_empty()).ok_or_else(|| {
+        JobError::Elsewhere(Failure::new(INTERNAL, "process 0 has no experiment", None))
+    })
 }
 
-fn end(failure: GroupFailure<annulus_comm::Error>) -> End {
+fn end(failure: GroupFailure<annulus_comm::Error>) -> JobError {
     match failure.cause {
         Cause::Error(error) => TrainError::from(error).into(),
-        cause => End::OfAnother(Failure::new(INTERNAL, cause.to_string(), None)),
+        cause => JobError::Elsewhere(Failure::new(INTERNAL, cause.to_string(), None)),
     }
 }
 
 /// Ends the job: reports what failed here, and returns the exit code of the process at fault.
-pub(crate) fn ended(world: &World, done: Result<u8, End>) -> u8 {
+pub(crate) fn finish(world: &World, done: Result<u8, JobError>) -> u8 {
     let (code, why) = match done {
         Ok(code) => (code, None),
-        Err(End::OfAnother(failure)) if world.processes() > 1 => (failure.code, None),
-        Err(End::Failed(failure) | End::OfAnother(failure)) => {
+        Err(JobError::Elsewhere(failure)) if world.processes() > 1 => (failure.code, None),
+        Err(JobError::Here(failure) | JobError::Elsewhere(failure)) => {
             // If several fail for the same reason, one reports it.
             let why = world.is_first_to_fail(i32::from(failure.code)).then(|| {
                 let why = failure.problems.to_string();

@@ -14,10 +14,10 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
-use crate::again::{Subject, because, beside, is_over, pin, prepared, refuse_used};
+use crate::again::{OriginalRun, because, beside, is_over, pin, prepared, refuse_used};
 use crate::experiment_file::replaced;
 use crate::failure::{Failure, PREEMPTED};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::reproduce::value;
 use crate::train::{Job, Train};
 use crate::{Done, bisect, print, stop};
@@ -39,7 +39,7 @@ pub(crate) struct Replay {
 
 /// The run that is computed again, and the folders that are written.
 struct Ready {
-    subject: Subject,
+    original: OriginalRun,
     train: Train,
     /// The folder of the new run up to the step, which is removed at the end.
     scratch: tempfile::TempDir,
@@ -50,7 +50,7 @@ struct Ready {
 pub(crate) fn run(arguments: &Replay) -> Done {
     let pinned = pin(&arguments.run);
     let stop = stop::watch()?;
-    let world = processes::found()?;
+    let world = processes::join()?;
     let ended = if world.process() == 0 {
         let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
         ready.and_then(|ready| arguments.lead(&ready, stop, &world))
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Replay) -> Done {
         let job = Job { arguments: &nothing, stop, world: &world };
         job.follow(&|given| Given { dump: Some(dump.clone()), ..given })
     };
-    Ok(processes::ended(&world, ended))
+    Ok(processes::finish(&world, ended))
 }
 
 impl Replay {
@@ -68,10 +68,10 @@ impl Replay {
     }
 
     fn ready(&self) -> Result<Ready, Failure> {
-        let subject = Subject::read(&self.run, false)?;
+        let original = OriginalRun::read(&self.run, false)?;
         // Damaged hashes are reported before the step is computed, not after it.
         hashed(&self.run)?;
-        let (step, last) = (self.step, subject.logged.experiment.all_steps());
+        let (step, last) = (self.step, original.logged.experiment.all_steps());
         if step > last {
             let message = format!("`{}` has {last} steps, no step {step}", self.run.display());
             return Err(Failure::usage(message, format!("give a `--step` from 1 to {last}")));
@@ -101,14 +101,14 @@ impl Replay {
             ("background_saves", "false"),
         ];
         let keys = keys.map(|(key, value)| replaced(key, value));
-        let train = subject.train(scratch.path(), &keys, from.step.is_none())?;
-        Ok(Ready { subject, train, scratch, output, from })
+        let train = original.train(scratch.path(), &keys, from.step.is_none())?;
+        Ok(Ready { original, train, scratch, output, from })
     }
 
-    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, End> {
-        let Ready { subject, train, scratch, output, from } = ready;
+    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, JobError> {
+        let Ready { original, train, scratch, output, from } = ready;
         let job = Job { arguments: train, stop, world };
-        let (again, dump) = (subject.again.clone(), self.dump(output));
+        let (again, dump) = (original.again.clone(), self.dump(output));
         let more = |given: Given| {
             let console = Box::new(Unsaved(given.console));
             Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
@@ -118,7 +118,7 @@ impl Replay {
             return Ok(PREEMPTED);
         }
         let found = replayed(&self.run, scratch.path(), (self.step, output))?;
-        let reasons = subject.reasons(scratch.path())?;
+        let reasons = original.reasons(scratch.path())?;
         let differs = found.first.is_some() || found.value.is_some();
         let value = || json!({"equal": !differs, "from": from.step, "output": output, "reasons": reasons, "found": found});
         print::either(self.json, value, || self.text(&found, (from.step, output), &reasons))?;

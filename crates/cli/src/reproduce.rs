@@ -12,9 +12,9 @@ use annulus_train::{
 use clap::Args;
 use serde_json::json;
 
-use crate::again::{DIFFER, Subject, because, beside, is_over, pin, prepared, refuse_used};
+use crate::again::{DIFFER, OriginalRun, because, beside, is_over, pin, prepared, refuse_used};
 use crate::failure::{Failure, PREEMPTED};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::train::{Job, Train};
 use crate::values::replacement;
 use crate::{Done, bisect, print, stop};
@@ -55,7 +55,7 @@ pub(crate) struct Reproduce {
 
 /// The run that is reproduced, and where.
 struct Ready {
-    subject: Subject,
+    original: OriginalRun,
     train: Train,
     output: PathBuf,
     /// Replaced keys that change what is computed, each as a sentence.
@@ -65,7 +65,7 @@ struct Ready {
 pub(crate) fn run(arguments: &Reproduce) -> Done {
     let pinned = pin(&arguments.run);
     let stop = stop::watch()?;
-    let world = processes::found()?;
+    let world = processes::join()?;
     let ended = if world.process() == 0 {
         let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
         ready.and_then(|ready| arguments.lead(&ready, stop, &world))
@@ -73,14 +73,14 @@ pub(crate) fn run(arguments: &Reproduce) -> Done {
         let nothing = Train::default();
         Job { arguments: &nothing, stop, world: &world }.follow(&|given| given)
     };
-    Ok(processes::ended(&world, ended))
+    Ok(processes::finish(&world, ended))
 }
 
 impl Reproduce {
     /// Checks the run and the arguments before anything is computed.
     fn ready(&self) -> Result<Ready, Failure> {
-        let subject = Subject::read(&self.run, true)?;
-        finished(&subject.logged)?;
+        let original = OriginalRun::read(&self.run, true)?;
+        finished(&original.logged)?;
         if self.replacements.iter().any(|one| one.key == "output") {
             let hint = "give `--output` instead";
             return Err(Failure::usage("`output` is where the run itself is", hint));
@@ -89,29 +89,29 @@ impl Reproduce {
         if !goes_on(&output, &self.run)? {
             refuse_used(&output)?;
         }
-        let there = comparable(&subject.logged)?;
+        let there = comparable(&original.logged)?;
         if there.last.is_none() {
             print::warn(format!("`{}` has no checkpoint to compare", self.run.display()));
         }
-        let train = subject.train(&output, &self.replacements, true)?;
-        let mut changed = changed(&subject.logged, &self.replacements)?;
+        let train = original.train(&output, &self.replacements, true)?;
+        let mut changed = changed(&original.logged, &self.replacements)?;
         changed.extend(there.rewritten);
         for key in &changed {
             print::warn(format!("{key}: {DIFFER}"));
         }
-        Ok(Ready { subject, train, output, changed })
+        Ok(Ready { original, train, output, changed })
     }
 
-    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, End> {
-        let Ready { subject, train, output, changed } = ready;
+    fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, JobError> {
+        let Ready { original, train, output, changed } = ready;
         let job = Job { arguments: train, stop, world };
-        let again = subject.again.clone();
+        let again = original.again.clone();
         let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
         if !is_over((outcome.ending, outcome.step), "resumes from there") {
             return Ok(PREEMPTED);
         }
         let found = reproduced(&self.run, output)?;
-        let mut reasons = subject.reasons(output)?;
+        let mut reasons = original.reasons(output)?;
         reasons.extend(changed.iter().cloned());
         let differs = found.differs();
         let value =

@@ -22,7 +22,7 @@ use clap::Args;
 
 use crate::Done;
 use crate::failure::{DATA, Failure};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::split::{ResolvedStrategy, SplitFlags};
 use crate::tensors::{TensorFile, save};
 use crate::{hub, print};
@@ -53,8 +53,8 @@ pub(crate) struct Score {
 }
 
 pub(crate) fn run(arguments: &Score) -> Done {
-    let world = processes::found()?;
-    Ok(processes::ended(&world, scored(arguments, &world)))
+    let world = processes::join()?;
+    Ok(processes::finish(&world, scored(arguments, &world)))
 }
 
 /// A model, and the sequences that it is scored on.
@@ -64,7 +64,7 @@ struct Asked {
     sequences: Vec<Sequence>,
 }
 
-fn scored(arguments: &Score, world: &World) -> Result<u8, End> {
+fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
     let asked = processes::in_turn(world, || asked(arguments, world))?;
     let Asked { setup, weights, sequences } = &asked;
     alike(world, None, Some(weights))?;

@@ -11,7 +11,7 @@ use annulus_train::{
 
 use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{DATA, Failure};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::{check, hub, print};
 
 /// The longest sequence for a Hugging Face model, unless `data.tokens` is set.
@@ -30,7 +30,7 @@ pub(crate) fn subject(
     replacements: &[Override],
     verify_cache: bool,
     world: &World,
-) -> Result<Subject, End> {
+) -> Result<Subject, JobError> {
     let lead = || {
         let Named { file, text, checkpoints } = named(path, replacements)?;
         let mut opened = check::opened_from(&file, &text)?;
@@ -43,7 +43,10 @@ pub(crate) fn subject(
     };
     let follow = |text: &str| {
         let Named { checkpoints, .. } = named(path, replacements)?;
-        let opened = annulus_train::resolve(parse(processes::TOLD, text, &[])?, &mut hub::bring)?;
+        let opened = annulus_train::resolve(
+            parse(processes::FROM_PROCESS_0, text, &[])?,
+            &mut hub::description,
+        )?;
         open(opened, checkpoints.as_deref(), verify_cache, world)
     };
     let subject = processes::led(world, lead, follow)?;

@@ -17,9 +17,9 @@ use clap::Args;
 
 pub(crate) use self::checked::listed;
 use self::checked::{Checked, checked};
-use self::jobs::{Jobs, Left};
+use self::jobs::{Jobs, Results};
 use crate::failure::{Failure, INTERNAL, PREEMPTED};
-use crate::table::{self, Form};
+use crate::table::{self, TableOptions};
 use crate::values::replacement;
 use crate::{Done, print, stop};
 
@@ -34,12 +34,12 @@ pub(crate) struct Arguments {
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
     #[command(flatten)]
-    form: Form,
+    options: TableOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
     let stop = stop::watch()?;
-    let Arguments { file, replacements, form } = arguments;
+    let Arguments { file, replacements, options } = arguments;
     let name = file.display().to_string();
     let text = read_experiment(file)?;
     let Some(sweep) = parse_sweep(&name, &text, replacements)? else {
@@ -56,12 +56,12 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     all.warnings.iter().for_each(print::warn);
     print::say(&begins(&sweep, finished.len(), &at_once.to_string()));
     let left = (0..sweep.runs.len()).filter(|index| !finished.contains(index)).collect();
-    let Left { done, failed } = Jobs::new(&sweep, at_once, &stop)?.run(left);
+    let Results { done, failed } = Jobs::new(&sweep, at_once, &stop)?.run(left);
     let done: BTreeSet<usize> = finished.into_iter().chain(done).collect();
     let came_to = |index: usize| came_to(&sweep.runs[index].experiment.output).ok();
     let of_run = |index: usize| done.contains(&index).then(|| came_to(index)).flatten();
     let runs: Vec<Option<CameTo>> = (0..sweep.runs.len()).map(of_run).collect();
-    table::print(record::groups(&sweep, runs), *form)?;
+    table::print(record::groups(&sweep, runs), *options)?;
     Ok(ended(&sweep, done.len(), &failed))
 }
 

@@ -19,14 +19,14 @@ pub(crate) struct Arguments {
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     #[command(flatten)]
-    form: Form,
+    options: TableOptions,
 }
 
-/// How a table is printed.
+/// TableFormat a table is printed.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct TableOptions {
     #[command(flatten)]
-    how: How,
+    format: TableFormat,
     /// Leave out tokens per second; the rest does not depend on how often runs were stopped
     #[arg(long)]
     no_times: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Form {
 
 /// The format, which is text in columns unless one of these is given.
 #[derive(Args, Clone, Copy, Debug)]
-struct How {
+struct TableFormat {
     /// Print the table as JSON, with the values of all seeds
     #[arg(long, group = "form")]
     json: bool,
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         _ => None,
     };
     let rows = rows.map_or_else(|| of_runs(&arguments.runs), Ok)?;
-    print(rows, arguments.form)?;
+    print(rows, arguments.options)?;
     Ok(0)
 }
 
@@ -69,7 +69,7 @@ fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
 }
 
 /// Prints the table of these rows, and notes which runs are left out.
-pub(crate) fn print((keys, rows): Groups, form: Form) -> Result<(), Failure> {
+pub(crate) fn print((keys, rows): Groups, options: TableOptions) -> Result<(), Failure> {
     let all: usize = rows.iter().map(|(_, runs)| runs.len()).sum();
     let begun = || rows.iter().flat_map(|(_, runs)| runs).flatten();
     let unfinished: Vec<String> = begun()
@@ -86,16 +86,16 @@ pub(crate) fn print((keys, rows): Groups, form: Form) -> Result<(), Failure> {
             "note: `{first}`{more} of {all} runs are not finished, and are left out"
         ));
     }
-    let found = table(keys, &rows, !form.no_times);
-    printed::line(&text(&found, form.how)?)
+    let found = table(keys, &rows, !options.no_times);
+    printed::line(&text(&found, options.format)?)
 }
 
-fn text(found: &Table, how: How) -> Result<String, Failure> {
-    if how.json {
+fn text(found: &Table, format: TableFormat) -> Result<String, Failure> {
+    if format.json {
         return serde_json::to_string(found)
             .map_err(|error| Failure::new(INTERNAL, error.to_string(), None));
     }
-    Ok(match (how.markdown, how.csv) {
+    Ok(match (format.markdown, format.csv) {
         (true, _) => written::markdown(found),
         (_, true) => written::csv(found),
         _ => written::text(found),

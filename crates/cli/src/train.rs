@@ -17,7 +17,7 @@ use crate::check;
 use crate::console::Console;
 use crate::experiment_file::ExperimentFile;
 use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::{generate, hub, print, stop};
 
 #[derive(Args, Debug, Default)]
@@ -41,14 +41,14 @@ pub(crate) struct Train {
 pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
     // First, so that everything from here on can be stopped.
     let stop = stop::watch()?;
-    let world = processes::found()?;
+    let world = processes::join()?;
     let world = match wrap {
         Some(wrap) => world.wrapped(wrap),
         None => world,
     };
     let job = Job { arguments, stop, world: &world };
     let first = world.process() == 0;
-    Ok(processes::ended(&world, if first { job.lead() } else { job.follow(&|given| given) }))
+    Ok(processes::finish(&world, if first { job.lead() } else { job.follow(&|given| given) }))
 }
 
 /// A training, in this process alone or in several of which this is one.
@@ -59,7 +59,7 @@ pub(crate) struct Job<'a> {
 }
 
 /// Adds to a training's input what the command line of `train` does not have.
-pub(crate) type More<'a> = &'a dyn Fn(Given) -> Given;
+pub(crate) type Adjust<'a> = &'a dyn Fn(Given) -> Given;
 
 /// An experiment that is ready to be trained.
 struct Ready {
@@ -70,8 +70,8 @@ struct Ready {
 
 impl Job<'_> {
     /// Opens the experiment of the command line.
-    fn ready(&self) -> Result<Ready, End> {
-        let file = check::of_run(&self.arguments.file);
+    fn ready(&self) -> Result<Ready, JobError> {
+        let file = check::experiment_of_run(&self.arguments.file);
         let yaml = read_experiment(&file.file).map_err(Failure::from)?;
         let opened = check::opened_from(&file, &yaml)?;
         let ready = self.planned(yaml, opened)?;
@@ -85,7 +85,7 @@ impl Job<'_> {
     }
 
     /// Plans an experiment, with the ranks of this machine.
-    fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, End> {
+    fn planned(&self, yaml: String, mut opened: Opened) -> Result<Ready, JobError> {
         processes::place(self.world, &mut opened.resolved.experiment)?;
         let plans = opened.plans_over(annulus_machine::cores(), self.world)?;
         Ok(Ready { yaml, opened, plans })
@@ -106,42 +106,42 @@ impl Job<'_> {
     }
 
     /// Receives the experiment from process 0.
-    fn told(&self) -> Result<(String, Opened), End> {
-        let yaml = processes::hear(self.world)?;
-        let experiment = parse(processes::TOLD, &yaml, &[]).map_err(Failure::from)?;
-        Ok((yaml, annulus_train::resolve(experiment, &mut hub::bring)?))
+    fn received(&self) -> Result<(String, Opened), JobError> {
+        let yaml = processes::receive(self.world)?;
+        let experiment = parse(processes::FROM_PROCESS_0, &yaml, &[]).map_err(Failure::from)?;
+        Ok((yaml, annulus_train::resolve(experiment, &mut hub::description)?))
     }
 
     /// Trains in a process other than 0.
-    pub(crate) fn follow(&self, more: More<'_>) -> Result<u8, End> {
-        let (mut yaml, mut opened) = self.told()?;
+    pub(crate) fn follow(&self, adjust: Adjust<'_>) -> Result<u8, JobError> {
+        let (mut yaml, mut opened) = self.received()?;
         if opened.resolved.experiment.attention.is_open() {
             // Process 0 chooses a strategy by the measurements of all processes, then sends the experiment again.
             annulus_train::measured(&opened.resolved, annulus_machine::cores(), self.world)?;
-            (yaml, opened) = self.told()?;
+            (yaml, opened) = self.received()?;
         }
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
-        let outcome = annulus_train::run_stages(&plans, more(self.given(yaml, opened)))?;
+        let outcome = annulus_train::run_stages(&plans, adjust(self.given(yaml, opened)))?;
         Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
     }
 
     /// Trains all steps in process 0, or in the only one.
-    pub(crate) fn steps(&self, more: More<'_>) -> Result<(Vec<Plan>, Outcome), End> {
+    pub(crate) fn steps(&self, adjust: Adjust<'_>) -> Result<(Vec<Plan>, Outcome), JobError> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
-        let told = processes::tell(self.world, text.as_deref());
+        let told = processes::send(self.world, text.as_deref());
         // The error that is reported is `ready`'s, not that the others could not be told.
         let Ready { yaml, opened, plans } = ready?;
         told?;
-        processes::say(self.world);
+        processes::announce(self.world);
         let console = Box::new(Console::default());
         let given = Given { console, ..self.given(yaml, opened) };
-        let outcome = annulus_train::run_stages(&plans, more(given))?;
+        let outcome = annulus_train::run_stages(&plans, adjust(given))?;
         Ok((plans, outcome))
     }
 
     /// Trains in process 0, or in the only one, and prints a summary.
-    fn lead(&self) -> Result<u8, End> {
+    fn lead(&self) -> Result<u8, JobError> {
         let (plans, outcome) = self.steps(&|given| given)?;
         let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());

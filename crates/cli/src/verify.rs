@@ -16,7 +16,7 @@ use crate::Done;
 use crate::console::{Meter, Unit};
 use crate::experiment_file::ExperimentFile;
 use crate::failure::{EXPECT, Failure};
-use crate::processes::{self, End};
+use crate::processes::{self, JobError};
 use crate::values::ranks;
 use crate::{check, hub, print};
 
@@ -33,11 +33,11 @@ pub(crate) struct Verify {
 }
 
 pub(crate) fn run(arguments: &Verify) -> Done {
-    let world = processes::found()?;
-    Ok(processes::ended(&world, held(arguments, &world)))
+    let world = processes::join()?;
+    Ok(processes::finish(&world, held(arguments, &world)))
 }
 
-fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
+fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
     let lead = || {
         let mut opened = check::opened(&arguments.file)?;
         // Strategies split sequences; tensor-parallel ranks play no part.
@@ -47,8 +47,8 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
         Ok((plan, text))
     };
     let follow = |text: &str| {
-        let told = parse(processes::TOLD, text, &[])?;
-        Ok(plan(&annulus_train::resolve(told, &mut hub::bring)?.here())?)
+        let told = parse(processes::FROM_PROCESS_0, text, &[])?;
+        Ok(plan(&annulus_train::resolve(told, &mut hub::description)?.here())?)
     };
     let plan = processes::led(world, lead, follow)?;
     alike(world, Some(&plan), None)?;
@@ -57,7 +57,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
         let lines = verify(&plan, arguments.ranks, machine, &mut |_| ())?;
         return Ok(if are_exact(&lines) { 0 } else { EXPECT });
     }
-    processes::say(world);
+    processes::announce(world);
     if matches!(plan.experiment.device, Device::Cuda(_)) {
         print::warn("`verify` compares on the CPU: it does not test a GPU's kernels");
     }
@@ -65,7 +65,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, End> {
 }
 
 /// Verifies, and prints every line as soon as it is known.
-fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8, End> {
+fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8, JobError> {
     let mut table = Table::default();
     let mut written = Ok(());
     let (total, mut done) = (ways(plan, (arguments.ranks, machine.1)), 0);

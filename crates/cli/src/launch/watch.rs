@@ -25,7 +25,7 @@ pub(super) struct Watch {
 }
 
 /// How often flight records are read while a job runs.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(target_os = "linux")]
 impl Watch {
@@ -94,7 +94,7 @@ impl Watch {
     pub(super) fn look(&mut self) {
         self.wait();
         let (folder, looked) = &mut self.records;
-        if self.stood.is_none() && looked.elapsed() > GLANCE {
+        if self.stood.is_none() && looked.elapsed() > POLL_INTERVAL {
             *looked = Instant::now();
             self.stood = Wreck::of_job(folder).ok().and_then(|wreck| wreck.standing());
         }

@@ -21,14 +21,14 @@ use crate::failure::{Failure, PREEMPTED, USAGE};
 use crate::{launch, print};
 
 /// How often processes are polled.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The bytes at the end of a log that are searched for an error.
 const END_OF_LOG: u64 = 1 << 16;
 /// The beginning of an error message.
 const ERROR: &str = "error: ";
 
 /// The results of the runs that were left to do.
-pub(super) struct Left {
+pub(super) struct Results {
     /// The runs that are finished now.
     pub(super) done: Vec<usize>,
     /// The runs that failed, in order, each with the reason.
@@ -43,7 +43,7 @@ pub(super) struct Jobs<'a> {
     program: OsString,
     /// The runs that have not begun.
     queue: Mutex<VecDeque<usize>>,
-    left: Mutex<Left>,
+    results: Mutex<Results>,
 }
 
 /// How a run ended.
@@ -63,12 +63,12 @@ impl<'a> Jobs<'a> {
         let program = env::current_exe().map_err(|error| {
             Failure::new(USAGE, format!("cannot find this program: {error}"), None)
         })?;
-        let left = Mutex::new(Left { done: Vec::new(), failed: Vec::new() });
-        Ok(Jobs { sweep, at_once, stop, program: program.into(), queue: Mutex::default(), left })
+        let results = Mutex::new(Results { done: Vec::new(), failed: Vec::new() });
+        Ok(Jobs { sweep, at_once, stop, program: program.into(), queue: Mutex::default(), results })
     }
 
     /// Runs these, several at the same time, until all have ended or the sweep is asked to stop.
-    pub(super) fn run(self, runs: Vec<usize>) -> Left {
+    pub(super) fn run(self, runs: Vec<usize>) -> Results {
         *held(&self.queue) = runs.into();
         thread::scope(|scope| {
             for slot in 0..self.at_once.runs {
@@ -80,9 +80,9 @@ impl<'a> Jobs<'a> {
                 });
             }
         });
-        let mut left = self.left.into_inner().unwrap_or_else(PoisonError::into_inner);
-        left.failed.sort();
-        left
+        let mut results = self.results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.failed.sort();
+        results
     }
 
     /// Takes runs from the queue, one after another.
@@ -92,10 +92,10 @@ impl<'a> Jobs<'a> {
             let run = &self.sweep.runs[index];
             let end = self.one(run).unwrap_or_else(|error| End::Failed(error.to_string()));
             self.say(index, &end);
-            let mut left = held(&self.left);
+            let mut results = held(&self.results);
             match end {
-                End::Finished(_) => left.done.push(index),
-                End::Failed(why) => left.failed.push((index, why)),
+                End::Finished(_) => results.done.push(index),
+                End::Failed(why) => results.failed.push((index, why)),
                 End::Stopped => {}
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Jobs<'a> {
                 // SAFETY: the child has not been waited for, so its id is still its own.
                 unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
             }
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -172,7 +172,7 @@ impl<'a> Jobs<'a> {
                 ));
                 said = true;
             }
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
         true
     }
