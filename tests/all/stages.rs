@@ -48,7 +48,7 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
     let place = Place::new(ANNULUS);
     let plan = annulus(&place, &["plan", "FILE"], &SMALL).ended(0).stdout.clone();
     for title in
-        ["stage short, steps 1 to 3", "stage middle, steps 4 to 5", "stage long, steps 6 to 7"]
+        ["phase short, steps 1 to 3", "phase middle, steps 4 to 5", "phase long, steps 6 to 7"]
     {
         assert!(plan.contains(title), "{plan}");
     }
@@ -62,7 +62,7 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
 
     // Stopped in the middle of the second.
     let stopped = annulus(&place, &["train", "FILE", "schedule.stop=4"], &SMALL);
-    assert!(stopped.ended(0).stderr.contains("stage `middle`, 32 tokens"), "{}", stopped.stderr);
+    assert!(stopped.ended(0).stderr.contains("phase `middle`, 32 tokens"), "{}", stopped.stderr);
     let asked = ["evaluation.windows=2", "evaluation.targets=8", "evaluation.lengths=[16, 32]"];
     let evaluate = |more: &[&str]| annulus(&place, &["evaluate", "run"], &[&asked, more].concat());
     evaluate(&[]).ended(0);
@@ -70,7 +70,7 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
     assert!(longer.ended(2).stderr.contains("64"), "the model is one of 32: {}", longer.stderr);
 
     let whole = annulus(&place, &["train", "FILE"], &SMALL);
-    assert!(whole.ended(0).stderr.contains("stage `long`, 64 tokens"), "{}", whole.stderr);
+    assert!(whole.ended(0).stderr.contains("phase `long`, 64 tokens"), "{}", whole.stderr);
     let run_folder = place.path("run");
     let ropes = ["step-3", "step-5", "step-7"].map(|step| rope(&run_folder.join(step)));
     assert_eq!(ropes, [(16, 1.0), (32, 2.0), (64, 4.0)]);

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use annulus::experiment::parse;
-//! use annulus::train::{Given, TrainError, resolve, run_stages};
+//! use annulus::train::{Given, TrainError, resolve, run_phases};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -28,7 +28,7 @@
 //! let opened = resolve::<TrainError>(experiment, &mut |_, _, _| unreachable!("no model of the hub"))?;
 //! let plans = opened.plans(2)?;
 //! println!("{}", plans[0].to_text());
-//! let outcome = run_stages(&plans, Given { tokenizer: opened.tokenizer, ..Given::new(yaml, 2) })?;
+//! let outcome = run_phases(&plans, Given { tokenizer: opened.tokenizer, ..Given::new(yaml, 2) })?;
 //! assert_eq!(outcome.step, 3);
 //! assert!(outcome.last["train/loss"] < 6.0);
 //! # Ok(())

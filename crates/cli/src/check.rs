@@ -137,6 +137,6 @@ pub(crate) fn opened_from(file: &ExperimentFile, text: &str) -> Result<Opened, F
 
 /// The plan of the phase whose weights a run has after `step` steps.
 pub(crate) fn phase_at(mut plans: Vec<Plan>, step: u64) -> Plan {
-    let number = plans[0].experiment.number_at(step);
+    let number = plans[0].experiment.phase_index_at(step);
     plans.swap_remove(number)
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use annulus_data::{
     Beginning, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer,
-    Window, Windows, counted, left_out, show as lines,
+    Window, Windows, counted, show as lines,
 };
 use annulus_experiment::Override;
 use annulus_plan::size;
-use annulus_train::{Opening, open_data};
+use annulus_train::{Opening, note_on, open_data};
 use clap::{Args, Subcommand};
 
 use crate::Done;
@@ -123,7 +123,7 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     }
     let inputs = std::slice::from_ref(file);
     let texts = Texts::new(inputs, records, &tokenizer);
-    warn_of_left_out(inputs, records, &texts)?;
+    note_on(inputs, records, texts.excluded)?.into_iter().for_each(print::warn);
     if let Some(Beginning { cache: part, read, total }) =
         Beginning::of(&texts, LEAST.max(*tokens as u64 * A_TOKEN))
     {
@@ -134,19 +134,6 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     let made = Cache::temporary(&texts, &mut |now| meter.tell(now));
     meter.finish();
     cache(made?, &tokenizer, *tokens)
-}
-
-/// Warns of run folders among the texts, which are left out.
-pub(crate) fn warn_of_left_out(
-    inputs: &[PathBuf],
-    records: Records,
-    texts: &Texts<'_>,
-) -> Result<(), Failure> {
-    for left_out in left_out(inputs, records, texts.excluded)? {
-        let left_out = left_out.display();
-        print::warn(format!("`{left_out}` left out: a run wrote it, and it is no text"));
-    }
-    Ok(())
 }
 
 /// `1 document`, `2 documents`.

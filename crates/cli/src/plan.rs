@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_experiment::{Experiment, Override, Resolved, Stage};
+use annulus_experiment::{Experiment, Override, Phase, Resolved};
 use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
 use annulus_train::{Exit, Opened};
@@ -95,8 +95,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let resolved = check::opened(&file)?.resolved;
     let phases = resolved.phases().into_iter();
     let longest = phases.max_by_key(|phase| phase.experiment.data.tokens).unwrap_or(resolved);
-    if let Some(stage) = longest.experiment.stage() {
-        print::say(&format!("stage `{}`, the longest: strategies are chosen for it", stage.name));
+    if let Some(stage) = longest.experiment.phase() {
+        print::say(&format!("phase `{}`, the longest: strategies are chosen for it", stage.name));
     }
     if arguments.scale {
         let scale = Scale::of(&longest, &cluster);
@@ -130,20 +130,20 @@ fn planned(plans: &[Plan], json: bool) -> String {
     if let [plan] = plans {
         return if json { plan.to_json() } else { plan.to_text() };
     }
-    let titled = plans.iter().filter_map(|plan| Some((plan, plan.experiment.stage()?)));
+    let titled = plans.iter().filter_map(|plan| Some((plan, plan.experiment.phase()?)));
     if json {
         let parsed = |plan: &Plan| serde_json::from_str::<Value>(&plan.to_json());
-        let stage = |(plan, stage): (&Plan, &Stage)| {
-            let steps = plan.experiment.part().steps;
+        let stage = |(plan, stage): (&Plan, &Phase)| {
+            let steps = plan.experiment.phase_start().steps;
             let steps = [steps.start + 1, steps.end];
             json!({ "stage": stage.name, "steps": steps, "plan": parsed(plan).ok() })
         };
         return json!(titled.map(stage).collect::<Vec<_>>()).to_string();
     }
-    let text = |(plan, stage): (&Plan, &Stage)| {
-        let steps = plan.experiment.part().steps;
+    let text = |(plan, stage): (&Plan, &Phase)| {
+        let steps = plan.experiment.phase_start().steps;
         let (name, first, last) = (&stage.name, steps.start + 1, steps.end);
-        format!("stage {name}, steps {first} to {last}\n\n{}", plan.to_text())
+        format!("phase {name}, steps {first} to {last}\n\n{}", plan.to_text())
     };
     titled.map(text).collect::<Vec<_>>().join("\n\n")
 }

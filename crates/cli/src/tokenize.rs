@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{Cache, Records, Texts, Tokenizer, train_tokenizer};
+use annulus_train::note_on;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -61,7 +62,7 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let meter = Meter::new(Unit::Bytes);
     let texts = Texts::new(inputs, records, &tokenizer);
-    data::warn_of_left_out(inputs, records, &texts)?;
+    note_on(inputs, records, texts.excluded)?.into_iter().for_each(print::warn);
     let cache = Cache::open(&texts, out, *verify_cache, &mut |now| meter.tell(now))?;
     meter.finish();
     let (tokens, documents) = (cache.tokens(), cache.documents().len());

@@ -75,7 +75,7 @@ impl Job<'_> {
         let yaml = read_experiment(&file.file).map_err(Failure::from)?;
         let opened = check::opened_from(&file, &yaml)?;
         let ready = self.planned(yaml, opened)?;
-        let none = || Failure::new(INTERNAL, "no stage", None);
+        let none = || Failure::new(INTERNAL, "no phase", None);
         let first = ready.plans.first().ok_or_else(none)?;
         if let Some(choice) = &first.choice {
             print::say(&choice.text);
@@ -121,7 +121,7 @@ impl Job<'_> {
             (yaml, opened) = self.received()?;
         }
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
-        let outcome = annulus_train::run_stages(&plans, adjust(self.given(yaml, opened)))?;
+        let outcome = annulus_train::run_phases(&plans, adjust(self.given(yaml, opened)))?;
         Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
     }
 
@@ -136,14 +136,14 @@ impl Job<'_> {
         processes::announce(self.world);
         let console = Box::new(Console::default());
         let given = Given { console, ..self.given(yaml, opened) };
-        let outcome = annulus_train::run_stages(&plans, adjust(given))?;
+        let outcome = annulus_train::run_phases(&plans, adjust(given))?;
         Ok((plans, outcome))
     }
 
     /// Trains in process 0, or in the only one, and prints a summary.
     fn lead(&self) -> Result<u8, JobError> {
         let (plans, outcome) = self.steps(&|given| given)?;
-        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no stage", None))?;
+        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no phase", None))?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         summary(&outcome)?;
         // Earlier measurements may be of a different number of ranks than this plan.
@@ -159,7 +159,7 @@ impl Job<'_> {
         if let Some(sample) = sample {
             // The run is finished and saved: a signal ends the program, and a sample that fails does not fail the run.
             stop::end_with(checked.as_ref().map_or_else(|failure| failure.code, |code| *code))?;
-            if let Err(End::Failed(failure) | End::OfAnother(failure)) =
+            if let Err(JobError::Here(failure) | JobError::Elsewhere(failure)) =
                 generate::sample(&outcome.folder, &sample)
             {
                 print::warn(format!("there is no sample: {}", failure.problems));

@@ -130,7 +130,7 @@ fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
 
 /// What a text is made of: what the name of a file says, else what the texts are of which the model learns.
 fn records_in(path: &Path, learned: Format) -> Result<Records> {
-    match ending(path) {
+    match ending(path).as_deref() {
         Some("jsonl") => return Ok(Records::Lines),
         Some("parquet") => return Ok(Records::Rows),
         Some("txt" | "md") => return Ok(Records::Text),

@@ -6,7 +6,7 @@ use annulus_yaml::Absent::{Is, Means, Required, RequiredWithout};
 use annulus_yaml::Kind::{Count, Listed as List, Path, Real, Text, Tokens, Word};
 use annulus_yaml::{Interval, Listed, section, words};
 
-use crate::Stage;
+use crate::Phase;
 use crate::model::of_hub;
 use crate::stages::SECTION as STAGES;
 
@@ -56,7 +56,7 @@ section! {
 }
 
 impl DataKeys {
-    pub(crate) fn meant(self, stages: &[Stage]) -> Option<Data> {
+    pub(crate) fn meant(self, stages: &[Phase]) -> Option<Data> {
         let longest = stages.iter().map(|stage| stage.tokens).max();
         let held_out = if self.format == Format::Batches { 0 } else { HELD_OUT };
         let sources = self.path.iter().flat_map(|Listed(sources)| sources);
@@ -80,13 +80,13 @@ impl DataKeys {
 
 impl Data {
     /// The keys that mean it; stages say their own tokens.
-    pub(crate) fn keys(&self, staged: bool) -> DataKeys {
+    pub(crate) fn keys(&self, phase_of: bool) -> DataKeys {
         DataKeys {
             path: Some(Listed(self.path.clone())).filter(|Listed(sources)| !sources.is_empty()),
             format: self.format,
             column: self.column.clone(),
             tokenizer: self.tokenizer_hub.as_ref().or(self.tokenizer.as_ref()).cloned(),
-            tokens: Some(self.tokens).filter(|_| !staged),
+            tokens: Some(self.tokens).filter(|_| !phase_of),
             batch: self.batch,
             evaluate: Some(self.evaluate),
             pack: Some(self.pack),
@@ -190,11 +190,11 @@ impl TextSource {
     }
 }
 
-/// How the name of a file ends, without what says that it is packed: `jsonl` of `a.jsonl.zst`.
-pub fn ending(path: &std::path::Path) -> Option<&str> {
-    let name = path.file_name()?.to_str()?;
-    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(name);
-    Some(name.rsplit_once('.')?.1)
+/// The ending of a file's name in small letters, without that of a compressed file: `jsonl` of `A.JSONL.zst`.
+pub fn ending(path: &std::path::Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?.to_lowercase();
+    let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
+    Some(name.rsplit_once('.')?.1.to_owned())
 }
 
 impl Data {

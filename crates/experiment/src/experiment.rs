@@ -9,8 +9,8 @@ use annulus_sequence::Layout;
 use annulus_yaml::Places;
 
 use crate::{
-    Attention, Bound, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh, Model,
-    Optimizer, Parallel, Reproducible, Sample, Schedule, Stage, Staged, Trace,
+    Attention, Bound, CurrentPhase, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh,
+    Model, Optimizer, Parallel, Phase, Reproducible, Sample, Schedule, Trace,
 };
 
 /// One experiment: one file, one run.
@@ -48,9 +48,9 @@ pub struct Experiment {
     pub schedule: Schedule,
     /// `stages:` in order; empty: the file is the only one. Beside them `data.tokens` and `schedule.steps` are those of the longest,
     /// and of all.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<Phase>,
     /// No key: which of several stages it is; none: it is no stage.
-    pub staged: Option<Box<Staged>>,
+    pub phase_of: Option<Box<CurrentPhase>>,
     /// `every: {log, evaluate, checkpoint}` in steps.
     pub every: Every,
     /// `evaluation:`

@@ -53,7 +53,7 @@ pub use resolved::Resolved;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::{SECTION as SLIDING, numbers};
 pub use split::{Contradiction, Wording};
-pub use stages::{Part, Reset, Stage, StageKeys, Staged};
+pub use stages::{CurrentPhase, Phase, PhaseKeys, PhaseStart, Reset};
 pub use steps::{Algorithm, Bound, Every, Optimizer, Sample, Trace};
 pub use sweep::{AtOnce, Sweep, SweepKeys, SweptRun, parse_sweep};
 pub use sweep_names::short_keys;

@@ -172,12 +172,12 @@ words!(State { Auto = "auto", Replicated = "replicated", Zero1 = "zero1", Zero2 
 
 impl State {
     /// Whether processes hold shares of masters and moments.
-    pub fn shares_optimizer(self) -> bool {
+    pub fn shards_optimizer(self) -> bool {
         matches!(self, State::Zero1 | State::Zero2 | State::Zero3)
     }
 
     /// Whether they hold shares of weights.
-    pub fn shares_weights(self) -> bool {
+    pub fn shards_weights(self) -> bool {
         self == State::Zero3
     }
 }

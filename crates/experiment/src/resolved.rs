@@ -56,7 +56,7 @@ impl Resolved {
 
     /// Its phases, each an experiment; one without `stages` is its only phase.
     pub fn phases(&self) -> Vec<Resolved> {
-        self.experiment.parts().into_iter().map(|phase| self.with(phase)).collect()
+        self.experiment.phases().into_iter().map(|phase| self.with(phase)).collect()
     }
 
     /// The shape that is trained: extended, with its vocabulary.
@@ -112,7 +112,7 @@ impl Resolved {
         self.refuse_shorter()?;
         let allowed = self.experiment.model.allow_longer;
         let Some(own) = self.trained_for().filter(|_| !allowed) else { return Ok(()) };
-        let phases = self.experiment.parts();
+        let phases = self.experiment.phases();
         let longer =
             phases.iter().filter(|phase| phase.extend.is_none() && phase.data.tokens > own);
         let problems: Vec<Problem> = longer.map(|phase| too_long(phase, own)).collect();

@@ -33,14 +33,14 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
         return alone(experiment);
     }
     let mut problems = stages::rules(experiment);
-    let of_each: Vec<Vec<Problem>> = experiment.parts().iter().map(alone).collect();
+    let of_each: Vec<Vec<Problem>> = experiment.phases().iter().map(alone).collect();
     for (stage, own) in experiment.stages.iter().zip(&of_each) {
         for problem in own {
             // What is wrong with what stages share is said once.
             let shared = of_each.iter().all(|other| other.contains(problem));
             let mut problem = problem.clone();
             if !shared {
-                problem.message = format!("{}, in stage `{}`", problem.message, stage.name);
+                problem.message = format!("{}, in phase `{}`", problem.message, stage.name);
             }
             if !problems.contains(&problem) {
                 problems.push(problem);
@@ -312,7 +312,7 @@ fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
 fn misread(data: &Data, source: &TextSource) -> Option<(String, &'static str)> {
     let ending = ending(&source.path)?;
     let text = source.format.unwrap_or(data.format) == Format::Text;
-    let hint = match ending {
+    let hint = match &*ending {
         "jsonl" => "set `format: jsonl` (a text in each line) or `chat` (a conversation in each)",
         "parquet" => {
             "set `format: parquet` (a text in each row) or `chat` (a conversation in each)"

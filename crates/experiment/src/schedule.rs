@@ -18,7 +18,7 @@ use annulus_yaml::Kind::{Count, Real, Word};
 use annulus_yaml::{Problem, section, words};
 
 use crate::stages::{self, SECTION as STAGES};
-use crate::{Experiment, Stage};
+use crate::{Experiment, Phase};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
 /// Of the steps what `wsd` spends going down, where the file does not say.
@@ -58,7 +58,7 @@ pub struct Schedule {
 }
 
 impl ScheduleKeys {
-    pub(crate) fn meant(self, stages: &[Stage]) -> Option<Schedule> {
+    pub(crate) fn meant(self, stages: &[Phase]) -> Option<Schedule> {
         let steps = if stages.is_empty() { self.steps? } else { stages::total(stages) };
         Some(Schedule { steps, stop: self.stop, curve: self.curve })
     }
@@ -84,8 +84,8 @@ impl Schedule {
     }
 
     /// The keys that mean it; stages say their own steps.
-    pub(crate) fn keys(&self, staged: bool) -> ScheduleKeys {
-        let steps = Some(self.steps).filter(|_| !staged);
+    pub(crate) fn keys(&self, phase_of: bool) -> ScheduleKeys {
+        let steps = Some(self.steps).filter(|_| !phase_of);
         ScheduleKeys { steps, stop: self.stop, curve: self.curve.clone() }
     }
 }
@@ -109,7 +109,7 @@ words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd 
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let schedule = &experiment.schedule;
     let beyond = |key: &str, found: u64, steps: u64| {
-        let all = if experiment.staged.is_some() { "stages" } else { "`schedule.steps`" };
+        let all = if experiment.phase_of.is_some() { "stages" } else { "`schedule.steps`" };
         let message = format!("`{key}` is {found}, beyond the {steps} of {all}");
         let hint = format!("at most {steps}");
         experiment.places.problem(key, message).hint(hint)

@@ -21,7 +21,7 @@ const MOST_READ: u64 = 1 << 60;
 section! {
     /// The keys of each of `stages:`.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct StageKeys {
+    pub struct PhaseKeys {
         tokens: usize = Tokens(1, MOST_TOKENS), Required, "tokens per sequence";
         steps: u64 = Count(1, MOST_STEPS), Required, "optimizer steps";
         batch: Option<usize> = Count(1, 1 << 20), Means("as before; in the first `data.batch`"),
@@ -39,7 +39,7 @@ section! {
 
 /// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stage {
+pub struct Phase {
     /// The word before it.
     pub name: String,
     /// Inputs per sequence.
@@ -71,7 +71,7 @@ words!(Reset { Moments = "moments", Schedule = "schedule", Data = "data" });
 
 /// Where in a run an experiment is. Steps are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PhaseStart {
     /// Its steps.
     pub steps: Range<u64>,
     /// Tokens trained on before.
@@ -84,46 +84,46 @@ pub struct Part {
     pub batch: u64,
 }
 
-impl Part {
+impl PhaseStart {
     /// The first of a run, or all of it.
-    fn first(steps: u64) -> Part {
-        Part { steps: 0..steps, tokens: 0, schedule: 0, moments: 0, batch: 0 }
+    fn first(steps: u64) -> PhaseStart {
+        PhaseStart { steps: 0..steps, tokens: 0, schedule: 0, moments: 0, batch: 0 }
     }
 }
 
 /// One of several stages.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Staged {
+pub struct CurrentPhase {
     /// All of them, as written.
     pub whole: Experiment,
     /// Its number in them, from 0.
     pub number: usize,
     /// Where in the run it is.
-    pub part: Part,
+    pub part: PhaseStart,
 }
 
-impl StageKeys {
-    pub(crate) fn meant(self, name: String) -> Stage {
-        let StageKeys { tokens, steps, batch, learning_rate, extend, reset } = self;
+impl PhaseKeys {
+    pub(crate) fn meant(self, name: String) -> Phase {
+        let PhaseKeys { tokens, steps, batch, learning_rate, extend, reset } = self;
         let reset = sorted(reset.unwrap_or_default());
-        Stage { name, tokens, steps, batch, learning_rate, extend, reset }
+        Phase { name, tokens, steps, batch, learning_rate, extend, reset }
     }
 }
 
 impl Experiment {
-    /// The experiments of its stages, in order; of one without stages that itself.
-    pub fn parts(&self) -> Vec<Experiment> {
+    /// The experiments of its phases, in order; of one without stages that itself.
+    pub fn phases(&self) -> Vec<Experiment> {
         if self.stages.is_empty() {
             return vec![self.clone()];
         }
         let mut before = Experiment { stages: Vec::new(), ..self.clone() };
         let mut parts = Vec::new();
         for number in 0..self.stages.len() {
-            let part = self.part_of(number, &parts);
+            let part = self.phase_start_of(number, &parts);
             before = self.stages[number].on(&before);
             before.schedule.steps = self.scheduled(number);
-            let staged = Staged { whole: self.clone(), number, part };
-            before.staged = Some(Box::new(staged));
+            let phase_of = CurrentPhase { whole: self.clone(), number, part };
+            before.phase_of = Some(Box::new(phase_of));
             parts.push(before.clone());
         }
         parts
@@ -131,12 +131,12 @@ impl Experiment {
 
     /// The stage whose weights a run has after `step` steps, the last beyond its end; of one without stages itself.
     #[must_use]
-    pub fn part_at(&self, step: u64) -> Experiment {
-        self.parts().swap_remove(self.number_at(step))
+    pub fn phase_at(&self, step: u64) -> Experiment {
+        self.phases().swap_remove(self.phase_index_at(step))
     }
 
-    /// The number, from 0, of the stage that [`Experiment::part_at`] gives.
-    pub fn number_at(&self, step: u64) -> usize {
+    /// The number, from 0, of the stage that [`Experiment::phase_at`] gives.
+    pub fn phase_index_at(&self, step: u64) -> usize {
         let stages = &self.written().stages;
         let last = stages.len().saturating_sub(1);
         (0..last).find(|&number| step <= total(&stages[..=number])).unwrap_or(last)
@@ -144,24 +144,24 @@ impl Experiment {
 
     /// The experiment as it was written: of a stage, with all of them.
     pub fn written(&self) -> &Experiment {
-        self.staged.as_ref().map_or(self, |staged| &staged.whole)
+        self.phase_of.as_ref().map_or(self, |phase_of| &phase_of.whole)
     }
 
     /// Where in its run it is.
-    pub fn part(&self) -> Part {
-        let staged = self.staged.as_ref().map(|staged| staged.part.clone());
-        staged.unwrap_or_else(|| Part::first(self.schedule.steps))
+    pub fn phase_start(&self) -> PhaseStart {
+        let phase_of = self.phase_of.as_ref().map(|phase_of| phase_of.part.clone());
+        phase_of.unwrap_or_else(|| PhaseStart::first(self.schedule.steps))
     }
 
     /// Which of several stages it is.
-    pub fn stage(&self) -> Option<&Stage> {
-        let staged = self.staged.as_ref()?;
-        staged.whole.stages.get(staged.number)
+    pub fn phase(&self) -> Option<&Phase> {
+        let phase_of = self.phase_of.as_ref()?;
+        phase_of.whole.stages.get(phase_of.number)
     }
 
     /// The step after which it ends, the run's first being number 1.
     pub fn last_step(&self) -> u64 {
-        let end = self.part().steps.end;
+        let end = self.phase_start().steps.end;
         self.schedule.stop.map_or(end, |stop| stop.min(end))
     }
 
@@ -186,13 +186,14 @@ impl Experiment {
     }
 
     /// Where in the run stage `number` is, behind the stages `before` it.
-    fn part_of(&self, number: usize, before: &[Experiment]) -> Part {
-        let Stage { tokens, batch, steps, reset, .. } = &self.stages[number];
+    fn phase_start_of(&self, number: usize, before: &[Experiment]) -> PhaseStart {
+        let Phase { tokens, batch, steps, reset, .. } = &self.stages[number];
         let Some(last) = before.last() else {
-            return Part::first(*steps);
+            return PhaseStart::first(*steps);
         };
         let per_step = |batch: usize, tokens: usize| (batch as u64).saturating_mul(tokens as u64);
-        let Part { steps: ended, tokens: learned, schedule, moments, batch: first } = last.part();
+        let PhaseStart { steps: ended, tokens: learned, schedule, moments, batch: first } =
+            last.phase_start();
         let done = ended.end - ended.start;
         let then = per_step(last.data.batch, last.data.tokens);
         let now = per_step(batch.unwrap_or(last.data.batch), *tokens);
@@ -200,7 +201,7 @@ impl Experiment {
         let anew = |what: Reset, otherwise: u64| {
             if reset.contains(&what) { ended.end } else { otherwise }
         };
-        Part {
+        PhaseStart {
             steps: ended.end..ended.end.saturating_add(*steps),
             tokens: learned.saturating_add(done.saturating_mul(then)),
             schedule: anew(Reset::Schedule, schedule),
@@ -211,7 +212,7 @@ impl Experiment {
 
     /// Steps of the schedule that stage `number` is in.
     fn scheduled(&self, number: usize) -> u64 {
-        let anew = |stage: &Stage| stage.reset.contains(&Reset::Schedule);
+        let anew = |stage: &Phase| stage.reset.contains(&Reset::Schedule);
         let begins = |number: usize| number == 0 || anew(&self.stages[number]);
         let first = (0..=number).rev().find(|&number| begins(number)).unwrap_or_default();
         let next = (number + 1..self.stages.len()).find(|&number| begins(number));
@@ -219,12 +220,12 @@ impl Experiment {
     }
 }
 
-impl Stage {
+impl Phase {
     /// Its name, and the keys that mean it.
-    pub(crate) fn keys(&self, first: bool) -> (String, StageKeys) {
-        let Stage { name, tokens, steps, batch, learning_rate, extend, reset } = self.clone();
+    pub(crate) fn keys(&self, first: bool) -> (String, PhaseKeys) {
+        let Phase { name, tokens, steps, batch, learning_rate, extend, reset } = self.clone();
         let reset = Some(reset).filter(|_| !first);
-        (name, StageKeys { tokens, steps, batch, learning_rate, extend, reset })
+        (name, PhaseKeys { tokens, steps, batch, learning_rate, extend, reset })
     }
 
     /// `before` as this stage says it.
@@ -251,7 +252,7 @@ impl Stage {
 }
 
 /// Steps of `stages` together.
-pub(crate) fn total(stages: &[Stage]) -> u64 {
+pub(crate) fn total(stages: &[Phase]) -> u64 {
     stages.iter().fold(0, |steps, stage| steps.saturating_add(stage.steps))
 }
 
@@ -269,10 +270,10 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
             problems.push(places.problem(key, message).hint("drop one of them"));
         }
     }
-    let read = experiment.parts().last().map_or(0, |part| {
-        let Part { steps, batch, .. } = part.part();
+    let read = experiment.phases().last().map_or(0, |phase| {
+        let PhaseStart { steps, batch, .. } = phase.phase_start();
         let batches = batch.saturating_add(steps.end - steps.start);
-        batches.saturating_mul((part.data.batch as u64).saturating_mul(part.data.tokens as u64))
+        batches.saturating_mul((phase.data.batch as u64).saturating_mul(phase.data.tokens as u64))
     });
     if read > MOST_READ {
         let message = format!("`{SECTION}` read more than {MOST_READ} tokens");
@@ -284,11 +285,11 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
 }
 
 /// What a stage must be, by itself and as the one of its number.
-fn rules_of(Stage { name, reset, .. }: &Stage, number: usize, places: &Places) -> Vec<Problem> {
+fn rules_of(Phase { name, reset, .. }: &Phase, number: usize, places: &Places) -> Vec<Problem> {
     let mut problems = Vec::new();
     let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);
     if name.is_empty() || !name.chars().all(plain) {
-        let message = format!("`{}` cannot name a stage", printable(name));
+        let message = format!("`{}` cannot name a phase", printable(name));
         let problem = places.problem(SECTION, message);
         problems.push(problem.hint("use letters, digits, `-` and `_`"));
     }
@@ -298,7 +299,7 @@ fn rules_of(Stage { name, reset, .. }: &Stage, number: usize, places: &Places) -
         problems.push(places.problem(&key, message).hint("drop it"));
     }
     if number > 0 && !places.contains(&key) {
-        let message = format!("`{key}` is missing: what begins anew with this stage?");
+        let message = format!("`{key}` is missing: what begins anew with this phase?");
         let words = Reset::WORDS.join("`, `");
         let hint = format!("write `reset: []`, or a list of some of `{words}`");
         problems.push(places.problem(&section, message).hint(hint));

@@ -17,7 +17,7 @@ use crate::device::{DEVICE, NAME};
 use crate::lora::LoraKeys;
 use crate::model::{MODEL, ModelKeys};
 use crate::schedule::ScheduleKeys;
-use crate::stages::{SECTION as STAGES, StageKeys};
+use crate::stages::{PhaseKeys, SECTION as STAGES};
 use crate::sweep::{SECTION as SWEEP, SweepKeys, not_one_run};
 use crate::{
     Bound, Device, Evaluation, Every, Experiment, Extension, Memory, Mesh, Optimizer, Parallel,
@@ -55,7 +55,7 @@ section! {
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
         schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),
             "steps, and the learning rate over them";
-        stages: Vec<(String, StageKeys)> = Each(StageKeys::KEYS), Means("the file is the only one"),
+        stages: Vec<(String, PhaseKeys)> = Each(PhaseKeys::KEYS), Means("the file is the only one"),
             "phases with sequences of different lengths, under names of your own; each continues the one before";
         every: Every = Section(Every::KEYS), Means("log each step, evaluate and save at the end"),
             "steps between log lines, evaluations and checkpoints";
@@ -211,7 +211,7 @@ impl Written {
             optimizer: self.optimizer,
             schedule: self.schedule.meant(&stages)?,
             stages,
-            staged: None,
+            phase_of: None,
             every: self.every,
             evaluation: self.evaluation,
             trace: self.trace,
@@ -229,7 +229,7 @@ impl Written {
 impl Experiment {
     /// The file that means it, with every default written out.
     pub fn file(&self) -> Written {
-        let staged = !self.stages.is_empty();
+        let phase_of = !self.stages.is_empty();
         let stages = self.stages.iter().enumerate();
         Written {
             name: self.name.clone(),
@@ -239,13 +239,13 @@ impl Experiment {
             model: self.model.keys(),
             extend: self.extend.clone(),
             lora: self.lora.as_ref().map(LoraKeys::of),
-            data: self.data.keys(staged),
+            data: self.data.keys(phase_of),
             mesh: self.mesh.clone(),
             attention: self.attention.keys(),
             parallel: self.parallel,
             memory: self.memory.clone(),
             optimizer: self.optimizer.clone(),
-            schedule: self.schedule.keys(staged),
+            schedule: self.schedule.keys(phase_of),
             stages: stages.map(|(number, stage)| stage.keys(number == 0)).collect(),
             every: self.every,
             evaluation: self.evaluation.clone(),

@@ -11,7 +11,7 @@ use annulus_yaml::Problem;
 
 use crate::cost::Share;
 use crate::plan::add_workspace;
-use crate::{Plan, Sharing};
+use crate::{Plan, StateSharding};
 
 /// Ranks that hold alike: at one place of a sequence, with the same places of it beside them in their process.
 #[derive(Clone, Debug)]
@@ -100,18 +100,18 @@ impl Plan {
     pub(crate) fn slot(&self, rank: usize) -> usize {
         let (beside, tensor) = (self.ranks_beside(), self.experiment.mesh.tensor);
         let process = rank / beside / (tensor / beside).max(1);
-        self.sharing().slot(rank % beside / self.parts(beside), process)
+        self.sharding().slot(rank % beside / self.parts(beside), process)
     }
 
     /// How processes hold the state.
-    pub fn sharing(&self) -> Sharing {
-        self.sharing_of(self.memory.state, self.summing_beside())
+    pub fn sharding(&self) -> StateSharding {
+        self.sharding_of(self.memory.state, self.summing_beside())
     }
 
     /// The same where they hold so much, and have so many ranks that sum the same gradients.
-    pub fn sharing_of(&self, state: State, here: usize) -> Sharing {
-        let sharing = sharing_of(&self.experiment, state, here);
-        sharing.expect("processes were checked to lie along the axes")
+    pub fn sharding_of(&self, state: State, here: usize) -> StateSharding {
+        let sharding = sharding_of(&self.experiment, state, here);
+        sharding.expect("processes were checked to lie along the axes")
     }
 
     /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
@@ -219,8 +219,8 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     }
     let (here, tensor) = (ranks / processes, mesh.tensor);
     if here.is_multiple_of(tensor) || tensor.is_multiple_of(here) {
-        let sharing = sharing_of(experiment, experiment.parallel.state, here.div_ceil(tensor));
-        return sharing.map(drop).ok_or_else(|| crosses(experiment, here));
+        let sharding = sharding_of(experiment, experiment.parallel.state, here.div_ceil(tensor));
+        return sharding.map(drop).ok_or_else(|| crosses(experiment, here));
     }
     let message =
         format!("{tensor} tensor-parallel ranks do not fit evenly into processes of {here} ranks");
@@ -230,10 +230,10 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
 }
 
 /// How processes would hold so much of the state, of which each has so many ranks; nothing where they do not lie along its axes.
-fn sharing_of(experiment: &Experiment, state: State, here: usize) -> Option<Sharing> {
+fn sharding_of(experiment: &Experiment, state: State, here: usize) -> Option<StateSharding> {
     let Experiment { mesh, parallel, .. } = experiment;
     let axes = (mesh.order, [mesh.data, mesh.sequence]);
-    Sharing::of(axes, Parallel { state, ..*parallel }, here)
+    StateSharding::of(axes, Parallel { state, ..*parallel }, here)
 }
 
 /// Processes that have ranks of several holders of the state, and of their mirrors.

@@ -6,7 +6,7 @@ use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerGroup, Plan, RankPlan, Sharing, label, size, wrapped};
+use crate::{LayerGroup, Plan, RankPlan, StateSharding, label, size, wrapped};
 
 /// Where what a line says begins, behind its first word.
 const INDENT: usize = 8;
@@ -127,7 +127,7 @@ impl Plan {
 
     /// What processes hold of the state, and along which axes where others hold the same.
     fn state_text(&self) -> String {
-        let Sharing { state, holders, mirrors, .. } = self.sharing();
+        let StateSharding { state, holders, mirrors, .. } = self.sharding();
         let along = self.experiment.parallel.state_axes.word();
         let along =
             if holders > 1 && mirrors > 1 { format!(" along {along}") } else { String::new() };

@@ -40,7 +40,7 @@ pub(crate) struct Traced {
 impl Run {
     pub(crate) fn read(place: usize, folder: &Path, planner: Planner<'_>) -> Result<Run> {
         let logged = Logged::read(folder)?;
-        let phase = logged.experiment.part_at(logged.last_step().unwrap_or_default());
+        let phase = logged.experiment.phase_at(logged.last_step().unwrap_or_default());
         let planned = planner(&logged);
         Ok(Run {
             place,
@@ -75,7 +75,7 @@ impl Run {
 
     /// The steps of its phase that can have been logged.
     fn steps(&self) -> Range<u64> {
-        let Range { start, end } = self.phase.part().steps;
+        let Range { start, end } = self.phase.phase_start().steps;
         start + 1..end.max(self.logged.last_step().unwrap_or(end)) + 1
     }
 

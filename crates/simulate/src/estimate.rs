@@ -208,21 +208,21 @@ pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
 /// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
 /// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
 fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
-    let sharing = shares::sharing(plan, cluster);
+    let sharding = shares::sharding(plan, cluster);
     let all = Group { first: 0, step: 1, many: plan.summing() };
     let link = shares::slowest(plan, cluster, &[all]);
     // Attention's messages take the link as long.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
-    let slice = plan.gradient_bytes() as f64 / sharing.ranks() as f64;
+    let slice = plan.gradient_bytes() as f64 / sharding.ranks() as f64;
     let seconds = |ranks: usize, link: Link| {
         let messages = ranks as f64 - 1.0;
         messages * (slice / link.bandwidth + link.latency)
     };
     let exposed = |all: f64| (all - free.max(0.0)).max(all * plan.summed_last());
-    let [_, mirrors] = sharing.groups();
-    let summed = seconds(sharing.ranks(), link);
-    let passed_on = seconds(sharing.mirrors, shares::slowest(plan, cluster, &mirrors));
+    let [_, mirrors] = sharding.groups();
+    let summed = seconds(sharding.ranks(), link);
+    let passed_on = seconds(sharding.mirrors, shares::slowest(plan, cluster, &mirrors));
     (plan.micro_batches - 1) as f64 * exposed(summed) + exposed(summed + passed_on)
 }
 

@@ -1,12 +1,12 @@
 //! Weights of which devices hold shares: what gathering them adds to a step.
 
-use annulus_plan::{Group, Plan, Sharing};
+use annulus_plan::{Group, Plan, StateSharding};
 
 use crate::{Cluster, Link};
 
 /// How devices hold the state: alone, unless they help each other as threads do.
-pub(crate) fn sharing(plan: &Plan, cluster: &Cluster) -> Sharing {
-    if cluster.helping { plan.sharing() } else { plan.sharing_of(plan.memory.state, 1) }
+pub(crate) fn sharding(plan: &Plan, cluster: &Cluster) -> StateSharding {
+    if cluster.helping { plan.sharding() } else { plan.sharding_of(plan.memory.state, 1) }
 }
 
 /// The slowest of the links of rings of these ranks.
@@ -19,15 +19,15 @@ pub(crate) fn slowest(plan: &Plan, cluster: &Cluster, groups: &[Group]) -> Link 
 /// Seconds of a step in which weights are gathered and nothing else is done, where the passes of a micro-batch take so long, forward
 /// and backward.
 pub(crate) fn gathered(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> f64 {
-    let sharing @ Sharing { holders, state, .. } = sharing(plan, cluster);
+    let sharding @ StateSharding { holders, state, .. } = sharding(plan, cluster);
     if holders == 1 {
         return 0.0;
     }
-    let [groups, _] = sharing.groups();
+    let [groups, _] = sharding.groups();
     let (link, messages) = (slowest(plan, cluster, &groups), holders as f64 - 1.0);
-    let share = messages / sharing.parts() as f64;
+    let share = messages / sharding.parts() as f64;
     let seconds = |bytes: &f64| share * bytes / link.bandwidth + messages * link.latency;
-    if !state.shares_weights() {
+    if !state.shards_weights() {
         return plan.trained_weights().iter().map(seconds).sum();
     }
     let stages: Vec<f64> = plan.read_weights().iter().map(seconds).collect();

@@ -232,12 +232,12 @@ impl Writer<'_> {
 
     /// What all ranks wait for when backward is over: sums of gradients, weights of which they hold shares, what is offloaded.
     fn behind(&mut self, begin: f64, [gradients, weights, offload]: [f64; 3]) {
-        let (sharing, tensor) = (self.plan.sharing(), self.plan.experiment.mesh.tensor);
-        let [holders, _] = sharing.groups();
+        let (sharding, tensor) = (self.plan.sharding(), self.plan.experiment.mesh.tensor);
+        let [holders, _] = sharding.groups();
         let gathered = begin + gradients;
         let end = gathered + weights;
         for (rank, plan) in self.plan.ranks.iter().enumerate() {
-            let [_, mirror] = sharing.place(rank / tensor / sharing.here);
+            let [_, mirror] = sharding.place(rank / tensor / sharding.here);
             let holders = Some(holders[mirror].ends(tensor));
             let all = [
                 ("gradients", plan.gradients, None, [begin, gathered]),

@@ -39,7 +39,7 @@ pub use run::identity::text as resolved_text;
 pub use run::logged::{Logged, median};
 pub use run::manifest::{Attempt, FINISHED, Machine, Manifest, Mpi, Nccl, Process, StateHash};
 pub use run::outcome::{Ending, Outcome};
-pub use run::phases::run_stages;
+pub use run::phases::run_phases;
 pub use run::replayed::{Nearest, Replayed, nearest, replayed};
 pub use run::reproduced::{Comparable, Reproduced, Unlike, Weighed, comparable, reproduced};
 pub use run::sink::{Notice, Silent, Sink, Value};
@@ -62,7 +62,9 @@ pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, TOKENIZER, resolve};
 pub use setup::shared::shared;
 pub use setup::slow::warning as slow_warning;
-pub use setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
+pub use setup::texts::{
+    by_source, cache_folder, excluded, left_out_of, note_on, records_of, texts,
+};
 pub use setup::weights::InitialWeights;
 pub use step::dump::Dump;
 pub use step::finite::{NonFinite, Origin};

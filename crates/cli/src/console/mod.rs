@@ -113,7 +113,7 @@ impl Sink for Console {
                     more => format!("{more} ranks"),
                 };
                 let stage = stage.map_or_else(String::new, |(name, tokens)| {
-                    format!("stage `{name}`, {tokens} tokens: ")
+                    format!("phase `{name}`, {tokens} tokens: ")
                 });
                 self.say(&format!("{stage}{parameters} parameters, {ranks}, {strategy}{from}"));
                 self.start(*step, *last);

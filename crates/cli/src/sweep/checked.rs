@@ -82,7 +82,7 @@ fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
     let opened = annulus_train::resolve(run.experiment.clone(), &mut hub::description)?;
     let plans = check::plans_that_fit(&opened)?;
     if plans.is_empty() {
-        return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no stage"))));
+        return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no phase"))));
     }
     Ok(plans)
 }

@@ -1,27 +1,27 @@
 //! Stages: what each of them is, and what is said of those that cannot be.
 
-use annulus_experiment::{Experiment, Part, Reset, Resolved, differences, parse};
+use annulus_experiment::{Experiment, PhaseStart, Reset, Resolved, differences, parse};
 use annulus_plan::Plan;
 
 use crate::messages::answers;
 
 fn read(text: &str) -> Experiment {
-    parse("staged.yaml", text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
+    parse("phase_of.yaml", text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]
 fn a_stage_is_an_experiment_that_goes_on_where_the_one_before_ended() {
     let whole = read(&small_staged());
-    let parts = whole.parts();
+    let parts = whole.phases();
     let sizes = |part: &Experiment| (part.data.tokens, part.data.batch, part.data.evaluate);
     assert_eq!(parts.iter().map(sizes).collect::<Vec<_>>(), [(64, 6, 2), (96, 6, 2), (256, 1, 2)]);
     // 10 steps of 384 tokens are 7 batches of 576 but for a piece; with 4 more of those 6336 tokens, 25 batches of 256.
     let places = [
-        Part { steps: 0..10, tokens: 0, schedule: 0, moments: 0, batch: 0 },
-        Part { steps: 10..14, tokens: 3840, schedule: 10, moments: 0, batch: 7 },
-        Part { steps: 14..17, tokens: 6144, schedule: 10, moments: 14, batch: 25 },
+        PhaseStart { steps: 0..10, tokens: 0, schedule: 0, moments: 0, batch: 0 },
+        PhaseStart { steps: 10..14, tokens: 3840, schedule: 10, moments: 0, batch: 7 },
+        PhaseStart { steps: 14..17, tokens: 6144, schedule: 10, moments: 14, batch: 25 },
     ];
-    assert_eq!(parts.iter().map(Experiment::part).collect::<Vec<_>>(), places);
+    assert_eq!(parts.iter().map(Experiment::phase_start).collect::<Vec<_>>(), places);
     let steps: Vec<u64> = parts.iter().map(|part| part.schedule.steps).collect();
     assert_eq!(steps, [10, 7, 7], "of each one's schedule");
     let rates: Vec<f64> = parts.iter().map(|part| part.optimizer.learning_rate).collect();
@@ -38,7 +38,7 @@ fn a_stage_is_an_experiment_that_goes_on_where_the_one_before_ended() {
 #[test]
 fn a_step_is_of_the_stage_that_ends_with_it() {
     let whole = read(&small_staged());
-    let tokens = |step| whole.part_at(step).data.tokens;
+    let tokens = |step| whole.phase_at(step).data.tokens;
     assert_eq!([0, 10, 11, 14, 15, 17, u64::MAX].map(tokens), [64, 64, 96, 96, 256, 256, 256]);
     let plan = Resolved::read(whole.clone(), Some(257))
         .and_then(|resolved| Plan::new(&resolved))
@@ -52,7 +52,7 @@ fn stages_read_back_as_they_are_written() {
     let whole = read(&small_staged());
     let again = read(&whole.to_yaml());
     assert_eq!(again, whole);
-    assert!(whole.parts().iter().all(|part| *part.written() == whole));
+    assert!(whole.phases().iter().all(|part| *part.written() == whole));
     let longer = read(&small_staged().replace("steps: 4", "steps: 5"));
     let said = ["stages.middle.steps", "4", "5"].map(str::to_owned);
     let [key, was, is] = said;
@@ -111,7 +111,7 @@ fn wrong_stages() {
 pub(crate) fn small_staged() -> String {
     String::from(
         "\
-name: staged
+name: phase_of
 model: { hidden_size: 32, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 4, max_position_embeddings: 64 }
 data: { batch: 6, evaluate: 2 }
 optimizer: { learning_rate: 1e-2 }

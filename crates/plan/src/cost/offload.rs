@@ -48,9 +48,9 @@ impl Plan {
         if !self.experiment.memory.offload.optimizer() {
             return 0;
         }
-        let (trained, sharing) = (self.trained_by_stage().concat(), self.sharing());
-        let last = sharing.ranks() - 1;
-        let most = |elements: &u64| sharing.updated(*elements as usize, last).len() as u64;
+        let (trained, sharding) = (self.trained_by_stage().concat(), self.sharding());
+        let last = sharding.ranks() - 1;
+        let most = |elements: &u64| sharding.updated(*elements as usize, last).len() as u64;
         trained.iter().map(most).sum::<u64>() * 2 * F32
     }
 

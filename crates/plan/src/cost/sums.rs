@@ -2,7 +2,7 @@
 //!
 //! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Each rank sums a slice of every
 //! parameter, is sent what its mirrors have summed of what it updates, and sends what it has updated to those that hold the state
-//! together with it ([`Sharing`]).
+//! together with it ([`StateSharding`]).
 
 use std::ops::{Range, RangeInclusive};
 
@@ -11,7 +11,7 @@ use annulus_machine::blocks::{NORM_BYTES, STRICT_ROW};
 use annulus_sequence::order_free_row;
 
 use super::{F32, Share};
-use crate::{Plan, Sharing};
+use crate::{Plan, StateSharding};
 
 /// Stages whose sums are on their way at once, beside the one that backward is in.
 pub const SUMS_IN_FLIGHT: usize = 1;
@@ -82,8 +82,8 @@ impl Plan {
     }
 
     /// Whether no rank has all of the state, which processes hold so.
-    pub(crate) fn is_shared(&self, sharing: Sharing) -> bool {
-        sharing.holders > 1 || self.experiment.mesh.tensor > 1
+    pub(crate) fn is_shared(&self, sharding: StateSharding) -> bool {
+        sharding.holders > 1 || self.experiment.mesh.tensor > 1
     }
 
     /// Elements of the adapters of these projections of a layer.
@@ -130,16 +130,16 @@ impl Plan {
         if self.world() == 1 {
             return vec![0];
         }
-        let (stages, sharing) = (self.trained_by_stage(), self.sharing());
-        let (passed_on, strict) = (sharing.mirrors as u64 - 1, self.experiment.block().is_some());
+        let (stages, sharding) = (self.trained_by_stage(), self.sharding());
+        let (passed_on, strict) = (sharding.mirrors as u64 - 1, self.experiment.block().is_some());
         let bytes = |range: Range<usize>| {
             if strict { rows_of(range) } else { F32 * range.len() as u64 }
         };
         let of_rank = |rank: usize| {
             let slot = self.slot(rank);
             let sent = |elements: &u64| {
-                let of = |slot| sharing.summed(*elements as usize, slot);
-                let others = (0..sharing.ranks()).filter(|other| *other != slot);
+                let of = |slot| sharding.summed(*elements as usize, slot);
+                let others = (0..sharding.ranks()).filter(|other| *other != slot);
                 let summed: u64 = others.map(|other| bytes(of(other))).sum();
                 summed * self.micro_batches as u64 + F32 * of(slot).len() as u64 * passed_on
             };
@@ -163,11 +163,11 @@ impl Plan {
 
     /// What each rank hands over of weights, bytes: what it has updated, or of every stage its share whenever that is gathered.
     pub(crate) fn gathers(&self) -> Vec<u64> {
-        let sharing = self.sharing();
-        let state = sharing.state;
+        let sharding = self.sharding();
+        let state = sharding.state;
         let element = self.experiment.model.dtype.bytes() as u64;
-        let times = if state.shares_weights() { self.micro_batches as u64 } else { 1 };
-        let stages = match (state.shares_optimizer(), state.shares_weights()) {
+        let times = if state.shards_weights() { self.micro_batches as u64 } else { 1 };
+        let stages = match (state.shards_optimizer(), state.shards_weights()) {
             (false, _) => Vec::new(),
             (true, false) => self.trained_by_stage(),
             (true, true) => {
@@ -180,9 +180,9 @@ impl Plan {
         let of_rank = |rank: usize| {
             let slot = self.slot(rank);
             let own =
-                stages.iter().flatten().map(|elements| sharing.updated(*elements as usize, slot));
+                stages.iter().flatten().map(|elements| sharding.updated(*elements as usize, slot));
             own.map(|own| own.len() as u64).sum::<u64>()
-                * (sharing.holders as u64 - 1)
+                * (sharding.holders as u64 - 1)
                 * element
                 * times
         };
@@ -198,13 +198,13 @@ fn rows_of(elements: Range<usize>) -> u64 {
 
 impl Share<'_> {
     /// How processes hold the state.
-    fn sharing(&self) -> Sharing {
-        self.plan.sharing_of(self.memory.state, self.here as usize)
+    fn sharding(&self) -> StateSharding {
+        self.plan.sharding_of(self.memory.state, self.here as usize)
     }
 
     /// Among how many ranks a parameter is divided, of which each updates a part.
     fn parts(&self) -> u64 {
-        self.sharing().parts() as u64
+        self.sharding().parts() as u64
     }
 
     /// Elements of the slices that a rank updates, of the rank that has most.
@@ -222,13 +222,13 @@ impl Share<'_> {
     /// Weights at their fullest. Where processes hold shares: the own one, and a stage, of which the first rank of a process is said to
     /// have the whole, and every rank what arrives of the next one meanwhile, or of this one while it is put together.
     pub(super) fn weights(&self) -> u64 {
-        let Sharing { holders, state, .. } = self.sharing();
+        let StateSharding { holders, state, .. } = self.sharding();
         let all = self.plan.counts().all;
         let arrives = |elements: u64| elements * self.element / self.parts() * (holders as u64 - 1);
-        if !state.shares_optimizer() {
+        if !state.shards_optimizer() {
             return self.shared(all * self.element);
         }
-        if !state.shares_weights() {
+        if !state.shards_weights() {
             let stages = self.plan.trained_by_stage();
             let stages: Vec<u64> = stages.iter().map(|sizes| sizes.iter().sum()).collect();
             let two = stages.windows(2).map(|two| arrives(two.iter().sum())).max();
@@ -267,7 +267,7 @@ impl Share<'_> {
         let experiment = &self.plan.experiment;
         // A copy lies on the host.
         let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
-        match self.plan.is_shared(self.sharing()) {
+        match self.plan.is_shared(self.sharding()) {
             _ if !experiment.background_saves || !is_here => 0,
             true => bytes / self.world(),
             false if self.is_writer => bytes,
@@ -316,7 +316,7 @@ impl Share<'_> {
         let backward = (1..=last).map(within).max().unwrap_or_default();
         // The last are whole while they are summed; then what mirrors have summed is put together.
         let largest = stages.iter().max().copied().unwrap_or_default();
-        let joined = if self.sharing().mirrors == 1 { 0 } else { largest / self.parts() };
+        let joined = if self.sharding().mirrors == 1 { 0 } else { largest / self.parts() };
         let ends = [stages[0], joined].map(|beside| all / self.parts() + beside);
         [backward, ends.into_iter().chain([backward, within(0)]).max().unwrap_or_default()]
     }

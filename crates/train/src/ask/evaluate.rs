@@ -7,8 +7,8 @@ use annulus_ops::IGNORED;
 use crate::Result;
 use crate::setup::data::HeldOut;
 use crate::step::finite::finite;
-use crate::step::gathered::Supply;
-use crate::step::rank::Micro;
+use crate::step::gathered::WeightSource;
+use crate::step::rank::MicroBatch;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
 
@@ -48,7 +48,7 @@ impl Trainer {
                 }
                 continue;
             };
-            let micro = rank.micro(self.finished, part.len(), |positions, into| {
+            let micro = rank.micro_batch(self.finished, part.len(), |positions, into| {
                 part.iter().try_for_each(|&at| held_out.read(at, positions, into))
             })?;
             loss += rank.loss(&mut weights, &micro)?;
@@ -61,14 +61,14 @@ impl Trainer {
         let loss = loss.total(&rank.mesh, label(0))?;
         finite(loss.mean(), || "the validation loss".into()).inspect_err(|_| {
             // All ranks have the same loss, and end for it: one that ended for another's end would save these weights.
-            let _ = rank.uncounted.barrier(label(2));
+            let _ = rank.comm.barrier(label(2));
         })?;
         let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
         Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
     }
 
     /// How many targets have the largest logit, of how many.
-    fn right(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
+    fn right(&self, weights: &mut WeightSource<'_>, micro: &MicroBatch) -> Result<Partial> {
         let judged = self.rank.judged(weights, &micro.shard)?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
         // Tensor-parallel ranks have judged the same rows: each counts its own.

@@ -17,7 +17,7 @@ use candle_core::{Device, Tensor};
 use crate::ask::judge::Placed;
 use crate::setup::shared::once;
 use crate::step::finite::finite;
-use crate::step::gathered::Supply;
+use crate::step::gathered::WeightSource;
 use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
 
@@ -91,7 +91,7 @@ impl Rank {
     ) -> Result<Vec<u32>> {
         // All ranks draw the same.
         let tell = |generated: &[u32]| {
-            if self.uncounted.rank() == 0 {
+            if self.comm.rank() == 0 {
                 told(generated);
             }
         };
@@ -108,7 +108,7 @@ impl Rank {
             let position = prompt.len() + generated.len() - 1;
             let attention = self.attention.map(|_, one| one.adding(&cache, position));
             let shard = self.one(last, position, attention)?;
-            let x_bsd = self.before_loss(&mut Supply::Whole(weights), &shard)?;
+            let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
             let logits = self.row(&x_bsd, weights, &shard)?;
             generated.push(wanted.sampling.draw(&logits, position)?);
             tell(&generated);
@@ -125,9 +125,9 @@ impl Rank {
     ) -> Result<u32> {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
-        let mut shard = self.micro_of(0, &[sequence])?.shard;
+        let mut shard = self.micro_batch_of(0, &[sequence])?.shard;
         shard.attention = shard.attention.map(|_, one| one.filling(cache));
-        let x_bsd = self.before_loss(&mut Supply::Whole(weights), &shard)?;
+        let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
         let last = prompt.len() - 1;
         let row = self.attention.positions().iter().position(|position| position == last);
         let mut next = 0.0;

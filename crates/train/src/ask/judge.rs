@@ -8,9 +8,9 @@ use annulus_model::{Judged, Weights};
 use candle_core::{Device, Tensor};
 
 use crate::step::finite::finite;
-use crate::step::gathered::Supply;
+use crate::step::gathered::WeightSource;
 use crate::step::parameters::own_copy;
-use crate::step::rank::{Micro, Rank};
+use crate::step::rank::{MicroBatch, Rank};
 use crate::step::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
 
@@ -47,7 +47,7 @@ pub fn judge(
         let leads = rank.mesh.coordinate(Axis::Sequence) == 0;
         let mut found = Vec::new();
         for index in (rank.replica()..count).step_by(rank.mesh.size(Axis::Data)) {
-            let micro = rank.micro_of(0, &[sequences(index)?])?;
+            let micro = rank.micro_batch_of(0, &[sequences(index)?])?;
             found.extend(
                 rank.verdicts(weights.of(&rank), &micro)?.iter().map(|one| written(index, one)),
             );
@@ -57,7 +57,7 @@ pub fn judge(
         }
         let label = Label { pass: "verdicts", ..Label::default() };
         let own = Tensor::from_vec(found.concat(), (found.len(), 4), &Device::Cpu)?;
-        Ok(rank.uncounted.all_gather(label, &own)?)
+        Ok(rank.comm.all_gather(label, &own)?)
     })?;
     let mut all = vec![Vec::new(); count];
     for of_rank in found {
@@ -122,9 +122,9 @@ impl Setup {
 }
 
 impl Rank {
-    fn verdicts(&self, weights: &Weights, micro: &Micro) -> Result<Vec<Verdict>> {
+    fn verdicts(&self, weights: &Weights, micro: &MicroBatch) -> Result<Vec<Verdict>> {
         let positions: Vec<usize> = self.attention.positions().iter().collect();
-        let judged = self.judged(&mut Supply::Whole(weights), &micro.shard)?.into_iter();
+        let judged = self.judged(&mut WeightSource::Whole(weights), &micro.shard)?.into_iter();
         let verdict = |Judged { row, loss, said }| {
             let position = positions[row];
             finite(loss, || format!("the loss after position {position}"))?;

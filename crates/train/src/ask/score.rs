@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use crate::setup::shared::once;
 use crate::setup::weights::InitialWeights;
 use crate::step::finite::{all_finite, finite};
-use crate::step::gathered::Supply;
+use crate::step::gathered::WeightSource;
 use crate::step::gradients::{Gradients, PASS};
 use crate::step::parameters::Parameters;
 use crate::step::rank::Rank;
@@ -79,13 +79,13 @@ impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
         let initial = InitialWeights::from(weights.clone());
         let place = (&*self.setup, self.backend.device());
-        let parameters = Parameters::new(&initial, place, (0, self.uncounted.rank()))?;
-        let own = &mut Supply::Whole(&parameters.weights);
+        let parameters = Parameters::new(&initial, place, (0, self.comm.rank()))?;
+        let own = &mut WeightSource::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
         let mut micros = Vec::new();
         for rows in self.micro_batches(sequences.len()) {
-            let micro = self.micro_of(1, &sequences[rows])?;
+            let micro = self.micro_batch_of(1, &sequences[rows])?;
             loss += if want.gradients {
                 self.backward(own, &micro, &mut gradients, &mut |_, _| Ok(()))?.loss
             } else {
@@ -107,7 +107,7 @@ impl Rank {
         let gathered = || {
             let label = Label { step: 1, pass: "logits", ..Label::default() };
             let own = Tensor::cat(&logits, 0)?.to_device(&Device::Cpu)?;
-            self.uncounted.gather(label, &own, 0)
+            self.comm.gather(label, &own, 0)
         };
         Ok(Share {
             loss,

@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 
 use crate::step::division::Division;
 use crate::step::optimizer::Optimizer;
-use crate::step::parameters::Stake;
+use crate::step::parameters::RankParameters;
 use crate::{Result, TrainError};
 
 /// What a rank writes of a checkpoint, a tensor at a time.
@@ -30,7 +30,7 @@ pub(crate) struct Piece {
 /// rank its own, else rank 0 all.
 #[derive(Debug)]
 pub(crate) struct Slices<'a> {
-    pub(crate) stake: &'a Stake,
+    pub(crate) stake: &'a RankParameters,
     pub(crate) division: &'a Division,
     /// Whether weights are those of adapters alone.
     pub(crate) only_trained: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Slices<'a> {
 impl Slices<'_> {
     /// Whether no rank has them all.
     pub(crate) fn are_shared(&self) -> bool {
-        self.division.shares_optimizer() || self.division.tensor.world() > 1
+        self.division.shards_optimizer() || self.division.tensor.world() > 1
     }
 
     /// The weights that are written, by any rank, in the order of their names.

@@ -51,7 +51,7 @@ fn front(checkpoint: &Checkpoint) -> String {
 fn lead(checkpoint: &Checkpoint) -> String {
     let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
     let ranks = experiment.mesh.sequence * experiment.mesh.tensor;
-    let lengths = experiment.staged.as_ref().map_or_else(
+    let lengths = experiment.phase_of.as_ref().map_or_else(
         || vec![experiment.data.tokens],
         |staged| staged.whole.stages[..=staged.number].iter().map(|stage| stage.tokens).collect(),
     );

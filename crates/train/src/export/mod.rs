@@ -53,7 +53,7 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let (Found { folder, state }, warnings) = named_by(path)?;
         let shape = read_config(&folder)?;
-        let experiment = parse("state.json", &state.experiment, &[])?.part_at(state.step);
+        let experiment = parse("state.json", &state.experiment, &[])?.phase_at(state.step);
         let run = folder.parent().unwrap_or(Path::new("")).to_owned();
         let lines = read_lines(&run).map_err(|error| failure("read", &run, &error))?;
         let lines: Vec<_> = lines.into_iter().filter(|line| line.step <= state.step).collect();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Label, World};
+use annulus_comm::{Communicator, Label, World, all_gather_values};
 use annulus_experiment::Engine;
 use annulus_model::Described;
 use annulus_plan::Plan;
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 
 use crate::checkpoint::{Contents, Gathered, Piece};
 use crate::run::given::here;
@@ -48,7 +48,7 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
     let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here.clone());
     let program = |rank: Rank| -> Result<Bits> {
-        let comm = rank.uncounted.clone();
+        let comm = rank.comm.clone();
         let start = start.take(comm.rank());
         let mut trainer = Trainer::new(rank, plan, data.train.clone(), &start, &store)?;
         drop(start);
@@ -81,12 +81,12 @@ fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
         }
     };
     add("norm", &norm.to_bits().to_le_bytes(), false);
-    let (comm, division) = (trainer.rank.uncounted.as_ref(), &trainer.rank.division);
+    let (comm, division) = (trainer.rank.comm.as_ref(), &trainer.rank.division);
     let mut slices = trainer.finished().slices;
     let mut gathered = Gathered::new(comm, trainer.finished, trainer.finished().slices);
     let is_parted = trainer.rank.setup.tensor > 1;
     for Described { name, shape, .. } in slices.weights() {
-        let is_shared = is_parted || division.shares_weights();
+        let is_shared = is_parted || division.shards_weights();
         let own = if is_shared { gathered.of_weight(&name) } else { slices.whole(&name) };
         add(&name, &bytes(own?, &shape)?, is_shared);
     }
@@ -117,9 +117,7 @@ fn bytes(pieces: Vec<Piece>, shape: &[usize]) -> Result<Vec<u8>> {
 /// Refuses ranks that hold something else.
 fn same_everywhere(comm: &dyn Communicator, own: [u8; 32]) -> Result<()> {
     let label = Label { pass: "agreement", ..Label::default() };
-    let own = Tensor::new(own.as_slice(), &Device::Cpu)?;
-    let all = comm.all_gather(label, &own)?;
-    let all: Vec<Vec<u8>> = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
+    let all = all_gather_values(comm, label, &own)?;
     match all.iter().position(|one| *one != all[0]) {
         None => Ok(()),
         Some(rank) => {

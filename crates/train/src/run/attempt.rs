@@ -1,7 +1,7 @@
 //! A whole run: from a plan to a run folder, as often as it takes.
 //!
 //! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a share, every
-//! rank writes its own (`run/shares.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
+//! rank writes its own (`run/sharded_save.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
 //! (`step/meeting.rs`), and who has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::sync::atomic::AtomicBool;
@@ -27,7 +27,7 @@ use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
-use crate::setup::prepare::{From, Prepared, Work, interruptible, prepare};
+use crate::setup::prepare::{Prepared, ResumeFrom, Work, interruptible, prepare};
 use crate::setup::start::{Handout, Start};
 use crate::step::dump::Dump;
 use crate::step::parameters::Store;
@@ -39,11 +39,11 @@ use crate::{Data, Opening, Result, Setup};
 /// # Errors
 /// What is wrong with data, weights or checkpoints, a run that diverges, and what a rank fails with.
 pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
-    run_part(plan, given, &[])
+    run_phase(plan, given, &[])
 }
 
 /// The same of one of several `stages`.
-pub(crate) fn run_part(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
+pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
     if given.world.process() > 0 {
         return together::follow(plan, given, stages);
     }
@@ -120,7 +120,7 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     }
     given.fork = given.fork.take().or(began);
     given.world.note("opening data and weights");
-    let prepared = prepared(plan, &setup, stages, From::Newest, given);
+    let prepared = prepared(plan, &setup, stages, ResumeFrom::Newest, given);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
     }
@@ -137,7 +137,7 @@ pub(crate) fn prepared(
     plan: &Plan,
     setup: &Arc<Setup>,
     stages: &[Plan],
-    from: From,
+    from: ResumeFrom,
     given: &mut Given,
 ) -> Result<Option<Prepared>> {
     let (plan, setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
@@ -184,7 +184,7 @@ fn train(
     mut outcome: Outcome,
 ) -> Result<Outcome> {
     let (mut manifest, earlier) = manifest(plan, (&given, setup), folder, &work)?;
-    let stage = plan.experiment.stage().map(|stage| stage.name.clone());
+    let stage = plan.experiment.phase().map(|stage| stage.name.clone());
     manifest.begin((plan, setup), stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     for reason in given.again.iter().flat_map(|again| again.reasons(&manifest)) {
@@ -293,7 +293,7 @@ fn recorder<'a>(
 fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u64) -> Notice<'a> {
     Notice::Start {
         step,
-        stage: plan.experiment.stage().map(|stage| (stage.name.as_str(), stage.tokens)),
+        stage: plan.experiment.phase().map(|stage| (stage.name.as_str(), stage.tokens)),
         last: plan.experiment.last_step(),
         ranks: plan.ranks.len(),
         strategy: manifest.strategy(),

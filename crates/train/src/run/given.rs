@@ -96,7 +96,7 @@ impl Given {
     }
 
     /// The same for another stage of the run, with a console of its own.
-    pub(crate) fn for_stage(&self, console: Box<dyn Sink + Send>) -> Given {
+    pub(crate) fn for_phase(&self, console: Box<dyn Sink + Send>) -> Given {
         Given {
             yaml: self.yaml.clone(),
             command: self.command.clone(),

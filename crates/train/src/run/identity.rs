@@ -67,7 +67,7 @@ fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
 /// it differently.
 fn is_same_model(plan: &Plan, found: &Found) -> bool {
     let resolved = plan.resolved();
-    let phase = resolved.with(plan.experiment.written().part_at(found.state.step));
+    let phase = resolved.with(plan.experiment.written().phase_at(found.state.step));
     let Ok(shape) = phase.shape() else { return false };
     let now = write_config(&shape, plan.experiment.model.dtype);
     std::fs::read(found.folder.join("config.json")).is_ok_and(|then| then == now.as_bytes())

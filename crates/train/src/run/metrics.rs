@@ -196,7 +196,7 @@ impl Recorder<'_> {
         let trace = traces::trace(self.plan, step, ranks, &places);
         let path = self.output.join(format!("trace-{step}.json"));
         let write = || write_atomically(&path, trace.to_json().as_bytes());
-        alive(trainer.rank.uncounted.as_ref(), write)
+        alive(trainer.rank.comm.as_ref(), write)
             .map_err(|error| failure("write", &path, &error))?;
         let overlap = Sums::of(&trace).total(|_, _, _| true).overlap();
         overlap.map_or(Ok(()), |part| self.log(step, &[("comm/overlap", Value::Number(part))]))

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use annulus_plan::Plan;
 
 use crate::checkpoint::newest;
-use crate::run::attempt::run_part;
+use crate::run::attempt::run_phase;
 use crate::run::sink::{Notice, Silent, Sink, Value};
 use crate::setup::shared::unreached;
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
-/// Trains `plans`, those of [`annulus_experiment::Experiment::parts`] in order, to their end, from where their folder says it is. All
+/// Trains `plans`, those of [`annulus_experiment::Experiment::phases`] in order, to their end, from where their folder says it is. All
 /// are held to the machine and to their data before the first step.
 ///
 /// # Errors
 /// What is wrong with any of them, or ends a run.
-pub fn run_stages(plans: &[Plan], given: Given) -> Result<Outcome> {
+pub fn run_phases(plans: &[Plan], given: Given) -> Result<Outcome> {
     let [plan] = plans else { return several(plans, given) };
     run(plan, given)
 }
@@ -26,7 +26,7 @@ pub fn run_stages(plans: &[Plan], given: Given) -> Result<Outcome> {
 fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
     if given.fork.is_some() {
         return Err(TrainError::Configuration {
-            message: "a run of several stages cannot begin in the middle of another".into(),
+            message: "a run of several phases cannot begin in the middle of another".into(),
             hint: Some("leave `--from` out, and set `model.path` to the checkpoint".into()),
         });
     }
@@ -35,9 +35,9 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
     let mut whole: Option<Outcome> = None;
     let mut open = open(plans)?.iter().peekable();
     while let Some(plan) = open.next() {
-        let of_stage = given.for_stage(Box::new(Shared(console.clone())));
-        let mut outcome = run_part(plan, of_stage, plans)?;
-        let is_cut = plan.experiment.last_step() < plan.experiment.part().steps.end;
+        let of_stage = given.for_phase(Box::new(Shared(console.clone())));
+        let mut outcome = run_phase(plan, of_stage, plans)?;
+        let is_cut = plan.experiment.last_step() < plan.experiment.phase_start().steps.end;
         // A stage that is over does not end a run that was asked to stop meanwhile.
         let has_next = !is_cut && open.peek().is_some();
         if has_next && any_stops(&given, outcome.ending)? {
@@ -52,7 +52,7 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
             break;
         }
     }
-    whole.ok_or_else(|| TrainError::Internal("a run without stages".into()))
+    whole.ok_or_else(|| TrainError::Internal("a run without phases".into()))
 }
 
 /// Whether any process was asked to stop, or has ended its stage for that: all end then, so that none begins the next one alone.
@@ -68,7 +68,7 @@ fn open(plans: &[Plan]) -> Result<&[Plan]> {
     let output = &last.experiment.output;
     let found = if output.is_dir() { newest(output)?.0 } else { None };
     let finished = found.map_or(0, |found| found.state.step);
-    Ok(&plans[last.experiment.number_at(finished)..])
+    Ok(&plans[last.experiment.phase_index_at(finished)..])
 }
 
 impl Outcome {

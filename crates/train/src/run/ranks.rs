@@ -7,11 +7,11 @@ use annulus_comm::threads::Options;
 use annulus_comm::{Checked, Communicator, Hashed};
 
 use crate::run::attempt::Attempt;
-use crate::run::course::Course;
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::Ending;
 use crate::run::saving::Reached;
-use crate::run::shares::Share;
+use crate::run::sharded_save::PendingSave;
+use crate::run::train_loop::TrainLoop;
 use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::Start;
 use crate::step::trainer::Trainer;
@@ -22,7 +22,7 @@ struct End<'a> {
     ending: Ending,
     reached: Reached,
     /// What it still writes of a checkpoint of which every rank has a share.
-    share: Option<Share>,
+    share: Option<PendingSave>,
     recorder: Option<Recorder<'a>>,
 }
 
@@ -33,8 +33,8 @@ impl Attempt<'_> {
         let shares = ends.iter_mut().map(|end| end.share.take()).collect();
         // The first of this process; only rank 0 has a recorder.
         let End { ending, reached, mut recorder, .. } = ends.swap_remove(0);
-        if self.setup.shares_state() {
-            recorder = self.save_shares(reached, shares, recorder)?;
+        if self.setup.shards_state() {
+            recorder = self.save_sharded(reached, shares, recorder)?;
         }
         if let Some(recorder) = &mut recorder {
             recorder.flush()?;
@@ -84,7 +84,7 @@ impl Attempt<'_> {
             }
         };
         let ending = self.to_the_end(&mut trainer, &mut recorder)?;
-        if !self.setup.shares_state() {
+        if !self.setup.shards_state() {
             trainer.save(self.plan, &mut recorder)?;
             trainer.end_saving(&mut recorder)?;
         }
@@ -107,7 +107,7 @@ impl Attempt<'_> {
                     // All ranks have the same loss, so all are here. What was begun before is written.
                     let _ = trainer.end_saving(recorder);
                 }
-                if !self.setup.shares_state() && error.leaves_steps_whole() {
+                if !self.setup.shards_state() && error.leaves_steps_whole() {
                     // What ended the run is what is said of it, whether this can be written or not.
                     let _ = trainer.save(self.plan, recorder);
                     let _ = trainer.end_saving(recorder);
@@ -128,9 +128,9 @@ impl Attempt<'_> {
         Ok(trainer.dumping(self.dump.clone()).hashing(messages))
     }
 
-    fn course(&self) -> Course<'_> {
+    fn course(&self) -> TrainLoop<'_> {
         let experiment = &self.plan.experiment;
-        Course {
+        TrainLoop {
             plan: self.plan,
             last: experiment.last_step(),
             every: experiment.every,

@@ -1,19 +1,18 @@
-//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state every rank its own (`run/shares.rs`).
+//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state every rank its own (`run/sharded_save.rs`).
 //!
 //! A run that is asked to stop ends wherever its ranks are, so what it leaves is saved by ranks that nobody stops: those of a run of their
 //! own, over the same state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use annulus_comm::{Communicator, Label};
+use annulus_comm::{Communicator, Label, all_gather_values};
 use annulus_plan::Plan;
-use candle_core::{Device, Tensor};
 
 use crate::checkpoint::Slices;
 use crate::run::attempt::Attempt;
 use crate::run::metrics::Recorder;
-use crate::run::shares::{self, Share};
-use crate::step::parameters::Stake;
+use crate::run::sharded_save::{self, PendingSave};
+use crate::step::parameters::RankParameters;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
 
@@ -32,14 +31,14 @@ impl Trainer {
         let (rank, step) = (&self.rank, self.finished);
         let only_trained = rank.setup.config.lora.is_some();
         let slices = Slices { stake: &self.store, division: &rank.division, only_trained };
-        Finished { step, since: self.since, comm: rank.uncounted.as_ref(), slices }
+        Finished { step, since: self.since, comm: rank.comm.as_ref(), slices }
     }
 
     /// Saves the last step: every rank's part of it.
     pub(crate) fn save(&mut self, plan: &Plan, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        if self.rank.setup.shares_state() {
+        if self.rank.setup.shards_state() {
             self.end_saving(recorder)?;
-            self.share = shares::save(self.finished(), plan, recorder)?;
+            self.share = sharded_save::save(self.finished(), plan, recorder)?;
             return Ok(());
         }
         recorder.as_mut().map_or(Ok(()), |recorder| recorder.save(self.finished()))
@@ -48,14 +47,14 @@ impl Trainer {
     /// Lets rank 0 commit what all ranks have written beside training, once they have.
     pub(crate) fn look_after_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         if let Some(share) = self.share.take() {
-            self.share = share.look((self.rank.uncounted.as_ref(), self.finished), recorder)?;
+            self.share = share.look((self.rank.comm.as_ref(), self.finished), recorder)?;
         }
         Ok(())
     }
 
     /// Waits for what is written beside training.
     pub(crate) fn end_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        let comm = self.rank.uncounted.as_ref();
+        let comm = self.rank.comm.as_ref();
         if let Some(share) = self.share.take() {
             share.end(comm, recorder)?;
         }
@@ -66,9 +65,7 @@ impl Trainer {
 /// The step that each rank has finished, which must be the same, whether it knows that it is on disk, and which it still writes.
 fn agreed(comm: &dyn Communicator, own: [u64; 3]) -> Result<Vec<Vec<i64>>> {
     let label = Label { step: own[0], pass: "checkpoint, what is reached", ..Label::default() };
-    let own = Tensor::new(&own.map(|number| number as i64), &Device::Cpu)?;
-    let all = comm.all_gather(label, &own)?;
-    let all: Vec<Vec<i64>> = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?;
+    let all = all_gather_values(comm, label, &own.map(|number| number as i64))?;
     if let Some(rank) = all.iter().position(|one| one[0] != all[0][0]) {
         let (one, other) = (all[0][0], all[rank][0]);
         let message = format!("rank {rank} has finished step {other}, rank 0 step {one}");
@@ -96,10 +93,10 @@ pub(crate) struct Reached {
 
 impl Attempt<'_> {
     /// Saves what all processes have reached, where each holds a share; `recorder` is that of rank 0.
-    pub(crate) fn save_shares<'r>(
+    pub(crate) fn save_sharded<'r>(
         &self,
         reached: Reached,
-        shares: Vec<Option<Share>>,
+        shares: Vec<Option<PendingSave>>,
         recorder: Option<Recorder<'r>>,
     ) -> Result<Option<Recorder<'r>>> {
         let (recorder, here) = (Mutex::new(recorder), shares.len());
@@ -120,7 +117,7 @@ impl Attempt<'_> {
     fn save_share(
         &self,
         comm: &Arc<dyn Communicator>,
-        (reached, begun): (Reached, Option<Share>),
+        (reached, begun): (Reached, Option<PendingSave>),
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<()> {
         let Reached { step, since } = reached;
@@ -140,12 +137,12 @@ impl Attempt<'_> {
             return Ok(());
         }
         let (_, division) = self.setup.divided(comm)?;
-        let stake = Stake::of(&self.store, &division);
+        let stake = RankParameters::of(&self.store, &division);
         let only_trained = self.setup.config.lora.is_some();
         let slices = Slices { stake: &stake, division: &division, only_trained };
         let finished = Finished { step, since, comm: comm.as_ref(), slices };
         // No step is left that training could go on with meanwhile.
-        if let Some(share) = shares::save(finished, self.plan, recorder)? {
+        if let Some(share) = sharded_save::save(finished, self.plan, recorder)? {
             share.end(comm.as_ref(), recorder)?;
         }
         settle(comm.as_ref(), recorder)

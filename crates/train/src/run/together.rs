@@ -20,7 +20,7 @@ use crate::run::given::Given;
 use crate::run::identity;
 use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
-use crate::setup::prepare::{From, Work};
+use crate::setup::prepare::{ResumeFrom, Work};
 use crate::setup::shared::{once, unreached};
 use crate::{Result, Setup, TrainError};
 
@@ -126,7 +126,7 @@ fn open(
     step: Option<u64>,
 ) -> Result<(Arc<Setup>, Option<Found>, Work)> {
     let setup = Arc::new(given.setup(plan)?);
-    let prepared = prepared(plan, &setup, stages, From::Named(step), given)?;
+    let prepared = prepared(plan, &setup, stages, ResumeFrom::Named(step), given)?;
     let prepared = prepared.ok_or(TrainError::Comm(CommError::Stopped))?;
     let work = prepared.work.ok_or_else(|| {
         TrainError::Internal("process 0 goes on with a run that is finished".to_owned())

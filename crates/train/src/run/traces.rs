@@ -27,7 +27,7 @@ pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<
 
 /// The spans of all ranks, by rank and on one clock, on rank 0; nothing elsewhere. Not counted as a step's traffic.
 pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
-    let (comm, label) = (&rank.uncounted, Label { step, pass: "trace", hop: 0, layer: 0 });
+    let (comm, label) = (&rank.comm, Label { step, pass: "trace", hop: 0, layer: 0 });
     let places = rank.setup.places();
     let ahead = clocks::ahead(comm.as_ref(), &places, step)?;
     if comm.rank() > 0 {

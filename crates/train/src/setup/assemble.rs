@@ -300,7 +300,7 @@ impl Setup {
     pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
         let mesh = Mesh::of(comm.clone(), self.grid())?;
         let place = (comm.rank(), self.ranks_of_process());
-        let division = Division::new(&mesh, place, (self.parts(), self.sharing()))?;
+        let division = Division::new(&mesh, place, (self.parts(), self.sharding()))?;
         Ok((mesh, division))
     }
 
@@ -336,7 +336,7 @@ impl Setup {
             mesh,
             division,
             meter,
-            uncounted: comm,
+            comm,
             offload: None,
             room: Room::ANY,
             setup: self.clone(),

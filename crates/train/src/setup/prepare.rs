@@ -55,17 +55,17 @@ pub(crate) struct Work {
 
 /// Which checkpoint of its folder a run goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum ResumeFrom {
     /// The newest that is whole, if there is one.
     Newest,
     /// The one that process 0 has found; `None`: it found none.
     Named(Option<u64>),
 }
 
-impl From {
+impl ResumeFrom {
     /// The checkpoint in `output`, and what is wrong with newer ones.
     fn find(self, output: &Path) -> Result<(Option<Found>, Vec<String>)> {
-        let From::Named(step) = self else { return newest(output) };
+        let ResumeFrom::Named(step) = self else { return newest(output) };
         let found = step.map(|step| opened(&output.join(format!("step-{step}"))));
         let found = found.transpose().map_err(|error| TrainError::Checkpoint {
             message: error.to_string(),
@@ -117,7 +117,7 @@ pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
-    (from, fork): (From, Option<&Fork>),
+    (from, fork): (ResumeFrom, Option<&Fork>),
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {
@@ -126,7 +126,7 @@ pub(crate) fn prepare(
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
         refuse(found, &differing)?;
-        if from == From::Newest
+        if from == ResumeFrom::Newest
             && found.state.step >= plan.experiment.last_step()
             && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
         {
@@ -163,7 +163,7 @@ fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Resu
     let base = base_of(plan);
     check_base(found, base)?;
     let start = load(found, base, &setup.config)?;
-    let part = plan.experiment.part();
+    let part = plan.experiment.phase_start();
     let since = found.state.moments.unwrap_or(part.moments);
     let begins = part.steps.start > 0 && start.step == part.moments;
     Ok(if begins { start.anew() } else { Start { since, ..start } })
@@ -236,7 +236,7 @@ fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
 /// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until
 /// then.
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
-    let part = plan.experiment.part();
+    let part = plan.experiment.phase_start();
     let steps = plan.experiment.last_step().saturating_sub(part.steps.start);
     let (first, wanted) = (part.steps.start, part.batch + steps);
     let ready_made = plan.experiment.data.format == Format::Batches;

@@ -158,22 +158,32 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
     Ok(Excluded::new(excluded))
 }
 
-/// What is left out of the texts of an experiment, or named more than once in them, said; `None`: nothing.
+/// A note on what is left out of the texts of an experiment, or named more than once in them; `None`: nothing is.
 ///
 /// # Errors
 /// Those of [`texts`] and [`excluded`], and of folders that cannot be read.
 pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
-    let (mut out, mut again) = (Vec::new(), Vec::new());
+    let mut notes = Vec::new();
     for part in by_source(experiment) {
         let Some(records) = records_of(part.data.format) else { continue };
         let inputs = texts(&part)?;
-        let excluded = excluded(&inputs, &part.output)?;
-        out.extend(left_out(&inputs, records, &excluded)?);
-        again.extend(repeated(&inputs, records, &excluded)?);
+        notes.extend(note_on(&inputs, records, &excluded(&inputs, &part.output)?)?);
     }
+    Ok((!notes.is_empty()).then(|| notes.join("; ")))
+}
+
+/// A note on what of `inputs` is left out, or named more than once; `None`: nothing is.
+///
+/// # Errors
+/// Folders that cannot be read.
+pub fn note_on(
+    inputs: &[PathBuf],
+    records: Records,
+    excluded: &Excluded,
+) -> std::result::Result<Option<String>, DataError> {
     let notes = [
-        (out, "left out of the data: what runs write is no text"),
-        (again, "named more than once in the data, but read once"),
+        (left_out(inputs, records, excluded)?, "left out of the data: what runs write is no text"),
+        (repeated(inputs, records, excluded)?, "named more than once in the data, but read once"),
     ];
     let said = notes.iter().filter(|(paths, _)| !paths.is_empty());
     let said = said.map(|(paths, what)| format!("{} {what}", some_of(paths)));

@@ -17,11 +17,11 @@ use candle_core::{DType, Device, Tensor};
 use crate::Result;
 use crate::run::traces::name;
 use crate::step::finite::is_finite;
-use crate::step::gathered::Supply;
+use crate::step::gathered::WeightSource;
 use crate::step::gradients::Gradients;
 use crate::step::kept::Kept;
 use crate::step::points::At;
-use crate::step::rank::{Micro, Rank};
+use crate::step::rank::{MicroBatch, Rank};
 use crate::step::sum::Partial;
 
 /// What a forward pass leaves of a stage: for some of its rows at a time, what was kept and the pullback.
@@ -40,8 +40,8 @@ impl Rank {
     /// The loss of `micro` and, added to `gradients`, those of its sum; `after` is told of every stage that backward has gone through.
     pub(crate) fn backward(
         &self,
-        weights: &mut Supply<'_>,
-        micro: &Micro,
+        weights: &mut WeightSource<'_>,
+        micro: &MicroBatch,
         gradients: &mut Gradients,
         after: &mut dyn FnMut(usize, &mut Gradients) -> Result<()>,
     ) -> Result<Differentiated> {
@@ -88,28 +88,40 @@ impl Rank {
     }
 
     /// The loss of `micro`, without pullbacks.
-    pub(crate) fn loss(&self, weights: &mut Supply<'_>, micro: &Micro) -> Result<Partial> {
+    pub(crate) fn loss(
+        &self,
+        weights: &mut WeightSource<'_>,
+        micro: &MicroBatch,
+    ) -> Result<Partial> {
         let stages = &self.model.stages;
         let loss = self.forward((stages, None), weights, &micro.shard, |_, _, _| Ok(()))?;
         Ok(Partial::new(loss.to_scalar()?, micro.targets))
     }
 
     /// The output [B, S, D] of all stages but the loss.
-    pub(crate) fn before_loss(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Tensor> {
+    pub(crate) fn before_loss(
+        &self,
+        weights: &mut WeightSource<'_>,
+        shard: &Shard,
+    ) -> Result<Tensor> {
         let stages = &self.model.stages;
         let last = stages.len() - 1;
         self.forward((&stages[..last], Some(last)), weights, shard, |_, _, _| Ok(()))
     }
 
     /// What is said at every target of this rank's positions; of tensor-parallel ranks at those of all of them.
-    pub(crate) fn judged(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Vec<Judged>> {
+    pub(crate) fn judged(
+        &self,
+        weights: &mut WeightSource<'_>,
+        shard: &Shard,
+    ) -> Result<Vec<Judged>> {
         let x = self.before_loss(weights, shard)?;
         let of_loss = weights.of(self.model.stages.len() - 1, None)?;
         Ok(self.model.judge(&x, &of_loss, shard)?)
     }
 
     /// All logits f32 [B, S, V] of this rank's positions.
-    pub(crate) fn logits(&self, weights: &mut Supply<'_>, shard: &Shard) -> Result<Tensor> {
+    pub(crate) fn logits(&self, weights: &mut WeightSource<'_>, shard: &Shard) -> Result<Tensor> {
         let x = self.before_loss(weights, shard)?;
         let of_loss = weights.of(self.model.stages.len() - 1, None)?;
         Ok(self.model.logits(&x, &of_loss, shard)?)
@@ -120,7 +132,7 @@ impl Rank {
     fn forward<'a>(
         &self,
         (stages, next): (&'a [Box<dyn Stage>], Option<usize>),
-        weights: &mut Supply<'_>,
+        weights: &mut WeightSource<'_>,
         shard: &'a Shard,
         mut done: impl FnMut((&dyn Stage, &Tensor), Begun, Trace<'a>) -> Result<()>,
     ) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-//! Whom a rank sums, gathers and holds parameters with: the groups of a [`Sharing`].
+//! Whom a rank sums, gathers and holds parameters with: the groups of a [`StateSharding`].
 //!
 //! Of every process the ranks with the same number among its own have slices that lie together. Those in processes that hold the same
 //! gather what they have summed, those in processes that hold all together gather weights. Tensor-parallel ranks have parts of parameters:
@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce};
+use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce, all_gather_values};
 use annulus_ops::order_free::Squares;
-use annulus_plan::Sharing;
+use annulus_plan::StateSharding;
 use annulus_trace::{Doing, begin};
 use candle_core::{Device, Tensor};
 
@@ -32,7 +32,7 @@ pub(crate) struct Division {
     pub(crate) all: Arc<dyn Communicator>,
     /// By rank of `all`, which slice it sums.
     slots: Vec<usize>,
-    sharing: Sharing,
+    sharding: StateSharding,
     /// Those that update the same, in processes that hold the same.
     pub(crate) mirrors: Arc<dyn Communicator>,
     /// Of every process that holds a share of the state the rank that has the same number in it.
@@ -57,13 +57,13 @@ struct Crew {
 
 impl Setup {
     /// Whether no rank has all of the state on its device.
-    pub(crate) fn shares_state(&self) -> bool {
-        self.tensor > 1 || self.sharing().holders > 1
+    pub(crate) fn shards_state(&self) -> bool {
+        self.tensor > 1 || self.sharding().holders > 1
     }
 
     /// Whether processes hold shares of the weights that their ranks compute with.
-    pub(crate) fn shares_weights(&self) -> bool {
-        self.sharing().state.shares_weights()
+    pub(crate) fn shards_weights(&self) -> bool {
+        self.sharding().state.shards_weights()
     }
 
     /// How many ranks share a device: that of their process, or one of its GPUs.
@@ -77,11 +77,11 @@ impl Setup {
     }
 
     /// How processes, or the devices of one, hold the state: a plan has checked that they can.
-    pub(crate) fn sharing(&self) -> Sharing {
+    pub(crate) fn sharding(&self) -> StateSharding {
         let here = self.ranks_of_device();
         let mesh = (self.order, [self.data, self.sequence]);
-        let sharing = Sharing::of(mesh, self.parallel, here / self.parts());
-        sharing.expect("processes lie along the axes")
+        let sharding = StateSharding::of(mesh, self.parallel, here / self.parts());
+        sharding.expect("processes lie along the axes")
     }
 
     /// How many parts of a model the ranks of a device have, of tensor-parallel ones.
@@ -96,9 +96,9 @@ impl Division {
     pub(crate) fn new(
         mesh: &Mesh,
         (rank, ranks): (usize, usize),
-        (parts, sharing): (usize, Sharing),
+        (parts, sharding): (usize, StateSharding),
     ) -> Result<Division> {
-        let here = sharing.here * parts;
+        let here = sharding.here * parts;
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
         let tensor = mesh.group(&[Axis::Tensor]).clone();
         // Neighbours on a device have different parts; where it has not all, so have neighbours among devices.
@@ -106,31 +106,31 @@ impl Division {
         let place = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
         let (own, process) = place(rank);
-        let [holder, mirror] = sharing.place(process);
-        let mirrors = all.split(label, own * sharing.holders + holder, mirror)?;
-        let holders = all.split(label, own * sharing.mirrors + mirror, holder)?;
+        let [holder, mirror] = sharding.place(process);
+        let mirrors = all.split(label, own * sharding.holders + holder, mirror)?;
+        let holders = all.split(label, own * sharding.mirrors + mirror, holder)?;
         let slot = |rank| {
             let (own, process) = place(all.original(rank));
-            sharing.slot(own, process)
+            sharding.slot(own, process)
         };
         let slots = (0..all.world()).map(slot).collect();
-        let (own, crew) = ((own, sharing.here), Crew { own: rank % ranks, here, parts });
-        Ok(Division { all, slots, sharing, mirrors, holders, tensor, own, crew })
+        let (own, crew) = ((own, sharding.here), Crew { own: rank % ranks, here, parts });
+        Ok(Division { all, slots, sharding, mirrors, holders, tensor, own, crew })
     }
 
     /// Whether a device holds a share of masters and moments alone.
-    pub(crate) fn shares_optimizer(&self) -> bool {
-        self.sharing.state.shares_optimizer()
+    pub(crate) fn shards_optimizer(&self) -> bool {
+        self.sharding.state.shards_optimizer()
     }
 
     /// Whether it holds a share of weights alone.
-    pub(crate) fn shares_weights(&self) -> bool {
-        self.sharing.state.shares_weights()
+    pub(crate) fn shards_weights(&self) -> bool {
+        self.sharding.state.shards_weights()
     }
 
     /// What rank `rank` of all sums of a parameter of so many elements.
     pub(crate) fn summed(&self, elements: usize, rank: usize) -> Range<usize> {
-        self.sharing.summed(elements, self.slots[rank])
+        self.sharding.summed(elements, self.slots[rank])
     }
 
     /// What this rank sums.
@@ -140,19 +140,20 @@ impl Division {
 
     /// What rank `rank` of the mirrors sums.
     pub(crate) fn mirrored(&self, elements: usize, rank: usize) -> Range<usize> {
-        let first = self.slots[self.all.rank()] / self.sharing.mirrors * self.sharing.mirrors;
-        self.sharing.summed(elements, first + rank)
+        let first = self.slots[self.all.rank()] / self.sharding.mirrors * self.sharding.mirrors;
+        self.sharding.summed(elements, first + rank)
     }
 
     /// What rank `rank` of the holders updates.
     pub(crate) fn gathered(&self, elements: usize, rank: usize) -> Range<usize> {
         let (own, _) = self.own;
-        self.sharing.updated(elements, (own * self.sharing.holders + rank) * self.sharing.mirrors)
+        self.sharding
+            .updated(elements, (own * self.sharding.holders + rank) * self.sharding.mirrors)
     }
 
     /// What this rank updates, and where weights are shared holds.
     pub(crate) fn updated(&self, elements: usize) -> Range<usize> {
-        self.sharing.updated(elements, self.slots[self.all.rank()])
+        self.sharding.updated(elements, self.slots[self.all.rank()])
     }
 
     /// Whether it is for this rank to count what tensor-parallel ranks have whole.
@@ -211,12 +212,12 @@ impl Division {
             return Ok(own);
         }
         let mut by_slot = vec![0.0; self.slots.len()];
-        let (summing, own) = (begin(), Tensor::new(&[own], &Device::Cpu)?);
-        let found = self.all.all_gather(label, &own)?;
+        let summing = begin();
+        let found = all_gather_values(&*self.all, label, &[own])?;
         let (bytes, among) = (size_of::<f64>() as u64, Some(self.all.ends()));
         summing.end(|| Doing::Sum { name: String::from("norm"), bytes, among });
         for (slot, found) in self.slots.iter().zip(found) {
-            by_slot[*slot] = found.to_vec1::<f64>()?.iter().sum();
+            by_slot[*slot] = found.iter().sum();
         }
         Ok(by_slot.iter().sum())
     }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use annulus_comm::{Communicator, Label};
-use candle_core::{DType, Device, Tensor};
+use annulus_comm::{Communicator, Label, all_gather_values};
+use candle_core::{DType, Tensor};
 
 use crate::{Result, TrainError};
 
@@ -58,13 +58,7 @@ pub(crate) fn earliest(
     own: &Sightings,
 ) -> Result<Option<(usize, usize, usize)>> {
     let own: Vec<i64> = own.iter().map(|stage| stage.map_or(i64::MAX, |s| s as i64)).collect();
-    let all: Vec<Vec<i64>> = if comm.world() == 1 {
-        vec![own]
-    } else {
-        let own = Tensor::new(own, &Device::Cpu)?;
-        let all = comm.all_gather(label, &own)?;
-        all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<_>>()?
-    };
+    let all = if comm.world() == 1 { vec![own] } else { all_gather_values(comm, label, &own)? };
     let sightings = all.iter().enumerate().flat_map(|(rank, stages)| {
         stages.iter().enumerate().map(move |(micro, &stage)| (stage, micro, rank))
     });

@@ -15,7 +15,7 @@ use candle_core::{Result as Made, Tensor};
 
 use crate::step::division::Division;
 use crate::step::meeting::Meeting;
-use crate::step::parameters::Stake;
+use crate::step::parameters::RankParameters;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
@@ -28,33 +28,33 @@ type Pieces = Vec<Vec<Tensor>>;
 pub(crate) type Table = Meeting<Pieces, Made<Arc<Weights>>>;
 
 /// Where a pass has the weights of a stage from.
-pub(crate) enum Supply<'a> {
+pub(crate) enum WeightSource<'a> {
     /// The process holds all.
     Whole(&'a Weights),
-    /// It holds a share.
-    Shared(Gathering<'a>),
+    /// It holds a shard.
+    Sharded(Gathering<'a>),
 }
 
 /// The weights of a stage, or all.
-pub(crate) enum Lent<'a> {
+pub(crate) enum StageWeights<'a> {
     All(&'a Weights),
     Stage(Arc<Weights>),
     /// None are read.
     Nothing(Weights),
 }
 
-impl<'a> Supply<'a> {
+impl<'a> WeightSource<'a> {
     /// The weights of a stage, by its number; `next` is wanted after it.
-    pub(crate) fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Lent<'a>> {
+    pub(crate) fn of(&mut self, stage: usize, next: Option<usize>) -> Result<StageWeights<'a>> {
         match self {
-            Supply::Whole(weights) => Ok(Lent::All(weights)),
-            Supply::Shared(gathering) => Ok(Lent::Stage(gathering.of(stage, next)?)),
+            WeightSource::Whole(weights) => Ok(StageWeights::All(weights)),
+            WeightSource::Sharded(gathering) => Ok(StageWeights::Stage(gathering.of(stage, next)?)),
         }
     }
 
     /// Whether another micro-batch follows the one that runs next: backward then asks for the first stage ahead of its forward pass.
     pub(crate) fn goes_on(&mut self, on: bool) {
-        if let Supply::Shared(gathering) = self {
+        if let WeightSource::Sharded(gathering) = self {
             gathering.goes_on = on;
         }
     }
@@ -62,7 +62,7 @@ impl<'a> Supply<'a> {
     /// Has all that a forward pass has, for others: all ranks gather alike.
     pub(crate) fn pass_by(&mut self, rank: &Rank) -> Result<()> {
         let stages = rank.model.stages.len();
-        if let Supply::Shared(_) = self {
+        if let WeightSource::Sharded(_) = self {
             for stage in 0..stages {
                 rank.progress()?;
                 self.of(stage, Some(stage + 1).filter(|next| *next < stages))?;
@@ -72,23 +72,23 @@ impl<'a> Supply<'a> {
     }
 
     /// The weights of a stage in backward, where it may read none. The first never does.
-    pub(crate) fn back(&mut self, rank: &Rank, stage: usize) -> Result<Lent<'a>> {
-        let goes_on = matches!(self, Supply::Shared(gathering) if gathering.goes_on);
+    pub(crate) fn back(&mut self, rank: &Rank, stage: usize) -> Result<StageWeights<'a>> {
+        let goes_on = matches!(self, WeightSource::Sharded(gathering) if gathering.goes_on);
         if rank.model.stages[stage].reads_weights_back() {
             self.of(stage, stage.checked_sub(1).filter(|next| *next > 0 || goes_on))
         } else {
-            Ok(Lent::Nothing(Weights::new()))
+            Ok(StageWeights::Nothing(Weights::new()))
         }
     }
 }
 
-impl Deref for Lent<'_> {
+impl Deref for StageWeights<'_> {
     type Target = Weights;
     fn deref(&self) -> &Weights {
         match self {
-            Lent::All(weights) => weights,
-            Lent::Stage(weights) => weights,
-            Lent::Nothing(none) => none,
+            StageWeights::All(weights) => weights,
+            StageWeights::Stage(weights) => weights,
+            StageWeights::Nothing(none) => none,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Deref for Lent<'_> {
 /// Gathers stages one after the other. All ranks ask for the same ones in the same order.
 pub(crate) struct Gathering<'a> {
     rank: &'a Rank,
-    stake: &'a Stake,
+    stake: &'a RankParameters,
     step: u64,
     /// How many calls there were.
     hops: usize,
@@ -106,7 +106,7 @@ pub(crate) struct Gathering<'a> {
 }
 
 impl<'a> Gathering<'a> {
-    pub(crate) fn new(rank: &'a Rank, stake: &'a Stake, step: u64) -> Gathering<'a> {
+    pub(crate) fn new(rank: &'a Rank, stake: &'a RankParameters, step: u64) -> Gathering<'a> {
         Gathering { rank, stake, step, hops: 0, goes_on: false, posted: None, held: None }
     }
 
@@ -130,7 +130,7 @@ impl<'a> Gathering<'a> {
         let pieces = pieces.map(|all| all.into_iter().map(|(_, piece)| piece).collect()).collect();
         let (rank, names) = (self.rank, self.rank.model.stages[stage].parameters());
         let division = &rank.division;
-        let first = rank.uncounted.rank() - division.crew().own + division.sharers().first;
+        let first = rank.comm.rank() - division.crew().own + division.sharers().first;
         let make = |all: Vec<Pieces>| {
             let places: BTreeMap<&String, usize> = names.iter().zip(0..).collect();
             let pieces = |name: &String| {
@@ -160,7 +160,7 @@ impl<'a> Gathering<'a> {
 }
 
 /// Posts what this rank updates of these parameters for the other holders.
-fn post(rank: &Rank, stake: &Stake, names: &[String], label: Label) -> Result<AllGather> {
+fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> Result<AllGather> {
     let _weights = scope(Class::Weights);
     let (division, parameters) = (&rank.division, &stake.parameters);
     let own = |name: &String| match stake.optimizer().and_then(|own| own.share(name)) {
@@ -181,7 +181,12 @@ fn of_weights(names: &[String], bytes: u64, division: &Division) -> Doing {
 }
 
 /// Brings what the other holders have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.
-pub(crate) fn spread(rank: &Rank, stake: &Stake, stages: &[Vec<String>], step: u64) -> Result<()> {
+pub(crate) fn spread(
+    rank: &Rank,
+    stake: &RankParameters,
+    stages: &[Vec<String>],
+    step: u64,
+) -> Result<()> {
     let own = rank.division.holders.rank();
     let label = |stage| Label { step, pass: PASS, layer: stage, hop: 0 };
     let named = || stages.iter().enumerate().filter(|(_, names)| !names.is_empty());

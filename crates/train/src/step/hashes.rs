@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use annulus_comm::{Communicator, Label};
+use annulus_comm::{Communicator, Label, all_gather_values};
 use annulus_model::Weights;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 
 use crate::checkpoint::{Piece, Slices};
 use crate::{Result, TrainError};
@@ -48,10 +48,8 @@ pub(crate) fn of_kept(slices: &Slices<'_>) -> Result<Hashes> {
 pub(crate) fn together(comm: &dyn Communicator, step: u64, own: &Hashes) -> Result<Hashes> {
     let values: Vec<i64> = own.values().map(|hash| hash.cast_signed()).collect();
     let label = Label { step, pass: "hashes", ..Label::default() };
-    let all = comm.all_gather(label, &Tensor::new(values, &Device::Cpu)?)?;
     let mut sums = vec![0_u64; own.len()];
-    for of_rank in all {
-        let of_rank: Vec<i64> = of_rank.to_vec1()?;
+    for of_rank in all_gather_values(comm, label, &values)? {
         if of_rank.len() != sums.len() {
             return Err(TrainError::Internal("ranks hash other tensors".into()));
         }

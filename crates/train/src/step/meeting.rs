@@ -164,7 +164,7 @@ impl Rank {
         make: impl FnOnce(Vec<T>) -> R,
         label: Label,
     ) -> Result<Arc<R>> {
-        let comm = &self.uncounted;
+        let comm = &self.comm;
         let first = comm.rank() - self.division.crew().own + seats.first;
         let watch = |late| comm.watch(label, first + late * seats.step);
         match meeting.meet((seats.own, thing), make, watch) {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_comm::{Label, World};
+use annulus_comm::{Label, World, all_gather_values};
 use annulus_memory::{ByClass, Class, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
-use candle_core::{Device, Tensor};
 
 use crate::run::given::here as ranks_here;
 use crate::setup::initial::initial_weights;
@@ -89,7 +88,7 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here);
     let program = |rank: Rank| {
-        let (comm, owner) = (rank.uncounted.clone(), rank.uncounted.rank());
+        let (comm, owner) = (rank.comm.clone(), rank.comm.rank());
         let start = start.take(owner);
         let (rank, source) = (rank.within(&room), data.train.clone());
         let mut trainer = Trainer::new(rank, plan, source, &start, &store)?;
@@ -102,10 +101,9 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
         let process = process.now().counts().map(|bytes| bytes as f64);
         let own: Vec<f64> = numbers.chain(process).chain(seconds).collect();
         let label = Label { pass: "measured", ..Label::default() };
-        Ok(comm.all_gather(label, &Tensor::new(own, &Device::Cpu)?)?)
+        Ok(all_gather_values(&*comm, label, &own)?)
     };
-    let (planned, of_ranks) = (plan.with_cores(cores), setup.run(program)?);
-    let found = of_ranks.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<_>>>()?;
+    let (planned, found) = (plan.with_cores(cores), setup.run(program)?);
     let at = Class::ALL.len() + 2;
     let processes = found.iter().filter_map(|found| found.get(at..)?.first_chunk());
     let processes: Vec<OfProcess> =

@@ -58,7 +58,7 @@ impl Optimizer {
     ) -> Result<Optimizer> {
         let mut own = Optimizer::empty(settings, disk);
         let is_held =
-            |name: &String| division.shares_weights() || parameters.trained.contains(name);
+            |name: &String| division.shards_weights() || parameters.trained.contains(name);
         for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {
             let range = division.updated(shape.elem_count());
             if range.is_empty() {

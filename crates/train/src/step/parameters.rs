@@ -153,7 +153,7 @@ impl Store {
             let first = device * beside + number % parts;
             let owner = here.start + first;
             let (own, place) = (owner % setup.tensor, (setup, setup.processors.device(device)));
-            let parameters = if setup.shares_weights() {
+            let parameters = if setup.shards_weights() {
                 Parameters::without(initial, place, own)
             } else {
                 Parameters::new(initial, place, (own, owner))?
@@ -184,22 +184,22 @@ impl Part {
 
 /// What a rank has of a store: it leaves the others' commit when it is dropped, however that comes.
 #[derive(Debug)]
-pub(crate) struct Stake {
+pub(crate) struct RankParameters {
     store: Arc<Store>,
     /// Which of the store's parts, and which of the ranks that have it.
     part: usize,
     own: usize,
 }
 
-impl Stake {
+impl RankParameters {
     /// The slices that `division` says, of what `start` has.
     pub(crate) fn take(
         store: &Arc<Store>,
         (settings, disk): (&Settings, Option<Disk>),
         start: &Start,
         division: &Division,
-    ) -> Result<Stake> {
-        let stake = Stake::of(store, division);
+    ) -> Result<RankParameters> {
+        let stake = RankParameters::of(store, division);
         let optimizer = Optimizer::new((settings, disk), &stake.parameters, start, division)?;
         // Every rank takes its own once.
         stake.optimizers[stake.own].get_or_init(|| optimizer);
@@ -207,8 +207,8 @@ impl Stake {
     }
 
     /// What this rank has taken before.
-    pub(crate) fn of(store: &Arc<Store>, division: &Division) -> Stake {
-        Stake { store: store.clone(), part: division.part(), own: division.own().0 }
+    pub(crate) fn of(store: &Arc<Store>, division: &Division) -> RankParameters {
+        RankParameters { store: store.clone(), part: division.part(), own: division.own().0 }
     }
 
     /// Where all ranks of the process decide whether a step is applied.
@@ -227,14 +227,14 @@ impl Stake {
     }
 }
 
-impl std::ops::Deref for Stake {
+impl std::ops::Deref for RankParameters {
     type Target = Part;
     fn deref(&self) -> &Part {
         &self.store.parts[self.part]
     }
 }
 
-impl Drop for Stake {
+impl Drop for RankParameters {
     fn drop(&mut self) {
         self.store.leave();
     }

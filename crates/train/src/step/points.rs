@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use annulus_comm::{Communicator, Exchanged, Label};
+use annulus_comm::{Communicator, Exchanged, Label, all_gather_values};
 use annulus_model::Stage;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
@@ -16,7 +16,7 @@ use twox_hash::XxHash3_64;
 use crate::run::traces;
 use crate::step::gathered::PASS as GATHER;
 use crate::step::hashes::Hashes;
-use crate::step::rank::Micro;
+use crate::step::rank::MicroBatch;
 use crate::{Result, TrainError};
 
 /// What a step reads is called so.
@@ -73,11 +73,11 @@ pub(crate) struct Watch {
 /// What a rank has hashed of a step so far.
 pub(crate) type Found = Arc<Mutex<BTreeMap<At, u64>>>;
 
-impl Micro {
+impl MicroBatch {
     /// The same where what is computed is hashed into `found`; `first` is the number of the first sequence in its step.
-    pub(crate) fn watched(self, found: Option<&Found>, first: usize) -> Result<Micro> {
+    pub(crate) fn watched(self, found: Option<&Found>, first: usize) -> Result<MicroBatch> {
         let watch = found.map(|found| Watch { first, found: found.clone() });
-        let micro = Micro { watch, ..self };
+        let micro = MicroBatch { watch, ..self };
         if let Some(watch) = &micro.watch {
             let rows = micro.batch()?;
             let hash = watch.hash(micro.places(0), rows.iter().map(bytemuck::bytes_of));
@@ -161,10 +161,9 @@ impl Points {
     pub(crate) fn together(self, comm: &dyn Communicator, step: u64) -> Result<Points> {
         let label = Label { step, pass: "hashes", hop: 1, layer: 0 };
         let own = serde_json::to_vec(&self).map_err(|error| internal(&error))?;
-        let own = Tensor::from_vec(own.clone(), own.len(), &Device::Cpu)?;
         let (mut computed, mut messages) = (BTreeMap::new(), BTreeMap::<At, Messages>::new());
-        for of_rank in comm.all_gather(label, &own)? {
-            let points: Points = parsed(&of_rank.to_vec1()?)?;
+        for of_rank in all_gather_values(comm, label, &own)? {
+            let points: Points = parsed(&of_rank)?;
             for (at, hash) in points.computed {
                 add(&mut computed, at, hash);
             }

@@ -36,7 +36,7 @@ pub(crate) struct Rank {
     /// What the mesh hands over.
     pub(crate) meter: Arc<Metered>,
     /// The same ranks, uncounted: for measurements and errors.
-    pub(crate) uncounted: Arc<dyn Communicator>,
+    pub(crate) comm: Arc<dyn Communicator>,
     /// Where activations wait for their backward, if not in memory.
     pub(crate) offload: Option<Offload>,
     /// What the process of this rank may have in memory.
@@ -45,7 +45,7 @@ pub(crate) struct Rank {
 
 /// A micro-batch on one rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Micro {
+pub(crate) struct MicroBatch {
     pub(crate) shard: Shard,
     /// Targets on this rank; of tensor-parallel ones each counts its own rows.
     pub(crate) targets: u64,
@@ -67,7 +67,7 @@ impl Rank {
 
     /// Where this rank puts what is of a class, if not in memory.
     pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Offload>> {
-        let (setup, owner) = (&self.setup, (self.uncounted.rank(), class));
+        let (setup, owner) = (&self.setup, (self.comm.rank(), class));
         let is_wanted = match class {
             Class::Optimizer => setup.offload.optimizer(),
             _ => setup.offload.activations(),
@@ -95,12 +95,12 @@ impl Rank {
 
     /// What this rank holds of `rows` sequences, which `read` appends at the positions it is told, in step `step` (from 1). Ids are
     /// held to the vocabulary here, where they are on the host in any case.
-    pub(crate) fn micro(
+    pub(crate) fn micro_batch(
         &self,
         step: u64,
         rows: usize,
         read: impl FnOnce(&Positions, &mut Tokens) -> Result<()>,
-    ) -> Result<Micro> {
+    ) -> Result<MicroBatch> {
         let _ids = scope(Class::Data);
         let positions = self.attention.positions();
         let mut tokens = Tokens::with_room(rows, positions);
@@ -123,12 +123,12 @@ impl Rank {
             keep: Keep::Nothing,
             dropping: None,
         };
-        Ok(Micro { shard, targets: asked as u64, watch: None })
+        Ok(MicroBatch { shard, targets: asked as u64, watch: None })
     }
 
     /// The same of sequences that are given whole.
-    pub(crate) fn micro_of(&self, step: u64, sequences: &[Sequence]) -> Result<Micro> {
-        self.micro(step, sequences.len(), |positions, into| {
+    pub(crate) fn micro_batch_of(&self, step: u64, sequences: &[Sequence]) -> Result<MicroBatch> {
+        self.micro_batch(step, sequences.len(), |positions, into| {
             for sequence in sequences {
                 into.push(sequence, positions);
             }
@@ -149,10 +149,15 @@ impl Rank {
     }
 }
 
-impl Micro {
+impl MicroBatch {
     /// The same where attention leaves weights out, if it is to, and adapters inputs; `first` is the number of the first sequence in
     /// its step, `seed` the experiment's.
-    pub(crate) fn dropping(mut self, dropout: Option<Dropout>, seed: u64, first: usize) -> Micro {
+    pub(crate) fn dropping(
+        mut self,
+        dropout: Option<Dropout>,
+        seed: u64,
+        first: usize,
+    ) -> MicroBatch {
         self.shard.dropping = Some(Dropping { seed, sequence: first });
         if let Some(dropout) = dropout {
             let dropout = Dropout { sequence: first, ..dropout };

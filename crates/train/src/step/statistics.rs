@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use annulus_comm::{Label, Traffic};
+use annulus_comm::{Label, Traffic, all_gather_values};
 use annulus_memory::{Class, peaks, reset_peaks};
-use candle_core::{Device, Tensor};
 
 use crate::Result;
 use crate::run::sink::Value;
@@ -61,29 +60,27 @@ impl Costs {
 /// Starts a step's counts from zero.
 pub(crate) fn begin(rank: &Rank) {
     rank.meter.take();
-    reset_peaks(rank.uncounted.rank());
+    reset_peaks(rank.comm.rank());
 }
 
 /// The counts of every rank since [`begin`], what it did in `lap` and what its `process` has in memory, everywhere; not counted
 /// themselves.
 pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Result<Costs> {
-    let memory = peaks(rank.uncounted.rank());
+    let memory = peaks(rank.comm.rank());
     let counts = [lap.last.total().bytes, memory.together].into_iter();
     let counts = counts.chain(Class::ALL.map(|class| memory.classes[class]));
     let process = process.now();
     let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
     let own: Vec<i64> = own.collect();
     let (mut costs, places) = (Costs::default(), rank.setup.places());
-    if rank.uncounted.world() == 1 {
+    if rank.comm.world() == 1 {
         costs.push(&own);
         costs.resident = logged(&[process], &places);
         return Ok(costs);
     }
     let label = Label { step, pass: "measure", hop: 0, layer: 0 };
-    let own = Tensor::new(own, &Device::Cpu)?;
     let (mut spent, mut processes) = (Vec::new(), Vec::new());
-    for all in rank.uncounted.all_gather(label, &own)? {
-        let all = all.to_vec1()?;
+    for all in all_gather_values(&*rank.comm, label, &own)? {
         costs.push(&all);
         processes.extend(all.get(CLASSED..).and_then(<[i64]>::first_chunk).map(OfProcess::of));
         spent.extend(all.last_chunk().map(spent_of));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use annulus_comm::{Axis, Hashed, Label};
 use annulus_data::Source;
-use annulus_experiment::{Experiment, Part, Schedule};
+use annulus_experiment::{Experiment, PhaseStart, Schedule};
 use annulus_memory::Class;
 use annulus_model::Weights;
 use annulus_ops::attention::Dropout;
@@ -22,18 +22,18 @@ use annulus_trace::begin;
 
 use crate::checkpoint::Slices;
 use crate::run::metrics::alive;
-use crate::run::shares::Share;
+use crate::run::sharded_save::PendingSave;
 use crate::setup::start::Start;
 use crate::step::dump::Dump;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
-use crate::step::gathered::{Gathering, Supply, spread};
+use crate::step::gathered::{Gathering, WeightSource, spread};
 use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
 use crate::step::hashes::{self, Hashes};
 use crate::step::moments::Disk;
 use crate::step::optimizer::Update;
-use crate::step::parameters::{Stake, Store};
+use crate::step::parameters::{RankParameters, Store};
 use crate::step::points::{Found, Points};
-use crate::step::rank::{Micro, Rank};
+use crate::step::rank::{MicroBatch, Rank};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
 
@@ -42,7 +42,7 @@ use crate::{Result, TrainError};
 pub(crate) struct Trainer {
     pub(crate) rank: Rank,
     /// The weights that the ranks of this process share, and this one's slices.
-    pub(crate) store: Stake,
+    pub(crate) store: RankParameters,
     /// Of every stage, the parameters whose gradients are complete when backward has gone through it.
     stages: Vec<Vec<String>>,
     /// Whether a step is being applied: what the store holds is of no step then.
@@ -50,7 +50,7 @@ pub(crate) struct Trainer {
     source: Arc<dyn Source>,
     schedule: Schedule,
     /// Where in the run schedule, moments and data begin.
-    part: Part,
+    phase: PhaseStart,
     peak: f64,
     clip: f64,
     /// What is left out of attention, of the first sequence of a step; `None`: nothing.
@@ -70,7 +70,7 @@ pub(crate) struct Trainer {
     /// The step since which moments are summed.
     pub(crate) since: u64,
     /// This rank's share of a checkpoint that is written beside training.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<PendingSave>,
 }
 
 /// What a step was, the same on every rank.
@@ -104,11 +104,12 @@ impl Trainer {
     ) -> Result<Trainer> {
         let experiment = &plan.experiment;
         let rank = rank.offloading()?;
-        let comm = rank.uncounted.clone();
+        let comm = rank.comm.clone();
         let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
         let settings = (&experiment.optimizer, disk);
-        let store =
-            alive(rank.uncounted.as_ref(), || Stake::take(store, settings, start, &rank.division))?;
+        let store = alive(rank.comm.as_ref(), || {
+            RankParameters::take(store, settings, start, &rank.division)
+        })?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         let dropout = dropout(experiment, &rank);
         Ok(Trainer {
@@ -118,7 +119,7 @@ impl Trainer {
             is_between: false,
             source,
             schedule: experiment.schedule.clone(),
-            part: experiment.part(),
+            phase: experiment.phase_start(),
             peak: experiment.optimizer.learning_rate,
             clip: experiment.optimizer.clip,
             dropout,
@@ -147,7 +148,7 @@ impl Trainer {
     /// last finished step.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let stepped = self.all_or_nothing();
-        self.rank.uncounted.end_commit();
+        self.rank.comm.end_commit();
         stepped
     }
 
@@ -194,7 +195,7 @@ impl Trainer {
     /// Hashes the state behind a step that was hashed on its way, and its gradients.
     fn hash(&mut self, Computed { step, slices, watched, .. }: &Computed) -> Result<()> {
         let Some((weights, found)) = watched else { return Ok(()) };
-        let (hashing, comm) = (begin(), self.rank.uncounted.as_ref());
+        let (hashing, comm) = (begin(), self.rank.comm.as_ref());
         let messages = self.messages.as_ref().map(|messages| messages.take()).unwrap_or_default();
         let stages = self.stages.len();
         let points = Points::own(weights, found, (comm.rank(), messages), stages);
@@ -233,7 +234,7 @@ impl Trainer {
         let summing = begin();
         let loss = loss.total(&self.rank.mesh, sums.label())?;
         // Whoever has contributed to the last sum goes on if all have, though the run is to stop: all end after the same step.
-        self.rank.uncounted.begin_commit();
+        self.rank.comm.begin_commit();
         let Summed { slices, norm } = sums.end(&self.rank.backend)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         self.rank.room.keep();
@@ -249,18 +250,18 @@ impl Trainer {
     }
 
     /// Where the passes of a step have weights from.
-    pub(crate) fn weights(&self, step: u64) -> Supply<'_> {
-        if self.rank.division.shares_weights() {
-            Supply::Shared(Gathering::new(&self.rank, &self.store, step))
+    pub(crate) fn weights(&self, step: u64) -> WeightSource<'_> {
+        if self.rank.division.shards_weights() {
+            WeightSource::Sharded(Gathering::new(&self.rank, &self.store, step))
         } else {
-            Supply::Whole(&self.store.parameters.weights)
+            WeightSource::Whole(&self.store.parameters.weights)
         }
     }
 
     /// Updates this rank's slices; with which learning rate. All ranks have what others have updated then.
     fn apply(&self, computed: &Computed) -> Result<f64> {
         let Computed { step, loss, norm, slices, .. } = computed;
-        let scheduled = self.finished - self.part.schedule;
+        let scheduled = self.finished - self.phase.schedule;
         let learning_rate = self.schedule.learning_rate(self.peak, scheduled);
         let factor = self.factor(*loss, *norm);
         let update = Update { step: step - self.since, learning_rate, factor };
@@ -268,7 +269,7 @@ impl Trainer {
             optimizer.update(&self.rank.backend, slices, update)?;
         }
         let division = &self.rank.division;
-        if division.shares_optimizer() && !division.shares_weights() {
+        if division.shards_optimizer() && !division.shards_weights() {
             spread(&self.rank, &self.store, &self.stages, *step)?;
         }
         Ok(learning_rate)
@@ -288,12 +289,12 @@ impl Trainer {
 
     /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and
     /// the tokens at other ranks' positions are never on this one.
-    fn read(&self, step: u64, found: Option<&Found>) -> Result<(Vec<Micro>, usize)> {
-        let batch = self.finished - self.part.steps.start + self.part.batch;
+    fn read(&self, step: u64, found: Option<&Found>) -> Result<(Vec<MicroBatch>, usize)> {
+        let batch = self.finished - self.phase.steps.start + self.phase.batch;
         let sequences = self.source.rows();
         let micros = self.rank.micro_batches(sequences).map(|rows| {
             let first = rows.start;
-            let micro = self.rank.micro(step, rows.len(), |positions, into| {
+            let micro = self.rank.micro_batch(step, rows.len(), |positions, into| {
                 Ok(self.source.read(batch, rows, positions, into)?)
             })?;
             micro.dropping(self.dropout, self.seed, first).watched(found, first)
@@ -322,7 +323,7 @@ impl Trainer {
         };
         let rank = &self.rank;
         let label = Label { step, pass: "non-finite", hop: 0, layer: 0 };
-        let found = earliest(rank.uncounted.as_ref(), label, sightings)?;
+        let found = earliest(rank.comm.as_ref(), label, sightings)?;
         let (origin, sequences) = match found {
             None => (None, 0..batch),
             Some((stage, micro, at)) => {

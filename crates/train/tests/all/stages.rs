@@ -10,7 +10,7 @@ use annulus_experiment::{Override, parse};
 use annulus_plan::Plan;
 use annulus_train::{
     Checkpoint, Ending, Given, Notice, Opened, Outcome, Sink, TrainError, Value, resolve,
-    run_stages,
+    run_phases,
 };
 
 /// The tiny experiment, whose lengths and steps its stages say.
@@ -42,7 +42,7 @@ fn staged(place: &Place, output: &str, stages: &str, changes: &[(&str, &str)]) -
 }
 
 fn trained(plans: &[Plan]) -> Result<Outcome, TrainError> {
-    run_stages(plans, Given::new(yaml(), 4))
+    run_phases(plans, Given::new(yaml(), 4))
 }
 
 fn rates(folder: &Path) -> Vec<f64> {
@@ -213,7 +213,7 @@ fn a_run_that_is_stopped_between_stages_is_not_finished() {
     let plans = staged(&place, "run", LONGER, &[("model.max_position_embeddings", "48")]);
     let given = Given::new(yaml(), 4);
     let console = Box::new(Stopping(given.stop.clone()));
-    let stopped = run_stages(&plans, Given { console, ..given }).unwrap();
+    let stopped = run_phases(&plans, Given { console, ..given }).unwrap();
     assert_eq!((stopped.ending, stopped.step), (Ending::Preempted, 8));
     assert!(stopped.checkpoint.unwrap().ends_with("step-8"));
     let rest = trained(&plans).unwrap();

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_comm::{Communicator, Error as CommError, Label};
+use annulus_comm::{Communicator, Error as CommError, Label, all_gather_values};
 use annulus_experiment::{Every, Trace};
 use annulus_plan::Plan;
 use annulus_trace::Span;
-use candle_core::{Device, Tensor};
 
 use crate::Result;
 use crate::ask::evaluate::Evaluation;
@@ -21,7 +20,7 @@ use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
 /// What a loop is told.
-pub(crate) struct Course<'a> {
+pub(crate) struct TrainLoop<'a> {
     pub(crate) plan: &'a Plan,
     /// The step after which it ends.
     pub(crate) last: u64,
@@ -48,7 +47,7 @@ fn due(every: u64, step: u64, last: u64) -> bool {
     step == last || (every > 0 && step.is_multiple_of(every))
 }
 
-impl Course<'_> {
+impl TrainLoop<'_> {
     /// Trains to the end; on rank 0 with a recorder. All ranks make the same calls: nothing here
     /// depends on having one.
     pub(crate) fn run(
@@ -135,7 +134,7 @@ impl Course<'_> {
         let is_due = step > 0 && due(self.every.evaluate, step, self.last);
         let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
         let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
-        if !any_rank_says(trainer.rank.uncounted.as_ref(), label, self.owes)? {
+        if !any_rank_says(trainer.rank.comm.as_ref(), label, self.owes)? {
             return Ok(());
         }
         let evaluation = evaluate_all(trainer, held_out, recorder)?;
@@ -146,7 +145,7 @@ impl Course<'_> {
     /// Whether the run is to stop, or has ended. Where tensors go by NCCL all ranks say so together: one that stopped alone would leave
     /// transfers on the others' GPUs without their other end.
     fn check_stop(&self, trainer: &Trainer) -> Result<()> {
-        let Rank { uncounted: comm, setup, .. } = &trainer.rank;
+        let Rank { comm, setup, .. } = &trainer.rank;
         if setup.processes.nccl().is_some() {
             let label = Label { step: trainer.finished + 1, pass: "stop", ..Label::default() };
             if any_rank_says(comm.as_ref(), label, self.stop.load(Ordering::Relaxed))? {
@@ -166,8 +165,7 @@ impl Course<'_> {
 
 /// Whether any rank says so.
 fn any_rank_says(comm: &dyn Communicator, label: Label, own: bool) -> Result<bool> {
-    let all = comm.all_gather(label, &Tensor::new(&[u8::from(own)], &Device::Cpu)?)?;
-    let said = all.iter().map(Tensor::to_vec1::<u8>).collect::<candle_core::Result<Vec<_>>>()?;
+    let said = all_gather_values(comm, label, &[u8::from(own)])?;
     Ok(said.iter().any(|one| *one != [0]))
 }
 

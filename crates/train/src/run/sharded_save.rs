@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_comm::{Communicator, Error as CommError, Label, Reduce};
+use annulus_comm::{Communicator, Error as CommError, Label, Reduce, all_gather_values};
 use annulus_plan::Plan;
 use candle_core::{Device, Tensor};
 
@@ -23,7 +23,7 @@ use crate::{Result, TrainError};
 
 /// A rank's share that is written while training goes on; dropped before its end, nothing is left of the checkpoint.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct PendingSave {
     /// The step that is saved.
     pub(crate) step: u64,
     writing: Writing<u64>,
@@ -45,7 +45,7 @@ pub(crate) fn save(
     Finished { step, since, comm, mut slices }: Finished<'_>,
     plan: &Plan,
     recorder: &mut Option<Recorder<'_>>,
-) -> Result<Option<Share>> {
+) -> Result<Option<PendingSave>> {
     let layouts = Layouts::of(plan, &slices)?;
     let begin =
         |recorder: &mut Recorder<'_>| Commit::begin(recorder, (comm, step, since), &layouts);
@@ -60,7 +60,7 @@ pub(crate) fn save(
         let mut contents = Wanted { copied, dropped: dropped.clone() };
         let write = move || layouts.fill((&folder, &named), &mut contents, &|_| ());
         let writing = Writing::begin(output, write)?;
-        return Ok(Some(Share { step, writing, dropped, commit }));
+        return Ok(Some(PendingSave { step, writing, dropped, commit }));
     }
     let note = |pass| noted(comm, step, pass);
     let written = if blind.is_empty() {
@@ -94,13 +94,13 @@ impl Commit {
     }
 }
 
-impl Share {
+impl PendingSave {
     /// Whether some rank still writes: then it is given back; else rank 0 begins to commit. All ranks call it, behind step `now`.
     pub(crate) fn look(
         self,
         (comm, now): (&dyn Communicator, u64),
         recorder: &mut Option<Recorder<'_>>,
-    ) -> Result<Option<Share>> {
+    ) -> Result<Option<PendingSave>> {
         let done = Tensor::new(&[f64::from(u8::from(self.writing.is_done()))], &Device::Cpu)?;
         let all = comm.all_reduce(label(now, "checkpoint, who is done"), &done, Reduce::Sum)?;
         if all.to_vec1::<f64>()?.iter().sum::<f64>() < comm.world() as f64 {
@@ -126,7 +126,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for PendingSave {
     fn drop(&mut self) {
         self.dropped.store(true, Ordering::Relaxed);
         // Others wait to hear why this rank ends: not until a disk is done.
@@ -176,9 +176,8 @@ fn told(
 
 /// The ranks that do not see a folder.
 fn blind(comm: &dyn Communicator, step: u64, folder: &Path) -> Result<Vec<usize>> {
-    let sees = Tensor::new(&[i64::from(folder.is_dir())], &Device::Cpu)?;
-    let all = comm.all_gather(label(step, "checkpoint, who sees it"), &sees)?;
-    let all = all.iter().map(Tensor::to_vec1).collect::<candle_core::Result<Vec<Vec<i64>>>>()?;
+    let label = label(step, "checkpoint, who sees it");
+    let all = all_gather_values(comm, label, &[u8::from(folder.is_dir())])?;
     Ok((0..all.len()).filter(|&rank| all[rank] == [0]).collect())
 }
 

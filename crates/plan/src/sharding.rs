@@ -19,7 +19,7 @@ use annulus_experiment::{Order, Parallel, State, StateAxes};
 
 /// How processes hold the state of ranks that have the same part of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sharing {
+pub struct StateSharding {
     /// How many of those ranks a process has.
     pub here: usize,
     /// Processes that hold all of the state together; 1: each holds all.
@@ -50,14 +50,14 @@ impl Group {
     }
 }
 
-impl Sharing {
+impl StateSharding {
     /// That of processes which have `here` such ranks each, of a mesh of `data` by `sequence`; nothing where processes do not lie along
     /// the axes that are to share.
     pub fn of(
         (order, [data, sequence]): (Order, [usize; 2]),
         parallel: Parallel,
         here: usize,
-    ) -> Option<Sharing> {
+    ) -> Option<StateSharding> {
         let (neighbours, others) = match order {
             Order::SequenceFirst => (sequence, data),
             Order::DataFirst => (data, sequence),
@@ -66,7 +66,8 @@ impl Sharing {
         if !here.is_multiple_of(neighbours) && !neighbours.is_multiple_of(here) {
             let is_told =
                 parallel.state != State::Replicated && parallel.state_axes != StateAxes::All;
-            let over_all = || Sharing::over(here, [processes, 1], [1, processes], parallel.state);
+            let over_all =
+                || StateSharding::over(here, [processes, 1], [1, processes], parallel.state);
             return (!is_told).then(over_all);
         }
         // Processes along the axis of neighbours, and along the other.
@@ -80,7 +81,7 @@ impl Sharing {
                 (StateAxes::Sequence, Order::DataFirst)
                 | (StateAxes::Data, Order::SequenceFirst) => ([across, along], [along, 1]),
             };
-        Some(Sharing::over(here, holders, steps, parallel.state))
+        Some(StateSharding::over(here, holders, steps, parallel.state))
     }
 
     fn over(
@@ -88,13 +89,13 @@ impl Sharing {
         [holders, mirrors]: [usize; 2],
         steps: [usize; 2],
         state: State,
-    ) -> Sharing {
-        if holders > 1 && state.shares_optimizer() {
-            return Sharing { here, holders, mirrors, steps, state };
+    ) -> StateSharding {
+        if holders > 1 && state.shards_optimizer() {
+            return StateSharding { here, holders, mirrors, steps, state };
         }
         let processes = holders * mirrors;
         let steps = [processes, 1];
-        Sharing { here, holders: 1, mirrors: processes, steps, state: State::Replicated }
+        StateSharding { here, holders: 1, mirrors: processes, steps, state: State::Replicated }
     }
 
     /// How many ranks sum a parameter.
@@ -147,18 +148,18 @@ mod tests {
     /// By process, which of those that hold all together it is, and which of those that hold the same.
     fn places(order: Order, axes: StateAxes, here: usize) -> Option<Vec<[usize; 2]>> {
         let parallel = Parallel { state: State::Zero3, state_axes: axes };
-        let sharing = Sharing::of((order, [3, 4]), parallel, here)?;
+        let sharding = StateSharding::of((order, [3, 4]), parallel, here)?;
         let processes = 12 / here;
-        assert_eq!(sharing.holders * sharing.mirrors, processes);
-        let slots = (0..here).flat_map(|own| (0..processes).map(move |of| sharing.slot(own, of)));
+        assert_eq!(sharding.holders * sharding.mirrors, processes);
+        let slots = (0..here).flat_map(|own| (0..processes).map(move |of| sharding.slot(own, of)));
         let mut slots: Vec<usize> = slots.collect();
         for slot in 0..12 {
-            let (summed, updated) = (sharing.summed(1000, slot), sharing.updated(1000, slot));
+            let (summed, updated) = (sharding.summed(1000, slot), sharding.updated(1000, slot));
             assert!(updated.start <= summed.start && summed.end <= updated.end);
         }
         slots.sort_unstable();
         assert_eq!(slots, (0..12).collect::<Vec<_>>());
-        Some((0..processes).map(|process| sharing.place(process)).collect())
+        Some((0..processes).map(|process| sharding.place(process)).collect())
     }
 
     #[test]
