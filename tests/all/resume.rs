@@ -54,11 +54,11 @@ fn a_run_in_the_folder_of_its_data_goes_on() {
 #[test]
 fn a_base_may_move_at_the_end_of_a_phase() {
     let place = Place::new(ANNULUS);
-    place.train("base", &["schedule.steps=1"]).ended(0);
-    place.copy("base/step-1", "model");
+    place.train("base", &["schedule.steps=2"]).ended(0);
+    place.copy("base/step-2", "model");
     let yaml = fs::read_to_string(place.path("experiment.yaml")).expect("it is there");
     place.write("experiment.yaml", &yaml.replace("tokens: 48, ", "").replace("steps: 20, ", ""));
-    let phases = "stages={ a: { tokens: 48, steps: 2 }, b: { tokens: 96, steps: 1, extend: { rope: yarn, tokens: 96 } } }";
+    let phases = "stages={ a: { tokens: 48, steps: 2 }, b: { tokens: 96, steps: 1, reset: [], extend: { rope: yarn, tokens: 96 } } }";
     place.train("run", &[phases, "model={path: model}", "schedule.stop=2"]).ended(0);
     fs::rename(place.path("model"), place.path("moved")).expect("a folder");
     place.train("run", &[phases, "model={path: moved}"]).ended(0);

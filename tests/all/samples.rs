@@ -10,7 +10,7 @@ use annulus_tests::{Ran, run};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// Documents of 21 tokens, of which three and padding make a sequence.
+/// Documents of 20 tokens, of which three and padding make a sequence.
 fn documents(place: &Place) {
     let line = |number: usize| format!("{{\"text\": \"document {number:3} of few\"}}\n");
     place.write("documents.jsonl", &(100..160).map(line).collect::<String>());
@@ -33,9 +33,9 @@ fn a_sample_goes_on_from_a_document_that_is_held_out_and_not_from_padding() {
         prompt.split_once('…').unwrap().1.to_owned()
     };
     let all = prompt("all", &[]);
-    assert!(all.contains("document 157 of few") && all.ends_with("document 159 "), "{all:?}");
+    assert!(all.contains("document 157 of few") && all.ends_with("document 159"), "{all:?}");
     let own = prompt("own", &["attention.documents=data"]);
-    assert_eq!(own, "document 159 ");
+    assert_eq!(own, "<256>document 159");
 }
 
 #[test]

@@ -69,7 +69,10 @@ fn a_measured_step_stands_beside_its_plan() {
     // Another attempt on other ranks leaves the old trace, but not its plan.
     place.train("run", &["schedule.stop=4", "mesh.sequence=2"]).ended(0);
     let ran = run(ANNULUS, &place.path(""), &["trace", "run"]);
-    assert!(ran.ended(0).stderr.contains("the run has become tiny, striped on 2 ranks"), "{ran:?}");
+    assert!(
+        ran.ended(0).stderr.contains("the run's folder now has tiny, striped on 2 ranks"),
+        "{ran:?}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -131,11 +132,23 @@ impl Place {
         let talk = tempfile::NamedTempFile::new().expect("a scratch file");
         let mut command = self.command(output, changes);
         command.stdout(Stdio::null()).stderr(talk.reopen().expect("it is there"));
+        heed_interrupts(&mut command);
         let child = command.spawn().expect("the program starts");
         let mut live = Live { child, output: self.path(output), talk };
         let (lock, id) = (live.output.join("run.lock"), format!("{}\n", live.id()));
         live.wait_for(|_| fs::read_to_string(&lock).is_ok_and(|holder| holder == id));
         live
+    }
+}
+
+/// Has the program heed SIGINT even where these tests were started to ignore it, as shells start what is in the background.
+fn heed_interrupts(command: &mut Command) {
+    // SAFETY: `signal` may be called between fork and exec, and touches nothing that is shared.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
     }
 }
 

@@ -210,7 +210,7 @@ fn scores_that_no_kernel_keeps_are_refused() {
     let plan = place.plan(&[&SHAPE[..], &changes].concat());
     let given = Given { processors: processor(80).into(), ..Given::new(BASE, 2) };
     let error = run(&plan, given).unwrap_err();
-    assert!(error.to_string().contains("`li-ring` keeps scores"), "{error}");
+    assert!(error.to_string().contains("`li-ring` stores all attention scores"), "{error}");
 }
 
 #[test]
