@@ -14,13 +14,13 @@ use annulus_tests::runs::{
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// How often each kind of accident happens.
+/// The number of accidents of each kind.
 const ACCIDENTS: u64 = 6;
-/// Steps that no run comes to the end of, however many accidents it has.
+/// Steps per accident, so many that no run ends before its accidents are over.
 const STEPS_PER_ACCIDENT: u64 = 8;
 /// How long a run may take to stop when it is asked to.
 const GRACE: Duration = Duration::from_secs(5);
-/// When an accident happens.
+/// The moment of an accident.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// Before the first step.
@@ -31,16 +31,16 @@ enum Moment {
     Saving,
 }
 
-/// The moment of the accident of this number.
+/// The moment of accident `number`.
 fn moment(number: u64) -> Moment {
     use Moment::{Anywhere, Loading, Saving};
     [Saving, Anywhere, Loading, Anywhere, Saving][number as usize % 5]
 }
 
-/// Brings accidents about at random moments.
+/// Causes accidents at random moments.
 struct Accidents {
     random: Random,
-    /// What a step takes here.
+    /// The time that a step takes here.
     pace: Duration,
 }
 
@@ -108,7 +108,7 @@ fn a_run_that_is_killed_while_it_saves_beside_training_goes_on_to_the_same_bits(
     println!("{}", kill(ACCIDENTS, &["background_saves=true"]));
 }
 
-/// Where stops came.
+/// The moments at which stops came.
 #[derive(Debug, Default)]
 struct Stops {
     loading: u64,
@@ -123,7 +123,7 @@ impl Stops {
         self.loading + self.saving + self.evaluating + self.elsewhere
     }
 
-    /// Stops a run by a signal and holds it to what was promised.
+    /// Stops a run by a signal, and checks what was promised.
     fn stop(&mut self, live: Live, signal: &str, moment: Moment) {
         let (before, is_saving) = (last_logged(&live.output), is_saving(&live.output));
         let output = live.output.clone();

@@ -1,4 +1,4 @@
-//! A run that has trained, asked how long texts go.
+//! Evaluations of a trained run with long texts.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// Behind 40 and 96 tokens of the text that was trained on.
+/// Evaluates after 40 and 96 tokens of the training text.
 const ASKED: [&str; 4] = [
     "evaluation.path=text.txt",
     "evaluation.lengths=[40, 96]",

@@ -1,4 +1,4 @@
-//! Experiments of the repository that have to do with others' models, small: what each file says is done.
+//! Experiments of the repository that build on others' models, in small: what each file promises holds.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Several texts by weight: the same sequences on any number of ranks and after a resume; what is wrong with a mixture.
+//! Mixtures of texts by weight: the same sequences on any number of ranks and after a resume; and errors of mixtures.
 
 use std::fs;
 

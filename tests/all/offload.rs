@@ -1,4 +1,4 @@
-//! Activations that wait on a disk: the same bits under a budget that refuses them in memory, and after a kill.
+//! Offloaded activations: the same bits under a budget that refuses them in memory, and after a kill.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use annulus_tests::runs::{Place, last_saved};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// Layers that keep much.
+/// Layers that keep many activations.
 const DEEP: [&str; 6] = [
     "model.num_hidden_layers=8",
     "model.hidden_size=64",
@@ -23,7 +23,7 @@ fn weights(place: &Place, output: &str) -> Vec<u8> {
     fs::read(place.path(output).join("step-4/model.safetensors")).expect("the run saved them")
 }
 
-/// What the plan says that all ranks hold, MiB.
+/// The memory of all ranks by the plan, in MiB.
 fn planned(place: &Place, changes: &[&str]) -> f64 {
     let arguments = [&["plan", "experiment.yaml", "--json"], &DEEP[..], changes].concat();
     let ran = run(ANNULUS, &place.path(""), &arguments);

@@ -80,7 +80,7 @@ impl Mpi {
     }
 }
 
-/// The final weights of a run.
+/// The final weights of a run, as bytes.
 fn weights(place: &Place, output: &str, step: u64) -> Vec<u8> {
     let path = place.path(output).join(format!("step-{step}/model.safetensors"));
     fs::read(path).expect("the run saved them")
@@ -250,7 +250,7 @@ fn a_training_over_processes_is_that_over_threads() {
     }
 }
 
-/// A job that is going on; dropped, it is killed.
+/// A running job, which is killed when dropped.
 struct Job(Child);
 
 impl Job {
@@ -265,7 +265,7 @@ impl Job {
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
-    /// Its exit code; `None`: a signal ended it.
+    /// The job's exit code; `None`: a signal ended it.
     fn ended(&mut self) -> Option<i32> {
         let began = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! One step of a run once more: its tensors have the hashes that the run wrote, and are those of its checkpoints.
+//! `annulus replay`: one step of a run again, whose tensors have the hashes that the run logged, and are those of its checkpoints.
 
 use std::collections::BTreeMap;
 use std::fs;

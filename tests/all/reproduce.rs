@@ -1,4 +1,4 @@
-//! A finished run once more: equal to the bit, or where it first differs; and what is named that may make other bits.
+//! `annulus reproduce`: a finished run again, equal to the bit, or where it first differs; with the reasons that may change bits.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! config.json under its own names: read strictly, written for both generations of `transformers`.
+//! Reads and writes config.json: read strictly, written for both generations of `transformers`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,16 +12,15 @@ use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, 
 
 const NAME: &str = "config.json";
 
-/// The default of a config.json in `transformers`.
+/// The default of `rms_norm_eps` in a config.json, as in `transformers`.
 const RMS_NORM_EPS: f64 = 1e-6;
 
 const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// Reads `folder/config.json`. Anything that is not computed (other families, `rope_type`s, activations) is
-/// refused by its key.
+/// Reads `folder/config.json`. Anything that is not supported (other families, `rope_type`s, activations) is refused by its key.
 ///
 /// # Errors
-/// All its mistakes, by key.
+/// All mistakes in it, by key.
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     let path = folder.join(NAME);
     parse_config(&path.display().to_string(), &read_within(folder, NAME)?)
@@ -30,7 +29,7 @@ pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
 /// The keys that are read.
 const KEYS: &[&[Key]] = &[ShapeKeys::OWN, Beside::OWN];
 
-/// Reads the text of a config.json; `name` is the file's in errors.
+/// Parses the text of a config.json; errors call the file `name`.
 ///
 /// # Errors
 /// As [`read_config`].
@@ -89,7 +88,7 @@ fn invalid(name: &str, text: &str, error: &serde_json::Error) -> Problem {
     }
 }
 
-/// Unknown families have other keys: their mistakes would mislead.
+/// The family of a model. Unknown families have other keys, whose mistakes would mislead.
 fn family(root: &Node, report: &mut Report) -> Option<Family> {
     let wanted = format!("this version supports `{}`", Family::WORDS.join("`, `"));
     let Some(entry) = root.entry("model_type") else {
@@ -146,7 +145,7 @@ pub fn write_config(shape: &Shape, dtype: Dtype) -> String {
     format!("{config:#}\n")
 }
 
-/// The keys of the family alone.
+/// The keys that only this family has.
 fn of_family(shape: &Shape) -> Map<String, Json> {
     let family = shape.model_type;
     let mut config = Map::new();
@@ -173,7 +172,7 @@ fn of_family(shape: &Shape) -> Map<String, Json> {
     config
 }
 
-/// `rope_parameters`, and the same as `rope_scaling` where there is any.
+/// `rope_parameters`, and the same as `rope_scaling` where frequencies are scaled.
 fn of_rope(shape: &Shape) -> Map<String, Json> {
     let scaling = &shape.rope.scaling;
     let mut section = Map::from_iter([(String::from("rope_type"), json!(scaling.word()))]);
@@ -185,7 +184,7 @@ fn of_rope(shape: &Shape) -> Map<String, Json> {
         config.insert(String::from("rope_scaling"), Json::Object(section.clone()));
     }
     if let Scaling::LongRope { original, .. } = scaling {
-        // Where version 4 looks for it.
+        // Version 4 looks for the length here.
         config.insert(String::from("original_max_position_embeddings"), json!(original));
     }
     section.insert(String::from("rope_theta"), json!(shape.rope.theta));

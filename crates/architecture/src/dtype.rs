@@ -2,12 +2,12 @@
 
 use annulus_yaml::words;
 
-/// The type of weights and activations.
+/// The dtype of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// 32 bits.
     F32,
-    /// 16 bits, f32 masters.
+    /// 16 bits, with f32 masters.
     Bf16,
 }
 
@@ -20,14 +20,14 @@ impl Dtype {
     }
 }
 
-/// A communication type.
+/// A comm dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// 32 bits.
     F32,
-    /// 16 bits, of which 8 are the fraction's and 8 the exponent's.
+    /// 16 bits: 8 of precision and 8 of exponent.
     Bf16,
-    /// 16 bits, of which 11 are the fraction's and 5 the exponent's: beyond 65504 is infinity.
+    /// 16 bits: 11 of precision and 5 of exponent; beyond 65504 is infinity.
     F16,
 }
 

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::Shape;
 
-/// Slices of a parameter begin at multiples of so many elements: kernels read several at once.
+/// Slices of a parameter begin at multiples of this many elements, since kernels read several at a time.
 const ALIGNED: usize = 16;
 
-/// The elements of slice `slot` of `slots` of a parameter of so many elements, which lie flat: what a rank sums and updates of it.
-/// Slices are equal but for a few elements. Where `slots` is m · n, slice `slot` of n is slices `slot` · m to `slot` · m + m - 1.
+/// The elements of slice `slot` of `slots` of a flat parameter: what one rank sums, or updates. Slices differ by few elements. Where
+/// `slots` is m · n, slice `slot` of n is the slices `slot` · m to `slot` · m + m - 1 of m · n.
 pub fn slice(elements: usize, slot: usize, slots: usize) -> Range<usize> {
     let bound = |slot: usize| match elements * slot / slots {
         all if all == elements => elements,
@@ -18,7 +18,7 @@ pub fn slice(elements: usize, slot: usize, slots: usize) -> Range<usize> {
 }
 
 impl Shape {
-    /// What one of so many tensor-parallel ranks has: of heads, of feed-forward and of the vocabulary a part, at most so much.
+    /// The shape of one of `ranks` tensor-parallel ranks: its part of heads, feed-forward and vocabulary, at most.
     #[must_use]
     pub fn part_of(&self, ranks: usize) -> Shape {
         Shape {
@@ -30,7 +30,7 @@ impl Shape {
         }
     }
 
-    /// Elements of all parameters; tied weights count once.
+    /// The number of elements of all parameters; tied weights count once.
     pub fn elements(&self) -> u64 {
         let [h, m, layers] = [self.hidden_size, self.intermediate_size, self.num_hidden_layers];
         let (a, k) = (self.query_width(), self.key_value_width());
@@ -45,18 +45,18 @@ impl Shape {
         layers * layer + embeddings * vocabulary * h + h
     }
 
-    /// Elements of the norms of a layer.
+    /// The number of elements of a layer's norms.
     pub fn norms(&self) -> u64 {
         let of_heads = if self.has_query_key_norm() { 2 * self.head_dim as u64 } else { 0 };
         2 * self.hidden_size as u64 + of_heads
     }
 
-    /// Width of all query heads.
+    /// The width of all query heads.
     pub fn query_width(&self) -> u64 {
         (self.num_attention_heads * self.head_dim) as u64
     }
 
-    /// Width of all key heads, and of all value heads.
+    /// The width of all key heads, and of all value heads.
     pub fn key_value_width(&self) -> u64 {
         (self.num_key_value_heads * self.head_dim) as u64
     }

@@ -1,4 +1,4 @@
-//! The keys of a config.json, and the shape that they mean together.
+//! The keys of a config.json, and the shape that they mean.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use annulus_yaml::{Places, Problem, section};
 use crate::rope::{Said, WORDS};
 use crate::{Family, LayerType, Parameters, Rope, Scaling, Shape, shape};
 
-/// More layers than any model has.
+/// The most layers that a model may have.
 pub const MOST_LAYERS: u64 = 1 << 12;
-/// More positions than a model is ever said to have.
+/// The most positions that a model may be said to have.
 pub const MOST_POSITIONS: u64 = 1 << 40;
-/// Layers before the first that slides, where nothing says it.
+/// The number of layers before the first with a sliding window, where nothing says it.
 const WINDOW_LAYERS: usize = 28;
 
 section! {
@@ -68,7 +68,7 @@ section! {
 }
 
 section! {
-    /// The keys of a config.json beside a shape's.
+    /// The keys of a config.json beside those of a shape.
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct Beside {
         rope_theta: Option<f64> = Real(AboveZero), Means("rope_parameters.rope_theta"),
@@ -107,11 +107,11 @@ pub fn shape_of(
     }
 }
 
-/// The window of layers that slide, and which do.
+/// The size of the sliding window, and the type of each layer.
 type Windows = (Option<usize>, Vec<LayerType>);
 
 impl ShapeKeys {
-    /// The shape with this rotary embedding and these windows.
+    /// The shape with this rotary embedding and these sliding windows.
     fn shape(&self, rope: Rope, (sliding_window, layer_types): Windows) -> Shape {
         let heads = self.num_attention_heads;
         Shape {
@@ -148,7 +148,7 @@ impl Reading<'_> {
         format!("{}{name}", self.prefix)
     }
 
-    /// Biases that the family does not have.
+    /// Problems of biases that the family does not have.
     fn biases(&self) -> Vec<Problem> {
         let (keys, family) = (self.keys, self.keys.model_type);
         let biases = [
@@ -164,7 +164,7 @@ impl Reading<'_> {
         strays.map(problem).collect()
     }
 
-    /// The window, and which layers have it.
+    /// The sliding window, and which layers have it.
     fn windows(&self) -> Result<Windows, Problem> {
         let (family, window) = (self.keys.model_type, self.keys.sliding_window);
         let layers = self.keys.num_hidden_layers;
@@ -203,7 +203,7 @@ impl Reading<'_> {
         Ok((window.filter(|_| any), written.clone()))
     }
 
-    /// Which layers slide where no list says it.
+    /// The types of layers where no list says them.
     fn usual(&self, slides: bool) -> Vec<LayerType> {
         let layers = self.keys.num_hidden_layers;
         let first = match (slides, self.keys.model_type.has_layer_types()) {
@@ -217,7 +217,7 @@ impl Reading<'_> {
 }
 
 impl Shape {
-    /// The keys that mean it, but for `rope_theta`.
+    /// The keys that mean this shape, except `rope_theta`.
     pub fn keys(&self) -> ShapeKeys {
         let family = self.model_type;
         let lists = self.sliding_window.is_some() && family.has_layer_types();

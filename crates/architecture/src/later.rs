@@ -1,9 +1,9 @@
-//! Features of a config.json that this version does not compute. Each is refused by its key: a
-//! model that is read without one of them would run, and be wrong.
+//! Features of a config.json that are not supported. Each is refused by its key: a model that is read without one of them would run, and be
+//! wrong.
 
 use annulus_yaml::{Node, Report, Value};
 
-/// A key that is understood only where it changes nothing.
+/// A key that is accepted only with values that change nothing.
 struct Later {
     key: &'static str,
     harmless: fn(&Value) -> bool,
@@ -47,7 +47,7 @@ fn one(value: &Value) -> bool {
     nothing(value) || number(value) == Some(1.0)
 }
 
-/// Reports every key that asks for what a later version computes.
+/// Reports every key that asks for an unsupported feature.
 pub(crate) fn refuse(root: &Node, report: &mut Report) {
     for later in LATER {
         match root.entry(later.key) {

@@ -6,41 +6,41 @@ use annulus_yaml::{Problem, words};
 
 use crate::Shape;
 
-/// Adapters of a model.
+/// The adapters of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
     /// The width of adapters.
     pub rank: usize,
-    /// Adapters count `alpha / rank`.
+    /// The numerator of the adapters' factor, `alpha / rank`.
     pub alpha: f64,
-    /// Or `alpha / √rank` (arXiv 2312.03732).
+    /// Whether the factor is `alpha / √rank` (rsLoRA, arXiv 2312.03732).
     pub rslora: bool,
-    /// The share of an adapter's inputs that it does not see in training.
+    /// The probability that an input of an adapter is dropped in training.
     pub dropout: f64,
-    /// The projections that get one, in the order of [`Target::WORDS`].
+    /// The projections with an adapter, in the order of [`Target::WORDS`].
     pub targets: Vec<Target>,
-    /// Parts that are trained themselves, in the order of [`Besides::WORDS`].
+    /// Parts that are trained in full, in the order of [`Besides::WORDS`].
     pub train: Vec<Besides>,
-    /// The PEFT folder to start from; none: fresh adapters.
+    /// The PEFT folder to start from; `None`: new adapters.
     pub path: Option<PathBuf>,
 }
 
-/// A projection of a layer, by its result.
+/// A projection of a layer, named by its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// Queries.
+    /// The projection to queries.
     Query,
-    /// Keys.
+    /// The projection to keys.
     Key,
-    /// Values.
+    /// The projection to values.
     Value,
-    /// The output of attention.
+    /// The output projection of attention.
     Output,
-    /// The gate of the feed-forward layer.
+    /// The gate projection of the feed-forward half.
     Gate,
-    /// The gated part of the feed-forward layer.
+    /// The up projection of the feed-forward half.
     Up,
-    /// The output of the feed-forward layer.
+    /// The down projection of the feed-forward half.
     Down,
 }
 
@@ -54,26 +54,26 @@ words!(Target {
     Down = "down_proj",
 });
 
-/// A part that is trained itself beside adapters.
+/// A part that may be trained in full beside adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Besides {
     /// The embedding.
     Embeddings,
     /// All norms.
     Norms,
-    /// The last projection.
+    /// The output projection (language-model head).
     Head,
 }
 
 words!(Besides { Embeddings = "embeddings", Norms = "norms", Head = "head" });
 
 impl Lora {
-    /// How the name of an adapter's a ends: that of PEFT, as what is before it without a prefix.
+    /// The end of the name of an adapter's a: PEFT's, where the rest of the name has no prefix.
     pub const A: &str = ".lora_A.weight";
-    /// How that of its b does.
+    /// The end of the name of an adapter's b.
     pub const B: &str = ".lora_B.weight";
 
-    /// True for the name of an adapter's parameter.
+    /// Whether a name is that of an adapter's parameter.
     pub fn is_adapter(name: &str) -> bool {
         name.ends_with(Lora::A) || name.ends_with(Lora::B)
     }
@@ -84,10 +84,10 @@ impl Lora {
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 
-    /// Refuses what a model of `shape` does not have.
+    /// Checks these adapters against a model of `shape`.
     ///
     /// # Errors
-    /// The last projection is to be trained, but is the embedding.
+    /// When the output projection is to be trained, but is tied to the embedding.
     pub fn suits(&self, shape: &Shape) -> Result<(), Problem> {
         if self.trains(Besides::Head) && shape.tie_word_embeddings {
             let message = "the last projection is to be trained, but the model's is its embedding";
@@ -96,14 +96,14 @@ impl Lora {
         Ok(())
     }
 
-    /// True for a part that is trained itself.
+    /// Whether a part is trained in full.
     pub fn trains(&self, what: Besides) -> bool {
         self.train.contains(&what)
     }
 }
 
 impl Target {
-    /// Outputs and inputs of the projection.
+    /// The numbers of outputs and inputs of the projection.
     pub fn sizes(self, shape: &Shape) -> [u64; 2] {
         let [hidden, width] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (queries, keys) = (shape.query_width(), shape.key_value_width());
@@ -117,7 +117,7 @@ impl Target {
     }
 }
 
-/// In order, each once.
+/// A list sorted, without duplicates.
 pub fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
     list.sort();
     list.dedup();

@@ -1,4 +1,4 @@
-//! adapter_config.json, as PEFT reads and writes it: what would change an adapter's function and is not computed here is refused.
+//! adapter_config.json, as PEFT reads and writes it: what would change an adapter's function and is not supported is refused.
 
 use std::path::Path;
 
@@ -7,21 +7,21 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{Besides, Lora, Shape, Target, sorted};
 
-/// Keys, with spaces between, that mean something else than a plain adapter, unless they are absent, `null`, `false` or empty.
+/// Keys, separated by spaces, that mean something else than a plain adapter unless absent, `null`, `false` or empty.
 const NEUTRAL: &str = "alora_invocation_tokens alpha_pattern arrow_config corda_config eva_config exclude_modules \
     fan_in_fan_out kasa_config layer_replication layers_pattern layers_to_transform loftq_config \
     lora_bias lora_ga_config monteclora_config rank_pattern target_parameters \
     trainable_token_indices use_bdlora use_dora use_qalora velora_config";
 
-/// The norms of a layer, and the last.
+/// Names of a layer's norms, and of the last norm.
 const NORMS: [&str; 3] = ["input_layernorm", "post_attention_layernorm", "norm"];
-/// Those of heads.
+/// Names of the norms of query and key heads.
 const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
 
-/// Reads `folder/adapter_config.json`. The returned path is `folder`.
+/// Reads `folder/adapter_config.json`, which becomes the adapters' `path`.
 ///
 /// # Errors
-/// Names the key that this version does not compute.
+/// The key that is not supported.
 pub fn read_adapter(folder: &Path) -> Result<Lora, Problems> {
     let path = folder.join("adapter_config.json");
     let text = read_within(folder, "adapter_config.json")?;
@@ -76,7 +76,7 @@ impl Reading {
                 return Err(self.wrong(key, "none of it: this version does not compute that"));
             }
         }
-        // Others change the weights beside which an adapter lies.
+        // Other initializations change the weights beside the adapter.
         match self.config.get("init_lora_weights") {
             None | Some(Json::Null | Json::Bool(_)) => Ok(()),
             Some(Json::String(word)) if word == "gaussian" => Ok(()),
@@ -123,7 +123,7 @@ impl Reading {
                 }
             }
         }
-        // `norm` is how the names of all of them end.
+        // The names of all norms end in `norm`.
         match norms.contains(&"norm") {
             true => train.push(Besides::Norms),
             false if norms.is_empty() => {}
@@ -133,7 +133,7 @@ impl Reading {
     }
 }
 
-/// A value as it is shown.
+/// A value as it is shown in messages.
 fn short(value: &Json) -> String {
     const MOST: usize = 60;
     let text = value.to_string();
@@ -141,7 +141,7 @@ fn short(value: &Json) -> String {
     if cut.len() < text.len() { format!("`{cut}…`") } else { format!("`{cut}`") }
 }
 
-/// The text of an adapter_config.json for adapters of the model `base`, at `revision` if it is one of the hub's, whose shape is `shape`.
+/// The text of an adapter_config.json for adapters of the model `base`, of shape `shape`; `revision` is that of a model of the hub.
 pub fn write_adapter(lora: &Lora, base: &str, revision: Option<&str>, shape: &Shape) -> String {
     let targets: Vec<&str> = lora.targets.iter().map(|target| target.word()).collect();
     let modules = lora.train.iter().flat_map(|what| match what {

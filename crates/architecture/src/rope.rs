@@ -14,7 +14,7 @@ use std::f64::consts::TAU;
 pub use parameters::{Parameters, takes};
 pub(crate) use read::Said;
 
-/// The words of `rope_type:`, the usual one first.
+/// The words of `rope_type`, the default first.
 pub(crate) const WORDS: &[&str] = &["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
 
 /// The rotary embedding of a model.
@@ -23,40 +23,40 @@ pub struct Rope {
     /// `rope_theta`: the base of the frequencies. A larger one is the adjusted base frequency of Xiong
     /// et al., arXiv 2309.16039.
     pub theta: f64,
-    /// The change of the frequencies.
+    /// How the frequencies are scaled.
     pub scaling: Scaling,
 }
 
-/// `rope_type:` and what belongs to it.
+/// The value of `rope_type`, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
-    /// As trained.
+    /// Frequencies as trained.
     Default,
     /// Position interpolation (Chen et al., arXiv 2306.15595): positions are divided by `factor`.
     Linear {
-        /// `factor`
+        /// The key `factor`.
         factor: f64,
     },
     /// The base grows with the sequence, once that is longer than `original` (Peng et al., arXiv
     /// 2309.00071, 3.3; found by bloc97 and emozilla).
     Dynamic {
-        /// `factor`; with 1 the base grows as in the paper.
+        /// The key `factor`; with 1 the base grows as in the paper.
         factor: f64,
-        /// `max_position_embeddings`
+        /// The key `max_position_embeddings`.
         original: usize,
     },
-    /// Peng et al., arXiv 2309.00071, 3.4.
+    /// YaRN (Peng et al., arXiv 2309.00071, 3.4).
     Yarn(Yarn),
     /// As in Llama 3.1 (Grattafiori et al., arXiv 2407.21783): wavelengths that are short beside
     /// `original` stay, long ones are stretched by `factor`, and between them it is a mixture.
     Llama3 {
-        /// `factor`
+        /// The key `factor`.
         factor: f64,
         /// `low_freq_factor`: wavelengths of more than `original` divided by it are long.
         low: f64,
         /// `high_freq_factor`: wavelengths of less than `original` divided by it are short.
         high: f64,
-        /// `original_max_position_embeddings`
+        /// The key `original_max_position_embeddings`.
         original: usize,
     },
     /// LongRoPE (Ding et al., arXiv 2402.13753): a factor for every pair, found by search, one list
@@ -70,7 +70,7 @@ pub enum Scaling {
         factor: f64,
         /// `attention_factor`; default `sqrt(1 + ln factor / ln original)`
         attention_factor: f64,
-        /// `original_max_position_embeddings`
+        /// The key `original_max_position_embeddings`.
         original: usize,
     },
 }
@@ -80,7 +80,7 @@ pub enum Scaling {
 pub struct Yarn {
     /// `factor`; default `max_position_embeddings / original`
     pub factor: f64,
-    /// `original_max_position_embeddings`
+    /// The key `original_max_position_embeddings`.
     pub original: usize,
     /// `beta_fast`: a pair that turns at least so often within `original` positions stays; default 32
     pub beta_fast: f64,
@@ -90,13 +90,13 @@ pub struct Yarn {
     pub truncate: bool,
     /// `attention_factor`; default: from `factor` and the next two
     pub attention_factor: Option<f64>,
-    /// `mscale`
+    /// The key `mscale`.
     pub mscale: Option<f64>,
-    /// `mscale_all_dim`
+    /// The key `mscale_all_dim`.
     pub mscale_all_dim: Option<f64>,
 }
 
-/// The angles of queries and keys.
+/// The frequencies of a rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Radians per position, `head_dim / 2` of them: `inv_freq`.
@@ -106,7 +106,7 @@ pub struct Frequencies {
 }
 
 impl Rope {
-    /// The base where none is given.
+    /// The default base of the frequencies.
     pub const THETA: f64 = 10_000.0;
 
     /// The frequencies of heads of `head_dim` elements, in sequences of `tokens`.
@@ -139,7 +139,7 @@ impl Rope {
         Frequencies { inverse: frequencies.into_iter().map(|f| f as f32).collect(), factor }
     }
 
-    /// The length up to which the model was trained before it was stretched, where that is known.
+    /// The length that the model was trained for before its frequencies were scaled, if known.
     pub fn original(&self) -> Option<usize> {
         match &self.scaling {
             Scaling::Default | Scaling::Linear { .. } => None,
@@ -152,7 +152,7 @@ impl Rope {
 }
 
 impl Scaling {
-    /// The word of `rope_type:`.
+    /// The word of `rope_type`.
     pub fn word(&self) -> &'static str {
         match self {
             Scaling::Default => "default",
@@ -164,8 +164,8 @@ impl Scaling {
         }
     }
 
-    /// A frequency under [`Scaling::Llama3`]: of short wavelengths as it is, of long ones divided, and
-    /// between them by how often it turns within the original length.
+    /// A frequency under [`Scaling::Llama3`]: unchanged for short wavelengths, divided for long ones, and interpolated between by how often
+    /// it turns within the original length.
     fn mixed(&self, frequency: f64) -> f64 {
         let Scaling::Llama3 { factor, low, high, original } = self else { return frequency };
         let turns = *original as f64 * frequency / TAU;
@@ -191,7 +191,7 @@ impl Yarn {
     /// that is linear in the pair's number (NTK-by-parts).
     fn frequencies(&self, theta: f64, head_dim: usize) -> Vec<f64> {
         let width = head_dim as f64;
-        // The pair, as a real number, that turns so often within the original length.
+        // The pair, as a real number, that turns this often within the original length.
         let pair =
             |turns: f64| width * (self.original as f64 / (turns * TAU)).ln() / (2.0 * theta.ln());
         let (mut first, mut last) = (pair(self.beta_fast), pair(self.beta_slow));
@@ -200,7 +200,7 @@ impl Yarn {
         }
         (first, last) = (first.max(0.0), last.min(width - 1.0));
         if last == first {
-            // A step instead of a ramp.
+            // Makes a step instead of a ramp.
             last += 0.001;
         }
         let mixed = |(i, frequency): (usize, f64)| {

@@ -49,23 +49,23 @@ pub struct Shape {
     pub special_tokens: BTreeMap<String, serde_json::Value>,
 }
 
-/// `model_type:`
+/// The key `model_type`: the family of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Llama 1 to 3, and what has its shape: TinyLlama, SmolLM.
     Llama,
-    /// All layers slide, or none.
+    /// Mistral: all layers have a sliding window, or none.
     Mistral,
     /// Qwen 2 and 2.5: biases of queries, keys and values.
     Qwen2,
-    /// Norms of the heads of queries and keys.
+    /// Qwen 3: norms of the heads of queries and keys.
     Qwen3,
 }
 
 words!(Family { Llama = "llama", Mistral = "mistral", Qwen2 = "qwen2", Qwen3 = "qwen3" });
 
 impl Family {
-    /// The class of `transformers` that has the weights.
+    /// The class in `transformers` that has the weights.
     pub(crate) fn architecture(self) -> &'static str {
         match self {
             Family::Llama => "LlamaForCausalLM",
@@ -75,27 +75,27 @@ impl Family {
         }
     }
 
-    /// True where `attention_bias` is one of its keys.
+    /// Whether the family has the key `attention_bias`.
     pub(crate) fn has_attention_bias(self) -> bool {
         matches!(self, Family::Llama | Family::Qwen3)
     }
 
-    /// True where `mlp_bias` is one of its keys.
+    /// Whether the family has the key `mlp_bias`.
     pub(crate) fn has_mlp_bias(self) -> bool {
         self == Family::Llama
     }
 
-    /// True where each layer may be of a type of its own.
+    /// Whether each layer may have a type of its own.
     pub(crate) fn has_layer_types(self) -> bool {
         matches!(self, Family::Qwen2 | Family::Qwen3)
     }
 
-    /// Whether its config.json can say that these layers have a sliding window, and no others.
+    /// Whether the family's config.json can give a sliding window to exactly these layers.
     pub fn can_slide(self, slides: &[bool]) -> bool {
         self.has_layer_types() || self == Family::Mistral && slides.iter().all(|slides| *slides)
     }
 
-    /// Keys whose default is not that of a Llama: a config.json must have them.
+    /// The keys that a config.json must have because their defaults differ from a Llama's.
     pub(crate) fn wants(self) -> &'static [&'static str] {
         match self {
             Family::Llama => &[],
@@ -106,12 +106,12 @@ impl Family {
     }
 }
 
-/// A word of `layer_types:`
+/// An item of `layer_types`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerType {
-    /// Every key that the mask lets be seen.
+    /// Queries see every key that the mask shows.
     Full,
-    /// The nearest `sliding_window` of these keys.
+    /// Queries see the nearest `sliding_window` of these keys.
     Sliding,
 }
 
@@ -127,7 +127,7 @@ impl Shape {
         }
     }
 
-    /// The frequencies in sequences of `tokens`.
+    /// The rotary frequencies for sequences of `tokens`.
     pub fn frequencies(&self, tokens: usize) -> Frequencies {
         self.rope.frequencies(self.head_dim, tokens)
     }
@@ -139,8 +139,7 @@ impl Shape {
         self.sliding_window.filter(|_| slides)
     }
 
-    /// The layers by their window in sequences of `tokens`; those that see all first, and one that is
-    /// no shorter than the sequence hides nothing.
+    /// The layers by their window in sequences of `tokens`, those without one first; a window no shorter than the sequence counts as none.
     pub fn windows(&self, tokens: usize) -> BTreeMap<Option<usize>, Vec<usize>> {
         let mut windows: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         for layer in 0..self.num_hidden_layers {
@@ -150,12 +149,12 @@ impl Shape {
         windows
     }
 
-    /// True where queries, keys and values are projected with a bias.
+    /// Whether queries, keys and values are projected with a bias.
     pub fn has_query_key_value_bias(&self) -> bool {
         self.attention_bias || self.model_type == Family::Qwen2
     }
 
-    /// True where the heads of queries and keys have norms.
+    /// Whether the heads of queries and keys have norms.
     pub fn has_query_key_norm(&self) -> bool {
         self.model_type == Family::Qwen3
     }
@@ -169,7 +168,7 @@ impl Shape {
     }
 }
 
-/// Contradictions between the sizes, whose keys begin with `prefix`.
+/// Contradictions between sizes, whose keys begin with `prefix`.
 pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Problem> {
     let key = |name: &str| format!("{prefix}{name}");
     let (hidden, heads) = (shape.hidden_size, shape.num_attention_heads);
@@ -201,7 +200,7 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     problems
 }
 
-/// A mistake of the frequencies that `section` makes, for heads of an even number of elements.
+/// A problem of the frequencies that `section` makes, for heads with an even number of elements.
 pub fn turning(shape: &Shape, places: &Places, section: &str) -> Option<Problem> {
     let (pairs, head_dim) = (shape.head_dim / 2, shape.head_dim);
     match &shape.rope.scaling {

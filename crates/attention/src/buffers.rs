@@ -1,4 +1,4 @@
-//! What lies on a rank during a pass, by block.
+//! The buffers of a rank during a pass, by block.
 
 use std::collections::BTreeMap;
 use std::iter::zip;
@@ -22,22 +22,22 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Nothing yet.
+    /// Buffers without a block.
     pub(crate) fn of(rank: usize, backend: Backend) -> Buffers {
         Buffers { rank, backend, held: BTreeMap::new() }
     }
 
-    /// What is lent to others: the block, without gaps.
+    /// The tensors of a block that is lent to others, without gaps.
     pub(crate) fn lend(&self, block: Block) -> Result<Tensors> {
         self.parts(block)?.iter().map(Tensor::contiguous).collect()
     }
 
-    /// The block as what computes reads it.
+    /// The tensors of a block for computing.
     pub(crate) fn read(&self, block: Block) -> Result<Tensors> {
         self.parts(block)?.iter().map(|part| readable(&self.backend, part)).collect()
     }
 
-    /// The block, as a part of the buffer that contains it.
+    /// The tensors of a block, as parts of the buffer that contains it.
     fn parts(&self, block: Block) -> Result<Tensors> {
         let Some((held, tensors)) = self.around(block) else { return missing(block) };
         let tensors = match block.part {
@@ -48,23 +48,23 @@ impl Buffers {
         tensors.iter().map(|tensor| slice(tensor, *held, block)).collect()
     }
 
-    /// The keys and values of tiles, or what they are of, each once.
+    /// The keys and values of tiles, or their gradients, each block once.
     pub(crate) fn keys(&self, tiles: &Tiles) -> Result<BTreeMap<Block, Tensors>> {
         tiles.iter().map(|tile| Ok((tile.keys, self.read(tile.keys)?))).collect()
     }
 
-    /// What is given away, or done with.
+    /// Takes a block out, to give it away or to free it.
     pub(crate) fn take(&mut self, block: Block) -> Result<Tensors> {
         self.held.remove(&block).map_or_else(|| missing(block), Ok)
     }
 
-    /// The same where it is here.
+    /// The block as [`Buffers::take`] gives it; `None` where it is not here.
     pub(crate) fn taken(&mut self, block: Block) -> Option<Tensors> {
         self.held.remove(&block)
     }
 
-    /// Holds what was made here or has come. A sum is added to one that contains it, and the same to it, so that a sum on its way
-    /// stays where it began, and one at home there. In place: what was given away is nobody else's any more.
+    /// Holds a block that was computed or received. A sum is added to the one that contains it, and vice versa, so that a travelling sum
+    /// stays where it began, and one at its owner there. In place: what was given away belongs to nobody else any more.
     pub(crate) fn put(&mut self, block: Block, tensors: Tensors) -> Result<()> {
         let backend = &self.backend;
         if let (true, Some(same)) = (block.part.is_sum(), self.held.get(&block)) {
@@ -81,7 +81,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Takes all that is here of `whole`: its pieces put together.
+    /// Takes all pieces of `whole` that are here, put together.
     pub(crate) fn assemble(&mut self, whole: Block) -> Result<Option<Tensors>> {
         let pieces: Vec<Block> = self.held.keys().copied().filter(|b| whole.contains(*b)).collect();
         let mut of_heads: Vec<Tensors> = Vec::new();
@@ -97,7 +97,7 @@ impl Buffers {
         self.around(block).is_some()
     }
 
-    /// The same part, or the whole that it is one half of.
+    /// The block here that contains `block`: of the same part, or of the whole that its part is one half of.
     fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
         let of_part = |part: Part| {
             let least = Block { part, heads: Extent::all(0), rows: Extent::all(0), ..block };
@@ -109,14 +109,14 @@ impl Buffers {
     }
 }
 
-/// The heads and rows of `block` in the tensor of `held`, which contains it.
+/// The heads and rows of `block` within `tensor`, which is of `held` and contains it.
 fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
     let (heads, rows) = (block.heads, block.rows);
     let tensor = tensor.narrow(1, heads.start - held.heads.start, heads.len())?;
     tensor.narrow(2, rows.start - held.rows.start, rows.len())
 }
 
-/// `to += from`, where the rows of one head lie together and those of several may not.
+/// Adds `from` to `to`, where the rows of one head are contiguous and those of several may not be.
 fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
@@ -127,7 +127,7 @@ fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The first tensors of all one after another along a dimension, then the second ones.
+/// Joins the first tensors of all pieces along a dimension, then the second ones.
 fn joined(mut pieces: Vec<Tensors>, dimension: usize) -> Result<Tensors> {
     if pieces.len() == 1 {
         return Ok(pieces.remove(0));
@@ -136,7 +136,7 @@ fn joined(mut pieces: Vec<Tensors>, dimension: usize) -> Result<Tensors> {
     let join = |index| {
         let column: Vec<&Tensor> = pieces.iter().map(|piece: &Tensors| &piece[index]).collect();
         if dimension == 2 && column.iter().all(|piece| !piece.is_contiguous()) {
-            // Rows that lie by token stay so.
+            // Rows in token order stay so.
             let by_token = column.iter().map(|piece| piece.transpose(1, 2));
             let by_token = by_token.collect::<Result<Vec<_>>>()?;
             return Tensor::cat(&by_token, 1)?.transpose(1, 2);

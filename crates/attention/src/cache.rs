@@ -1,8 +1,8 @@
-//! Keys and values that stay, so that a sequence can grow by a token at a time.
+//! A cache of keys and values, so that a sequence can grow by one token at a time.
 //!
-//! A prompt is attended to as its schedule says, and every rank keeps the rows of its own positions. A token that is added is
-//! computed by all ranks alike; its row goes to one of them, each looks through its own rows, and what they found is one softmax,
-//! put together in the order of ranks: the same bits on all.
+//! A prompt is attended to by its schedule, and every rank keeps the rows of its own positions. A new token is computed by all ranks alike;
+//! one of them keeps its row, each attends to its own rows, and the results are merged into one softmax in the order of ranks: the same
+//! bits on all.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,23 +15,23 @@ use candle_core::{DType, Result, Tensor, bail};
 use crate::seen::one_softmax;
 use crate::{Attention, Place, Qkv};
 
-/// The rows that one rank has of every layer.
+/// Cached keys and values of one rank, by layer.
 #[derive(Debug, Default)]
 pub struct Cache(Mutex<BTreeMap<usize, Rows>>);
 
-/// Keys and values [B, Hkv, S, D] of rising positions.
+/// Keys and values [B, Hkv, S, D] of ascending positions.
 #[derive(Clone, Debug)]
 struct Rows {
     positions: Vec<usize>,
     kept: Option<[Tensor; 2]>,
 }
 
-/// What is done with a cache.
+/// How an attention uses its cache.
 #[derive(Clone, Debug)]
 pub(crate) enum Growing {
-    /// The rows of a prompt are put into it.
+    /// The rows of a prompt are put into the cache.
     Prompt(Arc<Cache>),
-    /// The token at this position is added, and sees what is there.
+    /// The token at this position is added, and attends to the cache.
     Token(Arc<Cache>, usize),
 }
 
@@ -43,7 +43,7 @@ impl Cache {
         });
     }
 
-    /// The rows of a layer, after those of a token where `own` says that this rank keeps them.
+    /// The rows of a layer, after adding a token's where `own` says that this rank keeps it.
     fn grown(&self, layer: usize, own: Option<usize>, qkv: &Qkv) -> Result<Rows> {
         self.with(|layers| {
             let Some(rows) = layers.get_mut(&layer) else {
@@ -67,7 +67,7 @@ impl Cache {
 }
 
 impl Attention {
-    /// Keeps the rows of a prompt.
+    /// Caches the rows of a prompt.
     pub(crate) fn remember(&self, place: Place, qkv: &Qkv) -> Result<()> {
         if let Some(Growing::Prompt(cache)) = &self.growing {
             cache.put(place.layer, self.positions(), self.lent(qkv)?);
@@ -75,7 +75,7 @@ impl Attention {
         Ok(())
     }
 
-    /// What the token at `position` sees.
+    /// The attention of the token at `position` over all ranks' rows.
     pub(crate) fn add(
         &self,
         place: Place,
@@ -96,7 +96,7 @@ impl Attention {
         parts.try_fold(first, |all, part| one_softmax(&all, &part))
     }
 
-    /// What it sees of this rank's rows.
+    /// The attention of the token at `position` over this rank's rows.
     fn look(&self, q: &Tensor, position: usize, rows: &Rows) -> Result<Attended> {
         let (Some([k, v]), Some(keys)) = (&rows.kept, Positions::from_list(&rows.positions)) else {
             let (batch, heads, one, _) = q.dims4()?;

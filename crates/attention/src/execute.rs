@@ -17,52 +17,52 @@ use crate::pass::Running;
 /// Queries [B, Hq, S, D], keys and values [B, Hkv, S, D] of the positions on this rank.
 #[derive(Clone, Debug)]
 pub struct Qkv {
-    /// Queries.
+    /// Queries [B, Hq, S, D].
     pub q: Tensor,
-    /// Keys.
+    /// Keys [B, Hkv, S, D].
     pub k: Tensor,
-    /// Values.
+    /// Values [B, Hkv, S, D].
     pub v: Tensor,
 }
 
-/// Where in the program an attention is: printed in errors and traces.
+/// The place of an attention in the program, for errors and traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The optimizer step.
+    /// The number of the optimizer step.
     pub step: u64,
-    /// The layer.
+    /// The number of the layer.
     pub layer: usize,
 }
 
-/// Exact attention over a split sequence, on one rank of those that share it.
+/// Exact attention over a split sequence, on one of the ranks that share it.
 #[derive(Clone, Debug)]
 pub struct Attention {
-    /// Which key a query sees: as the schedules' mask, or less.
+    /// The mask: the schedules', or one that shows less.
     pub(crate) mask: Mask,
-    /// Scores are multiplied by this.
+    /// The factor of scores.
     pub(crate) scale: f64,
-    /// What all ranks do, shared by those of this process.
+    /// The schedules of all ranks, shared by those of this process.
     schedules: Arc<Schedules>,
-    /// What this rank does, forward and backward.
+    /// The hops of this rank, forward and backward.
     hops: [Arc<[Hop]>; 2],
-    /// What travels is of this type; `None`: values as they are computed with, sums in f32.
+    /// The comm dtypes; `None`: values as they are computed with, sums in f32.
     pub(crate) wire: Wire<Option<DType>>,
-    /// Whether keys and values are kept for tokens to come.
+    /// The use of a cache of keys and values, if any.
     pub(crate) growing: Option<Growing>,
-    /// Which weights are left out; step and layer are those of a call.
+    /// The dropout of weights, if any; step and layer are those of a call.
     dropout: Option<Dropout>,
     pub(crate) comm: Arc<dyn Communicator>,
     pub(crate) kernel: Arc<dyn AttentionKernel>,
-    /// Own keys and values of the last forward pass, until the next pass of any kind: a slower rank may still read them
-    /// where memory is shared, and what a rank takes should not depend on who is slow.
+    /// Own keys and values of the last forward pass, kept until the next pass of any kind: where memory is shared, a slower rank may still
+    /// read them, and a rank's memory should not depend on who is slow.
     kept: Arc<Mutex<Option<[Tensor; 2]>>>,
 }
 
 impl Attention {
-    /// Runs `schedules` over the ranks of `comm`; scores are multiplied by `scale`, `1 / sqrt(head_dim)` as a rule.
+    /// Sets up `schedules` over the ranks of `comm`; scores are multiplied by `scale`, usually `1 / sqrt(head_dim)`.
     ///
     /// # Panics
-    /// When they are of another number of ranks.
+    /// When the schedules are for another number of ranks.
     pub fn new(
         schedules: Arc<Schedules>,
         scale: f64,
@@ -85,8 +85,8 @@ impl Attention {
         }
     }
 
-    /// Another attention on the same rank, over the same positions: layers may differ, but what a rank holds of the residual stream
-    /// is the same in all. The two run one after the other, never at once.
+    /// Another attention on this rank over the same positions: layers may differ, but all share the residual stream. The two run one after
+    /// the other, never concurrently.
     #[must_use]
     pub fn beside(&self, schedules: Arc<Schedules>) -> Attention {
         let mask = schedules.of(Pass::Forward).mask.clone();
@@ -94,14 +94,14 @@ impl Attention {
         Attention { mask, schedules, hops, ..self.clone() }
     }
 
-    /// The same schedules for a batch under a mask of its own, which shows nothing that the mask they were made for does not:
-    /// documents of a batch under schedules for [`Mask::of_any_documents`].
+    /// This attention for a batch with a mask of its own, which must show nothing that the schedules' mask hides: a batch's documents under
+    /// schedules for [`Mask::of_any_documents`].
     #[must_use]
     pub fn seeing(&self, mask: Mask) -> Attention {
         Attention { mask, ..self.clone() }
     }
 
-    /// The same where what travels is of these types; `None`: values as they are computed with, sums in f32.
+    /// This attention with these comm dtypes; `None`: values as they are computed with, sums in f32.
     ///
     /// Values (queries and the gradient of their output, keys, values, outputs) are rounded to their type once, by the rank that
     /// has them, before anybody computes with them, the own ones too and on one rank too: what is computed is attention of the
@@ -112,27 +112,27 @@ impl Attention {
         Attention { wire, ..self.clone() }
     }
 
-    /// The same where weights are left out, for a batch whose first row is sequence [`Dropout::sequence`] of its step. Which ones
-    /// depends on positions in the whole sequence, and on the step and the layer of a call, which take the place of its own.
+    /// This attention with dropout of its weights, for a batch whose first row is sequence [`Dropout::sequence`] of its step. Which weights
+    /// are dropped depends on positions in the whole sequence, and on a call's step and layer, which replace those of `dropout`.
     #[must_use]
     pub fn dropping(&self, dropout: Dropout) -> Attention {
         Attention { dropout: Some(dropout), ..self.clone() }
     }
 
-    /// The same for a prompt whose keys and values are kept in `cache`.
+    /// This attention for a prompt, whose keys and values are kept in `cache`.
     #[must_use]
     pub fn filling(&self, cache: &Arc<Cache>) -> Attention {
         Attention { growing: Some(Growing::Prompt(cache.clone())), ..self.clone() }
     }
 
-    /// The same for one more token, at `position` behind all that `cache` has, which all ranks hand in alike: queries, keys and
-    /// values are of one row, and so is the output, on every rank the same. Its mask must show as much in one view.
+    /// This attention for one more token, at `position` after all that `cache` holds, which every rank passes alike: queries, keys, values
+    /// and the output have one row, the same on every rank. The mask must show that much in one view.
     #[must_use]
     pub fn adding(&self, cache: &Arc<Cache>, position: usize) -> Attention {
         Attention { growing: Some(Growing::Token(cache.clone(), position)), ..self.clone() }
     }
 
-    /// The weights that are left out in a call.
+    /// The dropout of a call.
     pub(crate) fn dropped(&self, Place { step, layer }: Place) -> Option<Dropout> {
         self.dropout.map(|dropout| Dropout { step, layer, ..dropout })
     }
@@ -142,17 +142,17 @@ impl Attention {
         &self.sharded()[self.comm.rank()]
     }
 
-    /// What every rank holds.
+    /// The positions of every rank.
     pub(crate) fn sharded(&self) -> &[Positions] {
         &self.schedules.of(Pass::Forward).positions
     }
 
-    /// How many heads there are.
+    /// The numbers of query and key/value heads.
     pub(crate) fn heads(&self) -> Heads {
         self.schedules.of(Pass::Forward).heads
     }
 
-    /// Output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
+    /// Runs forward: output [B, Hq, S, D] in the queries' dtype and log-sum-exp f32 [B, Hq, S] of this rank's queries. Off the tape.
     ///
     /// # Errors
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
@@ -185,8 +185,8 @@ impl Attention {
         Ok(Attended { out, lse })
     }
 
-    /// Gradients of this rank's queries, keys and values, in their dtypes. Off the tape. What is handed in is freed as soon as
-    /// it is not needed any more.
+    /// Runs backward: gradients of this rank's queries, keys and values, in their dtypes. Off the tape. Arguments are freed as soon as they
+    /// are no longer needed.
     ///
     /// # Errors
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
@@ -231,7 +231,7 @@ impl Attention {
         Ok(gradients)
     }
 
-    /// What this rank does in a pass.
+    /// The hops of this rank in a pass.
     fn hops(&self, pass: Pass) -> &[Hop] {
         match pass {
             Pass::Forward => &self.hops[0],
@@ -239,19 +239,19 @@ impl Attention {
         }
     }
 
-    /// All heads and rows of a part on this rank.
+    /// The block of all heads and rows of a part on this rank.
     fn own(&self, part: Part) -> Block {
         let rows = Extent::all(self.positions().tokens());
         Block { part, owner: self.comm.rank(), heads: self.heads().of(part), rows }
     }
 
-    /// Keys and values as they are lent.
+    /// Keys and values as other ranks read them.
     pub(crate) fn lent(&self, qkv: &Qkv) -> Result<[Tensor; 2]> {
         let rounded = |tensor| self.rounded(Part::KeyValue, tensor);
         Ok([rounded(&qkv.k)?, rounded(&qkv.v)?])
     }
 
-    /// A tensor in the type in which its part travels: the same storage where it is that already.
+    /// A tensor rounded to the comm dtype of its part; the same storage where it has that already.
     pub(crate) fn rounded(&self, part: Part, tensor: &Tensor) -> Result<Tensor> {
         let _key_value = scope(Class::KeyValue);
         self.wire.of(part).map_or_else(|| Ok(tensor.clone()), |dtype| tensor.to_dtype(dtype))
@@ -262,7 +262,7 @@ impl Attention {
     }
 }
 
-/// The hops of a rank in both passes.
+/// The hops of a rank, forward and backward.
 fn own_hops(schedules: &Schedules, rank: usize) -> [Arc<[Hop]>; 2] {
     schedules.both().map(|schedule| schedule.of_rank(rank).into())
 }

@@ -24,26 +24,26 @@ use crate::traced::{Scene, settle};
 use crate::travel::Travels;
 use crate::{Attention, Place};
 
-/// A pass under way.
+/// A pass in progress.
 pub(crate) struct Running<'a> {
     attention: &'a Attention,
     pass: Pass,
     place: Place,
     held: Buffers,
-    /// Of queries that have seen some of their keys.
+    /// Running states of queries that have seen some of their keys.
     states: BTreeMap<Block, BTreeMap<Rows, Box<dyn State>>>,
-    /// Of queries whose keys and values come apart.
+    /// Scores of queries whose keys and values arrive separately.
     scores: BTreeMap<Block, Scores>,
     travels: Travels<'a>,
     batch: usize,
     head_dim: usize,
-    /// What queries are computed with.
+    /// The dtype that queries are computed in.
     dtype: DType,
     device: Device,
 }
 
 impl<'a> Running<'a> {
-    /// Of queries like these: [B, Hq, S, D].
+    /// A pass whose queries have these dimensions: [B, Hq, S, D].
     pub(crate) fn new(
         attention: &'a Attention,
         (pass, place): (Pass, Place),
@@ -69,7 +69,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// What the pass starts with.
+    /// Holds a block that the pass starts with.
     pub(crate) fn hold(&mut self, block: Block, tensors: Tensors) -> Result<()> {
         if block.is_empty() {
             return Ok(());
@@ -95,17 +95,17 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// A result that is home, its pieces put together; none where the rank has no positions.
+    /// A result at its owner, its pieces put together; `None` where the rank has no positions.
     pub(crate) fn result(&mut self, whole: Block) -> Result<Option<Tensors>> {
         self.held.assemble(whole)
     }
 
-    /// Frees what is left; says where it was.
+    /// Frees all that is left; returns the device that it was on.
     pub(crate) fn finish(self) -> Device {
         self.device
     }
 
-    /// A span, where there was anything to do.
+    /// Records a span, unless nothing was done.
     fn record(
         &self,
         begun: Begun,
@@ -139,7 +139,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Computes a block of queries with keys and values, the last it sees or not.
+    /// Computes a block of queries with keys and values, whether these are the last it sees or not.
     fn together(
         &mut self,
         tiles: &[TilePlan],
@@ -147,7 +147,7 @@ impl<'a> Running<'a> {
         keys: &BTreeMap<Block, Tensors>,
         dropout: Option<Dropout>,
     ) -> Result<()> {
-        // Made anew for every block of queries: kept for all of them they would grow with the whole sequence.
+        // Views are made for each block of queries: all of them together would grow with the sequence.
         let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
         for tile in tiles {
             let [k, v] = &keys[&tile.keys][..] else { bail!("attention: {tile:?} has no keys") };
@@ -177,7 +177,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Scores keys that come without their values, or has their scores weigh those.
+    /// Computes scores with keys that arrive without values, or weights the values with their scores.
     fn apart(&mut self, tile: &TilePlan, half: &Tensors, dropout: Option<Dropout>) -> Result<()> {
         let TilePlan { queries, keys } = *tile;
         let [half] = &half[..] else { bail!("attention: {keys} are not one tensor") };
@@ -197,8 +197,8 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Adds views to the gradients of their keys and values, which come to be where they are not here yet. Of one block's views
-    /// of all keys every one carries the sums of the one before it.
+    /// Computes the views' gradients of keys and values and adds them, starting from zeros where there are none. With several views of all
+    /// keys of a block, each continues from the sums of the one before.
     fn backward(&mut self, seen: &[Seen], state: &mut dyn State) -> Result<()> {
         let (mut whole, thinned): (Vec<&Seen>, Vec<&Seen>) =
             seen.iter().partition(|one| one.is_of_all_keys());
@@ -252,13 +252,13 @@ impl<'a> Running<'a> {
         Ok(made)
     }
 
-    /// The running state of some rows of a block of queries, to be put back.
+    /// The running state of some rows of a block of queries, which must be put back.
     fn state(&mut self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
         let running = self.states.get_mut(&queries).and_then(|states| states.remove(&which));
         running.map_or_else(|| self.begin(queries, which), Ok)
     }
 
-    /// The scores of a block of queries, to be put back.
+    /// The scores of a block of queries, which must be put back.
     fn scores_of(&mut self, queries: Block) -> Result<Scores> {
         let begin = || {
             let backend = self.attention.kernel.backend();
@@ -272,7 +272,7 @@ impl<'a> Running<'a> {
         let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
         let held = self.held.read(queries)?;
         let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
-        // A kernel computes as its queries are; keys and values it widens by itself.
+        // A kernel computes in its queries' dtype, and widens keys and values itself.
         let wide = |tensor: &Tensor| tensor.to_dtype(self.dtype);
         match (self.pass, &held[..]) {
             (Pass::Forward, [q]) => kernel.begin(&wide(q)?, scale),
@@ -312,7 +312,7 @@ impl<'a> Running<'a> {
         self.held.put(queries.of(part), tensors)
     }
 
-    /// Under the mask of a batch a tile may show nothing that the schedule's mask does: its sums are to be there all the same.
+    /// Adds zeros for a sum without parts: under a batch's own mask a tile may show nothing that the schedule's mask shows.
     fn zeros_if_none(&mut self, sum: Block) -> Result<()> {
         if self.held.has(sum) {
             return Ok(());
@@ -321,7 +321,7 @@ impl<'a> Running<'a> {
         self.held.put(sum, zeros)
     }
 
-    /// Gradients of keys and values that nobody has added to.
+    /// Zero gradients of keys and values.
     fn zeros(&self, sum: Block) -> Result<Tensors> {
         let shape = [self.batch, sum.heads.len(), sum.rows.len(), self.head_dim];
         let order_free = self.attention.kernel.block().is_some();
@@ -337,13 +337,13 @@ impl<'a> Running<'a> {
     fn views(&self, tile: &TilePlan) -> Vec<View> {
         let ([q, k], mask) = (self.sides(tile), &self.attention.mask);
         match self.attention.kernel.block() {
-            // Order-free sums are of what two blocks see of each other, which is to be cut alike wherever they meet.
+            // With order-free sums, views are cut at strict blocks, so that they are equal wherever two blocks meet.
             Some(block) if !mask.is_of_two_spans() => View::by_blocks(mask, &q, &k, block),
             _ => View::all(mask, &q, &k),
         }
     }
 
-    /// The positions of the queries and of the keys.
+    /// The positions of a tile's queries and of its keys.
     fn sides(&self, tile: &TilePlan) -> [Positions; 2] {
         [tile.queries, tile.keys]
             .map(|block| self.attention.sharded()[block.owner].rows(block.rows.range()))
@@ -359,13 +359,13 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Two tensors as what a tile adds to.
+/// Two tensors as the gradients that a tile adds to.
 fn gradients(tensors: Tensors) -> Option<KeyValueGradients> {
     let [dk, dv] = <[Tensor; 2]>::try_from(tensors).ok()?;
     Some(KeyValueGradients { dk, dv })
 }
 
-/// Runs what makes keys, values or their gradients for the way.
+/// Runs what makes keys, values or their gradients for sending, in their memory class.
 fn travelling<T>(make: impl FnOnce() -> Result<T>) -> Result<T> {
     let _key_value = scope(Class::KeyValue);
     make()

@@ -1,12 +1,12 @@
-//! Queries whose scores are kept: keys first, then values, and between them a softmax of whole rows.
+//! Attention with kept scores, for keys that arrive before their values: between the two comes a softmax of whole rows.
 //!
-//! What a textbook writes, with nothing that runs. With q already scaled, by tile of keys, then of values:
+//! The textbook's formula, without running statistics. With q already scaled, by tile of keys, then of values:
 //!
 //! ```text
 //! s = q kT, -inf where nothing is seen    m = max s    w = exp(s - m)    out = sum (w v) / sum w    lse = m + log sum w
 //! ```
 //!
-//! In f32 whatever comes in; a head at a time, so that beside the scores there is little.
+//! In f32 whatever comes in; one head at a time, so that little is held beside the scores.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ use annulus_ops::{Affine, Backend, input_gradient, projections};
 use annulus_sequence::{Block, View};
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
-/// Called now and then between products.
+/// A callback between products.
 type Progress<'a> = &'a dyn Fn() -> Result<()>;
 
-/// The running state of a block of queries [B, H, S, D].
+/// The scores of a block of queries [B, H, S, D].
 #[derive(Debug)]
 pub(crate) struct Scores {
-    /// Who computes products.
+    /// The backend that computes products.
     backend: Backend,
-    /// [S, D] by batch row and head, scaled.
+    /// Scaled queries [S, D] by batch row and head.
     queries: Vec<Vec<Tensor>>,
-    /// By block of keys and by batch row and head: scores, and from the first values on weights, [S, keys].
+    /// By block of keys, then by batch row and head: scores [S, keys], and weights once values arrive.
     kept: BTreeMap<Block, Vec<Vec<Tensor>>>,
     /// Maximum and sum of every row, [S, 1], once all scores are there.
     statistics: Option<Vec<Vec<[Tensor; 2]>>>,
-    /// Sums of weighed values, [S, D].
+    /// Sums of weighted values, [S, D].
     out: Vec<Vec<Tensor>>,
     dtype: DType,
 }
@@ -42,7 +42,7 @@ impl Scores {
         Ok(Scores { backend, queries, kept: BTreeMap::new(), statistics: None, out, dtype })
     }
 
-    /// Scores the keys [B, H, S, D] of a block, as far as `views` show them.
+    /// Computes scores with the keys [B, H, S, D] of a block, as far as `views` show them.
     pub(crate) fn score(
         &mut self,
         block: Block,
@@ -74,7 +74,7 @@ impl Scores {
         Ok(())
     }
 
-    /// Weighs the values [B, H, S, D] of a block of keys, whose weights are dropped then.
+    /// Adds the weighted values [B, H, S, D] of a block of keys, then drops their weights.
     pub(crate) fn weigh(
         &mut self,
         block: Block,
@@ -102,14 +102,14 @@ impl Scores {
         Ok(())
     }
 
-    /// The only division, the only cast.
+    /// Divides by the sums, and casts: the only division and the only cast.
     pub(crate) fn finish(self) -> Result<Attended> {
         let Some(statistics) = self.statistics else { bail!("attention: no values were weighed") };
         let (mut outs, mut lses) = (Vec::new(), Vec::new());
         for (outs_of_row, statistics) in self.out.iter().zip(&statistics) {
             let (mut out, mut lse) = (Vec::new(), Vec::new());
             for (sum_of_values, [maximum, sum]) in outs_of_row.iter().zip(statistics) {
-                // Of a row that sees nothing both are zero.
+                // A row that sees nothing has sum and output zero.
                 let some = sum.maximum(f64::from(f32::MIN_POSITIVE))?;
                 out.push(sum_of_values.broadcast_div(&some)?);
                 lse.push((maximum + sum.log()?)?.squeeze(D::Minus1)?);
@@ -121,7 +121,7 @@ impl Scores {
         Ok(Attended { out, lse: Tensor::stack(&lses, 0)? })
     }
 
-    /// Makes weights of all scores, not yet divided; maximum and sum of every row.
+    /// Turns all scores into weights, not yet divided; returns maximum and sum of every row.
     fn softmax(&mut self, progress: Progress<'_>) -> Result<Vec<Vec<[Tensor; 2]>>> {
         let heads = |(row, heads): (usize, &Vec<Tensor>)| {
             (0..heads.len()).map(|head| (row, head)).collect::<Vec<_>>()
@@ -146,14 +146,14 @@ impl Scores {
     }
 }
 
-/// [S, D] by batch row and head of [B, H, S, D].
+/// [B, H, S, D] as [S, D] by batch row and head.
 fn by_head(tensor: &Tensor) -> Result<Vec<Vec<Tensor>>> {
     let (batch, heads, ..) = tensor.dims4()?;
     let of_row = |row| (0..heads).map(|head| tensor.get(row)?.get(head)).collect();
     (0..batch).map(of_row).collect()
 }
 
-/// Which keys a row sees, u8 [queries, keys]; none where it sees all.
+/// The visible keys of each row, u8 [queries, keys]; `None` where every row sees all.
 fn seen(
     views: &[View],
     row: usize,
@@ -175,7 +175,7 @@ fn seen(
     Tensor::from_vec(seen, (queries, keys), device).map(Some)
 }
 
-/// What is left of weights [queries, keys] of a batch row and a head.
+/// The weights [queries, keys] of a batch row and a head after dropout.
 fn left(weights: Tensor, dropped: Option<Dropped<'_>>, [row, head]: [usize; 2]) -> Result<Tensor> {
     let Some(Dropped { dropout, head: first, queries, keys }) = dropped else {
         return Ok(weights);

@@ -1,4 +1,4 @@
-//! What of a tile queries see, and what comes of queries that see it in parts.
+//! Views of a tile, and merging the results of queries that see it in parts.
 //!
 //! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
 //! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
@@ -9,14 +9,14 @@ use annulus_ops::order_free::{add_sums, is_order_free};
 use annulus_sequence::{Block, Rows, TilePlan, View};
 use candle_core::{DType, Device, Result, Tensor};
 
-/// A view of the keys of a block, with the rows it is of.
+/// A view of a block's keys, with the rows that it is for.
 pub(crate) struct Seen {
     /// The block of the keys.
     pub(crate) of: Block,
     view: View,
     k: Tensor,
     v: Tensor,
-    /// The weights that are left out, and the first query head.
+    /// The dropout of weights, and the number of the first query head.
     dropped: Option<(Dropout, usize)>,
 }
 
@@ -32,15 +32,15 @@ impl Seen {
         let dropped = dropout.map(|dropout| (dropout, dropout.head + tile.queries.heads.start));
         Ok(Seen { of: tile.keys, view, k, v, dropped })
     }
-    /// The query rows.
+    /// The query rows of the view.
     pub(crate) fn queries(&self) -> Rows {
         self.view.queries.rows
     }
-    /// The key rows.
+    /// The key rows of the view.
     pub(crate) fn keys(&self) -> Rows {
         self.view.keys.rows
     }
-    /// Whether these are all keys of the block.
+    /// Whether the view has all keys of the block.
     pub(crate) fn is_of_all_keys(&self) -> bool {
         self.keys().are_all_of(self.of.rows.len())
     }
@@ -53,7 +53,7 @@ impl Seen {
     }
 }
 
-/// Some rows of [B, H, S, ..]: the same storage where they are all.
+/// Rows of [B, H, S, ..]: the same storage where they are all.
 pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
     if which.are_all_of(tensor.dim(2)?) {
         return Ok(tensor.clone());
@@ -61,7 +61,7 @@ pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
     tensor.contiguous()?.index_select(&indices(which.iter(), tensor.device())?, 2)
 }
 
-/// `to` and, at the rows they are of, all of `parts`.
+/// `to` with `parts` added at their rows.
 pub(crate) fn added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     if parts.is_empty() {
         return Ok(to.clone());
@@ -74,14 +74,14 @@ pub(crate) fn added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) ->
     to.index_add(&index, &Tensor::cat(&all, 2)?, 2)
 }
 
-/// The same of tables of order-free sums, of which no row is in two parts of one residue class.
+/// `to` with `parts` added at their rows, where they are tables of order-free sums. No row is in two parts of one residue class.
 fn sums_added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     let all = to.copy()?;
     for (rows, part) in parts {
         let mut from: Vec<u32> = vec![part.dim(2)? as u32; all.dim(2)?];
         rows.iter().zip(0..).for_each(|(row, at)| from[row] = at);
         let from = Tensor::new(from, to.device())?;
-        // Behind its rows one that nothing was added to.
+        // A row that nothing was added to follows the part's rows.
         let nothing = part.narrow(2, 0, 1)?.zeros_like()?;
         let spread = Tensor::cat(&[part, &nothing], 2)?.index_select(&from, 2)?;
         add_sums(backend, &all, &spread)?;
@@ -89,7 +89,7 @@ fn sums_added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Resul
     Ok(all)
 }
 
-/// The results of all rows and those of some, which are of other keys: one softmax.
+/// Merges the results of all rows with those of some rows over other keys, as one softmax.
 pub(crate) fn joined(whole: Attended, parts: &[(Rows, Attended)]) -> Result<Attended> {
     let mut all = whole;
     for layer in layers(parts, all.out.dim(2)?) {
@@ -98,7 +98,7 @@ pub(crate) fn joined(whole: Attended, parts: &[(Rows, Attended)]) -> Result<Atte
     Ok(all)
 }
 
-/// By row, which of the parts it is in and where; as many times as rows are in several parts.
+/// By row, which parts it is in and where: one layer for each time that a row may occur.
 fn layers(parts: &[(Rows, Attended)], rows: usize) -> Vec<Vec<Option<usize>>> {
     let mut layers: Vec<Vec<Option<usize>>> = Vec::new();
     let mut before = 0;
@@ -114,7 +114,7 @@ fn layers(parts: &[(Rows, Attended)], rows: usize) -> Vec<Vec<Option<usize>>> {
     layers
 }
 
-/// A layer as results of all rows: nothing where it has none.
+/// A layer as results of all rows, empty where a row is not in it.
 fn spread(
     layer: &[Option<usize>],
     parts: &[(Rows, Attended)],
@@ -136,9 +136,9 @@ fn spread(
     Ok(Attended { out: all(|part| &part.out, &out)?, lse: all(|part| &part.lse, &lse)? })
 }
 
-/// Results over disjoint keys, weighted by their sums of exponentials.
+/// Merges results over disjoint keys, weighted by their sums of exponentials.
 pub(crate) fn one_softmax(a: &Attended, b: &Attended) -> Result<Attended> {
-    // Of rows that see nothing both are -inf: a finite stand-in leaves them weights of 0.
+    // Rows that see nothing have -inf in both: a finite stand-in leaves them weights of 0.
     let most = a.lse.maximum(&b.lse)?.maximum(f64::from(f32::MIN))?;
     let [of_a, of_b] = [&a.lse, &b.lse].map(|lse| (lse - &most)?.exp());
     let (of_a, of_b) = (of_a?, of_b?);

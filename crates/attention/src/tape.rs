@@ -1,4 +1,4 @@
-//! Puts a schedule on Candle's tape.
+//! Puts attention by a schedule on Candle's tape.
 //!
 //! Candle records a user's backward only through custom ops. So the schedule runs on detached tensors, and an op whose
 //! forward hands over the finished output is recorded; its backward runs the backward schedule.
@@ -11,7 +11,8 @@ use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor,
 use crate::{Attention, Place, Qkv};
 
 impl Attention {
-    /// Attention that a later `backward()` runs through: [B, Hq, S, D]. Every rank must call it in the same order.
+    /// Attention as an operator on Candle's tape, through which a later `backward()` runs: [B, Hq, S, D]. Every rank must call it in the
+    /// same order.
     ///
     /// # Errors
     /// As [`Attention::forward`].

@@ -1,4 +1,4 @@
-//! What a pass says of itself where it is recorded: the schedule's words for what the rank just did.
+//! Records a pass: the schedule's words for what the rank just did.
 
 use annulus_comm::Form;
 use annulus_sequence::{
@@ -9,19 +9,19 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::{Attention, Place};
 
-/// Where a pass is, and what its blocks weigh.
+/// The place of a pass, and the sizes of its blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) attention: &'a Attention,
     pub(crate) pass: Pass,
     layer: usize,
     shape: BlockShape,
-    /// The types in which parts travel.
+    /// The comm dtypes of parts.
     wire: Wire<DType>,
 }
 
 impl<'a> Scene<'a> {
-    /// Of queries like these: [B, Hq, S, D].
+    /// A scene whose queries have these dimensions: [B, Hq, S, D].
     pub(crate) fn new(
         attention: &'a Attention,
         (pass, place): (Pass, Place),
@@ -37,7 +37,7 @@ impl<'a> Scene<'a> {
         Ok(Scene { attention, pass, layer: place.layer, shape, wire })
     }
 
-    /// The tensors of a block, as they travel; see [`Tensors`].
+    /// Shapes and dtypes of a block's tensors as they travel; see [`Tensors`].
     pub(crate) fn forms(&self, block: Block) -> Vec<Form> {
         let BlockShape { batch, head_dim, order_free, .. } = self.shape;
         let (heads, rows) = (block.heads.len(), block.rows.len());
@@ -60,7 +60,7 @@ impl<'a> Scene<'a> {
         trace::Place { layer: self.layer, pass: self.pass.into(), hop }
     }
 
-    /// A block that travels as so many bytes.
+    /// The record of a block that travels as `bytes`.
     pub(crate) fn moved(&self, moved: &Move, bytes: u64) -> Moved {
         let Move { block, from, to, .. } = *moved;
         let [from, to] = [from, to].map(|rank| self.attention.comm.original(rank));
@@ -68,10 +68,10 @@ impl<'a> Scene<'a> {
         Moved { block: block.into(), from, to, bytes, planned_bytes }
     }
 
-    /// The tiles of a hop, with the pairs that its batch shows.
+    /// The record of a hop's tiles, with the pairs that the batch's mask shows.
     pub(crate) fn computed(&self, index: usize, hop: &Hop) -> Doing {
         let (mask, positions) = (&self.attention.mask, self.attention.sharded());
-        // Where rows of the batch differ, their pairs are counted together.
+        // Where rows of the batch have masks of their own, their pairs are counted together.
         let sequences = if mask.rows() == 1 { self.shape.batch } else { 1 };
         let scored = hop.tiles.iter().filter(|tile| tile.keys.part != Part::Value);
         let pairs = scored.map(|tile| {
@@ -89,13 +89,13 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Payload of some tensors.
+/// Bytes of payload of some tensors.
 pub(crate) fn size<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
     let size = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
     tensors.into_iter().map(size).sum()
 }
 
-/// A GPU works behind the program's back: what is recorded waits for it.
+/// Waits for a GPU before a span is recorded, since it runs asynchronously.
 pub(crate) fn settle(begun: Begun, device: &Device) -> Result<()> {
     if begun.is_recorded() { device.synchronize() } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Moves, under way.
+//! Moves in flight.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use crate::buffers::{Buffers, Tensors};
 use crate::traced::{Scene, settle, size};
 
-/// What was posted and not awaited yet.
+/// The moves that were posted and are not awaited yet.
 pub(crate) struct Travels<'a> {
     pub(crate) scene: Scene<'a>,
     under_way: RefCell<Vec<Travel>>,
@@ -19,12 +19,12 @@ pub(crate) struct Travels<'a> {
 
 /// Moves that are awaited together.
 struct Travel {
-    /// The hop that posted them, and how many they may take.
+    /// The hop that posted the moves, and how many hops they may take.
     hop: usize,
     hops: usize,
     pending: Pending,
     receives: Vec<sequence::Move>,
-    /// How many tensors leave.
+    /// The number of tensors that are sent.
     sends: usize,
     posted: Begun,
 }
@@ -34,7 +34,7 @@ impl<'a> Travels<'a> {
         Travels { scene, under_way: RefCell::default() }
     }
 
-    /// Posts all sends and receives of `hop`, those first that are awaited first.
+    /// Posts all sends and receives of `hop`, the first awaited first.
     pub(crate) fn post(&self, label: Label, hop: &Hop, held: &mut Buffers) -> Result<()> {
         let moves = hop.sends.iter().chain(&hop.receives);
         let mut waits: Vec<usize> = moves.map(|moved| moved.hops).collect();
@@ -65,7 +65,7 @@ impl<'a> Travels<'a> {
         Ok(())
     }
 
-    /// Called between tiles: shows that this rank is alive, and lets the engine work.
+    /// Shows that this rank is alive, and lets the engine work; called between tiles.
     pub(crate) fn progress(&self) -> Result<()> {
         self.scene.attention.comm.progress()?;
         for travel in &mut *self.under_way.borrow_mut() {
@@ -74,7 +74,7 @@ impl<'a> Travels<'a> {
         Ok(())
     }
 
-    /// Waits for what is awaited at the end of hop `hop`; what has come is held.
+    /// Waits for what is awaited at the end of hop `hop`, and holds what arrived.
     pub(crate) fn arrive(&self, hop: usize, held: &mut Buffers) -> Result<()> {
         let mut under_way = self.under_way.borrow_mut();
         let now: Vec<_> = under_way.extract_if(.., |travel| travel.awaited() == hop).collect();
@@ -95,7 +95,7 @@ impl<'a> Travels<'a> {
         Ok(())
     }
 
-    /// A block travels as its tensors. What is lent the sender still reads; the rest leaves its buffers.
+    /// Sends a block as its tensors. The sender still reads what is lent; what is given away leaves its buffers.
     fn send(
         &self,
         label: Label,
@@ -123,12 +123,12 @@ impl<'a> Travels<'a> {
 }
 
 impl Travel {
-    /// The hop at whose end it is awaited.
+    /// The hop at whose end the moves are awaited.
     fn awaited(&self) -> usize {
         self.hop + self.hops - 1
     }
 
-    /// Blocks until all is here.
+    /// Waits until all blocks have arrived.
     fn wait(mut self, scene: Scene<'_>) -> Result<Vec<(Block, Tensors)>> {
         let place = scene.place(self.hop);
         let mut came = Vec::with_capacity(self.receives.len());
@@ -165,7 +165,7 @@ fn sent(moves: &[Move]) -> impl Iterator<Item = &Tensor> {
     })
 }
 
-/// What came, as it is held: sums are f32 wherever they are added to.
+/// Received tensors as they are held: sums are f32 wherever they are added to.
 fn landed(block: Block, tensors: Tensors) -> Result<Tensors> {
     if !block.part.is_sum() || tensors.iter().all(is_order_free) {
         return Ok(tensors);

@@ -16,12 +16,12 @@ use crate::subject::{Fields, fields};
 
 /// A split step's time as a multiple of the unsplit one's, at most.
 const COST: f64 = 1.08;
-/// Share of a full attention that a causal one may take.
+/// The fraction of a full attention's time that a causal one may take.
 const CAUSAL: f64 = 0.56;
-/// Share of the processor's peak that is wanted.
+/// The fraction of the processor's peak that is wanted.
 const OF_PEAK: f64 = 0.80;
 
-/// A command of this program, and what must come of it.
+/// A command of this program, and the bound on its result.
 #[derive(Clone, Debug)]
 struct Comparison {
     name: String,
@@ -68,7 +68,7 @@ impl Comparison {
         fields(json!({ "comparison": self.name, "command": command }))
     }
 
-    /// The last line that its command prints, with the bound; the command's lines are printed.
+    /// Runs the command, printing its lines; returns the last one, with the bound.
     fn run(&self) -> Result<Fields> {
         print(&self.listed());
         let mut command = Command::new(std::env::current_exe()?);
@@ -135,7 +135,7 @@ impl arguments::All {
     }
 }
 
-/// Type, key/value heads, pass, mask, and how many times PyTorch's speed is wanted.
+/// Dtype, key/value heads, pass, mask, and the wanted speed as a multiple of PyTorch's.
 const ATTENTION: [(&str, usize, &str, &str, f64); 12] = [
     ("f32", 8, "forward", "causal", 2.3),
     ("f32", 8, "forward", "full", 2.1),
@@ -151,7 +151,7 @@ const ATTENTION: [(&str, usize, &str, &str, f64); 12] = [
     ("bf16", 8, "both", "full", 1.5),
 ];
 
-/// The kernel against PyTorch's.
+/// Comparisons of the attention kernel with PyTorch's.
 fn attention(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (dtype, groups, pass, mask, least) in ATTENTION {
@@ -171,7 +171,7 @@ fn attention(arguments: &arguments::All) -> Vec<Comparison> {
     all
 }
 
-/// The kernel against the processor's peak, and causal against full.
+/// Comparisons of the attention kernel with the processor's peak, and of causal with full attention.
 fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     let samples = arguments.pairs;
@@ -194,7 +194,7 @@ fn kernel(arguments: &arguments::All) -> Vec<Comparison> {
     all
 }
 
-/// The training step against transformers and against JAX.
+/// Comparisons of the training step with transformers and with JAX.
 fn steps(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     for (tokens, transformers, jax) in [(4096, 1.6, 4.0), (16384, 1.9, 8.0)] {
@@ -213,7 +213,7 @@ fn steps(arguments: &arguments::All) -> Vec<Comparison> {
     all
 }
 
-/// Split attention against other packages, and strategies against each other.
+/// Comparisons of split attention with other packages, and of strategies with each other.
 fn rings(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     let words = "ring --tokens 16k --ranks 4 --strategy striped --pass both";

@@ -18,7 +18,7 @@ use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Side, Subject, fields};
 use annulus_machine::peak::Unit;
 
-/// One point after the other.
+/// Measures one size after another.
 pub(crate) fn run(arguments: &arguments::Attention) -> Result<Verdict> {
     if arguments.common.serve && arguments.tokens.len() > 1 {
         bail!("`--serve` answers for one number of `--tokens`");
@@ -37,19 +37,19 @@ struct Point {
     tokens: usize,
     kernel: Fused,
     inputs: Inputs,
-    /// Results of the forward pass, where backward alone is timed.
+    /// The results of forward, where only backward is timed.
     attended: Option<Attended>,
     units: Vec<(Unit, Beside)>,
     /// Seconds of the last sample.
     last: f64,
 }
 
-/// Measurements of a unit beside every sample.
+/// Measurements of an arithmetic unit after every sample.
 #[derive(Default)]
 struct Beside {
-    /// GFLOP/s.
+    /// The unit's speeds in GFLOP/s.
     peaks: Vec<f64>,
-    /// The sample's, as a share of it: a core may be slow for some samples.
+    /// Each sample's speed as a fraction of the unit's: a core may be slow for some samples.
     shares: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ impl Inputs {
         Inputs::of_shapes(queries, keys, dtype, &Device::Cpu)
     }
 
-    /// Standard normal numbers.
+    /// Inputs of these shapes, of standard normal numbers.
     pub(crate) fn of_shapes(
         queries: (usize, usize, usize, usize),
         keys: (usize, usize, usize, usize),
@@ -89,17 +89,17 @@ impl Inputs {
         })
     }
 
-    /// 1 / √D.
+    /// The factor of scores, 1 / √D.
     pub(crate) fn scale(&self) -> Result<f64> {
         Ok(1.0 / (self.q.dims4()?.3 as f64).sqrt())
     }
 
-    /// Of queries and of keys: each the first there are.
+    /// The positions of queries and of keys, from 0 on.
     fn positions(&self) -> Result<[Positions; 2]> {
         Ok([Positions::all(self.q.dim(2)?), Positions::all(self.k.dim(2)?)])
     }
 
-    /// A whole forward pass of one tile, as training makes it.
+    /// Runs a whole forward pass of one tile, as training does.
     pub(crate) fn forward(
         &self,
         kernel: &impl AttentionKernel,
@@ -114,7 +114,7 @@ impl Inputs {
         Ok(kernel.finish(state)?)
     }
 
-    /// A whole backward pass of one tile.
+    /// Runs a whole backward pass of one tile.
     pub(crate) fn backward(
         &self,
         kernel: &impl AttentionKernel,
@@ -132,7 +132,7 @@ impl Inputs {
     }
 }
 
-/// Operations of a forward pass of `tokens` positions.
+/// The operations of a forward pass of `tokens` positions.
 pub(crate) fn operations(shape: &Shape, tokens: usize) -> f64 {
     let pairs = match shape.mask.name.as_str() {
         "full" => (tokens * tokens) as f64,
@@ -176,7 +176,7 @@ impl Point {
         self.inputs.backward(&self.kernel, &self.visibility(), attended)
     }
 
-    /// GFLOP/s.
+    /// The speed in GFLOP/s of a pass that takes `seconds`.
     fn speed(&self, seconds: f64) -> f64 {
         let forward = operations(&self.arguments.shape, self.tokens);
         forward * self.arguments.pass.operations() / seconds / 1e9

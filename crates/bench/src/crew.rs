@@ -8,16 +8,16 @@ use std::time::Duration;
 use annulus_comm::{Communicator, World, threads};
 use anyhow::{Error, Result, anyhow};
 
-/// How long a rank waits for another that shows no progress.
+/// The time that a rank waits for another that shows no progress.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// The work of a rank for every order.
+/// The work that a rank does for every order.
 pub(crate) type Work<T> = Box<dyn FnMut() -> Result<T>>;
 
-/// Ranks that wait for orders. Dropped, they end.
+/// Ranks that wait for orders. They end when this is dropped.
 pub(crate) struct Crew<T> {
     orders: Vec<Sender<()>>,
-    /// Answers by rank: none when it is set up, then one for every order.
+    /// Answers by rank: `None` when the rank is set up, then one for every order.
     answers: Vec<Receiver<Option<T>>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -31,7 +31,7 @@ impl<T: Send + 'static> Crew<T> {
         Crew::start_in(World::alone(), world, set_up)
     }
 
-    /// The same of a process whose ranks may compute on several devices.
+    /// `world` ranks of `process`, as [`Crew::start`] makes them, which may compute on several devices.
     pub(crate) fn start_in<F>(process: World, world: usize, set_up: F) -> Result<Crew<T>>
     where
         F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync + 'static,
@@ -46,10 +46,10 @@ impl<T: Send + 'static> Crew<T> {
         Ok(crew)
     }
 
-    /// The answers of all ranks to one order, by rank.
+    /// Gives one order; returns the answers of all ranks.
     pub(crate) fn go(&mut self) -> Result<Vec<T>> {
         for order in &self.orders {
-            // A rank that is gone says why through the thread.
+            // The thread of a rank that has ended says why.
             let _ = order.send(());
         }
         self.all()
@@ -62,9 +62,9 @@ impl<T: Send + 'static> Crew<T> {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Why the ranks are gone.
+    /// The reason why ranks have ended.
     fn failure(&mut self) -> Error {
-        // Those that still wait for orders end.
+        // Ranks that still wait for orders end.
         self.orders.clear();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => error,
@@ -77,16 +77,16 @@ impl<T> Drop for Crew<T> {
     fn drop(&mut self) {
         self.orders.clear();
         if let Some(thread) = self.thread.take() {
-            // Why it ended has been told by `go`.
+            // `go` has told why it ended.
             let _ = thread.join();
         }
     }
 }
 
-/// A rank's ends of its two channels, until it takes them.
+/// One rank's ends of the two channels, until it takes them.
 type Ends<T> = Mutex<Option<(Receiver<()>, Sender<Option<T>>)>>;
 
-/// All ranks, until nobody gives orders any more.
+/// Runs all ranks until no more orders come.
 fn run<T: Send, F>(process: &World, ends: &[Ends<T>], set_up: F) -> Result<()>
 where
     F: Fn(Arc<dyn Communicator>) -> Result<Work<T>> + Send + Sync,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::subject::{Fields, fields};
 
-/// The device, and a GPU's name.
+/// The device, with a GPU's name, as fields.
 pub(crate) fn describe(device: &Device) -> Fields {
     let DeviceLocation::Cuda { gpu_id } = device.location() else {
         return fields(json!({ "device": "cpu" }));
@@ -16,8 +16,8 @@ pub(crate) fn describe(device: &Device) -> Fields {
     line
 }
 
-/// Used memory of a GPU. Memory that a program frees stays with it, so this is the most it ever held, if nobody
-/// else is there.
+/// Used memory of a GPU as fields. Memory that a program frees stays with it, so this is the most that it ever held, if no other program is
+/// there.
 pub(crate) fn memory(device: &Device) -> Fields {
     let taken = taken(device).map(|bytes| (bytes as f64 / f64::from(1 << 20)).round());
     Fields::from_iter(taken.map(|mebibytes| ("gpu_mib".to_owned(), json!(mebibytes))))

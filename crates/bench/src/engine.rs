@@ -98,14 +98,14 @@ fn points(arguments: &Arguments, world: &World) -> Result<()> {
     Ok(())
 }
 
-/// How many names of hosts there are.
+/// The number of different hosts.
 fn hosts(world: &World) -> usize {
     let mut names = world.hosts().to_vec();
     names.dedup();
     names.len().max(1)
 }
 
-/// How many ranks are threads of this process.
+/// The number of ranks that are threads of this process.
 fn here(arguments: &Arguments, world: &World) -> Result<usize> {
     let here = world.here(arguments.ranks).with_context(|| {
         format!("{} processes cannot share {} ranks evenly", world.processes(), arguments.ranks)

@@ -25,14 +25,14 @@ use crate::session::Verdict;
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, fields};
 
-/// Positions of all sequences together, where one is not longer.
+/// The number of positions of all sequences together, unless one sequence is longer.
 const TOKENS: usize = 16 << 10;
-/// Columns of all heads together.
+/// The number of columns of all heads together.
 const COLUMNS: usize = 2048;
-/// The least that a sample takes, so that a launch weighs nothing.
+/// The least seconds of a sample, so that launches do not matter.
 const SECONDS: f64 = 0.02;
 
-/// One point after the other.
+/// Measures one point after another.
 pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
     let processor = annulus_ops::gpu::open(arguments.device)
         .map_err(|missing| anyhow!("cuda:{}: {missing}; {}", arguments.device, missing.hint()))?;
@@ -66,19 +66,19 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-/// Passes as they are asked for, what each computes, and whether its bits are the same every time.
+/// Passes by name, what each computes, and whether its bits must be reproducible.
 const PASSES: [(&str, &str, bool); 3] = [
     ("forward", "forward", false),
     ("backward", "backward", false),
     ("same-bits", "backward", true),
 ];
 
-/// What `--passes` takes.
+/// The values that `--passes` takes.
 pub(crate) fn names() -> [&'static str; 3] {
     PASSES.map(|(name, ..)| name)
 }
 
-/// Generations that `processor` runs, by those of the passes that are wanted.
+/// The generations that `processor` runs, for each wanted pass.
 fn variants(processor: &dyn Processor, wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
     let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
     let of = |variant| passes.clone().map(move |(_, pass, same)| (variant, *pass, *same));
@@ -87,7 +87,7 @@ fn variants(processor: &dyn Processor, wanted: &[String]) -> Vec<(Generation, &'
     all.into_iter().flat_map(of).collect()
 }
 
-/// Numbers on the GPU that all points take theirs from: to draw them takes longer than to measure.
+/// Random numbers on the GPU, from which all points take theirs: drawing takes longer than measuring.
 struct Numbers {
     all: Inputs,
     processor: Arc<dyn Processor>,
@@ -108,13 +108,13 @@ impl Numbers {
     }
 }
 
-/// A size, and tensors of it on the GPU.
+/// A size, with its tensors on the GPU.
 struct Point {
     tokens: usize,
     dim: usize,
-    /// The mask or the hop.
+    /// The name of the mask or the hop.
     name: &'static str,
-    /// Visible pairs of queries and keys.
+    /// The number of visible pairs of queries and keys.
     pairs: f64,
     visibility: [Visibility; 1],
     inputs: Inputs,
@@ -122,7 +122,7 @@ struct Point {
 }
 
 impl Point {
-    /// A whole sequence; half of all pairs count as seen under a causal mask, as the peers count.
+    /// A whole sequence; with a causal mask half of all pairs count, as the peers count them.
     fn whole(numbers: &Numbers, tokens: usize, dim: usize, name: &'static str) -> Result<Point> {
         let all = Positions::all(tokens);
         let rule = if name == "full" { Mask::full() } else { Mask::causal() };
@@ -131,7 +131,7 @@ impl Point {
         Ok(Point { pairs: share * (tokens * tokens) as f64, ..point })
     }
 
-    /// As many queries as keys.
+    /// A point with as many queries as keys.
     fn new(
         numbers: &Numbers,
         dim: usize,
@@ -152,7 +152,7 @@ impl Point {
         })
     }
 
-    /// TFLOP/s; none where the variant has no such kernel.
+    /// TFLOP/s of a pass; `None` where the variant has no such kernel.
     fn measure(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Option<Quartiles>> {
         let Point { inputs, visibility, .. } = self;
         if kernels.begin(&inputs.q, inputs.scale()?).is_err() {

@@ -1,5 +1,5 @@
-//! A training step that can be taken again and again, and the files with which another program
-//! takes it: `config.json`, `model.safetensors`, `tokens.safetensors`.
+//! A training step that can be repeated, and the files with which another program takes it: `config.json`, `model.safetensors`,
+//! `tokens.safetensors`.
 
 use std::fs;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::crew::{Crew, Work};
 /// The seed of random tokens.
 const SEED: u64 = 0;
 
-/// A step: its plan, fresh weights and data.
+/// A training step: its plan, random weights and data.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) plan: Plan,
@@ -50,7 +50,7 @@ impl Step {
     }
 
     fn new(plan: Plan, source: Arc<dyn Source>) -> Result<Step> {
-        // Masters, whatever layers compute with.
+        // Masters, whatever dtype layers compute in.
         let config = Config { dtype: DType::F32, ..Setup::new(&plan, 1).config };
         let weights = Llama::random(&config, plan.experiment.seed)?;
         Ok(Step { plan, weights, source })
@@ -63,7 +63,7 @@ impl Step {
             None => error.into(),
         };
         let setup = Setup::on_its_device(&self.plan, cores).map_err(hinted)?;
-        // A plan counts what a CPU holds; a GPU says itself when it is full.
+        // A plan counts memory for a CPU; a GPU reports itself when it is full.
         if setup.processors.is_empty() {
             check_memory(&self.plan).map_err(hinted)?;
         }
@@ -115,7 +115,7 @@ pub(crate) fn planned(mut experiment: Experiment, vocabulary: Option<usize>) -> 
     Ok(plan(&Resolved::read(experiment, vocabulary)?)?)
 }
 
-/// Uniform ids. The last has no successor to ask for.
+/// A sequence of uniform random ids. The last one has no target.
 fn random(tokens: usize, vocabulary: usize) -> Sequence {
     let key = Key { seed: SEED, purpose: "bench", name: "tokens" };
     let id = |index| uniform(key, index as u64, vocabulary as u64) as u32;
@@ -125,7 +125,7 @@ fn random(tokens: usize, vocabulary: usize) -> Sequence {
     Sequence { inputs, targets, documents: Vec::new() }
 }
 
-/// One sequence for every step.
+/// A source with the same sequence for every step.
 #[derive(Debug)]
 struct Fixed {
     sequence: Sequence,

@@ -1,4 +1,4 @@
-//! The longest sequence of which a step succeeds: `step --longest`.
+//! Finds the longest sequence for which a step succeeds: `step --longest`.
 //!
 //! Every trial is this program again, so that none inherits the memory of another; with no input, `--serve` takes one step.
 
@@ -13,7 +13,7 @@ use crate::record::{Record, print};
 use crate::session::Verdict;
 use crate::subject::{Fields, fields};
 
-/// A line for every trial, and one for what came of them.
+/// Prints a line for every trial, and one with the result.
 pub(crate) fn run(arguments: &arguments::Step, nearest: usize) -> Result<Verdict> {
     let mut record = Record::open(arguments.common.record.as_deref())?;
     let start = (arguments.tokens[0] / nearest).max(1) * nearest;
@@ -75,7 +75,7 @@ fn trial(arguments: &arguments::Step, tokens: usize) -> Result<(bool, Fields)> {
     let fits = output.status.success() && ready.is_some();
     let mut line = ready.filter(|_| fits).unwrap_or_default();
     line.remove("ready");
-    // With all that setting up takes.
+    // Including the time for setting up.
     let seconds = start.elapsed().as_secs_f64();
     let found = json!({ "bench": "longest", "tokens": tokens, "fits": fits, "trial_s": seconds });
     line.extend(fields(found));

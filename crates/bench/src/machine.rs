@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Ticks per second of the counters in `/proc`: fixed, whatever the kernel's own clock.
 const TICKS: f64 = 100.0;
 
-/// Processor, cores and memory.
+/// The machine as a JSON object: processor, cores and memory.
 pub(crate) fn describe() -> Value {
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory(&text));
     json!({ "processor": processor(), "cores": annulus_machine::cores(), "memory_gib": memory })
@@ -23,7 +23,7 @@ fn processor() -> String {
     annulus_machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// GiB, to a tenth.
+/// The machine's memory in GiB, to a tenth.
 fn memory(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
@@ -58,13 +58,12 @@ fn civil(day: u64) -> (u64, u64, u64) {
     (year, month, day - (153 * from_march + 2) / 5 + 1)
 }
 
-/// Seconds of processor time that everybody has taken since the machine started.
+/// Seconds of processor time that all programs have used since the machine started.
 pub(crate) fn busy_seconds() -> Option<f64> {
     busy(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// user, nice, system, irq and softirq of the first line; neither idle time nor what the machine's
-/// host took.
+/// Ticks of user, nice, system, irq and softirq in the first line; neither idle time nor what the machine's host took.
 fn busy(text: &str) -> Option<f64> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let counts: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();

@@ -44,11 +44,11 @@ use mimalloc::MiMalloc;
 use crate::arguments::{Arguments, Command};
 use crate::session::Verdict;
 
-/// The program's own: what is measured here is what `annulus` does.
+/// The allocator that `annulus` uses: what is measured here is what it does.
 #[global_allocator]
 static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 
-/// The exit code where a figure is not what was asked for.
+/// The exit code when a figure misses its bound.
 const MISSED: u8 = 10;
 
 fn main() -> ExitCode {
@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<Verdict> {
     }
 }
 
-/// One line for a person; what programs read goes to standard output.
+/// Prints a line for people; what programs read goes to standard output.
 #[expect(clippy::print_stderr, reason = "the one place that talks")]
 fn say(line: &str) {
     eprintln!("{line}");

@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::session::Verdict;
 use crate::subject::{Fields, fields};
 
-/// A line for every number of ranks, and one that says how flat it is and how near to the plan.
+/// Prints a line for every number of ranks, and one with the evenness and the distance from the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
     let world = World::found()?;
     let told = measure(arguments, &world);
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
 }
 
 fn measure(arguments: &arguments::Memory, world: &World) -> Result<Verdict> {
-    // What all are told, the first writes down.
+    // All ranks get the results, and the first writes them.
     let first = world.process() == 0;
     let mut record = Record::open(arguments.record.as_deref().filter(|_| first))?;
     let (mut found, mut off) = (Vec::new(), 0.0_f64);
@@ -55,7 +55,7 @@ fn measure(arguments: &arguments::Memory, world: &World) -> Result<Verdict> {
     Ok(flat.or(Verdict::at_most(unplanned, arguments.planned)))
 }
 
-/// The experiment on made-up sequences, as long as the ranks are many.
+/// The plan of the experiment on synthetic sequences, whose length grows with the ranks.
 fn plan(arguments: &arguments::Memory, ranks: usize, world: &World) -> Result<Plan> {
     let arguments::Memory { tokens, strategy, recompute, layers, .. } = arguments;
     let model = Model { layers: *layers, ..Model::SMALL };
@@ -94,7 +94,7 @@ fn classes(peak: ByClass) -> Value {
     peak.named().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
 }
 
-/// How far what a process has in memory is from its plan, as a share of that.
+/// The distance of a process's resident memory from its plan, as a fraction of the plan.
 fn distance_of(held: Held) -> f64 {
     held.resident.abs_diff(held.planned) as f64 / held.planned.max(1) as f64
 }

@@ -15,7 +15,7 @@ use crate::session::Verdict;
 use crate::step::{found, root};
 use crate::subject::{Fields, fields};
 
-/// The experiment.
+/// The path of the experiment's file.
 const FILE: &str = "experiments/million-tokens.yaml";
 
 /// Takes the step once: nothing warms up, as nothing does in a run.

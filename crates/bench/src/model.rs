@@ -49,7 +49,7 @@ struct Sizes {
     epsilon: &'static str,
     theta: usize,
     tied: bool,
-    /// Written under `memory:`.
+    /// Lines under the section `memory`.
     memory: &'static str,
 }
 
@@ -84,7 +84,7 @@ const BILLION: Sizes = Sizes {
 };
 
 impl Model {
-    /// The small one on the CPU, f32.
+    /// The small model on the CPU, f32.
     pub(crate) const SMALL: Model = Model {
         size: Size::Small,
         layers: None,
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Query heads, key/value heads, elements of a head.
+    /// The numbers of query heads, of key/value heads, and of elements per head.
     pub(crate) fn heads(&self) -> [usize; 3] {
         let Sizes { heads, key_value_heads, head_dim, .. } = self.sizes();
         [heads, key_value_heads, head_dim]

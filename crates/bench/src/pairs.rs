@@ -1,7 +1,7 @@
-//! Two things in turn, A B B A, so that drift and other programs' load meet both alike.
+//! Samples two subjects alternately, A B B A, so that drift and other programs' load affect both equally.
 //!
-//! A pair is two neighbouring samples. A pair during which other programs kept more than a limit of
-//! cores busy is thrown away, unless too few are left: then all are used, and that is said.
+//! A pair is two neighbouring samples. A pair during which other programs kept more than a limit of cores busy is dropped, unless too few
+//! are left: then all are used, and this is noted.
 
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use crate::machine;
 use crate::statistics::Quartiles;
 use crate::subject::{Fields, Sample, Side, fields};
 
-/// Pairs that are tried for each one wanted before disturbed ones are taken.
+/// The number of pairs that are tried for each wanted one before disturbed ones are used.
 const PATIENCE: usize = 2;
-/// Fewer quiet pairs than this say nothing, if more were wanted.
+/// The least number of quiet pairs that are meaningful, if more were wanted.
 const FEW: usize = 5;
 /// Seconds below which the system's counters are too coarse to tell whose time it was.
 const COARSE: f64 = 0.2;
@@ -22,13 +22,13 @@ const COARSE: f64 = 0.2;
 /// Pairs of samples, ours first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pairs {
-    /// Those that count.
+    /// The pairs that count.
     pub(crate) kept: Vec<(Sample, Sample)>,
     /// The number of those thrown away.
     pub(crate) dropped: usize,
     /// Whether disturbed pairs are among those kept, for want of quiet ones.
     pub(crate) disturbed: bool,
-    /// All samples in the order they were taken, of ours and of theirs.
+    /// All samples in the order in which they were taken: ours and theirs.
     pub(crate) history: [Vec<Sample>; 2],
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn limit(threads: usize, cores: usize) -> f64 {
     0.15 + 0.45 * cores.saturating_sub(threads) as f64
 }
 
-/// `wanted` pairs, of which others disturbed none by more than `limit` cores if that can be had.
+/// Takes `wanted` pairs, without ones that others disturbed by more than `limit` cores if possible.
 pub(crate) fn take(
     ours: &mut dyn Side,
     theirs: &mut dyn Side,
@@ -63,7 +63,7 @@ pub(crate) fn take(
     Ok(pairs)
 }
 
-/// A pair, and how many cores others kept busy meanwhile, where that can be told.
+/// A pair, and the number of cores that others kept busy meanwhile, where that is known.
 fn watched(
     ours: &mut dyn Side,
     theirs: &mut dyn Side,
@@ -98,7 +98,7 @@ impl Pairs {
         Quartiles::of(&self.kept.iter().map(ratio).collect::<Vec<f64>>())
     }
 
-    /// Seconds of ours and of theirs.
+    /// Seconds of our samples and of theirs.
     pub(crate) fn seconds(&self) -> [Quartiles; 2] {
         let (ours, theirs): (Vec<_>, Vec<_>) = self.kept.iter().cloned().unzip();
         [ours, theirs].map(|samples| Quartiles::of_seconds(&samples))
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs that take 1, 2, 3 … times `seconds`, after a pause that the system's counters notice or not.
+    /// A side whose runs take 1, 2, 3 … times `seconds`, after a pause that the system's counters notice or not.
     struct Script<'a> {
         seconds: f64,
         runs: f64,

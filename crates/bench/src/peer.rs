@@ -1,4 +1,4 @@
-//! Another program that is measured: started once, then asked for one sample after the other.
+//! Another program that is measured: started once, then asked for one sample after another.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::machine;
 use crate::subject::{Fields, Sample, Side};
 
-/// How long a program may take to end after `quit`.
+/// The time that a program may take to end after `quit`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked at meanwhile.
+/// The interval at which it is checked meanwhile.
 const GLANCE: Duration = Duration::from_millis(20);
 
 /// A running program that answers `go` with `{"time_s": t}`.
@@ -48,7 +48,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// The next line that is an object with `key`; other talk is passed over.
+    /// The next line that is an object with `key`; other lines are skipped.
     fn answer(&mut self, key: &str) -> Result<Fields> {
         let mut line = String::new();
         while self.output.read_line(&mut line)? > 0 {
@@ -77,14 +77,14 @@ impl Side for Peer {
         }
     }
 
-    /// Including the programs it started.
+    /// Seconds of processor time, including the programs it started.
     fn processor_seconds(&self) -> f64 {
         machine::processor_seconds_of_tree(self.child.id())
     }
 }
 
 impl Drop for Peer {
-    /// Tells it to quit, and ends it if it does not.
+    /// Tells the program to quit, and ends it if it does not.
     fn drop(&mut self) {
         if let Some(mut input) = self.input.take() {
             // It may be gone already; then there is nothing to tell.

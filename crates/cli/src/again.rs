@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_experiment::{Device, Override};
 use annulus_machine::{Instructions, VECTOR};
-use annulus_train::{Again, Ending, Logged, Manifest, RESOLVED, beginning};
+use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning};
 
 use crate::experiment_file::{ExperimentFile, replaced};
 use crate::failure::{Failure, INTERNAL};
@@ -52,14 +52,14 @@ fn made(folder: &Path) -> Result<Manifest, Failure> {
 /// A run that is to be computed again.
 pub(crate) struct OriginalRun {
     pub(crate) logged: Logged,
-    pub(crate) again: Again,
+    pub(crate) again: Rerun,
 }
 
 impl OriginalRun {
     pub(crate) fn read(run: &Path, whole: bool) -> Result<OriginalRun, Failure> {
         let (manifest, logged) = (made(run)?, Logged::read(run)?);
         let original =
-            OriginalRun { logged, again: Again { run: run.to_owned(), manifest, whole } };
+            OriginalRun { logged, again: Rerun { run: run.to_owned(), manifest, whole } };
         original.of_device().iter().for_each(|reason| print::warn(format!("{reason}: {DIFFER}")));
         Ok(original)
     }
@@ -72,7 +72,7 @@ impl OriginalRun {
         replacements: &[Override],
         from_start: bool,
     ) -> Result<Train, Failure> {
-        let Again { run, manifest, .. } = &self.again;
+        let Rerun { run, manifest, .. } = &self.again;
         let fork = if from_start { beginning(run, manifest)? } else { None };
         let output = replaced("output", &output.display().to_string());
         let replacements = replacements.iter().cloned().chain([output]).collect();

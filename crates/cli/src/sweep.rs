@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, Override, Sweep, parse_sweep, read_experiment};
-use annulus_train::{CameTo, Exit, came_to, is_run};
+use annulus_train::{Exit, RunSummary, is_run, run_summary};
 use clap::Args;
 
 pub(crate) use self::checked::listed;
@@ -58,9 +58,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let left = (0..sweep.runs.len()).filter(|index| !finished.contains(index)).collect();
     let Results { done, failed } = Jobs::new(&sweep, at_once, &stop)?.run(left);
     let done: BTreeSet<usize> = finished.into_iter().chain(done).collect();
-    let came_to = |index: usize| came_to(&sweep.runs[index].experiment.output).ok();
-    let of_run = |index: usize| done.contains(&index).then(|| came_to(index)).flatten();
-    let runs: Vec<Option<CameTo>> = (0..sweep.runs.len()).map(of_run).collect();
+    let summary = |index: usize| run_summary(&sweep.runs[index].experiment.output).ok();
+    let of_run = |index: usize| done.contains(&index).then(|| summary(index)).flatten();
+    let runs: Vec<Option<RunSummary>> = (0..sweep.runs.len()).map(of_run).collect();
     table::print(record::groups(&sweep, runs), *options)?;
     Ok(ended(&sweep, done.len(), &failed))
 }
@@ -109,7 +109,7 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         if !is_run(folder) {
             continue;
         }
-        let (there, wanted) = (came_to(folder)?, all.resolved(run));
+        let (there, wanted) = (run_summary(folder)?, all.resolved(run));
         let differing = annulus_experiment::differences(&there.experiment, &wanted);
         // `train` itself decides whether a run can resume with moved files or a changed learning-rate curve.
         let other = differing

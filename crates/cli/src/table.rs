@@ -6,7 +6,7 @@ mod written;
 use std::path::PathBuf;
 
 use annulus_evaluation::{Table, groups, table};
-use annulus_train::{CameTo, came_to};
+use annulus_train::{RunSummary, run_summary};
 use clap::Args;
 
 use crate::failure::{Failure, INTERNAL};
@@ -58,11 +58,11 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 
 /// The rows of the table of several folders: runs grouped by the keys that differ. Of a sweep's folder, the runs that have begun.
 fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
-    let mut runs: Vec<CameTo> = Vec::new();
+    let mut runs: Vec<RunSummary> = Vec::new();
     for folder in folders {
         match record::read(folder) {
             Some((_, rows)) => runs.extend(rows.into_iter().flat_map(|(_, runs)| runs).flatten()),
-            None => runs.push(came_to(folder)?),
+            None => runs.push(run_summary(folder)?),
         }
     }
     Ok(groups(runs))

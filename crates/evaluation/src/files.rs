@@ -1,4 +1,4 @@
-//! The folder of an evaluation: JSON, pictures of it, and both again for TensorBoard.
+//! The folder of an evaluation: results as JSON, drawings of them, and both for TensorBoard.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ pub struct Files {
     folder: PathBuf,
     events: Writer,
     step: u64,
-    /// What was written, in order.
+    /// The files that were written, in order.
     pub written: Vec<PathBuf>,
 }
 
 impl Files {
-    /// The folder, made where it is missing; `step` is what TensorBoard shows it at.
+    /// Opens the folder, creating it if needed; TensorBoard shows results at `step`.
     ///
     /// # Errors
-    /// When it cannot be written to.
+    /// When the folder cannot be written to.
     pub fn create(folder: &Path, step: u64) -> Result<Files> {
         let events = Writer::create(folder, None).map_err(|error| failed(folder, &error))?;
         Ok(Files { folder: folder.to_owned(), events, step, written: Vec::new() })
     }
 
-    /// `perplexity.json`, its curves by length and by position, and scalars.
+    /// Writes `perplexity.json`, the curves by length and by position, and scalars.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -59,7 +59,7 @@ impl Files {
         self.flush()
     }
 
-    /// `tasks.json`, a heatmap of every task that is asked by depth, the shares of right answers by length, and scalars.
+    /// Writes `tasks.json`, a heatmap of every task with depths, the rates of right answers by length, and scalars.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -99,7 +99,7 @@ impl Files {
         self.picture(name, &curves.picture())
     }
 
-    /// As SVG, as PNG and in TensorBoard.
+    /// Writes a drawing as SVG and PNG, and for TensorBoard.
     fn picture(&mut self, name: &str, picture: &Picture) -> Result<()> {
         let png = picture.to_png().map_err(|error| failed(&self.folder, &error))?;
         self.write(&format!("{name}.svg"), picture.to_svg().as_bytes())?;
@@ -109,10 +109,10 @@ impl Files {
         drawn.map_err(|error| failed(&self.folder, &error))
     }
 
-    /// Takes away what an earlier evaluation drew: one length is a number and no curve.
+    /// Removes the drawings of an earlier evaluation: a single length has no curve.
     fn drop_pictures(&self, name: &str) {
         for ending in ["svg", "png"] {
-            // What is not there need not go.
+            // A missing file is fine.
             let _ = std::fs::remove_file(self.folder.join(format!("{name}.{ending}")));
         }
     }
@@ -141,12 +141,12 @@ impl Files {
 }
 
 impl Perplexity {
-    /// The loss of the same targets by how much was read before them.
+    /// The mean loss of the same targets, by the number of tokens read before them.
     pub fn by_length(&self) -> Vec<Point> {
         self.lengths.iter().map(|length| point(length.tokens as f64, length.loss)).collect()
     }
 
-    /// The loss by position, each of neighbours in their middle.
+    /// The mean loss by position, of neighbouring positions at their middle.
     pub fn by_position(&self) -> Vec<Point> {
         let middle = |bucket: &Bucket| f64::midpoint(bucket.from as f64, bucket.to as f64);
         self.positions.iter().map(|bucket| point(middle(bucket), bucket.loss)).collect()
@@ -154,7 +154,7 @@ impl Perplexity {
 }
 
 impl Found {
-    /// The cells of a task by depth and length; none where it has no depths.
+    /// The cells of a task by depth and length; `None` for a task without depths.
     pub fn heatmap(&self, task: &str) -> Option<Heatmap> {
         let cells = || self.cells.iter().filter(|cell| cell.task == task);
         let lengths = self.lengths();

@@ -19,72 +19,72 @@ use crate::statistics::Mean;
 use crate::windows::Windows;
 use crate::{Progress, Subject};
 
-/// Stretches of positions that a curve has.
+/// The number of position buckets of a curve.
 const BUCKETS: usize = 32;
 
-/// What was found.
+/// Losses by length and by position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perplexity {
-    /// The experiment.
+    /// The experiment's name.
     pub name: String,
-    /// Where the weights are from.
+    /// Where the weights were read from.
     pub weights: String,
-    /// Steps they were trained for in their run.
+    /// The number of steps that the weights were trained for.
     pub step: u64,
-    /// How many ranks shared a sequence.
+    /// The number of ranks that shared a sequence.
     pub ranks: usize,
-    /// The strategies of the layers.
+    /// The strategies of the layers, in words.
     pub strategy: String,
-    /// Windows over the text.
+    /// The number of windows over the text.
     pub windows: usize,
-    /// Targets in each.
+    /// The number of targets in each window.
     pub targets: usize,
-    /// By length, rising.
+    /// Losses by sequence length, ascending.
     pub lengths: Vec<Length>,
-    /// By position, in sequences of the greatest length.
+    /// Losses by position, in sequences of the greatest length.
     pub positions: Vec<Bucket>,
 }
 
-/// The targets behind sequences of one length.
+/// The loss of the targets in sequences of one length.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Length {
-    /// Inputs.
+    /// Input tokens of a sequence.
     pub tokens: usize,
     /// Negative log-likelihood of a target in nats, mean and error over windows.
     pub loss: Mean,
     /// `exp(loss)`; infinite where that is, which JSON writes as `null`.
     #[serde(deserialize_with = "or_infinite")]
     pub perplexity: f64,
-    /// How it differs from another length.
+    /// The difference to the loss at another length.
     pub difference: Option<Difference>,
-    /// The mean of every window.
+    /// The mean loss of every window.
     pub by_window: Vec<f64>,
 }
 
-/// The loss at a length less that at another.
+/// The loss at one length minus the loss at another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The other length.
+    /// The length that is compared with.
     pub against: usize,
-    /// Of the differences of windows: negative where more context helps.
+    /// Mean and error of the differences by window: negative where more context helps.
     pub loss: Mean,
 }
 
-/// Neighbouring positions.
+/// The loss over a range of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The first.
+    /// The first position.
     pub from: usize,
-    /// One past the last.
+    /// One past the last position.
     pub to: usize,
-    /// Mean and error over windows.
+    /// The loss, mean and error over windows.
     pub loss: Mean,
 }
 
-/// Asks `subject` at every length of its experiment's `evaluation`.
+/// Measures the losses of `subject` at every length of its experiment's `evaluation`.
 ///
 /// # Errors
-/// A text that is too short, a length that cannot be split, a loss that is no number.
+/// A text that is too short, a length that cannot be split, a loss that is not a number.
 pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexity> {
     let experiment = &subject.plan.experiment;
     let lengths = experiment.evaluated_lengths();
@@ -126,12 +126,12 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     })
 }
 
-/// How sequences of every length are split.
+/// The subject's setup for sequences of every length.
 fn setups(subject: &Subject, lengths: &[usize]) -> Result<Vec<Setup>> {
     lengths.iter().map(|&tokens| subject.setup(tokens)).collect()
 }
 
-/// Verdicts by window.
+/// The losses and predictions at the targets, by window.
 fn ask(
     (subject, setup): (&Subject, &Setup),
     windows: &Windows,
@@ -147,14 +147,14 @@ fn ask(
     judge(setup, &subject.weights, count, &sequence, &told)
 }
 
-/// The mean loss; of none there is none.
+/// The mean loss; `None` without verdicts.
 fn mean<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Option<f64> {
     let (sum, count) =
         verdicts.fold((0.0, 0_usize), |(sum, count), verdict| (sum + verdict.loss, count + 1));
     (count > 0).then(|| sum / count as f64)
 }
 
-/// Stretches of positions, without those that no window has a target in.
+/// Losses by range of positions, without ranges that have no target in any window.
 fn by_position(verdicts: &[Vec<Verdict>], tokens: usize) -> Vec<Bucket> {
     let width = tokens.div_ceil(BUCKETS);
     let bucket = |from: usize| {
@@ -172,7 +172,7 @@ fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// Every length against the one of `against` tokens, window by window.
+/// Compares every length with `against` tokens, window by window.
 fn compare(lengths: &mut [Length], against: usize) {
     let Some(base) = lengths.iter().find(|length| length.tokens == against) else { return };
     let base = base.by_window.clone();

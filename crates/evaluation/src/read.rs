@@ -1,4 +1,4 @@
-//! What an evaluation left, read again.
+//! Reads back the results of an evaluation.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,24 +8,24 @@ use serde::de::DeserializeOwned;
 
 use crate::{Found, Perplexity};
 
-/// The folder of a run's evaluation, in the run's own.
+/// The folder of an evaluation, within its run's.
 pub const FOLDER: &str = "evaluation";
-/// What an evaluation leaves: losses by length and position, and answers.
+/// Result files of an evaluation: losses by length and position, and answers.
 pub const RESULTS: [&str; 2] = ["perplexity.json", "tasks.json"];
-/// The largest such file that is read, in bytes: it has every answer.
+/// The largest result file that is read, in bytes: it has every answer.
 const LARGEST: u64 = 1 << 28;
 
-/// What an evaluation left in its folder.
+/// The results in an evaluation's folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluated {
-    /// Losses by length and position, where they were asked for.
+    /// Losses by length and position; `None`: not measured.
     pub perplexity: Option<Perplexity>,
-    /// Answers, where they were asked for.
+    /// Answers; `None`: no task was given.
     pub tasks: Option<Found>,
 }
 
 impl Evaluated {
-    /// Reads the results in `folder`: nothing of files that are not there.
+    /// Reads the results in `folder`; missing files leave their field empty.
     ///
     /// # Errors
     /// A file that cannot be read, or is not as an evaluation writes it.

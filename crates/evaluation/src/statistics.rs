@@ -1,18 +1,18 @@
-//! Means and how sure they are.
+//! Means and rates with their uncertainty.
 
 use serde::{Deserialize, Serialize};
 
-/// A mean over things that were measured apart.
+/// The mean of independent measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// Its standard error: the standard deviation of the things over the root of their number; 0 of one.
+    /// The standard error: the standard deviation over the root of the number of values; 0 for a single value.
     pub standard_error: f64,
 }
 
 impl Mean {
-    /// Of at least one value.
+    /// The mean of at least one value.
     pub(crate) fn of(values: &[f64]) -> Mean {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -24,23 +24,23 @@ impl Mean {
     }
 }
 
-/// How many of how many, and where the share may lie.
+/// A rate with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// So many.
+    /// The number of right answers.
     pub right: usize,
-    /// Of so many.
+    /// The number of all answers.
     pub of: usize,
-    /// Wilson's interval of 95 %.
+    /// The lower end of Wilson's 95 % interval.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end of Wilson's 95 % interval.
     pub high: f64,
 }
 
 impl Share {
-    /// Of at least one.
+    /// The rate of `right` among at least one answer.
     pub(crate) fn of(right: usize, of: usize) -> Share {
-        /// Standard deviations on either side.
+        /// Standard deviations on either side of a 95 % interval.
         const WIDE: f64 = 1.96;
         let (count, share) = (of as f64, right as f64 / of as f64);
         let by = 1.0 + WIDE * WIDE / count;
@@ -50,7 +50,7 @@ impl Share {
         Share { right, of, low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
     }
 
-    /// From 0 to 1.
+    /// The rate, from 0 to 1.
     pub fn share(self) -> f64 {
         self.right as f64 / self.of as f64
     }

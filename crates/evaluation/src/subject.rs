@@ -1,4 +1,4 @@
-//! Who is asked: a model's weights, and how its sequences are split.
+//! The subject of an evaluation: a model's weights, and how its sequences are split.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,38 +8,38 @@ use annulus_experiment::{Experiment, Reproducible, Resolved};
 use annulus_plan::Plan;
 use annulus_train::{Placed, Result, Setup, TrainError, Trained, shared};
 
-/// Told of what is done, how much of it, of how much.
+/// A callback for progress: what is done, how much of it, of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
 
-/// A model that can be asked at any length.
+/// A model that can be evaluated at any length.
 #[derive(Debug)]
 pub struct Subject {
-    /// What it is, and what is asked.
+    /// The plan of its experiment, which also says what is evaluated.
     pub plan: Plan,
-    /// As its layers take them, on the device that computes.
+    /// The weights as layers take them, on the device that computes.
     pub weights: Placed,
-    /// Where they were read from.
+    /// The folder that the weights were read from.
     pub folder: PathBuf,
-    /// Steps they were trained for in their run.
+    /// The number of steps that the weights were trained for.
     pub step: u64,
-    /// What they were trained by in their run: what is asked may differ from it.
+    /// The experiment that trained the weights, from which the evaluated one may differ.
     pub(crate) trained_by: Option<Experiment>,
-    /// What was wrong with the folder but did not keep it from being read.
+    /// Flaws of the folder that did not keep it from being read.
     pub warnings: Vec<String>,
-    /// What texts are read by.
+    /// The tokenizer of the texts.
     pub tokenizer: Arc<Tokenizer>,
-    /// Whether texts and token caches are held to their hashes though nothing says that they have changed.
+    /// Whether texts and token caches are checked against their hashes even if nothing indicates a change.
     pub verify_cache: bool,
-    /// At the length that is trained on.
+    /// The setup at the training length.
     setup: Setup,
 }
 
 impl Subject {
-    /// The model of `plan` with the newest weights of the folder `run`, or with those that `model.path` names; `setup` is what the
-    /// plan means on the processes that ask. Data without a tokenizer are read as bytes.
+    /// The model of `plan` with the newest weights of the run in folder `run`, or those that `model.path` names; `setup` is the plan's on
+    /// the processes that evaluate. Data without a tokenizer are read as bytes.
     ///
     /// # Errors
-    /// When there are no weights, or they are of another model.
+    /// When there are no weights, or they belong to another model.
     pub fn open(
         plan: &Plan,
         setup: Setup,
@@ -63,12 +63,12 @@ impl Subject {
         })
     }
 
-    /// What every process makes for itself: where one cannot, none goes on, and one says why.
+    /// Runs `make` on every process; if it fails on one, all stop and one reports the reason.
     pub(crate) fn shared<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         shared(&self.setup.processes, make)
     }
 
-    /// The same model and the same way to split, for sequences of so many tokens, one at a time.
+    /// The subject's model and split, set up for sequences of `tokens`, one at a time.
     ///
     /// # Errors
     /// When sequences of this length cannot be split so.
@@ -84,9 +84,9 @@ impl Subject {
             });
         }
         experiment.data.tokens = tokens;
-        // Of any length, of which there may be no blocks: what is asked adds up nothing over tokens but the answer.
+        // Lengths are arbitrary, also without strict blocks: evaluation sums nothing over tokens but the answer's loss.
         experiment.reproducible = Reproducible::Layout;
-        // Nothing is trained: what it makes of longer sequences is what is asked.
+        // Nothing is trained, and what the model makes of longer sequences is the question.
         experiment.model.allow_longer = true;
         let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;
         let Setup { cores, processors, processes, .. } = self.setup.clone();

@@ -1,18 +1,18 @@
-//! A table of many runs: a row for those that differ in their seed alone, with what they came to on average and whether that is more
-//! than seeds explain.
+//! A table of many runs: a row for runs that differ only in their seed, with mean results and whether rows differ by more than seeds
+//! explain.
 
 mod seeds;
 
 use annulus_experiment::{Experiment, varying};
-use annulus_train::CameTo;
+use annulus_train::RunSummary;
 use serde::Serialize;
 
 use self::seeds::against;
 pub use self::seeds::{Against, OverSeeds, Test};
 
-/// What says nothing of results: runs that differ in these are alike.
+/// Keys without influence on results: runs that differ only in these share a row.
 const ALIKE: [&str; 2] = ["seed", "name"];
-/// What stands for a key that a run does not have.
+/// What is shown for a key that a run does not have.
 const ABSENT: &str = "-";
 
 /// A table of many runs.
@@ -22,40 +22,40 @@ pub struct Table {
     pub keys: Vec<String>,
     /// The loss that rows are compared by: `evaluate/loss` where all have it, else `train/loss`; `None`: no row has any.
     pub compared_by: Option<&'static str>,
-    /// The row with the least mean of it, from 0.
+    /// The index of the row with the least mean loss.
     pub best: Option<usize>,
-    /// The rows in their order.
+    /// The rows, in the order of their first runs.
     pub rows: Vec<Row>,
 }
 
-/// Runs that differ in their seed alone.
+/// Runs that differ only in their seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The values of [`Table::keys`].
+    /// The row's values of [`Table::keys`].
     pub values: Vec<String>,
-    /// Runs that there should be.
+    /// The number of runs that there should be.
     pub runs: usize,
-    /// The seeds of those that are finished, which alone are counted.
+    /// The seeds of the finished runs, which alone are counted.
     pub seeds: Vec<u64>,
     /// The training loss of the last logged step, in nats per token.
     pub train_loss: Option<OverSeeds>,
     /// The loss of held-out text after the last evaluation, in nats per token.
     pub evaluate_loss: Option<OverSeeds>,
-    /// The median over logged steps.
+    /// Tokens per second, the median over logged steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<OverSeeds>,
-    /// Its loss beside that of the best row, if it is not that row.
+    /// The comparison with the best row; `None` for that row itself.
     pub against_best: Option<Against>,
 }
 
-/// A row before anything is computed: the values of the keys, and its runs, `None` for what did not begin.
-pub type Group = (Vec<String>, Vec<Option<CameTo>>);
+/// A row before anything is computed: the values of the keys, and its runs, `None` for runs that did not start.
+pub type Group = (Vec<String>, Vec<Option<RunSummary>>);
 
-type Of = fn(&CameTo) -> Option<f64>;
+type Of = fn(&RunSummary) -> Option<f64>;
 
-/// Runs in groups of those whose resolved files differ in their seed alone, in the order in which the first of each comes: the keys
-/// in which groups differ, and the groups.
-pub fn groups(runs: Vec<CameTo>) -> (Vec<String>, Vec<Group>) {
+/// Groups runs whose resolved files differ only in their seed, ordered by their first runs: the keys in which groups differ, and the
+/// groups.
+pub fn groups(runs: Vec<RunSummary>) -> (Vec<String>, Vec<Group>) {
     let experiments: Vec<Experiment> = runs.iter().map(|run| run.experiment.clone()).collect();
     let mut differing = varying(&experiments);
     differing.retain(|key| !ALIKE.contains(&key.key.as_str()));
@@ -72,10 +72,10 @@ pub fn groups(runs: Vec<CameTo>) -> (Vec<String>, Vec<Group>) {
     (differing.into_iter().map(|key| key.key).collect(), groups)
 }
 
-/// The table of groups of runs, with or without times.
+/// The table of `groups` of runs, with or without times.
 pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
-    let finished: Vec<Vec<&CameTo>> = groups.iter().map(|(_, runs)| finished(runs)).collect();
-    let all: Vec<&CameTo> = finished.iter().flatten().copied().collect();
+    let finished: Vec<Vec<&RunSummary>> = groups.iter().map(|(_, runs)| finished(runs)).collect();
+    let all: Vec<&RunSummary> = finished.iter().flatten().copied().collect();
     let has = |of: Of| !all.is_empty() && all.iter().all(|run| of(run).is_some());
     let by: Option<(&'static str, Of)> = match (has(EVALUATED), has(TRAINED)) {
         (true, _) => Some(("evaluate/loss", EVALUATED)),
@@ -86,7 +86,8 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
         groups.iter().zip(&finished).map(|(group, runs)| row(group, runs, times)).collect();
     let mut best = None;
     if let Some((_, of)) = by {
-        let mean = |runs: &Vec<&CameTo>| OverSeeds::of(&values(runs, of)).map(|found| found.mean);
+        let mean =
+            |runs: &Vec<&RunSummary>| OverSeeds::of(&values(runs, of)).map(|found| found.mean);
         let means = finished.iter().map(mean).enumerate();
         let means = means.filter_map(|(index, mean)| Some((index, mean?)));
         best = means.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index);
@@ -103,9 +104,9 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
 const TRAINED: Of = |run| run.train_loss;
 const EVALUATED: Of = |run| run.evaluation_loss;
 
-/// Those that are at their end; of several with one seed, which repeat each other, the first.
-fn finished(runs: &[Option<CameTo>]) -> Vec<&CameTo> {
-    let mut finished: Vec<&CameTo> = Vec::new();
+/// The finished runs; of several with one seed, which repeat each other, the first.
+fn finished(runs: &[Option<RunSummary>]) -> Vec<&RunSummary> {
+    let mut finished: Vec<&RunSummary> = Vec::new();
     for run in runs.iter().flatten().filter(|run| run.is_finished) {
         if !finished.iter().any(|other| other.experiment.seed == run.experiment.seed) {
             finished.push(run);
@@ -114,7 +115,7 @@ fn finished(runs: &[Option<CameTo>]) -> Vec<&CameTo> {
     finished
 }
 
-fn row((values_of_keys, runs): &Group, finished: &[&CameTo], times: bool) -> Row {
+fn row((values_of_keys, runs): &Group, finished: &[&RunSummary], times: bool) -> Row {
     let over = |of: Of| {
         let values = values(finished, of);
         OverSeeds::of(&values).filter(|_| values.len() == finished.len())
@@ -130,11 +131,11 @@ fn row((values_of_keys, runs): &Group, finished: &[&CameTo], times: bool) -> Row
     }
 }
 
-fn values(runs: &[&CameTo], of: Of) -> Vec<f64> {
+fn values(runs: &[&RunSummary], of: Of) -> Vec<f64> {
     runs.iter().filter_map(|run| of(run)).collect()
 }
 
-fn by_seed(runs: &[&CameTo], of: Of) -> Vec<(u64, f64)> {
+fn by_seed(runs: &[&RunSummary], of: Of) -> Vec<(u64, f64)> {
     runs.iter().filter_map(|run| Some((run.experiment.seed, of(run)?))).collect()
 }
 
@@ -153,10 +154,10 @@ optimizer: { learning_rate: 1e-3 }
 schedule: { steps: 5 }
 ";
 
-    /// A finished run of `SMALL` with these keys, and its losses.
-    fn run(changes: &str, loss: f64) -> CameTo {
+    /// A finished run of `SMALL` with these keys and losses.
+    fn run(changes: &str, loss: f64) -> RunSummary {
         let changes: Vec<Override> = changes.split(' ').filter_map(Override::split).collect();
-        CameTo {
+        RunSummary {
             folder: PathBuf::from("run"),
             experiment: parse("small.yaml", SMALL, &changes).unwrap(),
             is_finished: true,
@@ -166,7 +167,7 @@ schedule: { steps: 5 }
         }
     }
 
-    fn of(runs: Vec<CameTo>) -> Table {
+    fn of(runs: Vec<RunSummary>) -> Table {
         let (keys, groups) = groups(runs);
         table(keys, &groups, true)
     }
@@ -192,7 +193,7 @@ schedule: { steps: 5 }
 
     #[test]
     fn only_finished_runs_count_and_a_seed_counts_once() {
-        let unfinished = CameTo { is_finished: false, ..run("seed=3", 9.0) };
+        let unfinished = RunSummary { is_finished: false, ..run("seed=3", 9.0) };
         let found = of(vec![run("seed=1", 2.0), unfinished, run("seed=1 output=again", 2.0)]);
         assert_eq!(
             (found.rows.len(), found.rows[0].runs, &found.rows[0].seeds[..]),
@@ -210,7 +211,7 @@ schedule: { steps: 5 }
 
     #[test]
     fn without_evaluations_the_training_loss_counts_and_times_can_be_left_out() {
-        let blind = |changes, loss| CameTo { evaluation_loss: None, ..run(changes, loss) };
+        let blind = |changes, loss| RunSummary { evaluation_loss: None, ..run(changes, loss) };
         let runs = vec![blind("optimizer.learning_rate=1e-2", 3.0), blind("seed=0", 2.0)];
         let (keys, groups) = groups(runs);
         let found = table(keys, &groups, false);

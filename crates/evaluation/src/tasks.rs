@@ -1,7 +1,7 @@
-//! Questions behind long texts: how likely the right answer is, and whether it is what the model would say.
+//! Tasks on long texts: how likely the right answer is, and whether the model would generate it.
 //!
-//! An answer is handed in word by word: a token of it is right where it is the most likely one behind the right tokens before it.
-//! All tokens are right exactly where the model, always saying what is most likely, says the answer by itself.
+//! The answer is fed token by token: a token is right if it is the most likely one after the right tokens before it. All tokens are right
+//! exactly where greedy decoding generates the answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,59 +13,58 @@ use serde::{Deserialize, Serialize};
 use crate::statistics::{Mean, Share};
 use crate::{Progress, Subject};
 
-/// What was found of all tasks.
+/// The answers to all tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// The experiment.
+    /// The experiment's name.
     pub name: String,
-    /// Where the weights are from.
+    /// Where the weights were read from.
     pub weights: String,
-    /// Steps they were trained for in their run.
+    /// The number of steps that the weights were trained for.
     pub step: u64,
-    /// How many ranks shared a sequence.
+    /// The number of ranks that shared a sequence.
     pub ranks: usize,
-    /// By task, length and depth.
+    /// Results by task, length and depth.
     pub cells: Vec<Cell>,
 }
 
-/// Questions of one kind.
+/// The questions of one task at one length and depth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The task.
+    /// The name of the task.
     pub task: String,
-    /// Inputs of the sequences.
+    /// Input tokens of the sequences.
     pub tokens: usize,
-    /// Where it lies that is asked for, from 0, the beginning, to 1; none: anywhere.
+    /// Where the fact lies, from 0, the beginning, to 1; `None`: anywhere.
     pub depth: Option<f64>,
-    /// How many answers are right, all tokens of them.
+    /// The rate of answers of which every token is right.
     pub right: Share,
-    /// What of an answer is found in what is said, mean and error over questions.
+    /// The fraction of an answer's items that are found, mean and error over questions.
     pub parts: Mean,
     /// Negative log-likelihood of an answer's token in nats, mean and error over questions.
     pub loss: Mean,
-    /// Question by question.
+    /// The answer to each question.
     pub answers: Vec<Answer>,
 }
 
 /// The answer to one question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Inputs that prompt and answer took.
+    /// Input tokens of prompt and answer.
     pub tokens: usize,
-    /// What should be said.
+    /// The expected answer.
     pub wanted: String,
-    /// What is most likely, token by token behind the right ones.
+    /// The most likely tokens, each after the right ones before it.
     pub said: String,
-    /// Whether all tokens are the same.
+    /// Whether all tokens are right.
     pub right: bool,
-    /// Of an answer that is a list, the share of its items that are somewhere in what is said, as RULER counts (2404.06654); of
-    /// others, whether it is right.
+    /// The fraction of a list's items that occur anywhere in the answer, as RULER counts (2404.06654); of other answers 1 or 0.
     pub parts: f64,
-    /// Negative log-likelihood of its tokens in nats, their mean.
+    /// Mean negative log-likelihood of the expected tokens, in nats.
     pub loss: f64,
 }
 
-/// Asks `subject` all tasks of its experiment's `evaluation` but the perplexity, at every length and depth; nothing without any.
+/// Gives `subject` all tasks of its experiment's `evaluation` except perplexity, at every length and depth; `None` without such tasks.
 ///
 /// # Errors
 /// A question that does not fit into a length, a length that cannot be split.
@@ -91,7 +90,7 @@ pub fn tasks(subject: &Subject, progress: Progress<'_>) -> Result<Option<Found>>
     .filter(|found| !found.cells.is_empty()))
 }
 
-/// One task at one length.
+/// The cells of one task at one length.
 fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> Result<Vec<Cell>> {
     let asked = &subject.plan.experiment.evaluation;
     let depths = depths(task, asked.depths);
@@ -114,7 +113,7 @@ fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> 
     Ok(cells.map(|(answers, depth)| cell(task, tokens, depth, answers)).collect())
 }
 
-/// None: anywhere.
+/// The depths of a task; `None`: anywhere.
 fn depths(task: Task, count: usize) -> Vec<Option<f64>> {
     if !task.has_depth() {
         return vec![None];
@@ -150,7 +149,7 @@ fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Resul
     let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.said).collect();
     let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
     let text = |ids: &[u32]| match subject.plan.experiment.data.format {
-        // These ids are no text.
+        // The ids of this task are not text.
         Format::Needles => Ok(format!("{ids:?}")),
         _ => subject.tokenizer.decode(ids),
     };
@@ -165,7 +164,7 @@ fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Resul
     })
 }
 
-/// The share of a list's items that are in `said`; none: it is no list.
+/// The fraction of a list's items that occur in `said`; `None`: the answer is not a list.
 fn parts(question: &Question, said: &str) -> Option<f64> {
     let found = question.parts.iter().filter(|part| said.contains(part.as_str())).count();
     (!question.parts.is_empty()).then(|| found as f64 / question.parts.len() as f64)
@@ -186,14 +185,14 @@ fn cell(task: Task, tokens: usize, depth: Option<f64>, answers: &[Answer]) -> Ce
 }
 
 impl Found {
-    /// The tasks that were asked, in order.
+    /// The names of the tasks, in order.
     pub fn tasks(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.cells.iter().map(|cell| cell.task.as_str()).collect();
         names.dedup();
         names
     }
 
-    /// The lengths that were asked, rising.
+    /// The lengths, ascending.
     pub fn lengths(&self) -> Vec<usize> {
         let mut lengths: Vec<usize> = self.cells.iter().map(|cell| cell.tokens).collect();
         lengths.sort_unstable();
@@ -201,7 +200,7 @@ impl Found {
         lengths
     }
 
-    /// Of all depths together.
+    /// The rate of right answers to a task at one length, over all depths.
     pub fn at(&self, task: &str, tokens: usize) -> Share {
         let cells = self.cells.iter().filter(|cell| cell.task == task && cell.tokens == tokens);
         let (right, of) =

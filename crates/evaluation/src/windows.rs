@@ -1,4 +1,4 @@
-//! Stretches of a text that all end where they end, however long they are.
+//! Windows of a text with the same ends at every length.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use annulus_train::{
 
 use crate::{Progress, Subject};
 
-/// Windows where it is not said how many.
+/// The number of windows where the file does not say.
 const MOST_WINDOWS: u64 = 32;
 
-/// Windows over a text: the last `targets` tokens of each are in no other's.
+/// Windows over a text: the last `targets` tokens of each are in no other.
 #[derive(Debug)]
 pub(crate) struct Windows {
     cache: Arc<Cache>,
-    /// Where each ends: one past its last target.
+    /// The end of each window: one past its last target.
     pub(crate) ends: Vec<u64>,
     pub(crate) targets: usize,
-    /// What documents begin with is no target, as in training.
+    /// Whether documents are packed whole, so that their first tokens are no targets, as in training.
     whole_documents: bool,
 }
 
 impl Windows {
-    /// Those that the experiment asks for, spread evenly.
+    /// Opens the windows that the experiment asks for, spread evenly over the text.
     pub(crate) fn open(subject: &Subject, progress: Progress<'_>) -> Result<Windows> {
         let experiment = &subject.plan.experiment;
         let mut told = |now: Reading| match now {
@@ -42,20 +42,20 @@ impl Windows {
         let cache = Arc::new(Cache::open(&texts, &folder, subject.verify_cache, &mut told)?);
         let start = match experiment.evaluation.path {
             Some(_) => 0,
-            // What the model was trained on does not depend on what it is asked now.
+            // What the model was trained on depends on its run, not on the evaluated experiment.
             None => first_target(subject.trained_by.as_ref().unwrap_or(experiment), &cache)?,
         };
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
-        // An input more than the targets: what precedes the first of them.
+        // One input more than the targets: the one before the first target.
         let first = (start + targets as u64).max(longest as u64 + 1);
-        // As many as there are targets for.
+        // At most as many windows as there are targets for.
         let most = cache.tokens().saturating_sub(first) / targets as u64 + 1;
         let most = most.clamp(2, MOST_WINDOWS) as usize;
         let count = experiment.evaluation.windows.unwrap_or(most);
         let (needed, last) = (first + ((count - 1) * targets) as u64, cache.tokens());
         if last < needed {
-            // What stands before the targets may be read from the text that is trained on.
+            // Context before the targets may come from the text that is trained on.
             let own = experiment.evaluation.path.is_some();
             let of_lengths = own || first > start + targets as u64;
             let start = if of_lengths { 0 } else { start };
@@ -68,10 +68,10 @@ impl Windows {
         Ok(Windows { cache, ends: ends.collect(), targets, whole_documents })
     }
 
-    /// Window `index` as a sequence of `tokens` inputs, with the documents in it; all that follow are targets, or the last ones.
+    /// Window `index` as a sequence of `tokens` inputs, with its documents; targets are all following tokens, or only the last ones.
     ///
     /// # Errors
-    /// When the token cache cannot be read, or nothing of the window is a target.
+    /// When the token cache cannot be read, or the window has no target.
     pub(crate) fn sequence(&self, index: usize, tokens: usize, all: bool) -> Result<Sequence> {
         let mut ids = vec![0; tokens + 1];
         let end = self.ends[index] - 1;
@@ -108,7 +108,7 @@ impl Windows {
     }
 }
 
-/// The text, what it is made of, and the field that is the text.
+/// The text's files, their record format, and the field that has the text.
 fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     if let Some(path) = &experiment.evaluation.path {
         let records = records_in(path, experiment.data.format)?;
@@ -128,7 +128,7 @@ fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
     Err(TrainError::Configuration { message, hint })
 }
 
-/// What a text is made of: what the name of a file says, else what the texts are of which the model learns.
+/// The record format of a file: by its name, else that of the training data.
 fn records_in(path: &Path, learned: Format) -> Result<Records> {
     match ending(path).as_deref() {
         Some("jsonl") => return Ok(Records::Lines),
@@ -145,7 +145,7 @@ fn records_in(path: &Path, learned: Format) -> Result<Records> {
     Ok(records_of(learned).unwrap_or(Records::Text))
 }
 
-/// The first token that may be a target of what `experiment` holds out of its data.
+/// The first token that may be a target among what `experiment` holds out of its data.
 fn first_target(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
     if experiment.data.evaluate == 0 {
         return Err(TrainError::Configuration {
@@ -153,11 +153,11 @@ fn first_target(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
             hint: Some("give another text in `evaluation.path`".into()),
         });
     }
-    // Nothing that is held out precedes it.
+    // The first held-out token has no context among them.
     Ok(first_held_out(experiment, cache)? + 1)
 }
 
-/// Windows that are asked for.
+/// The windows that are asked for.
 struct Asked {
     count: usize,
     targets: usize,
@@ -165,7 +165,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Of a text that `has` fewer tokens than it `needs`: as a whole, or of what is held out.
+    /// The error of a text that `has` fewer tokens than it `needs`: the whole text, or its held-out part.
     fn too_short(self, [has, needs]: [u64; 2], of_lengths: bool) -> TrainError {
         let Asked { count, targets, longest } = self;
         let others = ((count - 1) * targets) as u64;

@@ -1,4 +1,4 @@
-//! `attention:` as it is written: who sees whom, and how a sequence is split over ranks.
+//! The section `attention`: the mask, and how a sequence is split over ranks.
 
 mod keys;
 
@@ -12,87 +12,87 @@ pub use keys::AttentionKeys;
 
 use crate::Masking;
 
-/// Blocks that every rank gets when blocks are balanced and `stripe:` is not written.
+/// Blocks per rank of the layout `balanced` where `stripe` is not written.
 const BLOCKS: usize = 16;
 
-/// `attention:`
+/// The section `attention`: the mask, and how attention is computed and split over ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// `strategy:` with what `exchange:`, `shape:`, `groups:` and `stripe:` make of it; default `local`
-    /// on one rank; required on more.
+    /// The strategy that `strategy`, `exchange`, `shape`, `groups` and `stripe` mean together; default `local` on one rank; required on
+    /// more.
     pub strategy: Strategy,
-    /// `auto` was written: `strategy` is open, and a plan cannot be made before it is chosen.
+    /// Whether `strategy: auto` was written: a strategy must be chosen before a plan can be made.
     pub automatic: bool,
-    /// `layout:` and its `stripe:`; `None`: the strategy's own.
+    /// The keys `layout` and `stripe`; `None`: the strategy's own layout.
     pub layout: Option<LayoutKeys>,
-    /// `auto | reversed | travelling | direct | queries`; `None`: auto, which a plan settles.
+    /// The backward route, `reversed | travelling | direct | queries`; `None`: `auto`, which the plan settles.
     pub backward: Option<Route>,
-    /// Who sees whom.
+    /// The mask's keys.
     pub masking: Masking,
-    /// `fused | reference`; default fused.
+    /// The kernel, `fused | reference`; default fused.
     pub kernel: Kernel,
-    /// Whether backward gives the same bits every time on a GPU too, at the price of a second pass; default true.
+    /// Whether backward gives the same bits in every run on a GPU too, at the price of a second pass; default true.
     pub deterministic: bool,
-    /// `wire: {query, key_value, output, query_gradient, gradient}`, each `f32 | bf16 | f16`; default:
-    /// values in the model's dtype, gradients in f32.
+    /// Comm dtypes, `wire: {query, key_value, output, query_gradient, gradient}`, each `f32 | bf16 | f16`; default: values in the model's
+    /// dtype, gradients in f32.
     pub wire: Wire<Option<Element>>,
-    /// The probability that a weight is left out while training; default 0.
+    /// The probability that an attention weight is dropped in training; default 0.
     pub dropout: f64,
-    /// `sliding:` layers that see a window.
+    /// The section `attention.sliding`: layers with a sliding window; `None`: all layers are alike.
     pub sliding: Option<Sliding>,
 }
 
-/// `sliding:` what differs in some layers. Who holds which positions is the same in all: the residual
-/// stream stays where it is.
+/// The section `attention.sliding`: what differs in layers with a sliding window. Positions are sharded as in the other layers, since all
+/// share the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sliding {
-    /// Which layers, rising.
+    /// Ranges of layers with a sliding window, ascending.
     pub layers: Vec<Range<usize>>,
-    /// Keys a query sees there, itself included.
+    /// Keys that a query sees in these layers, itself included.
     pub window: usize,
-    /// `strategy:` with `exchange:`, `shape:` and `groups:`; default: the other layers'.
+    /// The strategy that `strategy`, `exchange`, `shape` and `groups` mean together; default: the other layers'.
     pub strategy: Strategy,
-    /// As [`Attention::automatic`].
+    /// Whether the strategy is to be chosen, as [`Attention::automatic`].
     pub automatic: bool,
-    /// As [`Attention::backward`]; default: the other layers', where the strategy is theirs.
+    /// The backward route, as [`Attention::backward`]; default: the other layers', where the strategy is theirs.
     pub backward: Option<Route>,
 }
 
-/// `kernel:`
+/// The key `kernel`: what computes attention's tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// Blockwise, fast.
+    /// Blockwise, fast kernels.
     Fused,
-    /// Plain loops, f64.
+    /// Plain loops in f64, for comparison.
     Reference,
 }
 
 words!(Kernel { Fused = "fused", Reference = "reference" });
 
-/// `layout:`, and the `stripe:` of those that have one.
+/// The key `layout`, with the `stripe` of layouts that have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutKeys {
-    /// Chunks.
+    /// A chunk of neighbouring positions for each rank.
     Contiguous,
-    /// Every so many positions in turn.
+    /// Stripes of neighbouring positions, to the ranks in turn.
     Striped {
-        /// Neighbouring positions that stay together.
+        /// Positions in a stripe.
         width: usize,
     },
-    /// A chunk from the front and one from the back.
+    /// A chunk from the front and one from the back for each rank.
     Zigzag,
-    /// Blocks, such that all ranks see as many keys.
+    /// Blocks, such that all ranks compute as many visible pairs.
     Balanced {
-        /// Neighbouring positions that stay together; `None`: a sixteenth of a rank's share.
+        /// Positions in a block; `None`: a sixteenth of a rank's shard.
         width: Option<usize>,
     },
 }
 
 impl LayoutKeys {
-    /// The words one can write.
+    /// The words of the key `layout`.
     pub const WORDS: &'static [&'static str] = &["contiguous", "striped", "zigzag", "balanced"];
 
-    /// The word one writes.
+    /// The word of this layout.
     pub fn word(self) -> &'static str {
         match self {
             LayoutKeys::Contiguous => "contiguous",
@@ -102,7 +102,7 @@ impl LayoutKeys {
         }
     }
 
-    /// What a word means, with the stripe beside it.
+    /// The layout of a word, with `stripe` as its width.
     pub fn from_word(word: &str, stripe: Option<usize>) -> Option<LayoutKeys> {
         Some(match word {
             "contiguous" => LayoutKeys::Contiguous,
@@ -113,7 +113,7 @@ impl LayoutKeys {
         })
     }
 
-    /// A layout as one writes it.
+    /// The keys that mean `layout`.
     pub fn of(layout: Layout) -> LayoutKeys {
         match layout {
             Layout::Contiguous => LayoutKeys::Contiguous,
@@ -123,7 +123,7 @@ impl LayoutKeys {
         }
     }
 
-    /// The stripe that is written beside the word.
+    /// The width that is written as `stripe`.
     pub fn stripe(self) -> Option<usize> {
         match self {
             LayoutKeys::Striped { width } => Some(width),
@@ -132,7 +132,7 @@ impl LayoutKeys {
         }
     }
 
-    /// As it shards `tokens` positions over `ranks`.
+    /// The layout that these keys mean for `tokens` positions over `ranks`.
     pub fn layout(self, tokens: usize, ranks: usize) -> Layout {
         match self {
             LayoutKeys::Contiguous => Layout::Contiguous,
@@ -147,12 +147,12 @@ impl LayoutKeys {
 }
 
 impl Attention {
-    /// Whether the strategy of any layer is to be chosen.
+    /// Whether the strategy of any layer is still to be chosen.
     pub fn is_open(&self) -> bool {
         self.automatic || self.sliding.as_ref().is_some_and(|sliding| sliding.automatic)
     }
 
-    /// The same with the strategies of all layers to be chosen.
+    /// Leaves the strategies of all layers to be chosen, as `strategy: auto` does.
     pub fn leave_open(&mut self) {
         (self.strategy, self.automatic, self.layout, self.backward) =
             (Strategy::Local, true, None, None);
@@ -161,20 +161,20 @@ impl Attention {
         }
     }
 
-    /// How positions are sharded.
+    /// How `tokens` positions are sharded over `ranks`.
     pub(crate) fn layout(&self, tokens: usize, ranks: usize) -> Layout {
         let own = || self.strategy.layout();
         self.layout.map_or_else(own, |sharded| sharded.layout(tokens, ranks))
     }
 }
 
-/// The strategy that is chosen.
+/// The word of `strategy` that leaves it to be chosen.
 pub(crate) const AUTO: &str = "auto";
 
-/// Of `backward:`, what is chosen by what it sends.
+/// The word of `backward` that leaves the route to the plan, which takes the one that sends least.
 pub(crate) const AUTOMATIC: &str = "auto";
 
-/// The words of `backward:`.
+/// The words of the key `backward`.
 pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "direct", "queries"];
 
 /// The word of a backward route.
@@ -187,7 +187,7 @@ pub fn route_word(how: Route) -> &'static str {
     }
 }
 
-/// What a word means.
+/// The backward route of a word; `None`: `auto`.
 pub fn return_from_word(word: &str) -> Option<Route> {
     Route::ALL.into_iter().find(|how| route_word(*how) == word)
 }

@@ -1,39 +1,38 @@
-//! What is traded for memory, where the experiment leaves it open: the first of a list, fastest
-//! first, that fits into the budget.
+//! The settings that trade time for memory, where the experiment leaves them open: the first of a list, fastest first, that fits into the
+//! budget.
 //!
-//! Taking rows of the feed-forward layer a few at a time costs next to nothing, and recomputing a
-//! layer about a quarter of its projections; so pieces come first. What the experiment says itself
-//! is not touched.
+//! Computing rows of the feed-forward half a few at a time costs next to nothing, and recomputing a layer about a quarter of its
+//! projections; so the list varies pieces first. Written settings are kept.
 
 use annulus_machine::{By, Limit, memory};
 
 use crate::{Apart, Host, Memory, Recompute, State};
 
-/// Of a device's memory, what its ranks may take where the experiment does not say.
+/// The fraction of a device's memory that its ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
-/// Taken for the machine's memory where the system does not say.
+/// Bytes assumed for the machine's memory where the system does not report it.
 const UNKNOWN: u64 = 8 << 30;
-/// Rows of the feed-forward layer at once, after all of them.
+/// Rows of the feed-forward half that are held at once, after the choice of all rows.
 const ROWS: [usize; 4] = [8192, 4096, 2048, 1024];
-/// Tokens of logits at once: more are no faster.
+/// Tokens of logits that are held at once: more are no faster.
 const LOGITS: [usize; 2] = [1024, 128];
 
-/// What is traded for memory, with nothing left open.
+/// The settings that trade time for memory, nothing left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// What processes hold of the state; never [`State::Auto`].
+    /// What of the state is sharded; never [`State::Auto`].
     pub state: State,
-    /// What backward computes again; never [`Recompute::Auto`].
+    /// What backward recomputes; never [`Recompute::Auto`].
     pub recompute: Recompute,
-    /// Tokens of logits held at once.
+    /// Tokens whose logits are held at once.
     pub loss_chunk: usize,
-    /// Rows of the feed-forward layer held at once; at least all of a micro-batch: all.
+    /// Rows of the feed-forward half that are held at once; all, where it is at least a micro-batch's.
     pub mlp_chunk: usize,
 }
 
 impl Memory {
-    /// What the experiment says, and of what it leaves open the first that `needs` so many bytes
-    /// that they fit; where nothing fits, the smallest. `rows` a rank has in a micro-batch; `state` is written, too.
+    /// The written settings, and for the open ones the first choice whose `needs`, in bytes, fit into the budget; the smallest where
+    /// nothing fits. A rank has `rows` in a micro-batch; `state` is the written one.
     pub fn settle(
         &self,
         host: &Host,
@@ -51,7 +50,7 @@ impl Memory {
         last.expect("there is always a choice: what is written, or every list's first")
     }
 
-    /// Bytes that the ranks here may hold together, or on a GPU those that share it.
+    /// Bytes that the ranks on this machine may hold together; on GPUs, the ranks of one GPU.
     pub fn budget(&self, host: &Host) -> u64 {
         if let Some(Apart { ranks, memory }) = host.apart {
             return self.of_device(memory).unwrap_or(u64::MAX).saturating_mul(ranks as u64);
@@ -60,13 +59,13 @@ impl Memory {
         self.budget.unwrap_or_else(|| share(there))
     }
 
-    /// Bytes that the ranks of a device may hold, of the `memory` that it has. `None`: not limited.
+    /// Bytes that the ranks of a device with `memory` bytes may hold. `None`: not limited.
     pub fn of_device(&self, memory: Option<u64>) -> Option<u64> {
         let written = self.budget.map(|bytes| bytes.min(memory.unwrap_or(bytes)));
         written.or_else(|| memory.map(share))
     }
 
-    /// The same experiment with `settled` written out.
+    /// This section with the settings of `settled` written out.
     #[must_use]
     pub fn with(&self, settled: Settled) -> Memory {
         let Settled { recompute, loss_chunk, mlp_chunk, .. } = settled;
@@ -74,7 +73,7 @@ impl Memory {
         Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }
     }
 
-    /// Everything that may be chosen, fastest first.
+    /// All choices for the open settings, fastest first.
     fn choices(&self, state: State, rows: usize) -> impl Iterator<Item = Settled> + use<> {
         let recompute = match self.recompute {
             Recompute::Auto => vec![Recompute::None, Recompute::Layer],
@@ -93,7 +92,7 @@ impl Memory {
     }
 }
 
-/// What may be chosen of the state, that first which sends least: ranks that share a memory hold everything once in any case.
+/// The choices for the state, the one that sends least first: ranks that share a memory hold one copy in any case.
 fn states(written: State, host: &Host) -> impl Iterator<Item = State> + use<> {
     let all = match written {
         State::Auto if host.sharing() == 1 && host.apart.is_none() => vec![State::Replicated],
@@ -108,12 +107,12 @@ fn share(bytes: u64) -> u64 {
 }
 
 impl Host {
-    /// How many memories there are that ranks share evenly: a process's, or each of its GPUs'.
+    /// The number of memories that ranks share evenly: one per process, or one per GPU.
     pub fn sharing(&self) -> usize {
         self.processes * self.devices
     }
 
-    /// Bytes that there are: of the device, or for this process on this machine, if the system says.
+    /// Bytes of memory that exist: of the GPU, or for this process on this machine. `None`: the system does not say.
     pub fn there(&self) -> Option<Limit> {
         let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });
         device.or_else(memory)
@@ -169,7 +168,7 @@ mod tests {
         let open = Memory { budget: None, ..OPEN };
         let budget = |memory: &Memory, there| memory.budget(&host(there));
         assert_eq!([budget(&open, Some(80)), budget(&open, None)], [8 * 60, u64::MAX]);
-        // No more than there is.
+        // A budget beyond the device's memory is cut to it.
         let written = [Some(5000), Some(500), None].map(|there| budget(&OPEN, there));
         assert_eq!(written, [8000, 4000, 8000]);
     }

@@ -1,4 +1,4 @@
-//! Where sequences come from: `data:`.
+//! The section `data`: where sequences come from.
 
 use std::path::PathBuf;
 
@@ -10,18 +10,18 @@ use crate::Phase;
 use crate::model::of_hub;
 use crate::stages::SECTION as STAGES;
 
-/// More tokens than any sequence has; keeps products of sizes within 64 bits.
+/// More tokens than any sequence may have; keeps products of sizes within 64 bits.
 pub(crate) const MOST_TOKENS: u64 = 1 << 31;
-/// What a path of a mixture may be made of.
+/// The formats that an item of a mixture may have.
 const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
 /// Sequences that are held out where the file does not say.
 const HELD_OUT: usize = 8;
 
-/// The tokenizer that takes every byte for a token.
+/// The word of the tokenizer whose tokens are bytes.
 pub const BYTES: &str = "bytes";
 
 section! {
-    /// A file or folder that is read, and as what; an item of `data.path`.
+    /// An item of `data.path`: a file or folder to read, and its format.
     #[derive(Clone, Debug, PartialEq)]
     pub struct TextSource {
         path: PathBuf = Path, Required, "a file or folder of texts, or several by `*`; `.gz` and `.zst` are read as what is in them";
@@ -33,7 +33,7 @@ section! {
 }
 
 section! {
-    /// `data:` as it is written.
+    /// The section `data` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct DataKeys {
         path: Option<Listed<TextSource>> = List(TextSource::KEYS),
@@ -79,7 +79,7 @@ impl DataKeys {
 }
 
 impl Data {
-    /// The keys that mean it; stages say their own tokens.
+    /// The keys that mean this section; with phases, each phase has its own `tokens`.
     pub(crate) fn keys(&self, phase_of: bool) -> DataKeys {
         DataKeys {
             path: Some(Listed(self.path.clone())).filter(|Listed(sources)| !sources.is_empty()),
@@ -95,81 +95,80 @@ impl Data {
     }
 }
 
-/// `data:`
+/// The section `data`: where sequences come from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
-    /// Files or folders, of which sequences are mixed by weight; none: made up if `format: recall` or
-    /// `needles`.
+    /// Files or folders whose sequences are mixed by weight; empty for the synthetic formats `recall` and `needles`.
     pub path: Vec<TextSource>,
-    /// `text | jsonl | parquet | chat | batches | recall | needles`; default text.
+    /// The format, `text | jsonl | parquet | chat | batches | recall | needles`; default text.
     pub format: Format,
-    /// The field of lines, or column of rows, that is the text; default text.
+    /// The field of a JSON line, or the column of a parquet row, that has the text; default text.
     pub column: String,
-    /// `bytes` or a tokenizer.json; `None` until the model is there, whose own is the default where it is pretrained. Of a model of the
-    /// hub, `hf://…` until it is there.
+    /// The tokenizer, `bytes` or the path of a tokenizer.json; `None` until the model has been read, whose own is the default where it is
+    /// pretrained. For a model of the hub `hf://…` until it has been downloaded.
     pub tokenizer: Option<String>,
-    /// `hf://owner/name@revision`, where the tokenizer is a model's of the hub.
+    /// The `hf://owner/name@revision` that the tokenizer was named by, if it is of the hub.
     pub tokenizer_hub: Option<String>,
-    /// Inputs per sequence. Required.
+    /// Input tokens per sequence. Required.
     pub tokens: usize,
-    /// Sequences per optimizer step, whatever the ranks; default 1.
+    /// Sequences per optimizer step, over all ranks; default 1.
     pub batch: usize,
-    /// Sequences held out at the end of the data, and evaluated; default 8, 0 for
-    /// `format: batches` (0: none).
+    /// Sequences at the end of the data that are held out for evaluation; default 8, or 0 for `format: batches`. 0: none.
     pub evaluate: usize,
-    /// `stream | documents`; default documents for `format: chat`, else stream.
+    /// How documents are packed into sequences, `stream | documents`; default documents for `format: chat`, else stream.
     pub pack: Pack,
-    /// `refuse | cut | drop`; default refuse. Of documents that are packed whole.
+    /// What happens to a document longer than a sequence where documents are packed whole, `refuse | cut | drop`; default refuse.
     pub longer: Longer,
 }
 
 impl Data {
-    /// The word of its tokenizer: `bytes` where none is named.
+    /// The tokenizer's word: `bytes` where none is named.
     pub fn tokenizer(&self) -> &str {
         self.tokenizer.as_deref().unwrap_or(BYTES)
     }
 }
 
-/// `pack:`
+/// The key `pack`: how documents are packed into sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pack {
-    /// Documents one after the other, cut wherever a sequence ends.
+    /// Documents one after another, cut where a sequence ends.
     Stream,
-    /// As many whole documents as fit, and padding.
+    /// As many whole documents as fit, then padding.
     Documents,
 }
 
 words!(Pack { Stream = "stream", Documents = "documents" });
 
-/// `longer:`
+/// The key `longer`: what happens to a document longer than a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Longer {
-    /// A document longer than a sequence is an error.
+    /// A longer document is an error.
     Refuse,
-    /// What is beyond is left out.
+    /// A longer document is cut to the sequence's length.
     Cut,
-    /// All of it is left out.
+    /// A longer document is left out.
     Drop,
 }
 
 words!(Longer { Refuse = "refuse", Cut = "cut", Drop = "drop" });
 
-/// `format:`
+/// The key `format`: what a data file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Plain text.
     Text,
-    /// A line, a JSON object with `text`; or a parquet file's row.
+    /// JSON objects with the field `text`, one per line, or rows of parquet files.
     Jsonl,
     /// Rows of parquet files.
     Parquet,
-    /// A line, a JSON object with `messages`, ShareGPT's `conversations` or Alpaca's `instruction` and `output`, of which the assistant's are learned.
+    /// JSON objects, one per line, with `messages`, ShareGPT's `conversations`, or Alpaca's `instruction` and `output`; only the
+    /// assistant's tokens are learned.
     Chat,
     /// A safetensors file of ready-made batches.
     Batches,
     /// The synthetic recall task.
     Recall,
-    /// Recall with few facts, at any place.
+    /// The synthetic recall task with few facts, at any position.
     Needles,
 }
 
@@ -184,13 +183,13 @@ words!(Format {
 });
 
 impl TextSource {
-    /// How often its sequences are read, beside the weights of the others.
+    /// The weight with which this source's sequences are read, relative to the other sources'.
     pub fn share(&self) -> f64 {
         self.weight.unwrap_or(1.0)
     }
 }
 
-/// The ending of a file's name in small letters, without that of a compressed file: `jsonl` of `A.JSONL.zst`.
+/// The extension of a file's name in small letters, without `.gz` or `.zst`: `jsonl` for `A.JSONL.zst`.
 pub fn ending(path: &std::path::Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.to_lowercase();
     let name = name.strip_suffix(".gz").or(name.strip_suffix(".zst")).unwrap_or(&name);
@@ -198,7 +197,7 @@ pub fn ending(path: &std::path::Path) -> Option<String> {
 }
 
 impl Data {
-    /// What files are read as: a format for every source, or that of the section.
+    /// The format of every source; the section's own where there is no source.
     pub fn formats(&self) -> impl Iterator<Item = Format> {
         let own = self.path.iter().map(|source| source.format.unwrap_or(self.format));
         own.chain(self.path.is_empty().then_some(self.format))
@@ -206,12 +205,12 @@ impl Data {
 }
 
 impl Format {
-    /// Whether it is read as text.
+    /// Whether sequences of this format are tokenized from text.
     pub fn is_text(self) -> bool {
         matches!(self, Format::Text | Format::Jsonl | Format::Parquet | Format::Chat)
     }
 
-    /// Whether sequences come from no file.
+    /// Whether sequences of this format are synthetic, read from no file.
     pub fn is_made_up(self) -> bool {
         matches!(self, Format::Recall | Format::Needles)
     }

@@ -1,22 +1,22 @@
-//! `name:` and `device:`, words of a form.
+//! The keys `device` and `name`: words that must have a certain form.
 
 use std::ops::RangeInclusive;
 
 use annulus_yaml::{Only, Scalar, Typed};
 
-/// `device:`
+/// The key `device`: what ranks compute on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// As `Cuda` without numbers if there is a GPU that this program can use, else the CPU.
+    /// `Cuda` without numbers if there is a GPU that this program can use, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPUs of these numbers, from 0, which the ranks of a process share evenly, in order; none: as many of those there are as there
-    /// are ranks. Of several processes on a host each takes another.
+    /// The GPUs with these numbers, from 0, which the ranks of a process share evenly, in order; no numbers: as many of the existing ones
+    /// as there are ranks. Each of several processes on a host takes another GPU.
     Cuda(Vec<usize>),
 }
 
-/// The form of a device.
+/// The form of the key `device`.
 pub(crate) const DEVICE: Only = Only {
     wanted: "`auto`, `cpu`, `cuda`, `cuda:N` or several as `cuda:0-3` or `cuda:0,2`",
     pattern: "^(auto|cpu|cuda(:[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*)?)$",
@@ -30,7 +30,7 @@ pub(crate) const DEVICE: Only = Only {
     },
 };
 
-/// The form of a run's name.
+/// The form of the key `name`.
 pub const NAME: Only = Only {
     wanted: "a word that can name a folder",
     pattern: "^[^./\\\\ ][^/\\\\]*$",
@@ -39,7 +39,7 @@ pub const NAME: Only = Only {
 };
 
 impl Device {
-    /// The word one writes.
+    /// The word of this device, as one writes it.
     pub fn word(&self) -> String {
         match self {
             Device::Auto => "auto".to_owned(),
@@ -49,7 +49,7 @@ impl Device {
         }
     }
 
-    /// What a word means.
+    /// The device that a word means.
     pub fn from_word(word: &str) -> Option<Device> {
         match word {
             "auto" => Some(Device::Auto),
@@ -66,7 +66,7 @@ impl Device {
 }
 
 impl Device {
-    /// The numbers of so many GPUs that it means, in the order of ranks, the first of those that are named; none: the CPU.
+    /// The numbers of the first `devices` GPUs that this word means, in the order of ranks; empty for the CPU.
     pub fn numbers(&self, devices: usize) -> Vec<usize> {
         match self {
             Device::Cpu => Vec::new(),
@@ -78,7 +78,7 @@ impl Device {
     }
 }
 
-/// `3`, or `0-3`, which rises.
+/// A range of GPU numbers, `3` or `0-3`; `None` unless it rises.
 fn range(text: &str) -> Option<RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let [first, last] = [number(first)?, number(last)?];
@@ -90,13 +90,13 @@ fn number(text: &str) -> Option<usize> {
     text.parse().ok().filter(|_| plain)
 }
 
-/// A number that stands there twice.
+/// The first number that occurs twice.
 fn doubled(numbers: &[usize]) -> Option<usize> {
     let twice = numbers.iter().enumerate().find(|(at, number)| numbers[..*at].contains(number));
     twice.map(|(_, number)| *number)
 }
 
-/// Numbers as they are written: three or more that follow each other are a range.
+/// GPU numbers as one writes them: three or more in a row as a range.
 fn list(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|number, next| number + 1 == *next);
     let run = |run: &[usize]| match run {
@@ -106,7 +106,7 @@ fn list(numbers: &[usize]) -> String {
     runs.map(run).collect::<Vec<_>>().join(",")
 }
 
-/// The way out of a list of numbers that is none.
+/// The hint for a malformed list of GPU numbers.
 fn wrong(numbers: &str) -> Option<String> {
     let mut all = Vec::new();
     for part in numbers.split(',') {
@@ -134,7 +134,7 @@ impl Scalar for Device {
     }
 }
 
-/// A name is one folder below `runs`, on every system.
+/// Whether `text` can name one folder below `runs`, on every system.
 fn names_a_folder(text: &str) -> bool {
     const LONGEST: usize = 200;
     let plain = |letter: char| letter.is_alphanumeric() || "-_.+= ".contains(letter);

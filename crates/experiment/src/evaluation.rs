@@ -1,4 +1,4 @@
-//! `evaluation:` what is asked of a model, at which lengths.
+//! The section `evaluation`: which tasks a model is given, and at which lengths.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use annulus_yaml::{Problem, section, words};
 use crate::data::MOST_TOKENS;
 use crate::{Experiment, Format};
 
-/// Targets of a window where the file does not say.
+/// Targets per window where the file does not say.
 const TARGETS: usize = 512;
 
 section! {
-    /// `evaluation:`
+    /// The section `evaluation`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Evaluation {
         path: Option<PathBuf> = Path, Means("`data.path`"),
@@ -35,28 +35,28 @@ section! {
     }
 }
 
-/// A word under `tasks:`
+/// An item of `evaluation.tasks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The loss of a text.
+    /// The loss on a text.
     Perplexity,
-    /// A number in a text about other things, by depth.
+    /// Retrieval of a number from a text about other things, by depth.
     Needle,
-    /// The pass key of a text, by depth.
+    /// Retrieval of a pass key from a text, by depth.
     Passkey,
-    /// What one of many lines says, by depth.
+    /// Retrieval of what one of many lines says, by depth.
     Lines,
-    /// A number somewhere.
+    /// Retrieval of a single number.
     Single,
-    /// One of several numbers.
+    /// Retrieval of one of several numbers.
     MultiKey,
-    /// All of several numbers.
+    /// Retrieval of all of several numbers.
     MultiValue,
-    /// Variables that are set to each other.
+    /// Tracing of variables that are assigned to each other.
     Variables,
-    /// Words that come often.
+    /// Listing of words that occur often.
     CommonWords,
-    /// The most frequent words.
+    /// Listing of the most frequent words.
     FrequentWords,
 }
 
@@ -74,7 +74,7 @@ words!(Asked {
 });
 
 impl Experiment {
-    /// What is asked, each once, in the order of the file.
+    /// The tasks to evaluate, each once, in the order of the file.
     pub fn asked(&self) -> Vec<Asked> {
         let suits =
             if self.data.format == Format::Needles { Asked::Needle } else { Asked::Perplexity };
@@ -87,7 +87,7 @@ impl Experiment {
         asked
     }
 
-    /// The lengths that are evaluated, rising, each once.
+    /// The lengths to evaluate, ascending, each once.
     pub fn evaluated_lengths(&self) -> Vec<usize> {
         let mut lengths = self.evaluation.lengths.clone().unwrap_or_default();
         if lengths.is_empty() {
@@ -98,14 +98,14 @@ impl Experiment {
         lengths
     }
 
-    /// The targets at the end of every window.
+    /// The number of targets at the end of every window.
     pub fn evaluated_targets(&self) -> usize {
         let shortest = self.evaluated_lengths()[0];
         self.evaluation.targets.unwrap_or_else(|| TARGETS.min(shortest.div_ceil(2)))
     }
 }
 
-/// What lengths and targets must be to each other.
+/// Broken rules between tasks, lengths and targets.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (places, lengths) = (&experiment.places, experiment.evaluated_lengths());
     let (shortest, targets) = (lengths[0], experiment.evaluated_targets());

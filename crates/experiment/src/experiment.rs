@@ -1,4 +1,4 @@
-//! What an experiment's file means.
+//! The meaning of an experiment's file, as one type.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,74 +13,73 @@ use crate::{
     Model, Optimizer, Parallel, Phase, Reproducible, Sample, Schedule, Trace,
 };
 
-/// One experiment: one file, one run.
+/// An experiment: one file, one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
-    /// What the run is called. Required.
+    /// The name of the run. Required.
     pub name: String,
-    /// Everything random is a function of it. Default 0.
+    /// The seed of everything random. Default 0.
     pub seed: u64,
-    /// `reproducible: layout | strict`; default layout.
+    /// The key `reproducible: layout | strict`; default layout.
     pub reproducible: Reproducible,
-    /// `device: auto | cpu | cuda | cuda:N | cuda:N-M`; default auto.
+    /// The key `device: auto | cpu | cuda | cuda:N | cuda:N-M`; default auto.
     pub device: Device,
-    /// `model:`
+    /// The section `model`.
     pub model: Model,
-    /// `extend:`; none: the model as it is.
+    /// The section `extend`; `None`: the model as it is.
     pub extend: Option<Extension>,
-    /// `lora:`; none: everything is trained.
+    /// The section `lora`; `None`: every parameter is trained.
     pub lora: Option<Lora>,
-    /// `data:`
+    /// The section `data`.
     pub data: Data,
-    /// `mesh:`
+    /// The section `mesh`.
     pub mesh: Mesh,
-    /// `attention:`
+    /// The section `attention`.
     pub attention: Attention,
-    /// `parallel:`
+    /// The section `parallel`.
     pub parallel: Parallel,
-    /// `memory:`
+    /// The section `memory`.
     pub memory: Memory,
-    /// No key: what a plan is made for.
+    /// What a plan is made for: detected or described, not a key.
     pub host: Host,
-    /// `optimizer:`
+    /// The section `optimizer`.
     pub optimizer: Optimizer,
-    /// `schedule:`
+    /// The section `schedule`.
     pub schedule: Schedule,
-    /// `stages:` in order; empty: the file is the only one. Beside them `data.tokens` and `schedule.steps` are those of the longest,
-    /// and of all.
+    /// The section `stages`: training phases, in order; empty: a single phase. With phases, `data.tokens` is that of the longest, and
+    /// `schedule.steps` the sum of all.
     pub stages: Vec<Phase>,
-    /// No key: which of several stages it is; none: it is no stage.
+    /// Which phase of a run with several this experiment is, not a key; `None`: it is no phase of another.
     pub phase_of: Option<Box<CurrentPhase>>,
-    /// `every: {log, evaluate, checkpoint}` in steps.
+    /// The section `every: {log, evaluate, checkpoint}`, in steps.
     pub every: Every,
-    /// `evaluation:`
+    /// The section `evaluation`.
     pub evaluation: Evaluation,
-    /// `trace: {steps}`
+    /// The section `trace: {steps}`.
     pub trace: Trace,
-    /// `sample: {prompt, tokens}`; none: nothing is written.
+    /// The section `sample: {prompt, tokens}`; `None`: no text is generated.
     pub sample: Option<Sample>,
-    /// Checkpoints kept; default 2.
+    /// The number of checkpoints that are kept; default 2.
     pub keep: usize,
-    /// Whether they are written while training goes on; default no.
+    /// Whether checkpoints are written while training goes on; default no.
     pub background_saves: bool,
     /// The run's folder; default `runs/NAME`.
     pub output: PathBuf,
-    /// `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of the last value of a
-    /// tag.
+    /// The section `expect: {TAG: {min, max, of_first}}`: what `train --check` asserts of a tag's last value.
     pub expect: BTreeMap<String, Bound>,
-    /// Where the keys were written; `Places::default()` in an experiment that no file describes.
+    /// Where keys were written, for messages; `Places::default()` for an experiment without a file.
     pub places: Places,
 }
 
 impl Experiment {
-    /// The folder of what is offloaded.
+    /// The folder for offloaded activations and moments.
     pub fn offload_folder(&self) -> PathBuf {
         let written = self.memory.offload_folder.clone();
         written.unwrap_or_else(|| self.output.join("offload"))
     }
 
-    /// The block of neighbouring tokens over which sums are order-free; none: sums are f32, in an order that ranks reach. Of a sequence
-    /// that there is none for, its length is refused.
+    /// The size of a strict block, over which sums are order-free; `None`: sums are f32, in an order that depends on the ranks. A sequence
+    /// length without such a block is refused.
     pub fn block(&self) -> Option<usize> {
         match self.reproducible {
             Reproducible::Layout => None,

@@ -1,5 +1,5 @@
-//! `extend:` a model to longer sequences: its rotary embedding is rewritten for the new length, the
-//! length that it was trained for is kept, and checkpoints say both.
+//! The section `extend`: a model for longer sequences. Its rotary embedding is rescaled for the new length, and checkpoints record that
+//! length and the original one.
 
 use annulus_architecture::{MOST_POSITIONS, Parameters, Rope, Scaling, Shape, grown, takes};
 use annulus_yaml::Absent::{Means, Required};
@@ -10,7 +10,7 @@ use annulus_yaml::{Places, Problem, section, words};
 use crate::Experiment;
 
 section! {
-    /// `extend:`
+    /// The section `extend`: a model for longer sequences.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Extension {
         rope: Stretch = Word(Stretch::WORDS), Required, "how the rotary frequencies are scaled";
@@ -20,22 +20,22 @@ section! {
     }
 }
 
-/// `rope:` how a model is stretched.
+/// The key `rope`: how the rotary embedding is rescaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stretch {
-    /// [`Scaling::Linear`]
+    /// Position interpolation, [`Scaling::Linear`].
     Linear,
-    /// [`Scaling::Dynamic`]
+    /// Dynamic NTK scaling, [`Scaling::Dynamic`].
     Dynamic,
-    /// The base at which the slowest pair turns as many times slower as sequences are longer.
+    /// NTK-aware: the base with which the slowest pair turns slower by the factor that sequences grow by.
     Ntk,
-    /// Another base, given.
+    /// Adjusted base frequency: another base, which is given.
     Abf,
-    /// [`Scaling::Yarn`]
+    /// YaRN, [`Scaling::Yarn`].
     Yarn,
-    /// [`Scaling::Llama3`]
+    /// Llama 3's scaling, [`Scaling::Llama3`].
     Llama3,
-    /// [`Scaling::LongRope`]
+    /// LongRoPE, [`Scaling::LongRope`].
     LongRope,
 }
 
@@ -50,10 +50,10 @@ words!(Stretch {
 });
 
 impl Extension {
-    /// `shape` for the new length.
+    /// `shape` extended to the new length.
     ///
     /// # Errors
-    /// When it is not that of a longer model, or something is missing.
+    /// When `rope` cannot rescale this model, the new length is not longer than the model's, or a parameter is missing.
     pub(crate) fn apply(&self, shape: Shape, places: &Places) -> Result<Shape, Problem> {
         let way = self.rope.word();
         let problem =
@@ -80,12 +80,12 @@ impl Extension {
         let rope = self.stretched(&shape, original).map_err(|key| {
             problem(key, format!("`extend.{key}` is missing, which `rope: {way}` needs"))
         })?;
-        // What is dynamic begins where the model's own length ends: that is what it is told by.
+        // Dynamic scaling starts beyond the model's own length, which config.json must keep.
         let longest = if self.rope == Stretch::Dynamic { original } else { self.tokens };
         Ok(Shape { rope, max_position_embeddings: Some(longest), ..shape })
     }
 
-    /// Whether what was done to a model's frequencies can be done again from the original length.
+    /// Whether this stretch can replace `scaling`, starting again from the original length.
     fn replaces(&self, scaling: &Scaling) -> bool {
         let known = !matches!(scaling, Scaling::Linear { .. } | Scaling::Dynamic { .. });
         match self.rope {
@@ -114,7 +114,7 @@ impl Extension {
                 let by = given.factor.unwrap_or(stretch);
                 return Ok(Rope { theta: grown(theta, by, shape.head_dim as f64), scaling });
             }
-            // As in the paper: the base follows the length by itself.
+            // As in the paper, the base follows the length by itself.
             Stretch::Dynamic => given.factor = given.factor.or(Some(1.0)),
             Stretch::Llama3 => {
                 given.factor = given.factor.or(Some(stretch));
@@ -132,14 +132,14 @@ impl Extension {
     }
 }
 
-/// What an extension must be by itself, and to the sequences.
+/// Broken rules of the section `extend`, in itself and against the sequences.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Some(extension) = &experiment.extend else { return Vec::new() };
     let (places, tokens) = (&experiment.places, experiment.data.tokens);
     let way = extension.rope;
     let own: &[&str] = match way {
         Stretch::Abf => &["original_max_position_embeddings"],
-        // The length that the model was trained for is what theirs is counted from, too.
+        // These scale from the model's own length and take none.
         Stretch::Ntk | Stretch::Linear | Stretch::Dynamic => {
             &["factor", "original_max_position_embeddings"]
         }

@@ -1,5 +1,4 @@
-//! The experiment file as types, with every rule between its keys; what it means once its model has
-//! been read.
+//! The experiment file as types, with every rule between its keys, and its meaning once its model has been read.
 
 mod attention;
 mod choice;

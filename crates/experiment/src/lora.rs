@@ -1,4 +1,4 @@
-//! `lora:` what is trained where not everything is.
+//! The section `lora`: what is trained where not every parameter is.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use annulus_yaml::{Problem, Problems, section};
 
 use crate::{Experiment, ModelSource, WeightsFrom};
 
-/// Where targets are not written.
+/// The projections with adapters where `targets` is not written.
 const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
 
 section! {
-    /// `lora:` as it is written.
+    /// The section `lora` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct LoraKeys {
         rank: usize = Count(1, 1 << 12), Required, "rank of the adapters";
@@ -56,7 +56,7 @@ impl LoraKeys {
     }
 }
 
-/// What an experiment with adapters must be.
+/// Broken rules between `lora` and the rest of the experiment.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Some(lora) = &experiment.lora else { return Vec::new() };
     let places = &experiment.places;
@@ -78,7 +78,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// What it must be to the model, and to the adapter it goes on from.
+/// Checks the adapters against the model, and against the adapter that training continues from.
 pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problems> {
     let Some(lora) = &experiment.lora else { return Ok(()) };
     let places = &experiment.places;

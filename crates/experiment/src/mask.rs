@@ -1,5 +1,4 @@
-//! Who sees whom: the keys of a mask under `attention:`, the mask that they mean together, and what they must be to
-//! each other.
+//! The mask: its keys under `attention`, the mask that they mean together, and the rules between them.
 
 use std::ops::Range;
 
@@ -12,7 +11,7 @@ use crate::Experiment;
 use crate::data::MOST_TOKENS;
 
 section! {
-    /// Who sees whom.
+    /// The keys of `attention` that describe the mask.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Masking {
         mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "full or causal";
@@ -39,38 +38,38 @@ section! {
     }
 }
 
-/// `mask:`
+/// The key `mask`: the base mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskKind {
-    /// Every key.
+    /// Queries see every key.
     Full,
-    /// Keys at or before the query.
+    /// Queries see keys at or before their own position.
     Causal,
 }
 
 words!(MaskKind { Full = "full", Causal = "causal" });
 
-/// `pattern:`
+/// The key `pattern`: a sparse pattern within the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Keys nearer than the stride, and those a multiple of it away.
+    /// Queries see keys at distances below the stride, and at multiples of it.
     Strided,
-    /// Keys of the query's block, and the last ones of every block.
+    /// Queries see keys of their own block, and the last ones of every block.
     Fixed,
 }
 
 words!(Pattern { Strided = "strided", Fixed = "fixed" });
 
-/// `documents:`
+/// The key `documents`: where a sequence's documents are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packed {
-    /// The same in every sequence: their lengths.
+    /// The lengths of the documents, equal in every sequence.
     Lengths(Vec<usize>),
-    /// `data`: where the data's documents end.
+    /// `documents: data`: documents end where the data says.
     ByData,
 }
 
-/// Of `documents:`, where the data's documents end.
+/// The word of `documents` that leaves the ends of documents to the data.
 const BY_DATA: &str = "data";
 
 impl Scalar for Packed {
@@ -90,7 +89,7 @@ impl Scalar for Packed {
 }
 
 impl Masking {
-    /// Which keys are near, if that matters.
+    /// The rule of the keys near a query: the window; `None`: there is none.
     pub fn near(&self) -> Option<Rule> {
         self.window.map(|window| match self.dilation {
             None => Rule::Window(window),
@@ -99,7 +98,7 @@ impl Masking {
     }
 }
 
-/// The mask of every sequence in layers that see keys that are `near`. Documents that the data tells apart are in no plan.
+/// The mask of every sequence, in layers whose window is `near`. Documents that only the data knows are not in it.
 pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
     let mask = match (attention.mask, attention.prefix) {
         (MaskKind::Full, _) => Mask::full(),
@@ -114,7 +113,7 @@ pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
         Pattern::Strided => Rule::Strided { stride },
         Pattern::Fixed => Rule::Fixed { block: stride, columns: attention.columns.unwrap_or(1) },
     });
-    // Where nothing hides a key, none is shown in spite of it.
+    // Sinks and global tokens undo hiding: nothing to undo without a window or pattern.
     let hides = near.is_some() || pattern.is_some();
     let rules = [
         documents,
@@ -127,7 +126,7 @@ pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
     rules.into_iter().flatten().fold(mask, Mask::and)
 }
 
-/// Keys that mean nothing without another one.
+/// Mask keys that mean nothing without another key.
 pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     let attention = &experiment.attention.masking;
     let windows = attention.window.is_some() || experiment.attention.sliding.is_some();
@@ -202,7 +201,7 @@ pub(crate) fn numbers(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// Lengths that fill a sequence, made from those that do not.
+/// The hint with document lengths that fill a sequence, made from `lengths`, which do not.
 fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
     let but_last: usize = lengths.iter().rev().skip(1).sum();
     match tokens.checked_sub(but_last) {
@@ -217,7 +216,7 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
     }
 }
 
-/// Documents that the data is to tell apart, where it has none.
+/// Refuses `documents: data` for a format without documents.
 pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
     let other = experiment.data.formats().find(|format| !format.is_text());
     let by_data = experiment.attention.masking.documents == Some(Packed::ByData);
@@ -227,7 +226,7 @@ pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
     vec![problem.hint("list their lengths, or read `text`, `jsonl` or `chat`")]
 }
 
-/// One weight for each rank of a sequence, and one above 0.
+/// Checks `mesh.weights`: one weight per rank of a sequence, and at least one above 0.
 pub(crate) fn weights(experiment: &Experiment) -> Vec<Problem> {
     let Some(weights) = &experiment.mesh.weights else { return Vec::new() };
     let (found, wanted) = (weights.len(), experiment.mesh.sequence);

@@ -1,4 +1,4 @@
-//! `mesh:`, `parallel:` and `memory:` the ranks, who holds the state, and what they may hold.
+//! The sections `mesh`, `parallel` and `memory`: the ranks, how the state is sharded, and what ranks may hold.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use annulus_yaml::{section, words};
 use crate::data::MOST_TOKENS;
 
 section! {
-    /// `mesh:`
+    /// The section `mesh`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Mesh {
         data: usize = Count(1, 1 << 12), Is("1"), "data-parallel replicas";
@@ -34,12 +34,12 @@ section! {
 }
 
 impl Mesh {
-    /// How many ranks there are.
+    /// The number of ranks of the run.
     pub fn ranks(&self) -> usize {
         self.data.saturating_mul(self.sequence).saturating_mul(self.tensor)
     }
 
-    /// The ranks of a replica; of tensor-parallel ones the first.
+    /// The ranks of replica number `replica`, one at each place of a sequence: with tensor parallelism the first one there.
     pub fn replica(&self, replica: usize) -> Replica {
         let (first, step) = match self.order {
             Order::SequenceFirst => (replica * self.sequence, 1),
@@ -48,13 +48,13 @@ impl Mesh {
         Replica { first: first * self.tensor, step: step * self.tensor, places: self.sequence }
     }
 
-    /// The ranks that share a sequence with `rank` and have the same part of layers.
+    /// The ranks that share a sequence with `rank` and have the same tensor-parallel part.
     pub fn beside(&self, rank: usize) -> Replica {
         let replica = self.replica(self.replica_of(rank));
         Replica { first: replica.first + rank % self.tensor, ..replica }
     }
 
-    /// The replica that a rank is part of.
+    /// The number of the replica that `rank` belongs to.
     pub fn replica_of(&self, rank: usize) -> usize {
         match self.order {
             Order::SequenceFirst => rank / self.tensor / self.sequence,
@@ -62,7 +62,7 @@ impl Mesh {
         }
     }
 
-    /// The part of a sequence that a rank has.
+    /// The place of `rank` in its sequence: which shard of positions it holds.
     pub fn place_of(&self, rank: usize) -> usize {
         match self.order {
             Order::SequenceFirst => rank / self.tensor % self.sequence,
@@ -71,21 +71,21 @@ impl Mesh {
     }
 }
 
-/// `order:`
+/// The key `order`: which ranks are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Ranks that share a sequence are neighbours.
     SequenceFirst,
-    /// Ranks at the same place of different sequences are.
+    /// Ranks at the same place of different sequences are neighbours.
     DataFirst,
 }
 
 words!(Order { SequenceFirst = "sequence_first", DataFirst = "data_first" });
 
-/// `engine:`
+/// The key `engine`: what carries tensors between processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// NCCL where all processes can, else MPI.
+    /// NCCL where all processes can use it, else MPI.
     Auto,
     /// MPI.
     Mpi,
@@ -95,29 +95,29 @@ pub enum Engine {
 
 words!(Engine { Auto = "auto", Mpi = "mpi", Nccl = "nccl" });
 
-/// The ranks that share a sequence, by their places in it: of tensor-parallel ones one at each place.
+/// The ranks that share a sequence, one at each place; with tensor parallelism those of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// The rank at place 0.
     pub first: usize,
-    /// How far apart neighbours are.
+    /// The distance between the numbers of neighbouring ranks.
     pub step: usize,
-    /// How many places there are.
+    /// The number of places, so of ranks.
     pub places: usize,
 }
 
 impl Replica {
-    /// The rank at a place.
+    /// The rank at `place`.
     pub fn rank(self, place: usize) -> usize {
         self.first + place * self.step
     }
 
-    /// All of them, in the order of places.
+    /// All ranks of the replica, in the order of places.
     pub fn ranks(self) -> impl ExactSizeIterator<Item = usize> + Clone {
         (0..self.places).map(move |place| self.rank(place))
     }
 
-    /// The places that are among these ranks: neighbours.
+    /// The places whose ranks are in `ranks`; they are neighbours.
     pub fn places_in(self, ranks: Range<usize>) -> Range<usize> {
         let before = |rank: usize| rank.saturating_sub(self.first).div_ceil(self.step);
         before(ranks.start).min(self.places)..before(ranks.end).min(self.places)
@@ -125,7 +125,7 @@ impl Replica {
 }
 
 section! {
-    /// `parallel:`
+    /// The section `parallel`: how the state is sharded.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Parallel {
         state: State = Word(State::WORDS), Is("auto"),
@@ -140,50 +140,50 @@ section! {
     }
 }
 
-/// `state_axes:`
+/// The key `state_axes`: the mesh axes over which the state is sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateAxes {
-    /// All processes hold it together.
+    /// Over all processes.
     All,
-    /// Those whose ranks share a sequence do.
+    /// Over the processes whose ranks share a sequence.
     Sequence,
-    /// Those whose ranks have the same part of different sequences do.
+    /// Over the processes whose ranks hold the same shard of different sequences.
     Data,
 }
 
 words!(StateAxes { All = "all", Sequence = "sequence", Data = "data" });
 
-/// `state:`
+/// The key `state`: what of the state is sharded over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The plan chooses: the first of those below that fits into the budget.
+    /// The plan chooses the first of the others that fits into the budget.
     Auto,
-    /// Every process holds everything.
+    /// Every process holds all of the state.
     Replicated,
-    /// Every process holds all weights, and a share of masters and moments.
+    /// Every process holds all weights, and a shard of masters and moments.
     Zero1,
-    /// The same: gradients are summed in shares in any case.
+    /// As `Zero1`, because gradients are reduce-scattered in any case.
     Zero2,
-    /// Every process holds a share of everything.
+    /// Every process holds a shard of weights, masters and moments.
     Zero3,
 }
 
 words!(State { Auto = "auto", Replicated = "replicated", Zero1 = "zero1", Zero2 = "zero2", Zero3 = "zero3" });
 
 impl State {
-    /// Whether processes hold shares of masters and moments.
+    /// Whether masters and moments are sharded.
     pub fn shards_optimizer(self) -> bool {
         matches!(self, State::Zero1 | State::Zero2 | State::Zero3)
     }
 
-    /// Whether they hold shares of weights.
+    /// Whether weights are sharded.
     pub fn shards_weights(self) -> bool {
         self == State::Zero3
     }
 }
 
 section! {
-    /// `memory:`
+    /// The section `memory`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
@@ -205,76 +205,76 @@ section! {
     }
 }
 
-/// `offload:`
+/// The key `offload`: what is put on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Everything stays in memory.
+    /// Nothing: everything stays in memory.
     None,
-    /// What layers but the last keep for backward is put on a disk.
+    /// The activations that layers but the last keep for backward.
     Activations,
-    /// AdamW's moments are.
+    /// AdamW's moments.
     Optimizer,
-    /// Both are.
+    /// Activations and moments.
     Both,
 }
 
 words!(Offload { None = "none", Activations = "activations", Optimizer = "optimizer", Both = "both" });
 
 impl Offload {
-    /// Whether activations are put on a disk.
+    /// Whether activations are offloaded.
     pub fn activations(self) -> bool {
         matches!(self, Offload::Activations | Offload::Both)
     }
 
-    /// Whether moments are.
+    /// Whether AdamW's moments are offloaded.
     pub fn optimizer(self) -> bool {
         matches!(self, Offload::Optimizer | Offload::Both)
     }
 }
 
-/// `recompute:`
+/// The key `recompute`: activation checkpointing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recompute {
     /// The plan chooses: nothing is recomputed where everything fits into the budget.
     Auto,
-    /// Everything is kept.
+    /// All activations are kept.
     None,
-    /// A layer keeps its input and attention's output.
+    /// A layer keeps only its input and attention's output.
     Layer,
 }
 
 words!(Recompute { Auto = "auto", None = "none", Layer = "layer" });
 
-/// What a plan is made for, of which no key speaks.
+/// The machine or cluster that a plan is made for, which no key describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Bytes of each device that computes, where it has a memory of its own.
+    /// Bytes of each GPU's memory; `None`: ranks compute on the CPU.
     pub device: Option<u64>,
-    /// Devices that the ranks of a process share evenly, neighbours one; several only where the process is all there is.
+    /// Devices that the ranks of a process share evenly, neighbouring ranks one; several only for a single process.
     pub devices: usize,
-    /// What a core computes with.
+    /// The caches and vector instructions of a core.
     pub core: Core,
-    /// Cores of a rank that a plan counts workers for.
+    /// Workers per rank that a plan counts with.
     pub workers: usize,
-    /// A described cluster's devices, one for each rank; `None`: the ranks share this machine, or its GPUs.
+    /// The devices of a described cluster, one per rank; `None`: the ranks share this machine, or its GPUs.
     pub apart: Option<Apart>,
     /// The ranks of the world that are on this machine; `None`: all.
     pub here: Option<Range<usize>>,
-    /// Processes that share the ranks of the world evenly.
+    /// The number of processes that share the ranks of the world evenly.
     pub processes: usize,
 }
 
-/// Devices of one rank each.
+/// A cluster's devices, one for each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
-    /// How many ranks there are.
+    /// The number of ranks, so of devices.
     pub ranks: usize,
     /// Bytes of memory per device; `None`: not limited.
     pub memory: Option<u64>,
 }
 
 impl Default for Host {
-    /// One core of this machine.
+    /// A single process with one worker per rank, on this machine's CPU.
     fn default() -> Host {
         Host {
             device: None,

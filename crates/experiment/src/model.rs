@@ -1,4 +1,4 @@
-//! `model:` a folder, a model of the hub, or the keys of a config.json.
+//! The section `model`: a folder, a model of the hub, or the keys of a config.json.
 
 use std::path::PathBuf;
 
@@ -11,49 +11,48 @@ use annulus_yaml::{
     words,
 };
 
-/// `model:`
+/// The section `model`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// A folder, or the shape inline.
+    /// Where the shape and the weights come from: a folder, or the file itself.
     pub source: ModelSource,
-    /// `dtype: f32 | bf16`; default f32.
+    /// The dtype of weights and activations, `f32 | bf16`; default f32.
     pub dtype: Dtype,
-    /// Replaces the base of the rotary frequencies.
+    /// The base of the rotary frequencies, in place of the model's own.
     pub rope_theta: Option<f64>,
-    /// Whether pretrained weights take longer sequences than they were trained for, though nothing
-    /// stretches their frequencies; default false.
+    /// Whether pretrained weights may take longer sequences than they were trained for without rescaled frequencies; default false.
     pub allow_longer: bool,
 }
 
-/// Where the shape and the weights come from.
+/// Where a model's shape and weights come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelSource {
-    /// `path:` a Hugging Face folder or a model of the hub, and `weights: pretrained | random` (default pretrained).
+    /// The keys `path`, a Hugging Face folder or a model of the hub, and `weights: pretrained | random` (default pretrained).
     Folder {
-        /// The folder. Of a model of the hub, `hf://…` until it is there.
+        /// The folder. For a model of the hub `hf://…` until it has been downloaded.
         path: PathBuf,
-        /// `hf://owner/name@revision`, of a model of the hub.
+        /// The `hf://owner/name@revision` that the folder was named by, if it is of the hub.
         hub: Option<String>,
-        /// Whether its weights are read.
+        /// Whether the folder's weights are read.
         weights: WeightsFrom,
     },
-    /// config.json's own keys inline; weights are random.
+    /// The keys of a config.json inline; weights are random.
     Inline(Box<Shape>),
 }
 
-/// `weights:`
+/// The key `weights`: where weights come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsFrom {
-    /// Read from the folder.
+    /// Weights are read from the folder.
     Pretrained,
-    /// Fresh.
+    /// Weights are initialized at random.
     Random,
 }
 
 words!(WeightsFrom { Pretrained = "pretrained", Random = "random" });
 
 section! {
-    /// The keys of a folder.
+    /// The keys of a model in a folder.
     #[derive(Clone, Debug, PartialEq)]
     pub struct FolderKeys {
         path: Option<String> = Folder, Means("config.json's keys stand here"),
@@ -68,11 +67,11 @@ section! {
     }
 }
 
-/// The keys of `model:`.
+/// The keys of `model`: those of a folder, or those of a shape.
 pub(crate) const MODEL: OneOf =
     OneOf { keys: FolderKeys::OWN, instead: &[ShapeKeys::OWN], written: side };
 
-/// The keys of `model:` as they are written: a folder's, or a shape's beside its `dtype` and `rope_theta`.
+/// The keys of `model` as written: a folder's, or a shape's beside `dtype` and `rope_theta`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelKeys {
     folder: FolderKeys,
@@ -89,10 +88,10 @@ impl ModelKeys {
         Some(ModelKeys { folder, shape })
     }
 
-    /// What they mean.
+    /// The model that the keys mean.
     ///
     /// # Errors
-    /// What contradicts itself in a shape.
+    /// Contradictions within a shape.
     pub(crate) fn meant(&self, places: &Places) -> Result<Model, Vec<Problem>> {
         let FolderKeys { path, weights, dtype, rope_theta, allow_longer } = self.folder.clone();
         let (source, rope_theta) = match (&self.shape, path) {
@@ -156,12 +155,12 @@ impl ModelSource {
     }
 }
 
-/// A path, if it names a model of the hub.
+/// The path, if it names a model of the hub.
 pub(crate) fn of_hub(path: &str) -> Option<String> {
     ModelSource::is_of_hub(path).then(|| path.to_owned())
 }
 
-/// Which keys a `model:` section must have: a folder's, or a shape's.
+/// Which keys a `model` section must have: a folder's, or a shape's.
 fn side(node: &Node, at: Span, report: &mut Report) -> Side {
     let shape = ShapeKeys::OWN.iter().find_map(|key| node.entry(key.name));
     match (node.entry("path"), shape) {

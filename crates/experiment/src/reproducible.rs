@@ -1,4 +1,4 @@
-//! `reproducible:`, and what goes with strict.
+//! The key `reproducible`, and what does not go with strict.
 
 use annulus_architecture::Dtype;
 use annulus_machine::blocks::strict_block;
@@ -7,21 +7,21 @@ use annulus_yaml::{Problem, words};
 
 use crate::{Experiment, Kernel, wire_key};
 
-/// `reproducible:`
+/// The key `reproducible`: between which runs bits agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reproducible {
-    /// What runs on the same ranks, split alike.
+    /// Runs on the same ranks with the same split.
     Layout,
-    /// What runs on any.
+    /// Runs on any ranks, however they split a sequence.
     Strict,
 }
 
 words!(Reproducible { Layout = "layout", Strict = "strict" });
 
-/// The key.
+/// The path of the key `reproducible`.
 const KEY: &str = "reproducible";
 
-/// What strict sums cannot be made of.
+/// Refuses what order-free sums do not support.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     if experiment.reproducible == Reproducible::Layout {
         return Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     rules.iter().flat_map(|rule| rule(experiment)).collect()
 }
 
-/// What is wrong, where it is written; else at `reproducible`.
+/// A problem at `key` where that is written, else at `reproducible`.
 fn problem(experiment: &Experiment, key: &str, message: String, hint: &str) -> Problem {
     let key = if experiment.places.contains(key) { key } else { KEY };
     experiment.places.problem(key, message).hint(String::from(hint))

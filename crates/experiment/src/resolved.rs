@@ -1,21 +1,21 @@
-//! An experiment beside the model that it names: read once, and what plans are made of.
+//! An experiment with the model that it names, which has been read once: what plans are made of.
 
 use annulus_architecture::{Scaling, Shape, read_config, turning};
 use annulus_yaml::{Problem, Problems};
 
 use crate::{BYTES, Experiment, ModelSource, WeightsFrom, lora, sliding};
 
-/// How many bytes there are.
+/// The number of values of a byte.
 const BYTE_VALUES: usize = 256;
 
 /// An experiment whose model has been read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// The file's keys, with the sliding windows of the model's own layers written out.
+    /// The experiment, with the sliding windows of the model's own layers written out.
     pub experiment: Experiment,
     /// The model's shape as config.json or the file has it, before `extend`.
     pub model: Shape,
-    /// Tokens of the tokenizer; `None` where the data are token ids.
+    /// The number of the tokenizer's tokens; `None` where the data are token ids.
     pub vocabulary: Option<usize>,
 }
 
@@ -32,10 +32,10 @@ impl Resolved {
         Resolved::new(experiment, model, vocabulary)
     }
 
-    /// An experiment of a model that has been read already.
+    /// An experiment with its model `shape`, which has been read already.
     ///
     /// # Errors
-    /// When its windows or adapters do not fit the model, or sequences are longer than it was trained for.
+    /// When its windows or adapters do not fit the model, or sequences are longer than the model was trained for.
     pub fn new(
         experiment: Experiment,
         model: Shape,
@@ -48,21 +48,21 @@ impl Resolved {
         Ok(resolved)
     }
 
-    /// Another experiment of the same model.
+    /// This model with another experiment.
     #[must_use]
     pub fn with(&self, experiment: Experiment) -> Resolved {
         Resolved { experiment, ..self.clone() }
     }
 
-    /// Its phases, each an experiment; one without `stages` is its only phase.
+    /// The training phases, each an experiment; one without `stages` is its only phase.
     pub fn phases(&self) -> Vec<Resolved> {
         self.experiment.phases().into_iter().map(|phase| self.with(phase)).collect()
     }
 
-    /// The shape that is trained: extended, with its vocabulary.
+    /// The shape that is trained: extended, and with the size of its vocabulary.
     ///
     /// # Errors
-    /// When it cannot be extended so, or nothing says how many tokens there are.
+    /// When the model cannot be extended so, or nothing says how many tokens the vocabulary has.
     pub fn shape(&self) -> Result<Shape, Problems> {
         let experiment = &self.experiment;
         let mut shape = self.model.clone();
@@ -73,7 +73,7 @@ impl Resolved {
                 return Err(broken.into());
             }
         }
-        // Frequencies that nothing stretched are good for no more than what they were trained for.
+        // Unscaled frequencies reach no further than the length that they were trained for.
         let claimed = self.trained_for().filter(|_| experiment.extend.is_none());
         let grown = || shape.longest(experiment.data.tokens);
         shape.max_position_embeddings = Some(claimed.unwrap_or_else(grown));
@@ -81,10 +81,10 @@ impl Resolved {
         Ok(sliding::shape_with_windows(shape, &experiment.attention))
     }
 
-    /// Rows of the embedding.
+    /// The number of rows of the embedding.
     fn rows(&self, shape: &Shape) -> Result<usize, Problem> {
         let (places, tokenizer) = (&self.experiment.places, self.experiment.data.tokenizer());
-        // Only a second document needs more than the bytes: the data says so when it is opened.
+        // The bytes suffice for one document; a second needs a separator, which is checked when data is opened.
         let spare = |rows| tokenizer == BYTES && rows >= BYTE_VALUES;
         match (shape.vocab_size, self.vocabulary) {
             (Some(rows), Some(words)) if rows < words && !spare(rows) => {
@@ -106,8 +106,7 @@ impl Resolved {
         }
     }
 
-    /// Holds the sequences of every phase to the length that pretrained weights were trained for.
-    /// Models of `rope_type: dynamic` stretch themselves.
+    /// Refuses phases with sequences longer than pretrained weights were trained for. Models of `rope_type: dynamic` rescale themselves.
     fn refuse_longer(&self) -> Result<(), Problems> {
         self.refuse_shorter()?;
         let allowed = self.experiment.model.allow_longer;
@@ -119,11 +118,11 @@ impl Resolved {
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
     }
 
-    /// Holds the length that the file itself gives a model to the sequences that it is trained on.
+    /// Refuses an inline `max_position_embeddings` that is shorter than the sequences.
     fn refuse_shorter(&self) -> Result<(), Problems> {
         let ModelSource::Inline(shape) = &self.experiment.model.source else { return Ok(()) };
         let Experiment { stages, extend, data, .. } = &self.experiment;
-        // Frequencies that are scaled already reach further than that length; stages go there one by one.
+        // Scaled frequencies reach further than that length, and phases may grow towards it.
         if shape.rope.scaling != Scaling::Default || !stages.is_empty() || extend.is_some() {
             return Ok(());
         }
@@ -137,8 +136,8 @@ impl Resolved {
         Err(self.experiment.places.problem(key, message).hint(hint).into())
     }
 
-    /// The longest sequence that pretrained weights were trained for, where config.json says one and
-    /// frequencies do not follow the length.
+    /// The longest sequence that pretrained weights were trained for; `None` where config.json does not say, or frequencies follow the
+    /// length.
     fn trained_for(&self) -> Option<usize> {
         let ModelSource::Folder { weights: WeightsFrom::Pretrained, .. } =
             &self.experiment.model.source
@@ -150,7 +149,7 @@ impl Resolved {
     }
 }
 
-/// Sequences of `phase` are longer than `own`.
+/// The problem of a phase whose sequences are longer than `own`.
 fn too_long(phase: &Experiment, own: usize) -> Problem {
     let tokens = phase.data.tokens;
     let message = format!(

@@ -1,4 +1,4 @@
-//! What keys must be to each other. Every rule names the key that it is shown at.
+//! Rules between keys. Each names the key that its problem is shown at.
 
 use annulus_sequence::{Route, Strategy};
 
@@ -11,23 +11,23 @@ use crate::{
 
 /// The most ranks of one run.
 const MOST_RANKS: usize = 1 << 14;
-/// Tokens of one optimizer step: keeps what is counted within 64 bits.
+/// The most tokens of an optimizer step: keeps counts within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
-/// The least share of sequences that a path of a mixture has: shares are exact over a thousand sequences.
+/// The least weight of a source in a mixture: weights are exact over a thousand sequences.
 const LEAST_SHARE: f64 = 1e-3;
 
 impl Experiment {
-    /// Holds the experiment to every rule between its keys.
+    /// Checks every rule between the experiment's keys.
     ///
     /// # Errors
-    /// All that are broken.
+    /// All broken rules.
     pub fn check(&self) -> Result<(), Problems> {
         let broken = broken(self);
         if broken.is_empty() { Ok(()) } else { Err(Problems(broken)) }
     }
 }
 
-/// Every broken rule of `experiment`.
+/// The broken rules of an experiment, of all its phases together.
 pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
     if experiment.stages.is_empty() {
         return alone(experiment);
@@ -36,7 +36,7 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
     let of_each: Vec<Vec<Problem>> = experiment.phases().iter().map(alone).collect();
     for (stage, own) in experiment.stages.iter().zip(&of_each) {
         for problem in own {
-            // What is wrong with what stages share is said once.
+            // A problem that all phases share is reported once.
             let shared = of_each.iter().all(|other| other.contains(problem));
             let mut problem = problem.clone();
             if !shared {
@@ -50,7 +50,7 @@ pub(crate) fn broken(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// Those of an experiment without stages, or of one of several.
+/// The broken rules of a single phase.
 fn alone(experiment: &Experiment) -> Vec<Problem> {
     let rules = [
         ranks,
@@ -91,7 +91,7 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     for (section, Ways { strategy, automatic, .. }) in sections(experiment) {
         let key = format!("{section}.strategy");
         let (all, written) = (section == ALL, places.contains(&key));
-        // What is not written for some layers is said of all.
+        // A strategy that is not written for some layers is reported for all layers.
         if strategy != Strategy::Local || mesh.sequence == 1 || automatic || !(all || written) {
             continue;
         }
@@ -112,10 +112,10 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// The section of what holds in all layers, unless another says otherwise.
+/// The section that holds for all layers without a section of their own.
 const ALL: &str = "attention";
 
-/// How a section splits.
+/// How a section splits attention, and its backward route.
 struct Ways {
     strategy: Strategy,
     automatic: bool,
@@ -132,14 +132,14 @@ fn sections(experiment: &Experiment) -> impl Iterator<Item = (&'static str, Ways
     [(ALL, Ways { strategy, automatic, backward })].into_iter().chain(sliding)
 }
 
-/// A backward route that there is not. One that is `auto` is found by the plan.
+/// Refuses a backward route that the strategy does not have. The plan settles `auto`.
 fn backward(experiment: &Experiment) -> Vec<Problem> {
     let wrong = |(section, ways): (&str, Ways)| {
         let Ways { strategy, automatic, backward } = ways;
         let how = backward?;
         let key = format!("{section}.backward");
         let problem = |message: String, hint: String| {
-            // One of all layers is said where it is written.
+            // A route inherited from all layers is reported where it is written.
             let of_all = section != ALL && !experiment.places.contains(&key);
             (!of_all).then(|| experiment.places.problem(&key, message).hint(hint))
         };
@@ -171,7 +171,7 @@ fn scores(experiment: &Experiment) -> Vec<Problem> {
     keeping.map(problem).into_iter().collect()
 }
 
-/// GPUs that no rank would be left for.
+/// Refuses GPUs that no rank would be left for.
 fn devices(experiment: &Experiment) -> Vec<Problem> {
     let ranks = experiment.mesh.ranks();
     let Device::Cuda(numbers) = &experiment.device else { return Vec::new() };
@@ -267,7 +267,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// What `data.path` names, and what it is read as.
+/// Checks that `data.path` and `format` go together.
 fn path_and_format(data: &Data, places: &Places) -> Vec<Problem> {
     let (word, mut problems) = (data.format.word(), Vec::new());
     match (&data.path[..], data.format) {
@@ -289,7 +289,7 @@ fn path_and_format(data: &Data, places: &Places) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with one of the paths, beside the others.
+/// Problems of one source of a mixture, beside the others.
 fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
     let mut problems = Vec::new();
     let all: f64 = data.path.iter().map(TextSource::share).sum();
@@ -308,7 +308,7 @@ fn mixture(data: &Data, places: &Places) -> Vec<Problem> {
     problems
 }
 
-/// Files whose names say that they are not what they are read as.
+/// A source whose file names contradict its format.
 fn misread(data: &Data, source: &TextSource) -> Option<(String, &'static str)> {
     let ending = ending(&source.path)?;
     let text = source.format.unwrap_or(data.format) == Format::Text;

@@ -1,4 +1,4 @@
-//! `schedule:` how long, and the learning rate over it.
+//! The section `schedule`: the number of steps, and the learning rate over them.
 //!
 //! The learning rate of step t, from 0:
 //!
@@ -7,8 +7,8 @@
 //! otherwise    peak (floor + (1 - floor) shape(progress))
 //!              progress = (t - warmup) / (steps - warmup)
 //! ```
-//! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd`
-//! (warm-up, stable, decay) is constant but for the last steps, a share of `cooldown` of all, where it falls in a line.
+//! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd` (warm-up, stable, decay) is constant until
+//! the last steps, the fraction `cooldown` of all, over which it falls linearly.
 
 use std::f64::consts::PI;
 
@@ -21,11 +21,11 @@ use crate::stages::{self, SECTION as STAGES};
 use crate::{Experiment, Phase};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
-/// Of the steps what `wsd` spends going down, where the file does not say.
+/// The fraction of steps over which `wsd` decays where the file does not say.
 const COOLDOWN: f64 = 0.2;
 
 section! {
-    /// `schedule:` as it is written.
+    /// The section `schedule` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ScheduleKeys {
         steps: Option<u64> = Count(1, MOST_STEPS), RequiredWithout(STAGES), "optimizer steps";
@@ -46,14 +46,14 @@ section! {
     }
 }
 
-/// `schedule:`
+/// The section `schedule`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// Optimizer steps.
+    /// The number of optimizer steps.
     pub steps: u64,
-    /// Ends the run after so many, without touching the schedule.
+    /// The step after which the run ends, with the learning rate as if it went on to `steps`.
     pub stop: Option<u64>,
-    /// The learning rate over them.
+    /// The learning rate over the steps.
     pub curve: Curve,
 }
 
@@ -65,7 +65,7 @@ impl ScheduleKeys {
 }
 
 impl Schedule {
-    /// The learning rate of step `t` (from 0) whose peak is `peak`.
+    /// The learning rate of step `t`, from 0, of a curve whose peak is `peak`.
     pub fn learning_rate(&self, peak: f64, t: u64) -> f64 {
         let Schedule { steps, curve: Curve { warmup, decay, floor, cooldown }, .. } = *self;
         if t < warmup {
@@ -83,29 +83,29 @@ impl Schedule {
         peak * (floor + (1.0 - floor) * shape)
     }
 
-    /// The keys that mean it; stages say their own steps.
+    /// The keys that mean this schedule; with phases, each phase has its own `steps`.
     pub(crate) fn keys(&self, phase_of: bool) -> ScheduleKeys {
         let steps = Some(self.steps).filter(|_| !phase_of);
         ScheduleKeys { steps, stop: self.stop, curve: self.curve.clone() }
     }
 }
 
-/// `decay:`
+/// The key `decay`: how the learning rate falls after warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
-    /// None.
+    /// The learning rate stays at its peak.
     Constant,
-    /// A line to the floor.
+    /// Linearly to the floor.
     Linear,
     /// Half a cosine to the floor.
     Cosine,
-    /// Constant, then a line to the floor.
+    /// Constant, then linearly to the floor.
     Wsd,
 }
 
 words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd = "wsd" });
 
-/// What the steps must be to each other.
+/// Broken rules between the numbers of steps.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let schedule = &experiment.schedule;
     let beyond = |key: &str, found: u64, steps: u64| {
@@ -131,7 +131,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// How far `t` is on the way from `start` to `end`: 0 before, 1 after.
+/// The progress of `t` from `start` to `end`: 0 before, 1 after.
 fn progress(t: u64, start: u64, end: u64) -> f64 {
     if t <= start {
         return 0.0;

@@ -1,8 +1,7 @@
-//! `attention.sliding`: layers that see a window, and what they must be.
+//! The section `attention.sliding`: layers with a sliding window, and the rules for them.
 //!
-//! A model's layers differ in whom they see, and what is best for a whole mask is not for a window: so
-//! every layer group has its own mask, strategy and backward route. Positions are sharded once: the
-//! residual stream goes through all of them.
+//! What is fastest for a whole mask is not fastest for a window, so every layer group has its own mask, strategy and backward route.
+//! Positions are sharded once, since all layers share the residual stream.
 
 use std::ops::Range;
 
@@ -12,11 +11,11 @@ use annulus_yaml::{Problem, Problems};
 
 use crate::{Attention, Experiment, MaskKind, Masking, Sliding};
 
-/// Where it is written.
+/// The path of the section `attention.sliding`.
 pub const SECTION: &str = "attention.sliding";
 
 impl Attention {
-    /// The written backward route of the layers that slide, or of the others.
+    /// The written backward route of the layers with a sliding window, or of the others.
     pub fn backward_of(&mut self, slides: bool) -> &mut Option<Route> {
         match &mut self.sliding {
             Some(sliding) if slides => &mut sliding.backward,
@@ -25,11 +24,10 @@ impl Attention {
     }
 }
 
-/// The sliding windows of the model's own layers written out as if the experiment had them, which changes
-/// nothing where it has.
+/// Writes out the sliding windows of the model's own layers, as if the experiment had them; one that has them is not changed.
 ///
 /// # Errors
-/// When the experiment says otherwise.
+/// When the experiment contradicts the model.
 pub(crate) fn with_windows(
     mut experiment: Experiment,
     shape: &Shape,
@@ -68,11 +66,11 @@ pub(crate) fn with_windows(
     Err(experiment.places.problem(key, message).hint("drop it").into())
 }
 
-/// The shape with the windows that the experiment gives its layers, where the config.json of its family has words for them: whoever
-/// loads the weights is to attend as they were trained.
+/// `shape` with the windows that the experiment gives its layers, where its family's config.json can express them: whoever loads the
+/// weights must attend as they were trained.
 pub(crate) fn shape_with_windows(mut shape: Shape, attention: &Attention) -> Shape {
     let Some((window, slides)) = attention.windowed(shape.num_hidden_layers) else { return shape };
-    // A window of the model's own that is longer than the sequences is none of theirs.
+    // A window of the model's own that is longer than the sequences has no effect.
     if !has_windows(&shape, window, &slides) && shape.model_type.can_slide(&slides) {
         shape.sliding_window = Some(window);
         let kind = |slides| if slides { LayerType::Sliding } else { LayerType::Full };
@@ -81,14 +79,14 @@ pub(crate) fn shape_with_windows(mut shape: Shape, attention: &Attention) -> Sha
     shape
 }
 
-/// Whether a config.json of `shape` says that these layers have this window, and the others none.
+/// Whether a config.json of `shape` gives exactly the layers of `slides` this window.
 fn has_windows(shape: &Shape, window: usize, slides: &[bool]) -> bool {
     let mut layers = slides.iter().enumerate();
     layers.all(|(layer, slides)| shape.window_of(layer) == slides.then_some(window))
 }
 
 impl Attention {
-    /// The window of causal layers, and which of so many have it; `None`: there is none, or more than that.
+    /// The window of causal layers, and which of `layers` have it; `None`: no window, or a mask with more rules.
     fn windowed(&self, layers: usize) -> Option<(usize, Vec<bool>)> {
         if self.special_mask().is_some() {
             return None;
@@ -103,7 +101,7 @@ impl Attention {
         }
     }
 
-    /// The key of a mask that no config.json says: all of them say `causal`, and documents are of the data.
+    /// The key of a mask that no config.json can express: config.json is always causal, and documents belong to the data.
     fn special_mask(&self) -> Option<&'static str> {
         let Masking { mask, prefix, dilation, pattern, sinks, global, .. } = &self.masking;
         let keys = [
@@ -117,7 +115,7 @@ impl Attention {
         keys.into_iter().find(|(is_set, _)| *is_set).map(|(_, key)| key)
     }
 
-    /// The key of a mask that a config.json of `shape`, the one that is trained, does not say.
+    /// The key of a mask that a config.json of the trained `shape` cannot express.
     pub fn beyond_config(&self, shape: &Shape) -> Option<&'static str> {
         let key = match (&self.sliding, self.masking.window) {
             (Some(_), _) => Some(SECTION),
@@ -130,12 +128,12 @@ impl Attention {
     }
 }
 
-/// Numbers that rise, in short: `0-2, 4`.
+/// Ascending numbers in short: `0-2, 4`.
 pub fn numbers(layers: &[usize]) -> String {
     listed(&ranges(layers))
 }
 
-/// Numbers that rise, as ranges.
+/// Ascending numbers as ranges.
 fn ranges(layers: &[usize]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &layer in layers {
@@ -156,7 +154,7 @@ pub(crate) fn listed(ranges: &[Range<usize>]) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
-/// Layers rise, so that none is there twice, and there is one.
+/// Checks the listed layers: ascending, so that none occurs twice, and not empty.
 pub(crate) fn layers(experiment: &Experiment) -> Vec<Problem> {
     let Some(Sliding { layers, .. }) = &experiment.attention.sliding else { return Vec::new() };
     let problem = |message: String, hint: &str| {
@@ -172,7 +170,7 @@ pub(crate) fn layers(experiment: &Experiment) -> Vec<Problem> {
     })
 }
 
-/// Layers that are to be sharded by stripes, where other layers are sharded otherwise.
+/// Refuses `striped` for layers with a window where the other layers are sharded otherwise.
 pub(crate) fn striped(experiment: &Experiment) -> Vec<Problem> {
     let attention = &experiment.attention;
     let Some(sliding) = &attention.sliding else { return Vec::new() };

@@ -1,49 +1,48 @@
-//! How a sequence is split, as one says it in words: under `attention:` in a file, or on a command
-//! line. The one place that knows which words go together.
+//! How a sequence is split, in words: under `attention` in a file, or on a command line. The one place that knows which words go together.
 
 use annulus_sequence::{Exchange, Strategy};
 
 use crate::LayoutKeys;
 
-/// A strategy and what is written beside it.
+/// A strategy's word, and the words written beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wording<'a> {
-    /// `strategy:`, as its bare name means it.
+    /// The strategy that the word of `strategy` alone means.
     pub strategy: Strategy,
-    /// `exchange:`
+    /// The word of `exchange`.
     pub exchange: Option<Exchange>,
-    /// `shape:`
+    /// The value of the key `shape`.
     pub shape: Option<&'a [usize]>,
-    /// `groups:`
+    /// The value of the key `groups`.
     pub groups: Option<usize>,
-    /// `layout:`
+    /// The word of the key `layout`.
     pub layout: Option<&'a str>,
-    /// `stripe:`
+    /// The value of the key `stripe`.
     pub stripe: Option<usize>,
 }
 
 /// Words that do not go together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// The word that is one too many.
+    /// The key to drop or change.
     pub key: &'static str,
-    /// What was found.
+    /// The message: what was found.
     pub message: String,
-    /// The way out.
+    /// The hint: what to write instead.
     pub hint: String,
 }
 
 impl Wording<'_> {
-    /// The words of a strategy alone.
+    /// The wording of a bare strategy, with nothing beside it.
     pub fn bare(strategy: Strategy) -> Self {
         let (exchange, shape, groups, layout, stripe) = (None, None, None, None, None);
         Wording { strategy, exchange, shape, groups, layout, stripe }
     }
 
-    /// The strategy and the layout, if it is not the strategy's own, that the words mean together.
+    /// The strategy that the words mean, and the layout if it is not the strategy's own.
     ///
     /// # Errors
-    /// The first two that contradict each other.
+    /// The first contradiction between two words.
     pub fn settled(self) -> Result<(Strategy, Option<LayoutKeys>), Contradiction> {
         let shape = self.pair()?;
         let strategy = self.with_exchange()?;
@@ -84,7 +83,7 @@ impl Wording<'_> {
         }
     }
 
-    /// Both numbers of the shape.
+    /// The two numbers of `shape`.
     fn pair(self) -> Result<Option<[usize; 2]>, Contradiction> {
         let Some(shape) = self.shape else { return Ok(None) };
         let pair = <[usize; 2]>::try_from(shape);
@@ -99,7 +98,7 @@ impl Wording<'_> {
         let Some(exchange) = self.exchange else { return Ok(self.strategy) };
         match self.strategy {
             Strategy::Megatron { .. } => Ok(Strategy::Megatron { exchange }),
-            // What they do anyhow.
+            // These strategies exchange point to point anyway.
             ring @ (Strategy::Ring | Strategy::Striped { .. })
                 if exchange == Exchange::PointToPoint =>
             {

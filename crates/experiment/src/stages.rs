@@ -1,5 +1,5 @@
-//! `stages:` lengths one after another in one run. Each is an experiment of its own, whose model, optimizer and data go on where
-//! those of the one before ended, but for what is said to begin anew.
+//! The section `stages`: training phases of one run, one after another. Each is an experiment of its own, whose model, optimizer and data
+//! continue from the phase before, except for what `reset` lists.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use crate::data::MOST_TOKENS;
 use crate::schedule::MOST_STEPS;
 use crate::{Experiment, Extension};
 
-/// The key.
+/// The path of the section.
 pub(crate) const SECTION: &str = "stages";
-/// Tokens of a whole run: keeps what is counted within 64 bits.
+/// The most tokens that a whole run may read: keeps counts within 64 bits.
 const MOST_READ: u64 = 1 << 60;
 
 section! {
-    /// The keys of each of `stages:`.
+    /// The keys of each phase in `stages`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct PhaseKeys {
         tokens: usize = Tokens(1, MOST_TOKENS), Required, "tokens per sequence";
@@ -37,68 +37,68 @@ section! {
     }
 }
 
-/// One of `stages:`; what it does not say is as in the one before, and in the first as in the file.
+/// A training phase, an item of `stages`; what it leaves out is as in the phase before, and in the first phase as in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
-    /// The word before it.
+    /// The phase's name: its key in `stages`.
     pub name: String,
-    /// Inputs per sequence.
+    /// Input tokens per sequence.
     pub tokens: usize,
-    /// Optimizer steps.
+    /// The number of optimizer steps.
     pub steps: u64,
     /// Sequences per step.
     pub batch: Option<usize>,
     /// The peak of the learning rate.
     pub learning_rate: Option<f64>,
-    /// Longer sequences than the model was trained for.
+    /// The extension of the model to longer sequences.
     pub extend: Option<Extension>,
-    /// What begins anew. Written but in the first, where everything does.
+    /// What is reset when the phase starts. Written in all but the first phase, where everything starts anyway.
     pub reset: Vec<Reset>,
 }
 
-/// What may begin anew with a stage.
+/// What a phase may reset when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reset {
-    /// The optimizer's moments, and the count of steps that corrects them.
+    /// The optimizer's moments, and the count of steps that corrects their bias.
     Moments,
-    /// The learning rate: warm-up and decay, over the steps up to the next stage that says so.
+    /// The learning-rate curve: warm-up and decay, over the steps until the next phase that resets it.
     Schedule,
-    /// The data: from its first batch on. Otherwise from the first batch beyond the tokens that were read.
+    /// The data: reading starts at its first batch, instead of the first batch beyond the tokens that were read.
     Data,
 }
 
 words!(Reset { Moments = "moments", Schedule = "schedule", Data = "data" });
 
-/// Where in a run an experiment is. Steps are counted from 0.
+/// Where in a run a phase starts. Steps are counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseStart {
-    /// Its steps.
+    /// The steps of the run that belong to the phase.
     pub steps: Range<u64>,
-    /// Tokens trained on before.
+    /// Tokens trained on in earlier phases.
     pub tokens: u64,
-    /// The first step of its schedule.
+    /// The step of the run at which the phase's learning-rate curve starts.
     pub schedule: u64,
-    /// The step since which moments are summed.
+    /// The step of the run since which moments are averaged.
     pub moments: u64,
-    /// The number of the data's batch that its first step reads.
+    /// The number of the data's batch that the phase's first step reads.
     pub batch: u64,
 }
 
 impl PhaseStart {
-    /// The first of a run, or all of it.
+    /// The start of a run's first phase of `steps` steps.
     fn first(steps: u64) -> PhaseStart {
         PhaseStart { steps: 0..steps, tokens: 0, schedule: 0, moments: 0, batch: 0 }
     }
 }
 
-/// One of several stages.
+/// An experiment's place among the phases of its run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CurrentPhase {
-    /// All of them, as written.
+    /// The experiment as written, with all phases.
     pub whole: Experiment,
-    /// Its number in them, from 0.
+    /// The number of this phase, from 0.
     pub number: usize,
-    /// Where in the run it is.
+    /// Where in the run this phase starts.
     pub part: PhaseStart,
 }
 
@@ -111,7 +111,7 @@ impl PhaseKeys {
 }
 
 impl Experiment {
-    /// The experiments of its phases, in order; of one without stages that itself.
+    /// The experiments of all phases, in order; without `stages`, the experiment itself.
     pub fn phases(&self) -> Vec<Experiment> {
         if self.stages.is_empty() {
             return vec![self.clone()];
@@ -129,49 +129,50 @@ impl Experiment {
         parts
     }
 
-    /// The stage whose weights a run has after `step` steps, the last beyond its end; of one without stages itself.
+    /// The experiment of the phase that a run is in after `step` steps: beyond the end the last phase; without `stages`, the experiment
+    /// itself.
     #[must_use]
     pub fn phase_at(&self, step: u64) -> Experiment {
         self.phases().swap_remove(self.phase_index_at(step))
     }
 
-    /// The number, from 0, of the stage that [`Experiment::phase_at`] gives.
+    /// The number, from 0, of the phase that [`Experiment::phase_at`] returns.
     pub fn phase_index_at(&self, step: u64) -> usize {
         let stages = &self.written().stages;
         let last = stages.len().saturating_sub(1);
         (0..last).find(|&number| step <= total(&stages[..=number])).unwrap_or(last)
     }
 
-    /// The experiment as it was written: of a stage, with all of them.
+    /// The experiment as it was written; for a phase, the one with all phases.
     pub fn written(&self) -> &Experiment {
         self.phase_of.as_ref().map_or(self, |phase_of| &phase_of.whole)
     }
 
-    /// Where in its run it is.
+    /// Where in its run this experiment starts.
     pub fn phase_start(&self) -> PhaseStart {
         let phase_of = self.phase_of.as_ref().map(|phase_of| phase_of.part.clone());
         phase_of.unwrap_or_else(|| PhaseStart::first(self.schedule.steps))
     }
 
-    /// Which of several stages it is.
+    /// The phase that this experiment is; `None`: it is no phase of another.
     pub fn phase(&self) -> Option<&Phase> {
         let phase_of = self.phase_of.as_ref()?;
         phase_of.whole.stages.get(phase_of.number)
     }
 
-    /// The step after which it ends, the run's first being number 1.
+    /// The last step of this phase, the run's first being number 1.
     pub fn last_step(&self) -> u64 {
         let end = self.phase_start().steps.end;
         self.schedule.stop.map_or(end, |stop| stop.min(end))
     }
 
-    /// Steps of the whole run.
+    /// The number of steps of the whole run.
     pub fn all_steps(&self) -> u64 {
         let Experiment { stages, schedule, .. } = self.written();
         if stages.is_empty() { schedule.steps } else { total(stages) }
     }
 
-    /// Tokens at the end of a text that are held out: as many in all stages, so that none learns what another is asked.
+    /// Tokens at the end of a text that are held out: equal in all phases, so that none is trained on what another is evaluated on.
     pub fn held_out(&self) -> usize {
         match self.data.evaluate {
             0 => 0,
@@ -179,13 +180,13 @@ impl Experiment {
         }
     }
 
-    /// Tokens of the longest of its run's sequences.
+    /// The number of tokens of the longest sequences of all phases.
     pub fn longest(&self) -> usize {
         let stages = self.written().stages.iter().map(|stage| stage.tokens);
         stages.max().unwrap_or(self.data.tokens)
     }
 
-    /// Where in the run stage `number` is, behind the stages `before` it.
+    /// Where in the run phase `number` starts, after the phases `before` it.
     fn phase_start_of(&self, number: usize, before: &[Experiment]) -> PhaseStart {
         let Phase { tokens, batch, steps, reset, .. } = &self.stages[number];
         let Some(last) = before.last() else {
@@ -210,7 +211,7 @@ impl Experiment {
         }
     }
 
-    /// Steps of the schedule that stage `number` is in.
+    /// The number of steps of the learning-rate curve that phase `number` belongs to.
     fn scheduled(&self, number: usize) -> u64 {
         let anew = |stage: &Phase| stage.reset.contains(&Reset::Schedule);
         let begins = |number: usize| number == 0 || anew(&self.stages[number]);
@@ -221,14 +222,14 @@ impl Experiment {
 }
 
 impl Phase {
-    /// Its name, and the keys that mean it.
+    /// The phase's name, and the keys that mean it.
     pub(crate) fn keys(&self, first: bool) -> (String, PhaseKeys) {
         let Phase { name, tokens, steps, batch, learning_rate, extend, reset } = self.clone();
         let reset = Some(reset).filter(|_| !first);
         (name, PhaseKeys { tokens, steps, batch, learning_rate, extend, reset })
     }
 
-    /// `before` as this stage says it.
+    /// The experiment `before`, with this phase's changes.
     fn on(&self, before: &Experiment) -> Experiment {
         let mut own = before.clone();
         own.data.tokens = self.tokens;
@@ -239,7 +240,7 @@ impl Phase {
         own
     }
 
-    /// The key of the file that one of this stage stands for.
+    /// The key of the file that this phase's `key` overrides.
     fn stands_for(&self, key: &str) -> Option<String> {
         let own = key.strip_prefix(&format!("{SECTION}.{}.", self.name))?;
         Some(match own {
@@ -251,12 +252,12 @@ impl Phase {
     }
 }
 
-/// Steps of `stages` together.
+/// The number of steps of `stages` together.
 pub(crate) fn total(stages: &[Phase]) -> u64 {
     stages.iter().fold(0, |steps, stage| steps.saturating_add(stage.steps))
 }
 
-/// What stages must be to each other and to the file. They are checked as experiments besides.
+/// Broken rules between phases and the file; each phase is also checked as an experiment.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Experiment { stages, places, .. } = experiment;
     let mut problems = Vec::new();
@@ -284,7 +285,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
-/// What a stage must be, by itself and as the one of its number.
+/// Broken rules of one phase, and of its position in `stages`.
 fn rules_of(Phase { name, reset, .. }: &Phase, number: usize, places: &Places) -> Vec<Problem> {
     let mut problems = Vec::new();
     let plain = |letter: char| letter.is_alphanumeric() || "-_".contains(letter);

@@ -1,4 +1,4 @@
-//! `optimizer:`, `every:`, `trace:`, `sample:`, `expect:` what a step does, and what happens in which.
+//! The sections `optimizer`, `every`, `trace`, `sample` and `expect`: what a step does, and in which steps more happens.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use annulus_yaml::{section, words};
 use crate::schedule::MOST_STEPS;
 
 section! {
-    /// `optimizer:`
+    /// The section `optimizer`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Optimizer {
         name: Algorithm = Word(Algorithm::WORDS), Is("adamw"), "the optimizer";
@@ -22,7 +22,7 @@ section! {
     }
 }
 
-/// `name:` of an optimizer.
+/// The key `optimizer.name`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
@@ -33,7 +33,7 @@ pub enum Algorithm {
 words!(Algorithm { AdamW = "adamw" });
 
 section! {
-    /// `every:` in steps; 0: never. And how much is drawn.
+    /// The section `every`: what happens every so many steps, 0 meaning never, and how much is drawn.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Every {
         log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
@@ -49,7 +49,7 @@ section! {
 }
 
 section! {
-    /// `trace:`
+    /// The section `trace`.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct Trace {
         steps: Option<Vec<Range<usize>>> = Ranges(MOST_STEPS), Means("none"),
@@ -58,7 +58,7 @@ section! {
 }
 
 section! {
-    /// `sample:`
+    /// The section `sample`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Sample {
         prompt: Option<String> = Text, Means("the end of what is held out"), "the text that the model continues";
@@ -67,14 +67,14 @@ section! {
 }
 
 impl Trace {
-    /// Whether `step` is one of them.
+    /// Whether `step` is traced.
     pub fn contains(&self, step: u64) -> bool {
         self.steps.iter().flatten().any(|steps| steps.contains(&(step as usize)))
     }
 }
 
 section! {
-    /// What is asserted of the last value of a tag.
+    /// An item of `expect`: what is asserted of a tag's last value.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     pub struct Bound {
         min: Option<f64> = Real(Any), Means("none"), "the last value is at least this";

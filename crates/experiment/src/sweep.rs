@@ -1,7 +1,7 @@
-//! `sweep:` one file, many runs: every combination of values for some keys, each with several seeds.
+//! The section `sweep`: one file that means many runs, every combination of values for some keys, each with several seeds.
 //!
-//! A run of a sweep is the file with its values set where their keys stand, and is read as any other file is. Its values keep the
-//! places where the sweep has them, so that a mistake is shown in the list that it came from.
+//! A run of a sweep is the file with its values set where their keys stand, read as any other file. Values keep their places in the sweep,
+//! so that a mistake is shown in the list that it came from.
 
 use std::path::PathBuf;
 
@@ -16,15 +16,15 @@ use crate::Experiment;
 use crate::sweep_names::names;
 use crate::written::read;
 
-/// The section of a sweep.
+/// The name of the section `sweep`.
 pub(crate) const SECTION: &str = "sweep";
-/// Runs of one sweep: more are a mistake, or several sweeps.
+/// The most runs of one sweep: more are a mistake, or several sweeps.
 const MOST_RUNS: usize = 1000;
-/// Mistakes that are shown: with so many there are enough to begin with.
+/// The most mistakes that are shown.
 const MOST_SHOWN: usize = 50;
-/// As many at once as may be.
+/// The word of `at_once` for as many runs as cores and memory allow.
 const AUTO: &str = "auto";
-/// Keys that a sweep sets by itself, and the way out for who lists them.
+/// Keys that a sweep sets itself, and the hint for a file that lists them.
 const OWN: [(&str, &str); 4] = [
     (
         "seed",
@@ -36,7 +36,7 @@ const OWN: [(&str, &str); 4] = [
 ];
 
 section! {
-    /// `sweep:` as it is written.
+    /// The section `sweep` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SweepKeys {
         keys: Option<Lists> = OfLists, Means("none"),
@@ -51,18 +51,18 @@ section! {
 }
 
 section! {
-    /// A file of which only its sweep is read.
+    /// A file of which only the section `sweep` is read.
     pub struct Swept {
         sweep: SweepKeys = Section(SweepKeys::KEYS), Required, "many runs of this file";
     }
 }
 
-/// `at_once:`
+/// The key `at_once`: how many runs go on at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtOnce {
-    /// As many as cores and memory let.
+    /// As many runs as cores and memory allow.
     Auto,
-    /// So many.
+    /// This many runs.
     Runs(usize),
 }
 
@@ -88,13 +88,13 @@ impl Scalar for AtOnce {
 pub struct Sweep {
     /// The file's `name`.
     pub name: String,
-    /// The folder that has the runs' folders in it: the file's `output`.
+    /// The folder that contains the runs' folders: the file's `output`.
     pub output: PathBuf,
     /// How many runs go on at the same time.
     pub at_once: AtOnce,
     /// The keys whose values differ, by dotted names, in the order in which they were written.
     pub keys: Vec<String>,
-    /// Its runs in the order of the grid: the last key changes fastest, and seeds faster than it.
+    /// The runs in the order of the grid: seeds change fastest, then the last key.
     pub runs: Vec<SweptRun>,
     /// Where the sweep was written.
     pub places: Places,
@@ -103,18 +103,18 @@ pub struct Sweep {
 /// One run of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweptRun {
-    /// Its name, which is that of its folder: `strategy=ring,tokens=1k,seed=0`.
+    /// The run's name, which is also its folder's: `strategy=ring,tokens=1k,seed=0`.
     pub name: String,
-    /// Which combination of values it has, from 0: runs that differ in their seed have the same.
+    /// The number of its combination of values, from 0; runs that differ only in the seed share it.
     pub point: usize,
-    /// The values of [`Sweep::keys`], as they were written.
+    /// The values of [`Sweep::keys`], as written.
     pub values: Vec<String>,
-    /// What is run.
+    /// The experiment of this run.
     pub experiment: Experiment,
 }
 
-/// The sweep of a file, all of whose runs are right; `None`: the file is one run. `name` is what errors call it. A key of `overrides`
-/// that the sweep lists has the override's values in place of the list.
+/// The sweep of a file whose runs are all valid; `None`: the file is one run. Errors call the file `name`. An override of a key that the
+/// sweep lists replaces the list.
 ///
 /// # Errors
 /// Every mistake in the file and in its runs, each with the first run that has it.
@@ -147,7 +147,7 @@ pub fn parse_sweep(
     Ok(Some(Sweep { name, output, at_once: sweep.at_once, keys: axes.keys, runs, places }))
 }
 
-/// That a file with a sweep is not one run.
+/// The message and hint that a file with a sweep is not one run.
 pub(crate) fn not_one_run(file: &str) -> (String, Option<String>) {
     let message = "`sweep` makes this file many runs, and this command is for one";
     let hint = format!(
@@ -157,11 +157,11 @@ pub(crate) fn not_one_run(file: &str) -> (String, Option<String>) {
     (message.to_owned(), Some(hint))
 }
 
-/// What is chosen from, one choice of each for a run.
+/// The axes of a sweep's grid; a run has one choice of each.
 struct Axes {
-    /// All keys.
+    /// The keys of all axes.
     keys: Vec<String>,
-    /// Choices, each a value for one key or, of rows, for several.
+    /// Axes of choices, each a value for one key, or a row of values for several.
     all: Vec<Vec<Vec<Entry>>>,
 }
 
@@ -225,7 +225,7 @@ impl Axes {
     }
 }
 
-/// The experiments of all combinations, or every mistake once: with the first run that has it, unless all have.
+/// The experiments of all combinations, or every mistake once, with the first run that has it unless all have it.
 fn all_right(
     parsed: Vec<Result<Experiment, Problems>>,
     names: &[String],
@@ -241,7 +241,7 @@ fn all_right(
     if found.is_empty() { Ok(right) } else { Err(told(found, names.len())) }
 }
 
-/// Adds the mistakes of a run to those of others.
+/// Adds a run's mistakes to those of other runs.
 fn gather<'a>(found: &mut Vec<(Problem, Vec<&'a str>)>, problems: Problems, name: &'a str) {
     for problem in problems.0 {
         if let Some((_, runs)) = found.iter_mut().find(|(known, _)| *known == problem) {
@@ -252,7 +252,7 @@ fn gather<'a>(found: &mut Vec<(Problem, Vec<&'a str>)>, problems: Problems, name
     }
 }
 
-/// Mistakes that name the runs that have them.
+/// Mistakes whose messages name the runs that have them.
 fn told(found: Vec<(Problem, Vec<&str>)>, all: usize) -> Problems {
     let one = |(mut problem, runs): (Problem, Vec<&str>)| {
         let more = match runs.len() - 1 {
@@ -268,7 +268,7 @@ fn told(found: Vec<(Problem, Vec<&str>)>, all: usize) -> Problems {
 }
 
 impl Sweep {
-    /// What is wrong with several of its runs, each mistake once and with the first run that has it.
+    /// The problems of several runs as one: each mistake once, with the first run that has it.
     pub fn problems(found: Vec<(Problems, &SweptRun)>, all: usize) -> Problems {
         let mut gathered = Vec::new();
         for (problems, run) in found {
@@ -278,7 +278,7 @@ impl Sweep {
     }
 }
 
-/// Every combination with every seed.
+/// The runs of every combination with every seed.
 fn seeded(
     experiments: &[Experiment],
     (names, points): (&[String], &[Vec<Entry>]),
@@ -306,7 +306,7 @@ fn seeded(
     Ok(runs)
 }
 
-/// Two values can be written in two ways and mean the same, such as `1k` and `1024`.
+/// Refuses runs that mean the same: a value can be written in two ways, such as `1k` and `1024`.
 fn refuse_twins(runs: &[SweptRun], places: &Places) -> Result<(), Problem> {
     let means = |run: &SweptRun| {
         let output = PathBuf::new();

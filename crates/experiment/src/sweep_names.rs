@@ -1,14 +1,14 @@
-//! What runs of a sweep are called: by the last words of their keys, and their values as they were written, so that a list that grows
-//! leaves the names of the others as they were.
+//! Names of a sweep's runs: the last words of their keys with the values as written, so that a longer list leaves the other runs' names as
+//! they were.
 
 use annulus_yaml::{Entry, text};
 
-/// Letters of a value in a name.
+/// The most letters of a value in a name.
 const LONGEST_VALUE: usize = 40;
-/// Letters of a name without the seed: folders have names of up to 255 bytes.
+/// The most letters of a name without its seed: a folder's name may have 255 bytes.
 const LONGEST: usize = 180;
 
-/// A short word for each of some keys: its last, or where several have the same last word, all of it.
+/// A short word for each key: its last word, or the whole key where several share their last word.
 pub fn short_keys(keys: &[String]) -> Vec<String> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let word = |key: &String| {
@@ -18,7 +18,7 @@ pub fn short_keys(keys: &[String]) -> Vec<String> {
     keys.iter().map(word).collect()
 }
 
-/// A name for every combination of values for `keys`, no two alike.
+/// Distinct names for all combinations of values for `keys`.
 pub(crate) fn names(keys: &[String], points: &[Vec<Entry>]) -> Vec<String> {
     let words: Vec<String> = short_keys(keys).iter().map(|word| plain(word)).collect();
     let mut names: Vec<String> = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn names(keys: &[String], points: &[Vec<Entry>]) -> Vec<String> {
     names
 }
 
-/// Text as a folder's name can have it on every system: of other letters each run is one `-`.
+/// Text as a folder's name may have it on every system: runs of other letters become one `-`.
 fn plain(text: &str) -> String {
     let mut shown = String::new();
     for letter in text.chars() {

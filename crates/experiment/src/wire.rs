@@ -1,8 +1,7 @@
-//! `attention.wire:`: the types of what travels.
+//! The section `attention.wire`: comm dtypes.
 //!
-//! Values are rounded to theirs by the rank that has them, travelling or not, so that a file means
-//! the same on any number of ranks; sums are rounded once per move, and are f32 where they are
-//! added to.
+//! Values are rounded to theirs by the rank that owns them, sent or not, so that a file means the same on any number of ranks; sums are
+//! rounded once per move, and are f32 where they are added to.
 
 use annulus_sequence::{Part, Wire};
 
@@ -23,7 +22,7 @@ pub fn wire_key(part: Part) -> &'static str {
 }
 
 impl Experiment {
-    /// The type that every part travels in: as written, or values in the model's and sums in f32.
+    /// The comm dtype of every part: as written, or the model's for values and f32 for sums.
     pub fn wire(&self) -> Wire<Element> {
         let values = Element::from(self.model.dtype);
         self.attention.wire.map(|part, written| {
@@ -32,8 +31,7 @@ impl Experiment {
     }
 }
 
-/// Values that travel in more than they are computed with, or in as much of another type, would
-/// gain nothing.
+/// Refuses comm dtypes wider than the model's, or another of the same width: they would gain nothing.
 pub(crate) fn gains(experiment: &Experiment) -> Vec<Problem> {
     let dtype = Element::from(experiment.model.dtype);
     let problem = |part: Part| {

@@ -1,5 +1,4 @@
-//! The experiment's file: every key at the top, in order; read with all its mistakes at once, and
-//! written with every default.
+//! The experiment's file: all top-level keys in order, read with all mistakes reported together, and written with every default.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ use crate::{
 };
 
 section! {
-    /// An experiment as it is written.
+    /// An experiment's file, as written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Written {
         name: String = Form(&NAME), Required, "what the run is called";
@@ -76,7 +75,7 @@ section! {
     }
 }
 
-/// What may differ when a run goes on: sections as a whole, and single keys.
+/// Sections and keys that may differ when a run is resumed.
 const FREE: &[&str] = &[
     "name",
     "model.allow_longer",
@@ -108,7 +107,7 @@ const FREE: &[&str] = &[
     "schedule.stop",
 ];
 
-/// The same in words, for a message.
+/// The sections and keys that may differ when a run is resumed, in words for a message.
 pub fn what_may_differ() -> String {
     let plain = |key: &&&str| !key.starts_with("attention.") || **key == "attention.deterministic";
     let keys: Vec<String> = FREE.iter().filter(plain).map(|key| format!("`{key}`")).collect();
@@ -118,20 +117,20 @@ pub fn what_may_differ() -> String {
 /// Reads and checks the file at `path` with `overrides`.
 ///
 /// # Errors
-/// Every mistake in it.
+/// Every mistake in the file.
 pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems> {
     parse(&path.display().to_string(), &read_experiment(path)?, overrides)
 }
 
-/// The text of the experiment at `path`; what the shell hands over as a pipe can be read but once.
+/// The text of the experiment's file at `path`. A pipe, as the shell's `<(…)` makes one, can be read only once.
 ///
 /// # Errors
-/// A file that cannot be read, is too large, or is no text.
+/// A file that cannot be read, is too large, or is not text.
 pub fn read_experiment(path: &Path) -> Result<String, Problems> {
     Ok(read_file(path)?)
 }
 
-/// The same from text; `name` is what errors call the file.
+/// Reads and checks an experiment from `text` with `overrides`; errors call the file `name`.
 ///
 /// # Errors
 /// As [`load`].
@@ -139,7 +138,7 @@ pub fn parse(name: &str, text: &str, overrides: &[Override]) -> Result<Experimen
     let mut document = Document::parse(name, text, overrides)?;
     if let Some(entry) = document.take(SWEEP) {
         document.report.at(entry.key_span, || not_one_run(name));
-        // The rest may be right only with values of the sweep.
+        // Other keys may be valid only with the sweep's values.
         return Err(document.report.finish());
     }
     read(document)
@@ -159,7 +158,7 @@ pub(crate) fn read(mut document: Document) -> Result<Experiment, Problems> {
     }
 }
 
-/// What a key of the file means; else the names that are nearest to it.
+/// The explanation of a key of the file; else the names nearest to it.
 ///
 /// # Errors
 /// When there is no such key.
@@ -167,12 +166,12 @@ pub fn explain(name: &str) -> Result<String, Vec<String>> {
     annulus_yaml::explain(Written::KEYS, name)
 }
 
-/// The keys of the file that take a word, as `zero3`; `None`: none does.
+/// The keys of the file that take `value` as a word, such as `zero3`; `None`: none does.
 pub fn explain_value(value: &str) -> Option<String> {
     annulus_yaml::explain_value(Written::KEYS, value)
 }
 
-/// Every key of the file as Markdown, for readers.
+/// All keys of the file as a Markdown page.
 pub fn page() -> String {
     annulus_yaml::page(Written::KEYS)
 }
@@ -182,7 +181,7 @@ pub fn schema() -> serde_json::Value {
     annulus_yaml::schema("An experiment of Annulus: one file, one run", Written::KEYS)
 }
 
-/// Words that do not go together, of every section that can be read.
+/// Contradictions between words, in every section that can be read.
 fn contradictions(values: &Values, places: &Places) -> Vec<Problem> {
     let model = ModelKeys::read(values, "model");
     let model = model.and_then(|model| model.meant(places).err()).unwrap_or_default();
@@ -191,7 +190,7 @@ fn contradictions(values: &Values, places: &Places) -> Vec<Problem> {
 }
 
 impl Written {
-    /// What it means; nothing where it contradicts itself, which is reported.
+    /// The experiment that the file means; `None`: it contradicts itself, which is reported.
     fn meant(self, places: Places) -> Option<Experiment> {
         let stages: Vec<_> =
             self.stages.into_iter().map(|(name, stage)| stage.meant(name)).collect();
@@ -227,7 +226,7 @@ impl Written {
 }
 
 impl Experiment {
-    /// The file that means it, with every default written out.
+    /// The file that means this experiment, with every default written out.
     pub fn file(&self) -> Written {
         let phase_of = !self.stages.is_empty();
         let stages = self.stages.iter().enumerate();
@@ -259,12 +258,12 @@ impl Experiment {
         }
     }
 
-    /// The text of [`Experiment::file`]. Reads back as the same experiment.
+    /// The text of [`Experiment::file`], which reads back as the same experiment.
     pub fn to_yaml(&self) -> String {
         self.lines().to_yaml()
     }
 
-    /// The keys and values that a run which goes on must share with the run that began: all but [`what_may_differ`].
+    /// The keys and values that a resumed run must share with the original: all but [`what_may_differ`].
     pub fn identity(&self) -> Vec<(String, String)> {
         let free = |key: &str| {
             FREE.iter().any(|free| {
@@ -293,19 +292,18 @@ impl Experiment {
     }
 }
 
-/// A key of several experiments that is not the same in all of them.
+/// A key whose values differ between experiments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Varying {
     /// The key's path.
     pub key: String,
-    /// The value of each experiment as the resolved file has it; `None`: the key is absent.
+    /// The key's value in each experiment's resolved file; `None`: the key is absent.
     pub values: Vec<Option<String>>,
-    /// The value that stands for an absent key, where it is one.
+    /// The default that stands for an absent key, if it has one.
     pub default: Option<&'static str>,
 }
 
-/// The keys that are not the same in all of several experiments, section by section; all but `output`, which is another
-/// for every run.
+/// The keys that differ between several experiments, section by section; all but `output`, which always differs.
 pub fn varying(experiments: &[Experiment]) -> Vec<Varying> {
     let lines: Vec<Lines> = experiments.iter().map(Experiment::lines).collect();
     let mut keys: Vec<String> = Vec::new();
@@ -333,8 +331,8 @@ pub fn varying(experiments: &[Experiment]) -> Vec<Varying> {
     keys.into_iter().filter_map(varies).collect()
 }
 
-/// What `b` has that `a` has not, and the reverse, of [`Experiment::identity`]: key, value in `a`,
-/// value in `b`; a key that one of them leaves out is `nothing` there.
+/// The differences between `a` and `b` in [`Experiment::identity`]: key, value in `a`, value in `b`; a key that one leaves out is `nothing`
+/// there.
 pub fn differences(a: &Experiment, b: &Experiment) -> Vec<(String, String, String)> {
     let (old, new) = (a.identity(), b.identity());
     let find = |lines: &[(String, String)], key: &str| {

@@ -1,59 +1,59 @@
-//! How work is cut for a core: sizes that kernels compute with and that plans of memory count, written once.
+//! How work is cut for a core: sizes that kernels compute with and that plans of memory count with, defined once.
 //!
-//! What a sum adds, and in which order, depends on none of a core's properties: only how many rows a job has follows from its
-//! caches. So results have the same bits whatever the caches are.
+//! What a sum adds, and in which order, depends on no property of the core: only the number of rows of a job follows from its caches. So
+//! results have the same bits for any caches.
 
 use crate::Caches;
 
 /// Bytes of an f32.
 const F32: usize = 4;
 
-/// Floats that are worked on at once.
+/// Floats of a panel, which are worked on together.
 pub const PANEL: usize = 16;
-/// Rows of a product come in multiples of this, and so of the rows of every micro-tile.
+/// Rows of a micro-tile: jobs have multiples of it.
 pub const ROWS: usize = 12;
-/// Query rows of a block of attention: with a block of columns, what the second cache holds.
+/// Query rows of a block of attention: together with a block of columns, they fit into the second-level cache.
 pub const ATTENTION_ROWS: usize = 96;
 /// Key columns of a block of attention.
 pub const ATTENTION_COLUMNS: usize = 192;
 /// Rows that are summed in f32, one after another, before their sum goes to f64.
 pub const SUMMED_ROWS: usize = 128;
 
-/// The most terms that an element of a product sums before it is added to what is there: with two panels of the right factor,
-/// what the first cache holds.
+/// The most terms that an element of a product sums before it is added to the result: with two panels of the right factor they fit into the
+/// first-level cache.
 pub const DEPTH: usize = 256;
-/// Floats of the right factor that are packed at a time, for all workers: a second cache of 2 MiB holds them while job after job
-/// passes by, and from the third cache they come too slowly where a job has few rows.
+/// Floats of the right factor that are packed at a time, for all workers: a second-level cache of 2 MiB holds them for job after job, and
+/// the third level is too slow where a job has few rows.
 const RIGHT: usize = 1 << 18;
 /// The most columns of the right factor that are packed at a time.
 const COLUMNS: usize = RIGHT / DEPTH;
-/// Jobs that the rows of a product are cut into at least, as far as there are rows enough: with fewer, the last one keeps a
-/// worker busy while the others wait; with more, what is packed on the right is read for few rows.
+/// The least number of jobs that a product's rows are cut into, where there are enough rows: with fewer, the last one keeps a worker busy
+/// while the others wait; with more, the packed right factor is read for few rows each.
 const JOBS: usize = 32;
 /// The most and the fewest rows of a job. Packing the left factor then costs little.
 const JOB_ROWS: [usize; 2] = [24, 240];
-/// Floats of the results of a job's last rows, which are fewer than a micro-tile's.
+/// Floats of the results of a job's last rows, which are fewer than a micro-tile has.
 const EDGE: usize = ROWS * EDGE_COLUMNS;
-/// Columns of those.
+/// Columns of the results of a job's last rows.
 pub const EDGE_COLUMNS: usize = 512;
-/// With fewer rows than this, a product whose right factor lies by columns is computed as its transpose: turning that factor
-/// round would take longer.
+/// Below this number of rows, a product whose right factor lies by columns is computed as its transpose: transposing that factor would take
+/// longer.
 pub const FEW_ROWS: usize = 64;
 
-/// The blocks of neighbouring tokens in which sums over tokens may be made whose bits do not depend on who holds which of them.
+/// Sizes of strict blocks: blocks of neighbouring tokens, over which sums have the same bits on any rank.
 const STRICT_BLOCKS: [usize; 6] = [512, 256, 128, 64, 32, 16];
-/// So many of them a sequence has at least, if it is long enough: every rank holds whole ones.
+/// The least number of strict blocks of a sequence, if it is long enough: every rank holds whole blocks.
 const STRICT_LEAST: usize = 32;
 
-/// So many numbers may be added to an order-free sum.
+/// The most terms of an order-free sum.
 pub const STRICT_TERMS: usize = 1 << 18;
-/// Order-free sums of a parameter's elements lie in rows of so many, whatever its shape: the last one is filled up.
+/// Elements per row of a table of a parameter's order-free sums, whatever its shape; the last row is padded.
 pub const STRICT_ROW: usize = 64;
-/// Bytes of the square of a norm whose sum is order-free: an integer for each of 640 exponents, and one more.
+/// Bytes of a squared norm as an order-free sum: an integer for each of 640 exponents, and one more.
 pub const NORM_BYTES: u64 = 641 * 8;
 
-/// The largest block that a sequence is a multiple of and has enough of; a function of its length alone, since bits follow from it.
-/// None: there is none that it is a multiple of.
+/// The largest strict block that divides a sequence into enough blocks: a function of its length alone, since bits follow from it. `None`:
+/// no block divides it.
 pub fn strict_block(tokens: usize) -> Option<usize> {
     let fits = |block: &usize| tokens > 0 && tokens.is_multiple_of(*block);
     let mut all = STRICT_BLOCKS.into_iter().filter(fits);
@@ -61,9 +61,9 @@ pub fn strict_block(tokens: usize) -> Option<usize> {
     all.find(|block| tokens / block >= STRICT_LEAST).or(least)
 }
 
-/// Ids of a text that are read at a time, at most, where a rank reads its positions of a sequence.
+/// The most ids of a text that a rank reads at a time.
 pub const READ_IDS: u64 = 1 << 13;
-/// Bytes of ready-made batches that are read and held to a hash at a time.
+/// Bytes of ready-made batches that are read and hashed at a time.
 pub const HASHED: usize = 1 << 16;
 
 /// How a product `[rows, depth] x [depth, columns]` is cut.
@@ -77,14 +77,14 @@ pub struct Cut {
     pub packed_depth: usize,
     /// Terms that are summed at a time.
     pub depth: usize,
-    /// Jobs that run side by side.
+    /// Jobs that run concurrently.
     pub jobs: usize,
 }
 
 impl Cut {
-    /// For a core with these caches.
+    /// Cuts a product for a core with these caches.
     pub fn new([rows, columns, depth]: [usize; 3], caches: &Caches) -> Cut {
-        // A quarter of the second cache: panels of the right factor and results pass through it, too.
+        // A quarter of the second-level cache: panels of the right factor and results pass through it, too.
         let fits = caches.second / 4 / (DEPTH * F32) / ROWS * ROWS;
         let most = fits.clamp(JOB_ROWS[0], JOB_ROWS[1]);
         let all = rows;
@@ -104,17 +104,17 @@ impl Cut {
         self.rows * self.depth
     }
 
-    /// Floats of the product in all, with so many workers.
+    /// Floats that the product packs in all, with this many workers.
     pub fn floats(&self, workers: usize) -> usize {
         self.right() + self.workers(workers) * (self.left() + self.edge())
     }
 
-    /// How many of so many workers have a job.
+    /// The number of workers that have a job.
     pub fn workers(&self, workers: usize) -> usize {
         workers.clamp(1, self.jobs.max(1))
     }
 
-    /// Floats of every worker for results at the edges.
+    /// Floats of each worker for results at the edges.
     pub fn edge(&self) -> usize {
         EDGE.min(ROWS * self.columns).max(self.rows * PANEL)
     }

@@ -1,38 +1,38 @@
-//! Caches of a core.
+//! The caches of a core.
 
 use std::fs;
 use std::path::Path;
 
-/// Where Linux describes the caches of the first core.
+/// The folder in which Linux describes the caches of the first core.
 const FOLDER: &str = "/sys/devices/system/cpu/cpu0/cache";
 
-/// Bytes of a core's caches.
+/// The sizes of a core's caches, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caches {
-    /// First level, data.
+    /// The first-level data cache.
     pub first: usize,
-    /// Second level.
+    /// The second-level cache.
     pub second: usize,
-    /// Third level, all cores that share it together; 0: there is none.
+    /// The third-level cache, over all cores that share it; 0: there is none.
     pub third: usize,
 }
 
-/// What is taken where the system does not say: less than most have, so that nothing overflows.
+/// Assumed where the system does not say: less than most cores have, so that nothing overflows.
 const UNKNOWN: Caches = Caches { first: 32 << 10, second: 512 << 10, third: 0 };
 
 impl Caches {
-    /// Those of this machine.
+    /// The caches of this machine.
     pub(crate) fn here() -> Caches {
         Caches::listed(Path::new(FOLDER)).unwrap_or(UNKNOWN)
     }
 
-    /// The same with another second level.
+    /// These caches with a second level of `second` bytes.
     #[must_use]
     pub fn with_second(self, second: usize) -> Caches {
         Caches { second, ..self }
     }
 
-    /// Those that a folder of Linux's describes; none where it lacks the first or the second level.
+    /// The caches that a folder of Linux's describes; `None` where it lacks the first or the second level.
     fn listed(folder: &Path) -> Option<Caches> {
         let mut levels = [None; 3];
         for entry in fs::read_dir(folder).ok()?.flatten() {

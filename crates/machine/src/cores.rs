@@ -1,13 +1,13 @@
-//! The cores that ranks share.
+//! The cores that processes and ranks share.
 
 use std::sync::OnceLock;
 use std::{fs, thread};
 
-/// Those of this machine that the processes of a job have together, once it is known who is beside this one.
+/// The cores of this machine that the job's processes have together, once these are known.
 static TOGETHER: OnceLock<usize> = OnceLock::new();
 
-/// The cores that this process may use; once it is joined to others ([`are_shared`]), those that the processes on its machine have
-/// together.
+/// The number of cores that this process may use; once it has been joined to others ([`are_shared`]), those that the processes on its
+/// machine have together.
 pub fn cores() -> usize {
     TOGETHER.get().copied().unwrap_or_else(own)
 }
@@ -16,32 +16,32 @@ fn own() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many of so many cores are one rank's, where `ranks` share them.
+/// A rank's number of cores, where `ranks` share `cores`.
 pub fn share(cores: usize, ranks: usize) -> usize {
     (cores / ranks.max(1)).max(1)
 }
 
-/// The processors that the system lets this process run on, as Linux lists them (`0-3,8`); empty where it does not say.
+/// The processors that the system lets this process run on, as Linux lists them (`0-3,8`); empty where unknown.
 pub fn processors() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// This process is one of several on its machine, which may run on these processors: a launcher gives each its own, or all of them
-/// to all. Counts once, before ranks begin.
+/// Tells that the processes on this machine may run on the processors `of_all`: a launcher gives each its own, or all of them to all.
+/// Counts once, before ranks begin.
 pub fn are_shared(own_processors: &str, of_all: &[&str]) {
-    // Whoever comes second knows no more.
+    // A second call knows nothing new.
     let _ = TOGETHER.set(together(own(), own_processors, of_all));
 }
 
-/// Every process may use so many: the share of each among those that have the same, times all.
+/// All processes' cores, where each may use `own`: its share among the processes with the same processors, times all.
 fn together(own: usize, own_processors: &str, of_all: &[&str]) -> usize {
     let beside = of_all.iter().filter(|other| overlap(own_processors, other)).count();
     own * of_all.len() / beside.max(1)
 }
 
-/// Whether two lists name a processor in common; what the system does not say may be anything.
+/// Whether two lists have a processor in common; an unknown list may have any.
 fn overlap(a: &str, b: &str) -> bool {
     let (Some(a), Some(b)) = (ranges(a), ranges(b)) else { return true };
     a.iter().any(|(first, last)| b.iter().any(|(from, to)| first <= to && from <= last))

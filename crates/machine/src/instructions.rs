@@ -1,22 +1,22 @@
 //! Sets of vector instructions.
 
-/// Sets of vector instructions by name: those of the processor, or fewer.
+/// A set of vector instructions: the processor's best, or less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
-    /// Products of bf16 pairs, for bf16 inputs, and AVX-512.
+    /// Products of bf16 pairs, for bf16 inputs, beside AVX-512.
     Avx512Bf16,
-    /// Vectors of 16 floats.
+    /// AVX-512: vectors of 16 floats.
     Avx512,
-    /// Vectors of 8 floats and fused multiply-add.
+    /// AVX2: vectors of 8 floats and fused multiply-add.
     Avx2,
-    /// Vectors of 4 floats.
+    /// NEON: vectors of 4 floats.
     Neon,
-    /// Whatever the compiler makes of plain arithmetic.
+    /// What the compiler makes of plain arithmetic.
     Portable,
 }
 
 impl Instructions {
-    /// All, best first.
+    /// All sets, best first.
     pub const ALL: [Instructions; 5] = [
         Instructions::Avx512Bf16,
         Instructions::Avx512,
@@ -25,20 +25,20 @@ impl Instructions {
         Instructions::Portable,
     ];
 
-    /// Their names in files, in the same order.
+    /// The names of all sets in files, in the order of [`Instructions::ALL`].
     pub const WORDS: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
 
-    /// The best that the processor has.
+    /// The best set that the processor has.
     pub fn detect() -> Instructions {
         Instructions::available().next().unwrap_or(Instructions::Portable)
     }
 
-    /// All that the processor has, best first.
+    /// All sets that the processor has, best first.
     pub fn available() -> impl Iterator<Item = Instructions> {
         Instructions::ALL.into_iter().filter(|one| one.is_available())
     }
 
-    /// The same for tests, which say aloud what they leave out.
+    /// All instruction sets that the processor has, best first, for tests: prints those that are skipped.
     #[expect(clippy::print_stdout, reason = "what a run of tests leaves out is to be seen")]
     pub fn tested() -> impl Iterator<Item = Instructions> {
         for lacking in Instructions::ALL.into_iter().filter(|one| !one.is_available()) {
@@ -47,7 +47,7 @@ impl Instructions {
         Instructions::available()
     }
 
-    /// Whether the processor has them.
+    /// Whether the processor has this set.
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -69,12 +69,12 @@ impl Instructions {
         }
     }
 
-    /// Their name in files and on the command line.
+    /// The name in files and on the command line.
     pub fn word(self) -> &'static str {
         Instructions::WORDS[self as usize]
     }
 
-    /// Those of this name.
+    /// The set of this name.
     pub fn from_word(word: &str) -> Option<Instructions> {
         Instructions::ALL.into_iter().find(|one| one.word() == word)
     }

@@ -1,7 +1,7 @@
-//! The machine: what depends on it is asked here, and nowhere else.
+//! The machine: what depends on it is detected here, and nowhere else.
 //!
-//! Asked once and handed on as a value ([`Core`]), so that a plan can be made for another machine, a test can name one, and a run
-//! uses what its plan was made for. [`blocks`] says how work is cut for a core, for those who compute and those who plan.
+//! Detected once and passed on as a value ([`Core`]), so that a plan can be made for another machine, a test can name one, and a run uses
+//! what its plan was made for. [`blocks`] defines how work is cut for a core, for kernels and plans.
 
 pub mod blocks;
 mod caches;
@@ -23,17 +23,17 @@ pub use resident::Resident;
 /// The environment variable that names the vector instructions to compute with.
 pub const VECTOR: &str = "ANNULUS_VECTOR";
 
-/// What one core computes with.
+/// The properties of a core that computing depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its caches.
+    /// The core's caches.
     pub caches: Caches,
-    /// The vector instructions that are used: the best that it has, or fewer.
+    /// The vector instructions to use: the best that it has, or less.
     pub instructions: Instructions,
 }
 
 impl Core {
-    /// A core of this machine. Where [`VECTOR`] is wrong, as if it were not set: programs call [`check`] first.
+    /// A core of this machine. An invalid [`VECTOR`] is ignored: programs call [`check`] first.
     pub fn here() -> Core {
         *HERE.get_or_init(|| Core::with(usable()[0]))
     }
@@ -45,16 +45,16 @@ impl Core {
 
 static HERE: OnceLock<Core> = OnceLock::new();
 
-/// What this machine may compute with, best first: all that the processor has, up to what was settled for, or [`VECTOR`] names. Never
-/// nothing.
+/// The instructions that this machine may compute with, best first: all that the processor has, up to those settled for or named by
+/// [`VECTOR`]. Never empty.
 pub fn usable() -> Vec<Instructions> {
     let settled = HERE.get().map(|core| core.instructions);
     let best = settled.or_else(asked).unwrap_or_else(Instructions::detect);
     Instructions::available().skip_while(|one| *one != best).collect()
 }
 
-/// From now on cores of this machine are said to have these instructions, which it may use, and no better ones: what all processes
-/// of a job have. Returns whether that holds: not where [`Core::here`] has been asked for before and said something else.
+/// Settles for these instructions, which this machine has, as the best to use from now on: what all processes of a job have. Returns
+/// whether that holds: not where [`Core::here`] has already returned something else.
 pub fn settle_for(instructions: Instructions) -> bool {
     HERE.get_or_init(|| Core::with(instructions)).instructions == instructions
 }
@@ -65,7 +65,7 @@ impl Default for Core {
     }
 }
 
-/// What is wrong with [`VECTOR`].
+/// The error of an invalid [`VECTOR`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
     value: String,
@@ -81,15 +81,15 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Refuses a value of [`VECTOR`] that names no instructions, or such that the processor lacks.
+/// Refuses a value of [`VECTOR`] that names no instructions, or some that the processor lacks.
 ///
 /// # Errors
-/// Then, with those it has.
+/// Then, naming the ones it has.
 pub fn check() -> Result<(), Unusable> {
     wanted().map(|_| ())
 }
 
-/// The instructions that [`VECTOR`] names, where it names some that the processor has.
+/// The instructions that [`VECTOR`] names, where the processor has them.
 pub fn asked() -> Option<Instructions> {
     wanted().unwrap_or_default()
 }
@@ -110,7 +110,7 @@ fn named(word: &str) -> Result<Instructions, Unusable> {
     })
 }
 
-/// The processor's name, where the system says so in a file.
+/// The processor's name, where the system reports it in a file.
 pub fn processor() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

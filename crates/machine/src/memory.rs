@@ -1,37 +1,36 @@
-//! How much memory this process may have: the machine's, or less where it is limited.
+//! The memory that this process may use: the machine's, or less where it is limited.
 //!
-//! Limits are those of control groups (version 2: `memory.max` and `memory.high`; version 1:
-//! `memory.limit_in_bytes`), of the own group and of every group around it, and those of the process
-//! (`ulimit -v`, `ulimit -d`). The least of all holds. Everything is read from files that Linux keeps;
-//! where there are none, nothing is known.
+//! Limits are those of control groups (version 2: `memory.max` and `memory.high`; version 1: `memory.limit_in_bytes`), of the process's
+//! group and of every group around it, and those of the process (`ulimit -v`, `ulimit -d`). The lowest holds. All are read from files that
+//! Linux keeps; without them, nothing is known.
 
 use std::fmt;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes, and what allows no more.
+/// A limit of memory, and what imposes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limit {
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// What says so.
+    /// What imposes the limit.
     pub by: By,
 }
 
 /// What limits memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// What is built in.
+    /// The machine's physical memory.
     Machine,
-    /// A control group: a container's, a service's, a job's.
+    /// A control group: of a container, a service or a job.
     Group,
-    /// `ulimit -v`: addresses.
+    /// The limit of the address space, `ulimit -v`.
     AddressSpace,
-    /// `ulimit -d`: data.
+    /// The limit of data, `ulimit -d`.
     Data,
-    /// A GPU.
+    /// A GPU's memory.
     Gpu,
-    /// `memory.budget`.
+    /// The key `memory.budget`.
     Budget,
 }
 
@@ -48,12 +47,12 @@ impl fmt::Display for By {
     }
 }
 
-/// What this process may have; `None` where the system does not say so in files.
+/// The memory that this process may use; `None` where the system does not report it in files.
 pub fn memory() -> Option<Limit> {
     within(Path::new("/"))
 }
 
-/// The same of a system whose files are under `root`.
+/// The memory that this process may use on a system whose files are under `root`.
 fn within(root: &Path) -> Option<Limit> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = total(&read("proc/meminfo"))?;
@@ -63,14 +62,14 @@ fn within(root: &Path) -> Option<Limit> {
     all.min()
 }
 
-/// `MemTotal` of /proc/meminfo.
+/// The machine's memory: `MemTotal` of /proc/meminfo.
 fn total(meminfo: &str) -> Option<Limit> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(Limit { bytes: kibibytes.checked_mul(1024)?, by: By::Machine })
 }
 
-/// The soft limits of /proc/self/limits; what is unlimited is left out.
+/// The soft limits in /proc/self/limits, without unlimited ones.
 fn of_process(limits: &str) -> Vec<Limit> {
     let of = |(name, by): (&str, By)| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
@@ -81,19 +80,19 @@ fn of_process(limits: &str) -> Vec<Limit> {
     known.into_iter().filter_map(of).collect()
 }
 
-/// A control group that this process is in.
+/// A control group that this process belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
-    /// Where its hierarchy is mounted.
+    /// The mount point of its hierarchy.
     mount: PathBuf,
-    /// Its own folder below that, empty at the top.
+    /// Its folder below the mount point, empty at the top.
     below: PathBuf,
-    /// The files that say what it may have.
+    /// The files with its limits.
     files: &'static [&'static str],
 }
 
 impl Group {
-    /// Of the group and of all around it, as far as they are mounted.
+    /// The limits of the group and of all groups around it, as far as they are mounted.
     fn limits(&self, root: &Path) -> Vec<Limit> {
         let inside = self.mount.strip_prefix("/").unwrap_or(&self.mount);
         let folders = self.below.ancestors().map(|below| root.join(inside).join(below));
@@ -104,12 +103,12 @@ impl Group {
     }
 }
 
-/// The groups that count memory, from /proc/self/cgroup and /proc/self/mountinfo.
+/// The control groups that count memory, from /proc/self/cgroup and /proc/self/mountinfo.
 fn groups(own: &str, mounts: &str) -> Vec<Group> {
     own.lines().filter_map(|line| group(line, mounts)).collect()
 }
 
-/// `HIERARCHY:CONTROLLERS:PATH`; version 2 is hierarchy 0, without controllers.
+/// The group of a line `HIERARCHY:CONTROLLERS:PATH`; version 2 is hierarchy 0, without controllers.
 fn group(line: &str, mounts: &str) -> Option<Group> {
     let mut parts = line.splitn(3, ':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -132,7 +131,7 @@ fn group(line: &str, mounts: &str) -> Option<Group> {
         }
         let mut fields = fields.split(' ').skip(3);
         let (top, mount) = (unescaped(fields.next()?), unescaped(fields.next()?));
-        // What is mounted may be a group itself, and the path may lead out of it.
+        // The mounted folder may be a group itself, and the path may lead out of it.
         let below = Path::new(path).strip_prefix(top).unwrap_or(Path::new(""));
         let leads_out = below.components().any(|part| part == Component::ParentDir);
         let below = if leads_out { PathBuf::new() } else { below.to_owned() };
@@ -140,7 +139,7 @@ fn group(line: &str, mounts: &str) -> Option<Group> {
     })
 }
 
-/// A path in mountinfo, where blanks are written `\040`.
+/// A path of mountinfo, in which blanks are written `\040`.
 fn unescaped(path: &str) -> PathBuf {
     path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").into()
 }
@@ -156,7 +155,7 @@ mod tests {
     const FIRST: &str = "36 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     const SECOND: &str = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
-    /// What a system with these files, by path and text, allows.
+    /// The limit on a system with these files, by path and text.
     fn allowed(files: &[(&str, &str)]) -> Option<Limit> {
         let root = tempfile::tempdir().unwrap();
         let usual = [("proc/meminfo", MEMINFO), ("proc/self/limits", UNLIMITED)];
@@ -218,7 +217,7 @@ mod tests {
         assert_eq!(of(&[(job, unlimited), (jobs, "1000\n")]), Some(by(By::Group, 1000)));
     }
 
-    /// As Docker mounts it: the container's own group at the top, under the path that it has outside.
+    /// As Docker mounts it: the container's group is the top, under the path that it has outside.
     #[test]
     fn a_mounted_group_is_its_own_top() {
         let mounts = "36 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";

@@ -1,4 +1,4 @@
-//! The peak of the processor, beside which speeds are given: threads that do nothing but multiply and add in registers.
+//! The processor's peak speed, for comparison with measured ones: threads that only multiply and add in registers.
 //!
 //! Sixteen independent sums hide the latency of the units; nothing touches memory.
 
@@ -7,21 +7,21 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long every thread works for one measurement.
+/// The time that every thread works for one measurement.
 const BURST: Duration = Duration::from_millis(15);
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 4096;
-/// Independent sums.
+/// The number of independent sums.
 const SUMS: usize = 16;
 
-/// A unit of the processor.
+/// An arithmetic unit of the processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit {
-    /// What it is called.
+    /// The name of the unit.
     pub name: &'static str,
-    /// Operations (multiply and add: two) of a sum in a round.
+    /// Operations per sum and round (multiply and add: two).
     operations: u32,
-    /// [`ROUNDS`] rounds of [`SUMS`] sums, on a processor that has the unit.
+    /// Runs [`ROUNDS`] rounds of [`SUMS`] sums, on a processor that has the unit.
     rounds: unsafe fn(),
 }
 
@@ -44,7 +44,7 @@ impl Unit {
         Unit { name: "portable", operations: 2 * LANES as u32, rounds: portable }
     }
 
-    /// The unit for dot products of bf16, where the processor has one.
+    /// The unit for dot products of bf16, if the processor has one.
     pub fn bf16() -> Option<Unit> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512bf16") {
@@ -53,7 +53,7 @@ impl Unit {
         None
     }
 
-    /// Operations per second of `threads` threads at once, in units of 1e9: takes some 15 ms.
+    /// Measures the speed of `threads` threads together, in 1e9 operations per second: takes some 15 ms.
     pub fn measure(self, threads: usize) -> f64 {
         let start = Barrier::new(threads);
         let speed = || {
@@ -78,7 +78,7 @@ impl Unit {
 /// Neighbours that a compiler may put into one register.
 const LANES: usize = 4;
 
-/// The compiler's choice, multiplied and added in two roundings.
+/// What the compiler makes of a multiplication and an addition, rounded twice.
 fn portable() {
     let (factor, term) = (black_box(0.999_f32), black_box(1e-3_f32));
     let mut sums = black_box([[1.0_f32; LANES]; SUMS]);
@@ -114,7 +114,7 @@ mod x86 {
 
     use super::{ROUNDS, SUMS};
 
-    /// Sums of the narrower unit: its sixteen registers hold factor and term too.
+    /// Sums of the narrower unit, whose sixteen registers also hold factor and term.
     const FEWER: usize = SUMS - 4;
 
     #[target_feature(enable = "avx512f")]
@@ -135,7 +135,7 @@ mod x86 {
         let factor = _mm256_set1_ps(black_box(0.999));
         let term = _mm256_set1_ps(black_box(1e-3));
         let mut sums = [factor; FEWER];
-        // As many sums in all as the other units do.
+        // As many sums in total as the other units compute.
         for _ in 0..ROUNDS as usize * SUMS / FEWER {
             for sum in &mut sums {
                 *sum = _mm256_fmadd_ps(*sum, factor, term);

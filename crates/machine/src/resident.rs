@@ -1,27 +1,27 @@
-//! What of this process's memory is in the machine's, as the system sees it: files that it maps, too.
+//! The resident memory of this process, as the system reports it, mapped files included.
 
 use std::fs;
 
-/// Bytes of a process that are in memory.
+/// The resident memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// Now.
+    /// Bytes that are resident now.
     pub now: u64,
-    /// The most since the process began, or since [`Resident::forget_peak`].
+    /// The peak since the process began, or since [`Resident::forget_peak`].
     pub peak: u64,
-    /// Of those now, what is shared with other processes: MPI's messages between processes of a host.
+    /// Bytes of `now` that are shared with other processes: MPI's messages between processes of a host.
     pub shared: u64,
 }
 
 impl Resident {
-    /// Of this process; `None` where the system does not say so in a file.
+    /// The resident memory of this process; `None` where the system does not report it in a file.
     pub fn here() -> Option<Resident> {
         Resident::read(&fs::read_to_string("/proc/self/status").ok()?)
     }
 
-    /// The peak starts again from what there is now, where the system lets it.
+    /// Restarts the peak from what is resident now, where the system allows it.
     pub fn forget_peak() {
-        // Where it does not, the peak is that of the whole life.
+        // Elsewhere the peak is that of the whole process.
         let _ = fs::write("/proc/self/clear_refs", "5");
     }
 

@@ -1,4 +1,4 @@
-//! Counters by owner and class.
+//! Counters of memory by owner and class.
 
 use std::cell::Cell;
 use std::ops::Index;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{ByClass, Class, class, scope};
 
-/// Owners of one process that are told apart.
+/// The most owners of one process that are told apart.
 const OWNERS: usize = 256;
-/// Who owns the blocks of other threads.
+/// The account of blocks of threads without an owner.
 const NOBODY: usize = OWNERS;
 const CLASSES: usize = Class::ALL.len();
 
-/// Bytes held now, and the most since the peaks were reset: of every class, and of all together.
+/// Bytes held now, and the peak since the last reset: of every class, and of all classes together.
 struct Counter {
     now: AtomicU64,
     most: AtomicU64,
@@ -47,19 +47,19 @@ thread_local! {
     static OWNER: Cell<usize> = const { Cell::new(NOBODY) };
 }
 
-/// From here on, what this thread allocates is counted to `owner`.
+/// Counts what this thread allocates from now on for `owner`.
 pub fn enter(owner: usize) {
     OWNER.set(owner.min(NOBODY));
 }
 
-/// What `make` gives; what it allocates is counted to `owner` as of `class`, on whatever thread this is.
+/// Runs `make` and counts what it allocates for `owner` as of `class`, on whatever thread this is.
 pub fn on_behalf_of<T>(owner: usize, class: Class, make: impl FnOnce() -> T) -> T {
     let _class = scope(class);
     let _back = Back(OWNER.replace(owner.min(NOBODY)));
     make()
 }
 
-/// Gives a thread its owner back, after a panic too.
+/// Restores a thread's owner when dropped, after a panic too.
 struct Back(usize);
 
 impl Drop for Back {
@@ -68,12 +68,12 @@ impl Drop for Back {
     }
 }
 
-/// Bytes in large blocks.
+/// Bytes in large blocks of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
-    /// By class.
+    /// Bytes by class.
     pub classes: ByClass,
-    /// All classes at once: of peaks, less than their sum where they come at different times.
+    /// Bytes of all classes at once; for peaks less than their sum, where they come at different times.
     pub together: u64,
 }
 
@@ -84,17 +84,17 @@ impl Index<Class> for Bytes {
     }
 }
 
-/// What `owner` holds now; nothing where [`crate::Counting`] is not the program's allocator.
+/// Bytes that `owner` holds now; 0 where [`crate::Counting`] is not the program's allocator.
 pub fn current(owner: usize) -> Bytes {
     read(owner, |counter| &counter.now)
 }
 
-/// The most that `owner` has held at once since [`reset_peaks`].
+/// The most bytes that `owner` has held at once since [`reset_peaks`].
 pub fn peaks(owner: usize) -> Bytes {
     read(owner, |counter| &counter.most)
 }
 
-/// The peaks of `owner` start again from what it holds now.
+/// Restarts the peaks of `owner` from what it holds now.
 pub fn reset_peaks(owner: usize) {
     let Owner { classes, together } = &OWNED[owner.min(NOBODY)];
     classes.iter().for_each(Counter::reset);
@@ -108,16 +108,16 @@ fn read(owner: usize, of: fn(&Counter) -> &AtomicU64) -> Bytes {
     Bytes { classes, together: read(together) }
 }
 
-/// An owner and a class: what a block is counted to.
+/// An account, that is an owner and a class, for which a block is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Account(usize);
 
 impl Account {
-    /// What this thread's blocks are counted to now.
+    /// The account of what this thread allocates now.
     pub(crate) fn here() -> Account {
         Account(OWNER.get() * CLASSES + class() as usize)
     }
-    /// The same owner's account of another class.
+    /// The account of this account's owner for another class.
     pub(crate) fn of_class(self, class: Class) -> Account {
         Account(self.0 / CLASSES * CLASSES + class as usize)
     }

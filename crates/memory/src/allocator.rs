@@ -1,4 +1,4 @@
-//! The allocator.
+//! An allocator that counts large blocks by account.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -11,18 +11,18 @@ use crate::Class;
 use crate::account::Account;
 use crate::confine::{give, take};
 
-/// Blocks of at least so many bytes are counted.
+/// The least bytes of a block that is counted.
 pub const LARGE: usize = 1024;
-/// What precedes a counted block: one cache line, so that the block stays aligned to one.
+/// Bytes before a counted block: one cache line, so that the block stays aligned to one.
 const HEADER: usize = 64;
 
 thread_local! {
-    /// The last counted block that this thread was given.
+    /// The last counted block that this thread was given, to find out whether the allocator is installed.
     static LAST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts a block to another class of the same owner. Does nothing with small blocks, and where
-/// [`Counting`] is not the program's allocator.
+/// Counts a block for another class of the same owner. Does nothing for small blocks, and where [`Counting`] is not the program's
+/// allocator.
 ///
 /// # Safety
 /// The program's allocator gave `block` for this very `layout`, and it is not freed meanwhile.
@@ -34,15 +34,14 @@ pub unsafe fn recharge(block: *const u8, layout: Layout, class: Class) {
     let before = Account::from_number(account.load(Ordering::Relaxed));
     let after = before.of_class(class);
     let (from, to) = (before.number(), after.number());
-    // Of two threads that charge the same block anew, one is later.
+    // If two threads recharge the same block, one comes second.
     let done = account.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     if done.is_ok() && before != after {
         before.hand_over(after, layout.size());
     }
 }
 
-/// Whether the program's allocator is [`Counting`]: whether a block that is asked for of the one is
-/// given by the other.
+/// Whether the program's allocator is [`Counting`]: an allocation is then seen by it.
 fn is_installed() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(|| {
@@ -51,19 +50,18 @@ fn is_installed() -> bool {
     })
 }
 
-/// Any allocator, counting.
+/// An allocator that counts what another one allocates.
 #[derive(Debug)]
 pub struct Counting<A>(A);
 
 impl<A> Counting<A> {
-    /// Counts what `inner` allocates.
+    /// An allocator that counts what `inner` allocates.
     pub const fn new(inner: A) -> Counting<A> {
         Counting(inner)
     }
 }
 
-/// The bytes in front of a counted block, and the layout of both together; `None` where the block
-/// is small, or too large to have a layout.
+/// The bytes before a counted block, and the layout of both together; `None` where the block is small, or too large for a layout.
 fn counted(layout: Layout) -> Option<(usize, Layout)> {
     if layout.size() < LARGE {
         return None;
@@ -73,7 +71,7 @@ fn counted(layout: Layout) -> Option<(usize, Layout)> {
     Some((front, whole))
 }
 
-/// Writes the account in front of a new block and counts it; null stays null.
+/// Writes the account before a new block and counts the block; null stays null.
 ///
 /// # Safety
 /// `base` is null or starts a block of at least `front + size` bytes, aligned to `front`, which is
@@ -92,12 +90,12 @@ unsafe fn hand_out(base: *mut u8, front: usize, size: usize, account: Account) -
     block
 }
 
-/// Where a counted block's account is; `counted` aligns it to [`HEADER`] or more.
+/// Where a counted block's account is stored; `counted` aligns it to [`HEADER`] or more.
 fn header(base: *mut u8) -> *mut AtomicUsize {
     base.cast()
 }
 
-/// What the block that begins at `base` is counted to.
+/// The account of the block whose allocation begins at `base`.
 ///
 /// # Safety
 /// `hand_out` wrote there.

@@ -1,23 +1,23 @@
-//! What memory is for, as the thread that asks for it says.
+//! Classes of memory: what a block is for, as the allocating thread says.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Index;
 
-/// What a block is for.
+/// The class of a block: what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Weights, and f32 masters where weights are narrower.
+    /// Weights, and f32 masters of narrower weights.
     Weights,
     /// Gradients of weights.
     Gradients,
     /// The optimizer's moments.
     Optimizer,
-    /// What layers compute and keep, and its gradients: whatever no other class takes.
+    /// What layers compute and keep, and its gradients: everything without another class.
     Activations,
-    /// Keys, values and their gradients on their way round. A block that is lent is its owner's.
+    /// Keys, values and their gradients that are sent and received. A lent block counts for its owner.
     KeyValue,
-    /// What attention needs while it runs: its running state, packed operands, who sees whom.
+    /// What attention needs while it runs: running states, packed operands, visibility.
     Workspace,
     /// Token ids.
     Data,
@@ -35,7 +35,7 @@ impl Class {
         Class::Data,
     ];
 
-    /// Its name in metrics and plans.
+    /// The name of the class in metrics and plans.
     pub fn name(self) -> &'static str {
         match self {
             Class::Weights => "weights",
@@ -49,34 +49,34 @@ impl Class {
     }
 }
 
-/// Bytes of every class.
+/// A number of bytes for every class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByClass([u64; Class::ALL.len()]);
 
 impl ByClass {
-    /// What `of` says of each class.
+    /// The bytes that `of` gives for each class.
     pub fn new(of: impl FnMut(Class) -> u64) -> ByClass {
         ByClass(Class::ALL.map(of))
     }
 
-    /// All classes.
+    /// The sum over all classes.
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// The larger of both, class by class.
+    /// The larger of both numbers, class by class.
     #[must_use]
     pub fn most(self, other: ByClass) -> ByClass {
         ByClass::new(|class| self[class].max(other[class]))
     }
 
-    /// The same with other bytes of a class.
+    /// These bytes with another number for `class`.
     #[must_use]
     pub fn with(self, class: Class, bytes: u64) -> ByClass {
         ByClass::new(|one| if one == class { bytes } else { self[one] })
     }
 
-    /// Every class by its name.
+    /// Every class's name and bytes.
     pub fn named(&self) -> [(&'static str, u64); Class::ALL.len()] {
         Class::ALL.map(|class| (class.name(), self[class]))
     }
@@ -93,22 +93,22 @@ thread_local! {
     static CLASS: Cell<Class> = const { Cell::new(Class::Activations) };
 }
 
-/// What this thread's blocks are for, now.
+/// The class of this thread's blocks now.
 pub fn class() -> Class {
     CLASS.get()
 }
 
-/// Until it is dropped, what this thread asks for is for `class`. Scopes nest.
+/// Sets the class of what this thread allocates, until the scope is dropped. Scopes nest.
 pub fn scope(class: Class) -> Scope {
     Scope { before: CLASS.replace(class), stays: PhantomData }
 }
 
-/// Ends the scope of a class when dropped, on the thread that began it.
+/// The scope of a class, which ends when dropped on the thread that began it.
 #[must_use = "a scope ends where it is dropped"]
 #[derive(Debug)]
 pub struct Scope {
     before: Class,
-    /// Not to be sent to another thread, whose class it would set.
+    /// Not `Send`: on another thread it would set that thread's class.
     stays: PhantomData<*const ()>,
 }
 

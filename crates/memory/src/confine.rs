@@ -1,8 +1,8 @@
-//! Running what somebody else wrote: on a thread of its own, with so much memory and time and no more.
+//! Runs others' code on a thread of its own, within limits of memory and time.
 //!
-//! An allocator must not unwind, and a null from it ends the process. So a thread that asks for more than its share is never
-//! answered: it sleeps in the allocator to the end of the process, keeps what it has, and whoever waits for it is told.
-//! That is for programs of others that are about to be refused, not for work that is tried again and again.
+//! An allocator must not unwind, and a null from it ends the process. So a thread that asks for more than its limit never gets an answer:
+//! it sleeps in the allocator until the process ends and keeps what it has, and whoever waits for it is told. This suits input that is
+//! about to be refused, not work that is retried again and again.
 
 use std::cell::Cell;
 use std::io;
@@ -11,64 +11,62 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// What a confined thread may take.
+/// The limits of a confined thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes that it holds at once beyond those it begins with, in blocks of any size. Not bounded where
-    /// [`crate::Counting`] is not the program's allocator.
+    /// Bytes that it may hold at once beyond those at its start, in blocks of any size. Unlimited where [`crate::Counting`] is not the
+    /// program's allocator.
     pub bytes: usize,
-    /// How long it may run. Pauses of the whole process are not counted.
+    /// The time that it may run, without pauses of the whole process.
     pub time: Duration,
-    /// Its stack, in bytes, of which only what is touched takes memory.
+    /// Bytes of its stack, of which only touched pages take memory.
     pub stack: usize,
 }
 
-/// Why a confined thread gave no result.
+/// The reason why a confined thread gave no result.
 #[derive(Debug)]
 pub enum Confined {
-    /// It asked for more memory than it may have.
+    /// The thread asked for more memory than its limit.
     Memory,
-    /// It did not end in time.
+    /// The thread did not end in time.
     Time,
-    /// It panicked.
+    /// The thread panicked.
     Panic,
-    /// It could not be started.
+    /// The thread could not be started.
     Start(io::Error),
 }
 
 thread_local! {
-    /// Bytes that this thread may still take, and where to say that it wanted more.
+    /// Bytes that this thread may still take, and where to report that it wanted more.
     static LEFT: Cell<Option<(isize, &'static AtomicU8)>> = const { Cell::new(None) };
 }
 
-/// What is known of confined threads: an allocator cannot keep anything that has to be freed. A thread that sleeps keeps
-/// its place for ever.
+/// States of confined threads: static, since an allocator cannot own what must be freed. A sleeping thread keeps its place forever.
 static PLACES: [AtomicU8; 64] = [const { AtomicU8::new(FREE) }; 64];
 const FREE: u8 = 0;
 const RUNS: u8 = 1;
 const SLEEPS: u8 = 2;
 
-/// How many confined threads there are room for, that run or sleep.
+/// How many more threads can be confined, beside those that run or sleep.
 pub fn room_to_confine() -> usize {
     PLACES.iter().filter(|place| place.load(Ordering::Relaxed) == FREE).count()
 }
 
-/// A place whose thread has not ended. It is free when that ends, even if nobody waits for it any more; a thread that sleeps never
-/// does.
+/// The place of a thread that has not ended. Freed when that ends, even if nobody waits for it any more; a sleeping thread never frees it.
 struct Own(&'static AtomicU8);
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // What a thread that panicked still asks for is nobody's.
+        // Allocations after a panic are not limited.
         LEFT.set(None);
         self.0.store(FREE, Ordering::Release);
     }
 }
 
-/// How often somebody who waits looks whether the thread sleeps; a pause of the process counts as one look.
+/// The interval at which a waiting thread checks whether the confined one sleeps; a pause of the process counts as one interval.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What `job` gives, run within `limits`.
+/// Runs `job` within `limits` and returns its result.
 ///
 /// # Errors
 /// [`Confined`], after which the thread may sleep or run on, holding what it has.
@@ -87,7 +85,7 @@ pub fn confine<T: Send + 'static>(
         LEFT.set(Some((limits.bytes.min(isize::MAX as usize) as isize, place)));
         let done = job();
         LEFT.set(None);
-        // Nobody waits any more where it took too long.
+        // Nobody waits any more if it took too long.
         let _ = send.send(done);
         drop(own);
     };
@@ -106,18 +104,18 @@ pub fn confine<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => looks -= 1,
         }
     };
-    // It has nothing left to do but to free what it captured.
+    // The thread only has to free what it captured.
     let joined = thread.join();
     done.filter(|_| joined.is_ok()).ok_or(Confined::Panic)
 }
 
-/// This thread asks for `bytes`. Does not return where it may not have them.
+/// Takes `bytes` of this thread's limit. Does not return where they exceed it.
 #[inline]
 pub(crate) fn take(bytes: usize) {
-    // A thread that is just ending has no variables, and no limit.
+    // A thread that is about to end has no thread-locals, and no limit.
     if let Ok(Some((left, place))) = LEFT.try_with(Cell::get) {
         let left = left.saturating_sub_unsigned(bytes);
-        // Who panics prints, under locks that others want.
+        // A panicking thread prints, under locks that other threads need.
         if left < 0 && !thread::panicking() {
             place.store(SLEEPS, Ordering::Release);
             loop {
@@ -128,7 +126,7 @@ pub(crate) fn take(bytes: usize) {
     }
 }
 
-/// This thread gives `bytes` back.
+/// Returns `bytes` to this thread's limit.
 #[inline]
 pub(crate) fn give(bytes: usize) {
     if let Ok(Some((left, place))) = LEFT.try_with(Cell::get) {

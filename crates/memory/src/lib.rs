@@ -1,12 +1,10 @@
-//! Memory by owner and class: an allocator that counts large blocks to the rank that asked for
-//! them, and to what they are for.
+//! Memory by owner and class: an allocator that counts large blocks for the rank that allocated them, and by what they are for.
 //!
-//! Ranks are threads of one process, so the process's size says nothing of one rank. A large block
-//! carries, in front, the account it was counted to, so that whoever frees it, it is that account
-//! which falls. Small blocks are passed through uncounted: tensors are large.
+//! Ranks are threads of one process, so the process's size says nothing about one rank. A large block is preceded by the account that it
+//! was counted to, so that the same account is reduced whoever frees it. Small blocks are not counted: tensors are large.
 //!
-//! What a block is for is what the thread that asks says ([`scope`]); where that is known only
-//! later, the block is charged again ([`recharge`]).
+//! The class of a block is what the allocating thread says ([`scope`]); where that is known only later, the block is charged again
+//! ([`recharge`]).
 //!
 //! [`confine`] limits what a thread may allocate while it reads files that others wrote.
 //!

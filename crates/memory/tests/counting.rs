@@ -1,4 +1,5 @@
-//! The counting allocator: every edge between small and large, and who is charged. Alone in its process, whose allocator it is.
+//! The counting allocator: every boundary between small and large blocks, and the account that is charged. Alone in its process, whose
+//! allocator it is.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,29 +1,29 @@
-//! A model to be computed: its shape, and what its weights are.
+//! The configuration of a model: its shape, and the dtype and training of its weights.
 
 use annulus_architecture::{Besides, Element, Lora, Shape};
 use candle_core::DType;
 
-/// A model of the Llama family.
+/// The configuration of a model of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Family, sizes and flags.
+    /// The family, sizes and flags.
     pub shape: Shape,
-    /// Rows of the embedding, which `shape` may leave open.
+    /// The rows of the embedding, which `shape` may leave open.
     pub vocab_size: usize,
-    /// What weights are computed in: f32 or bf16.
+    /// The dtype that the model computes in: f32 or bf16.
     pub dtype: DType,
-    /// What is trained; `None`: everything.
+    /// The adapters that are trained; `None`: every parameter is trained.
     pub lora: Option<Lora>,
 }
 
 impl Config {
-    /// True for a part that is trained itself.
+    /// Whether `what`, beside the projections, is trained itself.
     pub(crate) fn trains(&self, what: Besides) -> bool {
         self.lora.as_ref().is_none_or(|lora| lora.trains(what))
     }
 }
 
-/// Candle's name of a type.
+/// Candle's dtype for an element type.
 pub fn element_type(element: impl Into<Element>) -> DType {
     match element.into() {
         Element::F32 => DType::F32,

@@ -19,8 +19,8 @@ use crate::parameters::{
 use crate::stage::{Forward, kept};
 use crate::{Config, Harvest, Keep, Shard, Specification, Stage, Weights};
 
-/// `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the heads of q and k go
-/// through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
+/// The attention half of a layer: `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the
+/// heads of q and k go through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
 #[derive(Debug)]
 pub(crate) struct AttentionHalf {
     layer: usize,
@@ -30,12 +30,12 @@ pub(crate) struct AttentionHalf {
     k: Projection,
     v: Projection,
     o: Projection,
-    /// Of every head of queries and of keys, where there are such.
+    /// The norms of every head of queries and of keys, in families that have them.
     head_norms: Option<[Norm; 2]>,
     parameters: Vec<String>,
 }
 
-/// Queries and keys by token as they were projected, where norms need them in backward.
+/// Queries and keys by token as projected, which their norms need in backward.
 type Projected = Option<[Tensor; 2]>;
 
 impl AttentionHalf {
@@ -64,18 +64,18 @@ impl AttentionHalf {
         half.parameters = names(half.specification());
         half
     }
-    /// Its parameters.
+    /// The parameters of the half.
     pub(crate) fn specification(&self) -> impl Iterator<Item = &Specification> {
         let projections = [&self.q, &self.k, &self.v, &self.o];
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
             .chain(self.head_norms.iter().flatten().map(|norm| &norm.weight))
     }
-    /// Parameters that products of one input read. Of queries and keys that go through norms none: those read rows without gaps.
+    /// Names of parameters whose products read the same input. Empty where queries and keys have norms: these read rows without gaps.
     pub(crate) fn together(&self) -> Vec<Vec<String>> {
         if self.head_norms.is_some() { Vec::new() } else { together([&self.q, &self.k, &self.v]) }
     }
-    /// Queries, keys and values, made of the norm of x.
+    /// Queries, keys and values, projected from the norm of x.
     fn project(
         &self,
         x_bsd: &Tensor,
@@ -103,7 +103,7 @@ impl AttentionHalf {
         let own = self.norm.apply(x_bsd, site.weights, site.backend())?;
         site.shard.all_rows(site.spot("attention's input"), &own)
     }
-    /// Queries, keys and values that were kept; nothing where none were.
+    /// Queries, keys and values that were kept; `None` where they were not.
     fn made(&self, mut tensors: Vec<Tensor>) -> Result<Option<(Qkv, Projected)>> {
         if tensors.is_empty() {
             return Ok(None);
@@ -113,8 +113,7 @@ impl AttentionHalf {
         let [q, k, v] = kept(tensors)?;
         Ok(Some((Qkv { q, k, v }, projected)))
     }
-    /// The gradients of queries and keys as they were projected, given those of what their norms
-    /// made of them.
+    /// The gradients of queries and keys before their norms, given those after.
     fn before_norms(
         &self,
         [dq_bsd, dk_bsd]: [Tensor; 2],
@@ -131,20 +130,20 @@ impl AttentionHalf {
         };
         Ok([before(&norms[0], q_bsd, dq_bsd)?, before(&norms[1], k_bsd, dk_bsd)?])
     }
-    /// [B, S, heads * H] as [B, S, heads, H].
+    /// Reshapes [B, S, heads * H] to [B, S, heads, H].
     fn by_head(&self, x_bsd: &Tensor) -> Result<Tensor> {
         let (b, s, d) = x_bsd.dims3()?;
         x_bsd.reshape((b, s, d / self.head_dim, self.head_dim))
     }
-    /// [B, S, heads * H] seen as [B, heads, S, H].
+    /// [B, S, heads * H] viewed as [B, heads, S, H].
     fn heads_first(&self, x_bsd: &Tensor) -> Result<Tensor> {
         self.by_head(x_bsd)?.transpose(1, 2)
     }
     fn place(&self, shard: &Shard) -> Place {
         Place { step: shard.step, layer: self.layer }
     }
-    /// The gradient of x, given that of the output; queries, keys and values made again where they were not kept, the norm of x
-    /// always: it would lie there while attention works.
+    /// The gradient of x, given that of the output. Queries, keys and values are recomputed where they were not kept, the norm of x always,
+    /// so as not to hold it while attention works.
     fn backward(
         &self,
         (x_bsd, made, attended): (&Tensor, Option<(Qkv, Projected)>, Attended),
@@ -185,7 +184,7 @@ impl AttentionHalf {
     }
 }
 
-/// [B, heads, S, H] to [B, S, heads * H].
+/// Transposes [B, heads, S, H] to [B, S, heads * H].
 fn heads_last(x_bnsh: &Tensor, shard: &Shard) -> Result<Tensor> {
     contiguous(&shard.backend, &x_bnsh.transpose(1, 2)?)?.flatten_from(2)
 }
@@ -224,7 +223,7 @@ impl Stage for AttentionHalf {
     }
 }
 
-/// `x + down(silu(gate) * up)` with gate and up projected from the norm of x.
+/// The feed-forward half of a layer: `x + down(silu(gate) * up)` with gate and up projected from the norm of x.
 #[derive(Debug)]
 pub(crate) struct FeedForwardHalf {
     layer: usize,
@@ -254,13 +253,13 @@ impl FeedForwardHalf {
         half.parameters = names(half.specification());
         half
     }
-    /// Its parameters.
+    /// The parameters of the half.
     pub(crate) fn specification(&self) -> impl Iterator<Item = &Specification> {
         let projections = [&self.gate, &self.up, &self.down];
         std::iter::once(&self.norm.weight)
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
-    /// Parameters that products of one input read.
+    /// Names of parameters whose products read the same input.
     pub(crate) fn together(&self) -> Vec<Vec<String>> {
         together([&self.gate, &self.up])
     }
@@ -269,13 +268,13 @@ impl FeedForwardHalf {
         let own = self.norm.apply(x_rd, site.weights, site.backend())?;
         site.shard.all_rows(site.spot("feed-forward's input"), &own)
     }
-    /// The same, and gate and up made of it.
+    /// The norm of x, of all rows, and the gate and up projections of it.
     fn project(&self, x_rd: &Tensor, site: Site<'_>) -> Result<(Tensor, [Tensor; 2])> {
         let normed_rd = self.normed(x_rd, site)?;
         let both = project([&self.gate, &self.up], &normed_rd, site)?;
         Ok((normed_rd, both))
     }
-    /// The gradient of x, given that of the output; gate and up made again where they were not kept.
+    /// The gradient of x, given that of the output; gate and up are recomputed where they were not kept.
     fn backward(
         &self,
         (x_rd, gate_and_up): (&Tensor, Option<[Tensor; 2]>),

@@ -1,4 +1,4 @@
-//! Embedding, layers, loss: the stages of a Llama in order, and what parameters they need.
+//! The stages of a Llama in order, and the parameters that they need.
 
 use annulus_architecture::Lora;
 use annulus_ops::{Key, normal};
@@ -8,17 +8,17 @@ use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
 use crate::{Config, Runs, Shard, Specification, Stage, Weights};
 
-/// A Llama: its stages, in order.
+/// A Llama model as its stages, in order.
 #[derive(Debug)]
 pub struct Llama {
     /// Embedding, then attention and feed-forward of every layer, then the loss.
     pub stages: Vec<Box<dyn Stage>>,
-    /// The last stage once more, for the logits that it never shows.
+    /// The last stage again, for logits, which its forward does not return.
     head: Loss,
 }
 
 impl Llama {
-    /// The stages of `config`; `loss_chunk` tokens of logits are held at once.
+    /// The stages of `config`; the loss holds the logits of `loss_chunk` tokens at once.
     pub fn new(config: &Config, loss_chunk: usize) -> Llama {
         let head = Loss::new(config, loss_chunk);
         let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(Embed::new(config))];
@@ -29,7 +29,7 @@ impl Llama {
         stages.push(Box::new(head.clone()));
         Llama { stages, head }
     }
-    /// Every parameter of `config`, ordered by name. Tied: no `lm_head.weight`.
+    /// Every parameter of `config`, ordered by name; without `lm_head.weight` where it is tied.
     pub fn specification(config: &Config) -> Vec<Specification> {
         let mut all = vec![Embed::new(config).specification().clone()];
         for layer in 0..config.shape.num_hidden_layers {
@@ -41,7 +41,8 @@ impl Llama {
         all.dedup();
         all
     }
-    /// Names of parameters that products of one input read, in order: a GPU makes one product where they lie one after another in memory.
+    /// Names of parameters whose products read the same input, in order: a GPU makes one product of them where they lie one after another
+    /// in memory.
     pub fn together(config: &Config) -> Vec<Vec<String>> {
         let layers = 0..config.shape.num_hidden_layers;
         let halves = layers.flat_map(|layer| {
@@ -50,15 +51,15 @@ impl Llama {
         });
         halves.collect()
     }
-    /// Fresh weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters a as wide as PEFT
-    /// makes it, and b 0; by counter from (seed, name).
+    /// Random weights in `config.dtype`: matrices N(0, initializer_range), norms 1, biases 0; of adapters, a with PEFT's deviation and b 0.
+    /// Drawn by counter from (seed, name).
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
         Llama::fresh(config, &Llama::specification(config), seed)
     }
-    /// [`Llama::random`] of some of its parameters.
+    /// Random weights as of [`Llama::random`], of some parameters.
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
@@ -70,7 +71,7 @@ impl Llama {
         });
         fresh.collect()
     }
-    /// Some elements of one of them, flat.
+    /// Some elements, flat, of a parameter's random weights.
     ///
     /// # Errors
     /// What Candle says.
@@ -93,8 +94,8 @@ impl Llama {
         let many = values.len();
         Tensor::from_vec(values, many, &Device::Cpu)?.to_dtype(config.dtype)
     }
-    /// The weights, f32, of the model without adapters that computes what `config` computes with `weights`: adapters are added to what
-    /// they lie beside.
+    /// The weights, f32, of the model without adapters that computes the same as `config` with `weights`: adapters are added to their
+    /// projections.
     ///
     /// # Errors
     /// A missing weight, and what Candle says.
@@ -117,15 +118,15 @@ impl Llama {
         });
         merged.collect()
     }
-    /// The logits f32 [B, S, V] of `x` [B, S, D], some rows of the output of the stage before the last.
+    /// The logits f32 [B, S, V] of `x` [B, S, D], rows of the output of the last stage but one.
     ///
     /// # Errors
     /// A missing weight, and what operators say.
     pub fn logits(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         self.head.logits(x_bsd, weights, shard)
     }
-    /// What is said at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the stage before the
-    /// last. Logits of a few rows are held at once.
+    /// The loss and prediction at every target of `shard`, in the order of its rows; `x` [B, S, D] is the output of the last stage but one.
+    /// Logits of a few rows are held at once.
     ///
     /// # Errors
     /// As [`Llama::logits`].
@@ -134,8 +135,8 @@ impl Llama {
     }
 }
 
-/// The standard deviation of a fresh matrix. That of an adapter's a is of what Kaiming He's uniform distribution with a slope of √5
-/// has, ±1/√I, as in PEFT; b begins with 0, so that nothing changes at first.
+/// The standard deviation of a random matrix. For an adapter's a it is that of Kaiming He's uniform distribution with slope √5, ±1/√I, as
+/// in PEFT; b starts at 0, so that nothing changes at first.
 fn deviation(config: &Config, name: &str, shape: &[usize]) -> f32 {
     if name.ends_with(Lora::B) {
         return 0.0;

@@ -16,24 +16,24 @@ use crate::parameters::OUTPUTS;
 use crate::tensor::Spot;
 use crate::{Harvest, Placement, Shard, Specification, Weights};
 
-/// The two matrices beside a projection.
+/// The two matrices of an adapter beside a projection.
 #[derive(Clone, Debug)]
 pub(crate) struct Adapter {
     pub(crate) a: Specification,
     pub(crate) b: Specification,
     scale: f64,
     dropout: f64,
-    /// Tells its draws from those of others.
+    /// The module number, which makes the adapter's dropout independent of others'.
     module: u32,
 }
 
-/// Where a projection is computed: with which weights, of which of this rank's rows.
+/// The place of a projection: which weights, and which of this rank's rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) shard: &'a Shard,
     pub(crate) layer: usize,
-    /// The first row, among those of all sequences that are this rank's between layers.
+    /// The first row, among this rank's rows of all sequences between layers.
     pub(crate) first: usize,
 }
 
@@ -41,14 +41,14 @@ impl Site<'_> {
     pub(crate) fn backend(&self) -> &Backend {
         &self.shard.backend
     }
-    /// Of a collective of its layer.
+    /// The place of a collective in this layer.
     pub(crate) fn spot(&self, name: &'static str) -> Spot {
         Spot { layer: self.layer, ..self.shard.spot(name) }
     }
 }
 
 impl Adapter {
-    /// That of the projection at `path`, the last word of which `lora` may name, of `shape` [O, I] in layer `layer`.
+    /// The adapter of the projection at `path`, whose last word `lora` may name, of `shape` [O, I] in layer `layer`.
     pub(crate) fn new(
         lora: &Lora,
         layer: usize,
@@ -59,7 +59,7 @@ impl Adapter {
         let target = Target::from_word(word).filter(|target| lora.targets.contains(target))?;
         let a = Specification::new(format!("{path}{}", Lora::A), &[lora.rank, inputs]);
         let b = Specification::new(format!("{path}{}", Lora::B), &[outputs, lora.rank]);
-        // Where one of them is sharded, the other's gradient is a part of a sum.
+        // Where one matrix is sharded, the other's gradient is a part of a sum.
         let (a, b) = if dim == OUTPUTS { (a, b.sharded(dim)) } else { (a.sharded(dim), b) };
         Some(Adapter {
             a,
@@ -73,7 +73,7 @@ impl Adapter {
         let bare = |weight| Affine { weight, bias: None };
         Ok([bare(self.a.of(weights)?), bare(self.b.of(weights)?)])
     }
-    /// `x`, some of it left out where this is training.
+    /// `x` with dropout where this is training.
     fn dropped(&self, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
         let Some(draws) = site.shard.dropping.filter(|_| self.dropout > 0.0) else {
             return Ok(x.clone());
@@ -87,7 +87,7 @@ impl Adapter {
         };
         let positions = site.shard.attention.positions();
         let tokens = positions.tokens().max(1);
-        // Of every tensor-parallel rank as many rows, from the same one of its own on.
+        // Tensor-parallel ranks have as many rows each, starting from the same one of their own.
         let (_, ranks) = site.shard.tensor.place();
         let own = site.shard.inputs.elem_count() / ranks;
         let piece = (x.elem_count() / x.dim(D::Minus1)?.max(1) / ranks).max(1);
@@ -97,7 +97,7 @@ impl Adapter {
             [(draws.sequence + row / tokens) as u32, position as u32]
         })
     }
-    /// Which input of the projection is the first that this rank has.
+    /// The first input of the projection that this rank has.
     fn first_input(&self, site: Site<'_>) -> usize {
         match self.a.placement {
             Placement::Replicated => 0,
@@ -109,7 +109,7 @@ impl Adapter {
         let [narrow] = projections(backend, x, [a])?;
         narrow * self.scale
     }
-    /// What it adds to `y`, the output of its projection for `x`.
+    /// `y`, the output of the projection for `x`, plus what the adapter adds.
     pub(crate) fn onto(&self, y: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
         let [a, b] = self.matrices(site.weights)?;
         let narrow = self.narrow(&self.dropped(x, site)?, a, site.backend())?;
@@ -119,7 +119,7 @@ impl Adapter {
     fn narrowed(&self, dy: &Tensor, b: Affine<'_>, backend: &Backend) -> Result<Tensor> {
         input_gradient(backend, [b], [dy])? * self.scale
     }
-    /// Hands over the gradients of a and b, given the input and the gradient of the output.
+    /// Hands the gradients of a and b to the harvest, given the input and the gradient of the output.
     pub(crate) fn reap(
         &self,
         x: &Tensor,
@@ -134,7 +134,7 @@ impl Adapter {
         let [of_a] = parameter_gradients(backend, &x, [a], [&self.narrowed(dy, b, backend)?])?;
         harvest(&self.a.name, of_a.weight)
     }
-    /// What its input's gradient is besides `dx`, given the output's.
+    /// `dx` plus the adapter's part of the input's gradient, given the output's.
     pub(crate) fn back_onto(&self, dx: &Tensor, dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
         let ([a, b], backend) = (self.matrices(site.weights)?, site.backend());
         let narrowed = self.narrowed(dy, b, backend)?;

@@ -1,4 +1,4 @@
-//! Parameters: what they are called, what shape they have, and how activations meet them.
+//! Parameters: their names and shapes, and how activations meet them.
 
 use annulus_architecture::Besides;
 use annulus_ops::{
@@ -10,16 +10,16 @@ use candle_core::{Result, Tensor};
 use crate::lora::{Adapter, Site};
 use crate::{Config, Harvest, Placement, Weights};
 
-/// A parameter as it must be: its name and shape.
+/// The description of a parameter: its name, shape and placement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specification {
-    /// As in a Hugging Face file.
+    /// The name as in a Hugging Face file.
     pub name: String,
-    /// Its shape.
+    /// The shape of the whole parameter.
     pub shape: Vec<usize>,
     /// Whether it is trained.
     pub trained: bool,
-    /// Who has what of it, where ranks share layers.
+    /// How tensor-parallel ranks hold the parameter.
     pub placement: Placement,
 }
 
@@ -28,11 +28,11 @@ impl Specification {
         let placement = Placement::Replicated;
         Specification { name, shape: shape.to_vec(), trained: true, placement }
     }
-    /// The same, sharded along a dimension.
+    /// This parameter, sharded over tensor-parallel ranks along a dimension.
     pub(crate) fn sharded(self, dim: usize) -> Specification {
         Specification { placement: Placement::Sharded(dim), ..self }
     }
-    /// The same, trained or not.
+    /// This parameter, trained or not.
     pub(crate) fn trained(self, trained: bool) -> Specification {
         Specification { trained, ..self }
     }
@@ -52,7 +52,7 @@ pub(crate) fn names<'a>(
     specifications.into_iter().map(|parameter| parameter.name.clone()).collect()
 }
 
-/// RMSNorm with its weight.
+/// RMSNorm and its weight.
 #[derive(Clone, Debug)]
 pub(crate) struct Norm {
     pub(crate) weight: Specification,
@@ -66,7 +66,7 @@ impl Norm {
         let weight = weight.trained(config.trains(Besides::Norms));
         Norm { weight, epsilon: config.shape.rms_norm_eps }
     }
-    /// `x` [.., D] to [.., D].
+    /// The norm of `x` [.., D], of the same shape.
     pub(crate) fn apply(&self, x: &Tensor, weights: &Weights, backend: &Backend) -> Result<Tensor> {
         rms_norm(backend, x, self.weight.of(weights)?, self.epsilon)
     }
@@ -90,10 +90,10 @@ impl Norm {
 
 /// The dimension of a projection's matrix along which its outputs lie.
 pub(crate) const OUTPUTS: usize = 0;
-/// The one along which its inputs do.
+/// The dimension of a projection's matrix along which its inputs lie.
 pub(crate) const INPUTS: usize = 1;
 
-/// A projection: its matrix, its bias if it has one, and what learns beside it where it does not itself.
+/// A projection: its matrix, its bias if it has one, and the adapter that is trained in their place, if any.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
     pub(crate) weight: Specification,
@@ -102,8 +102,8 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    /// The projection at `path`, as in `model.layers.0.self_attn.q_proj`, of `shape` [O, I], in layer `layer`. Ranks that share it have
-    /// parts of dimension `dim`: of the outputs, made of the same input, or of the inputs, so that they have parts of a sum.
+    /// The projection at `path`, as in `model.layers.0.self_attn.q_proj`, of `shape` [O, I], in layer `layer`. Tensor-parallel ranks split
+    /// dimension `dim`: the outputs, which read the same input, or the inputs, which gives each a part of a sum.
     pub(crate) fn new(
         config: &Config,
         layer: usize,
@@ -122,21 +122,21 @@ impl Projection {
             adapter: lora.and_then(|lora| Adapter::new(lora, layer, path, (shape, dim))),
         }
     }
-    /// That of `weight` alone.
+    /// A projection of `weight` alone, without bias and adapter.
     pub(crate) fn bare(weight: Specification) -> Projection {
         Projection { weight, bias: None, adapter: None }
     }
-    /// Its matrix and bias.
+    /// The projection's matrix and bias among `weights`.
     fn of<'a>(&self, weights: &'a Weights) -> Result<Affine<'a>> {
         let bias = self.bias.as_ref().map(|bias| bias.of(weights)).transpose()?;
         Ok(Affine { weight: self.weight.of(weights)?, bias })
     }
-    /// Its parameters.
+    /// The projection's parameters.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Specification> {
         let adapter = self.adapter.iter().flat_map(|adapter| [&adapter.a, &adapter.b]);
         std::iter::once(&self.weight).chain(&self.bias).chain(adapter)
     }
-    /// `onto`, own rows, plus those of the projection of `x`.
+    /// `onto`, this rank's own rows, plus these rows of the projection of `x`.
     pub(crate) fn onto(&self, onto: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
         let beside = |y: Tensor| match &self.adapter {
             Some(adapter) => adapter.onto(&y, x, site),
@@ -151,7 +151,7 @@ impl Projection {
         let y = (onto + own)?;
         whole.bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
     }
-    /// Hands over the gradients of its own parameters of `x`, given that of the output.
+    /// Hands the gradients of the projection's own parameters to the harvest, given the input and the gradient of the output.
     fn harvest(
         &self,
         gradients: AffineGradients,
@@ -166,12 +166,12 @@ impl Projection {
     }
 }
 
-/// The gradient of a bias by own rows alone, given that of the output in all: a part of a sum over tensor-parallel ranks.
+/// The gradient of a bias from own rows alone, given the output's gradient in all rows: a part of a sum over tensor-parallel ranks.
 fn of_own_rows(dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
     let dy = dy.flatten_to(dy.rank() - 2)?;
     let own = site.shard.tensor.own(dy.dim(0)?);
     let dy = dy.narrow(0, own.start, own.len())?.contiguous()?;
-    // A bias is a weight beside an input that is 1.
+    // A bias is a weight whose input is 1.
     let ones = Tensor::ones((own.len(), 1), dy.dtype(), dy.device())?;
     let weight = &Tensor::zeros((dy.dim(1)?, 1), dy.dtype(), dy.device())?;
     let projection = Affine { weight, bias: None };
@@ -179,7 +179,7 @@ fn of_own_rows(dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
     gradients.weight.flatten_all()
 }
 
-/// Several projections' matrices and biases.
+/// The matrices and biases of several projections.
 fn of<'a, const N: usize>(
     projections: [&Projection; N],
     weights: &'a Weights,
@@ -189,8 +189,8 @@ fn of<'a, const N: usize>(
     all.try_into().or_else(|_| candle_core::bail!("internal: a projection was lost"))
 }
 
-/// The weights of projections of one input, and their biases where all have one. None where an adapter learns beside some alone: what
-/// it is added to is copied, and is alone then.
+/// The weights of projections of one input, and their biases where all have one. Empty where only some have an adapter: it is added to a
+/// copy of their output, which is then separate.
 pub(crate) fn together<const N: usize>(all: [&Projection; N]) -> Vec<Vec<String>> {
     if all.iter().any(|one| one.adapter.is_some() != all[0].adapter.is_some()) {
         return Vec::new();
@@ -230,7 +230,7 @@ pub(crate) fn project_back<const N: usize>(
     Ok(dx)
 }
 
-/// Hands over the gradients of the parameters of `all` of `x` that are trained, given those of the outputs.
+/// Hands the gradients of the trained parameters of `all` to the harvest, given the input `x` and the gradients of the outputs.
 pub(crate) fn reap<const N: usize>(
     all: [&Projection; N],
     x: &Tensor,
@@ -238,7 +238,7 @@ pub(crate) fn reap<const N: usize>(
     site: Site<'_>,
     harvest: Harvest<'_>,
 ) -> Result<()> {
-    // Of one model's projections all are trained themselves, or none is.
+    // The projections of one model are either all trained themselves, or none is.
     if all.iter().all(|projection| projection.weight.trained) {
         let gradients = parameter_gradients(site.backend(), x, of(all, site.weights)?, dy)?;
         for ((projection, gradients), dy) in all.iter().zip(gradients).zip(dy) {

@@ -17,14 +17,14 @@ use candle_core::{DType, Result, Tensor};
 
 use crate::Shard;
 
-/// Own rows [R, D] of the embedding, of whose table this rank has `table_vd`.
+/// Own rows [R, D] of the embedding; `table_vd` is this rank's part of its table.
 pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<Tensor> {
     let (ids, is_own) = own_tokens(classes, table_vd.dtype(), shard)?;
     let part_bsd = embedding(&shard.backend, &ids, table_vd)?.broadcast_mul(&is_own)?;
     shard.own_rows(shard.spot("embedding"), &part_bsd)
 }
 
-/// The gradient of the own part of the table, given that of own rows.
+/// The gradient of this rank's part of the table, given that of own rows.
 pub(crate) fn embed_backward(
     (rows, classes): (usize, usize),
     dy_rd: &Tensor,
@@ -35,7 +35,7 @@ pub(crate) fn embed_backward(
     embedding_backward(&shard.backend, &ids, rows, &dy_bsd.broadcast_mul(&is_own)?)
 }
 
-/// Where in the own part of a table of so many classes each token's row is, [B, S], and 1 where there is one, else 0: [B, S, 1].
+/// The row of each token in this rank's part of a table of `classes` classes, [B, S], and 1 where it has one, else 0: [B, S, 1].
 fn own_tokens(classes: usize, dtype: DType, shard: &Shard) -> Result<(Tensor, Tensor)> {
     let own = shard.tensor.own(classes);
     let all: Vec<u32> = shard.inputs.flatten_all()?.to_vec1()?;
@@ -47,17 +47,17 @@ fn own_tokens(classes: usize, dtype: DType, shard: &Shard) -> Result<(Tensor, Te
     Ok((Tensor::from_vec(rows, shape, device)?, is_own))
 }
 
-/// What the loss of a shard came to.
+/// The loss of a shard and its gradients.
 pub(crate) struct Lost {
-    /// The sum over own rows.
+    /// The sum of losses over own rows.
     pub(crate) loss: f64,
-    /// Of the input in all rows, a part of a sum over ranks [R, D]; nothing where no gradients are wanted.
+    /// The gradient of the input in all rows, a part of a sum over ranks [R, D]; `None` where no gradients are wanted.
     pub(crate) dx_rd: Option<Tensor>,
-    /// Of the own part of the head, f32, where it is trained.
+    /// The gradient of this rank's part of the head, f32, where it is trained.
     pub(crate) dhead_vd: Option<Tensor>,
 }
 
-/// Which gradients of a loss are wanted.
+/// The gradients of a loss that are wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Nothing,
@@ -65,7 +65,7 @@ pub(crate) enum Wanted {
     Both,
 }
 
-/// The loss of `x` [R, D], all rows, with the own part of the head for `classes` classes; `chunk` rows of logits at a time.
+/// The loss of `x` [R, D], all rows, with this rank's part of the head for `classes` classes; `chunk` rows of logits at a time.
 pub(crate) fn lose(
     x_rd: &Tensor,
     (head_vd, classes): (&Tensor, usize),
@@ -99,7 +99,7 @@ pub(crate) fn lose(
     Ok(Lost { loss, dx_rd, dhead_vd })
 }
 
-/// The gradient of all rows of `x`, of pieces of those that were asked: zeros elsewhere.
+/// The gradient of all rows of `x`, from pieces for the rows with a target: zeros elsewhere.
 fn in_all_rows(x_rd: &Tensor, asked: &[u32], pieces: &[Tensor]) -> Result<Tensor> {
     if pieces.is_empty() {
         return x_rd.zeros_like();
@@ -111,14 +111,14 @@ fn in_all_rows(x_rd: &Tensor, asked: &[u32], pieces: &[Tensor]) -> Result<Tensor
     x_rd.zeros_like()?.index_add(&Tensor::new(asked, x_rd.device())?, &of_asked, 0)
 }
 
-/// The own classes of some tokens.
+/// Some tokens' logits for this rank's classes.
 struct Found {
     losses: Vec<f64>,
     /// exp(logit − own maximum), f32 [C, V].
     powers_cv: Tensor,
-    /// By token, what makes probabilities of them.
+    /// The factor by token that turns powers into probabilities.
     factors: Vec<f32>,
-    /// The target's number among own classes, where it is one.
+    /// The index of the target among own classes, where it is one of them.
     targets: Vec<Option<usize>>,
 }
 
@@ -142,7 +142,7 @@ impl Found {
         Ok(Found { losses, powers_cv, factors, targets })
     }
 
-    /// The gradient of their rows of the input, a part of a sum over ranks; that of the own part of the head is added to `sum`.
+    /// The gradient of these tokens' rows of the input, a part of a sum over ranks; that of this rank's part of the head is added to `sum`.
     fn back(
         self,
         (x_cd, head_vd): (&Tensor, &Tensor),
@@ -153,7 +153,7 @@ impl Found {
         let dlogits_cv = partial_softmax_gradient(backend, self.powers_cv, of)?;
         let dlogits_cv = match backend {
             Backend::Cpu(_) => dlogits_cv,
-            // Of what tensor cores multiply.
+            // The dtype that tensor cores multiply.
             Backend::Gpu(_) => dlogits_cv.to_dtype(x_cd.dtype())?,
         };
         let head = Affine { weight: head_vd, bias: None };
@@ -165,7 +165,7 @@ impl Found {
     }
 }
 
-/// The loss of the token that stands at `at` in what everybody told, and what makes probabilities of the own powers.
+/// The loss of the token at index `at` in all ranks' numbers, and the factor that turns own powers into probabilities.
 fn together(all: &[Vec<f32>], own: usize, at: usize) -> (f64, f32) {
     let told = |rank: usize, which: usize| f64::from(all[rank][at + which]);
     let ranks = || 0..all.len();

@@ -10,62 +10,61 @@ use candle_core::{Result, Tensor};
 use crate::tensor::Spot;
 use crate::{TensorRanks, Weights};
 
-/// What a forward pass keeps for backward besides the input of every stage.
+/// What a forward pass keeps for backward beside the input of every stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing: there is no backward.
+    /// Nothing is kept: there is no backward.
     #[default]
     Nothing,
-    /// Attention's output and log-sum-exp; backward makes the rest again.
+    /// Attention's output and log-sum-exp are kept; backward recomputes the rest.
     Attention,
-    /// All that would cost a product of matrices: queries, keys, values, gate and up too.
+    /// All results of matrix products are kept: queries, keys, values, gate and up too.
     Everything,
 }
 
-/// What one rank holds of a micro-batch, and what a stage may use. B sequences, S positions on this
-/// rank.
+/// One rank's part of a micro-batch, and what a stage needs to run. B sequences, S positions on this rank.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// u32 [B, S].
+    /// Token ids, u32 [B, S].
     pub inputs: Tensor,
-    /// i64 [B, S]; [`annulus_ops::IGNORED`] where there is none. Shifted before sharding.
+    /// Targets, i64 [B, S], shifted before sharding; [`annulus_ops::IGNORED`] where there is none.
     pub targets: Tensor,
-    /// Attention over the ranks that share the sequence, of every layer.
+    /// The attention of every layer, over the ranks that share the sequence.
     pub attention: Attentions,
-    /// The ranks that share these positions, each with a part of the heads, of the feed-forward and of the vocabulary. Between layers
-    /// each has some of the B S rows: `x` is [rows, D] then.
+    /// The tensor-parallel ranks of these positions, each with a part of heads, feed-forward and vocabulary. Between layers each has some
+    /// of the B S rows: `x` is then [rows, D].
     pub tensor: TensorRanks,
-    /// Cosines and sines at this rank's positions.
+    /// Cosines and sines of this rank's positions.
     pub rotary: Arc<Rotary>,
-    /// This rank's workers.
+    /// The workers or GPU of this rank.
     pub backend: Backend,
-    /// The optimizer step, for errors.
+    /// The number of the optimizer step, for errors.
     pub step: u64,
     /// What the forward pass keeps.
     pub keep: Keep,
-    /// What adapters leave out of their inputs, where they do so.
+    /// The dropout of adapters' inputs, if any.
     pub dropping: Option<Dropping>,
 }
 
 impl Shard {
-    /// Of a collective of its step, outside of layers.
+    /// The place of a collective of this step, outside of layers.
     pub(crate) fn spot(&self, name: &'static str) -> Spot {
         Spot { step: self.step, layer: 0, name }
     }
 
-    /// All rows of own ones, [B, S, ..]; where no other rank has any, as they are.
+    /// All rows [B, S, ..], gathered from each rank's own; a rank alone has them all.
     pub(crate) fn all_rows(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
         if self.tensor.is_alone() {
             return Ok(own.clone());
         }
         let all = self.tensor.gathered(spot, own)?;
         let (sequences, positions) = self.inputs.dims2()?;
-        // A stage that is run on a few rows at a time takes them as they are.
+        // A rowwise stage on a few rows takes them as they are.
         let is_all = all.dim(0)? == sequences * positions;
         if is_all { all.reshape((sequences, positions, all.dim(1)?)) } else { Ok(all) }
     }
 
-    /// Own rows of a sum of which `all` [.., D] is this rank's part; where there is no other rank, as they are.
+    /// This rank's own rows of the sum of all ranks' `all` [.., D]; a rank alone has the sum.
     pub(crate) fn own_rows(&self, spot: Spot, all: &Tensor) -> Result<Tensor> {
         if self.tensor.is_alone() {
             return Ok(all.clone());
@@ -74,25 +73,25 @@ impl Shard {
     }
 }
 
-/// What draws of what is left out are functions of, besides step, module and place.
+/// What the draws of dropout depend on, beside step, module and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropping {
     /// The experiment's seed.
     pub seed: u64,
-    /// The number of the first sequence among those of the step.
+    /// The number of the micro-batch's first sequence in its step.
     pub sequence: usize,
 }
 
-/// The attention of every layer: layers that see alike and are split alike share one.
+/// The attention of every layer; layers of one group share an attention.
 #[derive(Clone, Debug)]
 pub struct Attentions {
     groups: Vec<Attention>,
-    /// By layer, which of them it has.
+    /// The index of each layer's attention.
     layers: Arc<[usize]>,
 }
 
 impl Attentions {
-    /// One attention for the layers whose numbers stand beside it; every one of `layers` stands beside one.
+    /// Attentions with the layers that each is for; every one of `layers` is in exactly one list.
     ///
     /// # Panics
     /// When there is no attention, or a layer beyond `layers`.
@@ -115,11 +114,11 @@ impl Attentions {
     pub fn of(&self, layer: usize) -> &Attention {
         &self.groups[self.layers[layer]]
     }
-    /// This rank's positions: the same in all layers.
+    /// The positions of this rank: the same in all layers.
     pub fn positions(&self) -> &Positions {
         self.groups[0].positions()
     }
-    /// Every attention changed, told by its number.
+    /// The attentions changed by `change`, which gets the number of each.
     #[must_use]
     pub fn map(&self, change: impl Fn(usize, &Attention) -> Attention) -> Attentions {
         let groups =
@@ -128,27 +127,27 @@ impl Attentions {
     }
 }
 
-/// Where backward hands the gradients of parameters: name, and f32 in the parameter's shape.
+/// A callback to which backward hands the gradients of parameters: the name, and f32 in the parameter's shape.
 pub type Harvest<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
 
-/// What a stage came to.
+/// The result of a stage's forward.
 pub struct Forward<'a> {
-    /// Its output.
+    /// The output of the stage.
     pub output: Tensor,
-    /// What backward needs of it, its input first where it reads that: whoever holds it may put it elsewhere meanwhile. Nothing where
+    /// The tensors that backward needs, the input first where it reads that: their holder may put them elsewhere meanwhile. Empty where
     /// there is no backward.
     pub kept: Vec<Tensor>,
-    /// Its backward pass.
+    /// The stage's backward pass.
     pub back: Pullback<'a>,
 }
 
-/// The backward pass of a stage: takes what forward kept and the gradient of its output, gives that of its input, and
-/// hands over those of its parameters. It is handed the weights of its stage anew: it holds no tensor between the passes.
+/// The backward pass of a stage: takes what forward kept, the gradient of the output, and the stage's weights again; returns the gradient
+/// of the input, and hands those of parameters to the harvest. Holds no tensor between the passes.
 pub type Pullback<'a> =
     Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
 
 impl<'a> Forward<'a> {
-    /// With what backward needs.
+    /// A result with what backward needs.
     pub(crate) fn keeping(
         output: Tensor,
         kept: Vec<Tensor>,
@@ -156,7 +155,7 @@ impl<'a> Forward<'a> {
     ) -> Forward<'a> {
         Forward { output, kept, back: Box::new(back) }
     }
-    /// Where nothing was kept.
+    /// A result without a backward pass.
     pub(crate) fn no_way_back(output: Tensor) -> Forward<'a> {
         Forward::keeping(output, Vec::new(), |_, _, _, _| {
             candle_core::bail!("internal: backward, but nothing was kept for it")
@@ -164,7 +163,7 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// What was kept, as so many tensors.
+/// The kept tensors, of which there must be N.
 pub(crate) fn kept<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N]> {
     let found = tensors.len();
     tensors.try_into().map_err(|_| {
@@ -177,20 +176,19 @@ pub(crate) fn kept<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N]> 
 /// Backward is written out instead of recorded: Candle's tape keeps every intermediate until the
 /// end, and makes zeros and adds for every gradient.
 pub trait Stage: Send + Sync + std::fmt::Debug {
-    /// The names of its parameters, as in a Hugging Face file.
+    /// The names of the stage's parameters, as in a Hugging Face file.
     fn parameters(&self) -> &[String];
-    /// Whether every row of the input is computed by itself, so that the stage may be run on a few
-    /// rows at a time: `x` is then [.., D] of any rows.
+    /// Whether rows of the input are computed independently, so that the stage may run on a few rows at a time: `x` is then [.., D] of any
+    /// rows.
     fn rowwise(&self) -> bool {
         false
     }
-    /// Whether its pullback reads weights.
+    /// Whether the stage's backward reads weights.
     fn reads_weights_back(&self) -> bool {
         true
     }
-    /// `x` [B, S, D] to [B, S, D], and what its backward needs. The first stage ignores `x` and reads
-    /// `shard.inputs`; the last returns the scalar f64 sum of losses over `shard.targets`, which is on
-    /// the host where there is a pullback.
+    /// Maps `x` [B, S, D] to [B, S, D], and returns what its backward needs. The first stage ignores `x` and reads `shard.inputs`; the last
+    /// returns the scalar f64 sum of losses over `shard.targets`, which is on the host where there is a backward.
     ///
     /// # Errors
     /// A missing weight, and what operators and ranks say.
@@ -200,7 +198,7 @@ pub trait Stage: Send + Sync + std::fmt::Debug {
         weights: &Weights,
         shard: &'a Shard,
     ) -> Result<Forward<'a>>;
-    /// The same of some rows, the first of which is number `first` of all, where the stage is [`Stage::rowwise`].
+    /// Forward of some rows, the first of which is row number `first` of all, where the stage is [`Stage::rowwise`].
     ///
     /// # Errors
     /// As [`Stage::forward`].

@@ -1,14 +1,14 @@
 //! Tensor parallelism: ranks that share heads, feed-forward and vocabulary, and the rows between layers.
 //!
-//! Each has a part of every matrix ([`Placement`]), and of the residual stream some rows (Megatron-LM: Shoeybi et al. 2019, arXiv
-//! 1909.08053; rows between layers: Korthikanti et al. 2022, arXiv 2205.05198). What a part of a matrix gives needs all rows, or is a part
-//! of a sum for all rows. So there are two collectives, each the backward pass of the other:
+//! Each rank holds a part of every matrix ([`Placement`]), and some rows of the residual stream (Megatron-LM: Shoeybi et al. 2019, arXiv
+//! 1909.08053; rows between layers: Korthikanti et al. 2022, arXiv 2205.05198). A product with a part of a matrix needs all rows, or gives
+//! a part of a sum for all rows. So there are two collectives, each the backward pass of the other:
 //!
 //! ```text
 //! all rows = gathered(own rows)        own rows = scattered(parts of all rows), summed over ranks
 //! ```
 //!
-//! A gradient of a parameter that every rank has whole is of own rows, or of own heads: a part of a sum over these ranks.
+//! The gradient of a parameter that every rank holds whole comes from own rows, or own heads: it is a part of a sum over these ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use annulus_comm::{Communicator, Label};
 use annulus_trace::{Doing, begin};
 use candle_core::{Result, Tensor};
 
-/// Who has what of a parameter among tensor-parallel ranks.
+/// How tensor-parallel ranks hold a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placement {
-    /// Every rank has all of it.
+    /// Every rank holds all of it.
     Replicated,
-    /// Every rank has an equal part along this dimension, in the order of ranks; of a vocabulary that they do not divide, nearly.
+    /// Every rank holds an equal part along this dimension, in the order of ranks; of an indivisible vocabulary, a nearly equal one.
     Sharded(usize),
 }
 
-/// The elements of part `rank` of `ranks` along a dimension of so many.
+/// The elements of part `rank` of `ranks`, along a dimension of `size` elements.
 fn part(size: usize, rank: usize, ranks: usize) -> Range<usize> {
     size * rank / ranks..size * (rank + 1) / ranks
 }
 
 impl Placement {
-    /// The shape of what rank `rank` of `ranks` has of `whole`.
+    /// The shape of the part of `whole` that rank `rank` of `ranks` holds.
     pub fn cut_shape(self, whole: &[usize], (rank, ranks): (usize, usize)) -> Vec<usize> {
         let mut shape = whole.to_vec();
         if let Placement::Sharded(dim) = self {
@@ -41,7 +41,7 @@ impl Placement {
         shape
     }
 
-    /// Where elements `range` of a part of `whole` lie in it, both flat: runs of neighbours, each by its first and how many they are.
+    /// Where elements `range` of a part lie in `whole`, both flat: runs of neighbours, each as its first index and its length.
     pub fn runs(
         self,
         whole: &[usize],
@@ -66,42 +66,42 @@ impl Placement {
     }
 }
 
-/// The tensor-parallel ranks that this one is among.
+/// The tensor-parallel ranks that this rank belongs to.
 #[derive(Clone, Debug)]
 pub struct TensorRanks(Arc<dyn Communicator>);
 
-/// Where in the program a collective belongs.
+/// The place of a collective in the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) step: u64,
     pub(crate) layer: usize,
-    /// What is gathered or summed: the pass of its label.
+    /// The name of what is gathered or summed: the label's pass.
     pub(crate) name: &'static str,
 }
 
 impl TensorRanks {
-    /// These ranks.
+    /// The tensor-parallel ranks of a communicator.
     pub fn new(ranks: Arc<dyn Communicator>) -> TensorRanks {
         TensorRanks(ranks)
     }
 
-    /// Whether there is no other: everything is whole, and nothing travels.
+    /// Whether there is no other rank: everything is whole, and nothing is sent.
     pub fn is_alone(&self) -> bool {
         self.0.world() == 1
     }
 
-    /// Which of them this is, and how many there are.
+    /// This rank's number, and the number of ranks.
     pub fn place(&self) -> (usize, usize) {
         (self.0.rank(), self.0.world())
     }
 
-    /// Which of so many rows, or of so many classes, are this rank's.
+    /// The rows, or classes, of `size` that are this rank's.
     pub fn own(&self, size: usize) -> Range<usize> {
         let (rank, ranks) = self.place();
         part(size, rank, ranks)
     }
 
-    /// All rows [R, ..], in the order of ranks, of which every rank has as many: `own` is this one's.
+    /// All rows [R, ..] in the order of ranks, gathered from each rank's `own`, which must be of equal length.
     pub(crate) fn gathered(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
         if self.is_alone() {
             return Ok(own.clone());
@@ -128,7 +128,7 @@ impl TensorRanks {
         self.timed(spot, all, |label| self.0.reduce_scatter(label, parts))
     }
 
-    /// Everybody's tensor, by rank.
+    /// The tensor of every rank, in the order of ranks.
     pub(crate) fn all_gather(&self, spot: Spot, own: &Tensor) -> Result<Vec<Tensor>> {
         if self.is_alone() {
             return Ok(vec![own.clone()]);
@@ -136,7 +136,7 @@ impl TensorRanks {
         self.timed(spot, own, |label| self.0.all_gather(label, own))
     }
 
-    /// A collective that hands over `tensor`.
+    /// Runs a collective that sends `tensor`, as a recorded span.
     fn timed<T>(
         &self,
         spot: Spot,

@@ -14,7 +14,7 @@ use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
 use crate::stage::{Forward, kept};
 use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
-/// Tokens to rows of the embedding.
+/// The first stage: tokens to rows of the embedding.
 #[derive(Debug)]
 pub(crate) struct Embed {
     table: Specification,
@@ -26,7 +26,7 @@ impl Embed {
         let table = embedding_table(config);
         Embed { parameters: names([&table]), table }
     }
-    /// Its parameter.
+    /// The parameter of the stage.
     pub(crate) fn specification(&self) -> &Specification {
         &self.table
     }
@@ -39,7 +39,7 @@ impl Stage for Embed {
     fn reads_weights_back(&self) -> bool {
         false
     }
-    /// Nothing is kept: the gradient needs the tokens alone.
+    /// Keeps nothing: the gradient needs only the tokens.
     fn forward<'a>(
         &'a self,
         _: &Tensor,
@@ -63,14 +63,14 @@ impl Stage for Embed {
                 };
                 harvest(&self.table.name, dtable_vd)?;
             }
-            // It reads tokens, not its input.
+            // The stage reads tokens, not its input.
             Tensor::zeros((), DType::F32, &Device::Cpu)
         }))
     }
 }
 
-/// The last norm, the projection to the vocabulary (tied: the embedding), and the cross entropy,
-/// the last two in one.
+/// The last stage: the last norm, the projection to the vocabulary (tied: the embedding) and the cross entropy, the last two as one
+/// operator.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     chunk: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// `chunk` tokens of logits are held at once.
+    /// The stage, which holds logits of `chunk` tokens at once.
     pub(crate) fn new(config: &Config, chunk: usize) -> Loss {
         let norm = Norm::new("model.norm", config.shape.hidden_size, config);
         let head = Projection::bare(if config.shape.tie_word_embeddings {
@@ -91,11 +91,11 @@ impl Loss {
         let parameters = names(std::iter::once(&norm.weight).chain(head.parameters()));
         Loss { chunk, norm, head, parameters }
     }
-    /// Its parameters; tied: the embedding once more.
+    /// The parameters of the stage; where tied, the embedding again.
     pub(crate) fn specification(&self) -> impl Iterator<Item = &Specification> {
         std::iter::once(&self.norm.weight).chain(self.head.parameters())
     }
-    /// `x` [B, S, D] to logits f32 [B, S, V], all at once; of tensor-parallel ranks own rows to those of all.
+    /// Logits f32 [B, S, V] of `x` [B, S, D], all at once; with tensor parallelism, of all rows, from each rank's own.
     pub(crate) fn logits(
         &self,
         x_bsd: &Tensor,
@@ -105,13 +105,13 @@ impl Loss {
         self.logits_of_normed(&self.normed(x_bsd, weights, shard)?, weights, shard)
     }
 
-    /// The norm of `x` [B, S, D]; of tensor-parallel ranks own rows to those of all.
+    /// The norm of `x` [B, S, D]; with tensor parallelism, of all rows, from each rank's own.
     fn normed(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         let own_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
         shard.all_rows(shard.spot("the head's input"), &own_bsd)
     }
 
-    /// Rows [.., D] to logits f32 [.., V], the same on tensor-parallel ranks.
+    /// Logits f32 [.., V] of rows [.., D], equal on all tensor-parallel ranks.
     fn logits_of_normed(
         &self,
         normed_bsd: &Tensor,
@@ -125,19 +125,20 @@ impl Loss {
     }
 }
 
-/// What a model says where a target is.
+/// The model's loss and prediction at one target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Judged {
-    /// The row of the shard, sequence by sequence.
+    /// The number of the row in the shard, sequence by sequence.
     pub row: usize,
-    /// `-log softmax(logits)[target]`, natural log.
+    /// The loss `-log softmax(logits)[target]`, natural log.
     pub loss: f64,
-    /// The id of the largest logit; of equal ones the smallest.
+    /// The id of the largest logit, the smallest id among equals.
     pub said: u32,
 }
 
 impl Loss {
-    /// Every target of `x` [B, S, D], of tensor-parallel ranks those of all their rows: `chunk` rows of logits at a time.
+    /// The loss and prediction at every target of `x` [B, S, D], with tensor parallelism of all ranks' rows: `chunk` rows of logits at a
+    /// time.
     pub(crate) fn judge(
         &self,
         x_bsd: &Tensor,
@@ -165,7 +166,7 @@ impl Loss {
     }
 }
 
-/// One row of logits.
+/// The loss and prediction of one row of logits.
 fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
     let (mut most, mut said) = (f32::NEG_INFINITY, 0);
     for (id, &logit) in logits.iter().enumerate() {
@@ -177,11 +178,11 @@ fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
     Judged { row, loss: sum.ln() - f64::from(logits[target] - most), said }
 }
 
-/// A sum of losses, and the gradients of the norm's output and, where it is trained, of the head; nothing where nothing is kept.
+/// A sum of losses, and the gradients of the norm's output and, where it is trained, of the head; `None` where nothing is kept.
 type LossAndGradients = (f64, Option<(Tensor, Option<Tensor>)>);
 
 impl Loss {
-    /// Of the whole vocabulary.
+    /// The loss with the whole vocabulary on this rank.
     fn lose(&self, x_bsd: &Tensor, head_vd: &Tensor, shard: &Shard) -> Result<LossAndGradients> {
         let (Shard { backend, targets, .. }, chunk) = (shard, self.chunk);
         if shard.keep == Keep::Nothing {
@@ -196,7 +197,7 @@ impl Loss {
             linear_cross_entropy_input_gradient(backend, x_bsd, head_vd, targets, chunk)?;
         Ok((loss, Some((dx_bsd, None))))
     }
-    /// Of own rows, given the norm of those, where each rank has a part of the vocabulary.
+    /// The loss of own rows, given their norm, where each rank has a part of the vocabulary.
     fn lose_parts(
         &self,
         x_rd: &Tensor,
@@ -221,7 +222,7 @@ impl Stage for Loss {
     fn parameters(&self) -> &[String] {
         &self.parameters
     }
-    /// The gradients are made with the loss, chunk by chunk, and wait.
+    /// Computes gradients together with the loss, chunk by chunk, and keeps them for backward.
     fn forward<'a>(
         &'a self,
         x_bsd: &Tensor,
@@ -236,7 +237,7 @@ impl Stage for Loss {
         } else {
             self.lose_parts(&normed_bsd, head_vd, shard)?
         };
-        // On the host, which has waited for it: nobody else reads it.
+        // The loss is put on the host, which has waited for it: nothing else reads it.
         let loss = Tensor::new(loss, &Device::Cpu)?;
         let Some((dx_bsd, dhead_vd)) = gradients else { return Ok(Forward::no_way_back(loss)) };
         let tensors = [x_bsd.clone(), dx_bsd].into_iter().chain(dhead_vd).collect();

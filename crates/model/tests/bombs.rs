@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use annulus_model::{Placement, Specification, load};
 use candle_core::DType;
 
-/// Counts what is held, and the most that was.
+/// An allocator that counts what is held, and its peak.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -33,10 +33,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What an error and a list of files take.
+/// Bytes that an error and a list of files take.
 const ALWAYS: usize = 64 << 10;
 
-/// `text` so often that it is just below the longest header.
+/// `text` repeated until it is just below the longest header.
 fn repeated(text: impl Fn(usize) -> String) -> String {
     let mut all = String::new();
     for index in 0.. {
@@ -74,7 +74,7 @@ fn headers() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// One test: what others hold meanwhile would be counted.
+/// A single test: others' allocations would be counted.
 #[test]
 fn a_file_takes_less_than_twice_its_size() {
     let wanted = [Specification {

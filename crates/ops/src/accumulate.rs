@@ -1,4 +1,4 @@
-//! Adding in place, where a sum is one's own, and adding what all ranks have.
+//! Adds tensors in place, where the sum belongs to one rank, and adds tensors of all ranks.
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, Tensor, bail};
 
@@ -6,7 +6,8 @@ use crate::gpu::operators;
 use crate::rows::{check_place, in_place_mut};
 use crate::{Backend, order_free};
 
-/// `to += from`, both f32 or both tables of order-free sums, and without gaps. Whoever shares the storage of `to` sees it change. On the CPU the caller does it.
+/// Adds `from` to `to` in place, both f32 or both tables of order-free sums, and without gaps. All views of `to` change. On the CPU the
+/// calling thread adds.
 ///
 /// # Errors
 /// When the shapes differ, or a tensor has another type or gaps.
@@ -24,8 +25,8 @@ pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     to.inplace_op2(from, &Accumulate)
 }
 
-/// The sum of `parts`, one or more, f32 of one shape: neighbours are added, then neighbours of those, the tree by which
-/// ranks' tensors are summed everywhere.
+/// The sum of one or more `parts`, f32 of one shape: neighbours are added, then neighbours of those, the tree by which ranks' tensors are
+/// summed everywhere.
 ///
 /// # Errors
 /// When there are none, shapes or types differ, or on a GPU a tensor has gaps.

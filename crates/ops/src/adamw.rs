@@ -1,4 +1,4 @@
-//! AdamW with decoupled decay (Loshchilov and Hutter, arXiv 1711.05101), in place, on f32 masters.
+//! The optimizer AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), in place, on f32 masters.
 
 use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
 
@@ -6,32 +6,32 @@ use crate::gpu::operators;
 use crate::rows::{CHUNK, check_place, elements, in_place_mut};
 use crate::{Backend, Pool};
 
-/// The settings of one step.
+/// The settings of AdamW for one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Learning rate of this step.
+    /// The learning rate of this step.
     pub learning_rate: f64,
-    /// Decay of the first and second moment.
+    /// The decay rates of the first and second moment.
     pub betas: (f64, f64),
-    /// Added to the root of the second moment.
+    /// The epsilon added to the root of the second moment.
     pub epsilon: f64,
     /// Decoupled weight decay (0 for vectors, which should not decay).
     pub weight_decay: f64,
-    /// Steps taken, this one included.
+    /// The number of steps taken, this one included.
     pub step: u64,
 }
 
-/// The state of one parameter, f32 in its shape. Updated in place.
+/// AdamW's moments of one parameter, f32 in its shape. Updated in place.
 #[derive(Clone, Debug)]
 pub struct Moments {
-    /// Running mean of gradients.
+    /// The running mean of gradients.
     pub first: Tensor,
-    /// Running mean of their squares.
+    /// The running mean of squared gradients.
     pub second: Tensor,
 }
 
 impl Moments {
-    /// Zeros in the shape of `parameter`.
+    /// Moments of zero, in the shape of `parameter`.
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
@@ -41,24 +41,23 @@ impl Moments {
     }
 }
 
-/// A parameter, and what changes with it.
+/// A parameter, and the tensors that change with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter<'a> {
-    /// f32; changes in place.
+    /// The master, f32; changes in place.
     pub master: &'a Tensor,
-    /// f32 or bf16, in its shape.
+    /// The gradient, f32 or bf16, in the parameter's shape.
     pub gradient: &'a Tensor,
-    /// Change in place.
+    /// The moments, which change in place.
     pub moments: &'a Moments,
-    /// What layers compute with where that is not the master: it becomes the master, rounded to its type.
+    /// The weights that layers compute with, where these are not the master: set to it, rounded to their dtype.
     pub copy: Option<&'a Tensor>,
-    /// Whether its weights decay.
+    /// Whether the parameter has weight decay.
     pub decays: bool,
 }
 
 impl AdamW {
-    /// One step of all parameters, as [`AdamW::update`] of each; one that does not decay is spared the weight decay. On a
-    /// processor all is one launch.
+    /// One step of all parameters, as [`AdamW::update`] of each, with weight decay only for those that have it. On a GPU it is one launch.
     ///
     /// # Errors
     /// As there, or when there are copies of several types.
@@ -82,18 +81,17 @@ impl AdamW {
         Ok(())
     }
 
-    /// The settings of one of several.
+    /// The settings for one of several parameters.
     pub(crate) fn of(&self, parameter: &Parameter<'_>) -> AdamW {
         AdamW { weight_decay: if parameter.decays { self.weight_decay } else { 0.0 }, ..*self }
     }
 
-    /// What remains of a parameter beside the step.
+    /// The factor by which weight decay shrinks a parameter.
     pub(crate) fn keep(&self) -> f32 {
         (1.0 - self.learning_rate * self.weight_decay) as f32
     }
 
-    /// What makes up for moments that began with zeros: the rate that the first is multiplied by, and what the root of the second is
-    /// divided by.
+    /// The bias correction of moments that began at zero: the rate that multiplies the first, and the divisor of the root of the second.
     pub(crate) fn unbiased(&self) -> (f32, f32) {
         let unbias = |beta: f64| 1.0 - beta.powf(self.step as f64);
         let rate = (self.learning_rate / unbias(self.betas.0)) as f32;
@@ -142,7 +140,7 @@ impl Parameter<'_> {
         }
     }
 
-    /// Shapes, and whether all that changes can change in place.
+    /// Checks shapes, and whether everything that changes can change in place.
     fn check(&self) -> Result<()> {
         self.check_shapes()?;
         let changing = [self.master, &self.moments.first, &self.moments.second];
@@ -156,7 +154,7 @@ enum Power {
     Two,
 }
 
-/// A running mean of the gradient or of its square.
+/// Updates a running mean of the gradient or of its square.
 struct Mean<'a> {
     pool: &'a Pool,
     decay: f64,
@@ -188,7 +186,7 @@ impl InplaceOp2 for Mean<'_> {
     }
 }
 
-/// Decay, then the step along the moments.
+/// Applies weight decay, then the step along the moments.
 struct Move<'a> {
     pool: &'a Pool,
     settings: &'a AdamW,

@@ -1,4 +1,4 @@
-//! What operators run on.
+//! Backends: what operators run on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use candle_core::Device;
 use crate::Pool;
 use crate::gpu::{Processor, in_blocks};
 
-/// The device of a rank's operators. Tensors live where it computes.
+/// The backend of a rank's operators. Tensors are where it computes.
 #[derive(Clone)]
 pub enum Backend {
     /// A CPU: the workers of one rank.
@@ -18,17 +18,17 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// A CPU with so many workers.
+    /// A CPU backend with this many workers.
     pub fn cpu(workers: usize) -> Backend {
         Backend::Cpu(Pool::new(workers))
     }
 
-    /// A CPU where everything runs in the caller.
+    /// A CPU backend that computes on the calling thread.
     pub fn serial() -> Backend {
         Backend::Cpu(Pool::serial())
     }
 
-    /// The same, which adds up over tokens in blocks of so many, by order-free sums ([`Pool::in_blocks`]); none: as it is.
+    /// This backend with order-free sums over tokens, in blocks of `block` ([`Pool::in_blocks`]); `None`: unchanged.
     #[must_use]
     pub fn in_blocks(self, block: Option<usize>) -> Backend {
         match self {
@@ -37,7 +37,7 @@ impl Backend {
         }
     }
 
-    /// How many tokens a block has, where sums are order-free.
+    /// The number of tokens of a strict block, where sums are order-free.
     pub fn block(&self) -> Option<usize> {
         match self {
             Backend::Cpu(pool) => pool.block(),
@@ -45,7 +45,7 @@ impl Backend {
         }
     }
 
-    /// Where its tensors are.
+    /// The device of its tensors.
     pub fn device(&self) -> Device {
         match self {
             Backend::Cpu(_) => Device::Cpu,
@@ -53,7 +53,7 @@ impl Backend {
         }
     }
 
-    /// The workers for what runs on a CPU in any case; of a GPU's rank the caller alone.
+    /// The workers for what always runs on a CPU; with a GPU, the calling thread alone.
     pub fn pool(&self) -> Pool {
         match self {
             Backend::Cpu(pool) => pool.clone(),

@@ -1,11 +1,11 @@
-//! What a tensor's memory is for, said once it is there.
+//! Charges a tensor's memory to a class after it is allocated.
 
 use std::alloc::Layout;
 
 use annulus_memory::{Class, recharge};
 use candle_core::{CpuStorage, Storage, Tensor};
 
-/// Counts the storage of `tensors`, which their views share, to `class`, where memory is counted.
+/// Counts the storage of `tensors`, which their views share, for `class`, where memory is counted.
 pub fn charge<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, class: Class) {
     tensors.into_iter().for_each(|tensor| storage_of(tensor, class));
 }
@@ -19,7 +19,7 @@ fn storage_of(tensor: &Tensor, class: Class) {
         CpuStorage::BF16(values) => block(values, class),
         CpuStorage::F32(values) => block(values, class),
         CpuStorage::F64(values) => block(values, class),
-        // No operator makes any other.
+        // Operators make no other types.
         _ => {}
     }
 }

@@ -1,8 +1,8 @@
-//! The cores that ranks of one process share: what those that wait leave idle, others use.
+//! The cores that ranks of a process share: idle cores of waiting ranks help others.
 //!
-//! Every rank has workers of its own, as many as its share, and keeps to them. Ranks that see less than others (a causal mask over
-//! contiguous shards) are done early and wait; a core that no call keeps busy meanwhile helps another rank's with its jobs,
-//! as one more thread that ends with the jobs, or when its core is wanted again. What jobs compute does not depend on who does them.
+//! Every rank has as many workers of its own as its share of cores. Ranks that see less than others (a causal mask over contiguous shards)
+//! finish early and wait; a core that no call keeps busy meanwhile helps with another rank's jobs, as one more thread that ends with the
+//! jobs, or when its core is needed again. Results of jobs do not depend on which thread runs them.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -13,30 +13,30 @@ use std::time::{Duration, Instant};
 
 use crate::pool::Jobs;
 
-/// What is left of a call must take so long for a thread to be worth its start.
+/// The least time that the rest of a call must take for another thread to be worth its start.
 const WORTH: Duration = Duration::from_micros(500);
 
-/// Cores that the ranks of a process share, made of their number; none is one.
+/// The cores that the ranks of a process share, made from their number; 0 counts as 1.
 #[derive(Clone, Debug)]
 pub struct Cores {
     all: usize,
-    /// Other processes compute on them, too.
+    /// Whether other processes compute on these cores, too.
     in_turns: bool,
     busy: Arc<AtomicUsize>,
 }
 
 impl Cores {
-    /// The same where so many processes share the machine's cores. Ranks that outnumber the cores of their process take turns on them
-    /// with those of the others, and so one that waits lends its turn, though no core is idle.
+    /// These cores where `processes` processes share the machine's. If ranks outnumber cores they take turns on them with other processes'
+    /// ranks, so a rank that waits lends its turn although no core is idle.
     #[must_use]
     pub fn among(self, processes: usize) -> Cores {
         Cores { in_turns: processes > 1, ..self }
     }
-    /// How many of them are one rank's where there are `ranks`.
+    /// A rank's number of cores, where there are `ranks`.
     pub(crate) fn share(&self, ranks: usize) -> usize {
         annulus_machine::share(self.all, ranks)
     }
-    /// Counts `count` of them as busy, until what is returned is dropped: there may be more calls than cores.
+    /// Counts `count` cores as busy until the result is dropped: calls may outnumber cores.
     pub(crate) fn keep_busy(&self, count: usize) -> Busy<'_> {
         self.busy.fetch_add(count, Ordering::Relaxed);
         Busy { cores: self, count }
@@ -49,7 +49,7 @@ impl From<usize> for Cores {
     }
 }
 
-/// Cores that are busy.
+/// Cores that are counted as busy.
 pub(crate) struct Busy<'a> {
     cores: &'a Cores,
     count: usize,
@@ -61,18 +61,18 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A rank's share of cores.
+/// A rank's share of the cores.
 #[derive(Clone)]
 pub(crate) struct Share {
     pub(crate) cores: Cores,
-    /// The ranks that share them.
+    /// The number of ranks that share the cores.
     pub(crate) ranks: usize,
-    /// What a thread that works for the rank calls first.
+    /// Called first by every thread that works for the rank.
     pub(crate) start: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Share {
-    /// How many threads of the process may be at work.
+    /// The most threads of the process that may work.
     fn threads(&self) -> usize {
         if self.cores.in_turns { self.cores.all.max(self.ranks) } else { self.cores.all }
     }
@@ -94,13 +94,13 @@ impl fmt::Debug for Share {
     }
 }
 
-/// Threads that help with the jobs of a call, on cores that are idle.
+/// Threads on idle cores that help with the jobs of a call.
 pub(crate) struct Helpers<'scope, 'env> {
     share: &'env Share,
     scope: &'scope Scope<'scope, 'env>,
     threads: Vec<ScopedJoinHandle<'scope, ()>>,
     begun: Instant,
-    /// How many jobs waited then.
+    /// The number of waiting jobs at that time.
     jobs: usize,
 }
 
@@ -109,7 +109,7 @@ impl<'scope, 'env> Helpers<'scope, 'env> {
         Helpers { share, scope, threads: Vec::new(), begun: Instant::now(), jobs }
     }
 
-    /// Calls another where a core is idle and the jobs that wait are worth it.
+    /// Starts another thread where a core is idle and the waiting jobs are worth it.
     pub(crate) fn call<T: Send, F: Fn(T) + Send + Sync>(&mut self, jobs: &'env Jobs<T, F>) {
         let waiting = jobs.waiting();
         let Some(cores) = self.worth(waiting).then(|| self.share.idle()).flatten() else {
@@ -121,17 +121,17 @@ impl<'scope, 'env> Helpers<'scope, 'env> {
             (share.start)();
             jobs.work(|| !share.are_crowded());
         });
-        // Without a thread it goes on as it is.
+        // Without the thread, the call goes on as it is.
         self.threads.extend(thread);
     }
 
-    /// Whether so many jobs take longer than a thread to start, as it has gone so far.
+    /// Whether `waiting` jobs take longer than starting a thread, at the pace so far.
     fn worth(&self, waiting: usize) -> bool {
         let done = self.jobs.saturating_sub(waiting).max(1);
         self.begun.elapsed().mul_f64(waiting as f64 / done as f64) > WORTH
     }
 
-    /// Waits for all; a panic of theirs is the caller's.
+    /// Waits for all threads; a panic of one becomes the caller's.
     pub(crate) fn join(self) {
         for thread in self.threads {
             if let Err(panic) = thread.join() {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::Pool;
 
-    /// Runs so many jobs on one of two ranks that share `cores`; who did how many of them.
+    /// Runs jobs on one of two ranks that share `cores`; returns how many jobs each thread ran.
     fn done_by(cores: &Cores, jobs: usize, job: impl Fn(usize) + Sync + Send) -> Vec<usize> {
         let counts = Mutex::new(BTreeMap::<String, usize>::new());
         let pool = Pool::share(cores, 2, || ());
@@ -164,7 +164,7 @@ mod tests {
         counts.into_inner().unwrap().into_values().collect()
     }
 
-    /// Until two have come.
+    /// Waits until two threads have come.
     #[derive(Default)]
     struct Meeting(Mutex<usize>, Condvar);
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_idle_core_helps_with_another_ranks_jobs() {
-        // Of a core that is shared it is the turn of the rank that waits.
+        // Of a shared core, the turn of the rank that waits is lent.
         for cores in [Cores::from(2), Cores::from(1).among(2)] {
             let meeting = Meeting::default();
             let counts = done_by(&cores, 20, |index| {

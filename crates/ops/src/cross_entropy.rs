@@ -1,5 +1,4 @@
-//! The last projection and the cross entropy in one, a chunk of tokens at a time: logits never
-//! exist for all tokens.
+//! The output projection and the cross entropy as one operator, a chunk of tokens at a time: logits never exist for all tokens.
 
 mod blocks;
 mod checks;
@@ -21,10 +20,10 @@ use crate::order_free::Sums;
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
 use crate::{Backend, Pool};
 
-/// Tokens that a job turns from logits to gradients.
+/// The number of tokens whose logits a job turns into gradients.
 const JOB: usize = 16;
 
-/// A target that is left out.
+/// The target of a token that does not count.
 pub const IGNORED: i64 = -100;
 
 /// The sum over tokens of `-log softmax(x wᵀ)[target]`, natural log: a scalar f32.
@@ -62,7 +61,7 @@ pub fn linear_cross_entropy(
     x.apply_op2(weight, op)
 }
 
-/// [`linear_cross_entropy`] off the tape, in f64.
+/// The loss of [`linear_cross_entropy`] off the tape, in f64.
 ///
 /// # Errors
 /// As there.
@@ -86,18 +85,18 @@ pub fn linear_cross_entropy_loss(
     with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights).0)
 }
 
-/// [`linear_cross_entropy`] and its gradients.
+/// The loss of [`linear_cross_entropy`] and its gradients.
 #[derive(Debug)]
 pub struct CrossEntropyGradients {
-    /// The sum over tokens.
+    /// The sum of losses over tokens.
     pub loss: f64,
-    /// Of x, in its type.
+    /// The gradient of x, in its dtype.
     pub x: Tensor,
-    /// Of the weight, f32; where sums are order-free a table of those.
+    /// The gradient of the weight, f32; where sums are order-free, a table of those.
     pub weight: Tensor,
 }
 
-/// [`linear_cross_entropy`] and its gradients in one pass, off the tape.
+/// The loss of [`linear_cross_entropy`] and its gradients in one pass, off the tape.
 ///
 /// # Errors
 /// As there.
@@ -113,7 +112,7 @@ pub fn linear_cross_entropy_gradients(
     Ok(CrossEntropyGradients { loss, x, weight })
 }
 
-/// [`linear_cross_entropy`] and the gradient of x alone, off the tape: for a weight that is not trained.
+/// The loss of [`linear_cross_entropy`] and the gradient of x alone, off the tape: for a weight that is not trained.
 ///
 /// # Errors
 /// As there.
@@ -176,25 +175,25 @@ struct CrossEntropy {
     /// Tokens that count, in order: index and target.
     kept: Vec<(usize, usize)>,
     chunk: usize,
-    /// Whether x and the weight want gradients.
+    /// Whether gradients of x and of the weight are tracked.
     tracked: (bool, bool),
     gradients: OnceLock<Gradients>,
 }
 
-/// Gradients of the sum: of x [.., D] and of the weight [V, D]; empty where not wanted.
+/// Gradients of the summed loss: of x [.., D] and of the weight [V, D]; empty where not wanted.
 #[derive(Default)]
 struct Gradients {
     x: Vec<f32>,
     weight: Vec<f32>,
-    /// That of the weight where sums are order-free.
+    /// The weight's gradient where sums are order-free.
     sums: Option<Sums>,
 }
 
-/// What a chunk of tokens needs, used again by the next.
+/// Buffers for a chunk of tokens, reused by the next.
 struct Scratch {
-    /// Their rows of x, [chunk, D].
+    /// The tokens' rows of x, [chunk, D].
     x: Vec<f32>,
-    /// [chunk, V].
+    /// The tokens' logits, [chunk, V].
     logits: Vec<f32>,
 }
 
@@ -208,14 +207,14 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The loss, and the gradients that are wanted. `x` has `tokens` rows.
+    /// The loss and the wanted gradients. `x` has `tokens` rows.
     fn run(&self, x: &Rows<'_>, tokens: usize, weight: Matrix<'_>) -> (f64, Gradients) {
         let (rows, width) = weight.shape();
         let dx = if self.wanted.0 { tokens * width } else { 0 };
         let block = self.pool.block();
         let dw = if self.wanted.1 && block.is_none() { rows * width } else { 0 };
         let sums = block.filter(|_| self.wanted.1).map(|_| Sums::of(rows * width));
-        // What is left out has no gradient.
+        // Tokens that do not count have no gradient.
         let mut gradients = Gradients { x: vec![0.0; dx], weight: vec![0.0; dw], sums };
         let chunks = chunks(self.kept, self.chunk, block);
         let most = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(0);
@@ -265,7 +264,7 @@ impl Pass<'_> {
             multiply(self.pool, vec![Product { onto: Onto::Output, ..product }]);
         }
         if self.wanted.0 {
-            // The tokens' rows are not needed any more: their gradients take the place.
+            // The tokens' rows are replaced by their gradients.
             multiply(self.pool, vec![Product::new(dlogits, weight, x)]);
             self.put(x, &mut rows_at(&mut gradients.x, width, kept), width);
         }
@@ -283,7 +282,7 @@ impl Pass<'_> {
 }
 
 impl CrossEntropy {
-    /// A gradient times that of the loss.
+    /// A gradient multiplied by that of the loss.
     fn times(&self, gradient: &[f32], by: f32, like: &Tensor) -> Result<Tensor> {
         let mut scaled = vec![0.0; gradient.len()];
         let pieces = scaled.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK));

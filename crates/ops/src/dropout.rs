@@ -1,8 +1,7 @@
-//! Dropout of a projection's inputs (Srivastava et al., JMLR 15, 2014), by where rows are in the whole sequence.
+//! Dropout of a projection's inputs (Srivastava et al., JMLR 15, 2014), by the positions of rows in the whole sequence.
 //!
-//! Whether an element is left out is a pure function of seed, step, module, sequence, position and element: neither ranks nor
-//! layout nor pieces of rows nor recomputation change it, and there is nothing to keep for backward, which is the same function of
-//! the gradient.
+//! Whether an element is dropped is a pure function of seed, step, module, sequence, position and element: ranks, layout, pieces of rows
+//! and recomputation do not change it, and nothing is kept for backward, which applies the same function to the gradient.
 
 use candle_core::{Result, Tensor};
 
@@ -10,31 +9,32 @@ use crate::Pool;
 use crate::philox::philox;
 use crate::rows::rows_per_chunk;
 
-/// What is left out of the inputs of one module in one step.
+/// The dropout of one module's inputs in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputDropout {
-    /// The experiment's seed.
+    /// The seed of the experiment.
     pub seed: u64,
-    /// The share of elements that are left out, from 0 to below 1.
+    /// The probability that an element is dropped, from 0 to below 1.
     pub probability: f64,
-    /// The optimizer step.
+    /// The number of the optimizer step.
     pub step: u64,
     /// The number of the module.
     pub module: u32,
-    /// Which of the module's inputs is the first here: tensor-parallel ranks have parts of them.
+    /// The number of the module's first input here: tensor-parallel ranks have parts of them.
     pub first: usize,
 }
 
-/// Where a row is: the number of its sequence in the step, and its position there.
+/// The place of a row: the number of its sequence in the step, and its position there.
 pub type RowPlace = [u32; 2];
 
-/// Elements that one call draws for.
+/// The number of elements that one call draws for.
 const TOGETHER: usize = 4;
-/// What tells these draws from those of attention's weights, which have 0 here.
+/// Makes these draws independent of those of attention's weights, which have 0 here.
 const PURPOSE: u32 = 1;
 
 impl InputDropout {
-    /// `x` [.., I] with some elements 0 and the others larger by 1 / (1 - probability), in its type. `place` says where a row of `x` is.
+    /// `x` [.., I] after dropout: some elements 0, the others multiplied by 1 / (1 - probability), in its dtype. `place` gives the place of
+    /// a row of `x`.
     ///
     /// # Errors
     /// When `x` has no rows, or cannot be multiplied.
@@ -56,12 +56,12 @@ impl InputDropout {
         x * factors.to_dtype(x.dtype())?.to_device(x.device())?
     }
 
-    /// The factors of a row.
+    /// Draws the factors of a row.
     fn draw(&self, [sequence, position]: RowPlace, factors: &mut [f32]) {
         let threshold = (self.probability * 4_294_967_296.0) as u32;
         let kept = (1.0 / (1.0 - self.probability)) as f32;
         let key = self.key();
-        // Of the first group this may be the end.
+        // The first group may begin before the row.
         let (group, skipped) = (self.first / TOGETHER, self.first % TOGETHER);
         let (head, rest) = factors.split_at_mut((TOGETHER - skipped).min(factors.len()));
         let whole = rest.chunks_mut(TOGETHER).map(|factors| (0, factors));

@@ -1,4 +1,4 @@
-//! Rows of a table by token.
+//! The embedding: rows of a table by token.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
@@ -8,10 +8,10 @@ use crate::order_free::Sums;
 use crate::rows::{Elements, Rows, narrow, rows_per_chunk, tensor, unwritten, zeros};
 use crate::{Backend, Pool};
 
-/// Rows of the table whose gradients a job sums.
+/// The number of rows of the table whose gradients a job sums.
 const ROWS: usize = 16;
 
-/// `tokens` u32 [B, S], `weight` [V, D]: [B, S, D] in the type of `weight`, with its gradient.
+/// The embedding of `tokens` u32 [B, S] in `weight` [V, D]: [B, S, D] in the dtype of `weight`, with its gradient.
 ///
 /// On a processor whose tensors are not the host's, a token that is not below V has zeros: see [`check_tokens`].
 ///
@@ -27,8 +27,8 @@ pub fn embedding(backend: &Backend, tokens: &Tensor, weight: &Tensor) -> Result<
     weight.apply_op1(Embedding { pool: pool.clone(), ids, dims: tokens.dims().to_vec() })
 }
 
-/// The gradient of [`embedding`] by a weight of `rows` rows, f32 [rows, D] or where sums are order-free a table of those, given that of
-/// its output, [B, S, D]. Off the tape.
+/// The gradient of [`embedding`] by a weight of `rows` rows, given that of its output, [B, S, D]: f32 [rows, D], or where sums are
+/// order-free a table of those. Off the tape.
 ///
 /// # Errors
 /// When a token is not below `rows`, the shapes differ, or a tensor has another type.
@@ -58,7 +58,7 @@ pub fn embedding_backward(
     tensor(pool, summed(pool, &ids, rows, width, &dy), (rows, width), DType::F32)
 }
 
-/// The tokens, all below `rows`.
+/// The ids of the tokens, all below `rows`.
 fn ids(tokens: &Tensor, rows: usize) -> Result<Vec<u32>> {
     if tokens.dtype() != DType::U32 {
         bail!("embedding: found tokens of {:?}, wanted U32", tokens.dtype());
@@ -68,7 +68,7 @@ fn ids(tokens: &Tensor, rows: usize) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Holds tokens to a table of `rows` rows: for whoever moves them to a GPU, where operators do not wait to look at them.
+/// Checks that tokens are below `rows`: for whoever moves them to a GPU, where operators do not wait to look at them.
 ///
 /// # Errors
 /// Names the first that is not below `rows`.
@@ -82,11 +82,11 @@ pub fn check_tokens(ids: &[u32], rows: usize) -> Result<()> {
 struct Embedding {
     pool: Pool,
     ids: Vec<u32>,
-    /// The tokens' shape.
+    /// The shape of the tokens.
     dims: Vec<usize>,
 }
 
-/// A row's gradient is the sum, in f64 and in order, over where its token occurs.
+/// Sums each row's gradient, in f64 and in order, over the occurrences of its token.
 fn summed(pool: &Pool, ids: &[u32], rows: usize, width: usize, dy: &[f32]) -> Vec<f32> {
     // (token, index) in order, so that a row's gradients are neighbours.
     let mut occurrences: Vec<_> = ids.iter().copied().zip(0..).collect();

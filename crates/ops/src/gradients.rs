@@ -1,4 +1,4 @@
-//! Small things every training loop needs and Candle lacks.
+//! Functions on gradients that training loops need and Candle lacks.
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
@@ -23,7 +23,7 @@ pub fn vjp(y: &Tensor, seed: &Tensor) -> Result<GradStore> {
     y.apply_op1(Seed(seed.detach()))?.backward()
 }
 
-/// A root of the tape that costs nothing: its value is never read, its gradient is the seed.
+/// A root of the tape without cost: its value is never read, and its gradient is the seed.
 struct Seed(Tensor);
 
 impl CustomOp1 for Seed {
@@ -73,7 +73,7 @@ fn sum_of_squares(values: &[f32]) -> f64 {
     lanes.into_iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
-/// Multiplies in place; f32, contiguous. Nothing on the tape may still need the old values.
+/// Multiplies a contiguous f32 tensor in place. Nothing on the tape may still need the old values.
 ///
 /// # Errors
 /// When the tensor has another type, or gaps.
@@ -106,7 +106,7 @@ impl InplaceOp1 for Scale {
     }
 }
 
-/// Parameters that got no gradient: an operator without one cut them off the tape.
+/// The error of parameters without a gradient, which an operator without one cut off the tape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} of {parameters} parameters got no gradient: `{}`",
@@ -114,9 +114,9 @@ impl InplaceOp1 for Scale {
     .missing.join("`, `")
 )]
 pub struct NoGradient {
-    /// Their names.
+    /// The names of the parameters without a gradient.
     pub missing: Vec<String>,
-    /// How many parameters there are.
+    /// The number of all parameters.
     pub parameters: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `y = x wᵀ (+ bias)`, by the workers of the rank's pool.
+//! Projections `y = x wᵀ (+ bias)` and their gradients.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
@@ -9,8 +9,7 @@ use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::{Partials, sum_rows};
 use crate::{Backend, Pool};
 
-/// `x` [.., I] times `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all
-/// three.
+/// The projection of `x` [.., I] by `weight` [O, I] transposed, plus `bias` `[O]`: [.., O], with gradients for all three.
 ///
 /// The output has the type of `x`. Products are summed in f32, whatever the types, and rounded
 /// once.
@@ -35,7 +34,7 @@ pub fn linear(
     }
 }
 
-/// `x wᵀ` [.., O] in f32, whatever x and the weight are: for what is not to be rounded in between. Off the tape.
+/// The projection `x wᵀ` [.., O] in f32, whatever x and the weight are: for results that must not be rounded in between. Off the tape.
 ///
 /// # Errors
 /// As [`linear`].
@@ -53,7 +52,7 @@ struct Linear {
 /// An argument as the forward pass gets it.
 type Argument<'a> = (&'a CpuStorage, &'a Layout);
 
-/// Rows of x, its width, rows of the weight.
+/// The number of rows of x, its width, and the number of rows of the weight.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) tokens: usize,
@@ -99,7 +98,7 @@ impl Linear {
         dims.splice(dims.len() - 1.., [outputs]);
         Ok((narrow(&self.pool, y, x.0.dtype())?, dims.into()))
     }
-    /// dx = dy w.
+    /// The gradient of x: dx = dy w.
     fn of_x(&self, x: &Tensor, weight: &Tensor, dy: &Elements<'_>) -> Result<Tensor> {
         let Sizes { tokens, inputs, outputs } = Sizes::new(x.shape(), weight.shape())?;
         let weight_values = Elements::of(&self.pool, weight)?;
@@ -110,7 +109,7 @@ impl Linear {
         multiply(&self.pool, vec![Product::new(dy_matrix, weight_matrix, &mut dx)]);
         tensor(&self.pool, dx, x.shape(), x.dtype())
     }
-    /// dw = dyᵀ x, the sum over all tokens.
+    /// The gradient of the weight: dw = dyᵀ x, the sum over all tokens.
     fn of_weight(&self, x: &Tensor, weight: &Tensor, dy: &Elements<'_>) -> Result<Tensor> {
         let Sizes { tokens, inputs, outputs } = Sizes::new(x.shape(), weight.shape())?;
         let x_values = Elements::of(&self.pool, x)?;
@@ -124,7 +123,7 @@ impl Linear {
     }
 }
 
-/// db = the sum of dy's rows.
+/// The gradient of the bias: the sum of dy's rows.
 pub(crate) fn of_bias(pool: &Pool, dy: &[f32], outputs: usize) -> Partials {
     sum_rows(pool, dy.len() / outputs.max(1), outputs, |rows, sums| {
         for row in dy[rows.start * outputs..rows.end * outputs].chunks_exact(outputs) {
@@ -197,7 +196,7 @@ mod tests {
     use super::*;
     use crate::testing::{check, random};
 
-    /// y[t, o] = bias[o] + sum_i x[t, i] w[o, i].
+    /// The reference: y[t, o] = bias[o] + sum_i x[t, i] w[o, i].
     fn reference(inputs: usize, v: &[Vec<f64>]) -> Vec<f64> {
         let (x, weight) = (v[0].chunks(inputs), &v[1]);
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();

@@ -1,8 +1,8 @@
-//! Products of matrices: `output = onto + sum of a b`, in micro-tiles that stay in registers.
+//! Matrix products `output = onto + sum of a b`, in micro-tiles that stay in registers.
 //!
-//! The right factor is packed into panels by all workers, as much of it as [`Cut`] says, then every job multiplies some rows with
-//! it. What an element adds up, and in which order, depends on the depth of the product alone, so neither the number of workers
-//! nor the machine's caches reach a bit; what is packed, and so how much memory it takes, a plan knows from the same [`Cut`].
+//! The right factor is packed into panels by all workers, as much of it as [`Cut`] says, then every job multiplies some rows with it. What
+//! an element sums, and in which order, depends only on the depth of the product, so that bits depend neither on the number of workers nor
+//! on the machine's caches; what is packed, and so how much memory it takes, a plan knows from the same [`Cut`].
 
 mod dots;
 mod job;
@@ -18,14 +18,14 @@ use dots::Dots;
 use job::{Job, Scratch};
 use pack::Pack;
 
-/// Panels that a job packs at a time: rows of the right factor lie far from each other.
+/// The number of panels that a job packs at a time: rows of the right factor are far apart.
 const PACKED_PANELS: usize = 4;
 /// The most rows that are computed element by element.
 const DOTS: usize = 3;
-/// Elements of those that a job computes.
+/// The number of their elements that a job computes.
 const DOTTED_COLUMNS: usize = 64;
 
-/// A matrix of borrowed elements, row-major or the transpose of that.
+/// A matrix of borrowed elements, row-major or column-major.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     data: &'a [f32],
@@ -36,12 +36,12 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// `data` in row-major order.
+    /// The matrix of `data` in row-major order.
     pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Matrix<'a> {
         assert_eq!(data.len(), rows * columns, "a matrix has rows times columns elements");
         Matrix { data, rows, columns, row_stride: columns, column_stride: 1 }
     }
-    /// Elements so far apart: those of rows, or those of columns, lie in one piece.
+    /// A matrix with gaps between its rows, or between its columns, which are contiguous.
     pub(crate) fn strided(
         data: &'a [f32],
         [rows, columns]: [usize; 2],
@@ -50,11 +50,11 @@ impl<'a> Matrix<'a> {
         assert!(row_stride == 1 || column_stride == 1, "rows or columns in one piece");
         Matrix { data, rows, columns, row_stride, column_stride }
     }
-    /// Rows and columns.
+    /// The numbers of rows and columns.
     pub(crate) fn shape(&self) -> (usize, usize) {
         (self.rows, self.columns)
     }
-    /// The same elements, seen as columns and rows.
+    /// This matrix transposed, with the same elements in memory.
     pub(crate) fn transposed(self) -> Matrix<'a> {
         Matrix {
             data: self.data,
@@ -77,17 +77,17 @@ impl<'a> Matrix<'a> {
 /// What a product is added to.
 #[derive(Clone, Copy)]
 pub(crate) enum Onto<'a> {
-    /// Nothing.
+    /// Nothing: the output is overwritten.
     Nothing,
-    /// What is in the output.
+    /// The values in the output.
     Output,
-    /// The same row, for every row.
+    /// One row, repeated for every row of the output.
     Row(&'a [f32]),
     /// A matrix of the output's shape, row-major.
     Matrix(&'a [f32]),
 }
 
-/// `output = onto + sum of a b`, one of several that run at once; `output` row-major.
+/// A product `output = onto + sum of a b`, one of several that run together; `output` is row-major.
 pub(crate) struct Product<'a> {
     pub(crate) terms: Vec<(Matrix<'a>, Matrix<'a>)>,
     pub(crate) onto: Onto<'a>,
@@ -95,11 +95,11 @@ pub(crate) struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// `output = a b`.
+    /// The product `output = a b`.
     pub(crate) fn new(a: Matrix<'a>, b: Matrix<'a>, output: &'a mut [f32]) -> Product<'a> {
         Product { terms: vec![(a, b)], onto: Onto::Nothing, output }
     }
-    /// Rows and columns of the output.
+    /// The numbers of rows and columns of the output.
     fn shape(&self) -> (usize, usize) {
         let (rows, columns) = self.terms.first().map_or((0, 0), |(a, b)| (a.rows, b.columns));
         for (a, b) in &self.terms {
@@ -128,7 +128,7 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
         begin(pool, columns, onto, output);
         let add = !matches!(onto, Onto::Nothing);
         let by_columns = terms.iter().all(|(a, b)| a.column_stride == 1 && b.row_stride == 1);
-        // Sums of dots are in another order than those of tiles: how many rows there are would reach bits.
+        // Sums of dots are in another order than those of tiles: bits would depend on the number of rows.
         if rows <= DOTS && by_columns && pool.block().is_none() {
             dots(pool, columns, &terms, (output, add));
         } else if rows < FEW_ROWS && by_columns {
@@ -139,7 +139,7 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
     }
 }
 
-/// Writes what a product is added to, where it is not there yet.
+/// Writes what a product is added to into its output, where it is elsewhere.
 fn begin(pool: &Pool, columns: usize, onto: Onto<'_>, output: &mut [f32]) {
     match onto {
         Onto::Nothing | Onto::Output => {}
@@ -193,7 +193,7 @@ fn sum(
     }
 }
 
-/// The same, computed as the transpose: of few rows, whose right factors lie by columns.
+/// The sum of `terms`, computed as the transpose: for few rows, whose right factors lie by columns.
 fn sum_turned(
     pool: &Pool,
     (rows, columns): (usize, usize),
@@ -214,7 +214,7 @@ fn sum_turned(
     });
 }
 
-/// The same of so few rows that every element is best computed by itself: neither factor is packed.
+/// The sum of `terms`, of so few rows that every element is computed by itself: neither factor is packed.
 fn dots(
     pool: &Pool,
     columns: usize,
@@ -233,18 +233,18 @@ fn dots(
     }
 }
 
-/// The columns of a product for which the right factor is packed at a time.
+/// Columns of a product for which the right factor is packed at a time.
 #[derive(Clone, Copy)]
 struct Part {
     first: usize,
     columns: usize,
-    /// Columns of the output.
+    /// The distance between rows of the output.
     step: usize,
     cut: Cut,
 }
 
 impl Part {
-    /// `a b` for these columns, with some of the depth.
+    /// Multiplies `a b` for these columns, with some of the depth.
     fn multiply(
         self,
         pool: &Pool,

@@ -3,11 +3,11 @@
 //! `kernels/attention/philox.h`.
 
 const FACTORS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
-/// The golden ratio, and the square root of 3 less 1.
+/// Weyl constants: the golden ratio, and the square root of 3 less 1.
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 
-/// `N` counters of four words at once, word by word.
+/// Philox of `N` counters of four words at a time, word by word.
 #[inline(always)]
 pub(crate) fn philox<const N: usize>(mut counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
     let mut key = key;

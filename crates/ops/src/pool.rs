@@ -36,8 +36,8 @@ impl Pool {
     pub fn new(workers: usize) -> Pool {
         Pool::starting(workers, || ())
     }
-    /// The workers of one of `ranks` on the same `cores`: its share of them, and what the others leave ([`Pool::watched`]).
-    /// Every worker calls `start` first: for what a thread keeps to itself, such as whom its memory is counted to.
+    /// The pool of one of `ranks` ranks on the same `cores`: its share of them, and cores that the others leave idle ([`Pool::watched`]).
+    /// Every worker calls `start` first, for its thread-local state, such as the owner of its memory.
     pub fn share(cores: &Cores, ranks: usize, start: impl Fn() + Send + Sync + 'static) -> Pool {
         let start: Arc<dyn Fn() + Send + Sync> = Arc::new(start);
         let workers = cores.share(ranks);
@@ -55,11 +55,11 @@ impl Pool {
             .build();
         Pool { threads: threads.ok().map(Arc::new), ..Pool::default() }
     }
-    /// Everything runs in the caller.
+    /// A pool without threads: everything runs on the calling thread.
     pub fn serial() -> Pool {
         Pool::default()
     }
-    /// The same workers, who compute as `core` says, and not with the best that this machine has.
+    /// This pool computing as `core` says instead of with this machine's best instructions.
     ///
     /// # Errors
     /// When the processor lacks its instructions.
@@ -67,13 +67,13 @@ impl Pool {
         core.instructions.check()?;
         Ok(Pool { core, ..self })
     }
-    /// The same workers, who add up over tokens in blocks of so many, by order-free sums: what they sum has the same bits whoever has
-    /// which of the blocks. Gradients of parameters are tables of such sums then ([`crate::order_free`]). None: sums are f32.
+    /// This pool with order-free sums over tokens, in blocks of `block`: their bits do not depend on who holds which blocks. Gradients of
+    /// parameters are then tables of such sums ([`crate::order_free`]). `None`: sums are f32.
     #[must_use]
     pub fn in_blocks(self, block: Option<usize>) -> Pool {
         Pool { block, ..self }
     }
-    /// How many tokens a block has, where sums are order-free.
+    /// The number of tokens of a strict block, where sums are order-free.
     pub fn block(&self) -> Option<usize> {
         self.block
     }
@@ -90,15 +90,15 @@ impl Pool {
         }
         Ok(())
     }
-    /// What a worker computes with.
+    /// The caches and instructions that workers compute with.
     pub fn core(&self) -> &Core {
         &self.core
     }
-    /// The same for loops that the compiler makes vectors of.
+    /// The instructions for loops that the compiler vectorizes.
     pub(crate) fn arch(&self) -> Arch {
         arch(self.core.instructions)
     }
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.threads.as_ref().map_or(1, |pool| pool.current_num_threads())
     }
@@ -116,15 +116,14 @@ impl Pool {
     ) {
         self.each(data.chunks_mut(chunk).enumerate(), |(index, piece)| job(index, piece));
     }
-    /// `job(0) .. job(jobs - 1)`: computed in any order, listed in theirs.
+    /// The results of `job(0) .. job(jobs - 1)`, computed in any order and returned in theirs.
     pub fn map<T: Send>(&self, jobs: usize, job: impl Fn(usize) -> T + Send + Sync) -> Vec<T> {
         let mut slots: Vec<Option<T>> = std::iter::repeat_with(|| None).take(jobs).collect();
         self.for_chunks(&mut slots, 1, |index, slot| slot[0] = Some(job(index)));
         slots.into_iter().flatten().collect()
     }
-    /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all
-    /// are done. A panic in a job ends in the caller. What a job asks for is for what the caller says
-    /// ([`annulus_memory::scope`]).
+    /// Runs `job` for every item, taken in order by whichever worker is free, and returns when all are done. A panic in a job ends in the
+    /// caller. Jobs allocate in the caller's memory class ([`annulus_memory::scope`]).
     pub fn each<I>(&self, items: I, job: impl Fn(I::Item) + Send + Sync)
     where
         I: IntoIterator,
@@ -152,12 +151,12 @@ impl Pool {
             }
         });
     }
-    /// The cores that a call of so many jobs keeps busy, until it is dropped.
+    /// The cores that a call with `jobs` jobs keeps busy, until it is dropped.
     fn busy(&self, jobs: usize) -> Option<Busy<'_>> {
         self.share.as_ref().map(|share| share.cores.keep_busy(self.workers().min(jobs)))
     }
-    /// The same as [`each`](Pool::each), while `progress` is called now and then from the calling thread; its error ends the
-    /// call, and jobs that are not begun by then are left out. Cores that other ranks of a [share](Pool::share) do not use help.
+    /// Runs a job for every item as [`each`](Pool::each) does, and calls `progress` now and then on the calling thread; its error ends the
+    /// call, and jobs not yet begun are left out. Cores that other ranks of a [share](Pool::share) do not use help.
     ///
     /// # Errors
     /// What `progress` returns.
@@ -201,16 +200,16 @@ impl Pool {
     }
 }
 
-/// How often a call that waits for its workers looks after other things.
+/// The interval at which a call that waits for its workers looks after other things.
 const WATCH: Duration = Duration::from_millis(5);
 
-/// The jobs of a call, for whoever has time.
+/// The jobs of a call, which any free thread takes.
 pub(crate) struct Jobs<T, F> {
     items: Mutex<std::vec::IntoIter<T>>,
     job: F,
-    /// What they ask memory for.
+    /// The memory class of their allocations.
     class: annulus_memory::Class,
-    /// How many are not done; a job that panics leaves nothing to wait for.
+    /// The number of jobs that are not done; 0 after a panic, so that nobody waits.
     left: Mutex<usize>,
     none_left: Condvar,
 }
@@ -221,19 +220,19 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
         let items = Mutex::new(items.into_iter());
         Jobs { items, job, class, left, none_left: Condvar::new() }
     }
-    /// The next that nobody has begun.
+    /// The next job that nobody has begun.
     fn next(&self) -> Option<T> {
         lock(&self.items).next()
     }
-    /// Nobody begins another.
+    /// Leaves out the jobs that nobody has begun.
     fn leave_out(&self) {
         while self.next().is_some() {}
     }
-    /// How many nobody has begun.
+    /// The number of jobs that nobody has begun.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.items).len()
     }
-    /// Does one after the other while there are any, and while `stay` says so after each.
+    /// Runs one job after another while there are any, and while `stay` holds after each.
     pub(crate) fn work(&self, stay: impl Fn() -> bool) {
         let _same_as_the_caller = annulus_memory::scope(self.class);
         while let Some(item) = self.next() {
@@ -244,7 +243,7 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
             }
         }
     }
-    /// The calling thread does them.
+    /// Runs the jobs on the calling thread.
     fn done_here<E>(
         &self,
         watch: &mut dyn FnMut() -> std::result::Result<(), E>,
@@ -255,7 +254,7 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
         }
         Ok(())
     }
-    /// Until all are done, or `watch` fails.
+    /// Waits until all jobs are done, or `watch` fails.
     fn wait<E>(
         &self,
         watch: &mut dyn FnMut() -> std::result::Result<(), E>,
@@ -272,7 +271,7 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
     }
 }
 
-/// A job that is counted when it ends.
+/// A job that is counted as done when dropped.
 struct One<'a, T, F>(&'a Jobs<T, F>);
 
 impl<T, F> Drop for One<'_, T, F> {
@@ -285,12 +284,12 @@ impl<T, F> Drop for One<'_, T, F> {
     }
 }
 
-/// Buffers that jobs borrow and hand back, so that there are as many as workers, not as many as jobs.
+/// Buffers that jobs borrow and return, so that there are as many as workers, not as many as jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf<T>(Mutex<Vec<T>>);
 
 impl<T: Default> Shelf<T> {
-    /// With these on it.
+    /// A shelf with these items.
     pub(crate) fn of(items: impl Iterator<Item = T>) -> Shelf<T> {
         Shelf(Mutex::new(items.collect()))
     }
@@ -303,7 +302,7 @@ impl<T: Default> Shelf<T> {
     }
 }
 
-/// Locks what only one job at a time touches; a job that panicked has ended the call already.
+/// Locks what only one job at a time uses; a panic in a job has already ended the call.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,4 @@
-//! Several projections of one input at once, and their gradients: off the tape, for callers who walk
-//! backward themselves.
+//! Several projections of one input at once, and their gradients: off the tape, for callers that compute backward themselves.
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
@@ -12,13 +11,13 @@ use crate::{Backend, Pool, order_free};
 /// A projection: `x wᵀ + bias`.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine<'a> {
-    /// [O, I].
+    /// The weight, [O, I].
     pub weight: &'a Tensor,
-    /// `[O]`.
+    /// The bias, `[O]`, if any.
     pub bias: Option<&'a Tensor>,
 }
 
-/// All `projections` of `x` [.., I]: [.., O] each, in the type of `x`.
+/// All `projections` of `x` [.., I]: [.., O] each, in the dtype of `x`.
 ///
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
@@ -47,7 +46,7 @@ pub fn projections<const N: usize>(
     array(tensors)
 }
 
-/// `onto + x wᵀ + bias` in the type and shape of `onto`: the end of a residual branch.
+/// The end of a residual branch: `onto + x wᵀ + bias`, in the dtype and shape of `onto`.
 ///
 /// # Errors
 /// When the shapes do not fit, or a tensor is neither f32 nor bf16.
@@ -116,12 +115,12 @@ pub fn input_gradient<const N: usize>(
     tensor(pool, dx, shape, first.dtype())
 }
 
-/// The gradients of the parameters of one of [`projections`]: f32, or where the pool's sums are order-free tables of those.
+/// The gradients of the parameters of one of [`projections`]: f32, or where the pool's sums are order-free, tables of those.
 #[derive(Debug)]
 pub struct AffineGradients {
-    /// [O, I].
+    /// The gradient of the weight, [O, I].
     pub weight: Tensor,
-    /// `[O]`, where there is a bias.
+    /// The gradient of the bias, `[O]`, where there is one.
     pub bias: Option<Tensor>,
 }
 
@@ -164,7 +163,7 @@ pub fn parameter_gradients<const N: usize>(
     }))
 }
 
-/// `dw = dyᵀ x` of each, f32.
+/// The gradient `dw = dyᵀ x` of each weight, f32.
 fn weight_gradients(
     pool: &Pool,
     x: &[f32],
@@ -195,7 +194,7 @@ fn gradients<'a>(pool: &Pool, all: &[Read<'_>], dy: &[&'a Tensor]) -> Result<Vec
     all.iter().zip(dy).map(one).collect()
 }
 
-/// A projection's elements, as they meet one x.
+/// A projection's elements, for one x.
 struct Read<'a> {
     sizes: Sizes,
     weight: Elements<'a>,
@@ -215,15 +214,15 @@ fn read<'a>(pool: &Pool, x: &Shape, projections: &[Affine<'a>]) -> Result<Vec<Re
 }
 
 impl Read<'_> {
-    /// [O, I].
+    /// The weight, [O, I].
     fn weight(&self) -> Matrix<'_> {
         Matrix::new(&self.weight, self.sizes.outputs, self.sizes.inputs)
     }
-    /// [tokens, I].
+    /// The input, [tokens, I].
     fn x<'a>(&self, values: &'a [f32]) -> Matrix<'a> {
         Matrix::new(values, self.sizes.tokens, self.sizes.inputs)
     }
-    /// [tokens, O].
+    /// The output, [tokens, O].
     fn y<'a>(&self, values: &'a [f32]) -> Matrix<'a> {
         Matrix::new(values, self.sizes.tokens, self.sizes.outputs)
     }
@@ -234,7 +233,7 @@ impl Read<'_> {
     }
 }
 
-/// As many results as there are, or the first error.
+/// The N results, or the first error.
 pub(crate) fn array<T, const N: usize>(results: impl Iterator<Item = Result<T>>) -> Result<[T; N]> {
     let all: Vec<T> = results.collect::<Result<_>>()?;
     all.try_into().or_else(|all: Vec<T>| bail!("internal: {} results instead of {N}", all.len()))

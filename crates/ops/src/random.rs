@@ -1,5 +1,4 @@
-//! Random numbers as a pure function of what they are for: the same on any number of ranks, nothing
-//! to save.
+//! Random numbers as a pure function of their purpose: equal on any number of ranks, with no state to save.
 //!
 //! The numbers of a key are the stream of a block cipher, ChaCha with 8 rounds, under the hash of
 //! the key; any place of the stream is reached at once.
@@ -9,20 +8,19 @@ use std::f64::consts::TAU;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// What a draw is for.
+/// The purpose of a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
-    /// The experiment's seed.
+    /// The seed of the experiment.
     pub seed: u64,
-    /// `init`, `order`, `recall`, …
+    /// The purpose: `init`, `order`, `recall`, …
     pub purpose: &'a str,
-    /// A parameter's name, or whatever else tells draws apart.
+    /// The name of a parameter, or whatever else tells draws apart.
     pub name: &'a str,
 }
 
 impl Key<'_> {
-    /// The stream of this key for one kind of number. Lengths are hashed too, so that no two keys
-    /// run into one.
+    /// The stream of this key for one kind of number. Lengths are hashed too, so that no two keys give equal bytes.
     fn stream(&self, kind: &str) -> ChaCha8Rng {
         let mut hash = blake3::Hasher::new();
         hash.update(&self.seed.to_le_bytes());
@@ -94,7 +92,7 @@ mod tests {
         let moment = |power| {
             values.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / values.len() as f64
         };
-        // Five standard errors of each.
+        // Within five standard errors of each moment.
         for (power, wanted, error) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
         {
             let allowed = 5.0 * f64::sqrt(error / values.len() as f64);
@@ -125,7 +123,7 @@ mod tests {
         for index in 0..6000 {
             counts[uniform(KEY, index, 6) as usize] += 1;
         }
-        // Five standard deviations of a binomial count.
+        // Within five standard deviations of a binomial count.
         assert!(counts.iter().all(|count| count.abs_diff(1000) < 145), "{counts:?}");
         assert_eq!(uniform(KEY, 5, 1), 0);
         // Half of all draws are rejected here.

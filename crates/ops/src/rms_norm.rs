@@ -1,5 +1,4 @@
-//! `x / sqrt(mean(x²) + epsilon) * weight` over the last dimension (Zhang and Sennrich, arXiv
-//! 1910.07467).
+//! The RMS norm: `x / sqrt(mean(x²) + epsilon) * weight` over the last dimension (Zhang and Sennrich, arXiv 1910.07467).
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
@@ -10,7 +9,7 @@ use crate::rows::{Elements, Rows, elements, narrow, rows_per_chunk, tensor, unwr
 use crate::sums::{sum_lanes, sum_rows_and};
 use crate::{Backend, Pool};
 
-/// `x` [.., D], `weight` `[D]`: [.., D] in the type of `x`, with gradients for both.
+/// The RMS norm of `x` [.., D] with `weight` `[D]`: [.., D] in the dtype of `x`, with gradients for both.
 ///
 /// # Errors
 /// When `weight` is not as long as the rows of `x`, or a tensor is neither f32 nor bf16.
@@ -28,15 +27,14 @@ struct RmsNorm {
     epsilon: f64,
 }
 
-/// `1 / sqrt(mean(x²) + epsilon)` of a row. Backward makes it again: that costs less than reading
-/// it.
+/// The scale `1 / sqrt(mean(x²) + epsilon)` of a row. Backward computes it again, which costs less than reading it.
 #[inline(always)]
 fn scale(x: &[f32], epsilon: f64) -> f32 {
     let squares = sum_lanes([x], |sum, [x]| x.mul_add(x, sum));
     (1.0 / (f64::from(squares) / x.len() as f64 + epsilon).sqrt()) as f32
 }
 
-/// y = x r w with r the row's scale, in place.
+/// Computes y = x r w with r the row's scale, in place.
 struct Forward<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
@@ -56,12 +54,12 @@ impl WithSimd for Forward<'_> {
     }
 }
 
-/// dx = onto + r (dy w) - x r³ mean(dy w x), and dw += sum over rows of dy x r.
+/// Computes dx = onto + r (dy w) - x r³ mean(dy w x), and dw += sum over rows of dy x r.
 struct Backward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     dy: &'a [f32],
-    /// Of the rows, or empty: nothing.
+    /// The rows that dx is added to; empty: nothing.
     onto: &'a [f32],
     dx: &'a mut [f32],
     dw: &'a mut [f32],

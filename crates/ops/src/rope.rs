@@ -1,5 +1,4 @@
-//! Rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half
-//! layout.
+//! The rotary position embedding at the positions of runs (Su et al., arXiv 2104.09864), rotate-half layout.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,13 +19,13 @@ pub struct Rotary {
     positions: Positions,
     frequencies: Vec<f32>,
     factor: f64,
-    /// What the CPU's form reads, made when it first does.
+    /// The tables that the CPU reads, computed on first use.
     tables: OnceLock<Tables>,
-    /// What kernels read, likewise.
+    /// The runs and frequencies that kernels read, uploaded on first use.
     placed: OnceLock<(Device, Placed)>,
 }
 
-/// Cosines and sines, [S, D / 2] each, row-major.
+/// Tables of cosines and sines, [S, D / 2] each, row-major.
 #[derive(Debug)]
 struct Tables {
     cos: Vec<f32>,
@@ -47,7 +46,7 @@ impl Rotary {
             placed: OnceLock::new(),
         }
     }
-    /// `theta ^ (-2 i / D)` for `i` below D / 2, as f32.
+    /// The frequencies `theta ^ (-2 i / D)` for `i` below D / 2, as f32.
     pub fn frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
         let exponents = (0..head_dim / 2).map(|i| -2.0 * i as f64 / head_dim as f64);
         exponents.map(|exponent| theta.powf(exponent) as f32).collect()
@@ -57,11 +56,11 @@ impl Rotary {
         let Tables { cos, sin } = self.tables();
         [cos, sin]
     }
-    /// What cosines and sines are multiplied by.
+    /// The factor of cosines and sines.
     pub(crate) fn factor(&self) -> f64 {
         self.factor
     }
-    /// D.
+    /// The number of elements of a head, D.
     pub(crate) fn head_dim(&self) -> usize {
         2 * self.frequencies.len()
     }
@@ -87,7 +86,7 @@ impl Rotary {
             Tables { cos, sin }
         })
     }
-    /// Runs and frequencies on `device`: of the one that asks first.
+    /// Runs and frequencies on `device`, which the first caller determines.
     pub(crate) fn placed(&self, device: &Device) -> Result<&Placed> {
         let (owner, placed) = if let Some(found) = self.placed.get() {
             found
@@ -103,8 +102,8 @@ impl Rotary {
     }
 }
 
-/// One or two tensors [B, H, S, D] of one type, queries and keys, row `s` rotated by the `s`-th position of `rotary`; with gradient.
-/// They may be views of [B, S, H, D]: outputs have no gaps. A GPU makes the angles once for both.
+/// Rotates one or two tensors [B, H, S, D] of one dtype, queries and keys, row `s` by the `s`-th position of `rotary`; with gradient. They
+/// may be views of [B, S, H, D]: outputs have no gaps. A GPU computes the angles once for both.
 ///
 /// # Errors
 /// When S or D is not that of `rotary`, or a tensor is neither f32 nor bf16.
@@ -121,8 +120,8 @@ pub fn rope<const N: usize>(
     array(all.into_iter().map(turned))
 }
 
-/// Queries, keys and values, [B, S, H * D] of one type as projections make them, as attention takes them, [B, H, S, D] without gaps:
-/// queries and keys rotated as [`rope`] does, values as they are. A GPU makes all three in one launch. Off the tape.
+/// Brings queries, keys and values, [B, S, H * D] of one dtype as projections make them, into attention's form, [B, H, S, D] without gaps:
+/// queries and keys rotated as by [`rope`], values as they are. A GPU does all three in one launch. Off the tape.
 ///
 /// # Errors
 /// As [`rope`].
@@ -170,7 +169,7 @@ pub fn rope_qkv_backward(
 struct Rope {
     pool: Pool,
     rotary: Arc<Rotary>,
-    /// 1, or -1 for the gradient: the angle's sign.
+    /// The angle's sign: 1, or -1 for the gradient.
     direction: f32,
     /// The dimension that counts tokens, 1 or 2.
     token_axis: usize,
@@ -182,21 +181,21 @@ impl Rope {
     }
 }
 
-/// Rotates rows in place; they are those of the tensor from `first` on.
+/// Rotates rows in place: those of a tensor from row `first` on.
 struct Rotate<'a> {
     rows: &'a mut [f32],
     first: usize,
-    /// Neighbouring rows of one token.
+    /// The number of neighbouring rows of one token.
     heads: usize,
     tables: &'a Tables,
-    /// Half of a row.
+    /// Half of the elements of a row.
     half: usize,
     direction: f32,
 }
 
 impl WithSimd for Rotate<'_> {
     type Output = ();
-    /// (a, b) becomes (a cos - b sin, b cos + a sin), for the two halves a, b of a row.
+    /// Maps the halves a, b of a row to (a cos - b sin, b cos + a sin).
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Rotate { tables, half, .. } = self;
@@ -253,7 +252,7 @@ mod tests {
     use super::*;
     use crate::testing::{check, random};
 
-    /// A pair (a, b) as a complex number, times e^(i angle).
+    /// Rotates a pair (a, b) as a complex number, by e^(i angle).
     fn reference(positions: &[usize], frequencies: &[f32], factor: f64, x: &[f64]) -> Vec<f64> {
         let half = frequencies.len();
         let turn = |row: usize, i: usize| {

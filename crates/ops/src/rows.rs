@@ -1,5 +1,4 @@
-//! Tensors as rows of f32, whatever their type and strides; results as tensors of the type that was
-//! asked for.
+//! Tensors as rows of f32, whatever their dtype and strides, and results as tensors of the wanted dtype.
 
 use std::borrow::Cow;
 use std::ops::{Deref, Range};
@@ -16,13 +15,12 @@ use crate::{Backend, Pool};
 /// Elements that a job copies, casts or works on at a time: 128 KiB, which a core's cache holds.
 pub(crate) const CHUNK: usize = 1 << 15;
 
-/// How many rows of `width` elements make a chunk: a number that depends on nothing else.
+/// The number of rows of `width` elements in a chunk, which depends on nothing else.
 pub(crate) fn rows_per_chunk(width: usize) -> usize {
     (CHUNK / width.max(1)).max(1)
 }
 
-/// A buffer that nobody has written yet: zeros would cost as much as the arithmetic of many
-/// operators.
+/// A buffer that has not been written yet: zeros would cost as much as the arithmetic of many operators.
 ///
 /// # Safety
 /// Every element must be written before it is read.
@@ -34,7 +32,7 @@ pub(crate) unsafe fn unwritten(len: usize) -> Vec<f32> {
     buffer
 }
 
-/// Zeros that all workers write: an allocator would have one thread write those of memory that was used before.
+/// Zeros written by all workers: an allocator would let a single thread write those of reused memory.
 pub(crate) fn zeros(pool: &Pool, len: usize) -> Vec<f32> {
     // SAFETY: the pieces cover the buffer, and nothing is read of them before.
     let mut zeros = unsafe { unwritten(len) };
@@ -42,7 +40,7 @@ pub(crate) fn zeros(pool: &Pool, len: usize) -> Vec<f32> {
     zeros
 }
 
-/// A tensor's rows (along its last dimension), f32 or bf16, strided or not.
+/// The rows of a tensor, along its last dimension: f32 or bf16, strided or not.
 pub(crate) struct Rows<'a> {
     storage: &'a CpuStorage,
     layout: &'a Layout,
@@ -51,14 +49,14 @@ pub(crate) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Refuses types that are neither f32 nor bf16.
+    /// The rows of a tensor; refuses dtypes other than f32 and bf16.
     pub(crate) fn new(storage: &'a CpuStorage, layout: &'a Layout) -> Result<Rows<'a>> {
         if !matches!(storage, CpuStorage::F32(_) | CpuStorage::BF16(_)) {
             bail!("found a tensor of {:?}, wanted F32 or BF16", storage.dtype());
         }
         Ok(Rows { storage, layout, width: layout.dims().last().copied().unwrap_or(1) })
     }
-    /// Copies rows from `first` on, as many as fit, to `into`, widened.
+    /// Copies rows from `first` on, widened, until `into` is full.
     pub(crate) fn copy(&self, first: usize, into: &mut [f32]) {
         match self.storage {
             CpuStorage::F32(data) => {
@@ -70,7 +68,7 @@ impl<'a> Rows<'a> {
             _ => unreachable!("`new` takes f32 and bf16 alone"),
         }
     }
-    /// Reads rows that lie in one piece at once, others element by element.
+    /// Reads contiguous rows as a whole, others element by element.
     fn gather<T: Copy>(
         &self,
         (data, first, into): (&[T], usize, &mut [f32]),
@@ -87,14 +85,14 @@ impl<'a> Rows<'a> {
             }
         }
     }
-    /// Where rows start, from `first` on.
+    /// The offsets at which rows start, from row `first` on.
     fn offsets(&self, first: usize) -> impl Iterator<Item = usize> {
         let leading = self.layout.dims().len().saturating_sub(1);
         let (rows, stride) = match leading {
             0 => (1, 0),
             _ => (self.layout.dims()[leading - 1], self.layout.stride()[leading - 1]),
         };
-        // Rows that follow each other along the last but one dimension are `stride` apart.
+        // Rows along the last dimension but one are `stride` apart.
         let rows = rows.max(1);
         let mut row = first % rows;
         let mut blocks = first / rows..;
@@ -108,7 +106,7 @@ impl<'a> Rows<'a> {
             Some(start + (row - 1) * stride)
         })
     }
-    /// Where a block of rows, those along the last but one dimension, starts.
+    /// The offset of a block of rows, those along the last dimension but one.
     fn offset(&self, block: usize) -> usize {
         let leading = self.layout.dims().len().saturating_sub(2);
         let dims = self.layout.dims()[..leading].iter();
@@ -141,8 +139,7 @@ pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> 
     }
 }
 
-/// A tensor's elements, row-major and without gaps: the tensor itself where they lie like that, else
-/// a copy. Off the tape.
+/// A tensor's elements, row-major and without gaps: the tensor itself where it is so, else a copy. Off the tape.
 ///
 /// # Errors
 /// When it is not on the CPU, or neither f32 nor bf16.
@@ -158,8 +155,8 @@ pub fn contiguous(backend: &Backend, x: &Tensor) -> Result<Tensor> {
     tensor(pool, copy, x.shape(), x.dtype())
 }
 
-/// Rows as attention reads them, [B, H, S, D]: on a GPU wherever they lie, if each has no gaps; else as [`contiguous`] has them, and so
-/// tensors of other dimensions. Off the tape.
+/// Rows as attention reads them, [B, H, S, D]: on a GPU in place if each has no gaps; else, and for tensors of other dimensions, as
+/// [`contiguous`] returns them. Off the tape.
 ///
 /// # Errors
 /// As [`contiguous`].
@@ -170,13 +167,13 @@ pub fn readable(backend: &Backend, x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Where the elements lie if they are f32, row-major and without gaps.
+/// The range of the elements if they are f32, row-major and without gaps.
 fn in_place(storage: &CpuStorage, layout: &Layout) -> Option<Range<usize>> {
     let (start, end) = layout.contiguous_offsets()?;
     matches!(storage, CpuStorage::F32(_)).then_some(start..end)
 }
 
-/// The elements as f32, row-major: borrowed where they lie like that, else a copy.
+/// The elements as f32, row-major: borrowed where they are stored so, else a copy.
 pub(crate) fn elements<'a>(
     pool: &Pool,
     storage: &'a CpuStorage,
@@ -188,7 +185,7 @@ pub(crate) fn elements<'a>(
     }
 }
 
-/// The elements to be changed: f32, contiguous.
+/// The elements, contiguous f32, to be changed.
 pub(crate) fn in_place_mut<'a>(
     storage: &'a mut CpuStorage,
     layout: &Layout,
@@ -199,7 +196,7 @@ pub(crate) fn in_place_mut<'a>(
     }
 }
 
-/// Refuses tensors that operators cannot change in place: all but f32, contiguous.
+/// Refuses tensors that operators cannot change in place: all but contiguous f32.
 pub(crate) fn check_place(tensor: &Tensor) -> Result<()> {
     if tensor.dtype() == DType::F32 && tensor.is_contiguous() {
         return Ok(());
@@ -212,7 +209,7 @@ fn no_place<T>(dtype: DType, layout: &Layout) -> Result<T> {
     bail!("found {dtype:?} of strides {strides:?}, wanted F32 without gaps to change in place")
 }
 
-/// The elements of a tensor, which nobody can write meanwhile.
+/// The elements of a tensor, locked against writers.
 pub(crate) struct Elements<'a> {
     storage: StorageRef<'a>,
     place: Place,
@@ -224,7 +221,7 @@ enum Place {
 }
 
 impl Elements<'_> {
-    /// Refuses what is not on the CPU, and types that are neither f32 nor bf16.
+    /// Locks the elements of a tensor; refuses tensors that are not on the CPU, or neither f32 nor bf16.
     pub(crate) fn of<'a>(pool: &Pool, tensor: &'a Tensor) -> Result<Elements<'a>> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cpu(data) = &*storage else {
@@ -249,7 +246,7 @@ impl Deref for Elements<'_> {
     }
 }
 
-/// Rounds once to `dtype`, f32 or bf16.
+/// The values rounded once to `dtype`, f32 or bf16.
 pub(crate) fn narrow(pool: &Pool, values: Vec<f32>, dtype: DType) -> Result<CpuStorage> {
     match dtype {
         DType::F32 => Ok(CpuStorage::F32(values)),

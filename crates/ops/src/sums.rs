@@ -1,4 +1,4 @@
-//! Sums whose order is fixed: over rows, and within a row.
+//! Sums in a fixed order: over rows, and within a row.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::Pool;
 use crate::order_free::Sums;
 use crate::rows::tensor;
 
-/// Independent partial sums of a row: a vector register's worth or two, whatever the processor.
+/// The number of independent partial sums of a row: a vector register or two, whatever the processor.
 const LANES: usize = 32;
 
-/// Sums over some rows each of vectors of one width: what is left is to add them up.
+/// Partial sums of vectors of one width, each over some rows, still to be added up.
 pub(crate) struct Partials {
     sums: Vec<f32>,
     width: usize,
@@ -31,8 +31,8 @@ pub(crate) fn sum_rows(
     partials(pool, width, ranges, add)
 }
 
-/// The same where every row is also written to its place in `output`, rows of `width`:
-/// `add(rows, output, sums)`.
+/// The sums over `rows` as [`sum_rows`] makes them, where every row is also written to its place in `output`, rows of `width`: `add(rows,
+/// output, sums)`.
 pub(crate) fn sum_rows_and(
     pool: &Pool,
     output: &mut [f32],
@@ -47,12 +47,12 @@ pub(crate) fn sum_rows_and(
     })
 }
 
-/// Rows that are summed in f32, one after another.
+/// The number of rows that are summed in f32, one after another.
 fn together(pool: &Pool) -> usize {
     pool.block().unwrap_or(ROWS)
 }
 
-/// What `add` adds to zeros for every piece.
+/// Partial sums: what `add` adds to zeros for every piece.
 fn partials<T: Send>(
     pool: &Pool,
     width: usize,
@@ -66,7 +66,7 @@ fn partials<T: Send>(
 }
 
 impl Partials {
-    /// All added up in f64, in order.
+    /// The total of all partial sums, in f64, in order.
     fn total(&self) -> Vec<f32> {
         let mut totals = vec![0.0_f64; self.width];
         for sums in self.sums.chunks_exact(self.width.max(1)) {
@@ -75,7 +75,7 @@ impl Partials {
         totals.into_iter().map(|total| total as f32).collect()
     }
 
-    /// All added up, as a tensor of this dtype; where the pool's sums are order-free, as a table of those.
+    /// The total as a tensor of this dtype; where the pool's sums are order-free, as a table of those.
     pub(crate) fn tensor(self, pool: &Pool, shape: &Shape, dtype: DType) -> Result<Tensor> {
         if pool.block().is_none() {
             return tensor(pool, self.total(), shape, dtype);
@@ -88,9 +88,8 @@ impl Partials {
     }
 }
 
-/// Folds slices of one length into 32 interleaved values from `start` by `fold(value, elements)`,
-/// and those pairwise by `join`; so a sum in f32 is near that in f64, and becomes vector
-/// instructions.
+/// Folds slices of equal length into 32 interleaved values from `start` by `fold(value, elements)`, and those pairwise by `join`: an f32
+/// sum is then close to one in f64, and becomes vector instructions.
 #[inline(always)]
 pub(crate) fn fold_lanes<const N: usize>(
     slices: [&[f32]; N],
@@ -130,7 +129,7 @@ pub(crate) fn fold_lanes<const N: usize>(
     lanes[0]
 }
 
-/// [`fold_lanes`] of a sum.
+/// The sum by [`fold_lanes`].
 #[inline(always)]
 pub(crate) fn sum_lanes<const N: usize>(
     slices: [&[f32]; N],

@@ -1,4 +1,4 @@
-//! `silu(gate) * up` (Shazeer, arXiv 2002.05202).
+//! SwiGLU: `silu(gate) * up` (Shazeer, arXiv 2002.05202).
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
@@ -9,7 +9,7 @@ use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements, elements, narrow, tensor, unwritten};
 use crate::{Backend, Pool};
 
-/// `gate` and `up` of one shape: that shape in the type of `gate`, with gradients for both.
+/// SwiGLU of `gate` and `up` of one shape: that shape in the dtype of `gate`, with gradients for both.
 ///
 /// # Errors
 /// When the shapes differ, or a tensor is neither f32 nor bf16.
@@ -38,7 +38,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// y = g s(g) u, with s the logistic function.
+/// Computes y = g s(g) u, with s the logistic function.
 struct Forward<'a> {
     gate: &'a [f32],
     up: &'a [f32],
@@ -55,7 +55,7 @@ impl WithSimd for Forward<'_> {
     }
 }
 
-/// dg = dy u s (1 + g (1 - s)) and du = dy g s; and y = g s u once more.
+/// Computes dg = dy u s (1 + g (1 - s)) and du = dy g s, and y = g s u again.
 struct Backward<'a> {
     gate: &'a [f32],
     up: &'a [f32],
@@ -80,14 +80,14 @@ impl WithSimd for Backward<'_> {
     }
 }
 
-/// What backward of [`swiglu`] finds, in the types of its inputs.
+/// The results of [`swiglu_backward`], in the dtypes of its inputs.
 #[derive(Debug)]
 pub struct SwiGluGradients {
-    /// Of the gate.
+    /// The gradient of the gate.
     pub gate: Tensor,
-    /// Of up.
+    /// The gradient of up.
     pub up: Tensor,
-    /// The output once more, which the gradient of what follows needs: so it need not be kept.
+    /// The output again, which the gradient of the next projection needs, so that it need not be kept.
     pub y: Tensor,
 }
 

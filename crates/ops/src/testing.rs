@@ -1,4 +1,4 @@
-//! What tests of operators share: error measures, finite differences, and a processor that counts.
+//! Helpers for tests of operators: error measures, finite differences, and a processor that counts.
 
 mod counted;
 
@@ -8,7 +8,7 @@ pub use counted::Counted;
 
 use crate::{Key, normal, vjp};
 
-/// `max|a - b| / max|b|`, or `max|a - b|` where `b` is all zero; NaN where either holds one.
+/// The relative error `max|a - b| / max|b|`, or `max|a - b|` where `b` is all zero; NaN where either has one.
 ///
 /// # Errors
 /// When the shapes differ.
@@ -17,7 +17,7 @@ pub fn error(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(ratio(highest(&difference), highest(&b)))
 }
 
-/// `‖a - b‖₂ / ‖b‖₂`, or `‖a - b‖₂` where `b` is all zero.
+/// The relative error `‖a - b‖₂ / ‖b‖₂`, or `‖a - b‖₂` where `b` is all zero.
 ///
 /// # Errors
 /// When the shapes differ.
@@ -46,7 +46,7 @@ pub fn finite_differences(function: impl Fn(&[f64]) -> f64, point: &[f64]) -> Ve
     (0..point.len()).map(slope).collect()
 }
 
-/// The elements of a tensor of any type, row-major, in f64.
+/// The elements of a tensor of any dtype, row-major, in f64.
 ///
 /// # Errors
 /// Those of Candle's casts.
@@ -54,7 +54,7 @@ pub fn to_f64(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// Standard normal numbers, f32, the same for the same name.
+/// Standard normal numbers, f32, equal for equal names.
 ///
 /// # Errors
 /// Those of Candle's constructors.

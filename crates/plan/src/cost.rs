@@ -1,13 +1,13 @@
 //! Bytes of memory and of gradient sums, from shapes alone.
 //!
-//! What a rank holds at its fullest, by class. Inside a process a block that is lent is its owner's, and what is given away
-//! stays where it was made; from another process it arrives in a buffer of the receiver's. With n rows of a micro-batch (S of
-//! a sequence), h = `hidden_size`, a and k the widths of all query and all key/value heads of D,
-//! f = `intermediate_size`, V the vocabulary, L layers, e bytes of an element; of tensor-parallel ranks a, k, f and V are what one has:
+//! What a rank holds at its peak, by class. Within a process a lent block counts for its owner, and a block that is given away counts where
+//! it was made; a block from another process arrives in a buffer of the receiver's. With n rows of a micro-batch (S of a sequence), h =
+//! `hidden_size`, a and k the widths of all query and all key/value heads of D, f = `intermediate_size`, V the vocabulary, L layers, e
+//! bytes of an element; with tensor parallelism a, k, f and V are those of one rank:
 //!
 //! ```text
 //! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice;
-//!            where processes hold shares, of each rank of all a slice of both, and a stage's whole (`cost/sums.rs`)
+//!            where both are sharded, a slice of both for each of all ranks, and one whole stage (`cost/sums.rs`)
 //! gradients  f32, of what is trained: of some stages whole, of the others a slice (`cost/sums.rs`)
 //! optimizer  two f32 per element that is trained: of each rank of a process a slice; offloaded, of a few parameters
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
@@ -17,8 +17,8 @@
 //! data       ids and targets of the own rows and positions, and what is read at a time
 //! ```
 //!
-//! Activations are what layers keep, and the most beside it at one of four moments of backward ([`Share::activations`]), with
-//! what the moment's products pack into (`cost/packing.rs`). Workers' buffers are of one worker: [`Plan::with_cores`] adds more.
+//! Activations are what layers keep, plus the most that is held beside it at one of four moments of backward ([`Share::activations`]), with
+//! what that moment's matrix products pack into (`cost/packing.rs`). Workers' buffers are of one worker: [`Plan::with_cores`] adds more.
 
 mod counts;
 mod data;
@@ -41,49 +41,50 @@ use crate::processes::Kind;
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
-/// A row of a tile that knows which columns it sees, and a column its rows.
+/// Bytes of visibility per row and column of a tile: which columns a row sees, and which rows see a column.
 const VISIBILITY: u64 = 2 * 16;
 
-/// One rank's share of the work.
+/// One rank's share of the work, from which its peak memory follows.
 pub(crate) struct Share<'a> {
     plan: &'a Plan,
     memory: Settled,
-    /// Workers of the rank.
+    /// Workers that compute the rank's matrix products.
     workers: usize,
-    /// Rows of a micro-batch.
+    /// Rows of a micro-batch that this rank holds.
     rows: u64,
-    /// The same of the rank that has most.
+    /// Rows of a micro-batch on the rank that holds most.
     most: u64,
     /// Bytes of an element of weights and activations.
     element: u64,
-    /// Bytes of an element that operators make of a narrower one to compute with; 0: as it lies.
+    /// Bytes of an element of the f32 copy that operators compute with; 0: they compute with the tensor as it is.
     widened: u64,
-    /// The same, before it is narrowed again: what its narrow form takes meanwhile.
+    /// Bytes of an element of a result in the model's dtype, held beside its f32 form while it is narrowed; 0 for f32.
     narrowed: u64,
-    /// The most that it computes in a hop, forward and backward.
+    /// The most that the rank computes in one hop, forward and backward.
     computed: [Computed; 2],
-    /// Buffers that it asks for, forward and backward, in rows of heads.
+    /// Buffers that the rank allocates for blocks, forward and backward, in rows of heads.
     taken: [Taken; 2],
-    /// Ranks of other processes.
+    /// Ranks of other processes that sum the same gradients.
     elsewhere: u64,
-    /// Ranks of its process, which share the state.
+    /// Ranks of this process that sum the same gradients and share the state.
     here: u64,
-    /// What they share is counted to it.
+    /// Whether memory that the ranks of a process share is counted for this rank.
     is_first: bool,
-    /// It writes checkpoints where no rank has a share alone.
+    /// Whether this rank writes the whole checkpoint where the state is not sharded.
     is_writer: bool,
-    /// Scores that are kept, of one sequence.
+    /// Attention scores of one sequence that are kept (Li et al.'s ring).
     scores: u64,
 }
 
 impl Share<'_> {
-    /// The share of a rank of a kind while the layers of a group run; so many workers compute its products, and one its
-    /// attention.
+    /// The work of a rank of `kind` while the layers of `group` run; `workers` compute its matrix products, and one its attention.
     pub(crate) fn new<'a>(
         plan: &'a Plan,
         memory: Settled,
-        (group, passes): (usize, &Schedules),
-        (kind, workers): (&Kind, usize),
+        group: usize,
+        passes: &Schedules,
+        kind: &Kind,
+        workers: usize,
     ) -> Share<'a> {
         let place = kind.place;
         let positions = &passes.of(Pass::Forward).positions;
@@ -116,7 +117,7 @@ impl Share<'_> {
         }
     }
 
-    /// The peak of the rank.
+    /// Peak memory of the rank, by class.
     pub(crate) fn peak(&self) -> ByClass {
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
@@ -133,10 +134,9 @@ impl Share<'_> {
         })
     }
 
-    /// The most of all classes at once, whose peaks are `peak`: outside of attention, where nothing
-    /// is in flight, or while it runs backward, or forward with its scores; in the last layer, where
-    /// there are no gradients yet but those of earlier micro-batches, or in the first, where nothing
-    /// else is kept any more. A tile's results are in flight once they are made.
+    /// Peak memory of all classes at once, whose own peaks are `peak`: the most of four moments. Outside of attention nothing is in flight;
+    /// attention runs backward, or forward with its scores; in the last layer's backward the only gradients are those of earlier
+    /// micro-batches; in the first layer's, activations of no other layer are kept. A tile's results are in flight once they are made.
     pub(crate) fn together(&self, peak: &ByClass) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
@@ -159,12 +159,12 @@ impl Share<'_> {
         always.into_iter().fold(most, u64::saturating_add)
     }
 
-    /// What the ranks of a process share: the first has it.
+    /// `bytes` that the ranks of a process share, counted for its first rank only.
     fn shared(&self, bytes: u64) -> u64 {
         if self.is_first { bytes } else { 0 }
     }
 
-    /// Gradients of keys and values, own values as they travel, and what came from other processes.
+    /// Bytes of key and value gradients, of own queries, keys and values copied for the wire, and of blocks from other processes.
     fn key_value(&self) -> u64 {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.own.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
@@ -176,14 +176,14 @@ impl Share<'_> {
         forward.max(backward).saturating_add(product(&[self.rows, own]))
     }
 
-    /// Bytes of an element of own values that are copied for the way: 0 where they travel as they are.
+    /// Bytes of an element of own values that are copied into a narrower comm dtype; 0 where they travel as they are.
     fn copied(&self, part: Part) -> u64 {
         let wire = self.plan.block().wire.of(part) as u64;
         if wire < self.element { wire } else { 0 }
     }
 
-    /// What a pass holds beside the own queries, keys, values and outputs, where what arrives takes
-    /// memory of its own. `alive` is in rows of heads.
+    /// Bytes that a pass holds beside the own queries, keys, values and outputs, where everything received takes a buffer of its own.
+    /// `alive` is in rows of heads.
     pub(crate) fn received(&self, pass: Pass, alive: Alive) -> u64 {
         let own = self.positions() as usize * self.plan.own.num_attention_heads;
         let [outputs, query_gradients] =
@@ -191,7 +191,7 @@ impl Share<'_> {
         self.in_rows(pass, Alive { outputs, query_gradients, ..alive })
     }
 
-    /// Bytes of so many rows of heads, as they travel.
+    /// Bytes of the rows of heads in `alive`, in their comm dtypes.
     fn in_rows(&self, pass: Pass, alive: Alive) -> u64 {
         let dim = self.plan.own.head_dim as u64;
         let wire = self.plan.block().wire.map(|_, bytes| bytes as u64);
@@ -212,7 +212,7 @@ impl Share<'_> {
         all.saturating_mul(self.plan.micro_batch as u64)
     }
 
-    /// Bytes of a row of so many sums of gradients.
+    /// Bytes of one row of `width` sums of gradients: f32, or order-free.
     fn sums(&self, width: u64) -> u64 {
         match self.plan.experiment.block() {
             None => F32 * width,
@@ -220,7 +220,7 @@ impl Share<'_> {
         }
     }
 
-    /// Of each worker, backward: operands of a block as panels, rows and columns.
+    /// Scratch bytes of one attention worker in backward: the operands of a block as panels, by rows and by columns.
     pub(crate) fn scratch(&self) -> u64 {
         let (rows, columns) = (ATTENTION_ROWS as u64, ATTENTION_COLUMNS as u64);
         let dim = self.plan.own.head_dim as u64;
@@ -229,24 +229,24 @@ impl Share<'_> {
         let factors = columns * width + 2 * rows * width + 2 * rows * columns;
         match self.plan.experiment.model.dtype {
             Dtype::F32 => F32 * (panels + sums + factors),
-            // Pairs: panels of half the length, factors along the rows and along the columns.
+            // bf16 is packed in pairs: panels are half as long, and factors are kept by rows and by columns.
             Dtype::Bf16 => F32 * (panels / 2 + sums + factors + factors / 2),
         }
     }
 
-    /// Own positions of one sequence.
+    /// Positions of one sequence that this rank holds.
     fn positions(&self) -> u64 {
         self.rows / self.plan.micro_batch as u64
     }
 
-    /// What all layers keep, and the fullest moment of the loss or of the last layer's backward.
+    /// Bytes of activations at their peak: what all layers keep, plus the peak of the loss or of the last layer's backward.
     fn activations(&self) -> u64 {
         let layer = product(&[self.rows, self.kept().1 + self.lent()]);
         let most = layer.saturating_add(self.in_loss()).max(self.in_layer());
         self.resident().saturating_add(most)
     }
 
-    /// The fullest moment of a layer's backward, with what it kept.
+    /// Peak of one layer's backward, bytes, with the activations that the layer kept.
     fn in_layer(&self) -> u64 {
         let (attention, layer) = self.kept();
         let input = self.element * self.widths().r;
@@ -259,7 +259,7 @@ impl Share<'_> {
         most.saturating_add(self.between_parts())
     }
 
-    /// Own rows that tensor-parallel ranks make others' rows of, or of sums, while all are there.
+    /// Bytes of own rows that a tensor-parallel rank holds while it gathers all rows from them, or scatters a sum into them.
     fn between_parts(&self) -> u64 {
         if self.plan.experiment.mesh.tensor == 1 {
             return 0;
@@ -267,7 +267,7 @@ impl Share<'_> {
         product(&[self.rows, 2 * self.element * self.widths().r])
     }
 
-    /// Per row, what the first half of a layer keeps, and what all of it does.
+    /// Bytes per row that a layer keeps for backward: its attention half, and the whole layer.
     fn kept(&self) -> (u64, u64) {
         let Widths { r, a, k, f, .. } = self.widths();
         let e = self.element;
@@ -279,20 +279,19 @@ impl Share<'_> {
         (attention, attention + e * (r + pieces))
     }
 
-    /// Elements of a row of queries and keys that lie there as they were projected, too, for the way
-    /// back through their norms.
+    /// Elements per row of projected queries and keys that are kept before their norms, for the backward of these norms.
     fn before_norms(&self) -> u64 {
         let Widths { a, k, .. } = self.widths();
         if self.plan.own.has_query_key_norm() { a + k } else { 0 }
     }
 
-    /// What layers but the last hold, and the rotary angles.
+    /// Bytes of the activations of all layers but the last, and of the rotary angles.
     fn resident(&self) -> u64 {
         let rotary = product(&[self.positions(), self.plan.own.head_dim as u64, F32]);
         self.others().saturating_add(rotary)
     }
 
-    /// Own keys and values that others may still read, where a layer would not keep them.
+    /// Bytes per row of own keys and values that others may still read, where a layer would not keep them.
     fn lent(&self) -> u64 {
         let apart = self.plan.experiment.mesh.sequence > 1;
         let kept = self.memory.recompute == Recompute::None || self.copied(Part::KeyValue) > 0;
@@ -300,10 +299,10 @@ impl Share<'_> {
         if lent { 2 * self.element * self.widths().k } else { 0 }
     }
 
-    /// The gradient of the output. Then of all rows, or of those of a piece while gradients of the
-    /// others wait: the norm; gate and up, unless they were kept; the gradient of their product;
-    /// and in and out of it three as they are computed with. Or, while products with the weights and for their gradients are
-    /// packed, what they take and give.
+    /// Peak of the feed-forward half's backward, bytes beside what is kept: the gradient of the output, and the most of two moments. One,
+    /// for all rows or for a piece while gradients of the others wait: the norm; gate and up, unless they were kept; the gradient of their
+    /// product; and three inputs and outputs in f32. The other: operands and results while products with the weights and for their
+    /// gradients are packed.
     fn in_feed_forward(&self) -> u64 {
         let Widths { h, f, .. } = self.widths();
         let e = self.element;
@@ -325,10 +324,9 @@ impl Share<'_> {
         product(&[self.rows, e * h]).saturating_add(working)
     }
 
-    /// Beside what is kept: the gradient of the half's output, and that of attention's by
-    /// token and by head, or attention's output by token, while the projection's gradient is packed; or
-    /// attention's gradient by head alone, while queries, keys and values are made
-    /// again: of the norm, then by token and queries also by head.
+    /// Peak of the attention half's backward down to attention, bytes beside what is kept: the gradient of the half's output with
+    /// attention's by token and by head, or with attention's output by token while the projection's gradient is packed; or attention's
+    /// gradient by head alone while queries, keys and values are recomputed: from the norm, by token, and queries also by head.
     fn in_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let (e, wide) = (self.element, self.widened);
@@ -350,9 +348,9 @@ impl Share<'_> {
         }
     }
 
-    /// Beside the half's input: the gradient of its output; those of queries, keys and
-    /// values by head and by token, or by token with the norm and its gradient, while those are packed, and the norm's
-    /// three inputs as they are computed with, and what comes out.
+    /// Peak of the attention half's backward after attention, bytes beside the half's input: the gradient of its output; those of queries,
+    /// keys and values by head and by token, or by token with the norm and its gradient while those are packed; and the norm's three inputs
+    /// in f32 and its result.
     fn after_attention(&self) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let (e, wide) = (self.element, self.widened);
@@ -383,17 +381,17 @@ impl Share<'_> {
     }
 }
 
-/// Elements of a row.
+/// Elements of one row, by tensor.
 struct Widths {
     h: u64,
-    /// Of a row between layers: of tensor-parallel ranks each has some of the rows.
+    /// Elements of a row between layers; with tensor parallelism, per row of the group, since each rank holds only some of the rows.
     r: u64,
     a: u64,
     k: u64,
     f: u64,
 }
 
-/// A product that stops at the largest number instead of wrapping.
+/// The product of `factors`, saturating at the largest number.
 fn product(factors: &[u64]) -> u64 {
     factors.iter().fold(1, |product, factor| product.saturating_mul(*factor))
 }

@@ -7,39 +7,38 @@ use annulus_yaml::Problem;
 
 use crate::RouteChoice;
 
-/// Layers that see alike, and how their attention is split.
+/// Layers with the same mask, and how their attention is split.
 #[derive(Clone, Debug)]
 pub struct LayerGroup {
-    /// Which layers, rising.
+    /// Indices of the group's layers, ascending.
     pub layers: Vec<usize>,
-    /// Which key a query sees.
+    /// The mask: which keys a query sees.
     pub mask: Mask,
-    /// How the sequence is split.
+    /// How the group's attention is split over the ranks of a sequence.
     pub strategy: Strategy,
-    /// What travels backward. [`crate::Plan::experiment`] says the same.
+    /// The backward route: what travels backward, and why. [`crate::Plan::experiment`] has the same.
     pub route: RouteChoice,
-    /// Visible (query, key) pairs of one sequence, per head and layer, that the slowest rank of
-    /// every hop computes, summed over the hops: what a forward pass takes when ranks wait for each
-    /// other.
+    /// Visible (query, key) pairs of one sequence, per head and layer, on the slowest rank of every hop, summed over hops: what a forward
+    /// pass takes when ranks wait for each other.
     pub slowest_pairs: u64,
-    /// The backward route that is written.
+    /// The backward route as the experiment's file has it; `None`: left open.
     pub(crate) written: Option<Route>,
-    /// The keys that a query sees, where this group is `sliding`.
+    /// Keys that a query sees, where this is the group of the key `sliding`.
     window: Option<usize>,
 }
 
 impl LayerGroup {
-    /// Whether its layers see a window that others do not.
+    /// Whether this is the group of layers with a sliding window.
     pub(crate) fn slides(&self) -> bool {
         self.window.is_some()
     }
 
-    /// The section that says how they are split.
+    /// The section of the file that says how the group's attention is split.
     pub(crate) fn section(&self) -> &'static str {
         if self.slides() { SLIDING } else { "attention" }
     }
 
-    /// The layers, in words: `layers 0-2, 4`, and over how many keys they slide.
+    /// The group's layers in words, `layers 0-2, 4`, and the size of their sliding window.
     pub fn title(&self) -> String {
         let noun = if self.layers.len() == 1 { "layer" } else { "layers" };
         let window =
@@ -48,11 +47,10 @@ impl LayerGroup {
     }
 }
 
-/// The layer groups of a model: those that do not slide first. Nothing is known yet of their way
-/// back.
+/// The layer groups of a model, those without a sliding window first. Their backward routes are still unknown.
 ///
 /// # Errors
-/// When other layers are to slide than some of those that there are.
+/// When `sliding` names layers that the model does not have, or all of them.
 pub(crate) fn groups(experiment: &Experiment, shape: &Shape) -> Result<Vec<LayerGroup>, Problem> {
     let attention = &experiment.attention;
     let all = 0..shape.num_hidden_layers;

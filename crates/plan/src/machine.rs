@@ -1,37 +1,38 @@
-//! What the machine holds: its processes, each with its ranks and with what it takes for itself.
+//! Memory of this machine: by process, its ranks' and what the process takes for itself.
 
 use crate::report::count;
 use crate::{Plan, RankPlan, size, wrapped};
 
-/// What a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
-/// stacks. Measured of this program; a run says what it is in truth (`memory/base`).
+/// Bytes that a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
+/// stacks. Measured; a run logs the real number (`memory/base`).
 const PROGRAM: u64 = 28 << 20;
-/// What joins it to others: MPI's library with its own memory and its queues between processes of a host.
+/// Bytes that a process takes to join others: MPI's library, and its queues to the processes of the host.
 const JOINED: u64 = 32 << 20;
-/// The most ranks of which it is shown: a process for each plays each for itself, and so many are of several machines.
+/// The most ranks for which the machine's memory is shown: planning one process per rank takes long, and more ranks belong on several
+/// machines.
 const SHOWN: usize = 64;
 
-/// One of the processes that share the ranks evenly, at its fullest.
+/// Peak memory of one of the processes that share the ranks evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// What its ranks hold.
+    /// Bytes that its ranks hold at their peak.
     pub ranks: u64,
-    /// What it takes for itself.
+    /// Bytes that the process takes for itself.
     pub base: u64,
 }
 
 impl Process {
-    /// Both.
+    /// Bytes of the process: its ranks' and its own.
     pub fn all(self) -> u64 {
         self.ranks.saturating_add(self.base)
     }
 }
 
 impl Plan {
-    /// The same experiment where so many processes share the ranks.
+    /// The plan of this experiment with its ranks shared evenly by `processes`.
     ///
     /// # Panics
-    /// When they cannot share them evenly.
+    /// When `processes` cannot share the ranks evenly.
     #[must_use]
     pub fn over(&self, processes: usize) -> Plan {
         let mut plan = self.clone();
@@ -41,7 +42,7 @@ impl Plan {
         plan
     }
 
-    /// What every process holds: its ranks what `ranks` says, and the process itself what is typical.
+    /// Peak memory of every process: of its ranks as `ranks` says, and a typical value for the process itself.
     pub fn processes(&self, ranks: &[RankPlan]) -> Vec<Process> {
         let several = self.experiment.host.processes > 1;
         let base = if several { PROGRAM + JOINED } else { PROGRAM };
@@ -50,17 +51,17 @@ impl Plan {
         held.map(|held| Process { ranks: held.fold(0, u64::saturating_add), base }).collect()
     }
 
-    /// What this machine would hold with all ranks on it: in one process, in the fewest of several, and in one for each rank.
+    /// The memory that this machine needs with all ranks in one process, in the fewest of several, and in one process per rank.
     pub(crate) fn machine(&self) -> String {
         let (world, host) = (self.world(), &self.experiment.host);
-        // Ranks on a GPU, or on devices of their own, are not this machine's.
+        // Ranks on a GPU or on devices of a cluster take none of this machine's memory.
         if world > SHOWN || host.device.is_some() || host.apart.is_some() {
             return String::new();
         }
         let numbers = (1..=world)
             .filter(|number| crate::processes::check_of(&self.experiment, *number).is_ok());
         let mut numbers: Vec<usize> = numbers.collect();
-        // The first, the second and the last say how it grows.
+        // The first, the second and the last show how it grows.
         let last = numbers.pop().unwrap_or(1);
         numbers.truncate(2);
         numbers.push(last);

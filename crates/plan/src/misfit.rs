@@ -1,4 +1,4 @@
-//! Whether what a plan holds fits: the one verdict of `plan`, `check` and `train`.
+//! Whether a plan fits into memory: one verdict for `plan`, `check` and `train`.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use annulus_machine::{By, Limit};
 
 use crate::{Plan, size};
 
-/// What a plan needs of the memory that there is.
+/// The memory that a plan needs, and the memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that all ranks hold together, or on GPUs those of the one that holds most.
+    /// Bytes that all ranks hold together; on GPUs, bytes of the fullest GPU.
     pub needed: u64,
-    /// What there is, or may be taken.
+    /// The memory that exists, or that may be used.
     pub there: Limit,
 }
 
@@ -21,14 +21,13 @@ pub struct Room {
 pub struct Misfit(Room);
 
 impl Plan {
-    /// Bytes that all ranks on this machine hold at their fullest, together, or on GPUs those of the one that holds most.
+    /// Peak bytes that all ranks on this machine hold together; on GPUs, bytes of the fullest GPU.
     pub fn needed(&self) -> u64 {
         self.fullest(|rank| self.ranks[rank].together)
     }
 
-    /// What it needs here, where all ranks share this machine, or some a GPU of it, and the least of
-    /// `memory.budget` and what there is. `None`: nobody knows: what an absent GPU has, or a system
-    /// that does not say.
+    /// The memory that this plan needs here, and the least of `memory.budget` and what exists. `None`: unknown, for an absent GPU, or a
+    /// system that does not report its memory.
     pub fn room(&self) -> Option<Room> {
         let (memory, host) = (&self.experiment.memory, &self.experiment.host);
         let elsewhere = matches!(self.experiment.device, Device::Cuda(_)) && host.device.is_none();
@@ -38,14 +37,14 @@ impl Plan {
         Some(Room { needed: self.needed(), there })
     }
 
-    /// Why it cannot run here: it needs more than there is.
+    /// The verdict that this plan cannot run here; `None`: it fits, or nobody knows.
     pub fn misfit(&self) -> Option<Misfit> {
         self.room().filter(|room| room.needed > room.there.bytes).map(Misfit)
     }
 }
 
 impl Misfit {
-    /// The way out.
+    /// What the user can change so that the plan fits.
     pub fn hint(self) -> String {
         let lower = "lower `data.tokens` or `memory.micro_batch`, or put what waits on a disk (`memory.offload`)";
         let shows = "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";

@@ -1,4 +1,4 @@
-//! The schedules of a plan: of every group of layers, forward and backward, made and proved once. They are what runs.
+//! The schedules of a plan, forward and backward for every layer group: made and proved once, and run as they are.
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Packed, mask_of};
@@ -7,7 +7,7 @@ use annulus_yaml::Problems;
 
 use crate::{LayerGroup, Plan, tensor};
 
-/// Schedules of some layers that are not proved yet.
+/// A layer group's schedules that are not proved yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     split: Split,
@@ -15,7 +15,7 @@ pub(crate) struct Draft {
 }
 
 impl Plan {
-    /// What is made first, and with it the backward route.
+    /// Makes the schedules that the group's backward route is chosen by, and chooses it.
     pub(crate) fn draft(&self, group: &mut LayerGroup) -> Result<Draft, Problems> {
         let split = self.split(group)?;
         let (route, backward) = self.routes_of(group, &split)?;
@@ -23,12 +23,12 @@ impl Plan {
         Ok(Draft { split, backward })
     }
 
-    /// The forward schedule of some layers.
+    /// The forward schedule of a layer group.
     pub(crate) fn forward(&self, group: &LayerGroup, draft: &Draft) -> Result<Schedule, Problems> {
         group.strategy.forward(&draft.split).map_err(|error| self.refused(group, &error))
     }
 
-    /// The schedules of both passes of some layers, proved.
+    /// The proved forward and backward schedules of a layer group.
     pub(crate) fn passes_of(
         &self,
         group: &LayerGroup,
@@ -45,7 +45,7 @@ impl Plan {
         })
     }
 
-    /// That the strategy cannot run so, at the key that asks for it.
+    /// The error that the strategy cannot run so, placed at the key that asks for it.
     pub(crate) fn refused(&self, group: &LayerGroup, error: &StrategyError) -> Problems {
         let places = &self.experiment.places;
         let key = match error {
@@ -62,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// Where `name` is said of these layers: for all, unless they have their own.
+    /// The path of the key `name` that holds for this group: its own section's where it is written, else the one of all layers.
     pub(crate) fn key(&self, group: &LayerGroup, name: &str) -> String {
         let own = format!("{}.{name}", group.section());
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
@@ -73,11 +73,11 @@ impl Plan {
         heads_of(&self.own)
     }
 
-    /// The sequence, sharded over the ranks in proportion to their weights: in all layers as those that do
-    /// not slide would have it.
+    /// How a group's attention is split: positions sharded in proportion to the ranks' weights, by the layout of the layers without a
+    /// sliding window.
     ///
     /// # Errors
-    /// When the strategy cannot split it so.
+    /// When the strategy cannot split the sequence so.
     pub fn split(&self, group: &LayerGroup) -> Result<Split, Problems> {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
         let refused = |error: StrategyError| self.refused(group, &error);
@@ -87,7 +87,7 @@ impl Plan {
         }
         let layout = self.experiment.layout();
         let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
-        // Of documents that only the data knows, what is made must hold for all.
+        // Schedules must hold for any documents where only the data knows them.
         let by_data = attention.masking.documents == Some(Packed::ByData);
         let [mask, sharding] =
             [group.mask.clone(), mask_of(&attention.masking, attention.masking.near())]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Settled, State};
-use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
 use serde_json::Value;
@@ -14,36 +13,37 @@ use crate::cost::Share;
 use crate::groups::groups;
 use crate::passes::Draft;
 use crate::processes::{self, Kind, Kinds};
+use crate::rank::RankMemory;
 use crate::{LayerGroup, RankPlan, label, tensor};
 
-/// An experiment that can run.
+/// A checked experiment that can run: its layer groups, schedules, memory and bytes.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// As written, with defaults and with what was chosen.
+    /// The experiment as written, with defaults and the plan's choices filled in.
     pub experiment: Experiment,
-    /// The model's shape as it was read.
+    /// The model's shape as config.json or the file has it.
     pub model: Shape,
-    /// The shape that is trained: extended, with its vocabulary.
+    /// The shape that is trained: extended, and with the size of its vocabulary.
     pub shape: Shape,
-    /// What a rank computes with of it: the shape itself, unless ranks are tensor-parallel.
+    /// The shape that one rank computes with: `shape`, or with tensor parallelism the rank's part.
     pub(crate) own: Shape,
-    /// The layer groups, those of most keys first: one, unless some layers slide.
+    /// The layer groups, the one without a sliding window first; a single group unless some layers slide.
     pub groups: Vec<LayerGroup>,
     /// Sequences per rank and micro-batch.
     pub micro_batch: usize,
-    /// What is traded for memory. [`Plan::experiment`] says the same.
+    /// The settings that trade time for memory, nothing left open. [`Plan::experiment`] has the same.
     pub memory: Settled,
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
-    /// By rank of the world.
+    /// What each rank holds and sends, by its number in the world.
     pub ranks: Vec<RankPlan>,
-    /// What one should know before it runs.
+    /// Remarks that the user should read before the run starts.
     pub warnings: Vec<String>,
-    /// Why its strategies were chosen; `None` where they were written.
+    /// Why the strategies were chosen; `None` where the file names them.
     pub choice: Option<Chosen>,
-    /// The schedules of every group; none before they are proved.
+    /// The proved schedules of every layer group; empty in an outline.
     pub passes: Vec<Arc<Schedules>>,
-    /// Schedules that are not proved yet.
+    /// The schedules of every layer group that are not proved yet.
     pub(crate) drafts: Vec<Draft>,
 }
 
@@ -52,19 +52,19 @@ pub struct Plan {
 pub struct Chosen {
     /// For people: the best strategies.
     pub text: String,
-    /// For people who ask: every strategy.
+    /// For people who want details: every strategy.
     pub whole: String,
-    /// For programs.
+    /// For programs: the same as JSON.
     pub json: Value,
 }
 
-/// What an outline has for what is traded for memory.
+/// The memory settings of an outline, before they are chosen.
 const UNSETTLED: Settled =
     Settled { state: State::Replicated, recompute: Recompute::Layer, loss_chunk: 1, mlp_chunk: 1 };
 
 impl Plan {
-    /// The plan of an experiment that names its strategies; of several phases the last. Reads no file
-    /// and allocates nothing of the model's size.
+    /// The plan of an experiment that names its strategies; of one with several phases, of the last. Reads no file and allocates nothing of
+    /// the model's size.
     ///
     /// # Errors
     /// Everything that is wrong with the experiment, and a strategy that is left open.
@@ -73,16 +73,16 @@ impl Plan {
         Plan::sketch(resolved.phases().last().unwrap_or(resolved), None)?.proved()
     }
 
-    /// The plans of all phases.
+    /// The plan of every training phase, in order.
     ///
     /// # Errors
-    /// What is wrong with any of them.
+    /// What is wrong with any phase.
     pub fn phases(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
         resolved.experiment.check()?;
         resolved.phases().iter().map(|phase| Plan::sketch(phase, None)?.proved()).collect()
     }
 
-    /// The plan as if there were no layers but those of the group of this number, proved or not.
+    /// The plan as if layer group number `group` were the only one, with or without proofs.
     ///
     /// # Errors
     /// Everything that is wrong with the experiment.
@@ -92,22 +92,22 @@ impl Plan {
         if proved { plan.proved() } else { Ok(plan) }
     }
 
-    /// What the layer groups of an experiment are called.
+    /// The titles of an experiment's layer groups.
     ///
     /// # Errors
-    /// When other layers are to slide than there are.
+    /// When `sliding` names layers that the model does not have, or all of them.
     pub fn titles(resolved: &Resolved) -> Result<Vec<String>, Problems> {
         let groups = groups(&resolved.experiment, &resolved.shape()?)?;
         Ok(groups.iter().map(LayerGroup::title).collect())
     }
 
-    /// What the plan was made of, its choices written out.
+    /// The experiment and model that this plan is of, with the plan's choices written out.
     pub fn resolved(&self) -> Resolved {
         let (experiment, model) = (self.experiment.clone(), self.model.clone());
         Resolved { experiment, model, vocabulary: Some(self.vocabulary()) }
     }
 
-    /// An outline with its numbers.
+    /// Completes an outline: proves its schedules and computes every rank's numbers.
     fn proved(mut self) -> Result<Plan, Problems> {
         let drafts = std::mem::take(&mut self.drafts);
         let passes = self.groups.iter().zip(drafts);
@@ -127,13 +127,13 @@ impl Plan {
         Ok(self)
     }
 
-    /// What follows from the experiment without a proof: no rank has numbers yet.
+    /// An outline: what follows from the experiment without a proof. Ranks have no numbers yet.
     pub(crate) fn outline(resolved: &Resolved) -> Result<Plan, Problems> {
         resolved.experiment.check()?;
         Plan::sketch(resolved, None)
     }
 
-    /// The outline of all layer groups, or of one.
+    /// The outline of all layer groups, or of group number `only`.
     fn sketch(resolved: &Resolved, only: Option<usize>) -> Result<Plan, Problems> {
         let Resolved { experiment, model, .. } = resolved;
         if only.is_none() && experiment.attention.is_open() {
@@ -173,22 +173,22 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The ranks that are on this machine.
+    /// The ranks of the world that are on this machine.
     pub(crate) fn here(&self) -> Range<usize> {
         self.experiment.host.here.clone().unwrap_or(0..self.world())
     }
 
-    /// How many ranks there are.
+    /// The number of ranks, replicas and tensor-parallel ones included.
     pub fn world(&self) -> usize {
         self.experiment.mesh.ranks()
     }
 
-    /// The ranks of a sequence, in the order of their places in it.
+    /// The ranks that share the first sequence, in the order of their positions.
     pub fn of_sequence(&self) -> impl ExactSizeIterator<Item = &RankPlan> + Clone {
         self.experiment.mesh.replica(0).ranks().map(|rank| &self.ranks[rank])
     }
 
-    /// How its layers are split, in words: `ring`, or `megatron and halo`.
+    /// The strategies of all layer groups in words: `ring`, or `megatron and halo`.
     pub fn strategies(&self) -> String {
         let mut labels: Vec<String> =
             self.groups.iter().map(|group| label(group.strategy)).collect();
@@ -198,20 +198,20 @@ impl Plan {
 
     /// Tokens of the vocabulary.
     pub fn vocabulary(&self) -> usize {
-        // Settled in `new`.
+        // `new` has settled it.
         self.shape.vocab_size.unwrap_or_default()
     }
 
-    /// What is traded for memory: chosen by what the ranks would hold.
+    /// The settings that trade time for memory, chosen by what the ranks of these kinds would hold.
     fn settled(&self, kinds: &Kinds) -> Settled {
         let needs = |memory: Settled| {
-            // Every device has room for the fullest rank.
+            // On a cluster every device has room for the fullest rank.
             let apart = || {
                 let ranks = self.experiment.mesh.replica(0).ranks();
                 ranks.map(|rank| self.held_apart(memory, kinds.of(rank)).1).max()
             };
             let together = || {
-                let of_kind = |kind| self.held(memory, kind).1;
+                let of_kind = |kind| self.held(memory, kind).together;
                 let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
                 self.fullest(|rank| held[kinds.number(rank)])
             };
@@ -230,7 +230,7 @@ impl Plan {
         )
     }
 
-    /// What ranks that hold so much each hold together at most: all that are here, or on a GPU those that share it.
+    /// The most bytes held together by ranks that share a memory, where rank `r` holds `held(r)`: all ranks here, or those of one GPU.
     pub(crate) fn fullest(&self, held: impl Fn(usize) -> u64) -> u64 {
         let here: Vec<u64> = self.here().map(held).collect();
         let host = &self.experiment.host;
@@ -240,42 +240,33 @@ impl Plan {
         here.chunks(beside).map(together).max().unwrap_or_default()
     }
 
-    /// Peak memory of a rank of a kind: by class, of all classes at once, and of one more worker, of attention
-    /// and of products. What is held while attention runs is the most of any group of layers.
-    fn held(&self, memory: Settled, kind: &Kind) -> (ByClass, u64, [u64; 2]) {
+    /// Peak memory of a rank of `kind`: by class, of all classes at once, and what one more worker adds in attention and in matrix
+    /// products. What is held while attention runs is the most of any layer group.
+    fn held(&self, memory: Settled, kind: &Kind) -> RankMemory {
         let workers = self.experiment.host.workers;
-        let (peak, together, worker) = self.held_by(memory, kind, workers);
-        let lent = self.attending(worker[0], workers);
-        let peak = add_workspace(peak, lent);
-        (peak, together.saturating_add(lent), worker)
+        let held = self.held_by(memory, kind, workers);
+        held.and_workspace(self.attending(held.worker, workers))
     }
 
-    /// What more workers of attention than one take, each `worker`.
+    /// Bytes that attention workers beyond the first take, `worker` bytes each.
     pub(crate) fn attending(&self, worker: u64, workers: usize) -> u64 {
         let apart = self.experiment.host.device.is_some();
         if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
     }
 
-    /// The same with so many workers of its products, and one of its attention.
-    fn held_by(&self, memory: Settled, kind: &Kind, workers: usize) -> (ByClass, u64, [u64; 2]) {
+    /// Peak memory of a rank of `kind` with `workers` for its matrix products, and one for its attention: as [`Plan::held`] returns it.
+    fn held_by(&self, memory: Settled, kind: &Kind, workers: usize) -> RankMemory {
         let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
-            let share = Share::new(self, memory, (group, passes), (kind, workers));
+            let share = Share::new(self, memory, group, passes, kind, workers);
             let peak = share.peak();
-            (peak, share.together(&peak), [share.scratch(), share.packing_of_worker()])
+            let (together, packing) = (share.together(&peak), share.packing_of_worker());
+            RankMemory { peak, together, worker: share.scratch(), packing }
         };
-        self.passes
-            .iter()
-            .enumerate()
-            .map(of_group)
-            .reduce(|one, other| {
-                let worker = [one.2[0].max(other.2[0]), one.2[1].max(other.2[1])];
-                (one.0.most(other.0), one.1.max(other.1), worker)
-            })
-            .unwrap_or_default()
+        self.passes.iter().enumerate().map(of_group).reduce(RankMemory::most).unwrap_or_default()
     }
 
-    /// What ranks do and hold where the processes on this machine share so many cores: workers of their own compute their
-    /// products, and for its attention a rank is lent the others' of its process, too.
+    /// What ranks do and hold where the processes on this machine share `cores`: a rank's own workers compute its matrix products, and for
+    /// its attention it also borrows the workers of its process's other ranks.
     pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
         let each = self.ranks_of_process();
         let cores = annulus_machine::share(cores, self.here().len() / each);
@@ -283,15 +274,15 @@ impl Plan {
         let held: Vec<_> =
             kinds.all.iter().map(|kind| self.held_by(self.memory, kind, workers)).collect();
         let of_rank = |rank: &RankPlan| {
-            let (peak, together, _) = held[kinds.number(rank.rank)];
             let lent = self.attending(rank.worker, cores);
-            let peak = add_workspace(peak, lent);
-            RankPlan { peak, together: together.saturating_add(lent), ..rank.clone() }
+            let RankMemory { peak, together, .. } =
+                held[kinds.number(rank.rank)].and_workspace(lent);
+            RankPlan { peak, together, ..rank.clone() }
         };
         self.ranks.iter().map(of_rank).collect()
     }
 
-    /// Rows of a micro-batch on the rank that has most; all ranks of even sharding have as many.
+    /// Rows of a micro-batch on the rank that has most; even sharding gives all ranks as many.
     pub fn rows(&self) -> usize {
         let longest = self.ranks.iter().map(|rank| rank.positions.tokens()).max();
         self.micro_batch * longest.unwrap_or_default()
@@ -308,7 +299,7 @@ impl Plan {
         let (mesh, own) = (&self.experiment.mesh, self.experiment.mesh.replica(0));
         let of_place = |(place, positions): (usize, &Positions)| {
             let rank = own.rank(place);
-            let (peak, together, [worker, packing]) = held[kinds.number(rank)];
+            let RankMemory { peak, together, worker, packing } = held[kinds.number(rank)];
             RankPlan {
                 rank,
                 positions: positions.clone(),
@@ -327,7 +318,7 @@ impl Plan {
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
         self.add_bytes(&mut places);
         let of_rank = |(rank, (gradients, weights)): (usize, (u64, u64))| {
-            let (peak, together, _) = held[kinds.number(rank)];
+            let RankMemory { peak, together, .. } = held[kinds.number(rank)];
             let place = places[mesh.place_of(rank)].clone();
             let tensor = self.tensor_bytes(place.positions.tokens());
             RankPlan { rank, tensor, gradients, weights, peak, together, ..place }
@@ -335,7 +326,7 @@ impl Plan {
         self.gradient_sums().into_iter().zip(self.gathers()).enumerate().map(of_rank).collect()
     }
 
-    /// What attention sends, by place of a sequence.
+    /// Adds what attention sends to the ranks of a sequence, by place.
     fn add_bytes(&self, places: &mut [RankPlan]) {
         for (group, passes) in self.groups.iter().zip(&self.passes) {
             let times = (group.layers.len() * self.micro_batches) as u64;
@@ -349,13 +340,8 @@ impl Plan {
         }
     }
 
-    /// Who holds what of a sequence, the same in all layers.
+    /// Which positions every rank of a sequence holds, the same in all layers.
     fn positions(&self) -> &[Positions] {
         self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
     }
-}
-
-/// A peak with more workspace.
-pub(crate) fn add_workspace(peak: ByClass, bytes: u64) -> ByClass {
-    peak.with(Class::Workspace, peak[Class::Workspace].saturating_add(bytes))
 }

@@ -1,4 +1,5 @@
-//! What ranks in several processes take more than threads do: what another process sends is held in a buffer of the receiver's.
+//! Memory that ranks of several processes take beyond ranks that are threads of one: a block from another process is held in a buffer of
+//! the receiver's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,25 +11,25 @@ use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
 use annulus_yaml::Problem;
 
 use crate::cost::Share;
-use crate::plan::add_workspace;
+use crate::rank::RankMemory;
 use crate::{Plan, StateSharding};
 
-/// Ranks that hold alike: at one place of a sequence, with the same places of it beside them in their process.
+/// Ranks with the same memory: at the same place of a sequence, beside the same other places in their process.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
     pub(crate) place: usize,
-    /// Ranks that sum the same gradients: in other processes, and in its own.
+    /// Ranks that sum the same gradients: in other processes (`elsewhere`), and in its own (`here`).
     pub(crate) elsewhere: usize,
     pub(crate) here: usize,
-    /// The first of its process, of those with its part: what they share is counted to it.
+    /// Whether the rank is the first of its process with its tensor-parallel part: memory that they share is counted for it.
     pub(crate) is_first: bool,
-    /// Rank 0, which writes checkpoints where no rank has a share alone.
+    /// Whether it is rank 0, which writes the whole checkpoint where the state is not sharded.
     pub(crate) is_writer: bool,
-    /// By layer group, forward and backward.
+    /// Buffers that it allocates for blocks, by layer group: forward, backward.
     pub(crate) taken: Vec<[Taken; 2]>,
 }
 
-/// The kinds of ranks, and which kind a rank of the world is.
+/// All kinds of ranks, and the kind of every rank of the world.
 #[derive(Clone, Debug)]
 pub(crate) struct Kinds {
     pub(crate) all: Vec<Kind>,
@@ -36,19 +37,19 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// That of a rank of the world.
+    /// The kind of `rank`, a number in the world.
     pub(crate) fn of(&self, rank: usize) -> &Kind {
         &self.all[self.of[rank]]
     }
 
-    /// The same by its number.
+    /// The number of the kind of `rank`, a number in the world.
     pub(crate) fn number(&self, rank: usize) -> usize {
         self.of[rank]
     }
 }
 
 impl Plan {
-    /// How many ranks each process has.
+    /// The number of ranks per process.
     pub(crate) fn ranks_of_process(&self) -> usize {
         if let Err(problem) = check(&self.experiment) {
             panic!("{problem}");
@@ -56,17 +57,17 @@ impl Plan {
         self.world() / self.experiment.host.processes
     }
 
-    /// How many ranks share a memory: that of a process, or of each of its GPUs.
+    /// The number of ranks that share a memory: a process's, or each of its GPUs'.
     pub fn ranks_of_device(&self) -> usize {
         self.ranks_of_process() / self.experiment.host.devices
     }
 
-    /// The same where devices are apart: each rank is alone.
+    /// The number of ranks that share a memory, 1 where every rank has a device of its own.
     fn ranks_beside(&self) -> usize {
         if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_device() }
     }
 
-    /// Its GPUs, each with its ranks: `cuda:0 (ranks 0 to 3)`. None where the CPU computes, or processes have one each.
+    /// The GPUs of the process, each with its ranks: `cuda:0 (ranks 0 to 3)`. Empty on a CPU, and where processes have one GPU each.
     pub fn gpus(&self) -> Vec<String> {
         let Host { device, devices, processes, apart, .. } = &self.experiment.host;
         if device.is_none() || *processes > 1 || apart.is_some() {
@@ -81,66 +82,68 @@ impl Plan {
         numbers.map(|(at, number)| format!("cuda:{number} ({})", ranks(at * each))).collect()
     }
 
-    /// How many ranks sum the same gradients: of tensor-parallel ones each has its own.
+    /// The number of ranks that sum the same gradients: those with the same tensor-parallel part.
     pub fn summing(&self) -> usize {
         self.world() / self.experiment.mesh.tensor
     }
 
-    /// How many of them share what a process holds once.
+    /// The number of ranks that sum the same gradients and share a memory.
     pub(crate) fn summing_beside(&self) -> usize {
         self.ranks_beside() / self.parts(self.ranks_beside())
     }
 
-    /// How many parts of a model so many neighbours have.
+    /// The number of different tensor-parallel parts among `ranks` neighbours.
     fn parts(&self, ranks: usize) -> usize {
         ranks.min(self.experiment.mesh.tensor)
     }
 
-    /// In which order of processes and their ranks one is among those that sum the same gradients.
+    /// The slice number of `rank` among the ranks that sum the same gradients, in the order of processes and their ranks.
     pub(crate) fn slot(&self, rank: usize) -> usize {
         let (beside, tensor) = (self.ranks_beside(), self.experiment.mesh.tensor);
         let process = rank / beside / (tensor / beside).max(1);
         self.sharding().slot(rank % beside / self.parts(beside), process)
     }
 
-    /// How processes hold the state.
+    /// How processes shard the state.
     pub fn sharding(&self) -> StateSharding {
         self.sharding_of(self.memory.state, self.summing_beside())
     }
 
-    /// The same where they hold so much, and have so many ranks that sum the same gradients.
+    /// How processes shard the state if `state` is sharded, and each has `here` ranks that sum the same gradients.
     pub fn sharding_of(&self, state: State, here: usize) -> StateSharding {
         let sharding = sharding_of(&self.experiment, state, here);
         sharding.expect("processes were checked to lie along the axes")
     }
 
-    /// Peak memory by rank of a sequence, bytes, on devices that share none: by class, and of all classes at once.
+    /// Peak memory of every rank of a sequence, bytes, where each has a device of its own: by class, and of all classes at once.
     pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
         let kinds = self.kinds();
         let ranks = self.experiment.mesh.replica(0).ranks();
         ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
     }
 
-    /// The same of a rank of a kind. What arrives takes memory of its own: blocks in flight are those of the proofs; of layer
-    /// groups the one that takes most counts.
+    /// Peak memory of a rank of `kind` that has a device of its own: by class, and of all classes at once. What arrives takes a buffer of
+    /// its own, blocks in flight are those of the proofs, and the largest layer group counts.
     pub(crate) fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
         let elsewhere = self.summing() - 1;
         let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
         let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
             let workers = self.experiment.host.workers;
-            let share = Share::new(self, memory, (group, passes), (kind, workers));
+            let share = Share::new(self, memory, group, passes, kind, workers);
             let received = |pass| share.received(pass, passes.proof(pass).alive[kind.place]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
             let peak = share.peak().with(Class::KeyValue, key_value);
-            let lent = self.attending(share.scratch(), workers);
-            (add_workspace(peak, lent), share.together(&peak).saturating_add(lent))
+            let held =
+                RankMemory { peak, together: share.together(&peak), ..RankMemory::default() };
+            let held = held.and_workspace(self.attending(share.scratch(), workers));
+            (held.peak, held.together)
         };
         let groups = self.passes.iter().enumerate().map(of_group);
         groups.max_by_key(|(_, together)| *together).unwrap_or_default()
     }
 
-    /// The kinds of its ranks, by the processes that share them. What comes from another device of a process is held as what comes from
-    /// another process is.
+    /// The kinds of the plan's ranks, by how they share processes. A block from another device of the same process takes a buffer, as one
+    /// from another process does.
     pub(crate) fn kinds(&self) -> Kinds {
         let (world, summing, here) = (self.world(), self.summing(), self.ranks_of_device());
         let parts = self.parts(here);
@@ -171,13 +174,13 @@ impl Plan {
         Kinds { all, of }
     }
 
-    /// What the places of a sequence that are in one process take, by layer group, forward and backward.
+    /// Buffers for blocks of the places `beside` of a sequence, which are in one process: by layer group, forward and backward.
     fn played(&self, beside: &Range<usize>) -> Vec<[Vec<Taken>; 2]> {
         let of_pass = |passes: &Schedules, pass| {
             if beside.len() < passes.of(pass).world() {
                 return taken(passes.of(pass), beside.clone());
             }
-            // Where all are, the proof says so.
+            // With all places in one process, the proof has counted them.
             let made = passes.proof(pass).made.iter();
             made.map(|made| Taken { made: *made, received: Alive::default() }).collect()
         };
@@ -187,7 +190,7 @@ impl Plan {
     }
 }
 
-/// Refuses processes, and devices of one, that would not have as many ranks each.
+/// Refuses processes, and GPUs of a process, that cannot share the ranks evenly.
 pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
     let Experiment { mesh, host, device, places, .. } = experiment;
     check_of(experiment, host.processes)?;
@@ -203,13 +206,13 @@ pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
     Err(places.problem("device", message).hint(hint))
 }
 
-/// The most devices, of so many, that the ranks of an experiment can share: as evenly, and along the same axes, as processes.
+/// The most of `there` devices that the ranks of an experiment can share: evenly, and along the axes of the mesh as processes do.
 pub fn devices_for(experiment: &Experiment, there: usize) -> usize {
     let shared = |devices: &usize| check_of(experiment, *devices).is_ok();
     (1..=there.min(experiment.mesh.ranks())).rev().find(shared).unwrap_or(1)
 }
 
-/// Refuses so many processes.
+/// Refuses `processes` that cannot share the ranks evenly along the axes of the mesh.
 pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), Problem> {
     let Experiment { mesh, places, .. } = experiment;
     let ranks = mesh.ranks();
@@ -229,14 +232,14 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     Err(places.problem("mesh.tensor", message).hint(hint))
 }
 
-/// How processes would hold so much of the state, of which each has so many ranks; nothing where they do not lie along its axes.
+/// How processes with `here` ranks each shard `state`; `None` where processes do not lie along its axes.
 fn sharding_of(experiment: &Experiment, state: State, here: usize) -> Option<StateSharding> {
     let Experiment { mesh, parallel, .. } = experiment;
     let axes = (mesh.order, [mesh.data, mesh.sequence]);
     StateSharding::of(axes, Parallel { state, ..*parallel }, here)
 }
 
-/// Processes that have ranks of several holders of the state, and of their mirrors.
+/// The error of processes whose ranks belong to several holders of the state, or to their mirrors too.
 fn crosses(experiment: &Experiment, here: usize) -> Problem {
     let Experiment { mesh, parallel, places, .. } = experiment;
     let (data, sequence, axes) = (mesh.data, mesh.sequence, parallel.state_axes.word());

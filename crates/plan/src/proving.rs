@@ -1,5 +1,4 @@
-//! Both schedules of an experiment, proved in front of the user: what holds, how much there was to
-//! prove, how long it took.
+//! The schedules of an experiment, proved for `annulus prove`: what holds, how much there was to prove, how long it took.
 
 use std::time::Instant;
 
@@ -12,37 +11,37 @@ use serde_json::{Value, json};
 
 use crate::{Plan, duration, label};
 
-/// What a proof holds.
+/// What a proof guarantees, in words.
 const HOLDS: &str = "nothing deadlocks, every visible pair of every head is computed exactly once, \
                      every result is reduced to its owner, every buffer is freed";
 
-/// One schedule, and what was found.
+/// One schedule, its size, and its proof or first flaw.
 #[derive(Clone, Debug)]
 pub struct Proved {
-    /// The layers that it is of, and how they are split; `None`: all layers are alike.
+    /// The layers of the schedule and their strategy; `None`: all layers are alike.
     pub layers: Option<String>,
-    /// Forward or backward.
+    /// The schedule's pass, forward or backward.
     pub pass: Pass,
-    /// Hops of every rank.
+    /// Hops that every rank makes.
     pub hops: usize,
-    /// Blocks that are sent, of all ranks.
+    /// Blocks that are sent, summed over ranks.
     pub moves: usize,
-    /// Tiles that are computed, of all ranks.
+    /// Tiles that are computed, summed over ranks.
     pub tiles: usize,
-    /// Visible (query, key) pairs that they cover, each once for every query head.
+    /// Visible (query, key) pairs that the tiles cover, counted per query head.
     pub pairs: u128,
     /// Seconds that the proof took.
     pub seconds: f64,
-    /// The proof, or the first flaw.
+    /// The proof, or the first flaw found.
     pub outcome: Result<Proof, Flaw>,
 }
 
-/// All schedules of an experiment.
+/// All schedules of an experiment, with their proofs or flaws.
 #[derive(Clone, Debug)]
 pub struct Proving {
-    /// What they are of.
+    /// The heading of the report: what the schedules are of.
     title: String,
-    /// Forward, then backward, of every group of layers.
+    /// Every layer group's forward schedule, then its backward schedule.
     pub schedules: Vec<Proved>,
 }
 
@@ -50,7 +49,7 @@ impl Proving {
     /// Makes and proves the schedules of an experiment that names its strategies.
     ///
     /// # Errors
-    /// What is wrong with the experiment. A flaw is no error: it is what was found.
+    /// What is wrong with the experiment. A flaw in a schedule is a result, not an error.
     pub fn of(resolved: &Resolved) -> Result<Proving, Problems> {
         let plan = Plan::outline(resolved)?;
         let title = format!(
@@ -72,12 +71,12 @@ impl Proving {
         Ok(Proving { title, schedules })
     }
 
-    /// Whether all hold.
+    /// Whether all schedules are proved.
     pub fn holds(&self) -> bool {
         self.schedules.iter().all(|proved| proved.outcome.is_ok())
     }
 
-    /// A line for each, and what was proved.
+    /// The report for people: a line per schedule, and what was proved.
     pub fn to_text(&self) -> String {
         let mut above = &None;
         let lines = self.schedules.iter().map(|proved| {
@@ -90,7 +89,7 @@ impl Proving {
         format!("{}\n{}{verdict}", self.title, lines.collect::<String>())
     }
 
-    /// The same for programs.
+    /// The report as JSON, for programs.
     pub fn to_json(&self) -> Value {
         let proved = |proved: &Proved| {
             let mut shown = json!({
@@ -113,7 +112,7 @@ impl Proving {
 }
 
 impl Proved {
-    /// Of one schedule.
+    /// Proves one schedule.
     pub fn of(schedule: &Schedule) -> Proved {
         let start = Instant::now();
         let outcome = prove(schedule);
@@ -127,7 +126,7 @@ impl Proved {
             tiles,
             pairs: match outcome {
                 Ok(_) => visible(schedule),
-                // What it computes need not be that.
+                // A schedule with a flaw may compute other pairs.
                 Err(_) => 0,
             },
             seconds,
@@ -146,7 +145,7 @@ impl Proved {
     }
 }
 
-/// Visible pairs of a whole sequence, once for every query head: what a schedule that holds computes.
+/// Visible pairs of a whole sequence, counted per query head: what a correct schedule computes.
 fn visible(schedule: &Schedule) -> u128 {
     let all = Positions::all(schedule.positions.iter().map(Positions::tokens).sum());
     u128::from(pairs_between(&schedule.mask, &all, &all)) * schedule.heads.query as u128

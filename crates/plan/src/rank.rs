@@ -1,46 +1,76 @@
 //! What one rank of a plan does and holds.
 
-use annulus_memory::ByClass;
+use annulus_memory::{ByClass, Class};
 use annulus_sequence::Positions;
 
-/// What one rank will hold and hand over, per optimizer step.
+/// What one rank holds, and sends per optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankPlan {
-    /// Its number in the world. Which replica it is of and which part of its sequences it has, the mesh says.
+    /// The rank's number in the world; the mesh says which replica and which positions it has.
     pub rank: usize,
-    /// The positions it holds of each of its sequences.
+    /// The positions that the rank holds of each of its sequences.
     pub positions: Positions,
-    /// Visible (query, key) pairs of its queries, for one head of one layer of every group, over all
-    /// its sequences of the step.
+    /// Visible (query, key) pairs of the rank's queries, by layer group: for one head of one layer, over all its sequences of the step.
     pub pairs: Vec<u64>,
-    /// Attention's forward bytes of all layers and micro-batches: keys and values in the model's
-    /// dtype. With `recompute` attention is not run again, so this is all.
+    /// Bytes that attention sends forward over all layers and micro-batches, in the comm dtypes. Recomputation does not run attention
+    /// again, so this is all.
     pub forward: u64,
-    /// Attention's backward bytes, the way [`LayerGroup::route`](crate::LayerGroup::route) says: queries, keys and values in the
-    /// model's dtype, gradients in f32.
+    /// Bytes that attention sends backward along [`LayerGroup::route`](crate::LayerGroup::route) over all layers and micro-batches, in the
+    /// comm dtypes.
     pub backward: u64,
-    /// Bytes of rows between tensor-parallel ranks, and of what they tell each other of losses, where every position has a target.
+    /// Bytes of rows sent between tensor-parallel ranks, and of their losses' statistics, where every position has a target.
     pub tensor: u64,
-    /// Bytes of the gradient sum: f32 slices to the ranks that sum them, sums to those of other processes that update the same, and
-    /// three numbers. With one rank nothing is sent.
+    /// Bytes of the gradient sum: f32 slices to the ranks that sum them, sums to the ranks of other processes that update the same
+    /// elements, and three numbers. A single rank sends nothing.
     pub gradients: u64,
-    /// Bytes of weights: where processes hold shares of masters, what this rank has updated; where they hold shares of weights, its
-    /// share of every stage whenever that is gathered.
+    /// Bytes of weights sent: with sharded masters what this rank has updated; with sharded weights its shard of every model stage, each
+    /// time that is gathered.
     pub weights: u64,
-    /// Peak memory by class, bytes, where one worker computes: see [`Plan::with_cores`](crate::Plan::with_cores).
+    /// Peak memory by class, bytes, with one worker: see [`Plan::with_cores`](crate::Plan::with_cores).
     pub peak: ByClass,
-    /// Peak memory of all classes at once, bytes: less than their sum, because they do not peak
-    /// together.
+    /// Peak memory of all classes at once, bytes: less than their sum, because they peak at different times.
     pub together: u64,
-    /// What every further worker of attention takes, bytes of workspace.
+    /// Bytes of workspace that each further attention worker takes.
     pub worker: u64,
-    /// The most that a further worker packs products of matrices into, bytes of activations.
+    /// Bytes of activations: the most that each further worker packs operands of matrix products into.
     pub packing: u64,
 }
 
 impl RankPlan {
-    /// All bytes that it hands to others per step.
+    /// All bytes that the rank sends per step.
     pub fn sent(&self) -> u64 {
         self.forward + self.backward + self.tensor + self.gradients + self.weights
+    }
+}
+
+/// What a rank of one kind holds, bytes, as a plan counts it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RankMemory {
+    /// As [`RankPlan::peak`].
+    pub(crate) peak: ByClass,
+    /// As [`RankPlan::together`].
+    pub(crate) together: u64,
+    /// As [`RankPlan::worker`].
+    pub(crate) worker: u64,
+    /// As [`RankPlan::packing`].
+    pub(crate) packing: u64,
+}
+
+impl RankMemory {
+    /// The larger of each: of layer groups that run one after the other.
+    pub(crate) fn most(self, other: RankMemory) -> RankMemory {
+        RankMemory {
+            peak: self.peak.most(other.peak),
+            together: self.together.max(other.together),
+            worker: self.worker.max(other.worker),
+            packing: self.packing.max(other.packing),
+        }
+    }
+
+    /// With `bytes` more of workspace.
+    pub(crate) fn and_workspace(self, bytes: u64) -> RankMemory {
+        let workspace = self.peak[Class::Workspace].saturating_add(bytes);
+        let peak = self.peak.with(Class::Workspace, workspace);
+        RankMemory { peak, together: self.together.saturating_add(bytes), ..self }
     }
 }

@@ -8,14 +8,13 @@ use serde::{Serialize, Serializer};
 
 use crate::{LayerGroup, Plan, RankPlan, StateSharding, label, size, wrapped};
 
-/// Where what a line says begins, behind its first word.
+/// The column at which a line's text begins, after its first word.
 const INDENT: usize = 8;
-/// The columns of a terminal.
+/// The width of a terminal, in columns.
 const COLUMNS: usize = 80;
 
 impl Plan {
-    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory; and
-    /// the frequencies of the rotary embedding.
+    /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory, and the frequencies of the rotary embedding.
     pub fn to_json(&self) -> String {
         let Frequencies { inverse, factor } = self.shape.frequencies(self.experiment.data.tokens);
         let inv_freq = inverse.into_iter().map(f64::from).collect();
@@ -28,8 +27,7 @@ impl Plan {
         serde_json::to_string(&view).expect("numbers and lists of them are always JSON")
     }
 
-    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank; and what
-    /// `strategy: auto` chose from.
+    /// The plan as text: mesh, positions, balance, bytes per step and peak memory per rank, and what `strategy: auto` chose from.
     pub fn to_text(&self) -> String {
         let chosen = self.choice.as_ref().map(|chosen| chosen.whole.clone());
         let (summary, balance) = (wrapped(&self.summary(), INDENT), self.balance());
@@ -42,7 +40,7 @@ impl Plan {
         parts.iter().map(|part| part.trim_end()).collect::<Vec<_>>().join("\n\n") + "\n"
     }
 
-    /// What differs between layer groups, for programs.
+    /// What differs between layer groups, for the JSON.
     fn layers(&self) -> Vec<Layers<'_>> {
         let of_group = |(number, group)| {
             let LayerGroup { layers, strategy, route, slowest_pairs, .. }: &LayerGroup = group;
@@ -57,7 +55,7 @@ impl Plan {
         self.groups.iter().enumerate().map(of_group).collect()
     }
 
-    /// How its rotary embedding is stretched, in words; `None`: it is as the model has it.
+    /// How the rotary embedding is rescaled, in words; `None`: as the model has it.
     pub fn extension(&self) -> Option<String> {
         let extension = self.experiment.extend.as_ref()?;
         let (tokens, way) = (extension.tokens, extension.rope.word());
@@ -68,7 +66,7 @@ impl Plan {
         Some(format!("{way} to {tokens} tokens{}", from.unwrap_or_default()))
     }
 
-    /// What goes to a disk.
+    /// What is offloaded to a disk, in words.
     fn offload_text(&self) -> String {
         let folder = self.experiment.offload_folder();
         let line = |(what, bytes): (&str, u64)| {
@@ -119,13 +117,13 @@ impl Plan {
         )
     }
 
-    /// Which ranks compute on which GPU, where this process is all there is.
+    /// Which ranks compute on which GPU, where this process is the only one.
     fn devices_text(&self) -> String {
         let gpus = self.gpus();
         if gpus.is_empty() { String::new() } else { format!("device  {}\n", gpus.join(", ")) }
     }
 
-    /// What processes hold of the state, and along which axes where others hold the same.
+    /// How processes shard the state, and along which axes others hold the same.
     fn state_text(&self) -> String {
         let StateSharding { state, holders, mirrors, .. } = self.sharding();
         let along = self.experiment.parallel.state_axes.word();
@@ -134,7 +132,7 @@ impl Plan {
         format!("{}{along}", state.word())
     }
 
-    /// How many ranks share a sequence, and positions.
+    /// How many ranks share a sequence, and how positions are sharded.
     fn places_text(&self) -> String {
         let mesh = &self.experiment.mesh;
         let sequence = count(mesh.sequence, "rank");
@@ -151,7 +149,7 @@ impl Plan {
         if apart { ", `mesh.order: data_first`" } else { "" }
     }
 
-    /// What is trained, where that is not everything.
+    /// What is trained, where that is not every parameter.
     fn lora_text(&self) -> String {
         let Some(lora) = &self.experiment.lora else { return String::new() };
         let targets = lora.targets.iter().map(|target| target.word());
@@ -165,7 +163,7 @@ impl Plan {
         )
     }
 
-    /// How layers are split, and what travels backward.
+    /// How every layer group's attention is split, and its backward route.
     fn split_text(&self) -> String {
         let several = self.groups.len() > 1;
         let of_group = |group: &LayerGroup| {
@@ -190,7 +188,7 @@ impl Plan {
         }
     }
 
-    /// How far the slowest ranks are from an even share.
+    /// How much more than an even share the slowest ranks compute.
     fn balance(&self) -> String {
         let sequence = self.of_sequence();
         let per_sequence = (self.micro_batch * self.micro_batches) as f64;
@@ -248,7 +246,7 @@ impl Plan {
     }
 }
 
-/// `3 ranks`, `1 rank`.
+/// A number with its noun: `3 ranks`, `1 rank`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let ending = match (number, noun.ends_with('h')) {
         (1, _) => "",
@@ -258,7 +256,7 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// A row per rank; neighbours with the same numbers share one.
+/// A table with a row per rank; neighbouring ranks with the same numbers share a row.
 fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<String>) -> String {
     let mut rows: Vec<(usize, usize, Vec<String>)> = Vec::new();
     for rank in ranks {
@@ -281,7 +279,7 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
         format!("{title:<left$}{}\n", cells.concat())
     };
     let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
-    // Columns that have no room beside the others stand below them.
+    // Columns that do not fit side by side stand below each other.
     let beside = (COLUMNS.saturating_sub(left) / width).max(1);
     let mut text = String::new();
     for from in (0..columns.len()).step_by(beside) {
@@ -296,11 +294,11 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
 #[derive(Serialize)]
 struct View<'a> {
     ranks: Vec<Share<'a>>,
-    /// Where they differ.
+    /// The layer groups, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<Vec<Layers<'a>>>,
     rope: Rope,
-    /// Where the strategy was left open.
+    /// What `strategy: auto` chose from, where it was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     choice: Option<&'a serde_json::Value>,
 }
@@ -312,7 +310,7 @@ struct Layers<'a> {
     strategy: String,
     backward: &'static str,
     slowest_pairs: u64,
-    /// By rank.
+    /// Visible pairs, by rank.
     pairs: Vec<u64>,
 }
 
@@ -320,7 +318,7 @@ struct Layers<'a> {
 struct Share<'a> {
     rank: usize,
     positions: Every<'a>,
-    /// Of every layer, where all are alike.
+    /// Visible pairs of a layer, where all layers are alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     pairs: Option<u64>,
     bytes: Bytes,
@@ -336,7 +334,7 @@ struct Bytes {
     backward: u64,
     gradients: u64,
     weights: u64,
-    /// Where ranks are tensor-parallel.
+    /// Bytes sent between tensor-parallel ranks; 0, and left out, without tensor parallelism.
     #[serde(skip_serializing_if = "is_nothing")]
     tensor: u64,
 }
@@ -368,7 +366,7 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
     }
 }
 
-/// Every position, in local order, without a table of them.
+/// Serializes every position in local order, without a table of them.
 struct Every<'a>(&'a Positions);
 
 impl Serialize for Every<'_> {
@@ -377,7 +375,7 @@ impl Serialize for Every<'_> {
     }
 }
 
-/// Bytes by the name of a class.
+/// Serializes bytes by the name of their memory class.
 struct Classes(ByClass);
 
 impl Serialize for Classes {

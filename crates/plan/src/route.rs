@@ -1,10 +1,8 @@
-//! What travels backward: keys and values, or queries, whatever sends less.
+//! The choice of a backward route: keys and values travel, or queries, whichever sends less.
 //!
-//! Keys and values travel with their gradients, or queries with the gradient of their output and
-//! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
-//! heads share a key/value head, on the mask, and on the types on the wire; it is counted from the
-//! schedules. Of ways that send as much, gradients in 16 bits take the one that rounds them least
-//! often.
+//! Keys and values travel with their gradients, or queries with the gradient of their output, followed by their own (BurstAttention, arXiv
+//! 2403.09347). Which sends less depends on how many query heads share a key/value head, on the mask, and on the comm dtypes; it is counted
+//! from the schedules. Of routes that send as much, 16-bit gradients take the one that rounds them least often.
 
 use annulus_experiment::route_word;
 use annulus_sequence::{Bytes, Route, Schedule, Split};
@@ -12,21 +10,20 @@ use annulus_yaml::Problems;
 
 use crate::{LayerGroup, Plan, size};
 
-/// What travels backward, and why.
+/// The backward route, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteChoice {
-    /// Which way.
+    /// The route that was written or chosen.
     pub how: Route,
-    /// Whether it was left open, and chosen because it sends least.
+    /// Whether the route was left open, and chosen because it sends least.
     pub automatic: bool,
-    /// Every way that the strategy has, and the bytes that the busiest rank sends in one attention
-    /// of a micro-batch.
+    /// Every route that the strategy has, and the bytes that its busiest rank sends in one attention of a micro-batch.
     pub sent: Vec<(Route, u64)>,
 }
 
 impl Plan {
-    /// The backward route that is written for some layers, or the one that sends least, with its schedule; and what all ways
-    /// send.
+    /// The backward route that is written for a layer group, or the one that sends least, with its schedule and with what every route
+    /// sends.
     pub(crate) fn routes_of(
         &self,
         group: &LayerGroup,
@@ -53,7 +50,7 @@ impl Plan {
         Ok((RouteChoice { how, automatic: written.is_none(), sent }, schedule))
     }
 
-    /// All ways; of some that send as much the first is taken.
+    /// All routes by preference: of several that send as much, the first is taken.
     fn by_preference(&self) -> [Route; 4] {
         let [first, second] = if self.experiment.wire().gradient.bytes() < 4 {
             [Route::Direct, Route::Reversed]
@@ -65,7 +62,7 @@ impl Plan {
 }
 
 impl RouteChoice {
-    /// Which way, and why, in a line.
+    /// The route and the reason for it, in a line.
     pub(crate) fn to_text(&self) -> String {
         let word = route_word(self.how);
         if self.sent.iter().all(|(_, bytes)| *bytes == 0) {

@@ -1,58 +1,58 @@
 //! Which elements of every parameter a rank sums, updates and holds.
 //!
-//! All N ranks sum gradients, each a slice of every parameter ([`slice`]). What one process holds its T ranks hold once, and each of them
-//! updates a part. Processes hold all of the state, or a share:
+//! All N ranks sum gradients, each a slice of every parameter ([`slice`]). The T ranks of a process share one copy of what it holds, and
+//! each updates a part of it. A process holds all of the state, or a shard:
 //!
 //! ```text
 //! replicated    each of the processes all of it
-//! zero1, zero2  masters and moments: all `holders` together, each a share; weights each of them
+//! zero1, zero2  masters and moments: all `holders` together, each a shard; weights: every process all
 //! zero3         weights, too: they are gathered before a stage runs, and dropped after it
 //! ```
 //!
-//! Holders are all processes, or those along the axes of the mesh that are named: the others, the mirrors of a process, hold the same as
-//! it (hybrid sharding, Zhao et al. 2023, arXiv 2304.11277, section 3.2.2). They pass on to each other what they have summed of it.
+//! Holders are all processes, or those along the named axes of the mesh; the processes along the other axes are mirrors, which hold the
+//! same shard (hybrid sharding, Zhao et al. 2023, arXiv 2304.11277, section 3.2.2) and exchange what they have summed of it.
 
 use std::ops::Range;
 
 use annulus_architecture::slice;
 use annulus_experiment::{Order, Parallel, State, StateAxes};
 
-/// How processes hold the state of ranks that have the same part of parameters.
+/// How processes shard the state of the ranks that have the same tensor-parallel part of the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSharding {
-    /// How many of those ranks a process has.
+    /// The number of these ranks in each process.
     pub here: usize,
-    /// Processes that hold all of the state together; 1: each holds all.
+    /// The number of processes that hold all of the state together; 1: each holds all.
     pub holders: usize,
-    /// Processes that hold the same of it.
+    /// The number of processes with the same shard.
     pub mirrors: usize,
-    /// How far apart neighbours among holders are, counted in processes, and among mirrors.
+    /// The distance between neighbouring holders, and between neighbouring mirrors, in processes.
     steps: [usize; 2],
-    /// What they hold shares of; where each holds all, [`State::Replicated`].
+    /// What is sharded; [`State::Replicated`] where each process holds everything.
     pub state: State,
 }
 
-/// Ranks that are equally far apart.
+/// Ranks at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The first of them.
+    /// The first rank of the group.
     pub first: usize,
-    /// From one to the next.
+    /// The distance from one rank to the next.
     pub step: usize,
-    /// How many.
+    /// The number of ranks in the group.
     pub many: usize,
 }
 
 impl Group {
-    /// The first and the last, where every rank stands for so many.
+    /// The first and the last rank's number, where every rank of the group stands for `each` ranks.
     pub fn ends(&self, each: usize) -> [usize; 2] {
         [self.first, self.first + (self.many - 1) * self.step].map(|rank| rank * each)
     }
 }
 
 impl StateSharding {
-    /// That of processes which have `here` such ranks each, of a mesh of `data` by `sequence`; nothing where processes do not lie along
-    /// the axes that are to share.
+    /// The sharding of processes with `here` ranks each, on a mesh of `data` by `sequence`; `None` where processes do not lie along the
+    /// axes over which the state is sharded.
     pub fn of(
         (order, [data, sequence]): (Order, [usize; 2]),
         parallel: Parallel,
@@ -70,7 +70,7 @@ impl StateSharding {
                 || StateSharding::over(here, [processes, 1], [1, processes], parallel.state);
             return (!is_told).then(over_all);
         }
-        // Processes along the axis of neighbours, and along the other.
+        // Processes along the axis of neighbouring ranks; `others` is the other axis.
         let along = neighbours.div_ceil(here);
         let across = processes / along;
         let (holders, steps) =
@@ -98,39 +98,39 @@ impl StateSharding {
         StateSharding { here, holders: 1, mirrors: processes, steps, state: State::Replicated }
     }
 
-    /// How many ranks sum a parameter.
+    /// The number of ranks that sum a parameter.
     pub fn ranks(&self) -> usize {
         self.parts() * self.mirrors
     }
 
-    /// Among how many ranks a parameter is divided, of which each updates a part.
+    /// The number of ranks that each update a part of a parameter.
     pub fn parts(&self) -> usize {
         self.here * self.holders
     }
 
-    /// Which of those that hold all together a process is, and which of those that hold the same.
+    /// The number of `process` among the holders, and among its mirrors.
     pub fn place(&self, process: usize) -> [usize; 2] {
         let [of_holders, of_mirrors] = self.steps.map(|step| process / step);
         [of_holders % self.holders, of_mirrors % self.mirrors]
     }
 
-    /// Which slice is summed by rank `own` of a process: what mirrors sum are neighbours.
+    /// The number of the slice that rank `own` of `process` sums: slices of mirrors are neighbours.
     pub fn slot(&self, own: usize, process: usize) -> usize {
         let [holder, mirror] = self.place(process);
         (own * self.holders + holder) * self.mirrors + mirror
     }
 
-    /// What is summed of a parameter as slice `slot`.
+    /// The elements of a parameter that slice `slot` sums.
     pub fn summed(&self, elements: usize, slot: usize) -> Range<usize> {
         slice(elements, slot, self.ranks())
     }
 
-    /// What is updated by who sums slice `slot`: that, and what its mirrors have summed.
+    /// The elements of a parameter that the rank of slice `slot` updates: its own slice, and those that its mirrors sum.
     pub fn updated(&self, elements: usize, slot: usize) -> Range<usize> {
         slice(elements, slot / self.mirrors, self.parts())
     }
 
-    /// Of the processes that hold all together the first rank of each, by which of its mirrors they are; and of mirrors, by holder.
+    /// The groups of holders, by number among the mirrors; and the groups of mirrors, by holder. Of each process the first rank.
     pub fn groups(&self) -> [Vec<Group>; 2] {
         let [step, other] = self.steps.map(|step| step * self.here);
         let of = |many: usize, step: usize, others: usize, other: usize| {
@@ -145,7 +145,7 @@ impl StateSharding {
 mod tests {
     use super::*;
 
-    /// By process, which of those that hold all together it is, and which of those that hold the same.
+    /// For every process, its number among the holders and among its mirrors; `None` where processes cross the axes.
     fn places(order: Order, axes: StateAxes, here: usize) -> Option<Vec<[usize; 2]>> {
         let parallel = Parallel { state: State::Zero3, state_axes: axes };
         let sharding = StateSharding::of((order, [3, 4]), parallel, here)?;
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(all(3), [[0, 0], [1, 0], [2, 0], [3, 0]]);
         let sequence = |here| places(Order::SequenceFirst, StateAxes::Sequence, here);
         assert_eq!(sequence(2).unwrap(), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]);
-        // A process has a whole sequence: each holds all.
+        // Each process has whole sequences, and so holds all of the state.
         assert_eq!(sequence(4).unwrap(), [[0, 0], [0, 1], [0, 2]]);
         let data = |here| places(Order::SequenceFirst, StateAxes::Data, here);
         assert_eq!(data(2).unwrap(), [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]);

@@ -1,4 +1,4 @@
-//! What `reproducible: strict` does not go with, as far as it takes a model and a strategy to say so.
+//! Limits of `reproducible: strict`, as far as a model and a strategy are needed to tell.
 
 use annulus_machine::blocks::STRICT_TERMS;
 use annulus_sequence::Strategy;
@@ -7,7 +7,7 @@ use annulus_yaml::Problem;
 use crate::{LayerGroup, Plan};
 
 impl Plan {
-    /// What of a layer group cannot be added up so.
+    /// The reason why a layer group's sums cannot be order-free; `None`: they can.
     pub(crate) fn beyond_strict(&self, group: &LayerGroup) -> Option<Problem> {
         let block = self.experiment.block()?;
         let places = &self.experiment.places;
@@ -18,8 +18,8 @@ impl Plan {
                 String::from("use another strategy: this one adds up scores as they are kept");
             return Some(places.problem(&self.key(group, "strategy"), message).hint(hint));
         }
-        // No sum has more terms than one for every block and query head: that of a key, of the heads that share it, and that of the norm
-        // of heads.
+        // No sum has more than a term per block and query head: the longest are a key's gradient, over the query heads that share it, and
+        // the gradient of the norm of heads.
         let (data, heads) = (&self.experiment.data, self.heads().query);
         let terms = data.batch * (data.tokens / block) * heads;
         if terms <= STRICT_TERMS {

@@ -1,5 +1,5 @@
-//! What goes together: every strategy asked for everything that can be written beside it, and what
-//! the plan answers. No list of what is supported is kept anywhere; this one is asked for.
+//! The support matrix: every strategy is planned with everything that can be written beside it. There is no hand-written list of what is
+//! supported.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use annulus_yaml::{Override, Problems};
 
 use crate::{Plan, wrapped};
 
-/// What is asked about, but for what is asked: four ranks, eight query heads.
+/// The experiment that every question varies: four ranks, eight query heads.
 const ASKED: &str = "\
 name: support
 model:
@@ -24,7 +24,7 @@ optimizer: { learning_rate: 1e-3 }
 schedule: { steps: 1 }
 ";
 
-/// What is written for a strategy.
+/// The strategies of the matrix, and the keys that ask for each.
 const STRATEGIES: [(&str, &[&str]); 14] = [
     ("local", &["attention.strategy=local", "mesh.sequence=1"]),
     ("ring", &["attention.strategy=ring"]),
@@ -42,7 +42,7 @@ const STRATEGIES: [(&str, &[&str]); 14] = [
     ("li-ring", &["attention.strategy=li-ring"]),
 ];
 
-/// A column: its head, and what is written for it.
+/// A column of the matrix: its head, and the keys that ask for it.
 type Column = (&'static str, &'static [&'static str]);
 
 const MASKS: [Column; 12] = [
@@ -92,8 +92,7 @@ const PASSES: [Column; 8] = [
     ("dropout", &["attention.dropout=0.1"]),
 ];
 
-/// What goes with every strategy, as Markdown: what does not, tables without a blank cell, and for every `no` what is
-/// said instead.
+/// The support matrix as Markdown: first the exceptions, then tables without a blank cell, and for every `no` its error message.
 pub fn support() -> String {
     let tables = [
         ("mask", &MASKS[..]),
@@ -116,7 +115,7 @@ pub fn support() -> String {
     )
 }
 
-/// By strategy and column whether they go together; what is said where not is added to `refusals`.
+/// Whether each strategy goes with each column; error messages are added to `refusals`.
 fn answers(columns: &[Column], refusals: &mut BTreeSet<String>) -> Vec<Vec<bool>> {
     let mut answer = |written: &[&str], more: &[&str]| match asked(written, more) {
         Ok(()) => true,
@@ -130,7 +129,7 @@ fn answers(columns: &[Column], refusals: &mut BTreeSet<String>) -> Vec<Vec<bool>
     STRATEGIES.iter().map(|(_, written)| of_strategy(written)).collect()
 }
 
-/// The strategies that do not take a column; columns that the same ones do not take share a line.
+/// The strategies that do not take a column; columns with the same exceptions share a line.
 fn exceptions_of(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> String {
     let mut refused: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
     for (number, (column, _)) in columns.iter().enumerate() {
@@ -149,7 +148,7 @@ fn exceptions_of(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> Strin
     if lines.is_empty() { format!("- {head}: none") } else { lines.trim_start().to_owned() }
 }
 
-/// A table of answers.
+/// A Markdown table of the answers for `columns`.
 fn table(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> String {
     let mut rows = vec![vec![head.to_owned()]];
     rows[0].extend(columns.iter().map(|(head, _)| (*head).to_owned()));
@@ -160,7 +159,7 @@ fn table(head: &str, columns: &[Column], answers: &[Vec<bool>]) -> String {
     markdown(&rows)
 }
 
-/// Whether a plan can be made of a strategy with something more.
+/// Plans `strategy` with `more` keys; the error is the answer `no`.
 fn asked(strategy: &[&str], more: &[&str]) -> Result<(), Problems> {
     let arguments = strategy.iter().chain(more);
     let overrides: Vec<Override> = arguments.filter_map(|a| Override::split(a)).collect();
@@ -168,7 +167,7 @@ fn asked(strategy: &[&str], more: &[&str]) -> Result<(), Problems> {
     Plan::new(&Resolved::read(experiment, None)?).map(drop)
 }
 
-/// What is wrong and the way out, a line each.
+/// The messages of `problems` and their hints, a line each.
 fn said(problems: &Problems) -> impl Iterator<Item = String> {
     problems.0.iter().map(|problem| {
         let hint = problem.hint.as_deref().unwrap_or_default();
@@ -176,7 +175,7 @@ fn said(problems: &Problems) -> impl Iterator<Item = String> {
     })
 }
 
-/// Columns of one width each.
+/// Rows as a Markdown table with aligned columns.
 fn markdown(rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();

@@ -1,7 +1,7 @@
-//! Tensor-parallel ranks: what each has of a model, and what they send each other.
+//! Tensor-parallel ranks: the part of a model that each has, and what they send each other.
 //!
-//! With n rows of a micro-batch at the positions that N of them share, h = `hidden_size` and e bytes of an element. A collective counts
-//! what is handed to it: own rows, n / N, that are gathered, or parts of a sum for all n that are scattered.
+//! With n rows of a micro-batch at the positions that N ranks share, h = `hidden_size` and e bytes of an element. A collective counts what
+//! a rank puts in: for a gather its own n / N rows, for a scatter its part of the sum for all n.
 //!
 //! ```text
 //! forward    of each half of a layer: its input gathered, its output scattered
@@ -18,13 +18,13 @@ use annulus_yaml::{Problem, Problems};
 use crate::Plan;
 use crate::cost::F32;
 
-/// Numbers that ranks tell each other of a token's loss.
+/// Bytes of a token's loss statistics that tensor-parallel ranks exchange.
 const TOLD: u64 = 3 * F32;
 
-/// The part of a model that each rank has.
+/// The shape of the part of a model that each tensor-parallel rank has.
 ///
 /// # Errors
-/// A model that so many ranks cannot share evenly.
+/// A model that the ranks cannot share evenly.
 pub(crate) fn part(experiment: &Experiment, shape: &Shape) -> Result<Shape, Problem> {
     let ranks = experiment.mesh.tensor;
     let sizes = [
@@ -49,7 +49,7 @@ pub(crate) fn part(experiment: &Experiment, shape: &Shape) -> Result<Shape, Prob
     }
 }
 
-/// Refuses shards whose rows they cannot share evenly.
+/// Refuses shards of positions whose rows the tensor-parallel ranks cannot share evenly.
 pub(crate) fn share_rows(experiment: &Experiment, shards: &[Positions]) -> Result<(), Problems> {
     let ranks = experiment.mesh.tensor;
     let uneven = shards.iter().find(|shard| !shard.tokens().is_multiple_of(ranks));
@@ -64,17 +64,17 @@ pub(crate) fn share_rows(experiment: &Experiment, shards: &[Positions]) -> Resul
 }
 
 impl Plan {
-    /// Of them, those of which a rank has logits, at most.
+    /// Tokens of the vocabulary for which a rank has logits, at most.
     pub(crate) fn own_vocabulary(&self) -> u64 {
         self.own.vocab_size.unwrap_or_default() as u64
     }
 
-    /// How often all rows of a layer are gathered or scattered between tensor-parallel ranks, forward and backward.
+    /// How often per layer all rows are gathered or scattered between tensor-parallel ranks, forward and backward.
     pub fn tensor_collectives(&self) -> [u64; 2] {
         self.gathered_and_scattered().map(|[gathered, scattered]| gathered + scattered)
     }
 
-    /// The same apart, forward and backward.
+    /// How often per layer all rows are gathered, and how often scattered: forward, then backward.
     fn gathered_and_scattered(&self) -> [[u64; 2]; 2] {
         let again = match self.memory.recompute {
             Recompute::None => 0,
@@ -83,14 +83,15 @@ impl Plan {
         [[2, 2], [4 + again, 2]]
     }
 
-    /// What a rank with so many positions hands to tensor-parallel ranks in a step, bytes.
+    /// Bytes that a rank with `positions` sends to tensor-parallel ranks per step.
     pub(crate) fn tensor_bytes(&self, positions: usize) -> u64 {
         let [ahead, back, ends] = self.tensor_bytes_of(positions);
         let layers = self.shape.num_hidden_layers as u64;
         (layers * (ahead + back) + ends) * self.micro_batches as u64
     }
 
-    /// The same of a micro-batch: of a layer forward and backward, and of the embedding and the loss.
+    /// Bytes that a rank with `positions` sends to tensor-parallel ranks per micro-batch: of a layer forward, of a layer backward, and of
+    /// the embedding and the loss together.
     pub fn tensor_bytes_of(&self, positions: usize) -> [u64; 3] {
         let ranks = self.experiment.mesh.tensor as u64;
         if ranks == 1 {

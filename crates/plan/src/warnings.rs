@@ -1,11 +1,11 @@
-//! What an experiment asks for that is likely not meant: said, and done.
+//! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
 use annulus_experiment::{MaskKind, Packed, Schedule};
 
 use crate::Plan;
 
 impl Plan {
-    /// All that its keys give reason to say.
+    /// All warnings that follow from the keys of the experiment.
     pub(crate) fn warnings_of_keys(&self) -> Vec<String> {
         let all = [
             self.idle_window(),
@@ -19,7 +19,7 @@ impl Plan {
         all.into_iter().flatten().collect()
     }
 
-    /// A mask that the config.json of a checkpoint cannot say.
+    /// Warns of a mask that the config.json of a checkpoint cannot express.
     fn mask_beyond_config(&self) -> Option<String> {
         let attention = &self.experiment.attention;
         let key = attention.beyond_config(&self.shape)?;
@@ -30,7 +30,7 @@ impl Plan {
         ))
     }
 
-    /// Targets that their own queries see.
+    /// Warns of a mask that shows queries their own targets.
     fn shown_targets(&self) -> Option<String> {
         let masking = &self.experiment.attention.masking;
         match (masking.mask, masking.prefix) {
@@ -44,7 +44,7 @@ impl Plan {
         }
     }
 
-    /// Padding that is a target all the same.
+    /// Warns of padding that counts as a target.
     fn learned_padding(&self) -> Option<String> {
         let padding = self.experiment.attention.masking.padding?;
         Some(format!(
@@ -52,7 +52,7 @@ impl Plan {
         ))
     }
 
-    /// A window that no sequence is long enough for.
+    /// Warns of a window that is no shorter than the sequences.
     fn idle_window(&self) -> Option<String> {
         let (window, tokens) =
             (self.experiment.attention.masking.window?, self.experiment.data.tokens);
@@ -61,7 +61,7 @@ impl Plan {
         })
     }
 
-    /// A sample of another length than that for which a mask says where things are.
+    /// Warns of a sample whose length differs from the one that the mask is written for.
     fn sample_of_no_sequence(&self) -> Option<String> {
         let masking = &self.experiment.attention.masking;
         let documents = matches!(masking.documents, Some(Packed::Lengths(_)));
@@ -74,7 +74,7 @@ impl Plan {
         })
     }
 
-    /// A learning rate that only rises.
+    /// Warns of a learning rate that only rises.
     fn only_warm_up(&self) -> Option<String> {
         let Schedule { steps, ref curve, .. } = self.experiment.schedule;
         (curve.warmup > 0 && curve.warmup == steps).then(|| {
@@ -82,7 +82,7 @@ impl Plan {
         })
     }
 
-    /// An extension further than sequences go: frequencies are scaled for lengths that are not learned.
+    /// Warns of an extension beyond the sequences: frequencies are scaled for lengths that are not learned.
     fn idle_extension(&self) -> Option<String> {
         let (extension, tokens) = (self.experiment.extend.as_ref()?, self.experiment.data.tokens);
         (extension.tokens > tokens && self.experiment.stages.is_empty()).then(|| {

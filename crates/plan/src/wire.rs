@@ -1,4 +1,4 @@
-//! What a row weighs on the wire, and what narrow sums cost.
+//! Bytes of a row on the wire, and the cost of narrow sums.
 
 use annulus_experiment::wire_key;
 use annulus_sequence::{BlockShape, Part, Route};
@@ -6,14 +6,14 @@ use annulus_sequence::{BlockShape, Part, Route};
 use crate::Plan;
 
 impl Plan {
-    /// What a row of a head weighs on the wire.
+    /// Bytes of one row of one head on the wire, by part.
     pub fn block(&self) -> BlockShape {
         let wire = self.experiment.wire().map(|_, element| element.bytes());
         let order_free = self.experiment.block().is_some();
         BlockShape { batch: self.micro_batch, head_dim: self.shape.head_dim, wire, order_free }
     }
 
-    /// What one should know of the types of what travels in its schedules.
+    /// Warnings about gradients that are summed in 16 bits on the wire.
     pub(crate) fn narrow_sums(&self) -> Vec<String> {
         let ranks = self.experiment.mesh.sequence;
         let wire = self.experiment.wire();

@@ -2,14 +2,14 @@
 
 use annulus_sequence::{Exchange, Strategy};
 
-/// The columns of a terminal.
+/// The width of a terminal, in columns.
 const COLUMNS: usize = 80;
-/// Seconds of an hour.
+/// Seconds in an hour.
 const HOUR: f64 = 3600.0;
-/// Seconds of a day.
+/// Seconds in a day.
 const DAY: f64 = 24.0 * HOUR;
 
-/// What a strategy is called in its shape: `usp 4 x 2`, `megatron a2a`.
+/// The name of a strategy with its shape: `usp 4 x 2`, `megatron a2a`.
 pub fn label(strategy: Strategy) -> String {
     let name = strategy.name();
     let label = match strategy {
@@ -26,7 +26,7 @@ pub fn label(strategy: Strategy) -> String {
     }
 }
 
-/// Seconds in a unit that leaves a number of at least 1; from two hours on hours, from two days on days.
+/// A duration in a unit that leaves a number of at least 1: hours from two hours on, days from two days on.
 pub fn duration(seconds: f64) -> String {
     let (scale, unit) = match seconds {
         s if s >= 2.0 * DAY => (1.0 / DAY, "days"),
@@ -38,7 +38,7 @@ pub fn duration(seconds: f64) -> String {
     format!("{:.2} {unit}", seconds * scale)
 }
 
-/// Bytes in the largest unit that leaves a number of at least 1.
+/// A size in the largest unit that leaves a number of at least 1.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
@@ -53,7 +53,7 @@ pub fn size(bytes: u64) -> String {
     if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
 }
 
-/// Every line of `text` within 80 columns: what is longer goes on below, indented by so many blanks.
+/// `text` with every line within 80 columns: longer lines are wrapped, and the rest indented by `indent` blanks.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let lines: Vec<String> = text.split('\n').map(|line| wrapped_line(line, indent)).collect();
     lines.join("\n")

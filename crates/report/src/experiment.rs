@@ -1,4 +1,4 @@
-//! What the files said, and in which keys runs differ.
+//! The panel of the experiments' files, and the keys in which runs differ.
 
 use annulus_train::{Differing, differing};
 use maud::{Markup, html};
@@ -6,9 +6,9 @@ use maud::{Markup, html};
 use crate::parts::{Panel, cut, dash, label, word};
 use crate::run::Run;
 
-/// Characters of all files on a page.
+/// The most characters of all files on a page.
 const TEXTS: usize = 240_000;
-/// Characters of a value in a table.
+/// The most characters of a value in a table.
 const VALUE: usize = 120;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
@@ -35,7 +35,7 @@ fn body(runs: &[Run]) -> Markup {
     }
 }
 
-/// What is not the same in all runs.
+/// A table of the keys that differ between runs.
 fn differences(runs: &[Run]) -> Markup {
     let read: Vec<_> = runs.iter().map(|run| run.logged.clone()).collect();
     let (keys, origins) = differing(&read);

@@ -1,18 +1,18 @@
-//! Hashes of the state: how many steps have them, and where runs that should be alike differ first.
+//! The panel of the state's hashes: how many steps have them, and where runs that should be equal first differ.
 
 use std::path::PathBuf;
 
-use annulus_train::{Bisected, Difference, Hashed, bisect};
+use annulus_train::{Bisected, Difference, StepHashes, bisect};
 use maud::{Markup, html};
 
 use crate::parts::{Panel, Table, absent, absent_of, cut, label};
 use crate::run::Run;
 
-/// Steps that are listed: the last ones.
+/// The most steps that are listed: the last ones.
 const STEPS: usize = 12;
 /// Letters of a hash that are shown.
 const SHORT: usize = 16;
-/// Letters of a hash at most, where a pointer rests on it.
+/// The most letters of a hash in its tooltip.
 const LONG: usize = 200;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
@@ -50,12 +50,12 @@ fn table(runs: &[Run]) -> Markup {
     table.markup("the last hashed steps")
 }
 
-fn hash(line: &Hashed) -> Markup {
+fn hash(line: &StepHashes) -> Markup {
     let short: String = line.state.chars().take(SHORT).collect();
     html! { code title=(cut(&line.state, LONG)) { (short) } }
 }
 
-/// Every run that has hashes held to the first that has.
+/// Compares every run with hashes with the first that has some.
 fn against_first(runs: &[Run]) -> Markup {
     let mut hashed = runs.iter().filter(|run| !run.hashed.is_empty());
     let Some(first) = hashed.next() else { return html! {} };

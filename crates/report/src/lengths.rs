@@ -1,4 +1,4 @@
-//! Losses by how much was read before, and by position: what `annulus evaluate` found.
+//! The panel of losses by length and by position, as `annulus evaluate` measured them.
 
 use annulus_evaluation::{Length, Perplexity};
 use annulus_figure::{Axis, Curves, Point, Series};

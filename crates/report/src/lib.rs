@@ -26,29 +26,28 @@ use annulus_train::{Logged, Result, TrainError};
 
 use crate::run::Run;
 
-/// Runs on a page at most: more have no names of one letter and no colors that a reader could keep apart.
+/// The most runs on a page: more would lack one-letter names and distinguishable colors.
 pub const MOST_RUNS: usize = 16;
-/// The largest page, in bytes.
+/// The most bytes of a page.
 pub const LARGEST: usize = 2_000_000;
 
-/// What a run was planned to do.
+/// The plan of a run, and the cluster that its times are estimated on.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The plan of the phase that the run is in.
     pub plan: Plan,
-    /// What step times are estimated on; an error: why they are not.
+    /// The cluster that step times are estimated on; an error: why they are not.
     pub cluster: std::result::Result<Cluster, String>,
 }
 
-/// Makes the plan of a run, or says why there is none.
+/// A function that makes a run's plan, or says why there is none.
 pub type Planner<'a> = &'a dyn Fn(&Logged) -> std::result::Result<Planned, String>;
 
-/// Reads the runs in `folders` and writes one page about them, of at most [`LARGEST`] bytes. `planner` makes their plans; where
-/// there is none, the page says why.
+/// Reads the runs in `folders` and writes one page about them, of at most [`LARGEST`] bytes. `planner` makes their plans; where there is
+/// none, the page says why.
 ///
 /// # Errors
-/// No folder, or more than [`MOST_RUNS`]; a folder that is no run's; the first file in one, with its line where it has
-/// lines, that is not as it was written.
+/// No folder, or more than [`MOST_RUNS`]; a folder that is not a run's; the first malformed file in one, with the line where it has lines.
 pub fn report(folders: &[PathBuf], planner: Planner<'_>) -> Result<String> {
     if folders.is_empty() || folders.len() > MOST_RUNS {
         return Err(TrainError::Configuration {

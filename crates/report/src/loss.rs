@@ -1,4 +1,4 @@
-//! Losses over steps: training as a line, evaluation dashed, one color for each run.
+//! The panel of losses over steps: training as a line, evaluation dashed, one color per run.
 
 use annulus_figure::{Axis, Curves};
 use maud::{Markup, html};
@@ -45,7 +45,7 @@ fn curves(runs: &[Run]) -> Markup {
         let [first, second] = if alone {
             ["training".to_owned(), "evaluation".to_owned()]
         } else {
-            // One entry for both: they have one color.
+            // One legend entry for both, which share a color.
             [run.titled(), String::new()]
         };
         curves.push(Curve::of(run, first, &trained, false));
@@ -53,7 +53,7 @@ fn curves(runs: &[Run]) -> Markup {
             dashed.push(Curve::of(run, second, &evaluated, true));
         }
     }
-    // Above the lines.
+    // Evaluation is drawn above the lines.
     curves.extend(dashed);
     let picture = Curves {
         title: "training and evaluation loss".to_owned(),

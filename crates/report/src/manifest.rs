@@ -1,4 +1,4 @@
-//! What made the runs: program, data, weights, machine, and every start.
+//! The panel of the runs' manifests: program, data, weights, machine, and every start.
 
 use annulus_train::{Attempt, Manifest};
 use maud::{Markup, html};
@@ -6,11 +6,11 @@ use maud::{Markup, html};
 use crate::parts::{Panel, Table, absent, absent_of, cut, dash, label, word};
 use crate::run::Run;
 
-/// Starts that are listed of a run: the last ones.
+/// The most starts of a run that are listed: the last ones.
 const STARTS: usize = 10;
-/// Characters of a command line, and of other words.
+/// The most characters of a command line, and of other words.
 const LONG: [usize; 2] = [600, 200];
-/// Seconds of a day.
+/// Seconds in a day.
 const DAY: u64 = 86_400;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
@@ -85,10 +85,10 @@ fn attempts(all: &[Attempt]) -> Markup {
     }
 }
 
-/// Seconds since 1970 as a day and a time, UTC.
+/// Seconds since 1970 as a date and time, UTC.
 fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / DAY, seconds % DAY);
-    // Days since 1 March of year 0: leap days are at the ends of years then, of cycles of 400 years (Howard Hinnant's way).
+    // Days since 1 March of year 0, so that leap days end years, in cycles of 400 years (Howard Hinnant's algorithm).
     let since = days + 719_468;
     let (cycle, day) = (since / 146_097, since % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,4 +1,4 @@
-//! Memory by class and rank: the most that was measured, beside the plan.
+//! The panel of memory by class and rank: the measured maximum, and the plan.
 
 use annulus_figure::{Bar, Bars};
 use annulus_memory::Class;
@@ -10,23 +10,23 @@ use crate::Planned;
 use crate::parts::{Panel, absent, bytes, dash, figure, label};
 use crate::run::Run;
 
-/// The tag of all classes at once.
+/// The tag of the peak over all classes at once.
 pub(crate) const AT_ONCE: &str = "memory/peak";
-/// Ranks that have a column.
+/// The most ranks with a column.
 const RANKS: usize = 8;
-/// Bytes of the unit of the picture.
+/// Bytes per unit of the drawing.
 const MIB: f64 = 1_048_576.0;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "memory", title: "Memory by class", body: body(runs) }
 }
 
-/// The tag of a class.
+/// The tag of a memory class.
 pub(crate) fn tag(class: Class) -> String {
     format!("memory/{}", class.name())
 }
 
-/// What ranks are planned to hold with the cores that the run has; none without a plan.
+/// The planned memory of the run's ranks, with the cores that the run has; `None` without a plan.
 pub(crate) fn planned(run: &Run) -> Option<Vec<RankPlan>> {
     let Planned { plan, .. } = run.planned.as_ref().ok()?;
     let manifest = run.logged.manifest.as_ref();
@@ -36,7 +36,7 @@ pub(crate) fn planned(run: &Run) -> Option<Vec<RankPlan>> {
     )
 }
 
-/// The most of every rank over all logged steps of the run's phase; nothing where none was measured.
+/// The measured maximum of every rank over all logged steps of the run's phase; empty where nothing was measured.
 pub(crate) fn by_rank(run: &Run, tag: &str) -> Vec<f64> {
     let mut most: Vec<f64> = Vec::new();
     for ranks in run.ranks_in_phase(tag) {
@@ -46,12 +46,12 @@ pub(crate) fn by_rank(run: &Run, tag: &str) -> Vec<f64> {
     most
 }
 
-/// The most of any rank.
+/// The measured maximum of any rank.
 pub(crate) fn most(run: &Run, tag: &str) -> Option<f64> {
     by_rank(run, tag).into_iter().reduce(f64::max)
 }
 
-/// A class, or all at once, of a run.
+/// A row of a run: a memory class, or all classes at once.
 struct Line {
     name: &'static str,
     measured: Vec<f64>,
@@ -97,7 +97,7 @@ fn body(runs: &[Run]) -> Markup {
     } }
 }
 
-/// The fullest rank of each class.
+/// A bar chart of the fullest rank of each class.
 fn bars(run: &Run, lines: &[Line]) -> Markup {
     let fullest = |values: &[f64]| values.iter().copied().reduce(f64::max);
     let row = |line: &Line| {
@@ -143,7 +143,7 @@ fn table(lines: &[Line]) -> Markup {
     }
 }
 
-/// What processes had in memory as the system sees it, where it says so.
+/// The resident memory of processes, where the system reports it.
 fn processes(run: &Run) -> Markup {
     let Ok(Planned { plan, .. }) = &run.planned else { return html! {} };
     let held = held(plan, &run.logged.last());

@@ -1,4 +1,4 @@
-//! Needle maps: how often a fact is found, by where it lies and how long the text is.
+//! The panel of needle maps: how often a fact is found, by its depth and the text's length.
 
 use annulus_evaluation::Found;
 use maud::{Markup, html};
@@ -30,7 +30,7 @@ fn body(runs: &[Run]) -> Markup {
     }
 }
 
-/// A map for every task that is asked by depth.
+/// A map for every task with depths.
 fn maps(run: &Run, found: &Found, runs: usize) -> Markup {
     let maps: Vec<_> =
         found.tasks().into_iter().filter_map(|task| Some((task, found.heatmap(task)?))).collect();

@@ -1,4 +1,4 @@
-//! The page around its panels: what it forbids, its style, the runs with their colors.
+//! The page around its panels: its security policy, its style, and the runs with their colors.
 
 use annulus_plan::{duration, size};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -7,13 +7,13 @@ use crate::parts::{Panel, Table, cut, label, number};
 use crate::run::Run;
 use crate::{LARGEST, experiment, hashes, lengths, loss, manifest, memory, needle, plan, ring};
 
-/// Nothing may be fetched, and nothing may run: styles are in the page.
+/// The policy: nothing may be fetched, and no script may run; styles are in the page.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const STYLE: &str = include_str!("style.css");
-/// What the page has besides its panels, and a panel that says that it is left out, in bytes at most.
+/// The most bytes of a page besides its panels, and of a note that a panel is left out.
 const BESIDES: usize = 60_000;
 const LEFT_OUT: usize = 1_000;
-/// Characters of an ending and of a path.
+/// The most characters of an ending and of a path.
 const LONG: usize = 200;
 
 /// The page, of at most [`LARGEST`] bytes.
@@ -53,7 +53,7 @@ pub(crate) fn page(runs: &[Run]) -> String {
     .into_string()
 }
 
-/// The panels in order, without those that no longer fit into the page: they say so.
+/// The panels in order; those that no longer fit into the page are replaced by a note.
 fn bounded(panels: &[Panel]) -> Vec<Markup> {
     let mut left = LARGEST - BESIDES - panels.len() * LEFT_OUT;
     let fitting = |panel: &Panel| {
@@ -72,7 +72,7 @@ fn bounded(panels: &[Panel]) -> Vec<Markup> {
     panels.iter().map(fitting).collect()
 }
 
-/// The runs: where they are, how far they came.
+/// The list of runs: where they are, and how far they came.
 fn listed(runs: &[Run]) -> Markup {
     let mut table = Table::of(runs);
     let folder = |run: &Run| run.logged.folder.display().to_string();

@@ -1,4 +1,4 @@
-//! What panels are made of: figures, tables, numbers, and what is said where there is nothing to show.
+//! Building blocks of panels: figures, tables, numbers, and notes on missing data.
 
 use annulus_figure::{Picture, Point, Series, thinned};
 use annulus_plan::{duration, size};
@@ -8,13 +8,13 @@ use crate::run::Run;
 
 /// The most points of a drawn curve: about one in two pixels.
 const POINTS: usize = 400;
-/// The most bytes of all pictures of a kind on a page, one for every run.
+/// The most bytes of all drawings of one kind on a page, one per run.
 const DRAWN: usize = 1_000_000;
 
-/// A hash has more letters than the first; the second are shown of it.
+/// A word with more letters than the first number is a hash; as many as the second are shown of it.
 const HASH: [usize; 2] = [39, 12];
 
-/// A panel: its place in the page, its title and what is in it.
+/// A panel: its anchor in the page, its title and its content.
 pub(crate) struct Panel {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
@@ -22,13 +22,13 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// As a section of the page.
+    /// The panel as a section of the page.
     pub(crate) fn section(&self) -> Markup {
         html! { section id=(self.id) { h2 { (self.title) } (self.body) } }
     }
 }
 
-/// A table with a row for each thing and a column for each run.
+/// A table with a row per quantity and a column per run.
 pub(crate) struct Table<'a> {
     runs: &'a [Run],
     rows: Vec<Markup>,
@@ -39,7 +39,7 @@ impl<'a> Table<'a> {
         Table { runs, rows: Vec::new() }
     }
 
-    /// A row, unless no run has a value.
+    /// Adds a row, unless no run has a value.
     pub(crate) fn row(&mut self, name: &str, of: impl Fn(&Run) -> Option<Markup>) {
         let cells: Vec<Option<Markup>> = self.runs.iter().map(of).collect();
         if cells.iter().any(Option::is_some) {
@@ -71,28 +71,28 @@ pub(crate) fn label(run: &Run) -> Markup {
     }
 }
 
-/// Nothing is known.
+/// The sign for an unknown value.
 pub(crate) fn dash() -> Markup {
     html! { span.none { "–" } }
 }
 
-/// A number as it is shown, with all its digits for programs.
+/// A number as text, with all its digits for programs.
 pub(crate) fn number(value: f64, shown: &str) -> Markup {
     html! { data value=(value) { (shown) } }
 }
 
-/// A loss, or another number of about 1.
+/// A loss, or another number of about 1, as text.
 pub(crate) fn plain(value: f64) -> Markup {
     let shown = if value.is_finite() { format!("{value:.5}") } else { "not finite".to_owned() };
     number(value, &shown)
 }
 
-/// Bytes.
+/// A number of bytes as text.
 pub(crate) fn bytes(value: f64) -> Markup {
     number(value, &size(value as u64))
 }
 
-/// Seconds.
+/// A number of seconds as text.
 pub(crate) fn seconds(value: f64) -> Markup {
     number(value, &duration(value))
 }
@@ -102,7 +102,7 @@ pub(crate) fn absent(what: &str, way_out: &Markup) -> Markup {
     html! { p.absent { (what) " " (way_out) } }
 }
 
-/// The same of some of the runs, below what is there of others.
+/// What a panel says below its data where some runs lack theirs: which runs, and which keys would log it.
 pub(crate) fn absent_of<'a>(runs: impl Iterator<Item = &'a Run>, way_out: &Markup) -> Markup {
     let missing: Vec<&Run> = runs.collect();
     html! {
@@ -112,12 +112,12 @@ pub(crate) fn absent_of<'a>(runs: impl Iterator<Item = &'a Run>, way_out: &Marku
     }
 }
 
-/// A picture with what it shows.
+/// A drawing with its caption.
 pub(crate) fn figure(picture: &Picture, caption: &Markup) -> Markup {
     html! { figure { (PreEscaped(picture.to_inline_svg())) figcaption { (caption) } } }
 }
 
-/// One of the pictures that every one of so many runs has: left out where it has more than its share of the page's bytes.
+/// One of the drawings that each of `runs` runs has, or `instead` where it exceeds its share of the page's bytes.
 pub(crate) fn drawn(svg: String, runs: usize, caption: &Markup, instead: &Markup) -> Markup {
     let fits = svg.len() <= DRAWN / runs.max(1);
     html! {
@@ -126,12 +126,12 @@ pub(crate) fn drawn(svg: String, runs: usize, caption: &Markup, instead: &Markup
     }
 }
 
-/// A curve of a run in its color, and what its caption must say of it.
+/// A run's curve in its color, and what the caption must say about it.
 pub(crate) struct Curve {
     pub(crate) series: Series,
-    /// Neighbours of which a drawn point is the mean.
+    /// The number of neighbouring values that a drawn point is the mean of.
     pub(crate) together: usize,
-    /// Values that are not finite, and so not drawn.
+    /// The number of values that are not finite, and so not drawn.
     pub(crate) left_out: usize,
 }
 
@@ -147,7 +147,7 @@ impl Curve {
     }
 }
 
-/// What captions say of curves: whether points are means, and what is not drawn.
+/// A caption's remarks on curves: whether points are means, and what is not drawn.
 pub(crate) fn notes(curves: &[Curve]) -> Markup {
     let together = curves.iter().map(|curve| curve.together).max().unwrap_or(1);
     let left_out: usize = curves.iter().map(|curve| curve.left_out).sum();
@@ -160,7 +160,7 @@ pub(crate) fn notes(curves: &[Curve]) -> Markup {
     }
 }
 
-/// A text of a run, cut behind so many of its characters.
+/// A run's text, cut after `most` characters.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{} …", &text[..end]),
@@ -168,8 +168,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A word of a run as code, cut behind so many of its characters; of a long hash the beginning, with the whole of it where a
-/// pointer rests.
+/// A run's word as code, cut after `most` characters; of a long hash the beginning, with the whole in a tooltip.
 pub(crate) fn word(text: &str, most: usize) -> Markup {
     let is_hash = text.len() > HASH[0] && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     html! {

@@ -1,4 +1,4 @@
-//! What was planned beside what was measured: time, bytes and memory of a step.
+//! The panel of the plan beside measurements: time, bytes and memory of a step.
 
 use annulus_memory::Class;
 use annulus_plan::RankPlan;
@@ -14,14 +14,14 @@ pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "plan", title: "Plan beside measured", body: body(runs) }
 }
 
-/// What a row shows: its name, how its values are written, and both values of a run.
+/// A row: its name, how its values are written, and a run's planned and measured value.
 struct Row {
     name: &'static str,
     shown: fn(f64) -> Markup,
     of: fn(&Of<'_>) -> [Option<f64>; 2],
 }
 
-/// A run, with what was planned for its step.
+/// A run with the estimate of its step.
 struct Of<'a> {
     run: &'a Run,
     ranks: Option<Vec<RankPlan>>,
@@ -92,7 +92,7 @@ impl Of<'_> {
         self.estimate.as_ref().map(|estimate| estimate.step)
     }
 
-    /// Tokens of a step.
+    /// The number of tokens of a step.
     fn tokens(&self) -> f64 {
         let data = &self.run.phase.data;
         (data.batch * data.tokens) as f64
@@ -107,7 +107,7 @@ impl Of<'_> {
         median(self.run.in_phase(tag))
     }
 
-    /// Of the last logged step: of all ranks together, or of them what `pick` says.
+    /// Bytes sent in the last logged step: of all ranks together, or of the ranks as `pick` combines them.
     fn sent(&self, pick: fn(f64, f64) -> f64, all: bool) -> Option<f64> {
         let ranks = self.run.ranks_in_phase("comm/bytes").pop()?.into_iter();
         if all { Some(ranks.sum()) } else { ranks.reduce(pick) }
@@ -164,7 +164,7 @@ fn cells(row: &Row, [planned, measured]: [Option<f64>; 2]) -> Markup {
     }
 }
 
-/// What plans are made on, and why there is none.
+/// The cluster that plans are made for, and why a run has no plan.
 fn reasons(runs: &[Run]) -> Markup {
     html! {
         ul {

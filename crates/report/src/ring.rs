@@ -1,4 +1,4 @@
-//! The ring X-ray: who computed, sent and waited at every hop of a recorded step.
+//! The panel of a recorded step: which rank computed, sent and waited at every hop.
 
 use annulus_trace::{Hop, Pass, Share, Sums, Trace};
 use maud::{Markup, html};
@@ -8,11 +8,11 @@ use crate::run::{Run, Traced};
 
 /// The layer that is drawn and listed.
 const LAYER: usize = 0;
-/// Ranks of a pass that have a row of sums.
+/// The most ranks of a pass with a row of sums.
 const RANKS: usize = 16;
-/// Rows of hops, of all runs together.
+/// The most rows of hops, over all runs.
 const ROWS: usize = 1200;
-/// Names of tiles or blocks in a cell.
+/// The most names of tiles or blocks in a cell.
 const NAMES: usize = 3;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
@@ -50,7 +50,7 @@ fn picture(traced: &Traced, runs: usize) -> Markup {
     drawn(traced.trace.to_inline_svg(LAYER), runs, &caption, &instead)
 }
 
-/// By pass and rank, over all layers.
+/// A table of sums by pass and rank, over all layers.
 fn sums(traced: &Traced) -> Markup {
     let (sums, planned) = (Sums::of(&traced.trace), traced.planned.as_ref().map(Sums::of));
     let ranks = sums.lengths.len();
@@ -90,7 +90,7 @@ fn row(name: &str, own: Share, planned: Option<Share>) -> Markup {
     } }
 }
 
-/// Who did what in every hop.
+/// A table of what each rank did in every hop.
 fn hops(trace: &Trace, most: usize) -> Markup {
     let all: Vec<(Pass, Hop)> = Pass::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! A run as panels see it: all that its folder says, read once.
+//! A run as panels see it: everything in its folder, read once.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,33 +7,33 @@ use annulus_evaluation::{Evaluated, FOLDER};
 use annulus_experiment::Experiment;
 use annulus_simulate::timeline;
 use annulus_trace::Trace;
-use annulus_train::{Hashed, Logged, Result, hashed, read_trace, traced_steps};
+use annulus_train::{Logged, Result, StepHashes, hashed, read_trace, traced_steps};
 
 use crate::{Planned, Planner};
 
-/// Letters of a name in a legend.
+/// The most letters of a name in a legend.
 const NAME: usize = 24;
 
 /// A run on the page.
 pub(crate) struct Run {
-    /// Its number on the page, from 0: the place of its color.
+    /// The run's number on the page, from 0, which selects its color.
     pub(crate) place: usize,
     pub(crate) logged: Logged,
-    /// The experiment of the phase that it is in.
+    /// The experiment of the phase that the run is in.
     pub(crate) phase: Experiment,
     pub(crate) evaluated: Evaluated,
     pub(crate) traced: Option<Traced>,
-    pub(crate) hashed: Vec<Hashed>,
-    /// An error: why there is no plan.
+    pub(crate) hashed: Vec<StepHashes>,
+    /// The run's plan; an error: why there is none.
     pub(crate) planned: std::result::Result<Planned, String>,
 }
 
-/// A recorded step.
+/// The last recorded step of a run.
 pub(crate) struct Traced {
     pub(crate) trace: Trace,
-    /// How many recordings the run has; this is the last.
+    /// The number of the run's recordings, of which this is the last.
     pub(crate) count: usize,
-    /// The same as planned, where the plan is one of the same ranks and strategy.
+    /// The planned trace of the recorded step, where the plan has the same ranks and strategy.
     pub(crate) planned: Option<Trace>,
 }
 
@@ -53,12 +53,12 @@ impl Run {
         })
     }
 
-    /// What it is called beside others.
+    /// The letter that names the run on the page.
     pub(crate) fn letter(&self) -> char {
         char::from(b'A' + self.place as u8)
     }
 
-    /// The end of its folder's path, as far as a legend has room for it.
+    /// The end of the path of the run's folder, as far as a legend has room.
     pub(crate) fn short(&self) -> String {
         let folder = &self.logged.folder;
         let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
@@ -68,31 +68,31 @@ impl Run {
         }
     }
 
-    /// Its name in a legend.
+    /// The run's name in a legend.
     pub(crate) fn titled(&self) -> String {
         format!("{} {}", self.letter(), self.short())
     }
 
-    /// The steps of its phase that can have been logged.
+    /// The steps of the run's phase that may have been logged.
     fn steps(&self) -> Range<u64> {
         let Range { start, end } = self.phase.phase_start().steps;
         start + 1..end.max(self.logged.last_step().unwrap_or(end)) + 1
     }
 
-    /// The values of a tag in its phase: of ranks the most.
+    /// The values of a tag in the run's phase; of values by rank, the largest.
     pub(crate) fn in_phase(&self, tag: &str) -> Vec<f64> {
         let (steps, numbers) = (self.steps(), self.logged.numbers(tag));
         numbers.into_iter().filter(|(step, _)| steps.contains(step)).map(|(_, v)| v).collect()
     }
 
-    /// The values of a tag by rank, of the steps of its phase.
+    /// The values of a tag in the run's phase, by step and rank.
     pub(crate) fn ranks_in_phase(&self, tag: &str) -> Vec<Vec<f64>> {
         let (steps, values) = (self.steps(), self.logged.of_ranks(tag));
         values.into_iter().filter(|(step, _)| steps.contains(step)).map(|(_, v)| v).collect()
     }
 }
 
-/// The last recording of a run, if it has any.
+/// The last recording of a run; `None` without any.
 fn traced(folder: &Path, planned: Option<&Planned>) -> Result<Option<Traced>> {
     let steps = traced_steps(folder)?;
     let Some(last) = steps.last() else { return Ok(None) };

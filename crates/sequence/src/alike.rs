@@ -1,33 +1,32 @@
-//! Ranks that do alike: what one does is what another does with all ranks moved.
+//! Symmetry of schedules: ranks that do the same as others with all ranks moved.
 //!
-//! Ranks stand in stations of so many lanes, rank `lanes · station + lane`. To move a schedule by a
-//! station is to write every rank one station further, round in a ring; where it turns, too, ranks
-//! may be moved along the lanes as well. A rank and one that it is moved to do the same, each among
-//! its own neighbours, wherever the generator says no border between them.
+//! Ranks form stations of several lanes, rank `lanes · station + lane`. Moving a schedule by a station renumbers every rank to the next
+//! station of a ring; where it turns, ranks may also be moved along the lanes. A rank and the one that it is moved to do the same, each
+//! among its own neighbours, wherever the generator says that no border is between them.
 
 use std::ops::Range;
 
-/// How the ranks of a schedule are alike.
+/// The symmetry of a schedule's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alike {
-    /// Ranks of a station.
+    /// The number of ranks in a station.
     pub lanes: usize,
-    /// Whether lanes are alike as well, in every hop of every station: then there are no borders.
+    /// Whether lanes are also alike, in every hop of every station: then there are no borders.
     pub turns: bool,
 }
 
-/// Ranks that do alike in a hop: a lane of neighbouring stations, or all ranks.
+/// Ranks that do the same in a hop: one lane of neighbouring stations, or all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Which stations.
+    /// The stations of the group.
     pub stations: Range<usize>,
-    /// Which lane of each.
+    /// The lane of each station.
     pub lane: usize,
-    /// All ranks are moved by stations of so many.
+    /// The symmetry that the group belongs to.
     pub alike: Alike,
 }
 
-/// From where to where ranks are moved: stations and lanes ahead.
+/// A movement of ranks: by this many stations and lanes ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shift {
     pub(crate) stations: usize,
@@ -35,15 +34,15 @@ pub(crate) struct Shift {
 }
 
 impl Alike {
-    /// No rank is like another.
+    /// No symmetry: no rank is like another.
     pub(crate) fn nobody(world: usize) -> Alike {
         Alike { lanes: world, turns: false }
     }
-    /// Whether there can be borders.
+    /// Whether there can be borders between stations.
     pub(crate) fn parts(self, world: usize) -> bool {
         !self.turns && self.lanes < world
     }
-    /// The ranks of a hop with so many borders.
+    /// The groups of ranks in a hop with these borders.
     pub(crate) fn groups(self, world: usize, borders: &[usize]) -> Vec<Group> {
         let lanes = if self.turns { 1 } else { self.lanes };
         let starts = || [0].into_iter().chain(borders.iter().copied());
@@ -55,7 +54,7 @@ impl Alike {
         };
         (0..lanes).flat_map(group).collect()
     }
-    /// How far `to` is ahead of `from`, of ranks that are alike.
+    /// The movement from rank `from` to rank `to`, which are alike.
     pub(crate) fn shift(self, world: usize, from: usize, to: usize) -> Shift {
         let stations = world / self.lanes;
         Shift {
@@ -63,7 +62,7 @@ impl Alike {
             lanes: (to % self.lanes + self.lanes - from % self.lanes) % self.lanes,
         }
     }
-    /// The rank that another one is moved to.
+    /// The rank that `rank` is moved to.
     pub(crate) fn moved(self, world: usize, rank: usize, by: Shift) -> usize {
         let (station, lane) = (rank / self.lanes, rank % self.lanes);
         let station = (station + by.stations) % (world / self.lanes);
@@ -72,22 +71,22 @@ impl Alike {
 }
 
 impl Group {
-    /// The rank that stands for all.
+    /// The rank that represents the group.
     pub fn first(&self) -> usize {
         self.stations.start * self.alike.lanes + self.lane
     }
-    /// The first rank, one in the middle, and the last, each once.
+    /// The first rank of the group, one in the middle, and the last, each once.
     pub fn samples(&self) -> Vec<usize> {
         let Range { start, end } = self.stations;
         let mut stations = vec![start, usize::midpoint(start, end - 1), end - 1];
         stations.dedup();
         stations.into_iter().map(|station| station * self.alike.lanes + self.lane).collect()
     }
-    /// From one rank to the next.
+    /// The distance between neighbouring ranks of the group.
     pub fn step(&self) -> usize {
         if self.alike.turns { 1 } else { self.alike.lanes }
     }
-    /// All ranks, rising.
+    /// All ranks of the group, ascending.
     pub fn ranks(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
         (self.first()..self.stations.end * self.alike.lanes).step_by(self.step())
     }

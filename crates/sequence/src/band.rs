@@ -1,15 +1,13 @@
-//! Counting inside a band of the (query, key) plane by arithmetic on runs, never position by
-//! position.
+//! Counts pairs inside a band of the (query, key) plane by arithmetic on runs, never position by position.
 //!
-//! The keys below a threshold that moves with the query are counted by sums of
-//! `floor((slope * i + offset) / modulus)`, which Euclid's algorithm does in logarithmic time
-//! (Graham, Knuth, Patashnik: Concrete Mathematics, section 3.5).
+//! The keys below a threshold that moves with the query are counted by sums of `floor((slope * i + offset) / modulus)`, which Euclid's
+//! algorithm computes in logarithmic time (Graham, Knuth, Patashnik: Concrete Mathematics, section 3.5).
 
 use std::ops::Range;
 
 use crate::{Positions, Run};
 
-/// The pairs with `q - behind <= k <= q + ahead`; without a bound, all on that side.
+/// The pairs with `q - behind <= k <= q + ahead`; `None` leaves a side unbounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Band {
     pub(crate) behind: Option<i64>,
@@ -17,16 +15,16 @@ pub(crate) struct Band {
 }
 
 impl Band {
-    /// Keys at or before the query.
+    /// The band of keys at or before the query.
     pub(crate) const CAUSAL: Band = Band { behind: None, ahead: Some(0) };
 
-    /// Whether any pair of `q` by `k` is inside, where ends of runs say it.
+    /// Whether any pair of `q` by `k` is in the band; `None` where the ends of runs do not tell.
     pub(crate) fn meets(self, q: &Positions, k: &Positions) -> Option<bool> {
         let (queries, keys) = (q.extent(), k.extent());
         if queries.is_empty() || keys.is_empty() || !self.touches(&queries, &keys) {
             return Some(false);
         }
-        // Where there is one bound, the ends are the pair that is farthest inside.
+        // With a single bound, the ends are the pair farthest inside.
         if self.behind.is_none() || self.ahead.is_none() {
             return Some(true);
         }
@@ -37,12 +35,12 @@ impl Band {
             pairs.any(|(q, k)| self.touches(&range(q), &range(k)))
         })
     }
-    /// The pairs in both.
+    /// The band of pairs that are in both.
     pub(crate) fn and(self, other: Band) -> Band {
         let nearest = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
         Band { behind: nearest(self.behind, other.behind), ahead: nearest(self.ahead, other.ahead) }
     }
-    /// How many pairs of `q` by `k` are inside.
+    /// The number of pairs of `q` by `k` in the band.
     pub(crate) fn pairs(self, q: &Positions, k: &Positions) -> u64 {
         if self.is_nowhere() {
             return 0;
@@ -53,8 +51,7 @@ impl Band {
         let too_early = self.behind.map_or(0, |behind| below(-behind));
         not_past - too_early
     }
-    /// How many pairs of `q` by `k` are inside and leave the same residue modulo `modulus`. Both
-    /// are neighbours.
+    /// The number of pairs of `q` by `k` in the band with equal residues modulo `modulus`. Both runs are contiguous.
     pub(crate) fn pairs_alike(self, q: Run, k: Run, modulus: usize) -> u64 {
         if self.is_nowhere() {
             return 0;
@@ -64,16 +61,15 @@ impl Band {
         let too_early = self.behind.map_or(0, |behind| alike_below(q, k, -behind, modulus));
         alike_below(q, k, not_past, modulus) - too_early
     }
-    /// The keys from `keys` that a query at `q` sees.
+    /// The keys among `keys` that the query at `q` sees.
     pub(crate) fn seen_from(self, q: usize, keys: &Range<usize>) -> Range<usize> {
         self.around(q, keys)
     }
-    /// The queries from `queries` that see the key at `k`.
+    /// The queries among `queries` that see the key at `k`.
     pub(crate) fn seeing(self, k: usize, queries: &Range<usize>) -> Range<usize> {
         Band { behind: self.ahead, ahead: self.behind }.around(k, queries)
     }
-    /// Whether any pair of neighbouring positions `queries` by `keys`, none of them empty, may be
-    /// inside.
+    /// Whether any pair of the intervals `queries` and `keys`, neither empty, may be in the band.
     pub(crate) fn touches(self, queries: &Range<usize>, keys: &Range<usize>) -> bool {
         !self.is_nowhere()
             && self.behind.is_none_or(|behind| distance(keys.end - 1, queries.start) <= behind)
@@ -91,18 +87,18 @@ impl Band {
     }
 }
 
-/// `to - from`.
+/// The difference `to - from`.
 fn distance(from: usize, to: usize) -> i64 {
     to as i64 - from as i64
 }
 
-/// The position that is `shift` after `position`; those before the first are the first.
+/// The position `shift` after `position`, at least 0.
 fn shifted(position: usize, shift: i64) -> usize {
     usize::try_from((position as i64).saturating_add(shift)).unwrap_or(0)
 }
 
-/// The pairs with `k < q + shift`: all of the keys' runs that end below, none of those that begin
-/// past all thresholds, and some of those between.
+/// The number of pairs with `k < q + shift`: all keys of runs that end below, none of runs that begin above all thresholds, and some of
+/// those between.
 fn below(q: Run, k: &Positions, shift: i64) -> u64 {
     let [least, most] = [q.start, q.last()].map(|q| shifted(q, shift));
     let runs = k.runs();
@@ -115,7 +111,7 @@ fn below(q: Run, k: &Positions, shift: i64) -> u64 {
 }
 
 fn below_of_run(q: Run, k: Run, shift: i64) -> u64 {
-    /// About how many rows are counted one by one in the time of one closed form.
+    /// The number of rows that are counted one by one in about the time of one closed form.
     const ROWS_PER_SUM: usize = 16;
     let sums = q.width * k.width;
     if sums > 1 && q.step == k.step {
@@ -129,11 +125,11 @@ fn below_of_run(q: Run, k: Run, shift: i64) -> u64 {
     offsets.map(|offset| progressions_below(q, k, shift.saturating_add(offset))).sum()
 }
 
-/// The same for blocks of equal steps: pairs of blocks that are as far apart are alike, and all but
-/// a few of them are visible as a whole or not at all.
+/// The number of pairs below the diagonal, for blocks of equal steps: pairs of blocks at equal distances are alike, and all but a few are
+/// visible as a whole or not at all.
 fn blocks_below(q: Run, k: Run, shift: i64) -> u64 {
     let [step, q_width, k_width] = [q.step, q.width, k.width].map(|n| n as i64);
-    // Of the first positions, where both are the first blocks.
+    // The distance of the first positions of both first blocks.
     let apart = distance(q.start, k.start) - shift;
     let whole = (-apart - k_width).div_euclid(step);
     let some = (q_width - 2 - apart).div_euclid(step);
@@ -147,12 +143,12 @@ fn blocks_below(q: Run, k: Run, shift: i64) -> u64 {
     blocks(whole) * (q.width * k.width) as u64 + partial.sum::<u64>()
 }
 
-/// The same for the first positions of the blocks alone: for each of the queries, how many keys
-/// `k.start + j * k.step` are below it, none at first, then a rising number, and all in the end.
+/// The number of pairs below the diagonal, for the blocks' first positions alone: for each query, how many keys `k.start + j * k.step` are
+/// below it, none at first, then a rising number, and all in the end.
 fn progressions_below(q: Run, k: Run, shift: i64) -> u64 {
     let (q_step, k_step) = (q.step as i128, k.step as i128);
     let ahead = i128::from(distance(k.start, q.start)) + i128::from(shift);
-    // The first query that is more than `distance` past the first key.
+    // The first query more than `distance` after the first key.
     let first_past = |distance: i128| {
         let steps = (distance - ahead).div_euclid(q_step) + 1;
         steps.clamp(0, q.len as i128)
@@ -170,16 +166,15 @@ fn progressions_below(q: Run, k: Run, shift: i64) -> u64 {
     (rising as i128 + (all - some) + (q.len as i128 - all) * k.len as i128) as u64
 }
 
-/// The pairs of neighbours with `k < q + shift` that leave the same residue.
+/// The number of pairs of contiguous runs with `k < q + shift` and equal residues.
 fn alike_below(q: Run, k: Run, shift: i64, modulus: usize) -> u64 {
     let range = |run: Run| (run.start as i128, run.start as i128 + run.len as i128);
     let ((first, past), (k_first, k_past)) = (range(q), range(k));
     let (shift, modulus) = (i128::from(shift), modulus as i128);
-    // Queries that see the first key, and those that see the last.
+    // Queries that see the first key, up to those that see the last.
     let some = (k_first - shift + 1).clamp(first, past);
     let all = (k_past - shift).clamp(first, past);
-    // Of a query's residue there are floor((end - 1 - q) / modulus) keys up to an end, from some
-    // beginning on.
+    // A query has floor((end - 1 - q) / modulus) keys with its residue up to an end, counted from a fixed beginning.
     let up_to = |end: i128, queries: (i128, i128)| {
         let (len, least) = (queries.1 - queries.0, end - queries.1);
         let turns = least.div_euclid(modulus);
@@ -191,7 +186,7 @@ fn alike_below(q: Run, k: Run, shift: i64, modulus: usize) -> u64 {
     (seen - up_to(k_first, (some, past))) as u64
 }
 
-/// `floor((slope * i + offset) / modulus)`.
+/// The line `floor((slope * i + offset) / modulus)`.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     slope: u128,
@@ -211,7 +206,7 @@ fn floor_sum(terms: u128, line: Line) -> u128 {
     if top < modulus {
         return whole;
     }
-    // Counted by rows instead of columns, the points under the line lie under a line again.
+    // Counted by rows instead of columns, the points under the line are again under a line.
     let turned = Line { slope: modulus, offset: top % modulus, modulus: slope };
     whole + floor_sum(top / modulus, turned)
 }

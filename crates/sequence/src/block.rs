@@ -1,5 +1,4 @@
-//! What is held, moved and computed with: a block is some heads and some rows of one rank's
-//! positions.
+//! Blocks, the unit of what is held, sent and computed with: some heads and some rows of one rank's positions.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,72 +12,70 @@ pub struct Extent {
     pub end: usize,
 }
 
-/// What a block holds.
+/// The tensors that a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// Queries; backward also the gradient of their output, and per row two f32: its log-sum-exp
-    /// and its delta, the sum of output times gradient. Lent.
+    /// Queries; backward also the gradient of their output, and per row two f32: log-sum-exp and delta, the sum of output times gradient.
+    /// Lent.
     Query,
     /// Keys and values. Lent.
     KeyValue,
-    /// The keys of those alone. Lent.
+    /// Keys alone. Lent.
     Key,
-    /// The values alone. Lent.
+    /// Values alone. Lent.
     Value,
     /// Forward: output and log-sum-exp (f32). Given away, never summed.
     Output,
-    /// Backward: the gradient of queries so far, at least f32 where it is. Given away; what meets is added.
+    /// Backward: a partial gradient of queries, at least f32 where it is held. Given away; two that meet are added.
     QueryGradient,
-    /// Backward: the gradients of keys and of values so far, at least f32 where they are. Given
-    /// away; what meets is added.
+    /// Backward: partial gradients of keys and of values, at least f32 where they are held. Given away; two that meet are added.
     Gradient,
 }
 
-/// `part` of some heads and rows of the positions of rank `owner`: what a buffer is known by. No
-/// two buffers of a rank overlap.
+/// A block: `part` of some heads and rows of the positions of rank `owner`. It identifies a buffer; no two buffers of a rank overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
-    /// What it holds.
+    /// The tensors that the block holds.
     pub part: Part,
-    /// Whose positions.
+    /// The rank whose positions these are.
     pub owner: usize,
-    /// Of all query heads, or of all key/value heads: see [`Part::of_queries`].
+    /// The heads, among all query heads or all key/value heads: see [`Part::of_queries`].
     pub heads: Extent,
     /// Local rows of the owner's shard.
     pub rows: Extent,
 }
 
-/// How many heads there are.
+/// The numbers of query and key/value heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
-    /// Query heads: a multiple of the key/value heads.
+    /// The number of query heads: a multiple of the key/value heads.
     pub query: usize,
-    /// Key/value heads: each is shared by as many neighbouring query heads.
+    /// The number of key/value heads: each is shared by as many neighbouring query heads.
     pub key_value: usize,
 }
 
 impl Extent {
-    /// `0 .. len`.
+    /// The extent `0 .. len`.
     pub fn all(len: usize) -> Extent {
         Extent { start: 0, end: len }
     }
-    /// The same as the standard library's.
+    /// The extent as a range of the standard library.
     pub fn range(self) -> Range<usize> {
         self.start..self.end
     }
-    /// How many indices there are.
+    /// The number of indices.
     pub fn len(self) -> usize {
         self.end.saturating_sub(self.start)
     }
-    /// Whether there are none.
+    /// Whether there are no indices.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
-    /// Whether all of `other` is in this one.
+    /// Whether all of `other` is in this extent.
     pub fn contains(self, other: Extent) -> bool {
         self.start <= other.start && other.end <= self.end
     }
-    /// What is in both; empty where nothing is.
+    /// The intersection with `other`, which may be empty.
     #[must_use]
     pub fn and(self, other: Extent) -> Extent {
         Extent { start: self.start.max(other.start), end: self.end.min(other.end) }
@@ -92,11 +89,11 @@ impl From<Range<usize>> for Extent {
 }
 
 impl Part {
-    /// Whether its heads are query heads, not key/value heads.
+    /// Whether the part's heads are query heads, not key/value heads.
     pub fn of_queries(self) -> bool {
         matches!(self, Part::Query | Part::Output | Part::QueryGradient)
     }
-    /// What it is called where there is little room.
+    /// The short name of the part.
     pub fn letter(self) -> &'static str {
         match self {
             Part::Query => "q",
@@ -111,7 +108,7 @@ impl Part {
     pub fn is_lent(self) -> bool {
         matches!(self, Part::Query | Part::KeyValue | Part::Key | Part::Value)
     }
-    /// What it is one half of: keys and values, of either alone; itself where it is whole.
+    /// The part that this one is one half of: keys and values, for either alone; itself where it is whole.
     #[must_use]
     pub fn whole(self) -> Part {
         match self {
@@ -119,39 +116,39 @@ impl Part {
             whole => whole,
         }
     }
-    /// Whether a block of this part has the same of the other in it.
+    /// Whether a block of this part contains the same block of `other`.
     pub fn contains(self, other: Part) -> bool {
         self == other || self == other.whole()
     }
-    /// Whether two of the same block are added where they meet.
+    /// Whether two equal blocks are added where they meet.
     pub fn is_sum(self) -> bool {
         matches!(self, Part::QueryGradient | Part::Gradient)
     }
 }
 
 impl Block {
-    /// The same heads and rows of another part, whose heads are counted alike.
+    /// The block with these heads and rows of `part`, which must count heads alike.
     #[must_use]
     pub fn of(self, part: Part) -> Block {
         debug_assert_eq!(part.of_queries(), self.part.of_queries());
         Block { part, ..self }
     }
-    /// Rows of heads: what it weighs is a multiple.
+    /// The number of heads times rows, of which its size is a multiple.
     pub fn volume(self) -> usize {
         self.heads.len() * self.rows.len()
     }
-    /// Whether nothing is in it. Such a block is never held, moved or computed with.
+    /// Whether the block has no heads or rows. Such a block is never held, sent or computed with.
     pub fn is_empty(self) -> bool {
         self.volume() == 0
     }
-    /// Whether all of `other` is in this one.
+    /// Whether all of `other` is in this block.
     pub fn contains(self, other: Block) -> bool {
         self.owner == other.owner
             && self.part.contains(other.part)
             && self.heads.contains(other.heads)
             && self.rows.contains(other.rows)
     }
-    /// Whether anything is in both.
+    /// Whether the two blocks have anything in common.
     pub fn overlaps(self, other: Block) -> bool {
         let apart = self.heads.and(other.heads).is_empty() || self.rows.and(other.rows).is_empty();
         let kin = self.part.contains(other.part) || other.part.contains(self.part);
@@ -160,11 +157,11 @@ impl Block {
 }
 
 impl Heads {
-    /// As many query heads as key/value heads.
+    /// The numbers of heads where each query head has its own key/value head.
     pub fn equal(heads: usize) -> Heads {
         Heads { query: heads, key_value: heads }
     }
-    /// How many query heads share a key/value head.
+    /// The number of query heads that share a key/value head.
     pub fn group(self) -> usize {
         self.query / self.key_value
     }

@@ -1,39 +1,37 @@
-//! What a schedule costs: bytes and visible pairs, from the list alone.
+//! The cost of a schedule, bytes and visible pairs, counted from its hops alone.
 
 use crate::{Block, ByRows, Group, KeyRows, Meeting, Part, Pass, Schedule, Wire, pairs_between};
 
-/// What a row of a head weighs.
+/// What determines the size of a block's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// Sequences in the batch.
+    /// The number of sequences in the batch.
     pub batch: usize,
-    /// Elements per head.
+    /// The number of elements per head.
     pub head_dim: usize,
-    /// Bytes per element on the wire.
+    /// Bytes per element on the wire, by part.
     pub wire: Wire<usize>,
-    /// Whether sums are order-free: a row of a gradient is [`order_free_row`] integers then.
+    /// Whether sums are order-free: a row of a gradient is then [`order_free_row`] integers.
     pub order_free: bool,
 }
 
-/// How many integers of 4 bytes a row of so many order-free sums takes: three bins for each, and which of them is the highest.
+/// The number of 4-byte integers in a row of `sums` order-free sums: three bins each, and the index of the highest.
 pub const fn order_free_row(sums: usize) -> usize {
     3 * sums + 1
 }
 
-/// Payload handed to the communicator, by rank.
+/// Bytes of payload that each rank sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u64>);
 
 impl Bytes {
-    /// The bytes that one run of `schedule` hands over, by rank: every move counts once, at its
-    /// sender.
+    /// The bytes that each rank sends in one run of `schedule`: every move counts once, at its sender.
     ///
-    /// A row of a head has `head_dim` elements of keys and as many of values, or of their
-    /// gradients; of a query, or its gradient; of an output, and an f32 of log-sum-exp. Backward a
-    /// query's has twice that, itself and the gradient of its output, and two f32: log-sum-exp and
-    /// delta.
+    /// A row of a head has `head_dim` elements of keys and as many of values, or of their gradients; of a query, or its gradient; of an
+    /// output, and an f32 of log-sum-exp. Backward, a query's row has twice that, itself and the gradient of its output, and two f32:
+    /// log-sum-exp and delta.
     pub fn of(schedule: &Schedule, shape: BlockShape) -> Bytes {
-        // How much more a rank sends than the one before it in its group.
+        // The difference of a rank's bytes to those of the rank before it in its group.
         let mut more = vec![0_u64; schedule.world()];
         let mut step = 1;
         for index in 0..schedule.hops() {
@@ -78,7 +76,7 @@ impl BlockShape {
     }
 }
 
-/// Moves, and tiles, of all ranks.
+/// The numbers of moves and of tiles, over all ranks.
 pub fn moves_and_tiles(schedule: &Schedule) -> [usize; 2] {
     let (mut moves, mut tiles) = (0, 0);
     for index in 0..schedule.hops() {
@@ -91,19 +89,18 @@ pub fn moves_and_tiles(schedule: &Schedule) -> [usize; 2] {
     [moves, tiles]
 }
 
-/// Visible pairs per hop (outer) and rank (inner) of a schedule, each counted once for every query
-/// head, where it is scored: for few ranks.
+/// Visible pairs by hop, then by rank, each counted once per query head, where it is scored. For few ranks.
 pub fn pairs_per_hop(schedule: &Schedule) -> Vec<Vec<u64>> {
     let mut pairs = Pairs::new(schedule);
     let of_hop = |index| (0..schedule.world()).map(|rank| pairs.of(rank, index)).collect();
     (0..schedule.hops()).map(of_hop).collect()
 }
 
-/// Up to so many ranks the pairs of all are counted in every hop.
+/// The most ranks of which all pairs are counted in every hop.
 const COUNTED: usize = 256;
 
-/// Visible pairs of the busiest rank of every hop, added up over the hops. Of more than 256 ranks
-/// the first, the middle and the last of those that are alike in a hop are looked at.
+/// Visible pairs of the busiest rank of every hop, summed over hops. With more than 256 ranks only the first, the middle and the last of
+/// each group of alike ranks are counted.
 pub fn busiest_pairs(schedule: &Schedule) -> u64 {
     let mut pairs = Pairs::new(schedule);
     let mut busiest = |index: usize| {
@@ -117,7 +114,7 @@ pub fn busiest_pairs(schedule: &Schedule) -> u64 {
     (0..schedule.hops()).map(&mut busiest).fold(0, u64::saturating_add)
 }
 
-/// Visible pairs of hops, what ranks have in common worked out once.
+/// Counts visible pairs of hops; what ranks have in common is computed once.
 #[derive(Debug)]
 pub struct Pairs<'a> {
     schedule: &'a Schedule,
@@ -125,11 +122,11 @@ pub struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// None are counted yet.
+    /// A counter that has counted nothing yet.
     pub fn new(schedule: &'a Schedule) -> Pairs<'a> {
         Pairs { schedule, known: ByRows::default() }
     }
-    /// The pairs that a rank scores in a hop, once for every query head.
+    /// The pairs that a rank scores in hop `index`, counted once per query head.
     pub fn of(&mut self, rank: usize, index: usize) -> u64 {
         let Pairs { schedule: Schedule { mask, positions, .. }, known } = self;
         let hop = self.schedule.hop(rank, index);

@@ -1,5 +1,4 @@
-//! How the positions of a sequence are sharded over ranks: any number of positions, in proportion to
-//! what the ranks can do.
+//! Layouts: how positions are sharded over ranks, any number of them, in proportion to the ranks' weights.
 
 mod balanced;
 
@@ -13,8 +12,8 @@ use crate::{Mask, Positions, Run};
 pub enum Layout {
     /// Rank `r` holds the `r`-th contiguous chunk (Ring Attention, arXiv 2310.01889).
     Contiguous,
-    /// Rank `r` holds every `world`-th block of `width` positions (Striped Attention, arXiv
-    /// 2311.09431); where ranks weigh differently, its blocks are as many times as wide.
+    /// Rank `r` holds every `world`-th block of `width` positions (Striped Attention, arXiv 2311.09431); where ranks have different
+    /// weights, its blocks are as many times wider.
     Striped {
         /// Neighbouring positions per stripe, 1 in the paper.
         width: usize,
@@ -22,8 +21,7 @@ pub enum Layout {
     /// Rank `r` holds chunks `r` and `2 * world - 1 - r` of `2 * world` (Megatron context
     /// parallelism).
     Zigzag,
-    /// Blocks of `width` positions go to ranks such that all see as many keys: what documents and
-    /// sparse masks ask for.
+    /// Blocks of `width` positions are assigned such that all ranks have as many visible pairs, for documents and sparse masks.
     Balanced {
         /// Neighbouring positions per block, at least 1.
         width: usize,
@@ -35,20 +33,20 @@ pub enum Layout {
 pub enum ShardError {
     /// There are no positions.
     NoTokens {
-        /// How they were to be sharded.
+        /// The layout.
         layout: Layout,
-        /// To how many ranks.
+        /// The number of ranks.
         world: usize,
     },
     /// All weights are 0.
     NoWeights {
-        /// How many ranks there are.
+        /// The number of ranks.
         world: usize,
     },
 }
 
 impl Layout {
-    /// The positions of every rank, by rank, of ranks that weigh alike under a causal mask.
+    /// The positions of every rank, with equal weights and a causal mask.
     ///
     /// # Errors
     /// When there are no positions.
@@ -58,8 +56,8 @@ impl Layout {
     pub fn shard(self, tokens: usize, world: usize) -> Result<Vec<Positions>, ShardError> {
         self.shard_weighted(&Mask::causal(), tokens, &vec![1; world])
     }
-    /// The positions of every rank, by rank, in proportion to `weights`: shards differ in length,
-    /// and one may be empty. The mask matters to [`Layout::Balanced`] alone.
+    /// The positions of every rank, in proportion to `weights`: shards differ in length, and one may be empty. Only [`Layout::Balanced`]
+    /// depends on the mask.
     ///
     /// # Errors
     /// When there are no positions, or all weights are 0.
@@ -98,8 +96,8 @@ impl Layout {
 }
 
 impl Layout {
-    /// The same where every rank holds whole blocks of `block` neighbours, which the sequence is a multiple of: what has the same bits
-    /// whoever holds it. Stripes and balanced blocks are as many times as wide as it takes.
+    /// The positions of every rank, in proportion to `weights`, where each holds whole blocks of `block` neighbours, which the sequence is
+    /// a multiple of: strict blocks have the same bits on any rank. Stripes and balanced blocks are widened to hold whole blocks.
     ///
     /// # Errors
     /// As [`Layout::shard_weighted`].
@@ -133,7 +131,7 @@ impl Layout {
     }
 }
 
-/// So many things in proportion to weights, as close as whole numbers come.
+/// `things` divided in proportion to weights, as closely as whole numbers allow.
 fn shares(things: usize, weights: &[usize]) -> Vec<usize> {
     let all: u128 = weights.iter().map(|weight| *weight as u128).sum();
     let (mut weighed, mut before) = (0, 0);
@@ -154,7 +152,7 @@ fn contiguous(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     shares(tokens, weights).into_iter().map(next).collect()
 }
 
-/// Rounds of stripes; a rank that weighs twice as much takes twice as wide ones.
+/// Stripes, round after round; a rank with twice the weight takes stripes of twice the width.
 fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
     let unit = weights.iter().copied().reduce(common_divisor).unwrap_or(1);
     let step = weights.iter().map(|weight| weight / unit * width).sum();
@@ -169,7 +167,7 @@ fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
     weights.iter().map(stripes).collect()
 }
 
-/// Half of a rank's share from the front, the other half from the back.
+/// Half of each rank's share from the front, the other half from the back.
 fn zigzag(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     let (mut front, mut back) = (0, tokens);
     let halves = |share: usize| {
@@ -182,7 +180,7 @@ fn zigzag(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     shares(tokens, weights).into_iter().map(halves).collect()
 }
 
-/// A run, unless it is empty.
+/// A contiguous run, unless it is empty.
 fn chunk(start: usize, len: usize) -> Option<Run> {
     (len > 0).then(|| Run::contiguous(start, len))
 }
@@ -204,7 +202,7 @@ impl fmt::Display for Layout {
 }
 
 impl ShardError {
-    /// The way out.
+    /// What the user can change.
     pub fn hint(&self) -> String {
         match self {
             ShardError::NoTokens { .. } => "a sequence has at least one position".to_owned(),

@@ -1,4 +1,4 @@
-//! Which positions a rank holds, which of them may see which, and what moves when.
+//! Layouts, masks and schedules: which rank holds which positions, which see which, and what is sent when.
 //!
 //! A strategy of attention over a split sequence is data: a [`Layout`] shards positions over ranks as
 //! lists of arithmetic [`Run`]s, a [`Mask`] says which query sees which key, and a [`Schedule`]

@@ -22,15 +22,14 @@ pub use words::WrongMask;
 
 /// One condition on (query, key).
 ///
-/// A rule that differs from one batch row to the next lists its values by batch row, or one value
-/// for all of them. Positions are those of the whole sequence.
+/// A rule that differs between batch rows lists its values by batch row; a single value holds for all. Positions are those of the whole
+/// sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Keys at or before the query.
     Causal,
-    /// Keys at or before the query, and the first so many of its document, or of the sequence where
-    /// there are no documents: a prefix that sees all of itself (prefix language models, arXiv
-    /// 1910.10683, section 3.2.1).
+    /// Keys at or before the query, and the first ones of its document, or of the sequence without documents, as many as given: a prefix
+    /// that sees all of itself (prefix language models, arXiv 1910.10683, section 3.2.1).
     Prefix(usize),
     /// Keys of the query's document.
     Documents(Vec<Documents>),
@@ -38,58 +37,55 @@ pub enum Rule {
     KeyPadding(Vec<usize>),
     /// Keys less than this many positions away; with `Causal`, the query and the `n - 1` before it.
     Window(usize),
-    /// Keys a multiple of `dilation` away, less than `window` times as far; with `Causal`, the query and every `dilation`-th of
-    /// those before it (Longformer's dilated sliding window, arXiv 2004.05150, section 3.1).
+    /// Keys at multiples of `dilation`, less than `window` of them away; with `Causal`, the query and every `dilation`-th key before it
+    /// (Longformer's dilated sliding window, arXiv 2004.05150, section 3.1).
     Dilated {
-        /// How many keys on a side, the query itself included.
+        /// The number of keys on a side, the query included.
         window: usize,
-        /// How far they are apart, at least 1.
+        /// The distance between keys, at least 1.
         dilation: usize,
     },
-    /// Keys less than `stride` positions away, and those a multiple of it away (Sparse
-    /// Transformers, arXiv 1904.10509, strided attention, both of its parts).
+    /// Keys at distances below `stride`, and at multiples of it (Sparse Transformers, arXiv 1904.10509, strided attention, both parts).
     Strided {
-        /// The distance, at least 1.
+        /// The stride, at least 1.
         stride: usize,
     },
-    /// Keys of the query's block of `block` positions, and the last `columns` of every block (the
-    /// same paper's fixed attention, both parts).
+    /// Keys of the query's block of `block` positions, and the last `columns` keys of every block (Sparse Transformers, arXiv 1904.10509,
+    /// fixed attention, both parts).
     Fixed {
         /// The length of a block, at least 1.
         block: usize,
-        /// How many positions at its end everybody sees, at most `block`.
+        /// The number of positions at a block's end that every query sees, at most `block`.
         columns: usize,
     },
-    /// Keys that any of these regions shows to the query: a pattern of one's own. Regions do not
-    /// overlap.
+    /// Keys that any of these regions shows to the query: a custom pattern. Regions do not overlap.
     Regions(Vec<Region>),
-    /// Whatever the window and the sparse patterns hide: the first so many keys of the query's
-    /// document, or of the sequence (attention sinks, arXiv 2309.17453).
+    /// The first keys of the query's document, or of the sequence, as many as given, whatever windows and sparse patterns hide (attention
+    /// sinks, arXiv 2309.17453).
     Sinks(usize),
-    /// Whatever the window and the sparse patterns hide: every key from these positions, and every
-    /// key to a query at them (Longformer's global attention, arXiv 2004.05150).
+    /// Every key from these positions, and every key to queries at them, whatever windows and sparse patterns hide (Longformer's global
+    /// attention, arXiv 2004.05150).
     Global(Vec<Range<usize>>),
 }
 
-/// A rectangle of (query, key), whole or below its diagonal: the part of a [`Rule::Regions`].
+/// A rectangle of (query, key), whole or below its diagonal: an element of a [`Rule::Regions`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// Positions of the queries.
     pub queries: Range<usize>,
     /// Positions of the keys.
     pub keys: Range<usize>,
-    /// Only keys at or before the query.
+    /// Whether only keys at or before the query are shown.
     pub causal: bool,
 }
 
-/// Which keys a query may see. No rule: all of them.
+/// Which keys a query may see. Without rules: all of them.
 ///
-/// Of three kinds of rules, `Causal`, `Prefix`, `Documents` and `KeyPadding` hold always; `Window`,
-/// `Dilated`, `Strided`, `Fixed` and `Regions` hold together, or any of `Sinks` and `Global` excuses
-/// from all of them.
+/// `Causal`, `Prefix`, `Documents` and `KeyPadding` always hold. `Window`, `Dilated`, `Strided`, `Fixed` and `Regions` hold together,
+/// unless `Sinks` or `Global` exempts a pair from all of them.
 ///
-/// Where batch rows differ, a question that names no batch row is about all of them: a pair is
-/// visible when it is in any, and pairs are counted in each.
+/// Where batch rows differ, a question that names no batch row is about all of them: a pair is visible when it is in any, and pairs are
+/// counted in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mask(Vec<Rule>);
 
@@ -117,12 +113,12 @@ impl Region {
 }
 
 impl Rule {
-    /// Documents of these lengths, in every batch row.
+    /// The rule of documents of these lengths, in every batch row.
     pub fn documents(lengths: &[usize]) -> Rule {
         Rule::Documents(vec![Documents::of_lengths(lengths)])
     }
 
-    /// For how many batch rows there are values.
+    /// The number of batch rows with values.
     fn rows(&self) -> usize {
         match self {
             Rule::Documents(rows) => rows.len(),
@@ -130,7 +126,7 @@ impl Rule {
             _ => 1,
         }
     }
-    /// Whether the numbers mean anything.
+    /// Whether the rule's numbers are valid.
     fn is_sound(&self) -> bool {
         match self {
             Rule::Dilated { dilation: apart, .. } | Rule::Strided { stride: apart } => *apart > 0,
@@ -145,18 +141,18 @@ impl Rule {
 }
 
 impl Mask {
-    /// Every key.
+    /// The mask that shows every key.
     pub fn full() -> Mask {
         Mask(Vec::new())
     }
-    /// Keys at or before the query.
+    /// The mask of keys at or before the query.
     pub fn causal() -> Mask {
         Mask(vec![Rule::Causal])
     }
-    /// This mask and one more rule.
+    /// This mask with one more rule.
     ///
     /// # Panics
-    /// When the rule's numbers mean nothing, or it has another number of batch rows than the mask.
+    /// When the rule's numbers are invalid, or its number of batch rows differs from the mask's.
     #[must_use]
     pub fn and(mut self, rule: Rule) -> Mask {
         assert!(rule.is_sound(), "a rule has numbers that mean something: {rule:?}");
@@ -166,11 +162,11 @@ impl Mask {
         self.0.push(rule);
         self
     }
-    /// The rules.
+    /// The rules of the mask.
     pub fn rules(&self) -> &[Rule] {
         &self.0
     }
-    /// How many batch rows the mask tells apart; 1: all are alike.
+    /// The number of batch rows that the mask tells apart; 1: all are alike.
     pub fn rows(&self) -> usize {
         self.0.iter().map(Rule::rows).max().unwrap_or(1)
     }
@@ -184,8 +180,8 @@ impl Mask {
         };
         Mask(self.0.iter().map(of_row).collect())
     }
-    /// What this mask shows at most once documents are added to it, whatever they are: a schedule
-    /// for all of them. Prefixes and sinks are those of documents, which may begin anywhere.
+    /// The mask that shows whatever this one shows with any documents added: for a schedule that serves all of them. Prefixes and sinks are
+    /// those of documents, which may begin anywhere.
     #[must_use]
     pub fn of_any_documents(&self) -> Mask {
         let sinks = self.0.iter().any(|rule| matches!(rule, Rule::Sinks(_)));
@@ -204,8 +200,7 @@ impl Mask {
     pub fn allows(&self, q: usize, k: usize) -> bool {
         (0..self.rows()).any(|row| self.allows_in(row, q, k))
     }
-    /// Whether the query at position `q` may see the key at position `k` in batch row `row`: what
-    /// the mask means.
+    /// Whether the query at position `q` may see the key at position `k` in batch row `row`: the definition of the mask.
     pub fn allows_in(&self, row: usize, q: usize, k: usize) -> bool {
         let offset = k - self.document_of(row, k);
         let always = self.0.iter().all(|rule| match rule {
@@ -236,15 +231,14 @@ impl Mask {
         always && (near || excused)
     }
 
-    /// Whether some queries see keys that are apart from each other by one distance: such a row is several softmaxes in one, each
-    /// with a log-sum-exp of its own.
+    /// Whether some queries see keys spaced at one distance: such a row is several softmaxes in one, each with its own log-sum-exp.
     pub fn is_thinned(&self) -> bool {
         self.moduli().len() > 1
     }
 
-    /// Whether every query sees at most two intervals of keys, wherever it is: so that any tile is one view.
+    /// Whether every query sees at most two intervals of keys, wherever it is, so that any tile is one view.
     pub fn is_of_two_spans(&self) -> bool {
-        // A window is one, and sinks the other.
+        // A window is one interval, and sinks the other.
         let is_one = |rule: &Rule| {
             matches!(
                 rule,
@@ -259,7 +253,7 @@ impl Mask {
         self.0.iter().all(is_one)
     }
 
-    /// The moduli of which queries and keys may leave the same residue: 1 first, for all pairs.
+    /// The moduli for which queries and keys may have equal residues: 1 first, for all pairs.
     pub(crate) fn moduli(&self) -> BTreeSet<usize> {
         let mut moduli = BTreeSet::from([1]);
         for rule in &self.0 {
@@ -271,7 +265,7 @@ impl Mask {
         }
         moduli
     }
-    /// Where the document of the key at `k` begins.
+    /// The start of the document that the key at `k` is in.
     fn document_of(&self, row: usize, k: usize) -> usize {
         let start = |rule: &Rule| match rule {
             Rule::Documents(rows) => of(rows, row).around(k).start,
@@ -281,7 +275,7 @@ impl Mask {
     }
 }
 
-/// The value for batch row `row`, where one may stand for all.
+/// The value for batch row `row`, where a single one holds for all.
 fn of<T>(rows: &[T], row: usize) -> &T {
     &rows[row.min(rows.len() - 1)]
 }

@@ -7,22 +7,21 @@ use crate::{Rows, Run};
 
 /// The positions of a shard: a strictly increasing list of runs.
 ///
-/// Runs without gaps are written as [`Run::contiguous`] and neighbours among them are joined, so
-/// that equal shards compare as equal, whatever layout made them.
+/// Runs without gaps are stored as [`Run::contiguous`] and joined where they touch, so that equal shards compare as equal, whatever layout
+/// made them.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
     runs: Vec<Run>,
-    /// How many positions there are before each run.
+    /// The number of positions before each run.
     before: Vec<usize>,
     tokens: usize,
 }
 
 impl Positions {
-    /// Checks that the runs are non-empty and strictly increasing. No runs at all is an empty
-    /// shard.
+    /// Positions of these runs, which must be non-empty and strictly increasing. No runs are an empty shard.
     ///
     /// # Panics
-    /// When they are not: a shard that is not increasing is a bug of the layout.
+    /// When they are not increasing: that is a bug of the layout.
     pub fn new(runs: Vec<Run>) -> Positions {
         let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -53,7 +52,7 @@ impl Positions {
     pub fn all(tokens: usize) -> Positions {
         Positions::new((tokens > 0).then(|| Run::contiguous(0, tokens)).into_iter().collect())
     }
-    /// The runs of a list of positions; none when the list is not strictly increasing.
+    /// The positions in a list; `None` when it is not strictly increasing.
     pub fn from_list(positions: &[usize]) -> Option<Positions> {
         if !positions.is_sorted_by(|a, b| a < b) {
             return None;
@@ -74,7 +73,7 @@ impl Positions {
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
-    /// How many positions there are.
+    /// The number of positions.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
@@ -82,26 +81,25 @@ impl Positions {
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.runs.iter().flat_map(|run| run.iter())
     }
-    /// The position of local index `index`; none past the last.
+    /// The position of local index `index`; `None` beyond the last.
     pub fn at(&self, index: usize) -> Option<usize> {
         let run = self.before.partition_point(|before| *before <= index).checked_sub(1)?;
         (index < self.tokens).then(|| self.runs[run].at(index - self.before[run]))
     }
-    /// How many of the positions are below `position`: the local index where it is, or would be
-    /// inserted.
+    /// The number of positions below `position`: its local index, or where it would be inserted.
     pub fn rank_of(&self, position: usize) -> usize {
-        // Later runs begin at or past it, earlier ones end before the last that does not.
+        // Later runs begin at or past it, earlier ones end before the last such run.
         match self.runs.partition_point(|run| run.start < position).checked_sub(1) {
             Some(run) => self.before[run] + self.runs[run].rank_of(position),
             None => 0,
         }
     }
-    /// From the first position to one past the last.
+    /// The range from the first position to one past the last.
     pub fn extent(&self) -> Range<usize> {
         let start = self.runs.first().map_or(0, |run| run.start);
         start..self.runs.last().map_or(start, |run| run.last() + 1)
     }
-    /// The positions of the local indices `rows`; of those there are.
+    /// The positions of the local indices `rows`, as far as there are any.
     #[must_use]
     pub fn rows(&self, rows: Range<usize>) -> Positions {
         let end = rows.end.min(self.tokens);
@@ -117,19 +115,19 @@ impl Positions {
         });
         Positions::new(inside.collect())
     }
-    /// Those of the positions that lie in `range`.
+    /// The positions that lie in `range`.
     #[must_use]
     pub fn within(&self, range: Range<usize>) -> Positions {
         self.rows(self.rows_within(range))
     }
-    /// Their local indices.
+    /// The local indices of the positions that lie in `range`.
     pub(crate) fn rows_within(&self, range: Range<usize>) -> Range<usize> {
         let start = self.rank_of(range.start);
         start..self.rank_of(range.end).max(start)
     }
 
-    /// The rows whose positions leave `residue` when divided by `modulus`, as progressions of rows:
-    /// one where runs allow it, and all rows for a modulus of 1.
+    /// The rows whose positions have residue `residue` modulo `modulus`, as progressions of rows: a single one where runs allow it, and all
+    /// rows for modulus 1.
     pub(crate) fn of_residue(&self, modulus: usize, residue: usize) -> Vec<(Rows, Positions)> {
         if modulus == 1 {
             let all = Rows { offset: 0, stride: 1, count: self.tokens };
@@ -137,7 +135,7 @@ impl Positions {
         }
         let mut found: Vec<(Rows, Vec<Run>)> = Vec::new();
         for (run, before) in std::iter::zip(&self.runs, &self.before) {
-            // Blocks begin at residues that are a divisor apart, so that most places never fit.
+            // Residues of block starts are spaced by a divisor, so that most places never fit.
             let apart = common_divisor(run.step, modulus);
             let first = (residue + modulus - run.start % modulus) % apart;
             for place in (first..run.width).step_by(apart) {
@@ -159,7 +157,7 @@ impl Positions {
     }
 }
 
-/// The blocks of `run` whose neighbour `place` leaves `residue`: its rows and their positions.
+/// The blocks of `run` whose neighbour number `place` has residue `residue`: rows and positions.
 fn progression(run: Run, place: usize, modulus: usize, residue: usize) -> Option<(Rows, Run)> {
     let wanted = (residue + modulus - (run.start + place) % modulus) % modulus;
     let (first, period) = solve(run.step % modulus, wanted, modulus)?;
@@ -177,7 +175,7 @@ pub(crate) fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// The least `i` with `factor * i = wanted` modulo `modulus`, and how far apart such `i` are.
+/// The least `i` with `factor * i = wanted` modulo `modulus`, and the distance between such `i`.
 pub(crate) fn solve(factor: usize, wanted: usize, modulus: usize) -> Option<(usize, usize)> {
     // Bezout: inverse * factor = divisor, modulo modulus.
     let (mut old, mut new) = ((modulus, 0_i128), (factor, 1_i128));

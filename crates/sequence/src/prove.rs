@@ -1,23 +1,21 @@
-//! Checks a schedule before anything runs, by playing it: every rank, hop by hop, with blocks that
-//! remember only what they are.
+//! Proves a schedule before anything runs, by playing it: every rank, hop by hop, with blocks that only remember what they are.
 //!
 //! No deadlock: all ranks make the same number of hops, in a hop everything is posted before
 //! anything is awaited, and within a hop the sends from one rank to another are the receives of
 //! that other from the first, in the same order. Then no wait depends on a later hop, and by
 //! induction every hop ends.
 //!
-//! Exactness: tiles are boxes of query heads by query rows by key rows, and no two meet; what they
-//! leave of every pair of shards is invisible ([`cover`]). A sum is never copied, never dropped,
-//! only handed on and added to what contains it, so when nothing is left in the end but what is at
-//! home, every tile's part is in it, once. The same holds for outputs, which are never added.
+//! Exactness: tiles are boxes of query heads by query rows by key rows, and no two overlap; what they leave of every pair of shards is
+//! invisible ([`cover`]). A sum is never copied or dropped, only handed on and added to one that contains it; so if in the end only results
+//! at their owners are left, every tile's part is in them exactly once. The same holds for outputs, which are never added.
 //!
-//! A tile in two products is one where its scores are made; the tile of its values must find those
-//! scores, of all keys that its queries are scored with, and uses them up; what is left of them when
-//! the queries are finished is a flaw. So pairs are weighed as often as they are scored: once.
+//! A tile in two products counts where its scores are computed; the tile of its values must find these scores, for all keys that its
+//! queries are scored with, and uses them up; scores that are left when the queries are finished are a flaw. So pairs are weighted as often
+//! as they are scored: once.
 //!
-//! Ranks that are alike ([`crate::Alike`]) are one player as long as they hold alike: what the first
-//! of them does stands for all, moved along. Where a border comes between them they part, and where
-//! they come to hold alike again they are one. [`prove_each`] believes nobody to be like another.
+//! Ranks that are alike ([`crate::Alike`]) are one player as long as they hold the same: what the first of them does, moved, stands for
+//! all. They split where a border comes between them, and join where they hold the same again. [`prove_each`] takes no rank to be like
+//! another.
 
 mod cover;
 mod flaw;
@@ -36,85 +34,84 @@ use holder::Found;
 use player::Player;
 use sharded::is_sharded;
 
-/// What was proved of a schedule. What is alive is counted in rows of heads ([`Block::volume`]).
+/// What was proved of a schedule. Amounts alive are in rows of heads ([`Block::volume`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The most of every part that is alive at once, by rank: what is at hand, and what arrives or
-    /// leaves, from its post to its wait. The caller's own queries, keys and values are not
-    /// counted.
+    /// The peak of every part that is alive, by rank: what is held, and what arrives or leaves, from post to wait. The caller's own
+    /// queries, keys and values do not count.
     pub alive: Vec<Alive>,
-    /// The most that a rank has made and that is alive anywhere, by rank: what it takes where ranks share memory and a buffer that is
+    /// The peak of what a rank has made and that is alive on any rank, by rank: its memory where ranks share memory and a buffer that is
     /// handed over stays where it is.
     pub made: Vec<Made>,
     /// The most that a rank computes in one hop, by rank.
     pub computed: Vec<Computed>,
-    /// What is sent at all.
+    /// The parts that are sent.
     pub sent: BTreeSet<Part>,
-    /// Hops in which something moves.
+    /// The number of hops in which something is sent.
     pub hops: usize,
 }
 
-/// Tiles of one hop.
+/// The size of one hop's tiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Computed {
     /// The number of tiles.
     pub tiles: usize,
-    /// Rows of heads of their keys.
+    /// Rows of heads of the tiles' keys.
     pub keys: usize,
 }
 
 /// Rows of heads by part, and scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
-    /// Others' queries, and backward what belongs to them.
+    /// Other ranks' queries, and backward what belongs to them.
     pub queries: usize,
-    /// Others' keys and values.
+    /// Other ranks' keys and values.
     pub key_values: usize,
-    /// Others' keys without values, and values without keys.
+    /// Other ranks' keys without values, and values without keys.
     pub halves: usize,
-    /// Scores that are kept: rows of heads times keys.
+    /// Scores that are kept, in rows of heads times keys.
     pub scores: usize,
-    /// Outputs, own and others'.
+    /// Outputs, own and other ranks'.
     pub outputs: usize,
-    /// Gradients of queries, own and others'.
+    /// Gradients of queries, own and other ranks'.
     pub query_gradients: usize,
-    /// Gradients of keys and values, own and others'.
+    /// Gradients of keys and values, own and other ranks'.
     pub gradients: usize,
 }
 
 /// Rows of heads that a rank has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Made {
-    /// Gradients of keys and values, own and others'.
+    /// Gradients of keys and values, own and other ranks'.
     pub gradients: usize,
-    /// Gradients of others' queries.
+    /// Gradients of other ranks' queries.
     pub query_gradients: usize,
 }
 
-/// So many ranks are proved each by itself even where they are alike.
+/// The most ranks that are proved one by one even where they are alike.
 const EACH: usize = 64;
 
-/// No deadlock, every visible pair of every head exactly once, every result home with every part of
-/// it, every buffer freed. Of more than 64 ranks those that are alike are proved together.
+/// Proves a schedule: no deadlock, every visible pair of every head computed exactly once, every result reduced to its owner with all its
+/// parts, every buffer freed. With more than 64 ranks, alike ones are proved together.
 ///
 /// # Errors
-/// The first [`Flaw`] that is met.
+/// The first [`Flaw`] found.
 pub fn prove(schedule: &Schedule) -> Result<Proof, Flaw> {
     if schedule.world() <= EACH { prove_each(schedule) } else { prove_alike(schedule) }
 }
 
-/// [`prove`] of every rank by itself, whether it is like another or not.
+/// Proves a schedule as [`prove`] does, but every rank by itself.
 ///
 /// # Errors
-/// The first [`Flaw`] that is met.
+/// The first [`Flaw`] found.
 pub fn prove_each(schedule: &Schedule) -> Result<Proof, Flaw> {
     proved(schedule, Alike::nobody(schedule.world()))
 }
 
-/// [`prove`] of one rank for all that the generator says are alike.
+/// Proves a schedule as [`prove`] does, with one rank for all that the generator says are alike.
 ///
 /// # Errors
-/// The first [`Flaw`] that is met, at one of the ranks that have it.
+/// The first [`Flaw`] found, at one of the ranks that have it.
 pub fn prove_alike(schedule: &Schedule) -> Result<Proof, Flaw> {
     proved(schedule, schedule.alike())
 }
@@ -149,7 +146,7 @@ fn proved(schedule: &Schedule, alike: Alike) -> Result<Proof, Flaw> {
     Ok(play.proof)
 }
 
-/// Every position is one rank's, and everybody makes the same number of hops.
+/// Checks that every position is on one rank, and that all ranks make the same number of hops.
 fn check_shape(schedule: &Schedule, alike: Alike) -> Result<(), Flaw> {
     let (world, wanted) = (schedule.world(), schedule.hops());
     let tokens = schedule.positions.iter().map(Positions::tokens).sum();
@@ -165,23 +162,22 @@ fn check_shape(schedule: &Schedule, alike: Alike) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// A schedule at play.
+/// A schedule being played.
 struct Play<'a> {
     schedule: &'a Schedule,
     alike: Alike,
-    /// By lane, then by station.
+    /// Players by lane, then by station.
     players: Vec<Player<'a>>,
     cover: Cover,
     found: Found,
     proof: Proof,
-    /// Where there comes to be more or less of what is made, as counted in the last hop; and room for
-    /// the next.
+    /// Stations at which more or less of what is made begins to be alive, as counted in the last hop; and room for the next.
     counted: Vec<(usize, Made, bool)>,
     changes: Vec<(usize, Made, bool)>,
 }
 
 impl Play<'_> {
-    /// Parts players at the borders of a hop, and where what they receive was made by others.
+    /// Splits players at the borders of a hop, and where what they receive was made by different ranks.
     fn part(&mut self, hop: usize) {
         let schedule = self.schedule;
         if self.alike.parts(schedule.world()) {
@@ -206,7 +202,7 @@ impl Play<'_> {
             player.arriving.extend(arriving);
             player.compute(hop, &mut self.found, &mut self.cover)?;
         }
-        // Between the tiles and the wait there is most of everything.
+        // The most is alive between the tiles and the wait.
         self.count();
         if self.schedule.pass == Pass::Backward {
             self.count_made();
@@ -216,7 +212,7 @@ impl Play<'_> {
         self.players.iter_mut().try_for_each(|player| player.free(hop))
     }
 
-    /// Neighbours that hold alike are one player again.
+    /// Joins neighbouring players that hold the same again.
     fn join(&mut self) {
         let mut joined: Vec<Player<'_>> = Vec::with_capacity(self.players.len());
         for player in std::mem::take(&mut self.players) {
@@ -248,7 +244,7 @@ impl Play<'_> {
         *hops += usize::from(self.players.iter().any(|player| !player.hop.sends.is_empty()));
     }
 
-    /// What ranks have made that is alive: what changes from one station to the next, lane by lane.
+    /// Counts what ranks have made and that is alive: changes from one station to the next, lane by lane.
     fn count_made(&mut self) {
         let (world, Alike { lanes, turns }) = (self.schedule.world(), self.alike);
         let stations = world / lanes;
@@ -285,8 +281,7 @@ impl Play<'_> {
         self.changes = std::mem::replace(&mut self.counted, changes);
     }
 
-    /// All that is visible was computed, all results are whole and at home, and nothing else is
-    /// left.
+    /// Checks that everything visible was computed, all results are whole and at their owners, and nothing else is left.
     fn check_end(&self) -> Result<(), Flaw> {
         let hop = self.schedule.hops();
         if let Some(moved) = self.players.iter().find_map(Player::under_way) {
@@ -305,7 +300,7 @@ impl Play<'_> {
 }
 
 impl Made {
-    /// What a block counts of its maker's.
+    /// What a block adds to the count of its maker.
     pub(crate) fn of(block: Block, maker: usize) -> Made {
         let volume = |counts: bool| if counts { block.volume() } else { 0 };
         let others = block.part == Part::QueryGradient && block.owner != maker;
@@ -349,7 +344,7 @@ impl Computed {
     }
 }
 
-/// The most that every rank of a player was counted with.
+/// The peak that every rank of a player was counted with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     alive: Alive,
@@ -357,11 +352,11 @@ struct Counted {
 }
 
 impl Counted {
-    /// The more of each.
+    /// The maximum of each field.
     fn or(self, other: Counted) -> Counted {
         self.each(other, usize::max)
     }
-    /// The less of each.
+    /// The minimum of each field.
     fn and(self, other: Counted) -> Counted {
         self.each(other, usize::min)
     }

@@ -1,13 +1,13 @@
-//! Rows of a shard that a kernel can be told of: an offset and a stride.
+//! Rows of a shard that can be passed to a kernel: an offset and a stride.
 
 /// Every `stride`-th row of a shard from `offset` on, `count` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rows {
     /// The first row.
     pub offset: usize,
-    /// From one row to the next, at least 1.
+    /// The distance from one row to the next, at least 1.
     pub stride: usize,
-    /// How many rows there are.
+    /// The number of rows.
     pub count: usize,
 }
 
@@ -16,12 +16,12 @@ impl Rows {
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..self.count).map(move |index| self.offset + self.stride * index)
     }
-    /// Whether these are all rows of a shard of so many.
+    /// Whether these are all rows of a shard of `tokens`.
     pub fn are_all_of(self, tokens: usize) -> bool {
         self.offset == 0 && self.count == tokens && (self.stride == 1 || tokens <= 1)
     }
 
-    /// These and `next` as one progression, where they are one.
+    /// These rows and `next` as one progression, where they form one.
     pub(crate) fn join(self, next: Rows) -> Option<Rows> {
         let stride = match (self.count, next.count) {
             (1, 1) => next.offset.checked_sub(self.offset)?,

@@ -1,4 +1,4 @@
-//! Positions as arithmetic: blocks of neighbours at equal distances.
+//! Runs: positions as blocks of neighbours at equal distances.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ pub struct Run {
     pub start: usize,
     /// The distance between the starts of neighbouring blocks, at least `width`.
     pub step: usize,
-    /// How many blocks there are, at least 1.
+    /// The number of blocks, at least 1.
     pub len: usize,
-    /// How many neighbouring positions a block has, at least 1.
+    /// The number of neighbouring positions in a block, at least 1.
     pub width: usize,
 }
 
@@ -20,7 +20,7 @@ impl Run {
     pub fn contiguous(start: usize, len: usize) -> Run {
         Run { start, step: 1, len, width: 1 }
     }
-    /// How many positions there are.
+    /// The number of positions.
     pub fn tokens(self) -> usize {
         self.len * self.width
     }
@@ -35,7 +35,7 @@ impl Run {
     pub fn last(self) -> usize {
         self.at(self.tokens() - 1)
     }
-    /// How many of the positions are below `position`.
+    /// The number of positions below `position`.
     pub fn rank_of(self, position: usize) -> usize {
         let offset = position.saturating_sub(self.start);
         if self.step == 1 {
@@ -54,7 +54,7 @@ impl Run {
         blocks.flat_map(move |start| start..start + self.width)
     }
 
-    /// The same positions written the one way that comparing runs relies on.
+    /// The run in its canonical form, which comparing runs relies on.
     pub(crate) fn canonical(self) -> Run {
         if self.len == 1 || self.width == self.step {
             Run::contiguous(self.start, self.tokens())
@@ -62,13 +62,12 @@ impl Run {
             self
         }
     }
-    /// The positions of local indices `rows`, in order: the rest of a block, whole blocks, the
-    /// beginning of a block.
+    /// The positions of local indices `rows`, in order: the rest of a block, whole blocks, the beginning of a block.
     pub(crate) fn rows(self, rows: Range<usize>) -> impl Iterator<Item = Run> {
         let Range { start, end } = rows;
         let whole = start.div_ceil(self.width)..end / self.width;
         let pieces = if whole.is_empty() {
-            // Within one block, or across one edge.
+            // The rows lie within one block, or across one edge.
             let edge = (whole.start * self.width).clamp(start, end);
             [self.neighbours(start, edge), None, self.neighbours(edge, end)]
         } else {
@@ -79,7 +78,7 @@ impl Run {
         pieces.into_iter().flatten()
     }
 
-    /// Local indices `start .. end` of one block.
+    /// The positions of local indices `start .. end` within one block.
     fn neighbours(self, start: usize, end: usize) -> Option<Run> {
         (start < end).then(|| Run::contiguous(self.at(start), end - start))
     }

@@ -1,111 +1,106 @@
-//! What moves when, and what is computed meanwhile: the hops of every rank, generated on demand.
+//! Schedules: what every rank sends and computes in each hop, generated on demand.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Alike, Block, Extent, Group, Heads, Layout, Mask, Part, Positions, Tiles};
 
-/// Which way a schedule goes.
+/// The direction of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
-    /// Queries, keys and values to outputs.
+    /// From queries, keys and values to outputs.
     Forward,
-    /// Output gradients to the gradients of queries, keys and values.
+    /// From output gradients to the gradients of queries, keys and values.
     Backward,
 }
 
-/// One block on its way from one rank to another. It appears in the sender's hop and in the
-/// receiver's: posted by both at the start of that hop.
+/// A block sent from one rank to another. It is in the sender's hop and in the receiver's: both post it at the start of that hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
-    /// What moves: contained in what the sender holds where it is lent, exactly that where it is
-    /// given away. A sum that arrives where a block is that contains it is added to that.
+    /// The block: within one that the sender holds where it is lent, exactly one where it is given away. A sum that arrives where a block
+    /// contains it is added to that.
     pub block: Block,
-    /// Who sends.
+    /// The sending rank.
     pub from: usize,
-    /// Who receives.
+    /// The receiving rank.
     pub to: usize,
-    /// How many hops it may take: awaited at the end of the hop it is posted in where it is 1.
+    /// The number of hops that the move may take: 1 means that it is awaited at the end of the hop that posts it.
     pub hops: usize,
 }
 
-/// A set of moves that has a name of its own. Every rank takes part, alone or in groups.
+/// A set of moves with a name of its own. Every rank takes part, alone or in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
-    /// Everybody's blocks to everybody.
+    /// Every rank's blocks to every rank.
     AllGather,
-    /// One rank's blocks to everybody.
+    /// One rank's blocks to every rank.
     Broadcast,
-    /// Everybody's sums to the blocks' owners.
+    /// Every rank's sums to the blocks' owners.
     ReduceScatter,
-    /// Everybody's blocks to everybody, other heads to each.
+    /// Every rank's blocks to every rank, different heads to each.
     AllToAll,
 }
 
-/// Queries of one rank against keys of another: one tile of the global attention matrix.
+/// A tile: queries of one rank by keys of another, a part of the global attention matrix.
 ///
-/// It adds to the running state of `queries`, which its first tile begins. Backward it adds to the
-/// [`Part::Gradient`] of `keys` too, which comes to be where it is not there yet. Never planned
-/// where nothing is visible.
+/// It adds to the running state of `queries`, which its first tile begins. Backward it also adds to the [`Part::Gradient`] of `keys`, which
+/// starts from zeros. Never planned where nothing is visible.
 ///
-/// Forward the two products of a tile can be apart: one of [`Part::Key`] makes scores and keeps them,
-/// a later one of [`Part::Value`], the same heads and rows on the same rank, has them weigh the
-/// values and drops them. As a softmax is of whole rows, all keys of a block of queries come before
-/// the first of its values.
+/// Forward, the two products of a tile can be separate: a tile of [`Part::Key`] computes scores and keeps them, a later one of
+/// [`Part::Value`], with the same heads and rows on the same rank, weights the values with them and drops them. Since a softmax is over
+/// whole rows, all keys of a block of queries come before the first of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TilePlan {
-    /// A [`Part::Query`], contained in one that is held.
+    /// A [`Part::Query`] block, within one that is held.
     pub queries: Block,
-    /// A [`Part::KeyValue`], [`Part::Key`] or [`Part::Value`], contained in what is held: of the heads
-    /// that the queries use.
+    /// A [`Part::KeyValue`], [`Part::Key`] or [`Part::Value`] block, within one that is held, of the heads that the queries use.
     pub keys: Block,
 }
 
-/// What one rank does in one hop, in this order: post, compute, finish, wait, free.
+/// One rank's hop, executed in this order: post, compute, finish, wait, free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
-    /// Posted together, before anything is computed.
+    /// Moves that are posted together, before anything is computed.
     pub sends: Vec<Move>,
-    /// Posted with the sends.
+    /// Moves to receive, posted with the sends.
     pub receives: Vec<Move>,
-    /// What the moves of all ranks are together, where they have a name.
+    /// The collective that the moves of all ranks form, if it has a name.
     pub collective: Option<Collective>,
-    /// Sums that begin here as zeros, because no tile of the hop makes them: a sum that is sent or
-    /// is reduced to its owner is always there, and absence never stands for zero.
+    /// Sums that begin here as zeros, because no tile of the hop makes them: a sum that is sent or reduced to its owner always exists, and
+    /// absence never means zero.
     pub zeros: Vec<Block>,
-    /// Computed, in order, while the moves are under way.
+    /// Tiles that are computed, in order, while the moves are in flight.
     pub tiles: Tiles,
-    /// Queries that have seen all they see here. Forward their running state becomes their
-    /// [`Part::Output`], backward their [`Part::QueryGradient`]; of no tile it is that of no keys.
+    /// Queries that have seen all that they see here. Their running state becomes their [`Part::Output`], backward their
+    /// [`Part::QueryGradient`]; without a tile it is the state of no keys.
     pub finishes: Vec<Block>,
-    /// Dropped at the end.
+    /// Blocks that are freed at the end.
     pub frees: Vec<Block>,
 }
 
-/// What all ranks do in one pass of one attention, generated on demand: it holds no hops.
+/// The hops of all ranks in one pass of one attention, generated on demand.
 ///
-/// It begins with [`Part::Query`] and [`Part::KeyValue`] of the own positions on every rank, which
-/// are the caller's and outlive it. It ends with the same and with the own [`Part::Output`], or,
-/// backward, [`Part::QueryGradient`] and [`Part::Gradient`]: in one block or in several.
+/// Every rank starts with [`Part::Query`] and [`Part::KeyValue`] of its own positions, which are the caller's and outlive the pass. It ends
+/// with these and its own [`Part::Output`], or, backward, [`Part::QueryGradient`] and [`Part::Gradient`], each in one block or several.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The strategy's name, as in a file.
     pub strategy: &'static str,
-    /// Forward or backward.
+    /// The pass, forward or backward.
     pub pass: Pass,
     /// How positions are sharded.
     pub layout: Layout,
-    /// Which keys a query sees.
+    /// The mask: which keys a query sees.
     pub mask: Mask,
-    /// Query heads and key/value heads.
+    /// The numbers of query heads and key/value heads.
     pub heads: Heads,
-    /// What every rank holds, by rank.
+    /// The positions of every rank.
     pub positions: Arc<[Positions]>,
-    /// What every rank does.
+    /// The generator of the hops.
     pub generator: Arc<dyn Generator>,
 }
 
-/// The hops of all ranks as a function. Hops that are listed, by rank, are one: `Vec<Vec<Hop>>`.
+/// The hops of all ranks as a function. A list of hops by rank is one: `Vec<Vec<Hop>>`.
 pub trait Generator: fmt::Debug + Send + Sync {
     /// The number of ranks.
     fn world(&self) -> usize;
@@ -113,11 +108,11 @@ pub trait Generator: fmt::Debug + Send + Sync {
     fn hops(&self, rank: usize) -> usize;
     /// Hop `index` of a rank.
     fn hop(&self, rank: usize, index: usize) -> Hop;
-    /// How ranks are alike; `None`: no rank is like another.
+    /// The symmetry of the ranks; `None`: no rank is like another.
     fn alike(&self) -> Option<Alike> {
         None
     }
-    /// The stations, rising, whose ranks do not do in hop `index` as those of the station before.
+    /// The stations, ascending, whose ranks do something else in hop `index` than those of the station before.
     fn borders(&self, _index: usize) -> Vec<usize> {
         Vec::new()
     }
@@ -156,11 +151,11 @@ impl Schedule {
     pub fn listed(&self) -> Vec<Vec<Hop>> {
         (0..self.world()).map(|rank| self.of_rank(rank)).collect()
     }
-    /// How ranks are alike: none is like another where the generator does not say so.
+    /// The symmetry of the ranks: none where the generator does not give one.
     pub fn alike(&self) -> Alike {
         self.generator.alike().unwrap_or_else(|| Alike::nobody(self.world()))
     }
-    /// The ranks by what they do in hop `index`: of those of a group the first one stands for all.
+    /// Groups of ranks that do the same in hop `index`: the first one stands for its group.
     pub fn groups(&self, index: usize) -> Vec<Group> {
         let (alike, world) = (self.alike(), self.world());
         let borders = if alike.parts(world) { self.generator.borders(index) } else { Vec::new() };
@@ -173,8 +168,7 @@ impl Schedule {
     }
 }
 
-/// How generators write hops. Blocks with nothing in them, of ranks without positions, are left
-/// out.
+/// Methods by which generators write hops. Empty blocks, of ranks without positions, are left out.
 impl Hop {
     pub(crate) fn send(&mut self, block: Block, from: usize, to: usize) {
         self.send_all([block], from, to);
@@ -218,8 +212,8 @@ pub(crate) fn push(moves: &mut Vec<Move>, moved: Move) {
     add(moves, Some(moved).filter(|moved| !moved.block.is_empty()));
 }
 
-/// Adds to a list of a hop. Most of them end with one: there are so many hops that room for more would be
-/// most of a schedule.
+/// Adds to a list of a hop. Reserves no extra room: most lists have one element, and there are so many hops that it would be most of a
+/// schedule.
 pub(crate) fn add<T>(list: &mut Vec<T>, item: Option<T>) {
     if let Some(item) = item {
         if list.is_empty() {

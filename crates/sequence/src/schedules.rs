@@ -1,4 +1,4 @@
-//! The schedules of both passes of an attention: made once, proved once, and then handed to all who count, draw or run them.
+//! The schedules of an attention, forward and backward: made once, proved once, and then passed to all that count, draw or run them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use crate::{
     StrategyError, prove,
 };
 
-/// Both schedules of all ranks, proved.
+/// The proved schedules of both passes, of all ranks.
 #[derive(Clone, Debug)]
 pub struct Schedules {
     forward: (Schedule, Proof),
@@ -16,26 +16,26 @@ pub struct Schedules {
     longest: usize,
 }
 
-/// Why there are no schedules.
+/// The reason why there are no schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleError {
-    /// The strategy cannot shard or split so.
+    /// The strategy cannot shard or split the sequence so.
     Strategy(StrategyError),
-    /// A schedule does not hold: a bug of its generator, found before anything ran.
+    /// A schedule is flawed: a bug of its generator, found before anything ran.
     Flaw {
-        /// Whose schedule.
+        /// The strategy of the schedule.
         strategy: &'static str,
-        /// What is wrong with it.
+        /// The flaw.
         flaw: Flaw,
     },
 }
 
-/// How many schedules were generated in this process, and how many were proved.
+/// Numbers of schedules that were generated in this process, and that were proved.
 pub(crate) static GENERATED: AtomicU64 = AtomicU64::new(0);
 static PROVED: AtomicU64 = AtomicU64::new(0);
 
 impl Schedules {
-    /// Makes and proves those of a strategy over what was sharded; `returning` is what travels backward.
+    /// Makes and proves the schedules of a strategy over a sharded sequence; `returning` is the backward route.
     ///
     /// # Errors
     /// When the strategy does not run so, or its generator is wrong.
@@ -49,7 +49,7 @@ impl Schedules {
         Schedules::prove(forward, backward)
     }
 
-    /// Proves two that are made: by a strategy of ours, or by one of one's own.
+    /// Proves two schedules, made by one of our strategies or by a custom generator.
     ///
     /// # Errors
     /// The first flaw.
@@ -68,17 +68,17 @@ impl Schedules {
         &self.proved_of(pass).0
     }
 
-    /// Forward and backward.
+    /// The schedules, forward then backward.
     pub fn both(&self) -> [&Schedule; 2] {
         [&self.forward.0, &self.backward.0]
     }
 
-    /// What was proved of it.
+    /// The proof of a pass.
     pub fn proof(&self, pass: Pass) -> &Proof {
         &self.proved_of(pass).1
     }
 
-    /// Of forward and backward.
+    /// The proofs, forward then backward.
     pub fn proofs(&self) -> [&Proof; 2] {
         [&self.forward.1, &self.backward.1]
     }
@@ -95,8 +95,7 @@ impl Schedules {
         }
     }
 
-    /// How many schedules of one pass were generated in this process so far, and how many proved: so that one sees whether any is
-    /// twice.
+    /// The numbers of schedules of one pass that were generated, and proved, in this process so far: shows whether any is made twice.
     pub fn counted() -> [u64; 2] {
         [&GENERATED, &PROVED].map(|count| count.load(Ordering::Relaxed))
     }
@@ -116,20 +115,20 @@ pub struct Setting {
     pub strategy: Strategy,
     /// How positions are sharded.
     pub layout: Layout,
-    /// Positions of the whole sequence.
+    /// The number of positions of the whole sequence.
     pub tokens: usize,
-    /// What ranks hold of it, in proportion: one for each.
+    /// The weights of the ranks, in proportion to which they hold positions.
     pub weights: Vec<usize>,
-    /// Query heads, and the key/value heads that they share.
+    /// The numbers of query heads and of the key/value heads that they share.
     pub heads: Heads,
-    /// What is sent backward in a ring, and how gradients are reduced to their owners.
+    /// The backward route.
     pub route: Route,
-    /// Every rank holds whole blocks of so many neighbours, which the sequence is a multiple of; none: as the layout has it.
+    /// The size of strict blocks, of which every rank holds whole ones and the sequence is a multiple; `None`: as the layout has it.
     pub block: Option<usize>,
 }
 
 impl Setting {
-    /// In the strategy's own way, between ranks that hold alike.
+    /// The strategy in its own layout, over ranks of equal weights.
     pub fn new(strategy: Strategy, tokens: usize, ranks: usize, heads: Heads) -> Setting {
         let (layout, weights) = (strategy.layout(), vec![1; ranks]);
         Setting { strategy, layout, tokens, weights, heads, route: Route::default(), block: None }
@@ -144,8 +143,7 @@ impl Setting {
         Ok(all.swap_remove(0))
     }
 
-    /// The same under several masks, one each, over positions that are sharded as the first has them: layers may differ, but what a rank
-    /// holds of the residual stream is the same in all.
+    /// The schedules under each of `masks`, over positions sharded as the first mask has them, since all layers share the residual stream.
     ///
     /// # Errors
     /// As [`Setting::schedules`].

@@ -1,4 +1,4 @@
-//! The strategies one can name, and the schedules they mean.
+//! Strategies by name, and the schedules that they generate.
 
 mod all_gather;
 mod broadcast;
@@ -32,47 +32,45 @@ pub use split::Split;
 pub enum Strategy {
     /// One rank: the reference.
     Local,
-    /// Ring Attention: contiguous chunks, keys and values go round.
+    /// Ring Attention: contiguous chunks; keys and values travel round a ring.
     Ring,
     /// Striped Attention: the same ring over stripes.
     Striped {
         /// Neighbouring positions per stripe, 1 in the paper.
         width: usize,
     },
-    /// Megatron context parallelism: zigzag chunks, exchanged in one of four ways.
+    /// Megatron context parallelism: zigzag chunks, with one of four exchanges.
     Megatron {
-        /// Which.
+        /// The exchange.
         exchange: Exchange,
     },
-    /// DeepSpeed-Ulysses: contiguous chunks, heads for positions and back.
+    /// DeepSpeed-Ulysses: contiguous chunks, heads exchanged for positions and back.
     Ulysses,
-    /// Heads for positions among some ranks, a ring of zigzag chunks among those.
+    /// Heads exchanged for positions within groups of ranks, and a ring of zigzag chunks between groups.
     Usp {
-        /// Ranks that exchange heads, and how many such sets there are; none: as many as the
-        /// key/value heads can be split over.
+        /// The number of ranks per group, and of groups; `None`: groups as large as the key/value heads can be split over.
         shape: Option<[usize; 2]>,
     },
-    /// A ring inside of every node and one of nodes, over zigzag chunks.
+    /// A ring inside every node and a ring of nodes, over zigzag chunks.
     DoubleRing {
-        /// Nodes, and ranks of a node; none: about as many as there are nodes, or more.
+        /// The numbers of nodes and of ranks per node; `None`: about as many nodes as ranks per node, or more.
         shape: Option<[usize; 2]>,
     },
-    /// Contiguous chunks, keys and values gathered.
+    /// Contiguous chunks; keys and values are gathered.
     AllGather {
-        /// Into how many groups the key/value heads are cut, to gather one after another.
+        /// The number of groups of key/value heads, which are gathered one after another.
         groups: usize,
     },
-    /// Contiguous chunks, one rank's keys and values after another's to everybody: the naive
-    /// baseline.
+    /// Contiguous chunks; one rank's keys and values after another's are broadcast: the naive baseline.
     Broadcast,
-    /// Contiguous chunks, of which only the rows that others see travel: for windows.
+    /// Contiguous chunks, of which only the rows that others see are sent: for windows.
     Halo,
-    /// Contiguous chunks, keys go round, then values, while scores are kept: Li et al.'s baseline.
+    /// Contiguous chunks; keys travel round, then values, while scores are kept: Li et al.'s baseline.
     LiRing,
 }
 
 impl Strategy {
-    /// All of them, each as its bare name means it, in the order of the documentation.
+    /// All strategies, each as its bare name means it, in the order of the documentation.
     pub const ALL: [Strategy; 11] = [
         Strategy::Local,
         Strategy::Ring,
@@ -86,15 +84,15 @@ impl Strategy {
         Strategy::Halo,
         Strategy::LiRing,
     ];
-    /// `striped`: stripes of one position.
+    /// The strategy `striped` with stripes of one position.
     pub const STRIPED: Strategy = Strategy::Striped { width: 1 };
-    /// `megatron`: a ring.
+    /// The strategy `megatron` with a ring.
     pub const MEGATRON: Strategy = Strategy::Megatron { exchange: Exchange::PointToPoint };
-    /// `usp`, in the shape that its heads suggest.
+    /// The strategy `usp` in the shape that its heads suggest.
     pub const USP: Strategy = Strategy::Usp { shape: None };
-    /// `double-ring`, about as many nodes as ranks of a node.
+    /// The strategy `double-ring` with about as many nodes as ranks per node.
     pub const DOUBLE_RING: Strategy = Strategy::DoubleRing { shape: None };
-    /// `all-gather`: all heads at once.
+    /// The strategy `all-gather` with all heads at once.
     pub const ALL_GATHER: Strategy = Strategy::AllGather { groups: 1 };
 
     /// The word one writes: `local`, `ring`, `striped`, `megatron`, `ulysses`, `usp`,
@@ -114,11 +112,11 @@ impl Strategy {
             Strategy::LiRing => "li-ring",
         }
     }
-    /// The reverse of [`Strategy::name`], as of [`Strategy::ALL`].
+    /// The strategy of a name, as in [`Strategy::ALL`].
     pub fn from_name(name: &str) -> Option<Strategy> {
         Strategy::ALL.into_iter().find(|strategy| strategy.name() == name)
     }
-    /// How positions are sharded, unless one says otherwise: every schedule takes every layout.
+    /// The strategy's own layout, used unless another is given: every schedule takes every layout.
     pub fn layout(self) -> Layout {
         match self {
             Strategy::Striped { width } => Layout::Striped { width },
@@ -134,7 +132,7 @@ impl Strategy {
             | Strategy::LiRing => Layout::Contiguous,
         }
     }
-    /// The backward routes that differ: one where there is no ring.
+    /// The backward routes that differ: a single one where there is no ring.
     pub fn routes(self) -> &'static [Route] {
         match self {
             Strategy::Local
@@ -169,7 +167,7 @@ impl Strategy {
         let positions = layout.shard(tokens, world).map_err(StrategyError::Shard)?;
         Ok(Split::new(mask, layout, positions, heads))
     }
-    /// Whether it runs on so many ranks and heads.
+    /// Checks that the strategy runs on `world` ranks with these heads.
     ///
     /// # Errors
     /// When it does not.
@@ -207,7 +205,7 @@ impl Strategy {
         self.schedule(Pass::Backward, split, generator)
     }
 
-    /// What generates the schedules of so many ranks and heads.
+    /// The generator for this number of ranks and heads.
     fn path(self, world: usize, heads: Heads) -> Result<Path, StrategyError> {
         let path = match self {
             Strategy::Local if world > 1 => return Err(StrategyError::TooManyRanks { world }),
@@ -228,7 +226,7 @@ impl Strategy {
                     .find(|inside| world.is_multiple_of(*inside) && inside * inside >= world);
                 let inside = suggested.unwrap_or(world);
                 let [nodes, inside] = self.shaped(shape, [world / inside, inside], world)?;
-                // One of the two rings is none: what is left is a ring.
+                // If one of the two rings has one member, a single ring is left.
                 if nodes == 1 || inside == 1 {
                     Path::Ring { lanes: 1 }
                 } else {
@@ -239,10 +237,10 @@ impl Strategy {
             Strategy::Megatron { exchange: Exchange::AllGather } => gather(heads, 1)?,
             Strategy::Broadcast => Path::Broadcast,
             Strategy::Halo => Path::Halo,
-            // On one rank, too, scores are kept.
+            // Scores are kept on a single rank, too.
             Strategy::LiRing => return Ok(Path::Scores),
         };
-        // On one rank there is nothing to bring together.
+        // A single rank has nothing to exchange.
         Ok(if world == 1 { Path::Ring { lanes: 1 } } else { path })
     }
 
@@ -284,10 +282,10 @@ impl Strategy {
     }
 }
 
-/// The most ranks where none is like another: what is to be proved grows with their square.
+/// The most ranks where none is like another: the proof grows with their square.
 const MOST_APART: usize = 1 << 9;
 
-/// The generators.
+/// The generators of schedules.
 #[derive(Clone, Copy, Debug)]
 enum Path {
     Ring { lanes: usize },
@@ -299,7 +297,7 @@ enum Path {
 }
 
 impl Path {
-    /// A pass where both are generated alike.
+    /// The generator of a pass, for paths that treat both passes alike.
     fn either(self, split: &Split, pass: Pass, route: Route) -> Arc<dyn Generator> {
         match self {
             Path::Ring { .. } | Path::Scores => unreachable!("a ring's passes differ"),

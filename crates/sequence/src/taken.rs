@@ -1,4 +1,4 @@
-//! What the ranks of one process take of its memory during a pass, where others are of other processes.
+//! Buffers that the ranks of one process allocate during a pass, where other ranks are in other processes.
 //!
 //! Inside a process a buffer that is lent or handed over stays where it is; from another one it arrives in a buffer of its
 //! own. So it is enough to play the ranks of the process: what comes from outside is new, whoever had it.
@@ -9,44 +9,44 @@ use std::ops::Range;
 use crate::prove::{Alive, Made};
 use crate::{Block, Hop, Move, Part, Pass, Schedule};
 
-/// Rows of heads in buffers that one rank asked for, the most at once of every part.
+/// Rows of heads in buffers that one rank allocated, the peak of every part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// What it made and that is alive anywhere in the process.
+    /// What it made and that is alive on any rank of the process.
     pub made: Made,
-    /// What it received from other processes and that is alive anywhere in this one.
+    /// What it received from other processes and that is alive on any rank of this one.
     pub received: Alive,
 }
 
-/// A buffer.
+/// A buffer of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Buffer {
-    /// No two have the same.
+    /// The unique number of the buffer.
     number: usize,
-    /// Who asked for it.
+    /// The rank that allocated it.
     rank: usize,
     kind: Kind,
-    /// What was in it first.
+    /// The block that it first held.
     block: Block,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// The caller's.
+    /// The buffer is the caller's.
     Own,
     Made,
     Received,
 }
 
-/// A block on its way to a rank of the process, or out of it.
+/// A block in flight to a rank of the process, or out of it.
 struct Flight {
     block: Block,
     buffer: Buffer,
-    /// The hop at whose end it is awaited.
+    /// The hop at whose end the block is awaited.
     awaited: usize,
 }
 
-/// One rank.
+/// One rank being played.
 struct Player {
     rank: usize,
     held: BTreeMap<Block, Buffer>,
@@ -54,7 +54,7 @@ struct Player {
     leaving: Vec<Flight>,
 }
 
-/// What the ranks of a process take during a pass of a schedule that holds; others share no memory with them.
+/// The buffers that the ranks `process` allocate during a pass of a proved schedule, where other ranks share no memory with them.
 pub fn taken(schedule: &Schedule, process: Range<usize>) -> Vec<Taken> {
     let mut play = Play {
         schedule,
@@ -115,7 +115,7 @@ impl Play<'_> {
         }
     }
 
-    /// What goes out; what stays in the process is put into `sent`.
+    /// Sends a rank's blocks; those that stay in the process are put into `sent`.
     fn send(
         &mut self,
         place: usize,
@@ -150,7 +150,7 @@ impl Play<'_> {
         }
     }
 
-    /// Sums and results that begin here.
+    /// Begins the sums and results of a hop.
     fn compute(&mut self, place: usize, hop: &Hop) {
         let (rank, backward) = (self.process.start + place, self.schedule.pass == Pass::Backward);
         let result = if backward { Part::QueryGradient } else { Part::Output };
@@ -168,7 +168,7 @@ impl Play<'_> {
         }
     }
 
-    /// Every buffer once, to who asked for it.
+    /// Counts every buffer once, for the rank that allocated it.
     fn count(&mut self) {
         let mut buffers: Vec<Buffer> = self.players.iter().flat_map(Player::buffers).collect();
         buffers.sort_unstable();
@@ -201,15 +201,15 @@ impl Player {
         self.held.values().copied().chain(flights.map(|flight| flight.buffer))
     }
 
-    /// The buffer that a block is a part of.
+    /// The buffer that contains a block.
     fn around(&self, block: Block) -> Option<Buffer> {
         let same = self.held.get(&block);
         let around = || self.held.iter().find(|(held, _)| held.contains(block));
         same.or_else(|| around().map(|(_, buffer)| buffer)).copied()
     }
 
-    /// As the executor has it: a sum is added to one that contains it; of two that are the same the one at home stays, and on
-    /// its way the one that came.
+    /// Holds a block as the executor does: a sum is added to one that contains it; of two equal ones the owner's stays, and elsewhere the
+    /// one that arrived.
     fn land(&mut self, block: Block, buffer: Buffer) {
         if block.part.is_sum() {
             if let Some(same) = self.held.get_mut(&block) {

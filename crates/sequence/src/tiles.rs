@@ -1,8 +1,8 @@
-//! The tiles of a hop: what queries meet, without a copy of it for every rank that meets the same.
+//! The tiles of a hop, without a copy for every rank that computes the same.
 //!
-//! Where ranks exchange heads for positions every rank meets all queries with all keys, and all ranks
-//! of a station do the same with other heads: of 256 ranks, eight million tiles in a pass. So queries
-//! are listed with the rows of keys that they meet, and such a list is shared.
+//! Where ranks exchange heads for positions, every rank computes all queries with all keys, and all ranks of a station the same with other
+//! heads: for 256 ranks, eight million tiles in a pass. So queries are listed with the rows of keys that they meet, and such a list is
+//! shared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter::Sum;
@@ -15,19 +15,19 @@ use crate::{Block, Extent, Part, TilePlan};
 #[derive(Clone, Debug, Default)]
 pub struct Tiles(Vec<Meeting>);
 
-/// A block of queries and all that it meets in a row: tiles of the same heads.
+/// A block of queries and all that it meets in sequence: tiles of the same heads.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// A [`Part::Query`].
+    /// The queries, a [`Part::Query`].
     pub queries: Block,
-    /// What of the keys and values.
+    /// The part of the keys: both, or keys or values alone.
     pub part: Part,
-    /// Heads of the keys.
+    /// The heads of the keys.
     pub heads: Extent,
     keys: Keys,
 }
 
-/// Whose keys, and which rows of theirs.
+/// The owner of keys, and its rows.
 pub type KeyRows = (usize, Extent);
 
 #[derive(Clone, Debug)]
@@ -37,36 +37,36 @@ enum Keys {
 }
 
 impl Tiles {
-    /// One after the other.
+    /// The tiles, in order.
     pub fn iter(&self) -> impl Iterator<Item = TilePlan> {
         self.0.iter().flat_map(Meeting::tiles)
     }
-    /// The same by queries.
+    /// The tiles, grouped by queries.
     pub fn meetings(&self) -> &[Meeting] {
         &self.0
     }
-    /// How many there are.
+    /// The number of tiles.
     pub fn len(&self) -> usize {
         self.0.iter().map(|meeting| meeting.keys().len()).sum()
     }
-    /// Whether there are none.
+    /// Whether there are no tiles.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// One more at the end.
+    /// Adds a tile at the end.
     pub fn push(&mut self, TilePlan { queries, keys }: TilePlan) {
         let Block { part, heads, owner, rows } = keys;
         let met = Meeting { queries, part, heads, keys: Keys::One((owner, rows)) };
         add(&mut self.0, Some(met));
     }
-    /// Changes them as a list.
+    /// Changes the tiles as a list.
     pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T {
         let mut all: Vec<TilePlan> = self.iter().collect();
         let changed = change(&mut all);
         *self = all.into_iter().collect();
         changed
     }
-    /// Some heads of queries with the same heads' keys of all `keys`, of which none are empty.
+    /// Adds tiles of some heads of queries with the same heads of all `keys`, none of them empty.
     pub(crate) fn meet(&mut self, queries: Block, heads: Extent, keys: &Arc<[KeyRows]>) {
         if !queries.is_empty() && !keys.is_empty() {
             let keys = Keys::Shared(keys.clone());
@@ -76,7 +76,7 @@ impl Tiles {
 }
 
 impl Meeting {
-    /// Whose keys are met, and which rows of theirs, in order.
+    /// The owners and rows of the keys that are met, in order.
     pub fn keys(&self) -> &[KeyRows] {
         match &self.keys {
             Keys::One(one) => std::slice::from_ref(one),
@@ -109,11 +109,11 @@ impl PartialEq for Tiles {
 
 impl Eq for Tiles {}
 
-/// What tiles come to by their rows alone, worked out once for those that meet again with other heads.
+/// Results that depend on the rows of tiles alone, computed once for those that occur again with other heads.
 #[derive(Clone, Debug)]
 pub struct ByRows<T> {
     tiles: BTreeMap<[KeyRows; 2], T>,
-    /// By the queries' rows and the first of the list that they meet: lists, and what all of one come to.
+    /// By the queries' rows and the first of their list: lists of keys, each with the result for all of it.
     lists: HashMap<[KeyRows; 2], Vec<(Arc<[KeyRows]>, T)>>,
 }
 
@@ -124,7 +124,7 @@ impl<T> Default for ByRows<T> {
 }
 
 impl<T: Copy + Sum> ByRows<T> {
-    /// Of all tiles of a meeting together, where `of` is what one comes to by the rows of its queries and of its keys.
+    /// The sum over the tiles of a meeting, where `of` gives the result for the rows of a tile's queries and keys.
     pub fn sum(&mut self, meeting: &Meeting, mut of: impl FnMut([KeyRows; 2]) -> T) -> T {
         let queries = (meeting.queries.owner, meeting.queries.rows);
         let (Keys::Shared(keys), Some(first)) = (&meeting.keys, meeting.keys().first()) else {

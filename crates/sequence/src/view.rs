@@ -1,4 +1,4 @@
-//! Tiles as kernels can take them: at most two intervals for every row and column.
+//! Views: tiles in the form that kernels take, with at most two intervals for every row and column.
 //!
 //! A mask that shows a row more than that is cut into views: of all rows, or of the rows of one
 //! residue class, which are progressions. Every visible pair is in one view.
@@ -9,22 +9,22 @@ use std::ops::Range;
 use crate::mask::{Class, Piece, Shards, Sight};
 use crate::{Coverage, Mask, Positions, Rows, Visibility};
 
-/// A part of a tile: some of its rows by some of its columns, each in steps of one length.
+/// A part of a tile: some of its rows by some of its columns, each with a constant stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The query rows.
     pub queries: Side,
     /// The key rows.
     pub keys: Side,
-    /// Who sees whom among them, in indices of these rows: one for all batch rows, or one for each
-    /// that the mask tells apart. In one of them at least something is visible.
+    /// The visibility between these rows, by their indices: one for all batch rows, or one for each that the mask tells apart. Something is
+    /// visible in at least one.
     pub visibility: Vec<Visibility>,
 }
 
 /// Some rows of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// Which rows of the shard.
+    /// The rows of the shard.
     pub rows: Rows,
     /// Their positions.
     pub positions: Positions,
@@ -47,8 +47,8 @@ impl View {
 }
 
 impl View {
-    /// The same, block of queries by block of keys: rows of the same block of `block` positions. What two blocks see of each other is cut
-    /// into the same views whoever holds them.
+    /// The views of keys `k` from queries `q`, cut at strict blocks of `block` positions: what two blocks see of each other is cut into the
+    /// same views on any rank.
     pub fn by_blocks(mask: &Mask, q: &Positions, k: &Positions, block: usize) -> Vec<View> {
         let (queries, keys) = (blocks(q, block), blocks(k, block));
         let pairs = queries.iter().flat_map(|rows| keys.iter().map(move |columns| (rows, columns)));
@@ -64,7 +64,7 @@ impl View {
     }
 }
 
-/// Rows whose positions are in the same block.
+/// The rows of each strict block.
 fn blocks(positions: &Positions, block: usize) -> Vec<Range<usize>> {
     let all: Vec<usize> = positions.iter().map(|position| position / block).collect();
     let mut start = 0;
@@ -76,9 +76,8 @@ fn blocks(positions: &Positions, block: usize) -> Vec<Range<usize>> {
 }
 
 impl Side {
-    /// The query rows that views of a shard may have under a mask: all of them first, and under
-    /// strided patterns the residue classes of the strides besides. A kernel's state is of one of
-    /// these; where a row is in several, their results are one softmax together.
+    /// The query rows that views of a shard may have under a mask: all of them first, and under strided patterns also the residue classes
+    /// of the strides. A kernel's state belongs to one of these; where a row is in several, their results form one softmax.
     pub fn of_queries(mask: &Mask, q: &Positions) -> Vec<Side> {
         mask.moduli()
             .into_iter()
@@ -88,16 +87,16 @@ impl Side {
     }
 }
 
-/// The rows of a class that are one progression.
+/// The rows of a residue class that form one progression.
 #[derive(Debug)]
 struct Thinned {
     class: Class,
     side: Side,
 }
 
-/// A shard by residues.
+/// A shard split by residues.
 fn sides(positions: &Positions, modulus: usize) -> Vec<Thinned> {
-    // Residues without a row are not worth asking for.
+    // Residues without a row are skipped.
     let residues: BTreeSet<usize> = if modulus <= positions.tokens() {
         (0..modulus).collect()
     } else {
@@ -131,7 +130,7 @@ fn views_of(queries: &Thinned, rows: &[Vec<Piece>], k: &Positions) -> Vec<View> 
     views
 }
 
-/// Every batch row's pieces in as few views as they fit into, first come, first served.
+/// The pieces of all batch rows in few views, filled greedily.
 fn packed(queries: &Side, keys: &Side, rows: &[Vec<&Piece>]) -> Vec<View> {
     let [q, k] = [&queries.positions, &keys.positions];
     let nothing = || Visibility::nothing(q.tokens(), k.tokens());

@@ -1,5 +1,4 @@
-//! What a kernel is told of a mask: for every query row the key columns it sees, and the reverse,
-//! as local intervals.
+//! Visibility, the form of a mask for kernels: for every query row the key columns that it sees, and the reverse, as local intervals.
 
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ pub struct Span {
 pub type Spans = [Span; 2];
 
 impl Span {
-    /// How many indices there are.
+    /// The number of indices.
     pub fn tokens(self) -> usize {
         self.end.saturating_sub(self.start) as usize
     }
@@ -29,16 +28,16 @@ impl Span {
     }
 }
 
-/// Who sees whom in a tile of `queries` rows by `keys` columns, in local indices.
+/// The visible pairs of a tile of `queries` rows by `keys` columns, in local indices.
 ///
-/// The spans of a row that sees nothing are empty; likewise those of a column that nobody sees.
+/// The spans of a row that sees nothing are empty, and so are those of a column that no row sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Visibility {
     /// For every query row, the key columns it sees.
     pub queries: Vec<Spans>,
     /// For every key column, the query rows that see it.
     pub keys: Vec<Spans>,
-    /// What is visible of the whole tile.
+    /// How much of the whole tile is visible.
     pub coverage: Coverage,
 }
 
@@ -59,7 +58,7 @@ impl Visibility {
         only.unwrap_or_else(|| Visibility::nothing(q.tokens(), k.tokens()))
     }
 
-    /// Nothing is visible.
+    /// The visibility of a tile of which nothing is visible.
     pub(crate) fn nothing(rows: usize, columns: usize) -> Visibility {
         assert!(rows.max(columns) < u32::MAX as usize, "rows of a tile are numbered in 32 bits");
         Visibility {
@@ -68,8 +67,7 @@ impl Visibility {
             coverage: Coverage::Empty,
         }
     }
-    /// Adds the pairs of a piece between these shards, which are none of those that are there;
-    /// whether there is room for them: if not, nothing changes.
+    /// Adds a piece's pairs between these shards, which must be new; false, and nothing changes, where there is no room for them.
     pub(crate) fn add(&mut self, piece: &Piece, q: &Positions, k: &Positions) -> bool {
         let rows = q.rows_within(piece.queries.clone());
         let columns = k.rows_within(piece.keys.clone());
@@ -84,7 +82,7 @@ impl Visibility {
         self.keys[columns].copy_from_slice(&keys);
         true
     }
-    /// Says what is visible of the whole, once everything is added.
+    /// Settles the coverage of the whole tile, once everything is added.
     pub(crate) fn settle(&mut self) {
         let visible: usize = self.queries.iter().flatten().map(|span| span.tokens()).sum();
         self.coverage = match visible {
@@ -101,12 +99,12 @@ fn local(positions: &Positions, range: &Range<usize>) -> Span {
     Span { start: rows.start as u32, end: rows.end as u32 }
 }
 
-/// Each row's spans with one more; none when one has no room.
+/// Each row's spans with one more; `None` when a row has no room.
 fn with_more(rows: &[Spans], more: impl Iterator<Item = Span>) -> Option<Vec<Spans>> {
     std::iter::zip(rows, more).map(|(spans, span)| inserted(*spans, span)).collect()
 }
 
-/// Spans and one that is disjoint from them, joined where they touch.
+/// The spans with one that is disjoint from them, joined where they touch.
 fn inserted([first, second]: Spans, more: Span) -> Option<Spans> {
     let none = |at: Span| Span { start: at.end, end: at.end };
     let touching = |a: Span, b: Span| a.end == b.start;

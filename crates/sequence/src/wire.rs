@@ -1,4 +1,4 @@
-//! Something for every part that travels: a type, or how many bytes it takes.
+//! A value for every part that is sent: a dtype, or a number of bytes.
 
 use crate::Part;
 
@@ -18,7 +18,7 @@ pub struct Wire<T> {
 }
 
 impl<T: Copy> Wire<T> {
-    /// `values` for what is computed with, `sums` for what is added up.
+    /// `values` for the parts that are computed with, `sums` for gradients.
     pub fn new(values: T, sums: T) -> Wire<T> {
         Wire {
             query: values,
@@ -28,7 +28,7 @@ impl<T: Copy> Wire<T> {
             gradient: sums,
         }
     }
-    /// That of a part.
+    /// The value of a part.
     pub fn of(self, part: Part) -> T {
         match part {
             Part::Query => self.query,
@@ -38,11 +38,11 @@ impl<T: Copy> Wire<T> {
             Part::Gradient => self.gradient,
         }
     }
-    /// All of them, in the order of the parts.
+    /// All values, in the order of the parts.
     pub fn all(self) -> [T; 5] {
         [self.query, self.key_value, self.output, self.query_gradient, self.gradient]
     }
-    /// What `change` makes of each, told which part it is of.
+    /// Maps every value by `change`, which also gets its part.
     pub fn map<U>(self, change: impl Fn(Part, T) -> U) -> Wire<U> {
         let of = |part| change(part, self.of(part));
         Wire {

@@ -1,8 +1,7 @@
-//! `strategy: auto`: every strategy estimated, the fastest that fits taken, and why.
+//! `strategy: auto`: estimates every strategy and takes the fastest that fits, with reasons.
 //!
-//! Where layers differ, every group of them has a table of its own, and the layout is shared: for each
-//! layout the best strategy of every group, and of these the layout whose step is the shortest. What
-//! groups take adds up, so the best of each are the best together.
+//! Where layers differ, every layer group has a table of its own, and the layout is shared: for each layout the best strategy of every
+//! group, and of these the layout with the shortest step. Groups' times add up, so the best of each are the best together.
 
 use annulus_experiment::{Experiment, LayoutKeys, Resolved};
 use annulus_memory::Class;
@@ -13,37 +12,37 @@ use annulus_yaml::{Problem, Problems};
 use crate::table::{Asked, fits, reason};
 use crate::{Cluster, Estimate, Hiding, Table, Weighing};
 
-/// All strategies beside each other.
+/// The comparison of all strategies, and the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// What was asked, in a line.
+    /// The experiment in a line.
     pub title: String,
-    /// What it is chosen for.
+    /// The cluster that strategies are estimated on.
     pub cluster: Cluster,
-    /// How many ranks there are, over all replicas.
+    /// The number of ranks, over all replicas.
     pub ranks: usize,
-    /// All strategies for every group of layers.
+    /// All strategies, by layer group.
     pub tables: Vec<Table>,
-    /// Where layers differ: the layouts that they may share, each with the best strategies over it.
+    /// Where layers differ: the layouts that they may share, each with its best strategies.
     pub layouts: Vec<Shared>,
-    /// Which of [`Choice::layouts`] is taken: [`Choice::tables`] are over it.
+    /// The index of the chosen layout in [`Choice::layouts`]; [`Choice::tables`] are over it.
     pub taken: usize,
-    /// What the experiment's own strategies would take, where none is left open, and what they are called.
+    /// The experiment's own strategies and their estimate, where none is left open.
     pub written: Option<(String, Estimate)>,
-    /// What unequal shares gain, where devices are unequal or shares are.
+    /// What unequal shards gain, where devices or shards are unequal.
     pub weighing: Option<Weighing>,
-    /// From how many tokens per rank messages hide behind attention, by group of link.
+    /// The tokens per rank from which messages hide behind attention, by kind of link.
     pub hiding: Vec<Hiding>,
 }
 
 /// A layout that all layers share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared {
-    /// Who holds which positions.
+    /// How positions are sharded.
     pub sharded: LayoutKeys,
-    /// The best strategy over it, by group of layers; none where a group has none.
+    /// The best strategy over this layout, by layer group; empty where a group has none.
     pub strategies: Vec<Strategy>,
-    /// A step of all layers, or why it cannot run.
+    /// The estimate of a step of all layers, or why it cannot run.
     pub outcome: Result<Estimate, String>,
 }
 
@@ -51,8 +50,7 @@ impl Choice {
     /// Estimates an experiment under every strategy on `cluster`.
     ///
     /// # Errors
-    /// When there are fewer devices than ranks, or other layers are to slide than there are: then no
-    /// strategy can run.
+    /// When there are fewer devices than ranks, or `sliding` names layers that the model does not have: then no strategy can run.
     pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
         let experiment = &resolved.experiment;
         enough_devices(experiment, cluster)?;
@@ -83,7 +81,7 @@ impl Choice {
         Ok(choice)
     }
 
-    /// The best of all layouts that may be shared.
+    /// Takes the best of the layouts that all layers may share.
     fn share_a_layout(&mut self, asked: Asked<'_>) -> Result<(), Problems> {
         let titles = Plan::titles(asked.resolved)?;
         let mut tables = Vec::new();
@@ -106,7 +104,7 @@ impl Choice {
         Ok(())
     }
 
-    /// The layout of the shortest step that fits, or of the one that needs the least memory.
+    /// The index of the layout with the shortest step that fits, or else with the least memory.
     fn best_layout(&self) -> Option<usize> {
         let able = || {
             let estimates = self.layouts.iter().enumerate();
@@ -118,7 +116,7 @@ impl Choice {
         fastest.or_else(least).map(|(number, _)| number)
     }
 
-    /// The experiment with what was chosen; `None`: some layers cannot run.
+    /// The experiment with the chosen strategies; `None`: some layers cannot run.
     pub fn settled(&self, experiment: &Experiment) -> Option<Experiment> {
         let chosen: Option<Vec<Strategy>> = self.tables.iter().map(|table| table.chosen).collect();
         match self.layouts.get(self.taken) {
@@ -128,7 +126,7 @@ impl Choice {
         }
     }
 
-    /// What is taken, whether it fits, and its step; or why none can run.
+    /// The chosen strategies in words, whether they fit, and their estimate; or why none can run.
     pub(crate) fn best(&self) -> Result<(String, bool, Estimate), String> {
         let none = || {
             let reasons = self.tables.iter().flat_map(Table::reasons);
@@ -148,13 +146,13 @@ impl Choice {
         Ok((name, self.fits(estimate), estimate.clone()))
     }
 
-    /// The strategies that are written, or else taken, whether they fit, and their step; `None`: none can run.
+    /// The written or else the chosen strategies in words, whether they fit, and their estimate; `None`: none can run.
     pub(crate) fn answered(&self) -> Option<(String, bool, Estimate)> {
         let written = self.written.clone().map(|(name, own)| (name, self.fits(&own), own));
         written.or_else(|| self.best().ok())
     }
 
-    /// Bytes of weights, gradients and optimizer state where they alone are more than a device may hold.
+    /// Bytes of weights, gradients and optimizer state, where these alone exceed a device's budget.
     pub fn state_beyond_budget(&self) -> Option<u64> {
         let (_, _, best) = self.best().ok()?;
         let state = [Class::Weights, Class::Gradients, Class::Optimizer];
@@ -162,18 +160,18 @@ impl Choice {
         self.cluster.budget.filter(|budget| state > *budget).map(|_| state)
     }
 
-    /// Whether what is taken fits into what may be taken of every device's memory.
+    /// Whether the choice fits into every device's budget.
     pub fn has_room(&self) -> bool {
         let taken = || self.best().is_ok_and(|(_, fits, _)| fits);
         self.written.as_ref().map_or_else(taken, |(_, estimate)| self.fits(estimate))
     }
 
-    /// Whether a strategy fits into what may be taken of every device's memory.
+    /// Whether an estimate fits into every device's budget.
     pub fn fits(&self, estimate: &Estimate) -> bool {
         fits(estimate, &self.cluster)
     }
 
-    /// That none can run.
+    /// The problem that no strategy can run.
     pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
         let shared = self.layouts.get(self.taken).and_then(|shared| shared.outcome.as_ref().err());
         let unable = self.tables.iter().filter(|table| table.chosen.is_none());
@@ -183,7 +181,7 @@ impl Choice {
         experiment.places.problem("attention.strategy", message).hint(reasons.join("; "))
     }
 
-    /// What a step takes over each layout, the one that is taken first.
+    /// The step of each layout as text, the chosen one first.
     fn layouts_to_text(&self) -> Vec<String> {
         let mut layouts: Vec<(usize, &Shared)> = self.layouts.iter().enumerate().collect();
         layouts.sort_by_key(|(number, _)| *number != self.taken);
@@ -206,7 +204,7 @@ impl Choice {
         layouts.into_iter().map(line).collect()
     }
 
-    /// Why the chosen one and none of the others, a line each.
+    /// Why the chosen strategy and none of the others, a line each.
     pub fn why(&self) -> Vec<String> {
         let weighing = || self.weighing.as_ref().map(Weighing::to_text);
         if let [table] = self.tables.as_slice() {
@@ -223,8 +221,7 @@ impl Choice {
     }
 }
 
-/// The layouts that all layers may share: the one that is written, that of the only strategy that is
-/// not open, or those that strategies have.
+/// The layouts that all layers may share: the written one, that of the only strategy that is not open, or those of all strategies.
 fn layouts(experiment: &Experiment) -> Vec<LayoutKeys> {
     let attention = &experiment.attention;
     match attention.layout {
@@ -245,7 +242,7 @@ fn layouts(experiment: &Experiment) -> Vec<LayoutKeys> {
     }
 }
 
-/// A step of all layers.
+/// The estimate of a step of all layers.
 fn together(
     asked: Asked<'_>,
     sharded: LayoutKeys,
@@ -261,18 +258,18 @@ fn together(
     Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
 }
 
-/// The experiment over a layout, with a strategy for every group of layers.
+/// The experiment over a layout, with a strategy for every layer group.
 fn split(mut experiment: Experiment, sharded: LayoutKeys, strategies: &[Strategy]) -> Experiment {
     for (group, strategy) in strategies.iter().enumerate() {
         experiment = named(experiment, group, *strategy);
     }
-    // Its strategy's own layout is not written.
+    // A strategy's own layout is not written.
     let own = sharded == LayoutKeys::of(experiment.attention.strategy.layout());
     experiment.attention.layout = Some(sharded).filter(|_| !own);
     experiment
 }
 
-/// The experiment with a strategy for a group of layers.
+/// The experiment with a strategy for one layer group.
 fn named(mut experiment: Experiment, group: usize, strategy: Strategy) -> Experiment {
     let attention = &mut experiment.attention;
     match &mut attention.sliding {
@@ -282,7 +279,7 @@ fn named(mut experiment: Experiment, group: usize, strategy: Strategy) -> Experi
     experiment
 }
 
-/// The experiment on a cluster, under one strategy for a group of layers.
+/// The experiment on a cluster, with one strategy for a layer group.
 pub(crate) fn under(
     experiment: &Experiment,
     group: usize,
@@ -318,7 +315,7 @@ fn title(experiment: &Experiment) -> String {
     )
 }
 
-/// Which cannot run, and why: a reason that several have is said once.
+/// The strategies that cannot run, and why: a reason that several share is given once.
 fn once(all: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for (name, why) in all {

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::Load;
 use crate::grid::count;
 
-/// What is compared.
+/// The setting of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
     /// Tokens of the sequence, n.
@@ -47,38 +47,36 @@ pub struct Comparison {
     pub window: usize,
 }
 
-/// One row.
+/// A row of the comparison: one way to split attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Method {
-    /// What it is called.
+    /// The name of the method.
     pub name: String,
-    /// Bytes of queries, keys, values, outputs and what is held beside them, on the fullest rank.
+    /// Bytes of queries, keys, values, outputs and everything held beside them, on the fullest rank.
     pub memory: f64,
     /// Bytes that the busiest rank sends.
     pub sent: f64,
-    /// The order of both, as textbooks write it; empty where it was counted.
+    /// The order of memory and of bytes sent, as textbooks write it; empty where they were counted.
     pub order: (&'static str, &'static str),
     /// Whether every query sees every key that the mask allows.
     pub full: bool,
-    /// What a causal mask does to it.
+    /// The effect of a causal mask on the balance.
     pub causal: String,
 }
 
 impl Comparison {
-    /// The classic rows, then one for each of our strategies; those that cannot split so many tokens
-    /// are left out.
+    /// The rows of the comparison: closed forms, then our strategies without those that cannot split the sequence.
     pub fn methods(&self) -> Vec<Method> {
         let ours = Strategy::ALL.into_iter().filter(|strategy| *strategy != Strategy::Local);
         self.classic().into_iter().chain(ours.filter_map(|ours| self.counted(ours))).collect()
     }
 
-    /// Bytes of one tensor of n rows and d columns, handed to each of P ranks: what textbooks count
-    /// for a broadcast, P n d elements.
+    /// Bytes of a broadcast of one tensor of n rows and d columns to each of P ranks, as textbooks count it: P n d elements.
     pub fn broadcast(&self) -> f64 {
         self.bytes(self.ranks as f64 * self.tokens as f64 * self.hidden as f64)
     }
 
-    /// Seconds that so many bytes take on a link.
+    /// Seconds that `bytes` take on the link.
     pub fn seconds(&self, bytes: f64) -> f64 {
         bytes / self.bandwidth
     }
@@ -130,7 +128,7 @@ impl Comparison {
         ]
     }
 
-    /// A strategy's own schedule, counted. `None` where it cannot split the sequence.
+    /// The row of a strategy, counted from its own schedule; `None` where it cannot split the sequence.
     fn counted(&self, strategy: Strategy) -> Option<Method> {
         let mask = Mask::causal();
         let heads = Heads { query: self.query_heads(), key_value: self.key_value_heads };
@@ -158,7 +156,7 @@ impl Comparison {
         })
     }
 
-    /// The table, and the textbook's case in a line.
+    /// The comparison as text, with the textbook's case in a line.
     pub fn to_text(&self) -> String {
         let head = ["", "memory", "per rank", "sent", "per rank", "time", "full", "causal"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -191,7 +189,7 @@ impl Comparison {
         )
     }
 
-    /// The same for programs: bytes and seconds.
+    /// The comparison as JSON, for programs: bytes and seconds.
     pub fn to_json(&self) -> Value {
         let method = |method: &Method| {
             json!({
@@ -215,7 +213,7 @@ impl Comparison {
     }
 }
 
-/// The slowest rank of every hop against an even share.
+/// The slowest rank of every hop against an even share, as text.
 fn balance(schedule: &Schedule) -> String {
     let hops = pairs_per_hop(schedule);
     let slowest: u64 = hops.iter().filter_map(|ranks| ranks.iter().max()).sum();

@@ -1,4 +1,4 @@
-//! Devices and what joins them.
+//! A cluster: devices and the links between them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,63 +13,63 @@ use annulus_yaml::{Unit, section};
 
 /// Devices in nodes, and the links between them.
 ///
-/// Every device sends and receives at once, each at its link's bandwidth: full duplex. Ranks sit on
-/// devices in order; `mesh.order` says which ranks are neighbours.
+/// Every device sends and receives at the same time, each at its link's bandwidth: full duplex. Ranks are on devices in order; `mesh.order`
+/// says which ranks are neighbours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// What it is called.
+    /// The cluster's name.
     pub name: String,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// Devices per node.
     pub devices_per_node: usize,
     /// Bytes of memory per device; `None`: not limited.
     pub memory: Option<u64>,
-    /// Bytes of them that a plan may take; `None`: not limited.
+    /// Bytes of each device's memory that a plan may use; `None`: not limited.
     pub budget: Option<u64>,
-    /// Cores of a device that is a processor.
+    /// Cores per device, where devices are processors.
     pub cores: usize,
-    /// What such a core computes with.
+    /// The caches and vector instructions of such a core.
     pub core: Core,
-    /// What a device computes.
+    /// The speed of a device.
     pub rates: Rates,
-    /// From device to device within a node.
+    /// The link between devices of a node.
     pub inside: Link,
-    /// From node to node.
+    /// The link between nodes.
     pub between: Link,
-    /// Groups of nodes that slower links join, the smallest first.
+    /// Groups of nodes joined by slower links, the smallest first.
     pub levels: Vec<Level>,
-    /// From a device to where what is offloaded waits, and back; `None`: nobody has said.
+    /// The link from a device to the disk for offloading, and back; `None`: not described.
     pub offload: Option<Link>,
-    /// Whether the devices of a node share its links to other nodes, instead of having their own.
+    /// Whether the devices of a node share its link to other nodes, instead of each having one.
     pub shared: bool,
-    /// Whether devices of a node that have less to do help those that have more, as ranks on the cores of one process do.
+    /// Whether devices of a node with less to do help the others, as ranks on the cores of one process do.
     pub helping: bool,
-    /// How many times longer a device takes than the others, by its number; 1 where it is absent.
+    /// How many times slower a device is than the others, by its number; 1 where it is absent.
     pub slowdown: BTreeMap<usize, f64>,
-    /// The devices that links and walks count, by number: all, or those of the ranks of one replica, by their places.
+    /// The devices that links and walks count: all, or those of one replica's ranks, by place.
     pub seen: Replica,
 }
 
-/// Every device is seen.
+/// All devices of a cluster.
 pub(crate) const ALL: Replica = Replica { first: 0, step: 1, places: usize::MAX };
 
-/// What a device achieves, in floating-point operations per second.
+/// The speed of a device, in floating-point operations per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Attention forward: of `4 · head_dim` operations per visible pair and query head.
+    /// Attention forward, counting `4 · head_dim` operations per visible pair and query head.
     pub forward: f64,
-    /// Attention backward: of `10 · head_dim` operations (five products instead of two).
+    /// Attention backward, counting `10 · head_dim` operations (five products instead of two).
     pub backward: f64,
     /// Products of activations with weights.
     pub products: f64,
-    /// Rows and columns of the tiles of scores that attention computes whole or skips whole. Of a
-    /// block whose mask cuts through it, half a tile per row is computed in vain.
+    /// Rows and columns of the tiles of scores that attention computes whole or skips whole. Where the mask cuts through a block, half a
+    /// tile per row is computed in vain.
     pub tile: usize,
 }
 
 impl Rates {
-    /// Of attention in a pass.
+    /// The speed of attention in a pass.
     pub(crate) fn attention(self, pass: Pass) -> f64 {
         match pass {
             Pass::Forward => self.forward,
@@ -79,7 +79,7 @@ impl Rates {
 }
 
 section! {
-    /// One way from one device to another.
+    /// A link in one direction, from one device to another.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Link {
         bandwidth: f64 = Quantity(Unit::Bandwidth), Required, "bytes per second, one way";
@@ -87,60 +87,60 @@ section! {
     }
 }
 
-/// Nodes that are nearer to each other than to others: of a rail, or a pod.
+/// A level of the network: groups of nodes that are closer to each other than to others, as a rail or a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
-    /// What such a group is called.
+    /// The name of a group of this level.
     pub name: String,
-    /// Devices of a group: neighbours, as those of a node are.
+    /// Devices per group, which are neighbours as those of a node are.
     pub devices: usize,
-    /// From a device to those of other groups.
+    /// The link from a device to other groups of this level.
     pub link: Link,
 }
 
 /// Attention of one thread in f32, operations per second: 60 % of what the multiply-and-add units
 /// of a Zen 4 core do (`cargo xtask bench attention`).
 const THREAD: f64 = 65e9;
-/// Products with weights, likewise.
+/// Products with weights of one thread, operations per second, as [`THREAD`].
 const THREAD_PRODUCTS: f64 = 75e9;
 /// Bytes per second that all threads of a machine move through its memory.
 const MEMORY: f64 = 40e9;
-/// Bytes per second that a machine's disk takes, or gives, as one bought lately does.
+/// Bytes per second of a recent disk, in each direction.
 const DISK: f64 = 1e9;
-/// What it takes a thread to wake up, seconds.
+/// Seconds that a thread takes to wake up.
 const WAKING: f64 = 30e-6;
-/// Rows of a block of the CPU's kernel by which its tiles end.
+/// Rows of a block of the CPU's kernel, at which its tiles end.
 const THREAD_TILE: usize = 32;
 
 impl Cluster {
-    /// Devices of all nodes.
+    /// The number of devices of all nodes.
     pub fn devices(&self) -> usize {
         self.nodes.saturating_mul(self.devices_per_node)
     }
 
-    /// Whether it has so many of the devices that are seen.
+    /// Whether the cluster, as seen, has this many devices.
     pub(crate) fn has(&self, devices: usize) -> bool {
         devices == 0 || self.seen.rank(devices - 1) < self.devices()
     }
 
-    /// The node of a device.
+    /// The number of a device's node.
     pub fn node_of(&self, device: usize) -> usize {
         self.seen.rank(device) / self.devices_per_node
     }
 
-    /// The devices of a node: neighbours, of those that are seen.
+    /// The seen devices of a node, which are neighbours.
     pub(crate) fn devices_of(&self, node: usize) -> Range<usize> {
         let devices = self.devices_per_node;
         self.seen.places_in(node * devices..(node + 1) * devices)
     }
 
-    /// The first of the devices that are in one group with this one, where groups have so many.
+    /// The first device of the group of `group` devices that `device` is in.
     pub(crate) fn first_beside(&self, device: usize, group: usize) -> usize {
         let first = self.seen.rank(device) / group * group;
         self.seen.places_in(first..first + group).start
     }
 
-    /// The same as a replica sees it: its devices are those of its ranks, by their places. A node's link that devices share is
+    /// The cluster as one replica sees it: its devices are those of the replica's ranks, by place. A node's link that devices share is also
     /// shared with the ranks of other replicas there, which send at the same time.
     pub(crate) fn of_replica(&self, seen: Replica) -> Cluster {
         let mut cluster = Cluster { seen, ..self.clone() };
@@ -152,23 +152,23 @@ impl Cluster {
         cluster
     }
 
-    /// Where the slow device of this number is in its replica of so many ranks, of which this cluster is what one sees.
+    /// The place of the slow device `device` in its replica of `ranks` ranks; `self` is the cluster as a replica sees it.
     pub(crate) fn place_of_slow(&self, device: usize, ranks: usize) -> Option<usize> {
         (ranks > 0).then(|| device / self.seen.step % ranks)
     }
 
-    /// What joins two devices.
+    /// The link between two devices.
     pub fn link(&self, from: usize, to: usize) -> Link {
         self.link_of(self.level(from, to))
     }
 
-    /// How far apart two devices are: 0 within a node, 1 between nodes, more between groups of nodes.
+    /// The distance of two devices: 0 within a node, 1 between nodes, more between groups of nodes.
     pub(crate) fn level(&self, from: usize, to: usize) -> usize {
         let [from, to] = [from, to].map(|device| self.seen.rank(device));
         self.groups().take_while(|devices| from / devices != to / devices).count()
     }
 
-    /// What joins devices so far apart.
+    /// The link between devices at this distance.
     pub(crate) fn link_of(&self, level: usize) -> Link {
         match level {
             0 => self.inside,
@@ -182,13 +182,13 @@ impl Cluster {
         self.inside.bandwidth.is_infinite()
     }
 
-    /// The link of a ring of the first `world` devices that joins those furthest apart, whichever of them are seen.
+    /// The slowest link of a ring of the first `world` devices, seen or not.
     pub fn ring_link(&self, world: usize) -> Link {
         self.link_of(self.groups().take_while(|devices| world > *devices).count())
     }
 
-    /// The link of a ring of such ranks that joins those furthest apart, whichever devices are seen; every rank stands for `each`. Where
-    /// a node's devices share its link, those between neighbours of the ring send at the same time.
+    /// The slowest link of a ring over the ranks of `group`, on devices seen or not; every rank stands for `each`. Where a node's devices
+    /// share its link, neighbours in the ring send at the same time.
     pub(crate) fn ring_of(&self, group: Group, each: usize) -> Link {
         let [from, to] = group.ends(each);
         let level = self.groups().take_while(|devices| from / devices != to / devices).count();
@@ -200,23 +200,23 @@ impl Cluster {
         link
     }
 
-    /// Devices of a node, then of the groups of every level.
+    /// The number of devices of a node, then of a group of every level.
     pub(crate) fn groups(&self) -> impl Iterator<Item = usize> {
         [self.devices_per_node].into_iter().chain(self.levels.iter().map(|level| level.devices))
     }
 
-    /// The same of the devices that are seen, where all such groups have as many of them.
+    /// Sizes of the groups in terms of this replica's devices, where all groups of a level have as many of them.
     pub(crate) fn inner(&self) -> impl Iterator<Item = usize> {
         let step = self.seen.step;
         self.groups().filter(move |group| group.is_multiple_of(step)).map(move |group| group / step)
     }
 
-    /// How many times longer than the others a device takes.
+    /// How many times slower a device is than the others.
     pub fn slowdown_of(&self, device: usize) -> f64 {
         self.slowdown.get(&self.seen.rank(device)).copied().unwrap_or(1.0)
     }
 
-    /// The experiment on these devices: their cores, what those compute with, and their memory.
+    /// The experiment placed on these devices: their cores, vector instructions and memory.
     pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
         let ranks = experiment.mesh.ranks();
         let apart = (!self.helping).then_some(Apart { ranks, memory: self.memory });
@@ -225,14 +225,14 @@ impl Cluster {
         experiment
     }
 
-    /// The same devices with what plans may take of their memory, as `memory:` says.
+    /// The cluster with the part of its devices' memory that plans may use, as the section `memory` says.
     pub(crate) fn budgeted(&self, memory: &Memory) -> Cluster {
-        // What ranks share is shared out already.
+        // The memory that threads share is divided already.
         let budget = if self.helping { self.memory } else { memory.of_device(self.memory) };
         Cluster { budget, ..self.clone() }
     }
 
-    /// The same devices with links that take no time: what remains is computing and waiting.
+    /// The cluster with links that take no time: what remains is computing and waiting.
     #[must_use]
     pub fn without_links(&self) -> Cluster {
         let instant = Link { bandwidth: f64::INFINITY, latency: 0.0 };
@@ -242,8 +242,8 @@ impl Cluster {
         cluster
     }
 
-    /// This machine: `ranks` threads over `cores` cores that hand blocks over through memory.
-    /// Rates are typical ones; [`Cluster::with_rates`] puts measured ones in their place.
+    /// This machine: `ranks` threads over `cores` cores that exchange blocks through memory. Rates are typical ones;
+    /// [`Cluster::with_rates`] replaces them by measured ones.
     pub fn threads(ranks: usize, cores: usize) -> Cluster {
         let (ranks, cores) = (ranks.max(1), cores.max(1));
         let share = cores as f64 / ranks as f64;
@@ -273,7 +273,7 @@ impl Cluster {
         }
     }
 
-    /// The same cluster with what was measured of a device.
+    /// The cluster with a device's measured rates in place of typical ones.
     #[must_use]
     pub fn with_rates(self, rates: Rates, inside: Link) -> Cluster {
         Cluster { rates, inside, ..self }

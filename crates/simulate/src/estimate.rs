@@ -1,4 +1,4 @@
-//! What an optimizer step of a plan takes on a cluster.
+//! The estimate of a plan's optimizer step on a cluster.
 //!
 //! With L layers, M micro-batches, n rows of a rank in a micro-batch, h = `hidden_size`, a and k the
 //! widths of all query and all key/value heads, f = `intermediate_size` and V the vocabulary, a rank
@@ -11,17 +11,17 @@
 //! attention  the walk of the schedule, in both passes
 //! ```
 //!
-//! In a layer every rank computes its products, then all walk the schedule; who is done first begins
-//! the next layer. The first layer and the period of those behind it make a pass, of every group of
-//! layers apart: groups add up. Gradients are summed over all W ranks, a ring: `(W - 1) / W` times their bytes, and behind the last micro-batch what M mirrors pass
-//! on, `(M - 1) / W` times those. That hides behind backward while links are free, but for the stage that is summed last. Weights of which
-//! devices hold shares are gathered once an update, behind nothing, or before every stage of both passes, behind the stages before it but
-//! for the first of a step (`crate::shares`). What is offloaded travels behind the passes, too (`crate::offload`). Norms, rotations, the optimizer and reading data are left out: they are
-//! the same for all strategies, and small. Of tensor-parallel ranks a, k, f and V are what one has, and rows between them are gathered
+//! In a layer every rank computes its products, then all walk the schedule; a rank that is done first begins the next layer. A pass is the
+//! first layer and the period of those after it, separately for every layer group: groups add up. Gradients are summed over all W ranks, in
+//! a ring: `(W - 1) / W` times their bytes, and after the last micro-batch `(M - 1) / W` times these, which M mirrors exchange. This hides
+//! behind backward while links are free, except for the stage that is summed last. Sharded weights are gathered once per update, hidden
+//! behind nothing, or before every stage of both passes, behind the stages before it except for the first of a step (`crate::shares`). What
+//! is offloaded travels behind the passes, too (`crate::offload`). Norms, rotations, the optimizer and reading data are left out: they are
+//! equal for all strategies, and small. With tensor parallelism a, k, f and V are those of one rank, and rows between ranks are gathered
 //! and scattered behind nothing (`crate::tensor`).
 //!
-//! What faster links would save is *exposed*; what remains between the mean rank's computing and
-//! the step is *uneven*: ranks that wait for slower ones.
+//! What faster links would save is *exposed*; what else separates the mean rank's computing from the step is *uneven*: waiting for slower
+//! ranks.
 
 use std::sync::Arc;
 
@@ -38,50 +38,49 @@ use crate::walk::latest;
 use crate::work::{Work, added};
 use crate::{Cluster, Link, Offloaded, shares};
 
-/// What a step takes.
+/// The estimate of an optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// Seconds of a step.
+    /// Seconds of the step.
     pub step: f64,
-    /// Seconds of one attention forward, all ranks together until the last is done.
+    /// Seconds of one attention's forward, until the last rank is done.
     pub forward: f64,
-    /// Seconds of one attention backward.
+    /// Seconds of one attention's backward, until the last rank is done.
     pub backward: f64,
-    /// Seconds of the step that links which take no time would save.
+    /// Seconds of exposed communication: what links without delay would save.
     pub exposed: f64,
-    /// Seconds of the step in which the mean rank waits for others that compute.
+    /// Seconds in which the mean rank waits for ranks that compute longer.
     pub uneven: f64,
-    /// Operations of attention on the rank that has the most of each hop, summed over hops and
-    /// passes, as a multiple of an even share: 1 at best.
+    /// Attention operations of the slowest rank of each hop, summed over hops and passes, as a multiple of an even share: 1 at best.
     pub balance: f64,
-    /// Bytes of attention that the busiest rank puts on the wire per step.
+    /// Bytes of attention that the busiest rank sends per step.
     pub bytes: u64,
-    /// Of attention per step, the most bytes that a rank sends within its node, and the most that one sends to other nodes:
-    /// of more than 256 ranks, by the one that sends most in every hop.
+    /// The most bytes of attention per step that a rank sends within its node, and to other nodes; with more than 256 ranks, of the one
+    /// that sends most in every hop.
     pub sent: [u64; 2],
-    /// Seconds of the step in which gradients are summed over all ranks and backward is over: a part of what is exposed.
+    /// Seconds in which gradients are summed after backward has ended: a part of `exposed`.
     pub gradient_sum: f64,
-    /// What the step waits for offloaded activations and moments: a part of what is exposed.
+    /// The wait for offloaded activations and moments: a part of `exposed`.
     pub offloaded: Offloaded,
-    /// Peak memory by rank of a sequence, bytes, on devices that share none.
+    /// Peak memory by rank of a sequence, bytes, where each has a device of its own.
     pub peak: Vec<u64>,
-    /// That of the fullest rank by class: more than its peak, because classes do not peak together.
+    /// Peak memory of the fullest rank by class: their sum exceeds its peak, because classes peak at different times.
     pub classes: ByClass,
-    /// What is traded for memory.
+    /// The settings that trade time for memory.
     pub memory: Settled,
 }
 
-/// Both passes of one attention, and the layers that have it.
+/// Both passes of one layer group's attention, and how many layers have it.
 pub(crate) struct Loads {
     pub(crate) forward: Work,
     pub(crate) backward: Work,
     pub(crate) layers: usize,
-    /// Whether forward and backward begin with such a layer.
+    /// Whether the model's forward, and its backward, start with a layer of this group.
     pub(crate) begins: [bool; 2],
 }
 
 impl Estimate {
-    /// What a step of `plan` takes on `cluster`, every rank on the device of its number.
+    /// Estimates a step of `plan` on `cluster`, every rank on the device of its number.
     ///
     /// # Errors
     /// When there are fewer devices than ranks.
@@ -103,7 +102,7 @@ impl Estimate {
             forward: alone(|one| &one.forward),
             backward: alone(|one| &one.backward),
             exposed: (step - unlinked).max(0.0),
-            // Sums in another order may differ by a rounding.
+            // Summing in another order may differ by a rounding error.
             uneven: (unlinked - computing).max(0.0),
             balance: balance(&loads),
             bytes: bytes(plan),
@@ -116,7 +115,7 @@ impl Estimate {
         })
     }
 
-    /// The share of the step in which the mean rank computes.
+    /// The fraction of the step in which the mean rank computes.
     pub fn efficiency(&self) -> f64 {
         (self.step - self.exposed - self.uneven) / self.step
     }
@@ -127,7 +126,7 @@ impl Estimate {
     }
 }
 
-/// The loads of every group of layers on the devices that a replica sees.
+/// The loads of every layer group on the devices of a replica.
 pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let last = plan.shape.num_hidden_layers - 1;
     let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
@@ -142,12 +141,12 @@ pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     plan.groups.iter().zip(&plan.passes).map(of_group).collect()
 }
 
-/// How many layers of each group there are to one of the first group.
+/// The number of layers of each group per layer of the first group.
 fn shares(loads: &[Loads]) -> impl Iterator<Item = (f64, &Loads)> {
     loads.iter().map(|one| (one.layers as f64 / loads[0].layers as f64, one))
 }
 
-/// The mean over all layers of what is known of every group.
+/// The mean over all layers of a quantity known per layer group.
 fn mean_layer(loads: &[Loads], of: impl Fn(&Loads) -> f64) -> f64 {
     let all: f64 = shares(loads).map(|(share, _)| share).sum();
     shares(loads).map(|(share, one)| share * of(one)).sum::<f64>() / all
@@ -162,13 +161,13 @@ fn balance(loads: &[Loads]) -> f64 {
     if even > 0.0 { slowest / even } else { 1.0 }
 }
 
-/// What the busiest rank sends.
+/// Bytes that the busiest rank sends.
 fn bytes(plan: &Plan) -> u64 {
     let sent = plan.ranks.iter().map(|rank| rank.forward.saturating_add(rank.backward));
     sent.max().unwrap_or_default()
 }
 
-/// Bytes within a node and to others, each of the rank that sends most.
+/// Bytes within nodes and between nodes, each of the rank that sends most.
 fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     let mesh = &plan.experiment.mesh;
     let mut most = [0; 2];
@@ -188,8 +187,7 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     most
 }
 
-/// Seconds of a step that do not hide behind passes of a micro-batch that take so long: of sums of gradients, of gathering weights, and
-/// of what is offloaded.
+/// Seconds of gradient sums, weight gathers and offloading that do not hide behind a micro-batch's passes, which take `passes` seconds.
 fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
     [
         gradient_sum(plan, cluster, passes[1]),
@@ -198,20 +196,20 @@ fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
     ]
 }
 
-/// The same behind the passes of the first replica.
+/// Seconds of gradient sums, weight gathers and offloading that do not hide behind the passes of the first replica.
 pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
     let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
     let loads = loads(plan, &seen);
     waits(plan, cluster, Timing { plan, cluster: &seen, loads: &loads }.passes())
 }
 
-/// Seconds of the sums of gradients over all ranks, in a ring, that do not hide behind backward passes of `back` seconds: while links
-/// are free. Those of every micro-batch are summed; what they come to is passed on once, unless who sums it updates it.
+/// Seconds of gradient sums, a ring over all ranks, that do not hide behind backward passes of `back` seconds while links are free. Every
+/// micro-batch is summed; the result is exchanged between mirrors once.
 fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     let sharding = shares::sharding(plan, cluster);
     let all = Group { first: 0, step: 1, many: plan.summing() };
     let link = shares::slowest(plan, cluster, &[all]);
-    // Attention's messages take the link as long.
+    // Attention's messages occupy the link meanwhile.
     let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
     let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
     let slice = plan.gradient_bytes() as f64 / sharding.ranks() as f64;
@@ -226,10 +224,10 @@ fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
     (plan.micro_batches - 1) as f64 * exposed(summed) + exposed(summed + passed_on)
 }
 
-/// How many replicas are to be looked at: one where all do alike.
+/// The number of replicas to walk: 1 where all are alike.
 fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
     let mesh = &plan.experiment.mesh;
-    // Ranks between one replica's first and its next, or the next one's first.
+    // The ranks that must lie evenly on nodes for replicas to be alike.
     let unit = match mesh.order {
         Order::SequenceFirst => mesh.sequence,
         Order::DataFirst => mesh.data,
@@ -241,7 +239,7 @@ fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
     if alike { 1 } else { mesh.data }
 }
 
-/// Seconds of the step of the slowest replica, and what the mean rank of all computes.
+/// Seconds of the slowest replica's step, and of the mean rank's computing over all replicas.
 fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
     let replicas = replicas(plan, cluster);
     let step = |replica: usize| {
@@ -253,17 +251,17 @@ fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64
     (slowest, steps.iter().map(|(_, computing)| computing).sum::<f64>() / replicas as f64)
 }
 
-/// The time of a replica's step.
+/// The timing of one replica.
 #[derive(Clone, Copy)]
 pub(crate) struct Timing<'a> {
     pub(crate) plan: &'a Plan,
-    /// As the replica sees it.
+    /// The cluster as the replica sees it.
     pub(crate) cluster: &'a Cluster,
     pub(crate) loads: &'a [Loads],
 }
 
 impl Timing<'_> {
-    /// Seconds of a step, and of it what the mean rank computes.
+    /// Seconds of a step, and of the mean rank's computing in it.
     fn step(self) -> (f64, f64) {
         let [forward, _, loss] = self.products();
         let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
@@ -282,13 +280,13 @@ impl Timing<'_> {
         [ahead, self.backward().0]
     }
 
-    /// Seconds of backward through all layers, and of it what the mean rank computes.
+    /// Seconds of backward through all layers, and of the mean rank's computing in it.
     fn backward(self) -> (f64, f64) {
         let [_, products, _] = self.products();
         self.pass(|one| (&one.backward, one.begins[1]), &products)
     }
 
-    /// The seconds that products with weights take every rank, and rows between tensor-parallel ones: of a layer forward and backward,
+    /// Seconds that products with weights and rows between tensor-parallel ranks take every rank: of a layer forward, of a layer backward,
     /// and of the loss with the embedding.
     pub(crate) fn products(self) -> [Vec<f64>; 3] {
         let (operations, between) = (self.plan.products_per_row(), self.between());
@@ -298,13 +296,13 @@ impl Timing<'_> {
         })
     }
 
-    /// Of these what rows between tensor-parallel ranks take.
+    /// Seconds that rows between tensor-parallel ranks take, in the same three parts.
     pub(crate) fn between(self) -> [f64; 3] {
         let [ahead, back] = self.plan.tensor_collectives();
         [ahead, back, AT_ENDS].map(|number| collectives(self.plan, self.cluster, number))
     }
 
-    /// The seconds that so many operations per row take every rank.
+    /// Seconds that `operations` per row take every rank.
     fn by_rank(self, operations: f64) -> Vec<f64> {
         let second = |(place, rank): (usize, &RankPlan)| {
             let rows = (rank.positions.tokens() * self.plan.micro_batch) as f64;
@@ -313,8 +311,8 @@ impl Timing<'_> {
         self.plan.of_sequence().enumerate().map(second).collect()
     }
 
-    /// All layers of a pass: its seconds, and the mean rank's of computing. `of` says what of a group
-    /// the pass is, and whether it begins with such a layer.
+    /// Seconds of a pass through all layers, and of the mean rank's computing. `of` gives a layer group's work in the pass, and whether the
+    /// pass starts with such a layer.
     fn pass(self, of: impl Fn(&Loads) -> (&Work, bool), products: &[f64]) -> (f64, f64) {
         let of_group = |one| {
             let (work, begins) = of(one);
@@ -324,8 +322,8 @@ impl Timing<'_> {
         self.loads.iter().map(of_group).reduce(add).unwrap_or_default()
     }
 
-    /// The same of so many layers that are alike. What a rank is ahead of another where layer groups meet is lost:
-    /// their times add up.
+    /// Seconds of `layers` equal layers in one pass, and the mean rank's seconds of computing. A rank's lead over another is lost where
+    /// layer groups meet: their times add up.
     fn layers(self, work: &Work, layers: f64, begins: bool, products: &[f64]) -> (f64, f64) {
         let mut clocks = vec![0.0; products.len()];
         let mut ends = [0.0; 2];

@@ -1,21 +1,19 @@
-//! The strategies there are to choose from, in all their shapes.
+//! The strategies to choose from, in all their shapes.
 
 use annulus_sequence::{Heads, Strategy};
 
 use crate::Cluster;
 
-/// Up to so many ranks every shape is tried.
+/// The most ranks for which every shape is tried.
 const FEW: usize = 256;
 
-/// Every strategy and every exchange, each with the shapes it can have on `world` ranks that are
-/// worth a try.
+/// Every strategy and every exchange, each with the shapes worth trying on `world` ranks.
 pub(crate) fn families(world: usize, heads: Heads, cluster: &Cluster) -> Vec<Vec<Strategy>> {
     let tried = |strategy| tried(strategy, world, heads, cluster, FEW);
     Strategy::ALL.into_iter().flat_map(Strategy::exchanges).map(tried).collect()
 }
 
-/// The shapes of a strategy; on more than `few` ranks those whose inner groups are the cluster's, if
-/// such a shape runs with these heads.
+/// The shapes of a strategy; on more than `few` ranks those whose inner groups are the cluster's, if such a shape runs with these heads.
 pub(crate) fn tried(
     strategy: Strategy,
     world: usize,
@@ -35,8 +33,7 @@ pub(crate) fn tried(
     all
 }
 
-/// A strategy in all shapes that it can have on `world` ranks, but those that are another strategy's;
-/// where there are none, with its shape left open.
+/// A strategy in all its shapes on `world` ranks, except those that equal another strategy; where there are none, with its shape left open.
 pub(crate) fn shapes(strategy: Strategy, world: usize) -> Vec<Strategy> {
     let mut shaped = strategy.shapes(world);
     let open = shaped.remove(0);
@@ -44,7 +41,7 @@ pub(crate) fn shapes(strategy: Strategy, world: usize) -> Vec<Strategy> {
     if shaped.is_empty() { vec![open] } else { shaped }
 }
 
-/// A strategy whose shape is open.
+/// The strategy with its shape left open.
 pub(crate) fn bare(strategy: Strategy) -> Strategy {
     strategy.shapes(1)[0]
 }

@@ -1,7 +1,7 @@
-//! The sweet spot of a strategy: lengths of a sequence against devices.
+//! The sweet spot of a strategy: sequence lengths against numbers of devices.
 //!
-//! A sequence too short leaves devices waiting for links; one too long does not fit into their
-//! memory. Between the two it is both exact and nearly free to split it.
+//! Too short a sequence leaves devices waiting for links; too long a one does not fit into their memory. Between the two, splitting is
+//! exact and nearly free.
 
 use std::cmp::Ordering::Equal;
 
@@ -14,54 +14,54 @@ use crate::families::{bare, tried};
 use crate::table::fits;
 use crate::{Cluster, Estimate};
 
-/// What a sweet spot computes at least, of the time.
+/// The least fraction of time spent computing at a sweet spot.
 pub(crate) const SWEET: f64 = 0.9;
 
-/// Steps of one sequence each, by its length and by how many devices share it.
+/// Steps of one sequence each, by its length and by the number of devices that share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
-    /// How the sequence is split, whatever its shape.
+    /// The strategy, whatever its shape.
     pub strategy: Strategy,
-    /// Devices, rising.
+    /// Numbers of devices, ascending.
     pub devices: Vec<usize>,
-    /// Tokens of the sequence, rising.
+    /// Lengths of the sequence in tokens, ascending.
     pub tokens: Vec<usize>,
-    /// Tensor-parallel ranks of the experiment, which are left out here.
+    /// The experiment's tensor-parallel ranks, which are left out here.
     pub tensor: usize,
-    /// How it is split in layers that slide, if some do.
+    /// The strategy of layers with a sliding window; `None`: no layers slide.
     pub sliding: Option<Strategy>,
-    /// By tokens, then by devices; `None`: it cannot run so.
+    /// Steps by tokens, then by devices; `None`: it cannot run so.
     pub cells: Vec<Vec<Option<Cell>>>,
 }
 
-/// One step.
+/// The estimate of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// Seconds.
+    /// Seconds of the step.
     pub step: f64,
-    /// The share of them in which the mean device computes.
+    /// The fraction of the step in which the mean device computes.
     pub efficiency: f64,
-    /// Whether every device has the memory.
+    /// Whether the step fits into every device's memory.
     pub fits: bool,
 }
 
-/// Tokens of the first row, and how many rows there are, each of twice as many as the one before.
+/// Tokens of the first row, and the number of rows, each with twice as many tokens as the one before.
 const ROWS: (usize, u32) = (4096, 11);
-/// Ranks that a sequence can have.
+/// The most ranks of a sequence.
 const MOST_RANKS: usize = 256;
-/// Up to so many ranks every shape is tried.
+/// The most ranks for which every shape is tried.
 const EVERY_SHAPE: usize = 32;
 
 impl Cell {
-    /// Fits, and hardly waits.
+    /// Whether the step fits and hardly waits.
     pub fn is_sweet(&self) -> bool {
         self.fits && self.efficiency >= SWEET
     }
 }
 
 impl Grid {
-    /// The experiment's model under `strategy` on `cluster`, layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, … devices,
-    /// on each in the best shape of the strategy (of more than 32 devices with groups of the cluster's), with equal shares.
+    /// Estimates the experiment's model under `strategy` on `cluster`, with layers that slide under theirs: 4k to 4M tokens on 1, 2, 4, …
+    /// devices, each in the strategy's best shape (beyond 32 devices, with the cluster's groups), with equal shards.
     pub fn of(resolved: &Resolved, strategy: Strategy, cluster: &Cluster) -> Grid {
         let (experiment, strategy) = (one_sequence(resolved.experiment.clone()), bare(strategy));
         let cluster = &cluster.budgeted(&experiment.memory);
@@ -89,7 +89,7 @@ impl Grid {
         Grid { strategy, devices, tokens, tensor, sliding, cells }
     }
 
-    /// For so many devices, the shortest and the longest sweet sequence.
+    /// The shortest and the longest sweet sequence of a column's number of devices.
     pub fn sweet(&self, column: usize) -> Option<(usize, usize)> {
         let sweet = |row: &usize| self.cells[*row][column].is_some_and(|cell| cell.is_sweet());
         let mut rows = (0..self.tokens.len()).filter(sweet);
@@ -97,7 +97,7 @@ impl Grid {
         Some((self.tokens[first], self.tokens[rows.next_back().unwrap_or(first)]))
     }
 
-    /// The strategies, each in backquotes.
+    /// The strategies' names, each in backquotes.
     pub(crate) fn named(&self) -> String {
         let sliding =
             self.sliding.map(|sliding| format!(" and `{}` where layers slide", label(sliding)));
@@ -105,7 +105,7 @@ impl Grid {
         format!("`{}`{}{whole}", label(self.strategy), sliding.unwrap_or_default())
     }
 
-    /// The grid as text, and the sweet lengths of every number of devices.
+    /// The grid as text, with the sweet lengths for every number of devices.
     pub fn to_text(&self) -> String {
         let head = self.devices.iter().map(ToString::to_string);
         let mut rows = vec![[String::from("tokens \\ devices")].into_iter().chain(head).collect()];
@@ -132,7 +132,7 @@ impl Grid {
         )
     }
 
-    /// The same for programs: a row per length and number of devices.
+    /// The grid as JSON, for programs: a row per length and number of devices.
     pub fn to_json(&self) -> serde_json::Value {
         let rows = self.tokens.iter().zip(&self.cells).flat_map(|(tokens, cells)| {
             self.devices.iter().zip(cells).map(move |(devices, cell)| {
@@ -150,7 +150,7 @@ impl Grid {
     }
 }
 
-/// One sequence per step, and all replicas' devices for it.
+/// The experiment with one sequence per step, shared by the devices of all replicas.
 pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
     (experiment.mesh.data, experiment.mesh.tensor) = (1, 1);
     experiment.data.batch = 1;
@@ -183,7 +183,7 @@ fn shown(cell: Option<&Cell>) -> String {
     }
 }
 
-/// `64k`, `1M`.
+/// A number of tokens as text: `64k`, `1M`.
 pub(crate) fn count(tokens: usize) -> String {
     const K: usize = 1024;
     match tokens {
@@ -194,7 +194,7 @@ pub(crate) fn count(tokens: usize) -> String {
     }
 }
 
-/// What a pointer over a cell is told.
+/// The tooltip of a cell.
 pub(crate) fn told(cell: Option<&Cell>) -> String {
     match cell {
         None => String::from("cannot run"),

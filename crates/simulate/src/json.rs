@@ -1,4 +1,4 @@
-//! Strategies beside each other, as JSON for programs. Seconds and bytes; `why` is text.
+//! The comparison of strategies as JSON, for programs: seconds and bytes; `why` is text.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::table::fits;
 use crate::{Candidate, Choice, Cluster, Hiding, Shared, Table, Way, Weighing};
 
 impl Choice {
-    /// The tables and what `strategy: auto` takes of them, for programs: of one group of layers as it is, of several
-    /// in `layers`, with the layouts that they may share.
+    /// The tables and the choice of `strategy: auto` as JSON; with several layer groups they are in `layers`, beside the layouts that these
+    /// may share.
     pub fn to_json(&self) -> Value {
         let mut shown = json!({ "cluster": self.cluster.name, "budget": self.cluster.budget });
         let alike = if let [only] = self.tables.as_slice() { Some(only) } else { None };

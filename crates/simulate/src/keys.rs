@@ -9,11 +9,11 @@ use annulus_yaml::{Unit, section, words};
 
 use crate::Link;
 
-/// Devices of one cluster: keeps walks short.
+/// The most devices of a cluster: keeps walks short.
 pub(crate) const MOST_DEVICES: u64 = 1 << 14;
 
 section! {
-    /// A cluster as it is written.
+    /// The file of a cluster, as written.
     #[derive(Clone, Debug)]
     pub struct ClusterKeys {
         name: String = Form(&NAME), Required, "what the cluster is called";
@@ -38,7 +38,7 @@ section! {
 }
 
 section! {
-    /// `core:`
+    /// The section `core`.
     #[derive(Clone, Debug)]
     pub struct CoreKeys {
         cache: Option<f64> = Quantity(Unit::Bytes), Means("as this machine's"), "its second-level cache";
@@ -48,7 +48,7 @@ section! {
 }
 
 section! {
-    /// `compute:`
+    /// The section `compute`.
     #[derive(Clone, Debug)]
     pub struct ComputeKeys {
         forward: f64 = Quantity(Unit::Speed), Required, "speed of attention forward, as achieved";
@@ -60,7 +60,7 @@ section! {
 }
 
 section! {
-    /// `between:` and `offload:`
+    /// The sections `between` and `offload`.
     #[derive(Clone, Debug)]
     pub struct BetweenKeys {
         bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";
@@ -70,7 +70,7 @@ section! {
 }
 
 section! {
-    /// One of `levels:`
+    /// An item of `levels`.
     #[derive(Clone, Debug)]
     pub struct LevelKeys {
         nodes: usize = Count(2, MOST_DEVICES), Required, "nodes of a group";
@@ -80,19 +80,19 @@ section! {
     }
 }
 
-/// `per:`
+/// The key `per`: who has a link of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Per {
-    /// Every device.
+    /// Every device has a link.
     Device,
-    /// All devices of a node.
+    /// All devices of a node share a link.
     Node,
 }
 
 words!(Per { Device = "device", Node = "node" });
 
 section! {
-    /// One of `devices:`
+    /// An item of `devices`.
     #[derive(Clone, Debug)]
     pub struct DeviceKeys {
         slowdown: f64 = Real(AboveZero), Is("1"), "how many times longer it takes than the others";

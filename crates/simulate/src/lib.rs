@@ -1,8 +1,7 @@
-//! What a step takes on a described cluster: devices, links, the walk of a schedule over them, and
-//! what follows for the choice of a strategy.
+//! The cost model: what a step takes on a described cluster, by walking a schedule over its devices and links, and which strategy to
+//! choose.
 //!
-//! The one idea: a strategy is a list of hops, so its time is a walk over that list. Nothing here
-//! knows a strategy by name.
+//! The one idea: a strategy is a list of hops, so its time is a walk over that list. Nothing here knows a strategy by name.
 
 mod choose;
 mod compare;

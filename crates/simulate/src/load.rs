@@ -9,63 +9,61 @@ use annulus_sequence::{
 
 use crate::Cluster;
 
-/// What all ranks do in one pass, by rank, then by hop.
+/// The load of all ranks in one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Forward or backward.
+    /// The pass, forward or backward.
     pub pass: Pass,
-    /// By rank, then by hop.
+    /// Steps by rank, then by hop.
     pub ranks: Vec<Vec<Step>>,
 }
 
 /// What one rank does in one hop.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What is posted.
+    /// The messages that the rank posts.
     pub sends: Vec<Message>,
-    /// Floating-point operations, computed while messages travel.
+    /// Floating-point operations that are computed while messages travel.
     pub operations: f64,
 }
 
-/// What one rank sends another.
+/// A message from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The receiving rank.
     pub to: usize,
     /// Bytes on the wire.
     pub bytes: u64,
-    /// How many hops it may take, from the one that posts it: 1 where that hop waits for it.
+    /// The number of hops that the message may take, from the one that posts it: 1 where that hop waits for it.
     pub hops: usize,
 }
 
 impl Load {
-    /// What `schedule` makes the ranks do, with blocks of `shape` and tiles of `tile` rows and
-    /// columns (see [`Rates::tile`](crate::Rates)).
+    /// The load of `schedule`, with blocks of `shape` and tiles of `tile` rows and columns (see [`Rates::tile`](crate::Rates)).
     ///
-    /// A visible pair of a query head is `4 · head_dim` operations forward (two products) and
-    /// `10 · head_dim` backward (five). Where scores are kept nothing of a tile is left out: all its
-    /// pairs, in one product with its keys and one with its values. A collective is the moves it
-    /// consists of.
+    /// A visible pair of a query head counts `4 · head_dim` operations forward (two products) and `10 · head_dim` backward (five). Where
+    /// scores are kept no part of a tile is skipped: all its pairs count, in one product with the keys and one with the values. A
+    /// collective is the moves that it consists of.
     pub fn of(schedule: &Schedule, shape: BlockShape, tile: usize) -> Load {
         Counted::new(shape, tile).load(schedule)
     }
 
-    /// Ranks.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Hops that every rank makes.
+    /// The number of hops that every rank makes.
     pub fn hops(&self) -> usize {
         self.ranks.first().map_or(0, Vec::len)
     }
 
-    /// Operations of a rank in all hops.
+    /// Operations of a rank, summed over hops.
     pub fn operations(&self, rank: usize) -> f64 {
         self.ranks[rank].iter().map(|step| step.operations).sum()
     }
 
-    /// Bytes that a rank puts on the wire in all hops.
+    /// Bytes that a rank sends, summed over hops.
     pub fn bytes(&self, rank: usize) -> u64 {
         let sends = self.ranks[rank].iter().flat_map(|step| &step.sends);
         sends.fold(0, |sum: u64, sent| sum.saturating_add(sent.bytes))
@@ -73,7 +71,7 @@ impl Load {
 }
 
 impl Load {
-    /// Bytes that a rank sends in all hops within its node, and to others.
+    /// Bytes that a rank sends within its node, and to other nodes, summed over hops.
     pub(crate) fn sent(&self, rank: usize, cluster: &Cluster) -> [u64; 2] {
         let mut sent = [0; 2];
         for Message { to, bytes, .. } in self.ranks[rank].iter().flat_map(|step| &step.sends) {
@@ -84,7 +82,7 @@ impl Load {
     }
 }
 
-/// Makes loads of the schedules of one attention: both passes compute the same pairs.
+/// Computes loads of one attention's schedules, counting pairs once for both passes.
 pub(crate) struct Counted {
     shape: BlockShape,
     tile: usize,
@@ -121,7 +119,7 @@ impl Counted {
         self.shape.bytes(moved.block, pass)
     }
 
-    /// Floating-point operations of a hop of a rank.
+    /// Floating-point operations of one rank's hop.
     pub(crate) fn operations_of(&mut self, schedule: &Schedule, hop: &Hop) -> f64 {
         let operations = |meeting| self.operations(schedule, meeting);
         hop.tiles.meetings().iter().map(operations).sum()
@@ -150,8 +148,8 @@ impl Counted {
     }
 }
 
-/// The pairs that are computed: the visible ones, and half a tile for every row of a block that the
-/// mask cuts through. An estimate; with tiles of 1, exactly the visible ones.
+/// The number of pairs that are computed: the visible ones, and half a tile for every row of a block that the mask cuts through. An
+/// estimate, except with tiles of 1: exactly the visible pairs.
 fn computed(mask: &Mask, queries: &Positions, keys: &Positions, tile: usize) -> f64 {
     let visible = pairs_between(mask, queries, keys) as f64;
     let cut = |rows: usize, columns: usize| (rows * columns.min(tile - 1)) as f64 / 2.0;

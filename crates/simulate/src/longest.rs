@@ -1,4 +1,4 @@
-//! The longest sequences that fit.
+//! The longest sequences that fit into memory.
 
 use annulus_experiment::Resolved;
 use annulus_plan::Plan;
@@ -6,20 +6,20 @@ use annulus_plan::Plan;
 use crate::table::fits;
 use crate::{Cluster, Estimate};
 
-/// Ranks of a sequence that are tried: more take long to walk.
+/// The most ranks of a sequence for which this is computed: more take long to walk.
 const MOST_RANKS: usize = 256;
-/// Lengths are told apart by so many tokens of each rank.
+/// The resolution of lengths, in tokens per rank.
 const GRAIN: usize = 1024;
-/// The longest that is tried.
+/// The longest sequence that is tried.
 const MOST_TOKENS: usize = 1 << 28;
 
-/// The longest sequences of an experiment whose strategies are named that fit on `cluster`: tokens, to 1024 of each rank. `None`:
-/// not even short ones do, or there are too many ranks to tell.
+/// The longest sequence, in tokens, that fits on `cluster` for an experiment that names its strategies; exact to 1024 tokens per rank.
+/// `None`: not even short ones fit, or there are too many ranks to tell.
 pub fn longest(resolved: &Resolved, cluster: &Cluster) -> Option<usize> {
     let experiment = &resolved.experiment;
     let ranks = experiment.mesh.sequence;
     let cluster = &cluster.budgeted(&experiment.memory);
-    // Where memory is not limited, nothing is the longest.
+    // Without a memory limit there is no longest sequence.
     cluster.budget.filter(|_| ranks <= MOST_RANKS)?;
     let grain = GRAIN.next_multiple_of(experiment.mesh.tensor) * ranks;
     let fitting = |grains: usize| {

@@ -1,4 +1,4 @@
-//! The same ranks with tensor parallelism in place of some of the context parallelism, beside each other.
+//! Meshes with as many ranks that replace some context parallelism by tensor parallelism, compared.
 
 use annulus_experiment::Resolved;
 use annulus_plan::{duration, size};
@@ -7,29 +7,29 @@ use serde_json::{Value, json};
 
 use crate::{Choice, Cluster, Estimate};
 
-/// Tensor-parallel ranks that are tried at most: more than a node's are slow.
+/// The most tensor-parallel ranks that are tried: more than a node has are slow.
 const MOST: usize = 8;
 
-/// Meshes of as many ranks, by their step.
+/// Meshes with as many ranks, ordered by step time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meshes(Vec<Mesh>);
 
-/// One of them.
+/// One mesh of the comparison.
 #[derive(Clone, Debug, PartialEq)]
 struct Mesh {
     /// Context-parallel and tensor-parallel ranks.
     sequence: usize,
     tensor: usize,
-    /// Whether it is the one of the file.
+    /// Whether the file has this mesh.
     is_written: bool,
-    /// The best strategy, or the one that is written.
+    /// The best strategy on this mesh, or the written one.
     strategy: String,
     fits: bool,
     estimate: Estimate,
 }
 
 impl Meshes {
-    /// Those of an experiment of which the ranks of a sequence are so divided that its model can be; the written one is of `choice`.
+    /// The meshes in which an experiment's sequence ranks, and its model, can be divided; `choice` is that of the written one.
     pub fn of(resolved: &Resolved, cluster: &Cluster, choice: &Choice) -> Meshes {
         let written = &resolved.experiment.mesh;
         let ranks = written.sequence * written.tensor;
@@ -58,7 +58,7 @@ impl Meshes {
         Meshes(meshes)
     }
 
-    /// The table; nothing where there is no choice.
+    /// The comparison as text; `None` where there is only one mesh.
     pub fn to_text(&self) -> Option<String> {
         let head = ["mesh of a sequence", "strategy", "step", "peak memory", ""];
         let row = |mesh: &Mesh| {
@@ -78,7 +78,7 @@ impl Meshes {
         (self.0.len() > 1).then(|| aligned(&rows))
     }
 
-    /// For programs.
+    /// The comparison as JSON, for programs.
     pub fn to_json(&self) -> Value {
         let mesh = |mesh: &Mesh| {
             json!({

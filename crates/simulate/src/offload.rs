@@ -1,23 +1,23 @@
-//! Activations and moments that wait elsewhere: what their ways there and back add to a step.
+//! What offloading activations and moments adds to a step.
 
 use annulus_plan::Plan;
 
 use crate::Cluster;
 
-/// What a step waits for them.
+/// The wait of a step for what is offloaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Offloaded {
     /// Nothing is offloaded.
     Nothing,
-    /// The cluster does not say how fast they travel.
+    /// The cluster does not describe the link to the disk.
     Untimed,
-    /// Seconds.
+    /// Seconds of waiting.
     Waits(f64),
 }
 
 impl Offloaded {
-    /// Of the busiest rank, whose passes of a micro-batch take so long, forward and backward: activations travel meanwhile, moments
-    /// when there is nothing else to do.
+    /// The wait of the busiest rank, whose passes of a micro-batch take `passes` seconds, forward and backward: activations travel during
+    /// them, moments when nothing else is computed.
     pub(crate) fn of(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> Offloaded {
         let bytes = [plan.offloaded(), plan.offloaded_moments()];
         let Some(link) = cluster.offload else {
@@ -31,7 +31,7 @@ impl Offloaded {
         }
     }
 
-    /// Seconds, where they are known.
+    /// Seconds of waiting; `None` where they are unknown.
     pub fn known(self) -> Option<f64> {
         match self {
             Offloaded::Nothing => Some(0.0),
@@ -40,7 +40,7 @@ impl Offloaded {
         }
     }
 
-    /// The same, else 0.
+    /// Seconds, or 0 where they are unknown.
     pub fn seconds(self) -> f64 {
         self.known().unwrap_or_default()
     }

@@ -19,20 +19,20 @@ use annulus_sequence::Pass;
 
 use crate::{Cluster, Level, Link};
 
-/// What decides whether communication hides.
+/// The quantities that decide whether communication hides behind attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
-    /// Operations per second of attention in this pass.
+    /// Speed of attention in this pass, operations per second.
     pub speed: f64,
     /// The link between neighbours.
     pub link: Link,
     /// Query heads per key/value head.
     pub group: f64,
-    /// The share of pairs that is visible in a hop.
+    /// The fraction of pairs that are visible in a hop.
     pub visible: f64,
-    /// Bytes of an element of keys and values.
+    /// Bytes of an element of keys and values on the wire.
     pub element: f64,
-    /// Bytes of an element of their gradients.
+    /// Bytes of an element of their gradients on the wire.
     pub gradient: f64,
 }
 
@@ -55,22 +55,22 @@ pub fn minimal_block(speed: f64, bandwidth: f64) -> f64 {
     Overlap { speed, link, group, visible, element, gradient }.tokens(Pass::Forward)
 }
 
-/// From how many tokens per rank a ring hides its messages behind attention.
+/// The tokens per rank from which a ring hides its messages behind attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hiding {
-    /// Between which ranks, in words.
+    /// The ranks between which messages travel, in words.
     pub place: String,
-    /// Tokens, forward.
+    /// Tokens per rank, forward.
     pub forward: f64,
-    /// Tokens, backward.
+    /// Tokens per rank, backward.
     pub backward: f64,
     /// Ring Attention's [`minimal_block`] of this link.
     pub block: f64,
 }
 
 impl Cluster {
-    /// What hides the messages of a plan's model, by kind of link. Pairs are spread evenly; a window
-    /// is left out.
+    /// The tokens per rank that hide the messages of a plan's model, by kind of link. Pairs are taken as spread evenly; a window is left
+    /// out.
     pub fn hiding(&self, plan: &Plan) -> Vec<Hiding> {
         let shape = &plan.shape;
         let causal = plan.experiment.attention.masking.mask == MaskKind::Causal;

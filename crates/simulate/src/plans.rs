@@ -1,6 +1,5 @@
-//! Plans of experiments that leave their strategy open: it is chosen first.
-//!
-//! It is chosen for the cluster that `mesh.cluster` describes, and else for this machine.
+//! Plans of experiments, with strategies chosen first where they are left open: for the cluster that `mesh.cluster` describes, else for
+//! this machine.
 
 use annulus_experiment::{Experiment, Host, Resolved};
 use annulus_plan::{Chosen, Plan};
@@ -8,8 +7,8 @@ use annulus_yaml::Problems;
 
 use crate::{Choice, Cluster};
 
-/// The plan of an experiment; of several phases the last. Where a strategy is chosen for this machine,
-/// its typical rates decide: [`plans_measured`] takes others.
+/// The plan of an experiment; with several phases, of the last. A strategy for this machine is chosen by typical rates: [`plans_measured`]
+/// takes measured ones.
 ///
 /// # Errors
 /// Everything that is wrong with the experiment or its cluster's file.
@@ -18,21 +17,19 @@ pub fn plan(resolved: &Resolved) -> Result<Plan, Problems> {
     Ok(plans.swap_remove(plans.len() - 1))
 }
 
-/// The plans of all phases. A strategy that is left open is chosen for the longest sequences, and the
-/// same in all.
+/// The plans of all phases. An open strategy is chosen for the longest sequences, and is the same in all phases.
 ///
 /// # Errors
-/// What is wrong with any of them, or with the cluster's file.
+/// What is wrong with any phase, or with the cluster's file.
 pub fn plans(resolved: &Resolved) -> Result<Vec<Plan>, Problems> {
     plans_measured(resolved, |ranks| Cluster::threads(ranks, annulus_machine::cores()))
 }
 
-/// The plans of all phases by rates of one's own: `measure` gets the number of ranks and says what this
-/// machine achieves with them. It is called only where `strategy: auto` needs it, and no cluster is
-/// described.
+/// The plans of all phases by measured rates: `measure` gets the number of ranks and returns this machine with its rates. It is called only
+/// where `strategy: auto` needs it and no cluster is described.
 ///
 /// # Errors
-/// What is wrong with any of them, or with the cluster's file.
+/// What is wrong with any phase, or with the cluster's file.
 pub fn plans_measured(
     resolved: &Resolved,
     measure: impl FnOnce(usize) -> Cluster,
@@ -46,7 +43,7 @@ pub fn plans_measured(
     let mut chosen = None;
     if experiment.attention.is_open() {
         experiment.check()?;
-        // What is wrong with the model is so whatever the strategy.
+        // Problems of the model do not depend on the strategy.
         for phase in resolved.phases() {
             phase.shape()?;
         }
@@ -69,7 +66,7 @@ pub fn plans_measured(
     Ok(plans)
 }
 
-/// What `measure` says of this machine, its budget shared evenly by the ranks, or that of a GPU by those that share it.
+/// This machine as `measure` describes it, with the budget shared evenly by its ranks, or a GPU's by the ranks that share it.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.ranks();
     let here = experiment.host.here.as_ref().map_or(ranks, ExactSizeIterator::len);

@@ -1,5 +1,5 @@
-//! What goes through the ports of devices in one hop: into a device or out of it, within its node or
-//! to others, where a node may share one.
+//! What passes the ports of devices in one hop: into or out of a device, within its node or to other nodes, where a node may share one
+//! port.
 
 use std::collections::BTreeSet;
 
@@ -7,31 +7,31 @@ use annulus_sequence::{Hop, Move, Schedule};
 
 use crate::Cluster;
 
-/// What the busiest port of its kind sends or receives.
+/// The busiest port for messages with the same number of hops to take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Busy {
-    /// How many hops it may take.
+    /// The number of hops that the messages may take.
     pub(crate) hops: usize,
-    /// Whether within the node.
+    /// Whether the port is for traffic within the node.
     pub(crate) inside: bool,
-    /// Beside what may take fewer hops.
+    /// Seconds beyond those of messages that may take fewer hops.
     pub(crate) seconds: f64,
-    /// After which the last byte is there.
+    /// Latency after which the last byte has arrived.
     pub(crate) latency: f64,
 }
 
-/// What was looked at.
+/// The traffic of the ranks that were looked at.
 pub(crate) struct Ports<'a> {
     schedule: &'a Schedule,
     cluster: &'a Cluster,
-    /// The hop.
+    /// The number of the hop.
     index: usize,
     flows: Vec<Flow>,
     /// Nodes whose ranks share a port.
     nodes: BTreeSet<usize>,
 }
 
-/// Bytes of one port, of messages that may take as many hops over links of one level.
+/// Bytes through one port, of messages that may take as many hops over links of one level.
 #[derive(Clone, Copy)]
 struct Flow {
     /// The device, or the node whose devices share a link.
@@ -48,7 +48,7 @@ impl<'a> Ports<'a> {
         Ports { schedule, cluster, index, flows: Vec::new(), nodes: BTreeSet::new() }
     }
 
-    /// Adds what a rank sends and receives; where its node shares a port, what all of the node do.
+    /// Adds what a rank sends and receives; where its node shares a port, what all ranks of the node do.
     pub(crate) fn take(&mut self, rank: usize, hop: &Hop, bytes: &impl Fn(&Move) -> u64) {
         if !self.cluster.shared {
             return self.add(rank, hop, bytes);
@@ -76,14 +76,14 @@ impl<'a> Ports<'a> {
 
     fn flow(&mut self, flow: Flow) {
         let key = |one: &Flow| (one.place, one.inside, one.out, one.hops, one.level);
-        // Of a rank's flows the last is often the one.
+        // A rank's last flow is often the one.
         match self.flows.iter_mut().rev().find(|one| key(one) == key(&flow)) {
             Some(known) => known.bytes += flow.bytes,
             None => self.flows.push(flow),
         }
     }
 
-    /// By what messages may take: what is due first goes first.
+    /// The busiest ports, ordered by how many hops messages may take: what is due first goes first.
     pub(crate) fn busiest(&self) -> Vec<Busy> {
         let mut kinds: Vec<(usize, bool)> =
             self.flows.iter().map(|flow| (flow.hops, flow.inside)).collect();

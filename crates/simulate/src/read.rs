@@ -1,4 +1,4 @@
-//! A cluster from its file: as strict as an experiment, all mistakes at once.
+//! Reads a cluster from its file, as strictly as an experiment, reporting all mistakes together.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::keys::{ClusterKeys, CoreKeys, LevelKeys, MOST_DEVICES, Per};
 use crate::{Cluster, Level, Link, Rates};
 
 impl Cluster {
-    /// Reads and checks the file at `path`.
+    /// Reads and checks a cluster's file at `path`.
     ///
     /// # Errors
     /// Every mistake in it, with file, line and column.
@@ -18,7 +18,7 @@ impl Cluster {
         Cluster::parse(&path.display().to_string(), &read_file(path)?)
     }
 
-    /// The same from text; `name` is what errors call the file.
+    /// Reads and checks a cluster from `text`; errors call the file `name`.
     ///
     /// # Errors
     /// As [`Cluster::load`].
@@ -71,7 +71,7 @@ impl ClusterKeys {
         })
     }
 
-    /// What keys must be to each other.
+    /// Broken rules between keys.
     fn problems(&self, places: &Places) -> Vec<Problem> {
         let mut problems = Vec::new();
         let devices = self.nodes.saturating_mul(self.devices_per_node);
@@ -97,7 +97,7 @@ impl ClusterKeys {
 }
 
 impl ClusterKeys {
-    /// Groups of nodes, the smallest first.
+    /// The levels of node groups, the smallest first.
     fn levels(&self) -> Vec<Level> {
         let level = |(name, keys): &(String, LevelKeys)| Level {
             name: name.clone(),
@@ -109,7 +109,7 @@ impl ClusterKeys {
         levels
     }
 
-    /// Groups must divide those of the next level, and the largest the cluster.
+    /// Refuses groups that do not divide those of the next level, or the cluster.
     fn problems_of_levels(&self, places: &Places) -> Vec<Problem> {
         let mut levels: Vec<_> =
             self.levels.iter().map(|(name, keys)| (name, keys.nodes)).collect();
@@ -128,7 +128,7 @@ impl ClusterKeys {
 }
 
 impl CoreKeys {
-    /// A core of this machine, but for what is written.
+    /// A core of this machine, with the written values in place of detected ones.
     fn meant(self) -> Option<Core> {
         let mut core = Core::here();
         if let Some(bytes) = self.cache {

@@ -1,5 +1,4 @@
-//! The best strategy by length and number of devices: what a model takes from one node to the whole
-//! cluster.
+//! The best strategy by sequence length and number of devices, from one node to the whole cluster.
 
 use annulus_experiment::Resolved;
 use annulus_plan::{duration, size};
@@ -9,27 +8,27 @@ use serde_json::{Value, json};
 use crate::grid::{count, one_sequence};
 use crate::{Choice, Cluster, Estimate};
 
-/// Lengths, each of four times as many tokens as the one before: 64k to 1G.
+/// The shortest length, and the number of lengths, each four times the one before: 64k to 1G.
 const LENGTHS: (usize, u32) = (1 << 16, 8);
-/// Devices of the smallest world, and how many times as many the next has.
+/// The fewest devices, and the factor to the next number.
 const DEVICES: usize = 8;
 
-/// Steps of one sequence each under the best strategy, by its length and by how many devices share it.
+/// Steps of one sequence each under the best strategy, by its length and by the number of devices that share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// By tokens, then by devices, both rising.
+    /// Rows by tokens, then by devices, both ascending.
     pub rows: Vec<Row>,
     title: String,
 }
 
-/// One length on so many devices.
+/// One length on one number of devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Tokens of the sequence.
     pub tokens: usize,
-    /// Devices that share it.
+    /// The number of devices that share the sequence.
     pub devices: usize,
-    /// The strategy that `auto` takes, whether it fits, and its step; or why none can run.
+    /// The strategy that `auto` takes, whether it fits, and its estimate; or why none can run.
     pub outcome: Result<(String, bool, Estimate), String>,
 }
 
@@ -40,9 +39,8 @@ impl Row {
 }
 
 impl Scale {
-    /// The experiment's model on `cluster`: sequences of 64k to 1G tokens, each split over 8, 64, …
-    /// devices and over all, a batch of one, under the strategy that is the best there. The first
-    /// length that fits nowhere is the last.
+    /// Estimates the experiment's model on `cluster`: sequences of 64k to 1G tokens, each split over 8, 64, … devices and over all, with a
+    /// batch of one, under the best strategy. The first length that fits nowhere is the last.
     pub fn of(resolved: &Resolved, cluster: &Cluster) -> Scale {
         let all = cluster.devices();
         let powers = std::iter::successors(Some(DEVICES), |devices| devices.checked_mul(DEVICES));
@@ -70,7 +68,7 @@ impl Scale {
         Scale { rows, title }
     }
 
-    /// A line for each length and number of devices.
+    /// The table as text: a line per length and number of devices.
     pub fn to_text(&self) -> String {
         let head = ["tokens", "devices", "strategy", "step", "waiting %", "memory"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -100,7 +98,7 @@ impl Scale {
         )
     }
 
-    /// The same for programs. Seconds and bytes.
+    /// The table as JSON, for programs: seconds and bytes.
     pub fn to_json(&self) -> Value {
         let row = |Row { tokens, devices, outcome }: &Row| match outcome {
             Err(why) => json!({ "tokens": tokens, "devices": devices, "why": why }),

@@ -1,4 +1,4 @@
-//! Strategies beside each other, as text for people.
+//! The comparison of strategies as text, for people.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use annulus_sequence::{Strategy, aligned, stacked};
 
 use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Offloaded, Table};
 
-/// What matters first: the others stand below where a line has no room.
+/// Columns in order of importance: later ones stand below where a line has no room.
 const HEAD: [&str; 10] = [
     "strategy",
     "step",
@@ -21,23 +21,23 @@ const HEAD: [&str; 10] = [
     "sent",
     "recompute",
 ];
-/// Columns, and strategies, of a summary.
+/// The number of columns, and of strategies, in a summary.
 const FIRST: usize = 5;
 const BEST: usize = 5;
-/// Where what a line says begins, behind its first word.
+/// The column at which a line's text begins, after its first word.
 const INDENT: usize = 9;
-/// Where notes go on that are longer than a line.
+/// The indent at which notes longer than a line continue.
 const NOTE: usize = 4;
-/// Bytes a second that no machine's memory moves: a rate so high was measured of blocks that stay in a cache.
+/// Bytes a second beyond any machine's memory: such a rate was measured on blocks that stayed in a cache.
 const MEMORY: f64 = 1e12;
 
 impl Choice {
-    /// The tables of all strategies and what `strategy: auto` takes of them.
+    /// The tables of all strategies and the choice of `strategy: auto`, as text.
     pub fn to_text(&self) -> String {
         let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
         let mut notes = self.refused();
         notes.extend(self.idle());
-        // Among the threads of a process there is nothing to hide.
+        // Threads of a process have no messages to hide.
         let links = self.hiding.iter().filter(|_| !self.cluster.helping);
         notes.extend(links.map(|hiding| {
             let Hiding { place, .. } = hiding;
@@ -57,13 +57,13 @@ impl Choice {
         ));
         notes.extend(self.offloading());
         let answer = self.answer();
-        // What the answer says is not said again.
+        // The answer's reasons are not repeated.
         notes.extend(self.why().into_iter().filter(|line| !answer.starts_with(line)));
         let (answer, notes) = (wrapped(&answer, INDENT), wrapped(&notes.join("\n"), NOTE));
         format!("{}\n\n{answer}{tables}{notes}\n", self.head())
     }
 
-    /// What is written, or taken: its step and its memory; nothing where none can run.
+    /// The written or chosen strategy with its step and memory; empty where none can run.
     fn answer(&self) -> String {
         let Ok((name, _, best)) = self.best() else { return String::new() };
         if let Some((written, estimate)) = &self.written {
@@ -88,7 +88,7 @@ impl Choice {
         if self.ranks > self.cluster.devices_per_node { of_nodes } else { String::new() }
     }
 
-    /// A line on a choice, and its step and memory.
+    /// A line on a choice, with its step and memory.
     fn detailed(&self, taken: &str, best: &Estimate) -> String {
         let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / best.step);
         let (step, exposed, uneven) =
@@ -120,7 +120,7 @@ impl Choice {
         )
     }
 
-    /// What `strategy: auto` takes, and the best of the others.
+    /// A summary: what `strategy: auto` takes, and the best of the others.
     pub fn to_summary(&self) -> String {
         let mut text = format!("{}\n\n", self.head());
         for table in &self.tables {
@@ -143,7 +143,7 @@ impl Choice {
         text + &wrapped(&taken.join("\n"), NOTE) + "\n"
     }
 
-    /// Devices that nothing runs on.
+    /// A remark on devices without a rank.
     fn idle(&self) -> Option<String> {
         let (ranks, devices) = (self.ranks, self.cluster.devices());
         (ranks < devices).then(|| {
@@ -154,7 +154,7 @@ impl Choice {
         })
     }
 
-    /// What a step waits for what is offloaded.
+    /// A remark on the wait for what is offloaded.
     fn offloading(&self) -> Option<String> {
         let written = self.written.as_ref().map(|(_, estimate)| estimate.offloaded);
         match written.or_else(|| Some(self.best().ok()?.2.offloaded))? {
@@ -169,12 +169,12 @@ impl Choice {
         }
     }
 
-    /// What was asked, and the cluster.
+    /// The head of the report: the experiment, and the cluster.
     fn head(&self) -> String {
         wrapped(&format!("{}\n{}", self.title, self.cluster.to_text()), INDENT)
     }
 
-    /// A table, under the layers that it is of.
+    /// A table of strategies, under the layers that it is for.
     fn table(&self, table: &Table) -> String {
         let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
         for Candidate { strategy, outcome } in &table.candidates {
@@ -183,7 +183,7 @@ impl Choice {
         self.over(table) + &stacked(&rows)
     }
 
-    /// Of which layers a table is, where not of all.
+    /// The layers that a table is for, where not all.
     fn over(&self, table: &Table) -> String {
         let over = self.layouts.get(self.taken).zip(table.layers.as_ref());
         over.map_or_else(String::new, |(shared, layers)| {
@@ -192,7 +192,7 @@ impl Choice {
         })
     }
 
-    /// Why some cannot run, each said once whatever the layers.
+    /// Why some strategies cannot run, each reason given once for all layers.
     fn refused(&self) -> Vec<String> {
         let mut refused: Vec<(Strategy, &String)> = Vec::new();
         for Candidate { strategy, outcome } in self.tables.iter().flat_map(|t| &t.candidates) {
@@ -222,7 +222,7 @@ impl Choice {
 }
 
 impl Cluster {
-    /// What joins the devices of a node: threads of one process hand blocks over in its memory.
+    /// The link within a node: threads of a process exchange blocks through its memory.
     fn inside(&self) -> String {
         match self.helping {
             true if self.inside.bandwidth > MEMORY => "memory of this machine".to_owned(),
@@ -231,7 +231,7 @@ impl Cluster {
         }
     }
 
-    /// Devices, links and speeds, a line each.
+    /// The cluster as text: devices, links and speeds, a line each.
     pub fn to_text(&self) -> String {
         let memory = self.memory.map_or_else(String::new, |bytes| format!(" of {}", size(bytes)));
         let whose = if self.shared { "node" } else { "device" };

@@ -3,18 +3,18 @@
 use crate::grid::{SWEET, count, told};
 use crate::{Cell, Grid};
 
-/// Width and height of a cell, and of the margins left of and above the cells.
+/// Width and height of a cell; also the margins left of and above the cells.
 const CELL: (usize, usize) = (64, 26);
 const MARGIN: (usize, usize) = (84, 64);
-/// Room below the cells for the legend.
+/// Height below the cells for the legend.
 const LEGEND: usize = 70;
 /// The least width: room for the title and the longest line of the legend, at most eight pixels a letter.
 const WIDTH: usize = 440;
 const LETTER: usize = 8;
 
 impl Grid {
-    /// The grid as an SVG file: lengths downwards, devices to the right, the darker the less time is
-    /// lost; sweet cells are framed, those that do not fit are struck out.
+    /// The grid as an SVG file: lengths downwards, devices to the right, darker where less time is lost; sweet cells are framed, and those
+    /// that do not fit are struck out.
     pub fn to_svg(&self, title: &str) -> String {
         let title = format!("{title}: {}", self.named());
         let cells = MARGIN.0 + CELL.0 * self.devices.len() + 24;
@@ -86,7 +86,7 @@ fn text(x: usize, y: usize, anchor: &str, words: &str) -> String {
     format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"#222222\">{words}</text>\n")
 }
 
-/// From nearly white to dark blue.
+/// The color of an efficiency, from nearly white to dark blue.
 fn colour(efficiency: f64) -> String {
     let (light, dark) = ([240.0, 244.0, 250.0], [16.0, 62.0, 122.0]);
     let share = efficiency.clamp(0.0, 1.0);

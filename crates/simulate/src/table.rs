@@ -1,4 +1,4 @@
-//! Strategies beside each other for layers that are alike: which is taken, and why not the others.
+//! The comparison of strategies for one layer group: which is taken, and why not the others.
 
 use std::collections::HashMap;
 
@@ -12,34 +12,33 @@ use crate::choose::under;
 use crate::families::families;
 use crate::{Cluster, Estimate, Hiding, Way};
 
-/// Of strategies that take at most so many times the fastest one's step, the one with the least
-/// memory is taken, if the fastest needs more than so many times as much.
+/// Steps within this multiple of the fastest are close: of their strategies the one with the least memory is taken, if the fastest needs
+/// more than this multiple of it.
 const CLOSE: f64 = 1.01;
 
-/// One strategy in its best shape, and what it would take.
+/// One strategy in its best shape, with its estimate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The strategy.
     pub strategy: Strategy,
-    /// Its step, or why it cannot run. Where layers differ, of a model of these layers alone.
+    /// The estimate of its step, or why it cannot run. Where layers differ, of a model with only these layers.
     pub outcome: Result<Estimate, String>,
 }
 
-/// All strategies for layers that are alike.
+/// All strategies for one layer group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Which layers, in words; `None`: all.
+    /// The group's layers in words; `None`: all layers.
     pub layers: Option<String>,
-    /// Every strategy, in the order of [`Strategy::ALL`], and every exchange of its; or the one that
-    /// is written.
+    /// Every strategy in the order of [`Strategy::ALL`], with every exchange; or only the written one.
     pub candidates: Vec<Candidate>,
-    /// What `strategy: auto` takes; `None`: none can run.
+    /// The strategy that `auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
-    /// Backward routes of the chosen strategy, fewest bytes first.
+    /// The backward routes of the chosen strategy, fewest bytes first.
     pub ways: Vec<Way>,
 }
 
-/// What a table is made for.
+/// What a table is computed for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) resolved: &'a Resolved,
@@ -47,7 +46,7 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Every strategy for the layers of the group of this number; and what hides its messages.
+    /// The table of layer group number `group`, and what hides its messages.
     pub(crate) fn table(self, group: usize, layers: Option<String>) -> (Table, Vec<Hiding>) {
         let Asked { resolved, cluster } = self;
         let experiment = &resolved.experiment;
@@ -88,8 +87,7 @@ impl Asked<'_> {
         (Table { layers, candidates, chosen, ways }, hiding)
     }
 
-    /// The estimates of the strategies that can run, by what they are without their names, each made
-    /// once, as many at a time as there are cores.
+    /// The estimates of the strategies that can run, keyed by what they are apart from their names: each is computed once, on all cores.
     fn estimates(
         self,
         group: usize,
@@ -110,7 +108,7 @@ impl Asked<'_> {
         (all.into_iter().map(|(plain, estimate, _)| (plain, estimate)).collect(), hiding)
     }
 
-    /// A step under one strategy, or why it cannot run; and what hides its messages.
+    /// The estimate of a step under one strategy, or why it cannot run; and what hides its messages.
     fn estimate(self, group: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
         let mut hiding = Vec::new();
         let outcome = Plan::of_group(&self.alone(group, strategy), group, true)
@@ -119,13 +117,13 @@ impl Asked<'_> {
         (outcome.map_err(|problems| reason(&problems)), hiding)
     }
 
-    /// The experiment with a strategy for one group of layers, and nothing said of how others are split.
+    /// The experiment with a strategy for one layer group, and no other layers.
     fn alone(self, group: usize, strategy: Strategy) -> Resolved {
         self.resolved.with(alone(&self.resolved.experiment, group, strategy, self.cluster))
     }
 }
 
-/// The strategy of a group of layers, where that of another is open and this one is not.
+/// The written strategy of a layer group, where another group's is open.
 fn written(attention: &Attention, group: usize) -> Option<Strategy> {
     let Attention { strategy, automatic, ref sliding, .. } = *attention;
     let (strategy, automatic) = match sliding {
@@ -135,7 +133,7 @@ fn written(attention: &Attention, group: usize) -> Option<Strategy> {
     (attention.is_open() && !automatic).then_some(strategy)
 }
 
-/// The experiment with a strategy for one group of layers, and nothing said of how others are split.
+/// The experiment with a strategy for one layer group, and the other groups' strategies left out.
 fn alone(
     experiment: &Experiment,
     group: usize,
@@ -158,20 +156,20 @@ fn alone(
 }
 
 impl Table {
-    /// The estimates of those that can run, the fastest first.
+    /// The estimates of the strategies that can run, the fastest first.
     pub fn ranking(&self) -> Vec<(Strategy, &Estimate)> {
         let mut able: Vec<_> = runnable(&self.candidates).collect();
         able.sort_by(|a, b| a.1.step.total_cmp(&b.1.step));
         able
     }
 
-    /// What is taken.
+    /// The chosen strategy with its estimate.
     pub(crate) fn best(&self) -> Option<(Strategy, &Estimate)> {
         let chosen = self.chosen?;
         runnable(&self.candidates).find(|(strategy, _)| *strategy == chosen)
     }
 
-    /// Which cannot run, and why.
+    /// The strategies that cannot run, and why.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = (String, String)> {
         self.candidates.iter().filter_map(|candidate| {
             let why = candidate.outcome.as_ref().err()?;
@@ -179,7 +177,7 @@ impl Table {
         })
     }
 
-    /// What is taken, a line, and its backward routes.
+    /// The chosen strategy in a line, and its backward routes.
     pub(crate) fn taken(&self, cluster: &Cluster) -> Vec<String> {
         let layers = self.layers.as_ref().map_or_else(String::new, |layers| format!("{layers}: "));
         let Some((chosen, best)) = self.best() else {
@@ -200,7 +198,7 @@ impl Table {
         [layers + &why].into_iter().chain(ways).collect()
     }
 
-    /// Why none of the others is taken, a line each.
+    /// Why each of the other strategies is not taken, a line each.
     pub(crate) fn others(&self, cluster: &Cluster) -> Vec<String> {
         let Some((chosen, best)) = self.best() else { return Vec::new() };
         let others = self.ranking().into_iter().filter(|(strategy, _)| *strategy != chosen);
@@ -208,7 +206,7 @@ impl Table {
     }
 }
 
-/// What speaks against a strategy.
+/// The reason against a strategy.
 fn against(strategy: Strategy, estimate: &Estimate, best: &Estimate, cluster: &Cluster) -> String {
     let ratio = estimate.step / best.step;
     let computing = |e: &Estimate| e.step - e.exposed - e.uneven;
@@ -225,7 +223,7 @@ fn against(strategy: Strategy, estimate: &Estimate, best: &Estimate, cluster: &C
     format!("  `{}` takes {ratio:.2} times as long: {cause}", label(strategy))
 }
 
-/// The first problem: what a line of a table has room for.
+/// The first problem, for which a line of a table has room.
 pub(crate) fn reason(problems: &Problems) -> String {
     problems.0.first().map_or_else(String::new, |problem| problem.message.clone())
 }
@@ -240,13 +238,13 @@ pub(crate) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
     cluster.budget.is_none_or(|budget| estimate.fullest() <= budget)
 }
 
-/// Of the strategies that fit the fastest, or the one with the least memory of those that are as
-/// good; where none fits, the fastest of those that need about the least of all.
+/// Chooses the fastest strategy that fits, or among those nearly as fast the one with the least memory; where none fits, the fastest of
+/// those with about the least memory.
 fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
-    // One that keeps scores is there to be compared with: never taken, not even of equals.
+    // Strategies that keep scores are there for comparison, and never chosen, not even among equals.
     let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
     let fitting = || able().filter(|(_, estimate)| fits(estimate, cluster));
-    // The first of equals is taken.
+    // Of equals the first is taken.
     let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {
         candidates.min_by_key(|(_, estimate)| estimate.fullest()).map(|(strategy, _)| strategy)
     };
@@ -255,7 +253,7 @@ fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
         let most = able().map(fullest).fold(f64::INFINITY, f64::min) * CLOSE;
         return fastest(able().filter(|one| fullest(*one) <= most)).map(|(one, _)| one);
     };
-    // Help costs nothing in the model and a little in truth: of those as good the most even needs least of it.
+    // Help is free in the model but costs a little in reality: among equals the most even strategy needs least of it.
     let as_good = |estimate: &Estimate| {
         let most = [best.step, best.fullest() as f64].map(|least| CLOSE * least);
         estimate.step <= most[0] && estimate.fullest() as f64 <= most[1]

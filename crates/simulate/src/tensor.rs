@@ -1,14 +1,14 @@
-//! Rows between tensor-parallel ranks: what gathering and scattering them adds to layers.
+//! What gathering and scattering rows between tensor-parallel ranks adds to a layer.
 
 use annulus_plan::Plan;
 
 use crate::Cluster;
 
-/// Of the embedding and of the loss, in both passes: what is gathered and what is scattered.
+/// Collectives of the embedding and the loss, in both passes.
 pub(crate) const AT_ENDS: u64 = 4;
 
-/// Seconds of so many collectives, each of all rows of a micro-batch, behind nothing: a ring over neighbours. Gathering and scattering
-/// take as long.
+/// Seconds of `number` collectives, each of all rows of a micro-batch, in a ring over neighbours, hidden behind nothing. Gathering and
+/// scattering take the same time.
 pub(crate) fn collectives(plan: &Plan, cluster: &Cluster, number: u64) -> f64 {
     let ranks = plan.experiment.mesh.tensor;
     if ranks == 1 {

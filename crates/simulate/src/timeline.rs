@@ -1,9 +1,8 @@
-//! A step as the model of costs expects it: the trace that a run would leave, before it runs.
+//! The planned trace: a step as the cost model expects it, in the form that a run would record.
 //!
-//! The same walks as an [`Estimate`](crate::Estimate) makes, of every layer one after the other, so
-//! that the trace ends when the estimate says, and where layers differ about then: the estimate adds their times up. A rank posts a hop when it begins it; a block that
-//! comes while the rank computes is waited for no time. Instants take a nanosecond: what has no
-//! length cannot be seen.
+//! It makes the walks of an [`Estimate`](crate::Estimate) for one layer after another, so that the trace ends when the estimate says; where
+//! layers differ only approximately, since the estimate adds their times up. A rank posts a hop when it begins it; a block that arrives
+//! while the rank computes is not waited for. Instants take a nanosecond, since a span without length cannot be seen.
 
 use std::sync::Arc;
 
@@ -19,10 +18,10 @@ use crate::load::Counted;
 use crate::walk::{Event, latest, watched};
 use crate::{Cluster, Load};
 
-/// A trace lists so many tiles and moves at most: its file has some 500 bytes for each, and 256 MiB are read.
+/// The most tiles and moves that a trace lists: each takes some 500 bytes of its file, and at most 256 MiB are read.
 const MOST_LISTED: usize = 1 << 19;
 
-/// What every rank does when in a step of `plan` on `cluster`.
+/// The planned trace: what every rank does when in a step of `plan` on `cluster`.
 ///
 /// # Errors
 /// When there are fewer devices than ranks, or more tiles and moves than a trace can list.
@@ -38,7 +37,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         let own = plan.experiment.mesh.replica(replica);
         let seen = cluster.of_replica(own);
         let timing = Timing { plan, cluster: &seen, loads: &[] };
-        // Tensor-parallel ranks do alike.
+        // Tensor-parallel ranks do the same.
         for part in 0..plan.experiment.mesh.tensor {
             let own = Replica { first: own.first + part, ..own };
             ends.push(writer.replica(timing, own, (&loads, &pairs)));
@@ -54,7 +53,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     })
 }
 
-/// The node of every rank, where there are several.
+/// The node of every rank, where there are several nodes.
 fn seats(plan: &Plan, cluster: &Cluster) -> Vec<Seat> {
     let seat = |rank| {
         let process = cluster.node_of(rank);
@@ -64,7 +63,7 @@ fn seats(plan: &Plan, cluster: &Cluster) -> Vec<Seat> {
     if ranks.len() > cluster.devices_per_node { ranks.map(seat).collect() } else { Vec::new() }
 }
 
-/// What every rank does in both passes, by layer group.
+/// The load of both passes, by layer group.
 fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
     let of_group = |passes: &Arc<Schedules>| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
@@ -73,7 +72,7 @@ fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
     plan.passes.iter().map(of_group).collect()
 }
 
-/// Whether a trace can list all tiles and moves of a step.
+/// Refuses a step with more tiles and moves than a trace can list.
 fn few_enough(plan: &Plan) -> Result<(), Problem> {
     let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
         let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
@@ -93,18 +92,18 @@ fn few_enough(plan: &Plan) -> Result<(), Problem> {
     Err(plan.experiment.places.problem("mesh", message).hint(hint))
 }
 
-/// Spans by rank of the world.
+/// Writes spans by rank of the world.
 struct Writer<'a> {
     plan: &'a Plan,
     spans: Vec<Vec<Span>>,
 }
 
-/// A layer in one pass, of a replica.
+/// One layer's pass on one replica.
 #[derive(Clone, Copy)]
 struct Walked<'a> {
     layer: usize,
     own: Replica,
-    /// As it sees it.
+    /// The cluster as the replica sees it.
     cluster: &'a Cluster,
     schedule: &'a Schedule,
     /// Visible pairs by hop and rank.
@@ -113,7 +112,7 @@ struct Walked<'a> {
 }
 
 impl Writer<'_> {
-    /// All micro-batches of a replica: when the last rank has done the last.
+    /// Writes all micro-batches of a replica; returns when its last rank is done.
     fn replica(
         &mut self,
         timing: Timing<'_>,
@@ -152,7 +151,7 @@ impl Writer<'_> {
         clock
     }
 
-    /// The loss of a replica: when the last rank has it.
+    /// Writes the loss of a replica; returns when its last rank is done.
     fn loss(&mut self, own: Replica, clock: f64, (loss, between): (&[f64], f64)) -> f64 {
         for (place, seconds) in loss.iter().enumerate() {
             let rank = own.rank(place);
@@ -162,7 +161,7 @@ impl Writer<'_> {
         clock + latest(loss)
     }
 
-    /// A layer: products with weights, then attention. When every rank is done.
+    /// Writes a layer, products with weights, then attention; returns when every rank is done.
     fn layer(
         &mut self,
         walked: Walked<'_>,
@@ -186,7 +185,7 @@ impl Writer<'_> {
         walk.finish
     }
 
-    /// The hops of one rank.
+    /// Writes the hops of one rank.
     fn attention(&mut self, walked: Walked<'_>, place: usize, hops: &Hops) {
         let Walked { layer, own, schedule, pairs, .. } = walked;
         let at = |hop: usize| trace::Place { layer, pass: schedule.pass.into(), hop };
@@ -217,7 +216,7 @@ impl Writer<'_> {
         self.spans[own.rank(place)].extend(spans.all);
     }
 
-    /// Rows between tensor-parallel ranks, at the end of what the number in [`Plan::tensor_bytes_of`] says.
+    /// Writes the exchange of rows between tensor-parallel ranks that ends at `end`; `part` is the index into [`Plan::tensor_bytes_of`].
     fn rows(&mut self, rank: usize, part: usize, end: f64, seconds: f64) {
         let tensor = self.plan.experiment.mesh.tensor;
         if tensor == 1 {
@@ -230,7 +229,7 @@ impl Writer<'_> {
         self.spans[rank].push(span([end - seconds, end].map(nanoseconds), doing));
     }
 
-    /// What all ranks wait for when backward is over: sums of gradients, weights of which they hold shares, what is offloaded.
+    /// Writes what all ranks wait for after backward: gradient sums, gathers of sharded weights, offloading.
     fn behind(&mut self, begin: f64, [gradients, weights, offload]: [f64; 3]) {
         let (sharding, tensor) = (self.plan.sharding(), self.plan.experiment.mesh.tensor);
         let [holders, _] = sharding.groups();
@@ -259,7 +258,7 @@ impl Writer<'_> {
     }
 }
 
-/// When a rank did a hop.
+/// The times of one hop of a rank.
 #[derive(Clone, Copy, Default)]
 struct Done {
     begin: f64,
@@ -267,15 +266,15 @@ struct Done {
     end: f64,
 }
 
-/// A block that a rank waits for at the end of a hop.
+/// A block that a rank awaits at the end of a hop.
 struct Due {
-    /// The hop that posted it.
+    /// The hop that posted the block.
     posted: usize,
     received: Move,
     at: f64,
 }
 
-/// A walk by rank and hop.
+/// The times of a walk, by rank and hop.
 struct Hops {
     done: Vec<Vec<Done>>,
     due: Vec<Vec<Vec<Due>>>,
@@ -300,7 +299,7 @@ impl Hops {
                 }
             }
         }
-        // They are taken as they come.
+        // Blocks are taken in the order in which they arrive.
         hops.due.iter_mut().flatten().for_each(|due| due.sort_by(|a, b| a.at.total_cmp(&b.at)));
         hops
     }
@@ -310,11 +309,11 @@ impl Hops {
     }
 }
 
-/// The spans of one attention on one rank, none of them before the one in front of it.
+/// The spans of one attention on one rank, in order.
 #[derive(Default)]
 struct Spans {
     all: Vec<Span>,
-    /// Where communication has come to.
+    /// The time up to which communication is written.
     reached: u64,
 }
 
@@ -327,7 +326,7 @@ impl Spans {
         self.reached = self.reached.max(at);
     }
 
-    /// A nanosecond for every block.
+    /// Writes a nanosecond for every block that is posted.
     fn post(
         &mut self,
         begin: u64,
@@ -366,7 +365,7 @@ impl Spans {
     }
 }
 
-/// Of a nanosecond at least.
+/// A span of at least a nanosecond.
 fn span([begin, end]: [u64; 2], doing: Doing) -> Span {
     Span { begin, end: end.max(begin + 1), doing }
 }

@@ -1,27 +1,25 @@
-//! A load walked over a cluster, hop by hop: post, compute, wait.
+//! Walks a load over a cluster, hop by hop: post, compute, wait.
 //!
-//! A hop begins on a rank when its last one has ended. Its messages set out once both ends have
-//! posted them; a device sends one after the other, and so it receives. Messages are served in the
-//! order in which they set out, at the sender's end and at the receiver's end apart: what an ideal
-//! switch between them achieves. Of those that set out together the ones that are due first go
-//! first, then the lower ranks'. A rank's hop ends when it has computed and what is due in it is
-//! sent and received; a message may take more hops than the one that posts it. Where the devices of a
-//! node help each other, a hop's computing takes all of them as long. All is arithmetic on given numbers in a
-//! fixed order, so the same walk always takes the same time.
+//! A hop begins on a rank when its last one has ended. Its messages set out once both ends have posted them; a device sends one after
+//! another, and receives likewise. Messages are served in the order in which they set out, independently at the sender's and at the
+//! receiver's end: what an ideal switch between them achieves. Of messages that set out together, those due first go first, then those of
+//! lower ranks. A rank's hop ends when it has computed and everything due in it is sent and received; a message may take more hops than the
+//! one that posts it. Where the devices of a node help each other, a hop's computing takes all of them equally long. All of it is
+//! arithmetic in a fixed order, so that the same walk always takes the same time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::{Cluster, Link, Load, Message};
 
-/// When every rank is done, and with what it spent its time. Seconds, by rank.
+/// The times of all ranks after a walk, in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
-    /// When it is done, on the clock that it was started by.
+    /// When each rank is done, on the clock of its start.
     pub finish: Vec<f64>,
-    /// Spent computing.
+    /// Seconds that each rank spent computing.
     pub computing: Vec<f64>,
-    /// Spent waiting for messages: on the wire, or for ranks that are late.
+    /// Seconds that each rank spent waiting for messages: on the wire, or for late ranks.
     pub waiting: Vec<f64>,
 }
 
@@ -32,7 +30,7 @@ impl Walk {
     }
 }
 
-/// Walks `load` over the devices of `cluster`, ranks beginning at `start`, seconds.
+/// Walks `load` over the devices of `cluster`, with ranks starting at `start`, in seconds.
 ///
 /// # Panics
 /// When there are fewer devices, or starts, than ranks.
@@ -40,22 +38,22 @@ pub fn walk(load: &Load, cluster: &Cluster, start: &[f64]) -> Walk {
     watched(load, cluster, start, &mut |_| {})
 }
 
-/// What happens on a walk. Seconds on its clock.
+/// An event of a walk, with times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Message number `index` of those that `from` posts in hop `hop` is at its receiver.
+    /// Message number `index` of those that `from` posts in hop `hop` has reached its receiver.
     Arrived {
-        /// The hop that posts it.
+        /// The hop that posts the message.
         hop: usize,
         from: usize,
         index: usize,
         at: f64,
     },
-    /// A rank has done a hop.
+    /// A rank has finished a hop.
     Done { hop: usize, rank: usize, begin: f64, computed: f64, end: f64 },
 }
 
-/// The walk, told of as it goes: of the messages of a hop before those who do it.
+/// Walks a load and reports events as it goes: a hop's messages before the ranks that finish it.
 pub(crate) fn watched(
     load: &Load,
     cluster: &Cluster,
@@ -69,7 +67,7 @@ pub(crate) fn watched(
     let mut walk = Walk { finish: start.to_vec(), computing: idle.clone(), waiting: idle };
     let mut ports = Ports { cluster, free: BTreeMap::new() };
     let speed = cluster.rates.attention(load.pass);
-    // By hop and rank, when the last message that is due then is there.
+    // By hop and rank, when the last message that is due then has arrived.
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
     for hop in 0..load.hops() {
         ports.hop(load, hop, &walk.finish, &mut due, watch);
@@ -94,7 +92,7 @@ pub(crate) fn watched(
     walk
 }
 
-/// The ranks of every node, from that of the first to that of the last.
+/// The ranks of every node, from the first rank's to the last rank's.
 fn by_node(cluster: &Cluster, world: usize) -> impl Iterator<Item = Range<usize>> {
     (cluster.node_of(0)..=cluster.node_of(world - 1)).map(move |node| {
         let ranks = cluster.devices_of(node);
@@ -102,39 +100,39 @@ fn by_node(cluster: &Cluster, world: usize) -> impl Iterator<Item = Range<usize>
     })
 }
 
-/// The last of some times.
+/// The latest of some times.
 pub(crate) fn latest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-/// Where bytes go in or out: of a device within its node, or of a device or a node to other nodes.
+/// A port: of a device within its node, or of a device or node to other nodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
-    /// A device, or the node whose devices share a link.
+    /// The device, or the node whose devices share a link.
     place: usize,
-    /// Within the node.
+    /// Whether the port is for traffic within the node.
     inside: bool,
     out: bool,
 }
 
-/// A message that is under way.
+/// A message that is in flight.
 struct Flight {
     from: usize,
-    /// Of those that its sender posts with it.
+    /// The message's index among those that its sender posts in the hop.
     index: usize,
     sent: Message,
-    /// When both ends have posted it.
+    /// When both ends have posted the message.
     posted: f64,
 }
 
 struct Ports<'a> {
     cluster: &'a Cluster,
-    /// When a port has done what it was given so far.
+    /// When each port has finished what it was given so far.
     free: BTreeMap<Port, f64>,
 }
 
 impl Ports<'_> {
-    /// Posts the messages of a hop that ranks begin at `begin`, and says when they are there.
+    /// Posts the messages of a hop that ranks start at `begin`; returns when they arrive.
     fn hop(
         &mut self,
         load: &Load,
@@ -154,7 +152,7 @@ impl Ports<'_> {
             };
             flights.extend(hops[hop].sends.iter().enumerate().map(flight));
         }
-        // Stable: of equal times and haste, they stay in the order of ranks.
+        // Stable: at equal times and urgency, messages stay in the order of ranks.
         let haste = |a: &Flight, b: &Flight| a.sent.hops.cmp(&b.sent.hops);
         flights.sort_by(|a, b| a.posted.total_cmp(&b.posted).then_with(|| haste(a, b)));
         for flight in &flights {
@@ -169,7 +167,7 @@ impl Ports<'_> {
         }
     }
 
-    /// When the port at one end of a message has done with it.
+    /// When the port at one end of a message has finished it.
     fn serve(&mut self, flight: &Flight, link: Link, out: bool) -> f64 {
         let node = |rank: usize| self.cluster.node_of(rank);
         let Flight { from, sent: Message { to, bytes, .. }, posted, .. } = *flight;

@@ -1,4 +1,4 @@
-//! Backward routes of a strategy side by side: what is sent, and what it takes.
+//! Backward routes of a strategy compared: bytes and time.
 //!
 //! Keys and values travel with their gradients, or queries with the gradient of their output and
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
@@ -11,20 +11,19 @@ use crate::Cluster;
 use crate::load::Counted;
 use crate::work::Work;
 
-/// One backward route of one attention.
+/// One backward route of one attention, with its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// Which.
+    /// The backward route.
     pub how: Route,
     /// Seconds until the last rank is done.
     pub seconds: f64,
-    /// Bytes that the busiest rank puts on the wire.
+    /// Bytes that the busiest rank sends.
     pub bytes: u64,
 }
 
 impl Way {
-    /// All backward routes of the attention of a plan's first layer group on `cluster` that differ, those of the fewest bytes
-    /// first.
+    /// The differing backward routes of the attention of a plan's first layer group on `cluster`, fewest bytes first.
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
         let Some(LayerGroup { strategy, .. }) = plan.groups.first() else { return Vec::new() };
         let Ok(split) = plan.split(&plan.groups[0]) else { return Vec::new() };
@@ -41,7 +40,7 @@ impl Way {
         ways
     }
 
-    /// The way in words.
+    /// The route's word.
     pub fn word(self) -> &'static str {
         match self.how {
             Route::Travelling => "keys and values travel all the way round",
@@ -53,7 +52,7 @@ impl Way {
         }
     }
 
-    /// The way in a line.
+    /// The route and its cost in a line.
     pub(crate) fn to_text(self) -> String {
         let (seconds, bytes) = (duration(self.seconds), size(self.bytes));
         format!("  {seconds} backward in a layer, {bytes} sent, where {}", self.word())

@@ -1,31 +1,31 @@
-//! Shares in proportion to speed: the remedy against a slow device.
+//! Shards in proportion to speed: the remedy against a slow device.
 
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::Plan;
 
 use crate::{Choice, Cluster, Estimate};
 
-/// What unequal shares gain over equal ones, or would.
+/// What unequal shards gain over equal ones, or would gain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weighing {
-    /// How the sequence is split, in words.
+    /// The strategies in words.
     pub split: String,
-    /// `mesh.weights`, by rank of a sequence.
+    /// The weights of shards, as in `mesh.weights`, by rank of a sequence.
     pub weights: Vec<usize>,
-    /// Whether the experiment has them already.
+    /// Whether the experiment has these weights already.
     pub written: bool,
-    /// Seconds of a step of equal shares.
+    /// Seconds of a step with equal shards.
     pub equal: f64,
-    /// Seconds of a step of these.
+    /// Seconds of a step with weighted shards.
     pub weighed: f64,
 }
 
-/// Shares are written in so many parts of the fastest device's.
+/// The weight of the fastest device.
 const PARTS: f64 = 60.0;
 
 impl Weighing {
-    /// Of the experiment's strategies, or the chosen ones: of the weights that the experiment has, or of those that the speeds of
-    /// the devices suggest; `None` where all are alike.
+    /// Compares equal shards with the experiment's weights, or with those that device speeds suggest, under the written or chosen
+    /// strategies; `None` where all devices are alike.
     pub(crate) fn of(choice: &Choice, resolved: &Resolved) -> Option<Weighing> {
         let (cluster, experiment) = (&choice.cluster, &resolved.experiment);
         let open = experiment.attention.is_open();
@@ -43,7 +43,7 @@ impl Weighing {
         Some(Weighing { split, weights, written, equal, weighed })
     }
 
-    /// How many times as fast a step is as with equal shares.
+    /// The speedup of a step over equal shards.
     pub fn gain(&self) -> f64 {
         self.equal / self.weighed
     }
@@ -61,7 +61,7 @@ impl Weighing {
     }
 }
 
-/// Shares by speed; of replicas the slowest device of a place counts.
+/// Weights of shards by speed; with replicas, the slowest device of a place counts.
 fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
     let mesh = &experiment.mesh;
     let slowest = |place: usize| {
@@ -78,7 +78,7 @@ fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
     (!alike).then(|| weights.iter().map(|weight| weight / unit).collect())
 }
 
-/// The greatest common divisor.
+/// The greatest common divisor of two numbers.
 fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }

@@ -1,10 +1,8 @@
-//! A pass of one attention as a cluster does it: of every rank, or, of more than 256, of ranks that
-//! stand for those that do alike.
+//! A pass of one attention on a cluster: of every rank, or with more than 256 ranks of representatives of those that are alike.
 //!
-//! Of so many, ranks begin a hop together, once the slowest has ended the last one: a hop takes as
-//! long as the rank with most to compute, or until the busiest port has sent or received what is
-//! due. Where every hop has the same slowest rank, or ranks have as much to do as each other, that is
-//! the walk of every rank; elsewhere it is longer, as ranks cannot run ahead of each other.
+//! With representatives, all ranks begin a hop together, once the slowest has ended the last one: a hop takes as long as the rank with most
+//! to compute, or until the busiest port has sent or received what is due. This equals the walk of every rank where every hop has the same
+//! slowest rank, or all ranks have as much to do; elsewhere it is longer, as ranks cannot run ahead of each other.
 
 use std::collections::BTreeSet;
 
@@ -15,41 +13,41 @@ use crate::ports::{Busy, Ports};
 use crate::walk::{latest, walk};
 use crate::{Cluster, Load, Walk};
 
-/// Up to so many ranks every one is walked.
+/// The most ranks of which every one is walked.
 const EVERY: usize = 256;
-/// Slow devices that are looked at beside those that stand for others, the slowest first.
+/// The most slow devices that are looked at beside representative ranks, the slowest first.
 const SLOW: usize = 8;
 
 /// What the ranks do in one pass.
 pub(crate) enum Work {
-    /// By rank.
+    /// The load of every rank.
     Every(Load),
-    /// By hop.
+    /// The load of representative ranks.
     Sampled(Sampled),
 }
 
-/// What ranks that stand for all do, by hop.
+/// What ranks that represent all others do, by hop.
 pub(crate) struct Sampled {
     pass: Pass,
     world: usize,
     hops: Vec<Pace>,
 }
 
-/// What a hop takes.
+/// The cost of one hop.
 #[derive(Default)]
 struct Pace {
     /// Operations of the rank that has most, and of the mean rank.
     most: f64,
     mean: f64,
-    /// Operations of ranks whose device is slow, in some replica.
+    /// Operations of ranks on a slow device, in some replica.
     slow: Vec<(usize, f64)>,
     busy: Vec<Busy>,
-    /// Bytes that the rank that sends most sends within its node, and to others.
+    /// Bytes that the rank that sends most sends within its node, and to other nodes.
     sent: [u64; 2],
 }
 
 impl Work {
-    /// What `schedule` makes the ranks do on `cluster`.
+    /// The work of `schedule` on `cluster`.
     pub(crate) fn of(schedule: &Schedule, counted: &mut Counted, cluster: &Cluster) -> Work {
         if schedule.world() <= EVERY {
             Work::Every(counted.load(schedule))
@@ -58,7 +56,7 @@ impl Work {
         }
     }
 
-    /// As [`walk`].
+    /// Walks this work as [`walk`] walks a load.
     pub(crate) fn walk(&self, cluster: &Cluster, start: &[f64]) -> Walk {
         match self {
             Work::Every(load) => walk(load, cluster, start),
@@ -66,12 +64,12 @@ impl Work {
         }
     }
 
-    /// When the last rank is done, of those that begin at once.
+    /// Seconds until the last rank is done, with all starting at the same time.
     pub(crate) fn seconds(&self, cluster: &Cluster) -> f64 {
         self.walk(cluster, &vec![0.0; self.world()]).end()
     }
 
-    /// Operations of the rank that has the most of each hop, and of the mean rank, of all hops.
+    /// Operations of the slowest rank of each hop, and of the mean rank, summed over hops.
     pub(crate) fn slowest_and_mean(&self) -> [f64; 2] {
         let of_hop = |hop: usize| match self {
             Work::Sampled(Sampled { hops, .. }) => [hops[hop].most, hops[hop].mean],
@@ -84,8 +82,7 @@ impl Work {
         (0..self.hops()).map(of_hop).fold([0.0; 2], |[a, b], [c, d]| [a + c, b + d])
     }
 
-    /// By rank, bytes that it sends within its node, and to others. Ranks that
-    /// stand for all say what the one that sends most does in every hop.
+    /// By rank, bytes sent within its node and to other nodes. Representative ranks give those of the rank that sends most in every hop.
     pub(crate) fn sent(&self, cluster: &Cluster) -> Vec<[u64; 2]> {
         match self {
             Work::Every(load) => (0..load.world()).map(|rank| load.sent(rank, cluster)).collect(),
@@ -135,7 +132,7 @@ impl Sampled {
             let slowed =
                 |(rank, operations): &(usize, f64)| operations * cluster.slowdown_of(*rank);
             let slowest = pace.slow.iter().map(slowed).fold(pace.most, f64::max);
-            // Of several nodes it is not known here which ranks are whose.
+            // With several nodes it is unknown here which ranks belong to which.
             let is_helped = cluster.helping && cluster.nodes == 1;
             let slowest = if is_helped { pace.mean } else { slowest };
             computing += pace.mean / speed;
@@ -147,12 +144,12 @@ impl Sampled {
     }
 }
 
-/// Place by place.
+/// The sums, element by element.
 pub(crate) fn added(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [0, 1].map(|place| one[place].saturating_add(other[place]))
 }
 
-/// The places of the slowest devices in their replicas of so many ranks.
+/// The places of the slowest devices, in replicas of `world` ranks.
 fn slow(cluster: &Cluster, world: usize) -> Vec<usize> {
     let mut slow: Vec<(&usize, &f64)> = cluster.slowdown.iter().collect();
     slow.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -160,7 +157,7 @@ fn slow(cluster: &Cluster, world: usize) -> Vec<usize> {
     slow.filter_map(|(device, _)| cluster.place_of_slow(*device, world)).collect()
 }
 
-/// What is looked at of a schedule.
+/// Samples of a schedule.
 struct Sampling<'a> {
     schedule: &'a Schedule,
     counted: &'a mut Counted,
@@ -206,7 +203,7 @@ impl Sampling<'_> {
         pace
     }
 
-    /// Ranks of a group on both sides of where a node, or a group of nodes, ends.
+    /// Ranks of a group on both sides of the edges of nodes and node groups.
     fn edges(&self, group: &Group) -> BTreeSet<usize> {
         let ranks = group.ranks();
         let (first, step) = (group.first(), group.step());
@@ -222,8 +219,7 @@ impl Sampling<'_> {
     }
 }
 
-/// Of so many ranks in a row, by the first, the one in the middle and the last: those between the
-/// first and the last are as the middle one in the mean.
+/// The sum over `ranks` ranks in a row, from the first, the middle and the last one: the ranks between are, on average, as the middle one.
 fn sum(operations: &[f64], ranks: usize) -> f64 {
     match operations {
         [first, middle, last] => first + middle * (ranks - 2) as f64 + last,

@@ -1,4 +1,4 @@
-//! What is wrong with a file of tensors.
+//! Errors of safetensors files and their indices.
 
 use std::fmt;
 use std::io;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("{}", Said(self))]
 pub struct TensorsError {
-    /// Which.
+    /// The file.
     pub file: PathBuf,
-    /// Why.
+    /// The reason.
     #[source]
     pub problem: Problem,
 }
@@ -19,22 +19,22 @@ pub struct TensorsError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(io::Error),
-    /// It is a folder, a pipe or a device.
+    /// The path is a folder, a pipe or a device.
     #[error("it is not a regular file")]
     Irregular,
-    /// It is not what its name says.
+    /// The file is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// It is shorter than it was when it was opened.
+    /// The file is shorter than when it was opened.
     #[error("it was cut short while it was read")]
     Shrunk,
 }
 
 impl TensorsError {
-    /// What the system says of it.
+    /// The error of the system, for this file.
     pub fn read(file: &Path, error: io::Error) -> TensorsError {
         let problem = match error.kind() {
             io::ErrorKind::UnexpectedEof => Problem::Shrunk,
@@ -44,13 +44,13 @@ impl TensorsError {
         TensorsError { file: file.to_owned(), problem }
     }
 
-    /// The problem may quote the file.
+    /// The error of a malformed file; `problem` may quote it.
     pub fn malformed(file: &Path, problem: &dyn fmt::Display) -> TensorsError {
         let problem = Problem::Malformed(shown(&problem.to_string()));
         TensorsError { file: file.to_owned(), problem }
     }
 
-    /// The way out, where there is one.
+    /// What the user can do, where something can be done.
     pub fn hint(&self) -> Option<&'static str> {
         match self.problem {
             Problem::Read(_) => None,
@@ -61,7 +61,7 @@ impl TensorsError {
     }
 }
 
-/// An error's sentence.
+/// The sentence of an error.
 struct Said<'a>(&'a TensorsError);
 
 impl fmt::Display for Said<'_> {
@@ -77,7 +77,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// Text out of a file that is not trusted, fit to be printed: nothing that moves a cursor, nothing endless.
+/// Untrusted text made fit to be printed: without control characters, and of limited length.
 pub fn shown(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut plain: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();

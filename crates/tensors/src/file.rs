@@ -1,4 +1,4 @@
-//! A safetensors file whose header has been checked; its tensors are read when they are asked for.
+//! A safetensors file with a checked header, whose tensors are read on request.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ pub struct TensorFile {
     file: File,
     path: PathBuf,
     header: Header,
-    /// Where in the file the first tensor begins, bytes.
+    /// Where the first tensor begins, in bytes from the start of the file.
     data: u64,
 }
 
@@ -43,14 +43,14 @@ impl TensorFile {
             let problem = format!("its header of {length} bytes exceeds its {size} bytes");
             return Err(malformed(problem));
         };
-        // No more than there is room for.
+        // At most what `room` allows.
         let mut header = vec![0; length as usize];
         file.read_exact_at(&mut header, LENGTH as u64).map_err(unread)?;
         let header = Header::parse(&header, rest, room).map_err(malformed)?;
         Ok(TensorFile { file, path: path.to_owned(), header, data })
     }
 
-    /// Where it is.
+    /// The path that errors show.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -60,27 +60,27 @@ impl TensorFile {
         &self.file
     }
 
-    /// Its tensors by name.
+    /// The file's tensors by name.
     pub fn tensors(&self) -> &BTreeMap<String, Entry> {
         &self.header.tensors
     }
 
-    /// What it says of itself.
+    /// The kept metadata of the file.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.header.metadata
     }
 
-    /// All bytes of one of its tensors.
+    /// All bytes of one of the file's tensors.
     ///
     /// # Errors
-    /// When they cannot be read, or are not there any more.
+    /// When they cannot be read, or the file has become shorter.
     pub fn read(&self, tensor: &Entry) -> Result<Vec<u8>, TensorsError> {
         let mut bytes = vec![0; tensor.length() as usize];
         self.read_at(tensor, 0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Fills `bytes` from byte `at` of one of its tensors.
+    /// Fills `bytes` from byte `at` of one of the file's tensors.
     ///
     /// # Errors
     /// Those of [`TensorFile::read`].
@@ -89,7 +89,7 @@ impl TensorFile {
         self.file.read_exact_at(bytes, from).map_err(|error| TensorsError::read(&self.path, error))
     }
 
-    /// Whether a tensor of this file and one of another are alike, bit by bit.
+    /// Whether a tensor of this file and one of another are equal, bit by bit.
     ///
     /// # Errors
     /// Those of [`TensorFile::read`].

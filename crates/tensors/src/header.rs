@@ -1,4 +1,4 @@
-//! The header of a safetensors file, checked before it is believed.
+//! The header of a safetensors file, checked before it is used.
 //!
 //! Files are read for this by hand and not by the crate that defines the format: that one buffers
 //! everything several times over, lets the last of two equal keys win, and adds up offsets without
@@ -17,17 +17,17 @@ use crate::TensorsError;
 use crate::error::shown;
 use crate::json::{Dimensions, Entries, Found, Short, object};
 
-/// Bytes before the header, which say how long it is.
+/// Bytes before the header, which hold its length.
 pub(crate) const LENGTH: usize = 8;
 
-/// What headers and indices may still take.
+/// What headers and indices may still take of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes to be parsed.
+    /// Bytes that may be parsed.
     bytes: u64,
-    /// Tensors to be kept.
+    /// Tensors that may be kept.
     tensors: usize,
-    /// What is kept of the metadata.
+    /// The metadata that is kept, by name.
     metadata: &'static [&'static str],
 }
 
@@ -36,12 +36,12 @@ impl Room {
     /// largest Llama needs a twentieth: 1200 entries of 150 bytes.
     pub const LONGEST: u64 = 4 << 20;
 
-    /// For so many tensors.
+    /// Room for the header of a model with `tensors` tensors.
     pub fn of(tensors: usize) -> Room {
         Room { bytes: Room::LONGEST, tensors, metadata: &[] }
     }
 
-    /// The same, and for what stands under these names in the metadata.
+    /// This room, and more for the metadata under these names.
     #[must_use]
     pub fn and_metadata(self, metadata: &'static [&'static str]) -> Room {
         Room { metadata, ..self }
@@ -51,10 +51,10 @@ impl Room {
         self.tensors
     }
 
-    /// Refuses a header or index of so many bytes, where there is no room for it.
+    /// Takes `length` bytes for a header or index.
     ///
     /// # Errors
-    /// Then.
+    /// When there is no room for them.
     pub fn take(&mut self, path: &Path, length: u64) -> Result<(), TensorsError> {
         let Room { bytes, .. } = *self;
         if let Some(left) = bytes.checked_sub(length) {
@@ -69,29 +69,29 @@ impl Room {
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What its elements are.
+    /// The dtype of the elements.
     pub dtype: Dtype,
-    /// Its sizes.
+    /// The sizes along each dimension.
     pub shape: Vec<usize>,
-    /// Where it is, from where the first tensor begins.
+    /// Where its bytes are, from where the first tensor begins.
     pub(crate) bytes: Range<u64>,
 }
 
 impl Entry {
-    /// How many bytes it has.
+    /// The number of the tensor's bytes.
     pub fn length(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
 }
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) tensors: BTreeMap<String, Entry>,
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
-/// What is written of a tensor.
+/// A tensor's entry as written in a header.
 #[derive(Deserialize)]
 pub(crate) struct Written<'a> {
     #[serde(borrow)]
@@ -101,7 +101,7 @@ pub(crate) struct Written<'a> {
 }
 
 impl Header {
-    /// The header in these bytes, of a file with `size` bytes of tensors; they come out of `room`.
+    /// Parses the header of a file with `size` bytes of tensors; what it holds is taken from `room`.
     pub(crate) fn parse(bytes: &[u8], size: u64, room: &mut Room) -> Result<Header, String> {
         let Found { entries, metadata } =
             object(bytes, Entries::<Written<'_>>::new(room.tensors, room.metadata))
@@ -117,7 +117,7 @@ impl Header {
     }
 }
 
-/// The tensor that is written, which must be what it says over `size` bytes.
+/// The entry of a tensor, whose bytes must match its shape and lie within `size` bytes.
 fn entry(written: Written<'_>, size: u64) -> Result<Entry, String> {
     let Written { dtype, shape: Dimensions(shape), data_offsets: (begin, end) } = written;
     let word: StrDeserializer<'_, serde::de::value::Error> = StrDeserializer::new(&dtype.0);
@@ -134,8 +134,7 @@ fn entry(written: Written<'_>, size: u64) -> Result<Entry, String> {
     Ok(Entry { dtype, shape, bytes: begin..end })
 }
 
-/// That tensors lie one behind the other and leave nothing out: bytes of two, or of none, are how a
-/// file hides something.
+/// Checks that tensors follow one another without gaps or overlaps, where a file could hide something.
 fn whole(tensors: &BTreeMap<String, Entry>, size: u64) -> Result<(), String> {
     let mut extents: Vec<_> = tensors.iter().map(|(name, entry)| (&entry.bytes, name)).collect();
     extents.sort_unstable_by_key(|(bytes, name)| (bytes.start, bytes.end, *name));

@@ -1,4 +1,4 @@
-//! The JSON of headers and indices, read so that nothing is kept twice, no key comes twice, and nothing is endless.
+//! Parses the JSON of headers and indices: nothing is kept twice, duplicate keys are refused, and all sizes are limited.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use serde::{Deserialize, Deserializer};
 use crate::error::shown;
 use crate::{Room, TensorsError};
 
-/// Bytes of a name: the longest of a Llama has 60.
+/// The most bytes of a name: the longest of a Llama has 60.
 const LONGEST_NAME: usize = 512;
-/// Dimensions of a tensor: a parameter has two.
+/// The most dimensions of a tensor: a parameter has two.
 const MOST_DIMENSIONS: usize = 8;
 
-/// The file of every tensor, as the index `at` has it, which comes out of `room`; errors call it `path`.
+/// The file of every tensor, from the index at `at`, taken from `room`; errors call it `path`.
 ///
 /// # Errors
-/// When there is no room for it, or it is no such index.
+/// When there is no room for it, or it is not such an index.
 pub fn read_index(
     path: &Path,
     at: &Path,
@@ -35,7 +35,7 @@ pub fn read_index(
     Ok(index.map(|(tensor, Short(file))| (tensor.into_owned(), file.into_owned())).collect())
 }
 
-/// Reads a text that is one object.
+/// Parses a text that is one JSON object.
 pub(crate) fn object<'a, V: Visitor<'a>>(
     bytes: &'a [u8],
     visitor: V,
@@ -46,7 +46,7 @@ pub(crate) fn object<'a, V: Visitor<'a>>(
     Ok(value)
 }
 
-/// Of an index what is read of it, with at most so many tensors.
+/// The visitor of an index with at most this many tensors.
 struct Index(usize);
 
 impl<'de> Visitor<'de> for Index {
@@ -70,7 +70,7 @@ impl<'de> Visitor<'de> for Index {
     }
 }
 
-/// The sizes of a tensor.
+/// The sizes of a tensor, of limited number.
 pub(crate) struct Dimensions(pub(crate) Vec<usize>);
 
 impl<'de> Deserialize<'de> for Dimensions {
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for Sizes {
     }
 }
 
-/// Text of a file that is not long, borrowed from it where it holds no escape.
+/// Text of limited length, borrowed where it has no escapes.
 pub(crate) struct Short<'a>(pub(crate) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Short<'a> {
@@ -116,7 +116,7 @@ impl Text {
         if text.len() <= LONGEST_NAME {
             return Ok(());
         }
-        // Enough to find it by; whoever prints it makes it printable.
+        // Enough to find it; whoever prints it makes it printable.
         let (text, found): (String, _) = (text.chars().take(60).collect(), text.len());
         Err(E::custom(format!("`{text}` has {found} bytes (wanted at most {LONGEST_NAME})")))
     }
@@ -138,14 +138,14 @@ impl<'de> Visitor<'de> for Text {
     }
 }
 
-/// An object of tensors, and what stands beside them.
+/// The tensors of an object, and its metadata.
 pub(crate) struct Found<'a, V> {
     pub(crate) entries: BTreeMap<Cow<'a, str>, V>,
-    /// What stands under `__metadata__`.
+    /// The kept entries of `__metadata__`.
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
-/// An object of at most so many entries, and `__metadata__`, of which some is kept.
+/// The visitor of an object with at most this many tensors, and `__metadata__`, some of which is kept.
 pub(crate) struct Entries<V> {
     most: usize,
     kept: &'static [&'static str],
@@ -193,7 +193,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
     }
 }
 
-/// An object of strings, of which those under these names are kept.
+/// The visitor of an object of strings, of which those under these names are kept.
 struct Strings(&'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Strings {
@@ -222,7 +222,7 @@ impl<'de> Visitor<'de> for Strings {
     }
 }
 
-/// A string of any length, borrowed where it holds no escape.
+/// A string of any length, borrowed where it has no escapes.
 struct Whole<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Whole<'a> {

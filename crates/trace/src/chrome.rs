@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::{Doing, Link, Span, Trace, Track, links};
 
-/// What says that a file is ours, and how it is to be read.
+/// The version of files of a single process: it marks a file as ours, and says how to read it.
 pub(crate) const VERSION: u64 = 1;
-/// The same of a file of several processes.
+/// The version of files with several processes: it marks a file as ours, and says how to read it.
 pub(crate) const VERSION_OF_PROCESSES: u64 = 2;
 
 impl Trace {
-    /// The file. Its clock starts with the first span.
+    /// The trace as a file of Chrome's Trace Event Format. Its clock starts with the first span.
     pub fn to_json(&self) -> String {
         let start = self.ranks.iter().flatten().map(|span| span.begin).min().unwrap_or_default();
         let mut about = json!({
@@ -30,7 +30,7 @@ impl Trace {
             "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\"traceEvents\": ["
         );
         let mut separator = "\n";
-        // One after the other: a long trace is not held twice.
+        // Events are written one by one, so that a long trace is not held twice.
         self.events(start, &mut |event| {
             let _ = write!(text, "{separator}{event}");
             separator = ",\n";
@@ -39,12 +39,12 @@ impl Trace {
         text
     }
 
-    /// Hands over names, spans and arrows.
+    /// Hands names, spans and arrows to `each`.
     fn events(&self, start: u64, each: &mut dyn FnMut(Value)) {
         for (rank, spans) in self.ranks.iter().enumerate() {
             self.names(rank).into_iter().for_each(&mut *each);
             let mut spans: Vec<&Span> = spans.iter().collect();
-            // What holds others comes before them, though it be no longer.
+            // A span comes before the ones that it contains, even if it is no longer.
             spans.sort_by_key(|span| {
                 let inner = matches!(span.doing, Doing::Send { .. });
                 (span.doing.track(), span.begin, std::cmp::Reverse(span.end), inner)
@@ -58,7 +58,7 @@ impl Trace {
         }
     }
 
-    /// `pid` and `tid` of a rank's track.
+    /// The numbers `pid` and `tid` of a rank's track.
     fn lane(&self, rank: usize, track: Track) -> [usize; 2] {
         match self.seats.get(rank) {
             Some(seat) => [seat.process, rank * Track::ALL.len() + track as usize],
@@ -66,7 +66,7 @@ impl Trace {
         }
     }
 
-    /// Both ends of a block's way.
+    /// Both ends of the arrow of a block.
     fn arrow(&self, id: usize, link: &Link<'_>, start: u64) -> [Value; 2] {
         let Link { moved, sent, came, .. } = link;
         let end = |ph: &str, rank: usize, at: u64| {
@@ -76,20 +76,20 @@ impl Trace {
                 "pid": pid, "tid": tid, "ts": microseconds(at - start),
             })
         };
-        // An arrow is tied to the span around its end: the last instant of a span is in it.
+        // An arrow is tied to the span around its end: a span contains its last instant.
         let mut last = end("f", moved.to, came.end.saturating_sub(1).max(came.begin));
         last["bp"] = json!("e");
         [end("s", moved.from, sent.begin), last]
     }
 
-    /// What a rank and its tracks are called, and their order.
+    /// The names and the order of a rank and its tracks.
     fn names(&self, rank: usize) -> Vec<Value> {
         let named = |name: &str, [pid, tid]: [usize; 2], arguments: Value| json!({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": arguments});
         let seat = self.seats.get(rank);
         let [process, _] = self.lane(rank, Track::Model);
         let (of_process, of_track) = match seat {
             None => (format!("rank {rank}"), String::new()),
-            // Nodes that are planned are no processes yet.
+            // Planned nodes are not processes yet.
             Some(seat) if self.planned.is_some() => (seat.host.clone(), format!("rank {rank} ")),
             Some(seat) => (format!("{}, process {process}", seat.host), format!("rank {rank} ")),
         };
@@ -119,7 +119,7 @@ impl Trace {
     }
 }
 
-/// What is written on a span, and the category by which it is found.
+/// The title of a span, and the category by which it is found.
 fn title(doing: &Doing) -> (String, &'static str) {
     match doing {
         Doing::Stage { name } => (name.clone(), "stage"),
@@ -137,7 +137,7 @@ fn title(doing: &Doing) -> (String, &'static str) {
     }
 }
 
-/// With three decimals: no nanosecond is lost.
+/// Microseconds with three decimals: no nanosecond is lost.
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }

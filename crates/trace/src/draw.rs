@@ -1,21 +1,21 @@
-//! One attention of a trace as a picture: plain SVG, a lane for what a rank computes and one below it
-//! for what it waits for, an arrow for every block.
+//! A drawing of one attention of a trace as plain SVG: per rank a lane for computing and one below it for waiting, with an arrow for every
+//! block.
 
 use std::fmt::Write as _;
 
 use crate::{Doing, Link, Pass, Piece, Span, Trace, links};
 
-/// Pixels: what the time of a pass is drawn on, the margin for names, a lane, between ranks, above a pass.
+/// Sizes in pixels: the width of a pass, the margin for names, a lane, the gap between ranks, the space above a pass.
 const WIDTH: f64 = 1040.0;
 const MARGIN: f64 = 72.0;
 const LANE: f64 = 16.0;
 const GAP: f64 = 12.0;
 const TITLE: f64 = 44.0;
-/// The axis below a pass, and how many parts it has.
+/// The height of the axis below a pass, and the number of its parts.
 const AXIS: f64 = 22.0;
 const PARTS: u32 = 5;
 
-/// Fills of computing, of making sums and results, of posts, of waits; ink of arrows.
+/// Colors of computing, of sums and results, of posts, of waits, and of arrows.
 const TILES: &str = "#3b6fb5";
 const RESULTS: &str = "#8fb0da";
 const POSTS: &str = "#777777";
@@ -25,7 +25,7 @@ const ARROWS: &str = "#2b8a3e";
 /// One pass, and where it is drawn.
 struct Panel<'a> {
     ranks: Vec<Vec<&'a Span>>,
-    /// By rank, where there are several.
+    /// The host of each rank, where there are several hosts.
     hosts: Vec<&'a str>,
     start: u64,
     end: u64,
@@ -33,12 +33,12 @@ struct Panel<'a> {
 }
 
 impl Trace {
-    /// Both passes of `layer`, as an SVG file.
+    /// Both passes of `layer` as an SVG file.
     pub fn to_svg(&self, layer: usize) -> String {
         self.drawn(layer, " xmlns=\"http://www.w3.org/2000/svg\"")
     }
 
-    /// The same within an HTML page, which knows the element by its name: no address of a namespace is needed.
+    /// Both passes of `layer` as an SVG element within an HTML page, which needs no namespace.
     pub fn to_inline_svg(&self, layer: usize) -> String {
         self.drawn(layer, "")
     }
@@ -88,12 +88,12 @@ impl Panel<'_> {
         MARGIN + WIDTH * share
     }
 
-    /// The upper edge of a rank's lane: 0 computes, 1 communicates.
+    /// The upper edge of a rank's lane: lane 0 computes, lane 1 communicates.
     fn y(&self, rank: usize, lane: usize) -> f64 {
         self.top + rank as f64 * (2.0 * LANE + GAP) + lane as f64 * LANE
     }
 
-    /// Milliseconds since the pass began.
+    /// Draws the axis: milliseconds since the start of the pass.
     fn axis(&self, svg: &mut String) {
         let y = self.top + self.height();
         let took = (self.end - self.start) as f64 / 1e6;
@@ -109,7 +109,7 @@ impl Panel<'_> {
             let share = f64::from(part) / f64::from(PARTS);
             let (x, at) = (MARGIN + WIDTH * share, took * share);
             line(svg, [x, y, x, y + 4.0]);
-            // The last one ends where the axis does: beyond it the picture ends.
+            // The last label ends where the axis does, at the edge of the picture.
             let (unit, anchor) = if part == PARTS { (" ms", "end") } else { ("", "middle") };
             let _ = writeln!(
                 svg,
@@ -150,7 +150,7 @@ impl Panel<'_> {
         }
     }
 
-    /// What stands before the lanes of a rank.
+    /// Writes the name before a rank's lanes.
     fn name(&self, svg: &mut String, rank: usize) {
         let (y, name) = (self.y(rank, 0), format!("rank {rank}"));
         let Some(host) = self.hosts.get(rank) else {
@@ -203,7 +203,7 @@ impl Panel<'_> {
     }
 }
 
-/// Written in a bar where it has room: some six pixels a letter.
+/// Writes a label into a bar where it has room: some six pixels a letter.
 fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
     if width < 7.0 * name.len() as f64 {
         return;
@@ -221,7 +221,7 @@ fn listed(pieces: &[Piece]) -> String {
     pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// A host's name as far as the margin has room: its end, which tells hosts of a cluster apart.
+/// The end of a host's name, which tells hosts of a cluster apart, as far as the margin has room.
 fn short(host: &str) -> String {
     const MOST: usize = 9;
     let name = host.split('.').next().unwrap_or(host);

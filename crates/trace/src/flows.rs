@@ -1,4 +1,4 @@
-//! What ranks sent each other and waited for, within hosts and between them.
+//! What ranks sent each other and waited for, within hosts and between hosts.
 
 use annulus_sequence::stacked;
 use serde_json::{Value, json};
@@ -7,29 +7,29 @@ use crate::sums::seconds;
 use crate::words::milliseconds;
 use crate::{Doing, Exposed, Trace};
 
-/// Names by what is sent, blocks, and sums and gathers, and by whether it stays within a host.
+/// Names of flows: blocks, or sums and gathers; within a host, or between hosts.
 const NAMES: [[&str; 2]; 2] = [
     ["blocks within a host", "blocks between hosts"],
     ["sums within a host", "sums between hosts"],
 ];
 
-/// What was sent in one way. Times are nanoseconds, of all ranks together.
+/// One kind of traffic. Times are nanoseconds, summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// What, and whether it stays within a host.
+    /// The kind of traffic, and whether it stays within a host.
     pub name: &'static str,
-    /// How many blocks, or sums of a rank.
+    /// The number of blocks, or of ranks' sums.
     pub count: u64,
-    /// Payload.
+    /// Bytes of payload.
     pub bytes: u64,
-    /// Waiting for it.
+    /// Time spent waiting for this traffic.
     pub waiting: u64,
-    /// Of that, for ranks that had not sent it yet; of sums that is not known.
+    /// Time of that spent waiting for ranks that had not sent yet; unknown for sums.
     pub late: u64,
 }
 
 impl Flow {
-    /// Of a trace of several processes, whose waits are `exposed`; nothing of another.
+    /// The flows of a trace with several processes, whose waits are `exposed`; empty for another.
     pub(crate) fn all(trace: &Trace, exposed: &[Exposed]) -> Vec<Flow> {
         if trace.seats.is_empty() {
             return Vec::new();
@@ -60,14 +60,14 @@ impl Flow {
         self.late = self.late.saturating_add(late);
     }
 
-    /// For programs: seconds.
+    /// The flow as JSON, for programs: times in seconds.
     pub(crate) fn to_json(self) -> Value {
         let Flow { name, count, bytes, waiting, late } = self;
         let [waiting, late] = [waiting, late].map(seconds);
         json!({"link": name, "count": count, "bytes": bytes, "waiting": waiting, "late": late})
     }
 
-    /// A row each; `planned` numbers stand in brackets behind.
+    /// A table with a row per flow; `planned` numbers follow in brackets.
     pub(crate) fn table(flows: &[Flow], planned: Option<&[Flow]>) -> String {
         let first = if planned.is_some() { "by link [planned]" } else { "by link" };
         let head = [first, "number", "bytes sent", "waits, ms", "for late ranks"];

@@ -1,9 +1,8 @@
-//! What ranks do when: a schedule laid over time, as it was measured or as it is planned.
+//! Traces: a schedule laid over time, measured or planned.
 //!
-//! The one idea: a trace is a list of spans for every rank, each of which says what was done in the
-//! words of the schedule: hop, blocks, tiles, bytes. Threads record spans while they work
-//! ([`start`]), a model of costs makes them up, and every reader takes either: the file that
-//! Perfetto opens, the sums, the list of what moves when, the picture.
+//! The one idea: a trace is a list of spans per rank, each of which says what was done in the words of the schedule: hop, blocks, tiles,
+//! bytes. Threads record spans while they work ([`start`]), the cost model computes them, and every reader takes either: the file for
+//! Perfetto, the sums, the list of moves, the drawing.
 
 mod chrome;
 mod draw;

@@ -1,26 +1,26 @@
-//! Which send is which arrival: a block's way from rank to rank.
+//! Matches sends with arrivals: the way of each block from rank to rank.
 
 use std::collections::BTreeMap;
 
 use crate::{Doing, Moved, Piece, Place, Span, Trace};
 
-/// The way of one block.
+/// The send and the arrival of one block.
 #[derive(Clone, Copy, Debug)]
 pub struct Link<'a> {
-    /// What moved.
+    /// The block, its sender and its receiver.
     pub moved: &'a Moved,
-    /// The hop that posted it.
+    /// The hop that posted the block.
     pub place: Place,
-    /// [`Doing::Send`], on the rank that it came from.
+    /// The [`Doing::Send`] on the sending rank.
     pub sent: &'a Span,
-    /// [`Doing::Wait`], on the rank that it came to.
+    /// The [`Doing::Wait`] on the receiving rank.
     pub came: &'a Span,
 }
 
-/// A layer meets the same hop once in every micro-batch: then the first send is the first arrival.
+/// What identifies a block's way. Every micro-batch repeats it: the first send then matches the first arrival.
 type Key<'a> = (usize, usize, Place, &'a Piece);
 
-/// All blocks of which both ends were recorded, by sender and in the order in which they were sent.
+/// All blocks whose send and arrival were both recorded, by sender, in the order of their sends.
 pub fn links(trace: &Trace) -> Vec<Link<'_>> {
     let mut came: BTreeMap<Key<'_>, Vec<&Span>> = BTreeMap::new();
     for span in trace.ranks.iter().flatten() {
@@ -29,7 +29,7 @@ pub fn links(trace: &Trace) -> Vec<Link<'_>> {
         }
     }
     for spans in came.values_mut() {
-        // The earliest is taken first, from the end.
+        // Spans are taken from the end, the earliest first.
         spans.sort_by_key(|span| std::cmp::Reverse(span.end));
     }
     let mut links = Vec::new();

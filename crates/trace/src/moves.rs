@@ -1,4 +1,4 @@
-//! What moves when, hop by hop: one attention of a trace as text and as JSON.
+//! The moves of one attention of a trace, hop by hop, as text and as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,8 +10,7 @@ use crate::words::milliseconds;
 use crate::{Doing, Pass, Place, Span, Trace};
 
 impl Trace {
-    /// The spans of the first time that a rank goes through `pass` of `layer`, in order: those within the
-    /// stage that the first of them is in.
+    /// The spans of a rank's first pass through `layer`, in order: those within the same model stage as the first.
     pub(crate) fn first_time(&self, rank: usize, layer: usize, pass: Pass) -> Vec<&Span> {
         let here = |span: &&Span| {
             span.doing.place().is_some_and(|place| (place.layer, place.pass) == (layer, pass))
@@ -28,7 +27,7 @@ impl Trace {
         spans
     }
 
-    /// What every rank computes, sends and waits for in `layer`, hop by hop, both passes.
+    /// A text of what every rank computes, sends and waits for in `layer`, hop by hop, in both passes.
     pub fn moves(&self, layer: usize) -> String {
         let mut text = String::new();
         for pass in Pass::ALL {
@@ -52,7 +51,7 @@ impl Trace {
         text
     }
 
-    /// What ranks do in one pass of `layer`, the first time that they go through it: by hop, then by rank.
+    /// The hops of the ranks' first pass through `layer`, by hop, then by rank.
     pub fn hops(&self, layer: usize, pass: Pass) -> Vec<Hop> {
         self.by_hop(layer, pass).into_values().collect()
     }
@@ -69,7 +68,7 @@ impl Trace {
         found
     }
 
-    /// The same for programs: seconds on the clock of the trace.
+    /// Every rank's first pass through `layer` as JSON, for programs: seconds on the clock of the trace.
     pub fn moves_json(&self, layer: usize) -> Value {
         let mut shown = Vec::new();
         for pass in Pass::ALL {
@@ -84,28 +83,28 @@ impl Trace {
     }
 }
 
-/// What one rank does in one hop. Times are nanoseconds.
+/// One rank's work in one hop. Times are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
-    /// The hop, from 0.
+    /// The number of the hop, from 0.
     pub hop: usize,
-    /// The rank.
+    /// The number of the rank.
     pub rank: usize,
-    /// When the first of it begins, on the clock of the trace; none where nothing does.
+    /// When its first span begins, on the clock of the trace; `None` where the rank does nothing.
     pub begin: Option<u64>,
     /// The tiles that are computed, as `q0xk1`.
     pub tiles: Vec<String>,
-    /// Visible pairs of those.
+    /// Visible pairs of these tiles.
     pub pairs: u64,
-    /// Computing: tiles, results and sums.
+    /// Time spent on tiles, results and sums.
     pub computing: u64,
     /// The blocks that are sent, as `k0>1`.
     pub sends: Vec<String>,
-    /// Payload of those.
+    /// Bytes of payload of the sent blocks.
     pub bytes: u64,
     /// The blocks that are waited for, as `k2<2`.
     pub waits: Vec<String>,
-    /// Waiting for those.
+    /// Time spent waiting for these blocks.
     pub waiting: u64,
 }
 
@@ -149,7 +148,7 @@ impl Hop {
     }
 }
 
-/// All of a few, or how many.
+/// The names of a few things, or the number of many.
 fn fitting(names: &[String]) -> String {
     const WIDTH: usize = 24;
     let all = names.join(" ");

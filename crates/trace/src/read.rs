@@ -1,4 +1,4 @@
-//! Reads what [`Trace::to_json`] wrote.
+//! Reads the files that [`Trace::to_json`] writes.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use crate::chrome::{VERSION, VERSION_OF_PROCESSES};
 use crate::{Doing, Seat, Span, Trace, Track};
 
-/// More ranks than a run has.
+/// More ranks than a run may have.
 const MOST_RANKS: usize = 1 << 12;
 
-/// Why a file is no trace of ours.
+/// The reason why a file is not a trace of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable(String);
 
@@ -47,7 +47,7 @@ struct About {
     seats: Vec<Seat>,
 }
 
-/// What all events have; only complete ones have the rest.
+/// Fields that all events have; only complete events have the rest.
 #[derive(Deserialize)]
 struct Event<'a> {
     ph: String,
@@ -58,16 +58,16 @@ struct Event<'a> {
     ts: f64,
     #[serde(default)]
     dur: f64,
-    /// As text until its turn comes: parsed, it takes ten times the room.
+    /// Kept as text until it is needed: parsed, it takes ten times the memory.
     #[serde(borrow)]
     args: Option<&'a RawValue>,
 }
 
 impl Trace {
-    /// The trace that `text` is.
+    /// Reads a trace from the text of its file.
     ///
     /// # Errors
-    /// What is not as it was written.
+    /// The first thing that is not as it was written.
     pub fn from_json(text: &str) -> Result<Trace, Unreadable> {
         let file: File<'_> = serde_json::from_str(text)
             .map_err(|error| Unreadable(format!("not a trace that this program wrote: {error}")))?;

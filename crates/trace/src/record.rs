@@ -1,8 +1,7 @@
-//! Spans of the thread that works: nothing is done, and no clock is read, where nobody records.
+//! Records the spans of a thread; without a recording nothing is done, and no clock is read.
 //!
-//! A rank is a thread, and what posts, computes and waits for it is that thread; its workers only
-//! help. So what is recorded lies with the thread, nothing has to be handed down to where the work
-//! is, and ranks do not meet.
+//! A rank is a thread that posts, computes and waits; its workers only help. So the recording is thread-local: nothing has to be passed
+//! down to where work is done, and ranks do not contend.
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
@@ -10,19 +9,19 @@ use std::time::Instant;
 
 use crate::{Doing, Span};
 
-/// The clock of all threads of this process starts when it is first read.
+/// The start of the clock of all threads of this process: when it is first read.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
     static SPANS: RefCell<Option<Vec<Span>>> = const { RefCell::new(None) };
 }
 
-/// From here on this thread records what it does.
+/// Starts recording on this thread.
 pub fn start() {
     SPANS.set(Some(Vec::new()));
 }
 
-/// What this thread has recorded since [`start`], in the order in which it ended; it records no more.
+/// Stops recording, and returns the spans since [`start`] in the order in which they ended.
 pub fn stop() -> Vec<Span> {
     SPANS.take().unwrap_or_default()
 }
@@ -32,23 +31,23 @@ pub fn is_recording() -> bool {
     SPANS.with_borrow(Option::is_some)
 }
 
-/// Something begins, if it is recorded.
+/// Begins a span, if this thread records.
 pub fn begin() -> Begun {
     Begun(is_recording().then(now))
 }
 
-/// Something that has begun. What fails in between is not recorded.
+/// A span that has begun. If the work fails, it is not recorded.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a span has an end"]
 pub struct Begun(Option<u64>);
 
 impl Begun {
-    /// Whether it is recorded.
+    /// Whether the span will be recorded.
     pub fn is_recorded(self) -> bool {
         self.0.is_some()
     }
 
-    /// It ends here. What it was is only asked where it is recorded.
+    /// Ends the span; `doing` is called only if it is recorded.
     pub fn end(self, doing: impl FnOnce() -> Doing) {
         let Some(begin) = self.0 else { return };
         let end = now();
@@ -60,7 +59,7 @@ impl Begun {
         });
     }
 
-    /// Nanoseconds since it began; 0 where it is not recorded.
+    /// Nanoseconds since the span began; 0 where it is not recorded.
     pub fn age(self) -> u64 {
         self.0.map_or(0, |begin| now() - begin)
     }

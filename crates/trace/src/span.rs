@@ -1,192 +1,192 @@
-//! A trace, and what it is made of.
+//! A trace and its spans.
 
 use std::fmt;
 
 use annulus_sequence::{self as sequence, Block, TilePlan};
 use serde::{Deserialize, Serialize};
 
-/// What all ranks did, or would do, in one optimizer step.
+/// The spans of all ranks in one optimizer step, measured or planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// What of: the experiment and its strategy.
+    /// The title: the experiment and its strategy.
     pub title: String,
-    /// The step, from 1; `None` where it is planned.
+    /// The number of the step, from 1; `None` for a plan.
     pub step: Option<u64>,
-    /// What it is planned on; `None` where it was measured.
+    /// The cluster of the plan; `None` where the trace was measured.
     pub planned: Option<String>,
-    /// By rank, where it runs; empty where all are threads of one process.
+    /// The process and host of each rank; empty where all ranks are threads of one process.
     pub seats: Vec<Seat>,
-    /// By rank.
+    /// The spans of each rank.
     pub ranks: Vec<Vec<Span>>,
 }
 
-/// Where a rank runs.
+/// The process and host of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
-    /// Its process; of what is planned, the node.
+    /// The number of the process; in a plan, of the node.
     pub process: usize,
-    /// The host of that.
+    /// The host of the process.
     pub host: String,
 }
 
-/// What a rank does for a while. Times are nanoseconds on a clock that all ranks share.
+/// What a rank does from one moment to another, in nanoseconds on a clock that all ranks share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// When it begins.
+    /// When the span begins.
     pub begin: u64,
-    /// When it ends.
+    /// When the span ends.
     pub end: u64,
-    /// What it is.
+    /// What the rank does.
     pub doing: Doing,
 }
 
-/// Spans of one track lie one in another or apart.
+/// A track of a rank, on which spans are nested or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Track {
-    /// Stages of the model and of a step.
+    /// Stages of the model and of the step.
     Model,
-    /// Attention: tiles, results, sums.
+    /// Attention's computing: tiles, results, sums.
     Compute,
-    /// Posts and waits.
+    /// Attention's communication: posts and waits.
     Communication,
 }
 
-/// Which way an attention goes.
+/// The direction of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pass {
-    /// Queries, keys and values to outputs.
+    /// From queries, keys and values to outputs.
     Forward,
-    /// Output gradients to the gradients of queries, keys and values.
+    /// From output gradients to the gradients of queries, keys and values.
     Backward,
 }
 
-/// Where in the program an attention is.
+/// The place of an attention's hop in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
-    /// The layer, from 0.
+    /// The number of the layer, from 0.
     pub layer: usize,
-    /// Forward or backward.
+    /// The pass, forward or backward.
     pub pass: Pass,
-    /// The hop, from 0; of what moves, the one that posts it.
+    /// The number of the hop, from 0; of a move, the hop that posts it.
     pub hop: usize,
 }
 
-/// Some heads and rows of what belongs to one rank: a block of a schedule.
+/// A block of a schedule: some heads and rows of one rank's tensors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Piece {
-    /// `q`, `k`, …: [`annulus_sequence::Part::letter`].
+    /// The part's letter, `q`, `k`, …: [`annulus_sequence::Part::letter`].
     pub part: String,
-    /// Whose, of the ranks that share a sequence.
+    /// The number of the owner among the ranks that share a sequence.
     pub owner: usize,
-    /// From, to (not included).
+    /// The first head, and one past the last.
     pub heads: [usize; 2],
-    /// From, to (not included), of the owner's.
+    /// The owner's first row, and one past the last.
     pub rows: [usize; 2],
 }
 
-/// Queries against keys.
+/// A tile: a block of queries by a block of keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Tile {
-    /// Of these queries.
+    /// The queries.
     pub queries: Piece,
-    /// With these keys.
+    /// The keys.
     pub keys: Piece,
 }
 
-/// A block on its way.
+/// A block that is sent from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// What moves.
+    /// The block.
     pub block: Piece,
-    /// Its sender.
+    /// The sending rank.
     pub from: usize,
-    /// Its receiver, numbered like the sender among all ranks.
+    /// The receiving rank, numbered among all ranks as the sender is.
     pub to: usize,
-    /// Payload.
+    /// Bytes of payload.
     pub bytes: u64,
-    /// The same, as the schedule counts it.
+    /// Bytes of payload as the schedule counts them.
     pub planned_bytes: u64,
 }
 
-/// What a span is of.
+/// What a rank does in a span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "doing", rename_all = "lowercase")]
 pub enum Doing {
-    /// A stage of the model, or of the step.
+    /// Runs a stage of the model, or of the step.
     Stage {
-        /// Its name.
+        /// The name of the stage.
         name: String,
     },
-    /// The tiles of a hop.
+    /// Computes the tiles of a hop.
     Compute {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
-        /// Which, in order.
+        /// The tiles, in order.
         tiles: Vec<Tile>,
-        /// Visible (query, key) pairs that are scored: of every query head and every sequence.
+        /// Visible (query, key) pairs that are computed, over all query heads and sequences.
         pairs: u64,
     },
-    /// Running states become results.
+    /// Turns running states into results.
     Finish {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
-        /// Of these queries.
+        /// The queries of the results.
         queries: Vec<Piece>,
     },
-    /// A sum that has come is added to what is here.
+    /// Adds a received sum to the one that is here.
     Fold {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
         /// The sum.
         block: Piece,
     },
-    /// All sends and receives of a hop that are awaited together are handed over.
+    /// Posts all sends and receives of a hop that are awaited together.
     Post {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
-        /// Of what is sent.
+        /// Bytes that are sent.
         bytes: u64,
-        /// Blocks that are to come.
+        /// The number of blocks to be received.
         receives: usize,
     },
-    /// Within a post: a block is made ready for its way.
+    /// Makes a block ready to be sent, within a post.
     Send {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
-        /// What.
+        /// The block.
         #[serde(flatten)]
         moved: Moved,
     },
-    /// Nothing to do until a block is here.
+    /// Waits for a block.
     Wait {
-        /// Where it was posted.
+        /// The place of the hop that posted it.
         #[serde(flatten)]
         place: Place,
-        /// What.
+        /// The block.
         #[serde(flatten)]
         moved: Moved,
-        /// Nanoseconds from its post on this rank to the end of the wait.
+        /// Nanoseconds from the block's post on this rank to the end of the wait.
         flight: u64,
     },
-    /// Nothing to do until what was sent has left.
+    /// Waits until everything posted has been sent.
     Drain {
-        /// Where.
+        /// The place of the hop.
         #[serde(flatten)]
         place: Place,
     },
-    /// A sum or a gather over ranks, in which a rank does nothing else.
+    /// Sums or gathers over ranks, doing nothing else.
     Sum {
-        /// Of what.
+        /// The name of what is summed or gathered.
         name: String,
-        /// Handed over.
+        /// Bytes that are sent.
         bytes: u64,
-        /// The first and the last of the ranks; not said: of all.
+        /// The first and the last rank that take part; `None`: all ranks.
         #[serde(default)]
         among: Option<[usize; 2]>,
     },
@@ -201,14 +201,14 @@ impl Trace {
 }
 
 impl Span {
-    /// How long it takes.
+    /// The duration of the span.
     pub fn length(&self) -> u64 {
         self.end.saturating_sub(self.begin)
     }
 }
 
 impl Doing {
-    /// On which track it is drawn.
+    /// The track that the span is drawn on.
     pub fn track(&self) -> Track {
         match self {
             Doing::Stage { .. } => Track::Model,
@@ -221,7 +221,7 @@ impl Doing {
         }
     }
 
-    /// Which hop of which attention it belongs to, if it does.
+    /// The place of the hop that the span belongs to, if any.
     pub fn place(&self) -> Option<Place> {
         match self {
             Doing::Stage { .. } | Doing::Sum { .. } => None,
@@ -235,7 +235,7 @@ impl Doing {
         }
     }
 
-    /// Bytes that it hands to the communicator: those of a post are those of its sends.
+    /// Bytes that the span hands to the communicator: a post's are those of its sends.
     pub fn bytes(&self) -> u64 {
         match self {
             Doing::Send { moved, .. } => moved.bytes,
@@ -246,10 +246,10 @@ impl Doing {
 }
 
 impl Track {
-    /// All of them, in the order in which they are drawn.
+    /// All tracks, in the order in which they are drawn.
     pub const ALL: [Track; 3] = [Track::Model, Track::Compute, Track::Communication];
 
-    /// What it is called.
+    /// The name of the track.
     pub fn name(self) -> &'static str {
         match self {
             Track::Model => "model",
@@ -260,10 +260,10 @@ impl Track {
 }
 
 impl Pass {
-    /// Both, in order.
+    /// Both passes, forward first.
     pub const ALL: [Pass; 2] = [Pass::Forward, Pass::Backward];
 
-    /// What it is called.
+    /// The name of the pass.
     pub fn name(self) -> &'static str {
         match self {
             Pass::Forward => "forward",
@@ -294,7 +294,7 @@ impl From<TilePlan> for Tile {
     }
 }
 
-/// As in the drawing of a schedule: `k2`.
+/// Formatted as in the drawing of a schedule: `k2`.
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.part, self.owner)

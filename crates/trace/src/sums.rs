@@ -1,5 +1,4 @@
-//! What a trace comes to: by rank, layer and pass, how long it computed, how long it waited and for
-//! whom.
+//! Sums over a trace: by rank, layer and pass, how long it computed, how long it waited and for whom.
 //!
 //! A block is *under way* to a rank from that rank's post to the end of its wait, and *exposed* while
 //! the rank waits. So overlap = 1 - exposed / under way, where times in which several blocks are under
@@ -12,49 +11,49 @@ use serde_json::{Value, json};
 
 use crate::{Doing, Flow, Link, Moved, Pass, Place, Span, Trace, links};
 
-/// What one rank did in the attention of one layer, in all micro-batches. Nanoseconds.
+/// What one rank did in one layer's attention, over all micro-batches, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Tiles, results and sums.
+    /// Time spent on tiles, results and sums.
     pub computing: u64,
-    /// Waiting for blocks.
+    /// Time spent waiting for blocks.
     pub waiting: u64,
-    /// Of that, for ranks that had not sent them yet.
+    /// Waiting time for ranks that had not sent yet.
     pub late: u64,
-    /// Blocks were under way.
+    /// Time in which blocks were under way.
     pub flight: u64,
-    /// Sent.
+    /// Bytes sent.
     pub bytes: u64,
 }
 
-/// A block that a rank waited for.
+/// A wait for a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
-    /// Where it was posted.
+    /// The place of the hop that posted the block.
     pub place: Place,
-    /// What and from whom.
+    /// The block, its sender and its receiver.
     pub moved: Moved,
-    /// Nanoseconds.
+    /// Nanoseconds of waiting.
     pub waiting: u64,
-    /// Of that, until its sender had sent it.
+    /// Nanoseconds of that until the sender had sent it.
     pub late: u64,
 }
 
-/// What a trace comes to.
+/// The sums over a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// By layer, pass and rank.
+    /// Sums by layer, pass and rank.
     pub shares: BTreeMap<(usize, Pass, usize), Share>,
     /// Every wait, the longest first.
     pub exposed: Vec<Exposed>,
-    /// By rank, from its first span to its last. Nanoseconds.
+    /// The time of each rank from its first span to its last, in nanoseconds.
     pub lengths: Vec<u64>,
-    /// By link; nothing of threads of one process.
+    /// Traffic by link; empty for the threads of one process.
     pub flows: Vec<Flow>,
 }
 
 impl Sums {
-    /// Of a trace.
+    /// Sums up a trace.
     pub fn of(trace: &Trace) -> Sums {
         let mut sums = Sums::default();
         let mut flights: BTreeMap<(usize, Pass, usize), Vec<[u64; 2]>> = BTreeMap::new();
@@ -87,7 +86,7 @@ impl Sums {
         sums
     }
 
-    /// The shares that `of` says yes to, added up.
+    /// The total of the sums for which `of` holds.
     pub fn total(&self, of: impl Fn(usize, Pass, usize) -> bool) -> Share {
         let mut total = Share::default();
         for (&(layer, pass, rank), share) in &self.shares {
@@ -102,7 +101,7 @@ impl Sums {
         total
     }
 
-    /// For programs: seconds.
+    /// The sums as JSON, for programs: times in seconds.
     pub fn to_json(&self) -> Value {
         let shares = self.shares.iter().map(|((layer, pass, rank), share)| {
             let mut shown = share.to_json();
@@ -127,7 +126,7 @@ impl Sums {
 }
 
 impl Share {
-    /// The share of the time under way that was hidden; `None` where nothing was.
+    /// The fraction of the time under way that was hidden; `None` where nothing was under way.
     pub fn overlap(&self) -> Option<f64> {
         (self.flight > 0).then(|| 1.0 - self.waiting as f64 / self.flight as f64)
     }
@@ -160,7 +159,7 @@ impl Exposed {
     }
 }
 
-/// How much is covered by intervals that may meet.
+/// The length of the union of intervals.
 fn covered(mut intervals: Vec<[u64; 2]>) -> u64 {
     intervals.sort_unstable();
     let (mut total, mut reached) = (0, 0);

@@ -1,5 +1,4 @@
-//! Whether a file is what the Trace Event Format asks for, read as any program would read it: for
-//! tests.
+//! For tests: checks a file against the Trace Event Format, reading it as any program would.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Track;
 
-/// A span as the file has it: nanoseconds, and what is written on it.
+/// A span as in the file: nanoseconds, and its title.
 struct Bar {
     begin: u64,
     end: u64,
@@ -57,7 +56,7 @@ pub fn check(text: &str) -> Result<usize, String> {
     Ok(arrows.len())
 }
 
-/// One in another or apart.
+/// Checks that the spans of a track are nested or apart.
 fn nested(track: (u64, u64), bars: &[Bar]) -> Result<(), String> {
     let mut around: Vec<&Bar> = Vec::new();
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! Sums as tables for people: a trace alone, or a measured one beside a planned one.
+//! Sums as tables for people: of one trace, or of a measured one beside a planned one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,11 +7,11 @@ use annulus_sequence::stacked;
 
 use crate::{Flow, Pass, Share, Sums, Trace};
 
-/// How many of the longest waits are told.
+/// The number of longest waits that are listed.
 const WAITS: usize = 5;
 
 impl Trace {
-    /// What it is, in a line.
+    /// A line that says what the trace is.
     pub fn heading(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(", step {step}"));
         let how = match &self.planned {
@@ -23,8 +23,8 @@ impl Trace {
 }
 
 impl Sums {
-    /// By rank and by layer, each pass apart, by link where there are several processes, and the longest waits. `planned` numbers stand in brackets
-    /// behind.
+    /// The sums as tables: by rank and by layer for each pass, by link where there are several processes, and the longest waits. `planned`
+    /// numbers follow in brackets.
     pub fn to_text(&self, planned: Option<&Sums>) -> String {
         let mut rows = vec![head("all layers, by rank", planned.is_some())];
         for pass in Pass::ALL {
@@ -82,12 +82,12 @@ impl Sums {
         ])
     }
 
-    /// Which hops were exposed, and by whom.
+    /// Lists which hops were exposed, and because of whom.
     fn waits(&self) -> String {
         let mut text = String::new();
         for exposed in self.exposed.iter().filter(|one| one.waiting > 0).take(WAITS) {
             let (place, moved) = (exposed.place, &exposed.moved);
-            // Of the sender.
+            // Late means that the sender was late.
             let why = if 2 * exposed.late > exposed.waiting {
                 format!("for {} ms it had not sent it", milliseconds(exposed.late))
             } else {

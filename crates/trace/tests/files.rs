@@ -19,7 +19,7 @@ fn moved(from: usize, to: usize) -> Moved {
     Moved { block: piece("k", from), from, to, bytes: 100, planned_bytes: 100 }
 }
 
-/// A rank of two in one micro-batch, from `at` on: posts 10, computes 90 or 190, waits.
+/// One of two ranks in one micro-batch, from `at` on: posts for 10, computes for 90 or 190, waits.
 fn rank(rank: usize, at: u64, computes: u64, waits_until: u64) -> Vec<Span> {
     let other = 1 - rank;
     let span =
@@ -40,13 +40,13 @@ fn rank(rank: usize, at: u64, computes: u64, waits_until: u64) -> Vec<Span> {
     ]
 }
 
-/// The same, each rank in a process of its own, on so many hosts.
+/// The small trace with each rank in a process of its own, on `hosts` hosts.
 fn apart(hosts: usize) -> Trace {
     let seat = |process| Seat { process, host: format!("host {}", process % hosts) };
     Trace { seats: (0..2).map(seat).collect(), ..small() }
 }
 
-/// Rank 1 begins 150 later: rank 0 waits for it. Then all the same again, together.
+/// A small trace: rank 1 begins 150 later, and rank 0 waits for it; then both repeat it together.
 fn small() -> Trace {
     let first = [rank(0, 1000, 90, 190), rank(1, 1150, 190, 201)];
     let second = [rank(0, 2000, 90, 101), rank(1, 2000, 190, 201)];

@@ -1,4 +1,4 @@
-//! What ends a run, by the class a shell or a scheduler acts on.
+//! The errors that end a run, by the class that a shell or a scheduler acts on.
 
 use annulus_comm::{Cause, Failure};
 use annulus_data::DataError;
@@ -16,18 +16,18 @@ pub type Result<T> = std::result::Result<T, TrainError>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The experiment cannot be what is asked of it.
+    /// The experiment does not allow what was asked for.
     #[error("{message}")]
     Configuration {
         /// What was found and what was wanted.
         message: String,
-        /// The way out.
+        /// The way out, if there is one.
         hint: Option<String>,
     },
     /// The experiment's file is wrong.
     #[error("{0}")]
     Problems(#[from] Problems),
-    /// What the experiment names is not there; or a model's config.json is wrong by itself, whatever the experiment says.
+    /// A file that the experiment names is missing, or a model's config.json is wrong by itself.
     #[error("{0}")]
     Config(Problems),
     /// The data is wrong.
@@ -41,21 +41,21 @@ pub enum TrainError {
     Checkpoint {
         /// What was found and what was wanted.
         message: String,
-        /// The way out.
+        /// The way out, if there is one.
         hint: Option<String>,
     },
     /// A file of a run is not as it was written.
     #[error("{message}")]
     Unreadable {
-        /// Which file and, where it has lines, which of them; what was found.
+        /// The file, the line where it has lines, and what was found.
         message: String,
         /// The way out.
         hint: String,
     },
-    /// What is offloaded cannot be kept.
+    /// Offloaded tensors cannot be written or read.
     #[error("{message}")]
     Offload {
-        /// Where, and why not.
+        /// The folder, and why it failed.
         message: String,
         /// The way out.
         hint: String,
@@ -63,37 +63,37 @@ pub enum TrainError {
     /// The machine is too small, or allows too little.
     #[error(transparent)]
     DoesNotFit(#[from] Misfit),
-    /// A loss or a gradient norm is no number.
+    /// A loss or a gradient norm of training is not finite.
     #[error("{0}")]
     NonFinite(crate::step::finite::NonFinite),
-    /// What a model says, when it is not trained, is no number.
+    /// A model that is not being trained computed a value that is not finite.
     #[error("{what} is {value}, wanted a finite number")]
     NotANumber {
-        /// What the number is of.
+        /// What the value is of.
         what: String,
-        /// What was found.
+        /// The value: NaN or infinite.
         value: f64,
     },
-    /// A rank waited too long, or two ranks do not agree on what they do.
+    /// A rank waited too long, or ranks disagree about what they do.
     #[error("{0}")]
     Comm(annulus_comm::Error),
     /// A rank panicked.
     #[error("rank {rank} died: {message}")]
     RankDied {
-        /// Which.
+        /// The rank that panicked.
         rank: usize,
-        /// Its last words.
+        /// The message of the panic.
         message: String,
     },
-    /// Something failed on one rank.
+    /// One rank failed.
     #[error("rank {rank}: {source}")]
     OnRank {
-        /// Where.
+        /// The rank that failed.
         rank: usize,
-        /// What.
+        /// The rank's error.
         source: Box<TrainError>,
     },
-    /// Our own mistake.
+    /// A mistake in Annulus itself.
     #[error("{0}")]
     Internal(String),
 }
@@ -122,7 +122,7 @@ impl TrainError {
         exit.code()
     }
 
-    /// The way out, where there is one.
+    /// The way out, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             TrainError::Configuration { hint, .. } | TrainError::Checkpoint { hint, .. } => {
@@ -153,20 +153,19 @@ impl TrainError {
         }
     }
 
-    /// Whether another rank or process failed, and this one only ended for it.
+    /// Whether another rank or process failed, and this one ended only because of it.
     pub fn is_of_another(&self) -> bool {
         use annulus_comm::Error;
         matches!(self, TrainError::Comm(Error::Ended { .. }))
     }
 
-    /// Whether it is a request to stop, or the end of a group for a reason that another rank knows:
-    /// no failure of this rank.
+    /// Whether this is a request to stop, or the end of a group for a reason that another rank knows: no failure of this rank.
     pub(crate) fn is_end(&self) -> bool {
         use annulus_comm::Error;
         matches!(self, TrainError::Comm(Error::Stopped | Error::Ended { .. } | Error::Left { .. }))
     }
 
-    /// Whether the steps finished before are as good as ever: worth saving, whatever becomes of the run.
+    /// Whether the steps finished before are still good, and so worth saving.
     pub(crate) fn leaves_steps_whole(&self) -> bool {
         matches!(self, TrainError::Data(_) | TrainError::Offload { .. })
             || self.is_end()
@@ -174,7 +173,7 @@ impl TrainError {
             || self.is_gone()
     }
 
-    /// Who is to blame, where another noticed.
+    /// Which rank or process is to blame, where another noticed.
     pub(crate) fn blames(&self) -> Option<annulus_comm::Blame> {
         match self {
             TrainError::Comm(error) => error.blames(),
@@ -182,7 +181,7 @@ impl TrainError {
         }
     }
 
-    /// Whether a process is, or the engine that joins them.
+    /// Whether a process is gone, or the engine that joins the processes.
     fn is_gone(&self) -> bool {
         use annulus_comm::Error;
         matches!(self, TrainError::Comm(Error::Gone { .. } | Error::Engine { .. }))
@@ -194,7 +193,7 @@ impl TrainError {
     }
 }
 
-/// What a communicator said on the way through Candle comes out as what it was.
+/// A communicator's error that was passed through Candle becomes itself again.
 impl From<candle_core::Error> for TrainError {
     fn from(error: candle_core::Error) -> TrainError {
         annulus_comm::Error::from(error).into()
@@ -221,9 +220,9 @@ impl From<Failure<TrainError>> for TrainError {
         match failure.cause {
             Cause::Panic(message) => TrainError::RankDied { rank: failure.rank, message },
             Cause::Elsewhere => annulus_comm::Error::Ended { rank: failure.rank }.into(),
-            // These name ranks themselves.
+            // These errors name ranks themselves.
             Cause::Error(error @ (TrainError::NonFinite(_) | TrainError::Comm(_))) => error,
-            // Mostly the business of rank 0, which makes all files.
+            // Such errors are mostly rank 0's, which makes all files: its number would say nothing.
             Cause::Error(error @ TrainError::Checkpoint { .. }) if failure.rank == 0 => error,
             Cause::Error(error) => {
                 TrainError::OnRank { rank: failure.rank, source: Box::new(error) }

@@ -1,39 +1,39 @@
-//! The exit codes of the program: one meaning each, here alone.
+//! The exit codes of the program, each with one meaning; defined only here.
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All that was asked for.
+    /// Everything that was asked for was done.
     Done = 0,
-    /// A mistake of ours, or output that cannot be written.
+    /// A mistake in Annulus, or output that cannot be written.
     Internal = 1,
-    /// The command line or the experiment.
+    /// The command line or the experiment is wrong.
     Usage = 2,
-    /// Data, a model or a tokenizer.
+    /// Data, a model or a tokenizer is missing or wrong.
     Data = 3,
-    /// A checkpoint.
+    /// A checkpoint is missing, damaged or of another experiment.
     Checkpoint = 4,
-    /// It takes more memory than there is.
+    /// The run takes more memory than there is.
     DoesNotFit = 5,
-    /// What was asserted does not hold.
+    /// What was expected or asserted does not hold, or runs that are compared differ.
     Expectation = 10,
-    /// Numbers that are none.
+    /// A value is not finite.
     NotFinite = 11,
     /// A rank waited too long.
     Deadline = 12,
-    /// A rank died.
+    /// A rank panicked.
     RankDied = 13,
-    /// What arrived from a rank was damaged.
+    /// A message from a rank was corrupted in transit.
     Damaged = 14,
     /// Runs of a sweep failed.
     RunFailed = 15,
-    /// Stopped, and saved.
+    /// Stopped on request, and saved.
     Preempted = 75,
 }
 
 impl Exit {
-    /// Every one of them.
+    /// Every exit code.
     pub const ALL: [Exit; 13] = [
         Exit::Done,
         Exit::Internal,
@@ -83,7 +83,7 @@ impl Exit {
         }
     }
 
-    /// What to do then.
+    /// What to do after this exit.
     pub fn way_out(self) -> &'static str {
         match self {
             Exit::Done => "nothing",

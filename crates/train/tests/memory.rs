@@ -1,5 +1,5 @@
-//! Memory by class: what the ranks of a step hold is what was planned, and as much for any number of
-//! ranks. Alone in its process, whose allocator counts.
+//! Memory by class: the ranks of a step hold what was planned, and as much each on any number of ranks. A test binary of its own, because
+//! its allocator counts.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "all/common.rs"]
@@ -20,22 +20,22 @@ use common::Place;
 #[global_allocator]
 static ALLOCATOR: Counting<System> = Counting::new(System);
 
-/// Ranks of one process are told apart by their number alone: one run at a time.
+/// One run at a time: ranks of one process are told apart only by their number.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How far a class may be from its plan.
+/// How far a class may be from its plan, as a fraction.
 const LIMIT: f64 = 0.1;
-/// How far activations and what is in flight may differ between numbers of ranks.
+/// How far activations and KV under way may differ between numbers of ranks, as a fraction.
 const FLAT: f64 = 0.03;
-/// Caches of a core, but for the second.
+/// The caches of a core, except the second-level one.
 const CACHES: Caches = Caches { first: 32 << 10, second: 0, third: 0 };
-/// Rows of a rank.
+/// Rows per rank.
 const ROWS: usize = 1024;
 
-/// Wide enough that fixed buffers are small beside what grows with rows.
+/// A model wide enough that fixed buffers are small beside what grows with rows.
 const BASE: &[(&str, &str)] = &[
     ("model.hidden_size", "128"),
     ("model.intermediate_size", "344"),
@@ -45,7 +45,7 @@ const BASE: &[(&str, &str)] = &[
     ("memory.recompute", "layer"),
 ];
 
-/// A text that is long enough for all of it.
+/// A place with a text that is long enough for all tests.
 fn place() -> Place {
     let place = Place::new();
     let mut text = String::new();
@@ -54,12 +54,12 @@ fn place() -> Place {
     place
 }
 
-/// `ranks` of [`ROWS`] each, and what changes besides.
+/// The plan of `ranks` ranks with [`ROWS`] rows each, and `changes`.
 fn plan(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) -> Plan {
     plan_with(place, BASE, ranks, strategy, changes)
 }
 
-/// The same on another base.
+/// The plan of [`plan`] with another base than [`BASE`].
 fn plan_with(
     place: &Place,
     base: &[(&str, &str)],
@@ -76,7 +76,7 @@ fn plan_with(
     place.plan(&[base, &split, changes].concat())
 }
 
-/// The same for a core whose second cache has so many bytes.
+/// The plan for a core whose second-level cache has `second` bytes.
 fn plan_for(plan: &Plan, second: usize) -> Plan {
     let mut experiment = plan.experiment.clone();
     experiment.host.core.caches = CACHES.with_second(second);
@@ -85,20 +85,20 @@ fn plan_for(plan: &Plan, second: usize) -> Plan {
         .unwrap()
 }
 
-/// The second of two steps: whatever is made once is there.
+/// The memory of the second of two steps: what is made only once exists by then.
 fn measured(plan: &Plan) -> Vec<Memory> {
     let _one = alone();
     measure_memory(plan, 2, 1).unwrap()
 }
 
-/// Every class of every rank within [`LIMIT`] of its plan. What is in flight: nowhere more, and as
-/// much on the fullest rank; one that all others have overtaken may hold a pair less.
+/// Checks that every class of every rank is within [`LIMIT`] of its plan. KV under way are nowhere more, and as much on the fullest rank; a
+/// rank that all others have overtaken may hold a pair less.
 #[track_caller]
 fn check(place: &Place, ranks: usize, strategy: &str, changes: &[(&str, &str)]) {
     check_with(place, BASE, ranks, strategy, changes);
 }
 
-/// The same on another base.
+/// [`check`] with another base than [`BASE`].
 #[track_caller]
 fn check_with(
     place: &Place,
@@ -111,7 +111,7 @@ fn check_with(
     hold(&measured(&plan), &format!("{ranks} x {strategy} {changes:?}"));
 }
 
-/// Holds ranks to their plan.
+/// Checks the memory of ranks against their plan.
 #[track_caller]
 fn hold(memory: &[Memory], what: &str) {
     let flight = memory.iter().map(|rank| rank.measured[Class::KeyValue]).max().unwrap();
@@ -124,11 +124,11 @@ fn hold(memory: &[Memory], what: &str) {
             let off = measured as f64 / planned as f64 - 1.0;
             let what = format!("{what}, rank {}: {class}", rank.rank);
             let least = match class {
-                // Nothing of what is shared and another rank's.
+                // Shared weights count to another rank.
                 "weights" if planned == 0 => continue,
-                // They are whole until the others have read their slices: shorter where ranks keep pace.
+                // Whole gradients are held until the others have read their slices: shorter where ranks keep pace.
                 "gradients" if memory.len() > 1 => -0.5,
-                // Those on their way are here for as long as the disk takes.
+                // Tensors under way to the disk are held for as long as it takes.
                 "activations" | "optimizer" | "at once" if what.contains("memory.offload") => -0.6,
                 _ => -LIMIT,
             };
@@ -174,7 +174,7 @@ fn one_rank_holds_what_was_planned() {
     }
 }
 
-/// On any machine: caches decide how many rows of a product are packed at a time, cores how often.
+/// On any machine: caches decide how many rows of a product are packed at a time, and cores how often.
 #[test]
 fn any_caches_and_cores_hold_what_was_planned() {
     let place = place();
@@ -187,7 +187,7 @@ fn any_caches_and_cores_hold_what_was_planned() {
             let _one = alone();
             let mut memory = measure_memory(plan, 2, cores).unwrap();
             if cores > 2 {
-                // Attention's workers take theirs when they begin: with fewer cores than workers, not all do.
+                // Attention's workers allocate when they begin: with fewer cores than workers, not all do.
                 for rank in &mut memory {
                     assert!(
                         rank.measured[Class::Workspace] <= rank.planned[Class::Workspace],
@@ -246,7 +246,7 @@ fn ranks_hold_what_was_planned() {
     check(&place, 2, "ring", &[&normed[..], &[("model.dtype", "bf16")]].concat());
 }
 
-/// All scores of a rank's queries, however few of a tile are seen.
+/// All scores of a rank's queries are kept, however few of a tile are seen.
 #[test]
 fn kept_scores_are_planned() {
     let place = place();
@@ -257,8 +257,8 @@ fn kept_scores_are_planned() {
     check(&place, 2, "li-ring", &[("model.dtype", "bf16"), ("model.num_key_value_heads", "2")]);
 }
 
-/// The strategies that every long run chooses among and the one that keeps scores, on four ranks: bytes to the byte, memory of all
-/// classes at once within a tenth.
+/// The strategies among which long runs choose, and the one that keeps scores, on four ranks: bytes exact, memory of all classes at once
+/// within a tenth.
 #[test]
 fn four_ranks_hand_over_and_hold_what_was_planned() {
     let place = place();
@@ -278,7 +278,7 @@ fn four_ranks_hand_over_and_hold_what_was_planned() {
     }
 }
 
-/// Layers that slide beside others: bytes to the byte, memory within a tenth, whatever layers come first and last.
+/// Layers that slide beside others: bytes exact, memory within a tenth, whichever layers come first and last.
 #[test]
 fn layers_that_differ_hand_over_and_hold_what_was_planned() {
     let place = place();
@@ -308,7 +308,7 @@ fn layers_that_differ_hand_over_and_hold_what_was_planned() {
     }
 }
 
-/// Activations and what is in flight, of the rank that has most.
+/// Activations and KV under way of the rank that has most.
 fn fullest(memory: &[Memory]) -> u64 {
     let both = |peak: &ByClass| peak[Class::Activations] + peak[Class::KeyValue];
     memory.iter().map(|rank| both(&rank.measured)).max().unwrap()
@@ -325,7 +325,7 @@ fn a_context_that_grows_with_the_ranks_takes_no_more_of_any() {
         });
         println!("activations and key/value, all at once; 1, 2, 4, 8 ranks, {changes:?}: {held:?}");
         for split in [held.map(|(both, _)| both), held.map(|(_, together)| together)] {
-            // The first of several ranks holds the weights that they share, and less of everything else.
+            // The first of several ranks counts the weights that they share, and holds less of everything else.
             let no_more = |pair: &[u64]| pair[1] as f64 <= (1.0 + FLAT) * pair[0] as f64;
             assert!(split[1..].windows(2).all(no_more), "{changes:?}: {held:?}");
         }
@@ -345,10 +345,10 @@ fn a_run_writes_down_what_every_rank_held() {
     for (name, planned) in plan.ranks[0].peak.named() {
         let held = of(&format!("memory/{name}"));
         assert_eq!(held.len(), 2, "{name}");
-        // So few ids are not counted.
+        // So few ids are below what is counted.
         let counted = match name {
             "data" => true,
-            // The first has those that all share.
+            // The first rank counts what all share.
             "weights" => held[0] > 0 && held[1] == 0,
             _ => held.iter().all(|bytes| *bytes > 0),
         };
@@ -358,7 +358,7 @@ fn a_run_writes_down_what_every_rank_held() {
     assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
 }
 
-/// The first rank holds a copy of what it saves while training goes on.
+/// Rank 0 holds a copy of what it saves while training goes on.
 #[test]
 fn a_copy_of_what_is_saved_is_planned() {
     let place = place();
@@ -376,7 +376,7 @@ fn a_copy_of_what_is_saved_is_planned() {
     }
 }
 
-/// Tensor-parallel ranks hold parts of weights and what is made of them, and of the rows between layers.
+/// Tensor-parallel ranks hold parts of weights and their state, and of the rows between layers.
 #[test]
 fn tensor_parallel_ranks_hold_what_is_planned() {
     let place = place();

@@ -1,4 +1,4 @@
-//! A run generates and proves each schedule once. Alone in its process, which counts them.
+//! A run generates and proves each schedule once. A test binary of its own, because proofs are counted per process.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "all/common.rs"]
@@ -20,7 +20,7 @@ fn a_run_generates_and_proves_each_schedule_once() {
     ];
     assert_eq!(Schedules::counted(), [0, 0]);
     place.run(&changes).unwrap();
-    // Of both layer groups forward once, backward every way once, to see what it sends.
+    // Of both layer groups: forward once, and every backward route once, to see what it sends.
     let ways = [Strategy::Ring, Strategy::Halo].map(|strategy| strategy.routes().len() as u64);
     assert_eq!(Schedules::counted(), [2 + ways.iter().sum::<u64>(), 4]);
     place.run(&[&changes[..5], &[("schedule.stop", "5")]].concat()).unwrap();

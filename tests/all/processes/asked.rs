@@ -1,4 +1,4 @@
-//! What is asked of a model over processes: the answers of threads, bit for bit.
+//! Answers of a model over processes: those of threads, bit for bit.
 
 use std::fs;
 
@@ -15,7 +15,8 @@ fn trained() -> Place {
     place
 }
 
-/// Asks four ranks: threads, two and four processes of both families. `told` gets each answer, threads' first, until MPI is not there.
+/// Asks four ranks: as threads, and as two and four processes of both families. `told` gets each answer, threads' first, while MPI is
+/// there.
 fn answers(place: &Place, arguments: &[&str], told: &mut dyn FnMut(&Ran, &str)) {
     let ran = run(ANNULUS, &place.path(""), arguments);
     told(ran.ended(0), "threads");

@@ -24,7 +24,7 @@ const CHANGES: [&str; 5] = [
     "schedule.stop=4",
     "trace.steps=[3]",
 ];
-/// What the second process does where it is to be on a host of its own: a name that only it sees.
+/// The command of the second process where it must be on a host of its own: it sees another host name.
 const RENAMED: &str = "echo right > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"";
 
 /// Trains over two processes, on one host or on two.
@@ -56,7 +56,7 @@ fn json(place: &Place, path: &str) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The logged steps, each by tag.
+/// The logged steps, each as values by tag.
 fn lines(place: &Place, output: &str) -> Vec<BTreeMap<String, Value>> {
     let text = fs::read_to_string(place.path(output).join("metrics.jsonl")).expect("metrics");
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
@@ -90,7 +90,7 @@ fn check_metrics(line: &BTreeMap<String, Value>, hosts: &[String]) {
     }
 }
 
-/// The recorded step is on one clock: no block arrives before it is sent.
+/// Checks that the recorded step is on one clock: no block arrives before it is sent.
 fn check_trace(place: &Place, output: &str, hosts: &[String]) {
     let path = place.path(output).join("trace-3.json");
     let text = fs::read_to_string(&path).expect("the step was recorded");

@@ -1,4 +1,4 @@
-//! What ranks of several processes hold: as much as threads do, and what comes from others; and what their processes take.
+//! Memory of ranks in several processes: what threads hold, and what comes from other processes; and what the processes themselves take.
 
 use std::fs;
 

@@ -47,7 +47,7 @@ fn every_strategy_and_mask_has_the_bits_of_threads() {
     }
 }
 
-/// Replicas besides, whoever holds the state: sums over several groups of ranks go this way, too.
+/// Replicas, with the state sharded in every way: sums over several groups of ranks use NCCL, too.
 #[test]
 fn meshes_and_shares_of_the_state_have_the_bits_of_threads() {
     let place = place();
@@ -70,7 +70,7 @@ fn meshes_and_shares_of_the_state_have_the_bits_of_threads() {
     }
 }
 
-/// How a training of two steps over three ranks ends in which something goes wrong, where ranks wait for so long.
+/// How a training of two steps over three ranks with a planted fault ends, where ranks wait at most `deadline`.
 fn wrong(mpi: Mpi, place: &Place, wrong: &str, deadline: &str) -> Option<(Option<i32>, String)> {
     let words = ["train", "small.yaml", "mesh.sequence=3", "schedule.steps=2", "output=wrong"];
     let deadline = format!("mesh.deadline={deadline}");
@@ -82,7 +82,7 @@ fn wrong(mpi: Mpi, place: &Place, wrong: &str, deadline: &str) -> Option<(Option
     Some((ran.code, ran.stderr))
 }
 
-/// At each group of transfers of a rank, until there is none any more, under both families in turn; long before a deadline.
+/// A fault at each group of transfers of a rank, until there are no more, with both families in turn; it ends long before a deadline.
 #[test]
 fn an_error_at_any_hop_ends_the_job_at_once() {
     let (place, mut groups) = (place(), 0);
@@ -116,7 +116,7 @@ fn what_hangs_ends_at_the_deadline_and_who_is_refused_says_so() {
     }
 }
 
-/// All ranks stop behind the same step, whoever is asked, and a run that is stopped so goes on as threads to the same bits.
+/// All ranks stop after the same step, whichever is asked, and the stopped run resumes as threads to the same bits.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_stop_is_saved_and_goes_on() {

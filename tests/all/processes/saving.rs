@@ -1,4 +1,4 @@
-//! Checkpoints of which no rank has everything: every rank writes its own elements, beside training too.
+//! Checkpoints of a sharded state: every rank writes its own elements, in the background too.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const CHANGES: [&str; 5] = [
 ];
 const ZERO3: &str = "parallel.state=zero3";
 
-/// All files of a checkpoint, but what says when it was.
+/// All files of a checkpoint, except the one that says when it was written.
 fn files(place: &Place, output: &str, step: u64) -> Vec<(String, Vec<u8>)> {
     let folder = place.path(output).join(format!("step-{step}"));
     let entries = fs::read_dir(folder).expect("the run saved it").map(|entry| entry.unwrap());
@@ -133,7 +133,7 @@ fn a_process_that_does_not_see_the_folder_hands_its_share_over() {
     assert!(files(&place, "run", 4) == files(&place, "whole", 4), "the last step differs");
 }
 
-/// Whoever cannot write says so, and nobody commits what others have written.
+/// A rank that cannot write says so, and nobody commits what others have written.
 #[test]
 fn a_share_that_cannot_be_written_leaves_the_checkpoint_before() {
     let place = Place::new(ANNULUS);

@@ -1,4 +1,4 @@
-//! Processes that hold shares of weights, masters and moments: the same bits, files and steps, less memory.
+//! Processes that shard weights, masters and moments: the same bits, files and steps, with less memory.
 
 use std::fs;
 use std::thread::sleep;
@@ -20,7 +20,7 @@ fn key(state: State) -> String {
     format!("parallel.state={}", state.word())
 }
 
-/// Every strategy and mask, over processes that share and over threads of one that holds everything.
+/// Trains with every strategy and mask, over processes that shard the state and over threads of one that holds everything.
 fn agrees(mpi: Mpi, processes: usize, state: State, changes: &[&str]) {
     let place = Place::new(ANNULUS);
     place.write("small.yaml", SMALL);
@@ -118,7 +118,7 @@ fn checkpoints_are_those_of_processes_that_hold_everything() {
     }
 }
 
-/// A frozen model beside adapters is shared, too.
+/// A frozen model beside adapters is sharded, too.
 #[test]
 fn adapters_of_a_shared_model_are_those_of_a_whole_one() {
     let place = Place::new(ANNULUS);
@@ -140,7 +140,7 @@ fn adapters_of_a_shared_model_are_those_of_a_whole_one() {
     }
 }
 
-/// Nobody has a whole step then: all end behind the same one, and every process hands over its share of it.
+/// No process has the whole state then: all end after the same step, and every process saves its shard.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_training_with_shares_is_stopped_saved_and_goes_on_as_threads_and_otherwise_shared() {
@@ -188,7 +188,7 @@ fn wait_for_logged(place: &Place, output: &str, step: u64) {
     }
 }
 
-/// The others cannot save without its share: they end, and the run goes on from the last checkpoint.
+/// The others cannot save without its shard: they end, and the run resumes from the last checkpoint.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_process_that_is_killed_with_its_share_leaves_the_last_checkpoint() {
@@ -211,7 +211,7 @@ fn a_process_that_is_killed_with_its_share_leaves_the_last_checkpoint() {
     }
 }
 
-/// Nobody reads whole weights or moments to cut a share of them.
+/// Nothing reads whole weights or moments to cut a shard from them.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_with_shares_begins_and_goes_on_with_no_more_than_its_share_in_memory() {
@@ -243,13 +243,13 @@ fn a_run_with_shares_begins_and_goes_on_with_no_more_than_its_share_in_memory() 
     }
 }
 
-/// What a run logged last.
+/// The last line of a run's metrics.
 fn last_metrics(place: &Place, output: &str) -> Value {
     let text = fs::read_to_string(place.path(output).join("metrics.jsonl")).unwrap();
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
-/// Parameters of which a share is large enough to be counted.
+/// Parameters whose shard is large enough to be counted.
 const MODEL: &str = "\
 name: held
 model:
@@ -297,7 +297,7 @@ fn shares_are_what_is_planned_in_memory_and_in_messages() {
     }
 }
 
-/// The plan of the model above, so changed, over so many processes.
+/// The plan of the model above with these changes, over this many processes.
 fn planned(changes: &[&str], processes: usize) -> Plan {
     let changes = changes.iter().map(|change| Override::split(change).expect("a key and a value"));
     let parsed = parse("held.yaml", MODEL, &changes.collect::<Vec<_>>()).expect("right");
@@ -305,7 +305,7 @@ fn planned(changes: &[&str], processes: usize) -> Plan {
     plan.expect("a plan").over(processes)
 }
 
-/// Holds what a run logged to its plan.
+/// Compares what a run logged with its plan.
 fn hold(found: &Value, plan: &Plan, what: &str) {
     let of = |tag: &str| -> Vec<u64> { serde_json::from_value(found[tag].clone()).unwrap() };
     let here = plan.ranks.len() / plan.experiment.host.processes;

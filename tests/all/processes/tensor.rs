@@ -1,4 +1,4 @@
-//! Tensor-parallel ranks in several processes: the bits and files of threads, whoever holds the state.
+//! Tensor-parallel ranks in several processes: the bits and files of threads, however the state is sharded.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use annulus_tests::runs::Place;
 
 use super::{ANNULUS, MPICH, Mpi, OPEN_MPI, SMALL};
 
-/// Every strategy and mask, over so many processes and over threads of one.
+/// Trains with every strategy and mask, over this many processes and over threads of one.
 fn agrees(mpi: Mpi, processes: usize, changes: &[&str]) {
     let place = Place::new(ANNULUS);
     place.write("small.yaml", SMALL);
@@ -55,7 +55,7 @@ fn checkpoints_are_those_of_threads() {
     }
 }
 
-/// Parts that would lie askew over processes.
+/// Tensor-parallel groups that would straddle processes unevenly are refused.
 #[test]
 fn processes_that_do_not_fit_are_refused() {
     let place = Place::new(ANNULUS);

@@ -4,7 +4,7 @@ use super::{Case, case};
 
 /// What comes of a link that leads to others' files: refused, whichever file it is.
 const REFUSED: &[i32] = &[2, 3, 4];
-/// The same where it may be replaced, too.
+/// What may come of a link to others' files where it may also be replaced: refused, or replaced.
 const REPLACED: &[i32] = &[0, 2, 3, 4];
 
 pub(super) const CASES: &[Case] = &[

@@ -101,33 +101,33 @@ const fn repeated(name: &'static str, times: u64, deed: fn(&'static str, u64)) -
 }
 
 impl Case {
-    /// The same, beginning with files that a shell cannot write.
+    /// This case, which starts with files that a shell cannot write.
     const fn made(self, make: fn(&Scene)) -> Case {
         let Deed::Script(_, script) = self.deed else { return self };
         Case { deed: Deed::Script(make, script), ..self }
     }
 
-    /// The same after a script's beginning.
+    /// This case with `given` at the beginning of its script.
     const fn given(self, given: &'static str) -> Case {
         Case { given, ..self }
     }
 
-    /// The same with `$t` in its script, which has no `'`.
+    /// This case with `$t` defined in its script, a value without `'`.
     const fn variable(self, variable: &'static str) -> Case {
         Case { variable, ..self }
     }
 
-    /// The same with more to be true at its end.
+    /// This case with more that must be true at its end.
     const fn then(self, then: &'static str) -> Case {
         Case { then, ..self }
     }
 
-    /// The same with another limit of time.
+    /// This case with another time limit.
     const fn within(self, seconds: u64) -> Case {
         Case { seconds, ..self }
     }
 
-    /// The same in every test run.
+    /// This case, included in every test run.
     const fn short(self) -> Case {
         Case { is_short: true, ..self }
     }

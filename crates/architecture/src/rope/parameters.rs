@@ -1,4 +1,4 @@
-//! The parameters of a kind of scaling, as optional as in a file; and the scaling that they mean.
+//! The parameters of a `rope_type`, as optional as in a file, and the scaling that they mean.
 
 use annulus_yaml::Absent::Means;
 use annulus_yaml::Interval::{AboveZero, AtLeastZero};
@@ -10,7 +10,7 @@ use crate::MOST_POSITIONS;
 use crate::rope::{Scaling, Yarn, long_factor};
 
 section! {
-    /// The keys beside `rope_type:`, under their own names.
+    /// The keys beside `rope_type`, under their own names.
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
     pub struct Parameters {
         factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "ratio of the new length to the old";
@@ -38,7 +38,7 @@ section! {
     }
 }
 
-/// The keys that a kind takes beside `rope_theta`.
+/// The keys that a `rope_type` takes beside `rope_theta`.
 pub fn takes(kind: &str) -> &'static [&'static str] {
     match kind {
         "linear" | "dynamic" => &["factor"],
@@ -67,7 +67,7 @@ pub fn takes(kind: &str) -> &'static [&'static str] {
 }
 
 impl Parameters {
-    /// The parameters with those of `other` for absent ones.
+    /// These parameters, with those of `other` where they are absent.
     #[must_use]
     pub fn or(self, other: Parameters) -> Parameters {
         let original = self.original_max_position_embeddings;
@@ -87,7 +87,7 @@ impl Parameters {
         }
     }
 
-    /// The scaling of this kind, in a model whose `max_position_embeddings` is `longest`.
+    /// The scaling of `rope_type: kind`, in a model whose `max_position_embeddings` is `longest`.
     ///
     /// # Errors
     /// The key that is missing.
@@ -123,7 +123,7 @@ impl Parameters {
         })
     }
 
-    /// `factor`, or what the lengths say.
+    /// The key `factor`, or else the ratio of the two lengths.
     fn stretch(&self, longest: Option<usize>) -> Result<f64, &'static str> {
         let lengths = self.original_max_position_embeddings.zip(longest);
         let stretched = lengths.map(|(original, longest)| longest as f64 / original as f64);
@@ -143,13 +143,13 @@ impl Parameters {
         })
     }
 
-    /// The keys that are there.
+    /// The names of the keys that are present.
     pub fn written(&self) -> Vec<String> {
         written(self).into_iter().map(|(key, _)| key).collect()
     }
 }
 
-/// The keys of a section that are there, with their values.
+/// The keys of a section that are present, with their values.
 pub(super) fn written(section: &impl Section) -> Vec<(String, String)> {
     let mut lines = Lines::default();
     section.write(&Path::default(), &mut lines);
@@ -157,7 +157,7 @@ pub(super) fn written(section: &impl Section) -> Vec<(String, String)> {
 }
 
 impl Scaling {
-    /// The parameters beside the kind.
+    /// The parameters of this scaling, as in a file.
     pub fn parameters(&self) -> Parameters {
         let none = Parameters::default();
         match self.clone() {

@@ -1,5 +1,5 @@
-//! `rope_parameters` (transformers 5), or `rope_scaling` beside `rope_theta` (4), or both: a file may
-//! say it for both, as ours do, and then must say the same twice.
+//! Reads the rotary embedding from `rope_parameters` (transformers 5), or `rope_scaling` beside `rope_theta` (4), or both: ours write both,
+//! which must agree.
 
 use annulus_yaml::{Places, Problem};
 
@@ -7,23 +7,23 @@ use super::parameters::{Parameters, takes, written};
 use crate::rope::{Rope, WORDS};
 use crate::{Beside, RopeKeys};
 
-/// The keys of a file about its rotary embedding, and their places.
+/// The keys of a file about its rotary embedding.
 pub(crate) struct Said<'a> {
-    /// The path of the sections.
+    /// The path of the sections, for messages.
     pub prefix: &'a str,
-    /// `rope_parameters` and `rope_scaling`: the one that is preferred first.
+    /// The sections `rope_parameters` and `rope_scaling`, the preferred one first.
     pub sections: [&'a Option<RopeKeys>; 2],
-    /// Beside the sections: the first as version 4 has it, the second as Phi-3 does.
+    /// The keys beside the sections: `rope_theta` as in version 4, `original_max_position_embeddings` as in Phi-3.
     pub beside: &'a Beside,
-    /// `max_position_embeddings`
+    /// The key `max_position_embeddings`.
     pub longest: Option<usize>,
 }
 
-/// The path of every place, and the keys that are written there with their values.
+/// The path of each of the three places, with the keys and values written there.
 type Places3 = [(String, Vec<(String, String)>); 3];
 
 impl Said<'_> {
-    /// The rotary embedding.
+    /// The rotary embedding that the keys mean.
     ///
     /// # Errors
     /// Keys that contradict each other, are missing, or mean nothing in their place.
@@ -57,7 +57,7 @@ impl Said<'_> {
         written.unwrap_or_else(|| WORDS[0].to_owned())
     }
 
-    /// The values of the first place that has them.
+    /// The parameters, each from the first place that has it.
     fn parameters(&self, kind: &str) -> Parameters {
         let of = |section: &Option<RopeKeys>| {
             section.as_ref().map(|keys| keys.parameters.clone()).unwrap_or_default()
@@ -83,7 +83,7 @@ impl Said<'_> {
         ]
     }
 
-    /// Keys that mean nothing beside the kind.
+    /// Problems of keys that mean nothing beside this `rope_type`.
     fn strays(&self, everywhere: &Places3, kind: &str, places: &Places) -> Vec<Problem> {
         let mut problems = Vec::new();
         let sections = std::iter::zip(everywhere, self.sections);
@@ -107,7 +107,7 @@ impl Said<'_> {
     }
 }
 
-/// Keys that are given twice with different values.
+/// Problems of keys that are given twice with different values.
 fn disagreements(everywhere: &Places3, places: &Places) -> Vec<Problem> {
     let same = |key: &str| if key == "type" { "rope_type" } else { key }.to_owned();
     let all = || {

@@ -1,4 +1,4 @@
-//! One case: what it is, and how far it is off.
+//! One case of the table, and its error.
 
 use std::iter::zip;
 use std::ops::Range;
@@ -15,37 +15,37 @@ use annulus_sequence::{
 };
 use candle_core::{DType, Device, Tensor};
 
-/// max|a - b| / max|b|, or max|a - b| where b is all zero: as `annulus verify` has it. Stated once.
+/// The most of max|a - b| / max|b|, or of max|a - b| where b is all zero: as in `annulus verify`. Stated once.
 pub(crate) const LIMIT: f64 = 5e-6;
-/// Keys that some query sees where inputs are peaked.
+/// The least number of keys that some query sees where inputs are peaked.
 const MANY: usize = 16;
 /// Units in the last place of one over the number of visible keys, where a row is of several softmaxes.
 const JOINED_UNITS: f64 = 8.0;
-/// What is compared with dense attention.
+/// The tensors that are compared with dense attention.
 pub(crate) const TENSORS: [&str; 5] = ["out", "lse", "dq", "dk", "dv"];
 
-/// Everything that a case is.
+/// Everything that makes up a case.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
     pub(crate) strategy: Strategy,
     pub(crate) back: Route,
     pub(crate) layout: Layout,
-    /// One for each rank.
+    /// The weight of each rank.
     pub(crate) weights: Vec<usize>,
     pub(crate) tokens: usize,
     pub(crate) rules: Vec<Rule>,
-    /// Lengths of documents: none, of all batch rows, or by batch row.
+    /// Lengths of documents: empty, of all batch rows, or by batch row.
     pub(crate) documents: Vec<Vec<usize>>,
-    /// Whether the schedule does not know the documents: they are those of a batch.
+    /// Whether the schedule does not know the documents, which are those of a batch.
     pub(crate) packed: bool,
     pub(crate) heads: Heads,
     pub(crate) batch: usize,
     pub(crate) dim: usize,
-    /// Plain loops instead of the fused kernel.
+    /// Whether the reference kernel computes instead of the fused one.
     pub(crate) plain: bool,
-    /// Blocks of which sums are order-free.
+    /// The size of strict blocks; `None`: sums are not order-free.
     pub(crate) block: Option<usize>,
-    /// What runs kernels, if not the CPU's.
+    /// The processor that runs kernels, if not the CPU.
     pub(crate) processor: Processors,
 }
 
@@ -71,33 +71,33 @@ impl Processors {
     }
 }
 
-/// Queries, keys, values and the gradient of the output, of the whole sequence.
+/// Queries, keys, values and the gradient of the output, for the whole sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
     pub(crate) qkv: Qkv,
     pub(crate) gradient: Tensor,
 }
 
-/// What comes of a case that does not fail.
+/// The outcome of a case that does not fail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// How far each of [`TENSORS`] is off: at most [`LIMIT`].
+    /// The error of each of [`TENSORS`]: at most [`LIMIT`].
     Exact([f64; 5]),
-    /// Why it cannot run, said before anything ran.
+    /// The reason why it cannot run, given before anything ran.
     Refused(StrategyError),
 }
 
-/// What one rank made.
+/// The results of one rank.
 struct Made {
     positions: Positions,
     attended: Attended,
-    /// Of the backward pass, where there was one.
+    /// Gradients, where there was a backward pass.
     gradients: Option<Qkv>,
-    /// Sent forward and backward.
+    /// Bytes sent forward and backward.
     bytes: [u64; 2],
 }
 
-/// Why a rank ended.
+/// The reason why a rank ended.
 pub(crate) enum End {
     Refused(StrategyError),
     Failed(String),
@@ -109,8 +109,8 @@ impl Case {
         let rows = self.documents.iter().map(|lengths| Documents::of_lengths(lengths)).collect();
         if self.documents.is_empty() { mask } else { mask.and(Rule::Documents(rows)) }
     }
-    /// Not flat: peaked, so that the running maximum moves and the running sum is rescaled. Not so where queries see few keys, of
-    /// which one would take it all, and gradients be nothing but what rounding leaves.
+    /// Peaked inputs, so that the running maximum moves and the running sum is rescaled. Not where queries see few keys, of which one would
+    /// take all the weight and leave gradients of nothing but rounding.
     pub(crate) fn random(&self) -> Inputs {
         let Case { batch, tokens, dim, heads, .. } = *self;
         let wide = if self.sees_many() { 2.0 } else { 0.5 };
@@ -130,7 +130,7 @@ impl Case {
         let all = Positions::all(self.tokens);
         dense(q, k, v, gradient, &self.mask(), &all, &all, self.scale()).unwrap()
     }
-    /// Forward and backward against dense attention, and the bytes against those of the schedules.
+    /// Compares forward and backward with dense attention, and the bytes with those of the schedules.
     ///
     /// # Errors
     /// What is wrong.
@@ -163,7 +163,7 @@ impl Case {
             Err(format!("sent {sent:?} bytes, planned {planned:?}"))
         }
     }
-    /// The bits of what comes of the whole sequence, forward and backward, by position.
+    /// The bits of the results for the whole sequence, forward and backward, by position.
     ///
     /// # Errors
     /// What is wrong.
@@ -233,7 +233,7 @@ impl Case {
         Ok(())
     }
 
-    /// Why the case cannot run, if it cannot.
+    /// The reason why the case cannot run, if it cannot.
     pub(crate) fn refused(&self) -> Option<StrategyError> {
         match self.schedules() {
             Err(End::Refused(why)) => Some(why),
@@ -250,7 +250,7 @@ impl Case {
     fn scale(&self) -> f64 {
         1.0 / (self.dim as f64).sqrt()
     }
-    /// Queries and keys of zero; the values of every key/value head mark as many positions as it is wide.
+    /// Zero queries and keys; the values of every key/value head mark as many positions as it is wide.
     fn marks(&self) -> Inputs {
         let Case { batch, tokens, dim, heads: Heads { query, key_value }, .. } = *self;
         let mark = |index: usize| {

@@ -2,9 +2,9 @@
 
 use annulus_sequence::{Heads, Layout, Region, Route, Rule, Strategy};
 
-/// Most ranks.
+/// The most ranks.
 pub(crate) const RANKS: usize = 8;
-/// Batch rows, of which masks can tell one from the other.
+/// The number of batch rows, which masks can tell apart.
 pub(crate) const BATCH: usize = 2;
 
 /// Every strategy with every exchange, shape and group that so many ranks and heads leave, runnable or not.
@@ -22,7 +22,7 @@ pub(crate) fn name(strategy: Strategy) -> String {
     }
 }
 
-/// The strategies that run, each backward route.
+/// The strategies that run, with each backward route.
 pub(crate) fn ways(world: usize, heads: Heads) -> Vec<(Strategy, Route)> {
     let mut all = strategies(world, heads);
     all.retain(|strategy| strategy.check(world, heads).is_ok());
@@ -45,7 +45,7 @@ pub(crate) fn heads(world: usize) -> [Heads; 6] {
     [of(4, 4), of(12, 4), of(3, 1), of(world, world), of(2 * world, world), of(world, 1)]
 }
 
-/// How many positions, and what ranks hold of them in proportion.
+/// The number of positions, and the weights of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Length {
     /// As many for every rank, in two equal halves.
@@ -78,7 +78,7 @@ impl Length {
     }
 }
 
-/// A mask: rules, documents by batch row, and whether schedules do not know those.
+/// A mask: rules, documents by batch row, and whether schedules do not know these.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) rules: Vec<Rule>,

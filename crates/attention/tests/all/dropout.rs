@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
 const PLACE: Place = Place { step: 12, layer: 3 };
-/// Step and layer are those of the call.
+/// The dropout of the tests; step and layer are those of the call.
 const DROPOUT: Dropout =
     Dropout { seed: 5, probability: 0.2, step: 0, layer: 0, sequence: 8, head: 0 };
 const LIMIT: f64 = 5e-6;
@@ -97,7 +97,7 @@ fn layouts(strategy: Strategy) -> [Layout; 3] {
     [strategy.layout(), Layout::Striped { width: 3 }, Layout::Zigzag]
 }
 
-/// Every strategy, backward route, layout and number of ranks that there is for the heads.
+/// Every strategy, backward route, layout and number of ranks for the heads.
 fn ways(most: usize) -> Vec<(Strategy, Route, Layout, usize)> {
     let mut all = Vec::new();
     for strategy in Strategy::ALL {

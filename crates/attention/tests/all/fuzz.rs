@@ -90,7 +90,7 @@ fn strategies() -> BoxedStrategy<Strategy> {
     .boxed()
 }
 
-/// A layout, the strategy's own as a rule.
+/// A layout, usually the strategy's own.
 fn layouts() -> BoxedStrategy<Option<Layout>> {
     let width = || 1_usize..9;
     option::of(prop_oneof![
@@ -154,7 +154,7 @@ fn cases() -> impl Draw<Value = Case> {
     )
 }
 
-/// Whether it ran.
+/// Checks a case; returns whether it ran.
 fn held(case: &Case) -> Result<bool, String> {
     if let Some(why) = case.refused() {
         return if why.hint().is_some() {
@@ -171,7 +171,7 @@ fn held(case: &Case) -> Result<bool, String> {
     }
 }
 
-/// As one would write it where the variants of [`Rule`] are in scope.
+/// The case as Rust source, with the variants of [`Rule`] in scope.
 fn as_rust(case: &Case) -> String {
     let enums = [
         ("strategy: ", "Strategy::"),
@@ -184,7 +184,7 @@ fn as_rust(case: &Case) -> String {
     enums.into_iter().fold(text, |text, (field, of)| text.replace(field, &format!("{field}{of}")))
 }
 
-/// How many ran and how many were refused, of so many.
+/// The numbers of cases that ran and that were refused.
 fn fuzz(runner: &mut TestRunner) -> [usize; 2] {
     let counts = std::cell::Cell::new([0; 2]);
     let result = runner.run(&cases(), |case| match held(&case) {

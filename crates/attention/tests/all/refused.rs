@@ -24,7 +24,7 @@ fn case(strategy: Strategy, world: usize, heads: Heads) -> Case {
     }
 }
 
-/// Why the case is refused, by every rank alike.
+/// The reason why the case is refused, which every rank gives.
 #[track_caller]
 fn refusal(case: &Case) -> StrategyError {
     match case.refused() {
@@ -44,7 +44,7 @@ fn named(text: &str) -> Vec<Strategy> {
     text.split('`').filter_map(Strategy::from_name).collect()
 }
 
-/// Every alternative in the hint of a refusal of `strategy` is one.
+/// Checks that every alternative in the hint of a refusal of `strategy` runs.
 #[track_caller]
 fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
     let hint = why.hint().unwrap_or_default();

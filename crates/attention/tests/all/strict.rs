@@ -5,7 +5,7 @@ use annulus_sequence::{Heads, Layout, Route, Strategy};
 use crate::case::{Case, LIMIT, Outcome, Processors};
 use crate::columns::{BATCH, LAYOUTS, Seen, masks, name, ways};
 
-/// Positions of a block.
+/// The number of positions in a block.
 const BLOCK: usize = 8;
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
 

@@ -16,7 +16,7 @@ use annulus_sequence::{Heads, Route, Strategy};
 use crate::case::{Case, Inputs, Outcome, Processors, TENSORS};
 use crate::columns::{self, BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
 
-/// A case by its places in the columns.
+/// A case, as its index in each column.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     world: usize,
@@ -40,7 +40,7 @@ struct Numbers {
     way: usize,
 }
 
-/// What has a number: its place.
+/// Values numbered by their index.
 #[derive(Default)]
 struct Numbered {
     names: Vec<String>,
@@ -61,7 +61,7 @@ impl Numbered {
     }
 }
 
-/// Where `value` is; it is added if it is not there.
+/// The index of `value`, which is added if it is new.
 fn place<T: PartialEq>(all: &mut Vec<T>, value: T) -> usize {
     all.iter().position(|one| *one == value).unwrap_or_else(|| {
         all.push(value);
@@ -74,7 +74,7 @@ fn place<T: PartialEq>(all: &mut Vec<T>, value: T) -> usize {
 struct Shown(Vec<bool>);
 
 impl Shown {
-    /// Whether they are seen together for the first time.
+    /// Records an index; returns whether it is new.
     fn insert(&mut self, place: usize) -> bool {
         if self.0.len() <= place {
             self.0.resize(place + 1, false);
@@ -182,7 +182,7 @@ impl References {
     }
 }
 
-/// Every how manieth case of the whole runs.
+/// The interval of the cases of the whole table that run.
 fn asked() -> Option<usize> {
     let asked = std::env::var("ANNULUS_TABLE").ok()?;
     Some(if asked == "whole" { 1 } else { asked.parse().expect("`whole` or a number") })

@@ -1,4 +1,4 @@
-//! On Candle's tape the gradients are those of the backward schedule.
+//! On Candle's tape, gradients are those of the backward schedule.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What narrow types on the way cost: errors against dense attention in f64 of the same rounded inputs, and bytes.
+//! The cost of narrow comm dtypes: errors against dense attention in f64 of the same rounded inputs, and bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ struct Case {
     v: Tensor,
     gradient: Tensor,
     mask: Mask,
-    /// What is computed with.
+    /// The dtype that is computed in.
     dtype: DType,
 }
 
@@ -130,7 +130,7 @@ impl Case {
         })
     }
 
-    /// Those of dk and dv on 2, 4, 8 and 16 ranks.
+    /// The errors of dk and dv on 2, 4, 8 and 16 ranks.
     fn gradients(&self, how: (Strategy, Route), wire: Types) -> [[f64; 2]; 4] {
         [2, 4, 8, 16].map(|world| {
             let [_, _, dk, dv] = self.errors(how, world, wire);
@@ -165,9 +165,9 @@ fn f32_gradients_of_narrow_keys_are_as_good_on_any_number_of_ranks() {
     }
 }
 
-/// A sum that travels in 16 bits is rounded once per move. `P` moves of the classic return make `sqrt(P / 2)` times the error of
-/// two ranks; one that stays at home first makes a move less, and no more of an error. What is summed at home is rounded once, more of it on more
-/// ranks, up to all.
+/// A sum that travels in 16 bits is rounded once per move. The `P` moves of a travelling gradient make `sqrt(P / 2)` times the error of
+/// two ranks; one that starts at its owner makes a move less, and no larger an error. What is summed at the owner is rounded once, more
+/// of it on more ranks, up to all.
 #[test]
 fn narrow_gradients_err_by_the_root_of_the_moves() {
     let wire = Wire { key_value: NARROW, gradient: NARROW, ..Types::default() };

@@ -13,13 +13,13 @@ use super::Arguments;
 use super::parts::{options, timed};
 use crate::subject::{Fields, fields};
 
-/// Bytes of a header where MPI alone sends one: those that our engine's have.
+/// Bytes of the header that MPI alone sends: as many as our engine's has.
 const HEADER: usize = 192;
-/// Room for it.
+/// Bytes of a buffer for the header.
 const FRAME: usize = 4096;
 const TAG: i32 = 7;
 
-/// Seconds of a message, by samples: as it is, and with checksums.
+/// Seconds per message, by samples: with our engine, plain and with checksums.
 pub(super) fn ours(arguments: &Arguments, world: &World) -> Result<Fields> {
     ensure!(world.processes() <= 2, "a hop is between two processes");
     let member = |comm| -> Result<[Vec<f64>; 2]> {
@@ -43,7 +43,7 @@ pub(super) fn ours(arguments: &Arguments, world: &World) -> Result<Fields> {
     })))
 }
 
-/// No bytes that are all alike: a page of zeros may not be there.
+/// A tensor of unequal bytes: a page of zeros may not be in memory.
 fn filled(bytes: usize) -> Result<Tensor> {
     let all: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
     Ok(Tensor::from_vec(all, bytes, &Device::Cpu)?)
@@ -59,7 +59,7 @@ fn messages(comm: &dyn Communicator, tensor: &Tensor, count: usize) -> Result<()
     Ok(())
 }
 
-/// The same with MPI alone, into the same memory again and again: the payload, and a header before it.
+/// A message between two processes with MPI alone, into the same memory again and again: the payload, and a header before it.
 pub(super) fn raw(arguments: &Arguments) -> Result<Fields> {
     let session = Session::begin(annulus_mpi::find(annulus_mpi::launched()?)?)?;
     ensure!(session.size == 2, "a hop is between two processes");
@@ -86,7 +86,7 @@ pub(super) fn raw(arguments: &Arguments) -> Result<Fields> {
     Ok(if first { fields(line) } else { Fields::new() })
 }
 
-/// Both processes send and receive one.
+/// Exchanges one message between both processes.
 fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Result<Arriving> {
     let peer = 1 - session.rank;
     let mut leaving = Vec::new();
@@ -95,7 +95,7 @@ fn one(session: &Session, tensor: &Tensor, room: Arriving, header: usize) -> Res
     }
     leaving.push(session.send(Leaving::tensor(tensor)?, peer, TAG)?);
     if header > 0 {
-        // What comes behind it is only known when it is there.
+        // The size of what follows the header is only known from it.
         let mut frame = session.receive(Arriving::Bytes(vec![0; FRAME]), peer, TAG)?;
         while session.arrived(&mut frame)?.is_none() {
             session.progress()?;

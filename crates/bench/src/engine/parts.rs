@@ -21,16 +21,16 @@ use crate::attention::Inputs;
 use crate::llama::planned;
 use crate::subject::{Fields, fields};
 
-/// How long a rank waits for another that shows no progress.
+/// The time that a rank waits for another that shows no progress.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Seconds of the slowest rank, sample by sample.
+/// Seconds of the slowest rank, by sample.
 #[derive(Default)]
 struct Seconds {
     together: Vec<f64>,
     compute: Vec<f64>,
     messages: Vec<f64>,
-    /// Together, with MPI's progress in waits only.
+    /// Seconds of everything, with MPI's progress in waits only.
     waiting: Vec<f64>,
 }
 
@@ -43,12 +43,12 @@ impl Seconds {
     }
 }
 
-/// One strategy, as a line.
+/// Measures one strategy; returns its line.
 pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) -> Result<Fields> {
     let plan = plan(arguments, strategy)?;
     let (mut seconds, mut planned) = (Seconds::default(), Vec::new());
     if arguments.planned {
-        // In turn: what slows a machine down for a while slows down both.
+        // Alternating: what slows the machine for a while slows both.
         for _ in 0..arguments.samples {
             let cluster = rates::measure(arguments, world)?;
             let Estimate { forward, backward, .. } = Estimate::of(&plan, &cluster)?;
@@ -74,7 +74,7 @@ pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) 
     Ok(line)
 }
 
-/// So many of a plan's attention.
+/// Takes samples of a plan's attention.
 fn samples(arguments: &Arguments, (plan, world): (&Plan, &World), many: usize) -> Result<Seconds> {
     let here = here(arguments, world)?;
     let cores = Cores::from(arguments.threads).among(world.beside().len());
@@ -82,7 +82,7 @@ fn samples(arguments: &Arguments, (plan, world): (&Plan, &World), many: usize) -
     let member = |comm| rank(arguments, world, &plan.passes[0], (&cores, here), &comm);
     let run = world.run(&options(arguments.ranks), member);
     let mut seconds = run.map_err(|failure| anyhow!("{failure:#}"))?;
-    // All ranks know those of the slowest.
+    // All ranks know the times of the slowest.
     Ok(seconds.swap_remove(0))
 }
 
@@ -121,7 +121,7 @@ schedule: {{ steps: 1 }}
     planned(parse("engine", &text, &[])?, None)
 }
 
-/// One rank: its share of the threads, its own queries, keys and values.
+/// One rank: its part of the threads, and its own queries, keys and values.
 fn rank(
     arguments: &Arguments,
     world: &World,

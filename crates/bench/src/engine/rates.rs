@@ -1,4 +1,4 @@
-//! What the ranks of all processes compute, and what the links between processes carry.
+//! Measures the speed of the ranks of all processes, and of the links between processes.
 
 use annulus_comm::World;
 use annulus_experiment::Kernel;
@@ -9,7 +9,7 @@ use candle_core::DType;
 
 use super::Arguments;
 
-/// Measured at once in all processes.
+/// Measures rates in all processes at the same time.
 pub(super) fn measure(arguments: &Arguments, world: &World) -> Result<Cluster> {
     let sample = Sample {
         head_dim: arguments.shape.head_dim,

@@ -1,12 +1,12 @@
-//! A communicator that remembers what one rank sent and got, so that its computing can be done again
-//! without its messages, and its messages without its computing.
+//! A communicator that records one rank's messages, so that its computing can be repeated without messages, and its messages without
+//! computing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper};
 use candle_core::Tensor;
 
-/// Around a rank's communicator.
+/// A recorder around a rank's communicator.
 #[derive(Debug)]
 pub(crate) struct Taped {
     inner: Arc<dyn Communicator>,
@@ -17,21 +17,21 @@ pub(crate) struct Taped {
 struct Tape {
     mode: Mode,
     events: Vec<Event>,
-    /// What came, by exchange.
+    /// Received tensors, by exchange.
     got: Vec<Vec<Tensor>>,
-    /// How many exchanges there were in this mode.
+    /// The number of exchanges posted in this mode.
     posted: usize,
 }
 
-/// What happens with calls.
+/// What happens with a rank's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// They are handed on.
+    /// Calls are passed on.
     #[default]
     Through,
-    /// They are handed on and remembered.
+    /// Calls are passed on and recorded.
     Record,
-    /// Nothing is sent; what came when it was recorded is there at once.
+    /// Nothing is sent; recorded tensors arrive immediately.
     Answer,
 }
 
@@ -47,7 +47,7 @@ impl Taped {
         Arc::new(Taped { inner, tape: Arc::default() })
     }
 
-    /// Calls from now on are those of the program from its beginning.
+    /// Changes the mode; calls from now on are those of the program from its start.
     pub(crate) fn turn(&self, mode: Mode) {
         let mut tape = lock(&self.tape);
         if mode == Mode::Record {
@@ -56,7 +56,7 @@ impl Taped {
         (tape.mode, tape.posted) = (mode, 0);
     }
 
-    /// Sends and receives what was recorded, in the same order, and does nothing between.
+    /// Repeats the recorded sends and receives in the same order, without anything between.
     pub(crate) fn play(&self) -> Result<()> {
         let events = lock(&self.tape).events.clone();
         let mut pending = Vec::new();
@@ -94,9 +94,9 @@ impl Wrapper for Taped {
     }
 }
 
-/// An exchange that is recorded, or answered.
+/// An exchange that is recorded, or answered from the recording.
 struct Taking {
-    /// `None`: it is answered.
+    /// The exchange of the inner communicator; `None`: it is answered from the recording.
     inner: Option<Pending>,
     tape: Arc<Mutex<Tape>>,
     index: usize,

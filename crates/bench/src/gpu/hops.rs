@@ -14,11 +14,11 @@ use crate::arguments;
 use crate::record::Record;
 use crate::statistics::Quartiles;
 
-/// Positions on a rank.
+/// The number of positions on a rank.
 const TOKENS: usize = 8 << 10;
 const WORLD: usize = 4;
 
-/// Name, layout, rank of the queries, rank of the keys, and the whole call that it is held against.
+/// Name, layout, rank of the queries, rank of the keys, and the whole call for comparison.
 const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
     ("all", Layout::Contiguous, 2, 1, "full"),
     ("half of the keys", Layout::Zigzag, 2, 1, "full"),
@@ -27,7 +27,7 @@ const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
     ("below the diagonal", Layout::Striped { width: 1 }, 1, 2, "causal"),
 ];
 
-/// A line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call.
+/// Prints a line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call.
 pub(super) fn run(
     numbers: &Numbers,
     dim: usize,
@@ -58,7 +58,7 @@ pub(super) fn run(
 }
 
 impl Point {
-    /// TFLOP/s of this tile alone, its state and its gradients being carried from call to call.
+    /// TFLOP/s of this tile alone, with its state and gradients carried from call to call.
     fn carried(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Quartiles> {
         let (inputs, scale) = (&self.inputs, self.inputs.scale()?);
         if pass == "forward" {

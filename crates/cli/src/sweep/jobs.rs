@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use annulus_experiment::{Sweep, SweptRun};
 use annulus_plan::duration;
-use annulus_train::{Exit, came_to, holder};
+use annulus_train::{Exit, holder, run_summary};
 
 use super::room::{AtOnce, keep_to};
 use crate::failure::{Failure, PREEMPTED, USAGE};
@@ -105,7 +105,7 @@ impl<'a> Jobs<'a> {
         let (run, all) = (&self.sweep.runs[index], self.sweep.runs.len());
         let what = match end {
             End::Finished(took) => {
-                let loss = came_to(&run.experiment.output).ok().and_then(|run| run.train_loss);
+                let loss = run_summary(&run.experiment.output).ok().and_then(|run| run.train_loss);
                 let loss = loss.map_or_else(String::new, |loss| format!(", loss {loss:.4}"));
                 format!("finished after {}{loss}", duration(took.as_secs_f64()))
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use annulus_evaluation::Group;
 use annulus_experiment::Sweep;
-use annulus_train::{CameTo, came_to};
+use annulus_train::{RunSummary, run_summary};
 use serde_json::{Value, json};
 
 /// The file's name.
@@ -25,21 +25,21 @@ pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
 }
 
 /// The rows of a sweep's table from the results of its runs, `None` for those that do not count.
-pub(super) fn groups(sweep: &Sweep, runs: Vec<Option<CameTo>>) -> Groups {
+pub(super) fn groups(sweep: &Sweep, runs: Vec<Option<RunSummary>>) -> Groups {
     let mut groups: Vec<Group> = Vec::new();
-    for (run, came_to) in sweep.runs.iter().zip(runs) {
-        add(&mut groups, run.point, &run.values, came_to);
+    for (run, summary) in sweep.runs.iter().zip(runs) {
+        add(&mut groups, run.point, &run.values, summary);
     }
     (sweep.keys.clone(), groups)
 }
 
 /// Adds a run to its row.
-fn add(groups: &mut Vec<Group>, point: usize, values: &[String], came_to: Option<CameTo>) {
+fn add(groups: &mut Vec<Group>, point: usize, values: &[String], summary: Option<RunSummary>) {
     if groups.len() <= point {
         groups.push((values.to_vec(), Vec::new()));
     }
     if let Some((_, runs)) = groups.last_mut() {
-        runs.push(came_to);
+        runs.push(summary);
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn read(folder: &Path) -> Option<Groups> {
         let point = usize::try_from(run["point"].as_u64()?).ok()?;
         let name =
             run["name"].as_str().filter(|name| !name.contains(['/', '\\']) && *name != "..")?;
-        add(&mut groups, point, &texts(&run["values"])?, came_to(&folder.join(name)).ok());
+        add(&mut groups, point, &texts(&run["values"])?, run_summary(&folder.join(name)).ok());
     }
     Some((texts(&record["keys"])?, groups))
 }

@@ -1,26 +1,26 @@
-//! What a mean over seeds says, and whether two means differ by more than seeds do.
+//! Confidence intervals of means over seeds, and tests whether two means differ by more than seeds do.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::Mean;
 
-/// The share of intervals that have the true mean in them.
+/// The confidence level: the fraction of intervals that contain the true mean.
 const SURE: f64 = 0.95;
 
-/// The mean over seeds.
+/// A mean over seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverSeeds {
     /// The mean.
     pub mean: f64,
-    /// Half of its 95 % confidence interval, by Student's t; `None`: of one seed nobody knows.
+    /// Half of the 95 % confidence interval, by Student's t; `None` for a single seed.
     pub half: Option<f64>,
-    /// One for each seed, in the order of the runs.
+    /// The value of each seed, in the order of the runs.
     pub values: Vec<f64>,
 }
 
 impl OverSeeds {
-    /// Of at least one finite value; `None` of none.
+    /// The mean of at least one finite value; `None` without any.
     pub fn of(values: &[f64]) -> Option<OverSeeds> {
         let (mean, error) = mean(values)?;
         let half = error.map(|error| quantile(values.len() as f64 - 1.0) * error);
@@ -32,26 +32,26 @@ impl OverSeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Test {
-    /// Student's t of the differences, seed by seed: both have the same seeds, so that what a seed does to both is left out.
+    /// Student's t test of the differences by seed: both rows have the same seeds, so that a seed's effect on both cancels.
     Paired,
-    /// Welch's t, of means whose spreads may differ: seeds are not the same.
+    /// Welch's t test, for means with different variances: the rows' seeds differ.
     Welch,
 }
 
-/// A mean beside the best one.
+/// A row's mean compared with the best one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Against {
-    /// Its mean less the best one.
+    /// The row's mean minus the best one.
     pub difference: f64,
-    /// How that was compared.
+    /// The test that was used.
     pub test: Test,
-    /// How often seeds alone would make a difference as large, in either direction; `None`: too few seeds to say.
+    /// The probability that seeds alone make so large a difference, in either direction; `None`: too few seeds.
     pub p: Option<f64>,
-    /// Whether the difference is larger than that of seeds: `p` is below 0.05.
+    /// Whether the difference is larger than seeds explain: `p` is below 0.05.
     pub is_larger: Option<bool>,
 }
 
-/// Values by seed against those of the best. Paired where both have the same seeds, else by Welch.
+/// Compares values by seed with the best row's: paired where both have the same seeds, else by Welch's test.
 pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)]) -> Option<Against> {
     let values = |of: &[(u64, f64)]| of.iter().map(|(_, value)| *value).collect::<Vec<_>>();
     let (a, b) = (values(own), values(best));
@@ -74,13 +74,13 @@ fn paired(differences: &[f64]) -> Option<f64> {
 fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     let ((first, own), (second, other)) = (mean(a)?, mean(b)?);
     let (own, other) = (own?.powi(2), other?.powi(2));
-    // Welch and Satterthwaite's degrees of freedom; of two means without a spread any number is right.
+    // Degrees of freedom by Welch and Satterthwaite; any number is right for two means without variance.
     let weights = own.powi(2) / (a.len() as f64 - 1.0) + other.powi(2) / (b.len() as f64 - 1.0);
     let freedom = if weights > 0.0 { (own + other).powi(2) / weights } else { 1.0 };
     Some(two_sided(first - second, (own + other).sqrt(), freedom))
 }
 
-/// How often a difference as large comes about by chance, in either direction.
+/// The two-sided p-value of a difference with this standard error.
 fn two_sided(difference: f64, error: f64, freedom: f64) -> f64 {
     if error > 0.0 {
         2.0 * student(freedom).sf((difference / error).abs())
@@ -91,7 +91,7 @@ fn two_sided(difference: f64, error: f64, freedom: f64) -> f64 {
     }
 }
 
-/// The mean, and of two values or more its standard error.
+/// The mean, and for two values or more its standard error.
 fn mean(values: &[f64]) -> Option<(f64, Option<f64>)> {
     if values.is_empty() {
         return None;
@@ -100,7 +100,7 @@ fn mean(values: &[f64]) -> Option<(f64, Option<f64>)> {
     Some((mean, (values.len() > 1).then_some(standard_error)))
 }
 
-/// So many standard errors on either side have the true mean between them.
+/// The number of standard errors on either side that encloses the true mean at the confidence level.
 fn quantile(freedom: f64) -> f64 {
     student(freedom).inverse_cdf(f64::midpoint(1.0, SURE))
 }
@@ -125,7 +125,7 @@ mod tests {
         {
             close(quantile(freedom), wanted, 5e-4);
         }
-        // Of 1 and 3: a deviation of √2, whose error is 1.
+        // The values 1 and 3: a deviation of √2, whose error is 1.
         let found = OverSeeds::of(&[1.0, 3.0]).unwrap();
         assert_eq!(found.mean, 2.0);
         close(found.half.unwrap(), 12.7062, 1e-4);

@@ -1,4 +1,4 @@
-//! A tiny model in a Hugging Face folder, and a text.
+//! A tiny model in a Hugging Face folder, and a text, for tests.
 
 #![allow(unreachable_pub, reason = "helpers of tests")]
 
@@ -59,7 +59,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The model, the experiment changed.
+    /// The subject of the model, with the experiment changed.
     pub fn subject(&self, changes: &[(&str, &str)]) -> Subject {
         let (model, output) = (self.path("model"), self.path("run"));
         let mut given = vec![

@@ -1,4 +1,4 @@
-//! What a tiny model makes of long sequences, on any ranks.
+//! Evaluations of a tiny model with long sequences, on any number of ranks.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

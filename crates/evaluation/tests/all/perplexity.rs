@@ -11,7 +11,7 @@ const LENGTHS: [usize; 3] = [19, 40, 97];
 const WINDOWS: usize = 5;
 const TARGETS: usize = 9;
 
-/// What is asked, changed.
+/// A subject whose experiment is changed.
 fn subject(place: &Place, changes: &[(&str, &str)]) -> Subject {
     let text = place.path("text.txt");
     let asked = [
@@ -28,7 +28,7 @@ fn found(place: &Place, changes: &[(&str, &str)]) -> Perplexity {
     perplexity(&subject(place, changes), &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The last window's end is the text's, the first's the shortest that leaves room for the longest.
+/// The end of a window: the last window ends with the text, the first as early as the longest length allows.
 fn end(window: usize, text: &[u8]) -> usize {
     let first = LENGTHS[2] + 1;
     first + (text.len() - first) * window / (WINDOWS - 1)
@@ -153,7 +153,7 @@ fn files_are_written_and_tensorboard_has_the_pictures() {
     }
 }
 
-/// As in training: what another document says changes nothing.
+/// As in training, other documents change nothing.
 #[test]
 fn documents_see_themselves_alone_where_the_model_learned_so() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Answers are judged as the model gives them, the same on any ranks.
+//! Answers to tasks, the same on any number of ranks.
 
 use crate::common::Place;
 use annulus_data::Task;

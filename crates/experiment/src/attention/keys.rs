@@ -16,7 +16,7 @@ use crate::{
     route_word,
 };
 
-/// `auto`, and the words of [`Strategy`].
+/// The words of the key `strategy`: `auto`, and the names of [`Strategy`].
 const STRATEGIES: &[&str] = &[
     AUTO,
     "local",
@@ -35,11 +35,11 @@ const STRATEGY: Kind = WordOr(STRATEGIES, |text| {
     let meant = "`zigzag` is a layout: `megatron` is the strategy that uses it";
     (text == "zigzag").then(|| String::from(meant))
 });
-/// The words of [`Exchange`].
+/// The words of the key `exchange`: the names of [`Exchange`].
 const EXCHANGES: &[&str] = &["p2p", "all-gather", "a2a", "a2a+p2p"];
 
 section! {
-    /// `attention:` as it is written.
+    /// The section `attention` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct AttentionKeys {
         strategy: Option<String> = STRATEGY, Means("local, on one rank"),
@@ -74,7 +74,7 @@ section! {
 }
 
 section! {
-    /// `attention.sliding:` as it is written.
+    /// The section `attention.sliding` as it is written.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SlidingKeys {
         layers: Vec<Range<usize>> = Ranges(MOST_LAYERS - 1), Required, "which layers, from 0";
@@ -92,7 +92,7 @@ section! {
 const OTHERS: Absent = Means("the other layers', where the strategy is theirs");
 
 section! {
-    /// `attention.wire:`
+    /// The section `attention.wire`: comm dtypes.
     #[derive(Clone, Debug, PartialEq)]
     pub struct WireKeys {
         query: Option<Element> = Word(Element::WORDS), VALUES, "queries, and gradients of outputs";
@@ -105,17 +105,17 @@ section! {
 const VALUES: Absent = Means("model.dtype; what is narrower is rounded so on any number of ranks");
 const SUMS: Absent = Means("f32; what is narrower is rounded at every move");
 
-/// What a section says of how a sequence is split.
+/// How a section says that a sequence is split.
 #[derive(Clone, Copy)]
 struct Words<'a> {
-    /// Without a strategy it is `local`, which a later check refuses on more than one rank.
+    /// The words as written; without a strategy `local`, which a later check refuses on more than one rank.
     words: Wording<'a>,
-    /// Whether the strategy is `auto`.
+    /// Whether `strategy` is `auto`.
     automatic: bool,
 }
 
 impl<'a> Words<'a> {
-    /// Those of a strategy and of what stands beside it.
+    /// The words of a strategy, and of the keys beside it.
     fn of(
         strategy: Option<&str>,
         exchange: Option<&str>,
@@ -128,7 +128,7 @@ impl<'a> Words<'a> {
         Words { words: Wording { exchange, shape, groups, ..Wording::bare(strategy) }, automatic }
     }
 
-    /// The strategy and the layout; open, or contradicting themselves, as far as they are known.
+    /// The strategy and the layout that the words mean; of open or contradictory words, as far as they are known.
     fn meant(self) -> (Strategy, Option<LayoutKeys>) {
         let Words { words, automatic } = self;
         match words.settled() {
@@ -141,7 +141,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// What does not go together.
+    /// The words of `section` that contradict each other.
     fn contradictions(self, section: &str, places: &Places) -> Vec<Problem> {
         let Words { words, automatic } = self;
         let problem = |key: &str, message: String, hint: &str| {
@@ -176,7 +176,7 @@ impl AttentionKeys {
         Words { words: Wording { layout, stripe, ..words.words }, ..words }
     }
 
-    /// What does not go together.
+    /// The words of `attention` and `attention.sliding` that contradict each other.
     pub(crate) fn contradictions(&self, places: &Places) -> Vec<Problem> {
         let all = self.words();
         let problems = all.contradictions("attention", places);
@@ -216,7 +216,7 @@ impl AttentionKeys {
 }
 
 impl SlidingKeys {
-    /// Without a strategy, the others' where nothing is said.
+    /// The section's words; without a strategy of its own, the other layers' words where it has none.
     fn words<'a>(&'a self, others: Words<'a>) -> Words<'a> {
         let (strategy, exchange) = (self.strategy.as_deref(), self.exchange.as_deref());
         let own = Words::of(strategy, exchange, self.shape.as_deref(), self.groups);
@@ -240,7 +240,7 @@ impl SlidingKeys {
         (others, layout): (Strategy, Option<LayoutKeys>),
         backward: Option<annulus_sequence::Route>,
     ) -> Sliding {
-        // Stripes are as wide as all layers' are.
+        // Stripes are as wide as in all layers.
         let strategy = match (words.meant().0, others, layout) {
             (Strategy::Striped { .. }, Strategy::Striped { width }, _)
             | (Strategy::Striped { .. }, _, Some(LayoutKeys::Striped { width })) => {
@@ -259,7 +259,7 @@ impl SlidingKeys {
     }
 }
 
-/// What is written beside a strategy: `exchange`, `shape`, `groups`.
+/// The keys written beside a strategy: `exchange`, `shape`, `groups`.
 fn beside(strategy: Strategy) -> (Option<String>, Option<Vec<usize>>, Option<usize>) {
     let list = |shape: Option<[usize; 2]>| shape.map(|shape| shape.to_vec());
     match strategy {
@@ -276,13 +276,13 @@ fn beside(strategy: Strategy) -> (Option<String>, Option<Vec<usize>>, Option<usi
     }
 }
 
-/// The word of a strategy.
+/// The word of the key `strategy`.
 fn word(strategy: Strategy, automatic: bool) -> String {
     if automatic { AUTO } else { strategy.name() }.to_owned()
 }
 
 impl Attention {
-    /// The keys that mean it.
+    /// The keys that mean this attention.
     pub(crate) fn keys(&self) -> AttentionKeys {
         let (exchange, shape, groups) = beside(self.strategy);
         let stripe = match self.strategy {

@@ -1,4 +1,4 @@
-//! Any bytes as an experiment: no panic, no hang, no explosion.
+//! Arbitrary bytes as an experiment: no panic, no hang, no memory explosion.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::small::SMALL;
 
-/// Reads `text` in every role; it may be refused, but soon.
+/// Reads `text` in every role; it may be refused, but quickly.
 fn survive(text: &str) {
     let start = Instant::now();
     let answers = [
@@ -73,7 +73,7 @@ fn bombs_are_refused_soon() {
     }
 }
 
-/// Pieces that YAML reads in a way of its own.
+/// Fragments that YAML treats specially.
 const PIECES: &[&str] = &[
     ":",
     ": ",

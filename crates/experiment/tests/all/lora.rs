@@ -1,4 +1,4 @@
-//! `lora:`, and the adapter_config.json that says the same to PEFT.
+//! The section `lora`, and the adapter_config.json that tells PEFT the same.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the experiment file means, and what is said of what it does not.
+//! Tests of the experiment file: its meaning, and its error messages.
 
 mod hostile;
 mod lora;

@@ -1,5 +1,4 @@
-//! What wrong files, arguments and config.json files are answered: the tests of the messages are
-//! the messages.
+//! Messages for wrong files, arguments and config.json files: the expected messages are the tests.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::small::{SMALL, edited};
 use annulus_experiment::{Override, Problems, parse, parse_config};
 
-/// Reads every case, each soon, and shows what each is answered.
+/// Reads every case, each quickly, and shows its message.
 pub(crate) fn answers<T>(cases: &[(&str, T)], read: impl Fn(&T) -> Result<(), Problems>) -> String {
     let mut text = String::new();
     for (title, case) in cases {

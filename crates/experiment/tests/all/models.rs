@@ -1,5 +1,4 @@
-//! Models as config.json has them: every family, in the words of both generations of `transformers`,
-//! and written so that both read it.
+//! Models as config.json has them: every family, in the words of both generations of `transformers`, and written so that both can read it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use annulus_experiment::{
     Dtype, Family, LayerType, Rope, Scaling, Shape, Yarn, parse_config, read_config, write_config,
 };
 
-/// The reference folder that some checkouts have beside them.
+/// The folder of reference implementations that some checkouts have beside them.
 #[expect(clippy::print_stderr, reason = "what is skipped is said")]
 pub(crate) fn golden() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A");
@@ -68,7 +67,7 @@ pub(crate) fn shape() -> Shape {
     }
 }
 
-/// A shape of another family, without what that does not have.
+/// A shape of another family, without what that family does not have.
 fn of(model_type: Family) -> Shape {
     Shape { model_type, attention_bias: false, ..shape() }
 }
@@ -131,7 +130,7 @@ fn a_config_survives_writing_and_reading() {
     insta::assert_snapshot!([&texts[0], &texts[4], &texts[11]].map(String::as_str).join("\n"));
 }
 
-/// What each generation reads of what we write for both.
+/// What each generation of `transformers` reads from what we write for both.
 #[test]
 fn a_config_means_the_same_with_the_keys_of_one_generation_alone() {
     for shape in all() {
@@ -163,7 +162,7 @@ fn a_config_of_version_4_means_the_same() {
     assert_eq!((shape.rope.theta, shape.rms_norm_eps), (5e5, 1e-6));
 }
 
-/// Windows by the keys of Qwen, of a layer in front that sees all.
+/// Sliding windows by Qwen's keys, with a first layer that sees all keys.
 #[test]
 fn layers_slide_as_their_keys_say() {
     let keys = |more: &str| {

@@ -1,4 +1,4 @@
-//! What right files mean, and files that cannot be read at all.
+//! The meaning of valid files, and files that cannot be read at all.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Frequencies are those of `transformers`, whichever way a config.json says them; and what an
-//! extension makes of them.
+//! Rotary frequencies equal those of `transformers`, however a config.json writes them; and extensions of them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::models::golden;
 
-/// Relative; both are rounded to f32, theirs more than once.
+/// The relative tolerance; both sides are rounded to f32, theirs more than once.
 const CLOSE: f64 = 3e-7;
 
 /// A config.json around a rotary embedding, in the style of transformers 5 or 4.
@@ -104,7 +103,7 @@ optimizer: { learning_rate: 1e-3 }
 schedule: { steps: 1 }
 ";
 
-/// The shape after `more` of the file's keys.
+/// The shape of a file with `more` keys.
 fn extended(more: &str) -> Result<Shape, Problems> {
     let experiment = parse("longer.yaml", &format!("{MODEL}{more}{REST}"), &[])?;
     let again = parse("resolved.yaml", &experiment.to_yaml(), &[])?;
@@ -137,7 +136,7 @@ fn an_extension_rewrites_the_rotary_embedding_for_the_new_length() {
     assert_eq!(longrope, wanted);
 }
 
-/// With a factor of 1, what is dynamic has at a length the frequencies of the base for that length.
+/// With factor 1, dynamic scaling gives at a length the frequencies of the base for that length.
 #[test]
 fn ntk_is_what_dynamic_comes_to_at_the_new_length() {
     let ntk = turned("extend: { rope: ntk, tokens: 4k }");
@@ -154,7 +153,7 @@ fn ntk_is_what_dynamic_comes_to_at_the_new_length() {
     assert_eq!(before[0].to_bits(), wanted[0].to_bits());
 }
 
-/// A checkpoint says how it was extended, and is extended again from where it began.
+/// A checkpoint says how it was extended, and is extended again from the original length.
 #[test]
 fn the_original_length_is_kept() {
     let shape = extended("extend: { rope: yarn, tokens: 4k }").expect("right");

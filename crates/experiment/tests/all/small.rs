@@ -1,4 +1,4 @@
-//! The file that tests start from.
+//! The experiment file that tests start from.
 
 /// A complete experiment with every section in it.
 pub(crate) const SMALL: &str = "\
@@ -38,7 +38,7 @@ expect:
 /// `SMALL` with one piece of it replaced.
 ///
 /// # Panics
-/// Where the piece is not there: the test would test nothing.
+/// When the piece is not in it: the test would test nothing.
 pub(crate) fn edited(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "`{from}` is not in the file");
     SMALL.replacen(from, to, 1)

@@ -1,4 +1,4 @@
-//! Stages: what each of them is, and what is said of those that cannot be.
+//! Training phases: the experiment of each, and errors of impossible ones.
 
 use annulus_experiment::{Experiment, PhaseStart, Reset, Resolved, differences, parse};
 use annulus_plan::Plan;
@@ -107,7 +107,7 @@ fn wrong_stages() {
     insta::assert_snapshot!(answers(&cases, |text| parse("small.yaml", text, &[]).map(|_| ())));
 }
 
-/// Three stages, of other lengths, batches, rates and frequencies.
+/// Three phases, with different lengths, batches, rates and frequencies.
 pub(crate) fn small_staged() -> String {
     String::from(
         "\

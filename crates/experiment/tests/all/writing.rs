@@ -1,4 +1,4 @@
-//! Experiments as text again: the resolved file, what a run must keep, the schema.
+//! Experiments written as text: the resolved file, what a resumed run must keep, the schema.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::small::{SMALL, edited};
 use crate::stages::small_staged;
 
-/// Every key there is, none at its default.
+/// A file with every key, none at its default.
 const FULL: &str = r#"
 name: "a full one"
 seed: 18446744073709551615
@@ -66,7 +66,7 @@ const MODELS: [&str; 3] = [
      original_max_position_embeddings: 512, low_freq_factor: 2, high_freq_factor: 5 }",
 ];
 
-/// Keys of a config.json that say what others say: read, so that one can be pasted, never written.
+/// Keys of a config.json that repeat others: they are read, so that one can be pasted, but never written.
 const ALIASES: [&str; 5] = [
     "model.rope_scaling.",
     "model.rope_parameters.type",
@@ -75,7 +75,7 @@ const ALIASES: [&str; 5] = [
     "model.max_window_layers",
 ];
 
-/// The section of a sweep, which makes a file many runs: no run has it.
+/// The section of a sweep, which makes a file many runs, and which no run has.
 const SWEEP: &str = "sweep.";
 
 const EXTENSIONS: [&str; 4] = [

@@ -1,4 +1,4 @@
-//! Adapters as PEFT has them: what is trained, under its own names behind a prefix, in one file.
+//! Adapters in PEFT's format: the trained parameters, under their own names after a prefix, in one file.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use super::load::{EMBEDDING, LAST_PROJECTION, listed};
 use super::{Described, Layout, Stored, WeightsError};
 use crate::Specification;
 
-/// The file of an adapter's weights.
+/// The name of the file with an adapter's weights.
 const FILE: &str = "adapter_model.safetensors";
-/// What PEFT's wrapping of a model puts before every name.
+/// The prefix that PEFT puts before every name.
 const PREFIX: &str = "base_model.model.";
 
-/// Exactly the trained ones of `specification` in `adapter_model.safetensors`, to be read widened or narrowed to `dtype`.
+/// Finds exactly the trained parameters of `specification` in `adapter_model.safetensors`, to be read widened or narrowed to `dtype`.
 ///
 /// # Errors
 /// As of [`super::stored`].
@@ -36,8 +36,8 @@ pub fn stored_adapter(
     Ok(Stored { files, tensors: tensors.collect() })
 }
 
-/// The file of the adapters of a model, of what is trained of it. Where the last projection is `tied` to the embedding, PEFT looks for
-/// it too.
+/// The layout of a model's adapter file, with everything that is `trained`. Where the output projection is `tied` to the embedding, PEFT
+/// looks for it too.
 ///
 /// # Errors
 /// As of [`Layout::of_file`].

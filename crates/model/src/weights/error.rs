@@ -1,4 +1,4 @@
-//! What is wrong with a folder of weights.
+//! Errors of a folder of weights.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,11 +8,10 @@ use safetensors::Dtype;
 
 use super::load::LAST_PROJECTION;
 
-/// How many flaws are spelled out; a file for another model has hundreds.
+/// The most flaws that are spelled out; a file for another model has hundreds.
 const SHOWN: usize = 20;
 
-/// What is wrong with a folder of weights: names the file, the tensor, what was found and what was
-/// wanted.
+/// An error of a folder of weights: names the file, the tensor, what was found and what was wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
@@ -22,63 +21,63 @@ pub enum WeightsError {
         folder.display()
     )]
     Absent {
-        /// Which.
+        /// The folder.
         folder: PathBuf,
     },
-    /// There is no adapter.
+    /// The folder holds no adapter.
     #[error("no `adapter_model.safetensors` in `{}`", folder.display())]
     NoAdapter {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
     },
     /// A file or folder cannot be read.
     #[error("cannot read `{}`: {source}", file.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file cannot be written.
     #[error("cannot write `{}`: {source}", file.display())]
     Write {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file of tensors is not one, or cannot be read.
+    /// A file is not a safetensors file, or cannot be read.
     #[error(transparent)]
     File(#[from] TensorsError),
-    /// A link that leaves the folder.
+    /// A link leads out of the folder.
     #[error("`{}` is a link to `{}`, outside of the folder", file.display(), target.display())]
     Outside {
         /// The link.
         file: PathBuf,
-        /// Where it leads.
+        /// The target of the link.
         target: PathBuf,
     },
-    /// The tensors are not those of the model.
+    /// The tensors do not fit the model.
     #[error("the weights in `{}` are not those of the model:{}", folder.display(), List(flaws))]
     Unfit {
-        /// Where they are.
+        /// The folder of the tensors.
         folder: PathBuf,
-        /// All that is wrong, in the order of names.
+        /// All flaws, in the order of names.
         flaws: Vec<Flaw>,
     },
     /// A tensor cannot be made or taken apart.
     #[error("tensor `{tensor}` of `{}`: {source}", file.display())]
     Tensor {
-        /// Where it is, or was to be.
+        /// The file that the tensor is in, or was to be written to.
         file: PathBuf,
-        /// Which.
+        /// The name of the tensor.
         tensor: String,
-        /// Why.
+        /// Candle's error.
         source: Box<candle_core::Error>,
     },
 }
 
-/// One way in which files do not hold the weights of the model.
+/// One way in which files do not fit the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
@@ -87,42 +86,42 @@ pub enum Flaw {
     Missing {
         /// The parameter.
         tensor: String,
-        /// Its shape.
+        /// Its shape in the model.
         wanted: Vec<usize>,
     },
-    /// A tensor is no parameter.
+    /// A tensor is not a parameter.
     #[error("`{}` {found:?} in `{}` is no parameter of the model", shown(tensor), shown(file))]
     Surplus {
         /// The tensor.
         tensor: String,
-        /// Where it is.
+        /// The file that has it.
         file: String,
-        /// Its shape.
+        /// Its shape in the file.
         found: Vec<usize>,
     },
-    /// A parameter has another shape.
+    /// A parameter has a wrong shape.
     #[error("`{}` in `{}` is {found:?} (wanted {wanted:?})", shown(tensor), shown(file))]
     Shape {
         /// The parameter.
         tensor: String,
-        /// Where it is.
+        /// The file that has it.
         file: String,
-        /// Its shape there.
+        /// Its shape in the file.
         found: Vec<usize>,
         /// Its shape in the model.
         wanted: Vec<usize>,
     },
-    /// A parameter is not in floating point, or in one too narrow to train from.
+    /// A parameter has no floating-point dtype, or one too narrow to train from.
     #[error("`{}` in `{}` is {found} (wanted F32, BF16, F16 or F64)", shown(tensor), shown(file))]
     Dtype {
         /// The parameter.
         tensor: String,
-        /// Where it is.
+        /// The file that has it.
         file: String,
-        /// What its elements are.
+        /// Its dtype in the file.
         found: Dtype,
     },
-    /// The model's embedding is its last projection, but the file has another last projection.
+    /// The model ties its output projection to the embedding, but the file has a different output projection.
     #[error(
         "`{tensor}` in `{}` differs from `model.embed_tokens.weight`, which a tied model uses",
         shown(file)
@@ -130,10 +129,10 @@ pub enum Flaw {
     Untied {
         /// `lm_head.weight`.
         tensor: String,
-        /// Where it is.
+        /// The file that has it.
         file: String,
     },
-    /// The index says that a tensor is in a shard, but it is not.
+    /// The index lists a tensor in a shard that does not have it.
     #[error("`{}` is not in `{}`, where the index has it", shown(tensor), shown(file))]
     NotInShard {
         /// The tensor.
@@ -141,7 +140,7 @@ pub enum Flaw {
         /// The shard.
         file: String,
     },
-    /// A shard holds a tensor that the index does not have there.
+    /// A shard has a tensor that the index does not list there.
     #[error("`{}` is in `{}`, where the index does not have it", shown(tensor), shown(file))]
     NotInIndex {
         /// The tensor.
@@ -149,26 +148,26 @@ pub enum Flaw {
         /// The shard.
         file: String,
     },
-    /// The index names a shard by something other than a plain file name.
+    /// The index names a shard by more than a plain file name.
     #[error("the index has `{}` in `{}` (wanted a plain file name)", shown(tensor), shown(file))]
     ShardName {
-        /// A tensor that is said to be in it.
+        /// A tensor that the index lists there.
         tensor: String,
-        /// The name.
+        /// The shard's name.
         file: String,
     },
     /// The index names a shard that does not exist.
     #[error("the shard `{}` does not exist; the index has `{}` in it", shown(file), shown(tensor))]
     NoShard {
-        /// A tensor that is said to be in it.
+        /// A tensor that the index lists there.
         tensor: String,
-        /// Its name.
+        /// The shard's name.
         file: String,
     },
 }
 
 impl WeightsError {
-    /// The way out, where there is one.
+    /// What the user can do, where something can be done.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             WeightsError::Absent { folder } if folder.join("pytorch_model.bin").exists() => {
@@ -194,7 +193,7 @@ impl WeightsError {
     }
 }
 
-/// The way out of the first flaw: the others have the same cause as a rule.
+/// A hint for the first flaw: the others usually have the same cause.
 fn hint(flaws: &[Flaw]) -> Option<&'static str> {
     let hint = match flaws.first()? {
         Flaw::Missing { tensor, .. } if flaws.len() == 1 && tensor == LAST_PROJECTION => {

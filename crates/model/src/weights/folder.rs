@@ -1,4 +1,4 @@
-//! Which files of a folder hold the weights, and opening them.
+//! The files of a folder that hold weights, and opening them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,14 +16,13 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// The files that hold the weights.
 #[derive(Debug)]
 pub(super) struct Listing {
-    /// Their names, sorted.
+    /// Names of the files, sorted.
     pub(super) files: Vec<String>,
     /// The file of every tensor, where there is an index.
     pub(super) index: Option<BTreeMap<String, String>>,
 }
 
-/// The files in `folder` that hold the weights: `model.safetensors`, or else what the index names, for
-/// which there is `room`.
+/// The files of `folder` that hold weights: `model.safetensors`, or else what the index names, within `room`.
 pub(super) fn list(folder: &Path, room: Room) -> Result<Listing, WeightsError> {
     fs::read_dir(folder).map_err(|source| unread(folder, source))?;
     if exists(&folder.join(SINGLE))? {
@@ -35,7 +34,7 @@ pub(super) fn list(folder: &Path, room: Room) -> Result<Listing, WeightsError> {
     }
 }
 
-/// The one file `name`, which must be there.
+/// The single file `name`, which must exist.
 pub(super) fn list_one(folder: &Path, name: &str) -> Result<Listing, WeightsError> {
     if exists(&folder.join(name))? {
         return Ok(Listing { files: vec![name.to_owned()], index: None });
@@ -66,12 +65,12 @@ fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
     Ok(Listing { files, index: Some(index) })
 }
 
-/// Opens a file of tensors in `folder`, whose header comes out of `room`. A link must not lead out of it.
+/// Opens a safetensors file of `folder`, whose header must fit into `room`. A link must not lead out of the folder.
 pub(super) fn open(folder: &Path, name: &str, room: &mut Room) -> Result<TensorFile, WeightsError> {
     Ok(TensorFile::open(&folder.join(name), &within(folder, name)?, room)?)
 }
 
-/// Where a file of `folder` really is.
+/// The path of a file of `folder` with links followed.
 pub(super) fn within(folder: &Path, name: &str) -> Result<PathBuf, WeightsError> {
     let file = folder.join(name);
     annulus_files::within(folder, name).map_err(|error| match error.downcast::<Outside>() {
@@ -80,7 +79,7 @@ pub(super) fn within(folder: &Path, name: &str) -> Result<PathBuf, WeightsError>
     })
 }
 
-/// Whether something of this name is there, if only a link that leads nowhere.
+/// Whether the path exists, even as a link that leads nowhere.
 fn exists(path: &Path) -> Result<bool, WeightsError> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -89,7 +88,7 @@ fn exists(path: &Path) -> Result<bool, WeightsError> {
     }
 }
 
-/// Whether `name` is a file name and nothing more, on any system.
+/// Whether `name` is a plain file name on any system.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let normal = matches!(components.next(), Some(Component::Normal(only)) if only == name);

@@ -1,4 +1,4 @@
-//! Where tensors lie in the files of a folder: known before there is any of them, so that several can fill the files at once.
+//! Where tensors lie in the files of a folder: known before any is written, so that several processes can fill the files together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions};
@@ -13,19 +13,19 @@ use serde_json::{Value, json};
 use super::WeightsError;
 use super::folder::{INDEX, SINGLE};
 
-/// What a file says of a tensor.
+/// A tensor's entry in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// Its shape.
+    /// The tensor's shape.
     pub shape: Vec<usize>,
-    /// The type of its elements.
+    /// The dtype of the elements.
     pub dtype: DType,
 }
 
 impl Described {
-    /// A tensor under a name.
+    /// The description of a tensor under a name.
     pub fn of(name: impl Into<String>, tensor: &Tensor) -> Described {
         Described { name: name.into(), shape: tensor.dims().to_vec(), dtype: tensor.dtype() }
     }
@@ -35,17 +35,17 @@ impl Described {
     }
 }
 
-/// Files of tensors and where each tensor lies; equal tensors make equal bytes.
+/// The files of a folder and where each tensor lies in them; equal tensors make equal bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     files: Vec<Begun>,
-    /// By the name under which a tensor is handed over.
+    /// Places by the name under which a tensor is handed over.
     places: BTreeMap<String, Vec<Place>>,
-    /// Which file has which tensor, where there are several.
+    /// The index of tensors by file, where there are several files.
     index: Option<Value>,
 }
 
-/// A file before there is a tensor in it.
+/// A file before tensors are written to it.
 #[derive(Clone, Debug)]
 struct Begun {
     name: String,
@@ -60,7 +60,7 @@ struct Place {
     bytes: u64,
 }
 
-/// The files of a layout, open to be filled.
+/// The files of a layout, opened to be filled.
 #[derive(Debug)]
 pub struct Filling<'a> {
     layout: &'a Layout,
@@ -96,7 +96,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// One file of these tensors, each with the name under which it is handed over.
+    /// A layout of one file with these tensors, each with the name under which it is handed over.
     ///
     /// # Errors
     /// Tensors that no header can describe.
@@ -109,7 +109,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// One more file.
+    /// Adds a file to the layout.
     fn add<'a>(
         &mut self,
         name: String,
@@ -134,12 +134,12 @@ impl Layout {
         Ok(())
     }
 
-    /// The bytes of all tensors: what all who fill the files write together.
+    /// Bytes of all tensors: what all who fill the files write together.
     pub fn bytes(&self) -> u64 {
         self.places.values().flatten().map(|place| place.bytes).sum()
     }
 
-    /// Makes the files, as long as they will be, without a tensor in them. Returns their names, the index last.
+    /// Creates the files at their full length, without tensors. Returns their names, the index last.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -159,10 +159,10 @@ impl Layout {
         Ok(names)
     }
 
-    /// Opens files that were made.
+    /// Opens files that were created, to fill them.
     ///
     /// # Errors
-    /// One that cannot be opened.
+    /// A file that cannot be opened.
     pub fn open(&self, folder: &Path) -> Result<Filling<'_>, WeightsError> {
         let open = |file: &Begun| {
             let path = folder.join(&file.name);
@@ -175,8 +175,7 @@ impl Layout {
 }
 
 impl Filling<'_> {
-    /// Writes elements of the tensor that is handed over as `name` to where they lie in it, flat: `runs` of neighbours, each by its
-    /// first and how many they are.
+    /// Writes elements of the tensor `name` to their places in it, flat: `runs` of neighbours, each as its first index and its length.
     ///
     /// # Errors
     /// A file that cannot be written, and elements that are not the tensor's.
@@ -198,7 +197,7 @@ impl Filling<'_> {
         if rest.is_empty() { Ok(()) } else { Err(self.refused(name, 0, elements.elem_count())) }
     }
 
-    /// Elements that lie next to one another.
+    /// Writes elements that lie next to each other.
     fn put_run(
         &mut self,
         name: &str,
@@ -225,10 +224,10 @@ impl Filling<'_> {
         WeightsError::Write { file: self.folder.clone(), source: io::Error::other(message) }
     }
 
-    /// Everything is on disk: how many bytes were put.
+    /// Syncs all files to disk; returns how many bytes were written.
     ///
     /// # Errors
-    /// A file of which the system says something else.
+    /// A file for which the system reports a failure.
     pub fn end(self) -> Result<u64, WeightsError> {
         for (number, file) in self.files.iter().enumerate() {
             file.sync_all().map_err(|source| self.unwritten(number, source))?;
@@ -241,7 +240,7 @@ impl Filling<'_> {
     }
 }
 
-/// Fills shards in the order of names; one is full when the next tensor would exceed `shard_bytes`.
+/// Assigns weights to shards in the order of names; a shard is full when the next tensor would exceed `shard_bytes`.
 fn shards_of(weights: &[Described], shard_bytes: u64) -> Vec<&[Described]> {
     let (mut shards, mut begins, mut held) = (Vec::new(), 0, 0);
     for (at, one) in weights.iter().enumerate() {
@@ -255,18 +254,18 @@ fn shards_of(weights: &[Described], shard_bytes: u64) -> Vec<&[Described]> {
     shards
 }
 
-/// What stands before the tensors. The crate's own writer leaves files that nobody but their owner may read, and unsynced.
+/// The header before the tensors. The crate's own writer leaves files that only their owner may read, and does not sync them.
 fn header(entries: Vec<(String, TensorInfo)>) -> io::Result<Vec<u8>> {
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(format), entries).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&metadata)?;
-    // Data starts at a multiple of 8, as readers that map the file wish.
+    // Data starts at a multiple of 8, for readers that map the file.
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = (header.len() as u64).to_le_bytes();
     Ok([&length, header.as_slice()].concat())
 }
 
-/// Creates `path`, fills it, and returns when it is on the disk.
+/// Creates `path`, fills it, and returns when it is on disk.
 fn write(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), WeightsError> {
     let create = || {
         let mut file = File::create(path)?;

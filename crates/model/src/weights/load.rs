@@ -1,4 +1,4 @@
-//! From files to weights: what a folder holds is held to a model, all of it, before anything is read.
+//! Reads weights from files: a folder is checked against a model, as a whole, before anything is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,17 +14,16 @@ use crate::Specification;
 
 pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(super) const LAST_PROJECTION: &str = "lm_head.weight";
-/// Older checkpoints hold the rotary frequencies, which follow from config.json and are no
-/// parameters.
+/// The suffix of rotary frequencies in older checkpoints, which follow from config.json and are not parameters.
 const ROTARY_BUFFER: &str = ".self_attn.rotary_emb.inv_freq";
 
-/// What an index is read for where no model is known: more than any has.
+/// The most parameters of an index that is read without knowing the model.
 const MOST_PARAMETERS: usize = 1 << 14;
 
-/// A tensor in a file.
+/// A tensor found in a file.
 #[derive(Clone, Copy)]
 struct Found<'a> {
-    /// The file's number, and its name.
+    /// The file's index, and its name.
     number: usize,
     name: &'a str,
     file: &'a TensorFile,
@@ -48,7 +47,7 @@ pub fn load(
     stored(folder, specification, &|_| dtype)?.all()
 }
 
-/// The same, not yet read, where `dtype` says the type of each.
+/// Finds exactly the tensors of `specification` in `folder` without reading them; `dtype` gives the type of each.
 ///
 /// # Errors
 /// Everything that is wrong with the files.
@@ -61,7 +60,7 @@ pub fn stored(
     listed(folder, &listing, specification, dtype)
 }
 
-/// The same of what `listing` names.
+/// Finds exactly the tensors of `specification` in the files that `listing` names, without reading them.
 pub(super) fn listed(
     folder: &Path,
     listing: &Listing,
@@ -90,8 +89,7 @@ pub(super) fn listed(
     Ok(Stored { files: files.into_iter().map(|(_, file)| file).collect(), tensors })
 }
 
-/// For the headers of a model of so many parameters, in files that may hold more: the frequencies of older ones, and what is
-/// wrong with them.
+/// Room for the headers of a model with `parameters`, in files that may also hold older ones' frequencies and flaws.
 fn room(parameters: usize) -> Room {
     Room::of(2 * parameters + 64)
 }
@@ -114,7 +112,7 @@ pub fn fingerprint(folder: &Path) -> Result<String, WeightsError> {
     Ok(whole.finalize().to_hex().to_string())
 }
 
-/// Every tensor of every file by name, and where index and shards disagree.
+/// Every tensor of every file by name, and the flaws where index and shards disagree.
 fn collect<'a>(
     listing: &'a Listing,
     files: &'a [(&'a str, TensorFile)],
@@ -143,7 +141,7 @@ fn collect<'a>(
     found
 }
 
-/// What is wrong with the tensor that is wanted.
+/// The flaw of the tensor for `wanted`, if any.
 fn unfit(
     wanted: &Specification,
     found: &BTreeMap<&str, Found<'_>>,
@@ -152,7 +150,7 @@ fn unfit(
     let Specification { name, shape, .. } = wanted;
     let tensor = name.clone();
     let Some(&Found { name: file, entry, .. }) = found.get(name.as_str()) else {
-        // One that the index has is reported already.
+        // A missing tensor that the index lists is reported already.
         let listed = listing.index.as_ref().is_some_and(|index| index.contains_key(name));
         return (!listed).then(|| Flaw::Missing { tensor, wanted: shape.clone() });
     };
@@ -165,7 +163,7 @@ fn unfit(
     (!floating).then_some(Flaw::Dtype { tensor, file, found: entry.dtype })
 }
 
-/// Tensors that are not wanted, but for those that add nothing to the wanted ones.
+/// The flaws of tensors that are not wanted, except for those that repeat wanted ones.
 fn surplus(
     specification: &[Specification],
     found: &BTreeMap<&str, Found<'_>>,
@@ -174,7 +172,7 @@ fn surplus(
     let unwanted = found.iter().filter(|(name, _)| !wanted.contains(*name));
     let flaw = |(&name, &Found { name: shard, file, entry, .. }): (&&str, &Found<'_>)| {
         let (tensor, found_in) = (name.to_owned(), shard.to_owned());
-        // What wraps a model puts the same before both names.
+        // A wrapper puts its prefix before both names.
         let prefix = name.strip_suffix(LAST_PROJECTION);
         let embedding =
             prefix.and_then(|prefix| found.get(format!("{prefix}{EMBEDDING}").as_str()));

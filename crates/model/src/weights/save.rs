@@ -1,4 +1,4 @@
-//! From weights to files.
+//! Writes weights to files.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub fn save(
     fill(folder, &layout, weights.iter().map(|(name, weight)| (name.as_str(), weight)))
 }
 
-/// Writes these tensors, in this order, into one safetensors file of a folder, synced to disk.
+/// Writes these tensors, in this order, to one safetensors file of a folder, synced to disk.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -36,7 +36,7 @@ pub fn save_file(
     fill(folder, &layout, tensors.iter().copied()).map(drop)
 }
 
-/// Makes the files of a layout, of tensors that are all here.
+/// Creates and fills the files of a layout with tensors that are all in memory.
 fn fill<'a>(
     folder: &Path,
     layout: &Layout,

@@ -1,4 +1,4 @@
-//! Weights where they lie: files that were held to a model's, of which nothing is read before it is wanted.
+//! Weights on disk: files checked against a model, from which tensors are read when they are wanted.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,35 @@ use safetensors::tensor::TensorView;
 
 use super::{Weights, WeightsError};
 
-/// Elements of a tensor that lie flat: runs of neighbours, each by its first and how many they are.
+/// Elements of a tensor, flat: runs of neighbours, each as its first index and its length.
 pub type Runs = [(usize, usize)];
 
-/// Tensors of open files, each by its name in the model.
+/// The tensors of open files, by their names in the model.
 #[derive(Debug)]
 pub struct Stored {
     pub(super) files: Vec<TensorFile>,
     pub(super) tensors: BTreeMap<String, Lying>,
 }
 
-/// A tensor in one of them.
+/// A tensor in one of the files.
 #[derive(Debug)]
 pub(super) struct Lying {
-    /// The file's number.
+    /// The index of the file.
     pub(super) file: usize,
-    /// What the file calls it.
+    /// The tensor's name in the file.
     pub(super) called: String,
     pub(super) entry: Entry,
-    /// As what it is read.
+    /// The dtype that the tensor is converted to.
     pub(super) dtype: DType,
 }
 
 impl Stored {
-    /// Whether there is one of this name.
+    /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// These elements of the tensor `name`, flat; none where there is no such tensor.
+    /// Elements of the tensor `name`, flat; `None` where there is no such tensor.
     ///
     /// # Errors
     /// When they cannot be read, or are not there any more.
@@ -50,7 +50,7 @@ impl Stored {
         found.map(Some).map_err(|error| unusable(file, called, error))
     }
 
-    /// All of them, each in its shape.
+    /// All tensors, each in its shape.
     ///
     /// # Errors
     /// As of [`Stored::elements`].
@@ -64,7 +64,7 @@ impl Stored {
     }
 }
 
-/// The tensor `name` of `file`, which is `entry`, read.
+/// Reads the tensor `name` of `file`, whose entry is `entry`.
 ///
 /// # Errors
 /// When it cannot be read, or its elements are such that no tensor can hold them.
@@ -73,7 +73,7 @@ pub fn tensor(file: &TensorFile, name: &str, entry: &Entry) -> Result<Tensor, We
     all.reshape(entry.shape.as_slice()).map_err(|error| unusable(file, name, error))
 }
 
-/// Some of its elements, flat.
+/// Reads elements of a tensor of `file`, flat.
 ///
 /// # Errors
 /// As of [`tensor`].

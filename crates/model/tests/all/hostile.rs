@@ -1,5 +1,4 @@
-//! Files that are damaged, or made to harm: each gets one clear error, without a panic and within
-//! bounded memory.
+//! Damaged and malicious files: each gets one clear error, without a panic and within bounded memory.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -25,7 +24,7 @@ fn file(header: &str, data: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is said of `folder`, with its path taken out.
+/// The error for `folder`, without its path.
 fn complaint(folder: &Path) -> String {
     let error = load(folder, &wanted(), DType::F32).expect_err("a hostile file was loaded");
     assert!(!error.to_string().ends_with('.'), "{error}");
@@ -99,7 +98,7 @@ fn hostile_headers() {
     }
 }
 
-/// Offsets whose sum exceeds 64 bits, though each alone does not.
+/// Offsets whose sum exceeds 64 bits, although each alone does not.
 #[test]
 fn extents_beyond_the_file_are_refused_before_they_are_added_up() {
     let size = (1u64 << 61) - 1;
@@ -125,7 +124,7 @@ fn a_million_tensors_are_not_even_parsed() {
     assert!(before.elapsed().as_secs() < 2, "took {:?}", before.elapsed());
 }
 
-/// Many shards whose headers are long, though each alone is not too long.
+/// Many shards whose headers are too long together, although none is alone.
 #[test]
 fn shards_share_the_room_for_headers() {
     let folder = tempfile::tempdir().unwrap();
@@ -283,8 +282,7 @@ fn links_may_not_leave_the_folder_but_for_the_cache_of_hugging_face() {
     assert_eq!(load(&snapshot, &wanted(), DType::F32).unwrap().len(), 1);
 }
 
-/// The size of a file proves nothing of its content: this one takes no room on the disk, and must
-/// take none in memory.
+/// A file's size proves nothing about its content: this one takes no space on disk, and must take none in memory.
 #[test]
 fn a_sparse_terabyte_is_not_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Weights to files and back, and what is said of files that do not fit.
+//! Weights written to files and read back, and messages for files that do not fit.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use half::bf16;
 
 const WHOLE: u64 = u64::MAX;
 
-/// Values that lose nothing in any of the four dtypes, told apart by `seed`.
+/// Values that are exact in all four dtypes, and differ by `seed`.
 fn tensor(shape: &[usize], seed: usize) -> Tensor {
     let len: usize = shape.iter().product();
     let values: Vec<f32> = (0..len).map(|i| ((i * 7 + seed) % 31) as f32 / 8.0 - 1.5).collect();
@@ -67,7 +67,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The flaws of loading `folder` as a model of `wanted`.
+/// The flaws found when `folder` is loaded as a model of `wanted`.
 fn flaws(folder: &Path, wanted: &Weights) -> Vec<Flaw> {
     match load(folder, &specification(wanted), DType::F32) {
         Err(WeightsError::Unfit { flaws, .. }) => flaws,
@@ -271,7 +271,7 @@ fn the_fingerprint_changes_with_any_bit_and_not_with_the_place() {
     assert_ne!(before, fingerprint(there.path()).unwrap());
 }
 
-/// Every placement says where the elements of a part lie: several who fill a layout make the files of one.
+/// Every placement says where a part's elements are: several that fill a layout write the files that one would.
 #[test]
 fn parts_are_put_where_they_lie() {
     let whole = weights(&[("a", &[5, 7]), ("b", &[6]), ("c", &[3, 4])]);

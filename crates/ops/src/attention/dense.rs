@@ -1,4 +1,4 @@
-//! Dense attention in f64 from positions: what every kernel is held to.
+//! Dense attention in f64 from positions: the reference of all kernels.
 //!
 //! ```text
 //! s = scale q kT    lse = log sum exp s    p = exp(s - lse)    out = p v
@@ -11,18 +11,18 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::sizes::{Queries, widened, wrong};
 use super::{Dropout, Dropped};
 
-/// What dense attention gives, all f64.
+/// The results of dense attention, all f64.
 #[derive(Clone, Debug)]
 pub struct Dense {
-    /// [B, Hq, Sq, D].
+    /// The output, [B, Hq, Sq, D].
     pub out: Tensor,
-    /// [B, Hq, Sq].
+    /// The log-sum-exp, [B, Hq, Sq].
     pub lse: Tensor,
-    /// [B, Hq, Sq, D].
+    /// The gradient of queries, [B, Hq, Sq, D].
     pub dq: Tensor,
-    /// [B, Hkv, Sk, D].
+    /// The gradient of keys, [B, Hkv, Sk, D].
     pub dk: Tensor,
-    /// [B, Hkv, Sk, D].
+    /// The gradient of values, [B, Hkv, Sk, D].
     pub dv: Tensor,
 }
 
@@ -47,7 +47,7 @@ pub fn dense(
     dense_dropped([q, k, v, gradient], mask, [queries, keys], scale, None)
 }
 
-/// The same of q, k, v and the output's gradient where some weights are left out, of all query heads there are.
+/// Dense attention of q, k, v and the output's gradient with dropout of some weights, for all query heads there are.
 ///
 /// # Errors
 /// As [`dense`].
@@ -92,7 +92,7 @@ pub fn dense_dropped(
     })
 }
 
-/// The columns that a query sees, by query and, as far as the mask tells them apart, by batch row.
+/// The columns that each query sees, by query and, where the mask tells them apart, by batch row.
 fn visible(mask: &Mask, queries: &Positions, keys: &Positions) -> Vec<Vec<Vec<usize>>> {
     let at: Vec<usize> = keys.iter().collect();
     let seen_by = |row: usize, query: usize| -> Vec<usize> {
@@ -135,7 +135,7 @@ impl Rows {
         })
     }
 
-    /// Everything of query row `row`, which sees the `visible` rows of keys from `keys` on, their weights multiplied by `factors`.
+    /// Computes query row `row`, which sees the `visible` rows of keys from `keys` on, with weights multiplied by `factors`.
     fn attend(&mut self, row: usize, keys: usize, visible: &[usize], factors: &[f64]) {
         let at = |row: usize| row * self.dim..(row + 1) * self.dim;
         let key = |column: usize| at(keys + column);
@@ -182,7 +182,7 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// `to += factor * values`.
+/// Adds `factor * values` to `to`.
 pub(super) fn add(to: &mut [f64], factor: f64, values: &[f64]) {
     for (to, value) in to.iter_mut().zip(values) {
         *to += factor * value;

@@ -1,4 +1,4 @@
-//! Dropout of attention's weights (Srivastava et al., JMLR 15, 2014), by where queries and keys are in the whole sequence.
+//! Dropout of attention's weights (Srivastava et al., JMLR 15, 2014), by the positions of queries and keys in the whole sequence.
 //!
 //! Whether a weight is left out is a pure function of seed, step, layer, sequence, query head and the two positions: neither
 //! ranks nor layout, strategy, tiles or recomputation change it, and there is nothing to keep for backward. With p the weights,
@@ -12,40 +12,40 @@ use annulus_sequence::Positions;
 
 use crate::philox::philox;
 
-/// The weights that are left out of one layer's attention in one step.
+/// The dropout of one layer's attention weights in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// The experiment's seed.
+    /// The seed of the experiment.
     pub seed: u64,
-    /// The share of weights that are left out, from 0 to below 1.
+    /// The probability that a weight is dropped, from 0 to below 1.
     pub probability: f64,
-    /// The optimizer step.
+    /// The number of the optimizer step.
     pub step: u64,
-    /// The layer, below 2^16.
+    /// The number of the layer, below 2^16.
     pub layer: usize,
     /// The number of the batch's first row among the sequences of the step, below 2^32.
     pub sequence: usize,
-    /// The number of this rank's first query head among all of the model's: tensor-parallel ranks have others.
+    /// The number of this rank's first query head among all of the model's: tensor-parallel ranks have different ones.
     pub head: usize,
 }
 
-/// The same for a tile.
+/// The dropout of one tile's attention weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
-    /// Of the layer and the step.
+    /// The dropout of the layer and the step.
     pub dropout: Dropout,
     /// The number of the tile's first query head among all, below 2^16 with those that follow.
     pub head: usize,
-    /// Where the queries are in the whole sequence, below 2^32.
+    /// The positions of the queries in the whole sequence, below 2^32.
     pub queries: &'a Positions,
-    /// Where the keys are.
+    /// The positions of the keys.
     pub keys: &'a Positions,
 }
 
-/// Keys that one call draws for.
+/// The number of keys that one call draws for.
 const TOGETHER: u32 = 4;
 
-/// What draws need, worked out once: which of 2^32 equally likely words leave a weight out, and what the others make of it.
+/// What draws need, computed once: which of 2^32 equally likely words drop a weight, and the factor of the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
     pub(crate) key: [u32; 2],
@@ -63,7 +63,7 @@ pub(crate) struct Row {
 }
 
 impl Dropout {
-    /// What the weight of `key` for `query` is multiplied by, in sequence `sequence` of the step and query head `head`.
+    /// The factor of the weight of `key` for `query`, in sequence `sequence` of the step and query head `head`.
     pub fn factor(&self, sequence: usize, head: usize, query: usize, key: usize) -> f32 {
         let [sequence, head, query, key] = [sequence, head, query, key].map(|n| n as u32);
         let draws = self.draws();
@@ -86,26 +86,26 @@ impl Dropout {
 }
 
 impl Draws {
-    /// The words of every four keys of a row, by `key / 4`.
+    /// The random words of groups of four keys of a row, by `key / 4`.
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, row: Row, keys: [u32; N]) -> [[u32; N]; 4] {
         let Row { sequence, head, query } = row;
         philox([keys, [query; N], [sequence; N], [self.layer << 16 | head; N]], self.key)
     }
 
-    /// What a weight with these bits is multiplied by.
+    /// The factor of a weight with these bits.
     #[inline(always)]
     pub(crate) fn factor(&self, word: u32) -> f32 {
         if word < self.threshold { 0.0 } else { self.scale }
     }
 }
 
-/// The keys of a block by their draws.
+/// The keys of a block, by their draws.
 #[derive(Debug, Default)]
 pub(crate) struct Drawn {
-    /// `key / 4`, without neighbours that are equal.
+    /// The groups `key / 4`, without adjacent duplicates.
     pub(crate) groups: Vec<u32>,
-    /// By key: the place of its group, and its word.
+    /// By key: the index of its group, and its word.
     pub(crate) words: Vec<(u32, u32)>,
 }
 
@@ -124,14 +124,14 @@ impl Drawn {
 }
 
 impl Dropped<'_> {
-    /// What a weight is multiplied by, by batch row and query head of the tile, query row and key column.
+    /// The factor of a weight, by batch row and query head of the tile, query row and key column.
     pub(crate) fn factor(&self, batch: usize, head: usize, row: usize, column: usize) -> f32 {
         let [query, key] = [(self.queries, row), (self.keys, column)]
             .map(|(positions, index)| positions.at(index).unwrap_or_default());
         let Dropped { dropout, head: first, .. } = *self;
         dropout.factor(dropout.sequence + batch, first + head, query, key)
     }
-    /// A row of the batch, a query head and a query of the tile as the row that is drawn for.
+    /// The row to draw for, of a batch row, a query head and a query of the tile.
     pub(crate) fn row(&self, batch: usize, head: usize, query: usize) -> Row {
         let Dropped { dropout, head: first, .. } = *self;
         let (sequence, head) = (dropout.sequence + batch, first + head);
@@ -146,7 +146,7 @@ mod tests {
     const DROPOUT: Dropout =
         Dropout { seed: 3, probability: 0.3, step: 5, layer: 2, sequence: 0, head: 0 };
 
-    /// Every weight of some rows as 1 where it is left out.
+    /// For some rows, 1 for every weight that is dropped.
     fn gone(dropout: Dropout, sequence: usize, head: usize) -> Vec<Vec<f64>> {
         let left_out = |query, key| f64::from(dropout.factor(sequence, head, query, key) == 0.0);
         (0..200).map(|query| (0..200).map(|key| left_out(query, key)).collect()).collect()
@@ -157,7 +157,7 @@ mod tests {
         values.iter().sum::<f64>() / values.len() as f64
     }
 
-    /// Five standard errors of a share of 40,000.
+    /// Checks within five standard errors of a rate over 40,000.
     fn near(found: f64, wanted: f64) {
         let error = (wanted * (1.0 - wanted) / 40_000.0).sqrt();
         assert!((found - wanted).abs() <= 5.0 * error, "{found}, wanted {wanted}");

@@ -1,7 +1,7 @@
-//! Attention of a tile: queries of one shard against keys of another.
+//! The interface of attention kernels, which compute tiles: queries of one shard by keys of another.
 //!
-//! A kernel is told of a mask only what a [`Visibility`] says. Its running state (unnormalised output, running maximum, running
-//! sum) is f32, its own, and carried across tiles and hops, so that hop boundaries are invisible and nothing is merged.
+//! A kernel knows of a mask only what a [`Visibility`] says. Its running state (unnormalized output, running maximum, running sum) is f32,
+//! private, and carried across tiles and hops, so that hop boundaries are invisible and nothing is merged.
 
 mod dense;
 mod dropout;
@@ -23,50 +23,50 @@ pub(crate) use sizes::wrong;
 
 use crate::Backend;
 
-/// Keys and values of one shard against the queries of the state: forward.
+/// A tile in forward: keys and values of one shard for the queries of the state.
 ///
-/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in any float dtype: the queries' says what is
-/// computed with; query head `h` uses key/value head `h / (Hq / Hkv)`.
+/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in any float dtype; the queries' is the one that is
+/// computed in. Query head `h` uses key/value head `h / (Hq / Hkv)`.
 #[derive(Clone, Debug)]
 pub struct Tile<'a> {
     /// Keys [B, Hkv, Sk, D].
     pub k: &'a Tensor,
     /// Values [B, Hkv, Sk, D].
     pub v: &'a Tensor,
-    /// Who sees whom: one for all batch rows, or one per batch row.
+    /// The visibility: one for all batch rows, or one per batch row.
     pub visibility: &'a [Visibility],
-    /// Which weights are left out; none: none.
+    /// The dropout of weights; `None`: no weight is dropped.
     pub dropped: Option<Dropped<'a>>,
-    /// The positions of queries and of keys in the sequence: what order-free sums ask for.
+    /// The positions of queries and of keys in the sequence, which order-free sums need.
     pub positions: Option<[&'a Positions; 2]>,
 }
 
 impl<'a> Tile<'a> {
-    /// Where no weight is left out.
+    /// A tile without dropout.
     pub fn new(k: &'a Tensor, v: &'a Tensor, visibility: &'a [Visibility]) -> Tile<'a> {
         Tile { k, v, visibility, dropped: None, positions: None }
     }
 }
 
-/// The same for backward: with the gradients of keys and values so far.
+/// A tile in backward: keys and values with the gradients that they have so far.
 #[derive(Debug)]
 pub struct BackwardTile<'a> {
-    /// Keys, values, visibility.
+    /// The keys, values and visibility.
     pub tile: Tile<'a>,
-    /// What this tile adds to; none: zeros.
+    /// The gradients that this tile adds to; `None`: zeros.
     pub carried: Option<KeyValueGradients>,
 }
 
-/// Gradients of keys and values, f32 [B, Hkv, Sk, D], row-major: what travels.
+/// Gradients of keys and values, f32 [B, Hkv, Sk, D], row-major, in the form in which they are sent.
 #[derive(Clone, Debug)]
 pub struct KeyValueGradients {
-    /// Gradient of keys.
+    /// The gradient of keys.
     pub dk: Tensor,
-    /// Gradient of values.
+    /// The gradient of values.
     pub dv: Tensor,
 }
 
-/// What the forward pass left: what backward needs besides q, k, v.
+/// The results of forward, which backward needs besides q, k, v.
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// The output, [B, Hq, Sq, D] in the queries' dtype; 0 in rows that see nothing.
@@ -75,25 +75,25 @@ pub struct Attended {
     pub lse: Tensor,
 }
 
-/// What backward needs of a block of queries besides q, k, v: what travels with queries whose keys stay.
+/// What backward needs for a block of queries besides q, k, v: sent with queries whose keys stay.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     /// The gradient of the output, [B, Hq, Sq, D] in the queries' dtype.
     pub gradient: Tensor,
-    /// The log-sum-exp, f32 [B, Hq, Sq], in the units of the kernel that made it.
+    /// The log-sum-exp, f32 [B, Hq, Sq], in units of the kernel that made it.
     pub lse: Tensor,
     /// The sum over a row of output times its gradient, f32 [B, Hq, Sq].
     pub delta: Tensor,
 }
 
-/// A kernel's running state, opaque outside of it: only the kernel finds its own type again.
+/// A kernel's running state, opaque to others: only the kernel knows its type.
 pub trait State: Send + Any + Debug {
-    /// No tiles come after the next call's: a kernel may leave the result instead of a state.
+    /// Announces that the next call has the last tiles: a kernel may then leave the result instead of a state.
     fn end_with_next(&mut self) {}
 }
 
-/// The arithmetic of tiles. A kernel's result for a tile depends on that tile alone: not on threads, neighbours, or how
-/// many tiles came in the call. `progress` is called now and then from the calling thread; its error ends the call.
+/// A kernel that computes tiles. Its result for a tile depends on that tile alone: not on threads, neighbours, or how many tiles are in the
+/// call. `progress` is called now and then on the calling thread; its error ends the call.
 pub trait AttentionKernel: Send + Sync + Debug {
     /// Starts a forward pass of `q` [B, Hq, Sq, D]; scores are multiplied by `scale` > 0.
     ///
@@ -110,12 +110,12 @@ pub trait AttentionKernel: Send + Sync + Debug {
         state: &mut dyn State,
         progress: Progress<'_>,
     ) -> Result<()>;
-    /// Divides once, casts once.
+    /// Divides by the sums and casts, once.
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
     fn finish(&self, state: Box<dyn State>) -> Result<Attended>;
-    /// What a backward pass needs of what the forward pass left; `gradient` is that of the output.
+    /// Prepares the results of forward for backward; `gradient` is that of the output.
     ///
     /// # Errors
     /// Tensors that do not fit each other.
@@ -139,7 +139,7 @@ pub trait AttentionKernel: Send + Sync + Debug {
     ) -> Result<Box<dyn State>> {
         self.begin_prepared(q, &self.prepare(attended, gradient)?, scale)
     }
-    /// Adds the tiles to the query gradient; returns each tile's gradients of keys and values, added to what it carried.
+    /// Adds the tiles to the gradient of queries; returns each tile's gradients of keys and values, added to those that it carried.
     ///
     /// # Errors
     /// Tiles that do not fit the state, and what `progress` returns.
@@ -154,18 +154,18 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// # Errors
     /// What Candle, or the kernel's device, says.
     fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor>;
-    /// What computes, also what is not the kernel's: the caller alone, unless it says so.
+    /// The backend of the kernel, also for what others compute; by default the calling thread alone.
     fn backend(&self) -> Backend {
         Backend::serial()
     }
-    /// The block of positions over which sums are order-free: gradients of queries, keys and values are tables of such then. None: they
-    /// are f32.
+    /// The size of the strict blocks over which sums are order-free: gradients of queries, keys and values are then tables of such sums.
+    /// `None`: they are f32.
     fn block(&self) -> Option<usize> {
         self.backend().block()
     }
 }
 
-/// Called now and then while tiles compute.
+/// A callback that is called now and then while tiles are computed.
 pub type Progress<'a> = &'a dyn Fn() -> Result<()>;
 
 /// The state as the kernel's own type.
@@ -176,7 +176,7 @@ pub(crate) fn own<S: State>(state: &mut dyn State) -> Result<&mut S> {
     }
 }
 
-/// The same, taken out of its box.
+/// The state as the kernel's own type, moved out of its box.
 pub(crate) fn taken<S: State>(state: Box<dyn State>) -> Result<S> {
     match (state as Box<dyn Any>).downcast() {
         Ok(state) => Ok(*state),

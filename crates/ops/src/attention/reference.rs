@@ -1,7 +1,7 @@
-//! The kernel of plain loops: slow and obvious, f64 inside.
+//! The reference kernel: plain loops, slow and obvious, in f64.
 //!
-//! It carries the same state across tiles as the fast kernels do (unnormalised output, running maximum, running sum per row),
-//! so that what differs between the two is rounding alone.
+//! It carries the same state across tiles as the fast kernels (unnormalized output, running maximum, running sum per row), so that the two
+//! differ only in rounding.
 
 use annulus_sequence::Spans;
 use candle_core::{DType, Device, Result, Tensor};
@@ -13,7 +13,7 @@ use super::{
     own, taken,
 };
 
-/// The kernel of plain loops, in f64 inside. It takes any float dtype.
+/// The reference kernel of plain loops, computing in f64. It takes any float dtype.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 
@@ -149,7 +149,7 @@ impl Forward {
             let key = (start + column) * dim..(start + column + 1) * dim;
             let score = self.scale * dot(query, &k[key.clone()]);
             let maximum = self.maximum[row].max(score);
-            // Nothing was seen yet where the maximum is -inf: the factor is 0, and no difference of infinities is taken.
+            // Where nothing was seen yet the maximum is -inf: the factor is 0, and no difference of infinities is taken.
             let (kept, weight) = ((self.maximum[row] - maximum).exp(), (score - maximum).exp());
             let left = weight * factor(column);
             for (out, value) in out.iter_mut().zip(&v[key]) {
@@ -215,7 +215,7 @@ impl Backward {
     }
 }
 
-/// What the weights of a query row are multiplied by, by key column.
+/// The dropout factors of a query row's weights, by key column.
 fn factors(tile: &Tile<'_>, heads: usize, head: usize, row: usize) -> impl Fn(usize) -> f64 {
     let (batch, head) = (head / heads, head % heads);
     let dropped = tile.dropped;

@@ -1,4 +1,4 @@
-//! The sizes of a tile, checked before any arithmetic: kernels index without looking again.
+//! The sizes of a tile, checked before any arithmetic: kernels index without further checks.
 
 use annulus_sequence::{Spans, Visibility};
 use candle_core::{DType, Error, Result, Tensor};
@@ -36,12 +36,12 @@ impl Queries {
         Ok(Queries { batch, heads, rows, dim })
     }
 
-    /// The shape of what has a row per query.
+    /// The shape of a tensor with a row per query.
     pub(crate) fn shape(self) -> (usize, usize, usize, usize) {
         (self.batch, self.heads, self.rows, self.dim)
     }
 
-    /// The sizes of what the forward pass left, and a check that the gradient of its output has them.
+    /// The sizes of forward's results; checks that the gradient of the output has them.
     pub(crate) fn of(attended: &Attended, gradient: &Tensor) -> Result<Queries> {
         let (batch, heads, rows, dim) = attended.out.dims4()?;
         let sizes = Queries { batch, heads, rows, dim };
@@ -50,7 +50,7 @@ impl Queries {
         Ok(sizes)
     }
 
-    /// Checks what was prepared for these queries.
+    /// Checks that `prepared` belongs to these queries.
     pub(crate) fn check(self, prepared: &Prepared) -> Result<()> {
         self.check_rows("output gradient", &prepared.gradient)?;
         self.check_statistic("log-sum-exp", &prepared.lse)?;
@@ -73,7 +73,7 @@ impl Queries {
         Ok(())
     }
 
-    /// The sizes of the keys of `tile`, and a check that its visibility stays inside of it.
+    /// The sizes of the tile's keys; checks that its visibility stays within them.
     pub(crate) fn keys(self, tile: &Tile<'_>) -> Result<Keys> {
         let (batch, heads, rows, dim) = tile.k.dims4()?;
         if tile.v.dims() != tile.k.dims() {
@@ -131,12 +131,12 @@ pub(crate) fn spans(visibility: &[Visibility], index: usize) -> &[Spans] {
     &visibility[index.min(visibility.len() - 1)].queries
 }
 
-/// The tensor as contiguous `dtype`; the same storage where it is that already.
+/// The tensor as contiguous `dtype`; the same storage where it already is.
 pub(crate) fn widened(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     tensor.detach().to_dtype(dtype)?.contiguous()
 }
 
-/// An error of what was handed in.
+/// The error of an invalid argument.
 pub(crate) fn wrong<T>(message: &str) -> Result<T> {
     Err(Error::Msg(format!("attention: {message}")))
 }

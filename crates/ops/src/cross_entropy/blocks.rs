@@ -1,4 +1,4 @@
-//! Tokens that count: their rows, and which of them are in a block, what is added up together where sums are order-free.
+//! Groups the tokens that count by strict blocks, whose rows are added up together where sums are order-free.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::order_free::to_grid;
 /// A token's index, and its target.
 type Kept = (usize, usize);
 
-/// Tokens whose logits are made at once: `chunk`, or those of whole blocks, at least one.
+/// Groups of tokens whose logits are computed together: of `chunk` tokens, or of whole blocks, at least one.
 pub(super) fn chunks(kept: &[Kept], chunk: usize, block: Option<usize>) -> Vec<&[Kept]> {
     let Some(block) = block else { return kept.chunks(chunk).collect() };
     let tokens = (chunk / block).max(1) * block;
     kept.chunk_by(|(a, _), (b, _)| a / tokens == b / tokens).collect()
 }
 
-/// Where the tokens of every block are among these.
+/// The range of each block's tokens among these.
 pub(super) fn blocks(kept: &[Kept], block: usize) -> Vec<Range<usize>> {
     let mut start = 0;
     let next = |of_block: &[Kept]| {
@@ -24,7 +24,7 @@ pub(super) fn blocks(kept: &[Kept], block: usize) -> Vec<Range<usize>> {
     kept.chunk_by(|(a, _), (b, _)| a / block == b / block).map(next).collect()
 }
 
-/// The sum of the losses of tokens; in blocks, of every block rounded so that those add up exactly.
+/// The sum of the tokens' losses; with blocks, each block's is rounded so that they add up exactly.
 pub(super) fn total(kept: &[Kept], losses: &[f64], block: Option<usize>) -> f64 {
     let Some(block) = block else { return losses.iter().sum() };
     let of_block = |block: Range<usize>| to_grid(losses[block].iter().sum());

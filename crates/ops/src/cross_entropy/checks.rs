@@ -1,4 +1,4 @@
-//! What the loss is given, held to what it takes.
+//! Checks the arguments of the loss.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -25,7 +25,7 @@ pub(crate) fn check_shapes(
     Ok(())
 }
 
-/// Holds targets to `rows` classes: for whoever moves them to a GPU, where operators do not wait to look at them.
+/// Checks that targets are below `rows` classes: for whoever moves them to a GPU, where operators do not wait to look at them.
 ///
 /// # Errors
 /// Names the first that is neither [`IGNORED`] nor a class.

@@ -1,4 +1,4 @@
-//! The softmax of a token some of whose classes are elsewhere: powers in place of logits, until all are known.
+//! The softmax of tokens with some classes on other ranks: powers in place of logits, until all are known.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,12 +9,12 @@ use super::turn::{Powers, Scaled};
 use crate::rows::in_place_mut;
 use crate::{Backend, Pool};
 
-/// What is told of a token's classes that are here: their highest logit, the sum of their powers, and the logit of the target, 0
-/// where that is elsewhere.
+/// The number of statistics of a token's local classes: their highest logit, the sum of their powers, and the logit of the target, 0 where
+/// that is elsewhere.
 pub const TOLD: usize = 3;
 
-/// Of `logits` f32 [C, V] of C tokens, which become nobody else's, exp(logit − highest) [C, V]; and what is [told](TOLD) of each, on
-/// the host: f32 [C, 3]. `targets` are numbers of classes here, none for those elsewhere.
+/// Turns `logits` f32 [C, V] of C tokens, whose memory must not be shared, into exp(logit − highest) [C, V], and returns each token's
+/// [statistics](TOLD) on the host: f32 [C, 3]. `targets` are indices of local classes, `None` for those elsewhere.
 ///
 /// # Errors
 /// When shapes do not fit, and what Candle, or the device, says.
@@ -43,8 +43,8 @@ pub fn partial_softmax(
     }
 }
 
-/// The gradient of logits [C, V], of `powers`, which become nobody else's: each times its token's factor, which makes a probability of
-/// it, less 1 at the target.
+/// Turns `powers` [C, V], whose memory must not be shared, into the gradient of logits: each times its token's factor, which makes it a
+/// probability, less 1 at the target.
 ///
 /// # Errors
 /// As of [`partial_softmax`].
@@ -82,7 +82,7 @@ fn check(logits: &Tensor, targets: &[Option<usize>]) -> Result<()> {
     }
 }
 
-/// Of every token the place of its target, 0 where that is elsewhere, and 1 where it is here, else 0: [C, 1].
+/// The column of each token's target, 0 where that is elsewhere, and 1 where it is here, else 0: [C, 1].
 fn places(targets: &[Option<usize>], device: &Device) -> Result<(Tensor, Tensor)> {
     let places: Vec<u32> = targets.iter().map(|target| target.unwrap_or_default() as u32).collect();
     let is_here: Vec<f32> = targets.iter().map(|target| target.map_or(0.0, |_| 1.0)).collect();
@@ -90,7 +90,7 @@ fn places(targets: &[Option<usize>], device: &Device) -> Result<(Tensor, Tensor)
     Ok((Tensor::from_vec(places, shape, device)?, Tensor::from_vec(is_here, shape, device)?))
 }
 
-/// From logits to powers.
+/// Turns logits into powers.
 struct Rise<'a> {
     pool: &'a Pool,
     targets: &'a [Option<usize>],
@@ -118,7 +118,7 @@ impl InplaceOp1 for Rise<'_> {
     }
 }
 
-/// From powers to gradients.
+/// Turns powers into gradients.
 struct Fall<'a> {
     pool: &'a Pool,
     targets: &'a [Option<usize>],
@@ -155,7 +155,7 @@ mod tests {
     use crate::testing::{error, random};
     use crate::{Affine, linear_cross_entropy_gradients, parameter_gradients, wide_linear};
 
-    /// Parts of classes come to what all of them do.
+    /// Parts of the classes give what all classes together give.
     #[test]
     fn parts_come_to_the_loss_and_the_gradients_of_the_whole() -> Result<()> {
         let (tokens, width, classes, cut) = (37, 5, 23, 9);

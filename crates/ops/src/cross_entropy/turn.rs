@@ -1,11 +1,11 @@
-//! From the logits of a token to its loss and their gradients, as vector code.
+//! Vector code that turns the logits of a token into its loss and their gradients.
 
 use pulp::{Simd, WithSimd};
 
 use crate::exp::exp;
 use crate::sums::{fold_lanes, sum_lanes};
 
-/// The loss of one token; its logits become their gradients: softmax, less 1 at the target.
+/// The loss of one token, whose logits become their gradients: softmax, less 1 at the target.
 pub(super) struct Turn<'a> {
     pub(super) logits: &'a mut [f32],
     pub(super) target: usize,
@@ -26,7 +26,7 @@ impl WithSimd for Turn<'_> {
     }
 }
 
-/// Logits become exp(logit − highest): the highest, and the sum of what they became.
+/// Turns logits into exp(logit − highest); returns the highest, and the sum of the powers.
 #[inline(always)]
 fn powers(logits: &mut [f32]) -> [f32; 2] {
     let higher = |a, b| if b > a { b } else { a };
@@ -37,7 +37,7 @@ fn powers(logits: &mut [f32]) -> [f32; 2] {
     [highest, sum_lanes([logits], |sum, [x]| sum + x)]
 }
 
-/// The same of some of a token's classes.
+/// Some logits of a token, which become exp(logit − highest): gives the highest, and the sum of what they became.
 pub(super) struct Powers<'a>(pub(super) &'a mut [f32]);
 
 impl WithSimd for Powers<'_> {
@@ -48,7 +48,7 @@ impl WithSimd for Powers<'_> {
     }
 }
 
-/// These times a factor.
+/// Multiplies values by a factor.
 pub(super) struct Scaled<'a> {
     pub(super) powers: &'a mut [f32],
     pub(super) factor: f32,

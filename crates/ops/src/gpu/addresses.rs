@@ -1,19 +1,19 @@
-//! Where tensors lie, for as long as a launch takes.
+//! The addresses of tensors, for the duration of a launch.
 //!
-//! Candle lends the storage of one tensor to a writer at a time; several are had by asking for the next while the one before is
-//! lent, parts of one storage together. Tensors that are read are locked meanwhile, so that a kernel never reads what it writes by accident.
+//! Candle lends the storage of one tensor to a writer at a time; several are had by asking for the next while the one before is lent, parts
+//! of one storage together. Tensors that are read are locked meanwhile, so that a kernel never reads what it writes by accident.
 
 use std::cell::RefCell;
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
 
-/// Addresses of first elements: of tensors that are read, and of tensors that are written.
+/// Addresses of first elements, of tensors that are read and of tensors that are written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Addresses {
-    /// In the order in which they were handed in.
+    /// Addresses of the tensors that are read, in the order of the arguments.
     pub reads: Vec<u64>,
-    /// Likewise.
+    /// Addresses of the tensors that are written, in the order of the arguments.
     pub writes: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn addresses(
     lend_writes(&read, (&written, &written.storages), &mut lent, then)
 }
 
-/// What the launch of this thread is lent, for an emulated processor with a memory of its own.
+/// The storages lent to this thread's launch, for an emulated processor with a memory of its own.
 #[cfg(feature = "emulator")]
 pub(super) mod touched {
     use std::cell::RefCell;
@@ -63,7 +63,7 @@ pub(super) mod touched {
         LENT.set(of(reads, writes));
     }
 
-    /// What was lent last: it is so no more.
+    /// Takes the record of the storages that were lent last.
     pub(in super::super) fn take() -> Vec<Touched> {
         LENT.take()
     }
@@ -80,7 +80,7 @@ pub(super) mod touched {
     }
 }
 
-/// Where a tensor is: in which storage, and between which of its bytes.
+/// The place of a tensor: its storage, and its first and last byte there.
 #[derive(Clone, Copy)]
 struct Place {
     storage: usize,
@@ -100,12 +100,12 @@ impl Place {
     }
 }
 
-/// Tensors by storage. One is locked once for all that are in it: who asked twice could wait for a writer who waits for it. Ranks that
-/// share weights ask in the same order, whichever parts they write.
+/// Tensors grouped by storage. A storage is locked once for all its tensors: asking twice could wait for a writer that waits for the
+/// caller. Ranks that share weights ask in the same order, whichever parts they write.
 struct Asked<'a> {
     tensors: &'a [&'a Tensor],
     places: Vec<Place>,
-    /// Of each storage the numbers of those in it, by where they begin.
+    /// For each storage the numbers of its tensors, ordered by where they begin.
     storages: Vec<Vec<usize>>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Asked<'a> {
         Asked { tensors, places, storages }
     }
 
-    /// One of these of a storage that has bytes of another.
+    /// A tensor, of these in one storage, that shares bytes with another.
     fn overlapping(&self, all: &[usize]) -> Option<usize> {
         let some = |one: &&usize| self.places[**one].begin < self.places[**one].end;
         let pairs = all.iter().filter(some).zip(all.iter().filter(some).skip(1));
@@ -127,7 +127,7 @@ impl<'a> Asked<'a> {
         pairs.find(|(next, end)| self.places[*next].begin < *end).map(|(next, _)| next)
     }
 
-    /// Puts the addresses of all of a storage that begins at `storage`.
+    /// Stores the addresses of the tensors of a storage that begins at `storage`.
     fn put(&self, all: &[usize], storage: u64, addresses: &mut [u64]) {
         for one in all {
             addresses[*one] = storage + self.places[*one].begin as u64;
@@ -174,7 +174,7 @@ fn lend_reads(
     }
 }
 
-/// Lends the storage it is applied to.
+/// Lends the storage that it is applied to.
 struct Lend<F> {
     go_on: RefCell<F>,
 }
@@ -195,7 +195,7 @@ impl<F: FnMut(u64) -> Result<()>> InplaceOp1 for Lend<F> {
     }
 }
 
-/// Where CPU storage starts; `$start` is `as_ptr` or `as_mut_ptr`.
+/// The start of CPU storage; `$start` is `as_ptr` or `as_mut_ptr`.
 macro_rules! start {
     ($storage:expr, $start:ident) => {
         match $storage {

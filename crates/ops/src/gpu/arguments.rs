@@ -1,4 +1,4 @@
-//! What attention kernels are told: the structs of `kernels/attention/arguments.h`, byte by byte.
+//! Arguments of attention kernels: the structs of `kernels/attention/arguments.h`, byte by byte.
 #![expect(clippy::struct_field_names, reason = "fields are called as in C")]
 
 use std::ops::Range;

@@ -29,7 +29,7 @@ use super::untried;
 
 pub(super) use peers::open_all;
 
-/// Code of all kernels for all architectures.
+/// The code of all kernels for all architectures.
 static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
 /// The most bytes of one kernel's argument (CUDA C++ programming guide, "Global function argument processing").
@@ -44,12 +44,12 @@ pub(super) struct Cuda {
     shared_memory: u32,
     multiprocessors: usize,
     module: Arc<CudaModule>,
-    /// With the shared memory that each is allowed.
+    /// Kernels by name, each with the shared memory that it may use.
     functions: Arc<Mutex<HashMap<String, (CudaFunction, u32)>>>,
-    /// For one launch after the other: all are on one stream.
+    /// The counter for launches, of which one runs at a time: all are on one stream.
     counter: Arc<CudaSlice<u8>>,
     kept: Arc<Kept>,
-    /// Of its own even beside another on the same GPU, whose stream is another.
+    /// The number of this processor's memory. Unique even beside another processor on the same GPU, whose stream differs.
     memory: u64,
 }
 
@@ -81,7 +81,7 @@ impl Cuda {
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),
-            // PTX is of sm_80: kernels of later instructions have no body there, and would leave results unwritten.
+            // PTX is for sm_80: kernels with newer instructions have no body there, and would leave results unwritten.
             architecture: code_for((10 * major + minor) as u32, env!("ANNULUS_ARCHITECTURES"))
                 .unwrap_or(80),
             shared_memory,
@@ -94,8 +94,8 @@ impl Cuda {
         })
     }
 
-    /// The GPU of number `index` on a stream of its own, which all clones share: never a thread's default stream, which differs
-    /// from thread to thread and is not told of others. Memory that is freed stays with the process.
+    /// Opens GPU number `index` with a stream of its own, which all clones share: never a thread's default stream, for which other threads'
+    /// streams do not wait. Freed memory stays with the process.
     fn open(index: usize) -> std::result::Result<Cuda, Missing> {
         libraries()?;
         let said = |error: Error| Missing::Driver(error.to_string());
@@ -115,7 +115,7 @@ impl Cuda {
         slice.device_ptr(&self.stream()).0
     }
 
-    /// The function, allowed the shared memory it asks for.
+    /// The kernel's function, allowed the shared memory that it asks for.
     fn function(&self, launch: &Launch<'_>) -> Result<CudaFunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((function, allowed)) = functions.get(launch.kernel)
@@ -267,13 +267,13 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
         .map_err(said)
 }
 
-/// Whether all that is called is there: a program that loads libraries itself would panic at the first call.
+/// Checks that all required libraries exist: a program that loads libraries itself would panic at the first call.
 fn libraries() -> std::result::Result<(), Missing> {
     let missing = needed().into_iter().find(|(_, found)| !found);
     missing.map_or(Ok(()), |(name, _)| Err(Missing::Library(name)))
 }
 
-/// What is called, and whether it is there.
+/// The libraries that are called, and whether each exists.
 #[cfg(annulus_cuda_loads_itself)]
 fn needed() -> [(&'static str, bool); 3] {
     use candle_core::cuda_backend::cudarc::{cublas, curand};
@@ -287,13 +287,13 @@ fn needed() -> [(&'static str, bool); 3] {
     }
 }
 
-/// A program that was linked to all of them would not have started without.
+/// The libraries of a program linked to all of them, which would not have started without.
 #[cfg(not(annulus_cuda_loads_itself))]
 fn needed() -> [(&'static str, bool); 0] {
     []
 }
 
-/// The driver's pool gives back all it holds whenever a stream is waited for, unless it is told to keep it.
+/// Keeps freed memory: by default the driver's pool returns it whenever a stream is synchronized.
 fn keep_freed_memory(device: &CudaDevice) -> Result<()> {
     let context = device.cuda_stream().context().clone();
     let mut pool = std::ptr::null_mut();
@@ -322,7 +322,7 @@ macro_rules! typed {
     };
 }
 
-/// Calls `then` with the address of what is read. What wrote it is before it in the one stream.
+/// Calls `then` with the address of what is read. Whatever wrote it is earlier in the one stream.
 pub(super) fn reading(
     storage: &CudaStorage,
     then: &mut dyn FnMut(u64) -> Result<()>,
@@ -334,7 +334,7 @@ pub(super) fn reading(
     })
 }
 
-/// The same for what is written.
+/// Calls `then` with the address of what is written, after all earlier work of the one stream.
 pub(super) fn writing(
     storage: &mut CudaStorage,
     then: &mut dyn FnMut(u64) -> Result<()>,

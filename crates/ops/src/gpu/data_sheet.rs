@@ -1,8 +1,8 @@
-//! What GPUs can do at most, as NVIDIA's data sheets say it: what model FLOPs utilisation is a share of.
+//! Peak speeds of GPUs by NVIDIA's data sheets, which model FLOPs utilization is relative to.
 
 use super::Gpu;
 
-/// TFLOP/s of dense products of bf16 or f16 with sums in f32, by words of a GPU's name; the first that fits.
+/// Dense TFLOP/s of products of bf16 or f16 with sums in f32, by words of a GPU's name; the first match holds.
 const TENSOR_CORES: [(&[&str], f64); 23] = [
     (&["GB300"], 2500.0),
     (&["GB200"], 2500.0),
@@ -30,7 +30,7 @@ const TENSOR_CORES: [(&[&str], f64); 23] = [
 ];
 
 impl Gpu {
-    /// The most FLOP/s that products of bf16 or f16 reach, without sparsity; none: a GPU whose data sheet is not known here.
+    /// The peak FLOP/s of bf16 or f16 products, without sparsity; `None`: the GPU's data sheet is not known here.
     pub fn tensor_peak(&self) -> Option<f64> {
         tensor_peak(&self.name)
     }

@@ -1,7 +1,7 @@
-//! The emulator of `kernels/emulator`: the CUDA sources, compiled by a C++ compiler and run on the CPU to find their mistakes.
+//! The emulator in `kernels/emulator`: the CUDA sources, compiled by a C++ compiler and run on the CPU to find their mistakes.
 //!
-//! What a GPU may do in any order it does in an order drawn from a seed; what may arrive late arrives late. A launch that a GPU
-//! would hang or go wrong in is an error that says why.
+//! What a GPU may do in any order happens in an order drawn from a seed; what may arrive late arrives late. A launch in which a GPU would
+//! hang or go wrong is an error that says why.
 
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use super::kept::Kept;
 use super::memories::Memories;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
 
-/// Of an H100 (CUDA C++ programming guide, "Technical specifications per compute capability").
+/// The shared memory of an H100's block (CUDA C++ programming guide, "Technical specifications per compute capability").
 const LARGEST_SHARED: u32 = 227 << 10;
 
-/// Fewer than a GPU's, so that small inputs too have blocks of threads go from item to item.
+/// Fewer multiprocessors than a GPU has, so that even for small inputs blocks of threads go from item to item.
 const MULTIPROCESSORS: usize = 3;
 
 type LaunchFunction = unsafe extern "C" fn(
@@ -44,21 +44,21 @@ type MapFunction = unsafe extern "C" fn(
     boxes: *const i32,
 ) -> i32;
 
-/// Runs kernels on the CPU, slowly.
+/// A processor that runs kernels on the CPU, slowly.
 #[derive(Clone, Debug)]
 pub struct Emulator {
     library: Arc<Library>,
     seed: Arc<AtomicU64>,
-    /// Which kernels it is asked for.
+    /// The architecture for which kernels are chosen.
     architecture: u32,
-    /// Threads that share the blocks of a launch.
+    /// The number of threads that share the blocks of a launch.
     workers: u32,
     kept: Arc<Kept>,
-    /// Where several have a memory each: those, and which of them is this one's.
+    /// Where several emulators have a memory each: these memories, and the index of this one's.
     apart: Option<(Arc<Memories>, usize)>,
 }
 
-/// Memory that starts at a multiple of 128 bytes.
+/// Memory aligned to 128 bytes.
 #[derive(Debug)]
 struct Lines(#[expect(dead_code, reason = "held for its address")] Vec<Line>);
 
@@ -72,37 +72,37 @@ thread_local! {
     static COUNTER: AtomicI32 = const { AtomicI32::new(0) };
 }
 
-/// Of memory that nobody frees.
+/// The owner of memory that is never freed.
 #[derive(Debug)]
 struct Lasting;
 
 impl Owner for Lasting {}
 
-/// For this processor, whose instructions round once where the kernels do; each operation is rounded as it is written.
+/// Compiler options for this processor, whose instructions round once where the kernels do; each operation is rounded as written.
 const OPTIONS: [&str; 4] = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=off"];
 
-/// One thread of a process compiles, the others wait for it.
+/// Held by the thread of a process that compiles, while others wait.
 static COMPILING: Mutex<()> = Mutex::new(());
 
 impl Emulator {
-    /// The kernels below `folder` (`kernels/`), compiled for the CPU into `into` with the C++ compiler `CXX` or `c++`, unless the same
-    /// compiler has made the same sources into one for the same processor.
+    /// Compiles the kernels below `folder` (`kernels/`) for the CPU into `into` with the C++ compiler `CXX` or `c++`, unless the same
+    /// compiler has compiled the same sources for the same processor.
     ///
     /// # Errors
-    /// When there is no compiler, or what it says.
+    /// When there is no compiler, and what it reports.
     pub fn compile(folder: &Path, into: &Path) -> Result<PathBuf> {
         std::fs::create_dir_all(into)?;
         let mut made_of = blake3::Hasher::new();
-        // By one name, whichever crate's tests ask.
+        // A single name, whichever crate's tests ask.
         hash(&folder.canonicalize()?, &mut made_of)?;
-        // Its predefined macros name its version and the processor's instructions.
+        // The compiler's predefined macros give its version and the processor's instructions.
         made_of.update(&said(compiler().args(["-dM", "-E", "-x", "c++", "/dev/null"]))?);
         let library = into.join(format!("libannulus_emulator-{}.so", made_of.finalize().to_hex()));
         let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
         if library.exists() {
             return Ok(library);
         }
-        // Written beside and renamed: others may be compiling the same.
+        // Written under another name and renamed, since others may be compiling the same.
         let part = into.join(format!("emulator-{}.part", std::process::id()));
         let mut compiler = compiler();
         compiler.args(["-g1", "-shared", "-fPIC", "-pthread", "-o"]);
@@ -111,10 +111,10 @@ impl Emulator {
         Ok(library)
     }
 
-    /// Loads what [`Emulator::compile`] made. Kernels are asked for as on a processor of `architecture`.
+    /// Loads the library that [`Emulator::compile`] made. Kernels are chosen as for a processor of `architecture`.
     ///
     /// # Errors
-    /// A library that cannot be loaded, or is of other kernels.
+    /// A library that cannot be loaded, or has other kernels.
     pub fn open(library: &Path, architecture: u32, workers: u32) -> Result<Emulator> {
         // SAFETY: the library runs nothing when it is loaded but the registration of its kernels.
         let opened = unsafe { Library::new(library) };
@@ -126,8 +126,8 @@ impl Emulator {
         Ok(Emulator { library, seed, architecture, workers, kept, apart: None })
     }
 
-    /// So many of them, each with a memory of its own, which no other reaches. They hold on to every tensor that they have computed
-    /// with: for small tests.
+    /// Emulators that each have a memory of their own, which no other reaches. They keep every tensor that they have computed with: for
+    /// small tests.
     pub fn apart(&self, processors: usize) -> Vec<Emulator> {
         let memories = Arc::new(Memories::of(processors));
         let one = |number| Emulator {
@@ -138,7 +138,7 @@ impl Emulator {
         (0..processors).map(one).collect()
     }
 
-    /// The order of what comes next is drawn from `seed`.
+    /// Draws the order of what comes next from `seed`.
     pub fn reseed(&self, seed: u64) {
         self.seed.store(seed, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ fn said(compiler: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Adds every file below `folder`, in the order of their names.
+/// Hashes every file below `folder`, in the order of their names.
 fn hash(folder: &Path, hasher: &mut blake3::Hasher) -> Result<()> {
     let entries = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
     let mut paths = entries.collect::<Result<Vec<_>>>()?;
@@ -213,7 +213,7 @@ impl Processor for Emulator {
         Ok(Uploaded { address: lines.as_ptr() as u64, owner: Box::new(Lines(lines)) })
     }
 
-    /// One for each thread: theirs run beside each other.
+    /// A counter for each thread, since launches of threads run concurrently.
     fn counter(&self) -> Result<Uploaded> {
         COUNTER.with(|counter| {
             Ok(Uploaded { address: counter.as_ptr() as u64, owner: Box::new(Lasting) })
@@ -277,12 +277,12 @@ impl Processor for Emulator {
         if failed == 0 { Ok(map) } else { Err(Error::Msg(format!("no tensor map of {boxes:?}"))) }
     }
 
-    /// 0 of all that reach whatever the host does.
+    /// The number of the memory, 0 for all emulators that share the host's.
     fn memory(&self) -> u64 {
         self.apart.as_ref().map_or(0, |(_, own)| 1 + *own as u64)
     }
 
-    /// Kernels have run when their launch returns; only the order is kept.
+    /// A launch returns when its kernel has run; a mark only records the order.
     fn mark(&self) -> Result<Mark> {
         Ok(Arc::new(self.apart.as_ref().map(|(memories, own)| memories.mark(*own))))
     }

@@ -1,4 +1,4 @@
-//! Which GPUs there are, and why there are none: never a panic, whatever is missing.
+//! Finds GPUs, or the reason why there are none: never a panic, whatever is missing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,30 +8,29 @@ use super::{Processor, Room};
 /// An NVIDIA GPU that this program can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number, from 0.
+    /// The number of the GPU, from 0.
     pub index: usize,
-    /// What it calls itself.
+    /// The name that the GPU reports.
     pub name: String,
-    /// Bytes of its memory.
+    /// Bytes of the GPU's memory.
     pub memory: u64,
-    /// What it can do: 80 for an A100, 90 for an H100.
+    /// The compute capability: 80 for an A100, 90 for an H100.
     pub architecture: u32,
-    /// Bytes of shared memory that a thread block may have.
+    /// Bytes of shared memory that a thread block may use.
     pub shared_memory: u32,
-    /// The architecture whose code this program has and it runs; none: its driver compiles the kernels at the first start.
+    /// The architecture of the program's code that this GPU runs; `None`: the driver compiles the kernels at the first start.
     pub code: Option<u32>,
 }
 
 impl Gpu {
-    /// What it can run.
+    /// The architecture and shared memory, by which kernels are chosen.
     pub fn room(&self) -> Room {
         Room { architecture: self.architecture, shared: self.shared_memory }
     }
 }
 
-/// Of the architectures `compiled`, as `80,86,90`, the one whose code runs on `architecture`: of the same generation and no newer
-/// (CUDA C++ programming guide, "Binary Compatibility"), of sm_90a only that very one, of sm_100f its family. `None`: PTX is compiled
-/// for it.
+/// The architecture among `compiled`, as in `80,86,90`, whose code runs on `architecture`: of the same generation and no newer (CUDA C++
+/// programming guide, "Binary Compatibility"), for sm_90a only exactly that one, for sm_100f its family. `None`: PTX is compiled for it.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn code_for(architecture: u32, compiled: &str) -> Option<u32> {
     let all = compiled.split(',').filter_map(|number| number.parse().ok());
@@ -43,20 +42,20 @@ pub(super) fn code_for(architecture: u32, compiled: &str) -> Option<u32> {
     all.filter(runs).max()
 }
 
-/// Why no GPU can be used.
+/// The reason why no GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The feature `cuda` is off.
+    /// The program was built without the feature `cuda`.
     Built,
-    /// A library is not where libraries are looked for.
+    /// A library was not found.
     Library(&'static str),
-    /// The driver says no; its words.
+    /// The driver failed, with this message.
     Driver(String),
-    /// There is none of this number; how many there are.
+    /// There is no GPU of the first number, but as many as the second.
     Number(usize, usize),
-    /// It is older than what kernels need; what it can do.
+    /// The GPU is too old for the kernels, with this architecture.
     Old(u32),
-    /// It does not run the kernels that [`super::untried::UNTRIED`] asks for; what was asked.
+    /// The GPU does not run the kernels that [`super::untried::UNTRIED`] asks for; its value.
     Untried(String),
 }
 
@@ -76,7 +75,7 @@ impl fmt::Display for Missing {
 }
 
 impl Missing {
-    /// The way out.
+    /// What the user can do.
     pub fn hint(&self) -> &'static str {
         match self {
             Missing::Built => {
@@ -96,7 +95,7 @@ impl Missing {
     }
 }
 
-/// All GPUs, or why there can be none.
+/// All GPUs.
 ///
 /// # Errors
 /// No driver, no runtime, or a build without the feature `cuda`.
@@ -107,8 +106,8 @@ pub fn gpus() -> Result<Vec<Gpu>, Missing> {
     Err(Missing::Built)
 }
 
-/// The GPU of number `index` with the kernels loaded, on a stream of its own. One per process and GPU: ranks that share it share
-/// what this gives, and so its stream.
+/// Opens GPU number `index` with the kernels loaded, on a stream of its own. One per process and GPU: ranks that share the GPU share this
+/// processor, and so its stream.
 ///
 /// # Errors
 /// As [`gpus`]; no GPU of this number, or one that is too old for the kernels.
@@ -116,7 +115,7 @@ pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
     Ok(open_all(&[index])?.swap_remove(0))
 }
 
-/// The same of several, each named once: what one hands over to another goes from GPU to GPU, where the hardware has a way.
+/// The GPUs of these numbers, each named once, as by [`open`]: they copy to each other directly, where the hardware can.
 ///
 /// # Errors
 /// As those of [`open`].
@@ -148,7 +147,7 @@ mod tests {
         assert_eq!(code_for(120, "80,86,89,90"), None);
     }
 
-    /// Wherever tests run: an answer, never a panic.
+    /// Wherever tests run, there is an answer, never a panic.
     #[test]
     fn what_is_missing_is_said() {
         match gpus() {

@@ -1,4 +1,4 @@
-//! A tensor that one processor made comes to another that does not reach its memory.
+//! Hands a tensor of one processor to another one that does not reach its memory.
 //!
 //! ```text
 //! source        … writes the tensor │ mark ─┐                    ┌─► waits │ writes over it, frees it …
@@ -16,7 +16,7 @@ use candle_core::{Result, Tensor};
 use super::operators::contiguous;
 use super::processor::{Mark, Processor};
 
-/// A tensor on its way. It is held until it was copied; whoever else holds it does not write it meanwhile.
+/// A tensor that is being handed over. It is held until it has been copied; other holders do not write it meanwhile.
 pub struct Handover {
     tensor: Tensor,
     from: Arc<dyn Processor>,
@@ -24,7 +24,7 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Of a tensor in the memory of `from`, which all that was started there has written.
+    /// Starts to hand over a tensor in the memory of `from`, written by what was started there.
     ///
     /// # Errors
     /// A tensor that is elsewhere, or a device that failed.
@@ -33,7 +33,7 @@ impl Handover {
         Ok(Handover { tensor, from: from.clone(), ready: from.mark()? })
     }
 
-    /// A copy in the memory of `to`, for what is started there from now on.
+    /// Copies the tensor to the memory of `to`, for what is started there from now on.
     ///
     /// # Errors
     /// No memory left, or a device that failed.

@@ -1,4 +1,4 @@
-//! What kernels are told of a mask stays on the device: it is the same for every layer, and mostly for every step.
+//! Keeps uploads on the device by content: what kernels need of a mask is equal for every layer, and mostly for every step.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,10 @@ use candle_core::Result;
 
 use super::{Processor, Uploaded};
 
-/// Bytes that are kept at most: what was not asked for longest goes first.
+/// The most bytes that are kept: the least recently used uploads go first.
 const MOST: usize = 64 << 20;
 
-/// Uploads by what is in them.
+/// Uploads by their content.
 #[derive(Debug, Default)]
 pub struct Kept(Mutex<Shelf>);
 
@@ -29,7 +29,7 @@ struct Entry {
 }
 
 impl Kept {
-    /// A copy of `bytes` on `processor`, whose own this is: the one of before, if it is still there.
+    /// A copy of `bytes` on `processor`, to which this cache belongs: an earlier one, if it is still there.
     ///
     /// # Errors
     /// As [`Processor::upload`].
@@ -52,7 +52,7 @@ impl Kept {
 }
 
 impl Shelf {
-    /// The newest stays, however large it is.
+    /// Frees old uploads; the newest stays, however large it is.
     fn make_room(&mut self) {
         while self.bytes > MOST && self.entries.len() > 1 {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.asked);

@@ -1,9 +1,9 @@
-//! Memories of emulated processors, which are all the host's: whose a tensor is, and whether what happens to it is in order.
+//! Memories of emulated processors, all of which are the host's: which processor owns a tensor, and whether accesses to it are ordered.
 //!
-//! A tensor is the processor's that first computes with it, and stays so. A kernel, or a product, that reaches another's is refused,
-//! as it is that of a GPU. What is copied between them is held to the order that marks make, as a GPU would not be: every processor
-//! counts what it starts, and knows of every other how far it has waited for it (vector clocks; Fidge 1988, Mattern 1989). A copy must
-//! know of what wrote the tensor, and what writes over it must know of the copy.
+//! A tensor belongs to the processor that first computes with it, for good. A kernel, or a product, that reaches another's is refused, as
+//! on a GPU. Copies between memories are checked against the order that marks make, which a GPU would not do: every processor counts what
+//! it starts, and knows of every other how far it has waited for it (vector clocks; Fidge 1988, Mattern 1989). A copy must know of what
+//! wrote the tensor, and what overwrites it must know of the copy.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,30 +11,30 @@ use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
 
-/// The memories of so many processors.
+/// The memories of several processors.
 #[derive(Debug)]
 pub(super) struct Memories(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// By processor, how much each has started, as far as it knows.
+    /// By processor, the number of operations that it knows each processor to have started.
     clocks: Vec<Vec<u64>>,
-    /// By storage.
+    /// What is known of each storage.
     blocks: HashMap<usize, Block>,
 }
 
 #[derive(Debug)]
 struct Block {
     owner: usize,
-    /// Of some of it, when its owner wrote that last.
+    /// The owner's last writes, by range of bytes.
     written: Vec<(Range<usize>, u64)>,
-    /// Of some of it, which processor copied it, and when.
+    /// Copies by other processors, by range of bytes: which processor, and when.
     copied: Vec<(Range<usize>, usize, u64)>,
-    /// For as long as this is looked at no other block is where it is.
+    /// Held so that no other storage gets the same address.
     _held: Tensor,
 }
 
-/// A tensor that a launch is lent: which storage it is in, between which bytes of that, and whether it is written.
+/// A tensor that a launch accesses: its storage, its bytes in it, and whether it is written.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
     pub(super) storage: usize,
@@ -49,7 +49,7 @@ impl Memories {
         Memories(Mutex::new(State { clocks, blocks: HashMap::new() }))
     }
 
-    /// What a processor has started, and knows to be behind.
+    /// A mark: what a processor has started, and what it knows to have waited for.
     pub(super) fn mark(&self, own: usize) -> Vec<u64> {
         self.with(|state| state.clocks[own].clone())
     }
@@ -62,7 +62,7 @@ impl Memories {
         });
     }
 
-    /// A processor computes with these.
+    /// Records that a processor computes with these tensors.
     pub(super) fn compute(&self, own: usize, all: &[Touched]) -> Result<()> {
         self.with(|state| {
             let now = state.starts(own);
@@ -70,7 +70,7 @@ impl Memories {
         })
     }
 
-    /// A processor copies what is another's into what will be its own.
+    /// Records that a processor copies another's tensor to its own memory.
     pub(super) fn copy(
         &self,
         own: usize,
@@ -114,7 +114,7 @@ impl State {
     }
 
     fn touch(&mut self, own: usize, now: u64, touched: &Touched) -> Result<()> {
-        // What has no elements is nowhere.
+        // A tensor without elements has no place.
         if touched.tensor.elem_count() == 0 {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-/// Whether they have an element in common.
+/// Whether two ranges have an element in common.
 fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }

@@ -1,22 +1,22 @@
-//! Kernels that no GPU has run yet: right on the emulator, and taken only where they are asked for.
+//! Kernels that no GPU has run yet: right on the emulator, and used only on request.
 
 use super::Generation;
 
-/// The environment variable that names the generation of them to take.
+/// The environment variable that names the generation of untried kernels to use.
 pub const UNTRIED: &str = "ANNULUS_UNTRIED_KERNELS";
 
-/// What it may name.
+/// The generations that [`UNTRIED`] may name.
 const NAMES: [(&str, Generation); 1] = [("sm100", Generation::Sm100)];
 
-/// The highest that a GPU has run.
+/// The highest generation that a GPU has run.
 const TRIED: Generation = Generation::Sm90;
 
-/// The highest to take where none is named: programs call [`check`] first.
+/// The highest generation to use where none is named: programs call [`check`] first.
 pub(super) fn highest() -> Generation {
     asked().ok().flatten().unwrap_or(TRIED)
 }
 
-/// Whether [`UNTRIED`] can be followed.
+/// Checks the value of [`UNTRIED`].
 ///
 /// # Errors
 /// What is wrong with it.
@@ -24,7 +24,7 @@ pub fn check() -> Result<(), String> {
     asked().map(|_| ())
 }
 
-/// Whether the kernels that [`UNTRIED`] asks for run where there is code for `architecture`.
+/// Checks that the kernels that [`UNTRIED`] asks for run where there is code for `architecture`.
 ///
 /// # Errors
 /// That they do not.
@@ -43,7 +43,7 @@ fn runs(generation: Generation, architecture: u32) -> Result<(), String> {
     Err(format!("{UNTRIED}={name}: this program has code of sm_{architecture} for the GPU"))
 }
 
-/// Whether a GPU of this architecture has kernels that nobody has tried on one.
+/// Whether there are untried kernels for a GPU of this architecture.
 pub fn there_are_for(architecture: u32) -> bool {
     NAMES.iter().any(|(_, generation)| generation.runs_on(architecture))
 }

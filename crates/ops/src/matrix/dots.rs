@@ -1,4 +1,4 @@
-//! Elements of a product, each a sum over two slices: where reading the right factor takes the time.
+//! Computes elements of a product one by one, each a sum over two slices: for products where reading the right factor takes the time.
 #![expect(
     clippy::inline_always,
     reason = "inlined, code is compiled for the caller's instructions"
@@ -7,10 +7,10 @@
 use super::Matrix;
 use crate::vector::{Choice, Leaf, Machine, PANEL};
 
-/// Sums of a dot product that grow side by side.
+/// The number of partial sums of a dot product.
 const SUMS: usize = 4;
 
-/// One row of a product, `output = a b` or `output += a b`; the columns of `b` lie in one piece each.
+/// One row of a product, `output = a b` or `output += a b`; the columns of `b` are contiguous.
 pub(super) struct Dots<'a> {
     pub(super) a: &'a [f32],
     pub(super) b: Matrix<'a>,

@@ -1,4 +1,4 @@
-//! Some rows of a product.
+//! A job of a matrix product: some of its rows.
 
 use super::pack::left;
 use super::{Matrix, Part};
@@ -6,7 +6,7 @@ use crate::vector::product::{Left, Onto, Product, ROWS, Right};
 use crate::vector::{Choice, Machine, PANEL};
 use annulus_machine::blocks::{Cut, EDGE_COLUMNS};
 
-/// What a worker packs into, and where it computes what is not a whole micro-tile of the output.
+/// Buffers for a worker's packed operands, and for results that are not a whole micro-tile of the output.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     left: Vec<f32>,
@@ -14,13 +14,13 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// As much as `cut` says, whether there will be a use for it or not: a plan counts it.
+    /// Buffers of the size that `cut` says, whether they will be used or not: a plan counts them.
     pub(super) fn new(cut: &Cut) -> Scratch {
         Scratch { left: Vec::with_capacity(cut.left()), edge: Vec::with_capacity(cut.edge()) }
     }
 }
 
-/// With so few panels to the right, reading the left factor where it lies costs less than packing it.
+/// The most panels with which reading the left factor in place costs less than packing it.
 const FEW_PANELS: usize = 2;
 
 /// `output = a b`, or `output += a b`, for some rows.
@@ -29,7 +29,7 @@ pub(super) struct Job<'a> {
     pub(super) a: Matrix<'a>,
     /// The right factor, in panels.
     pub(super) packed: &'a [f32],
-    /// Whole rows.
+    /// Whole rows of the output.
     pub(super) output: &'a mut [f32],
     pub(super) add: bool,
     pub(super) scratch: &'a mut Scratch,
@@ -72,7 +72,7 @@ impl Choice for Job<'_> {
     }
 }
 
-/// A job with some of the depth.
+/// A job with a part of the depth.
 struct Block<'a> {
     part: Part,
     depth: usize,
@@ -83,7 +83,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Whole dozens of rows from the first on.
+    /// Computes whole dozens of rows, from the first on.
     fn rows<M: Machine>(&mut self, machine: M, a: Left<'_>, rows: usize) {
         let Part { first, columns, step, .. } = self.part;
         let panels = columns / PANEL;
@@ -111,7 +111,7 @@ impl Block<'_> {
         }
     }
 
-    /// The rows from `whole` on, fewer than a dozen.
+    /// Computes the rows from `whole` on, fewer than a dozen.
     fn last<M: Machine>(&mut self, machine: M, a: Left<'_>, whole: usize) {
         let Part { columns, step, .. } = self.part;
         let rows = self.output.len() / step - whole;
@@ -129,7 +129,7 @@ impl Block<'_> {
         }
     }
 
-    /// Brings `rows` from the first, and `columns` from the first, from the edge, `width` wide, to where they belong.
+    /// Copies `rows` and `columns` from the edge buffer, `width` wide, to their place in the output.
     fn put(&mut self, [row, rows]: [usize; 2], [column, columns]: [usize; 2], width: usize) {
         let Part { first, step, .. } = self.part;
         for (index, from) in self.edge.chunks(width).take(rows).enumerate() {

@@ -14,7 +14,7 @@ use super::Matrix;
 use crate::vector::product::{Left, ROWS};
 use crate::vector::{Choice, Leaf, Machine, PANEL, prefetch};
 
-/// So many rows ahead of what is packed, memory is asked for: they lie on pages of their own, where the processor expects none.
+/// The number of rows by which prefetches run ahead of packing: rows are on pages of their own, where the processor expects none.
 const AHEAD: usize = 16;
 
 /// Packs columns of a right factor.
@@ -36,7 +36,7 @@ impl Leaf for Pack<'_> {
         let Pack { from, to } = self;
         let (depth, whole) = (from.rows, from.columns / PANEL);
         if from.column_stride == 1 {
-            // Row after row: neighbours lie next to each other.
+            // Row by row, which are contiguous.
             for row in 0..depth {
                 prefetch(from.data, (row + AHEAD) * from.row_stride, from.columns);
                 let panels = from.data[row * from.row_stride..].as_chunks().0;
@@ -65,7 +65,7 @@ impl Leaf for Pack<'_> {
     }
 }
 
-/// Sixteen columns that begin at `from`, each in one piece, become a panel.
+/// Transposes sixteen contiguous columns from `from` on into a panel.
 #[inline(always)]
 fn turn<M: Machine>(machine: M, from: &[f32], of: &Matrix<'_>, to: &mut [f32]) {
     let columns: [&[f32]; PANEL] =
@@ -88,7 +88,7 @@ fn turn<M: Machine>(machine: M, from: &[f32], of: &Matrix<'_>, to: &mut [f32]) {
     }
 }
 
-/// Packs a left factor, whose rows become whole dozens, and how to read it.
+/// Packs a left factor, padded to whole dozens of rows, and describes how to read it.
 pub(super) fn left<'a>(from: Matrix<'_>, to: &'a mut Vec<f32>) -> Left<'a> {
     let (rows, depth) = from.shape();
     to.resize(rows.next_multiple_of(ROWS) * depth, 0.0);
@@ -116,7 +116,7 @@ fn by_rows(from: Matrix<'_>, to: &mut [f32]) {
 fn by_columns(from: Matrix<'_>, to: &mut [f32]) {
     let (rows, depth) = from.shape();
     let to = to.as_chunks_mut::<ROWS>().0;
-    // Column after column: neighbours lie next to each other.
+    // Column by column, which are contiguous.
     for column in 0..depth {
         prefetch(from.data, (column + AHEAD) * from.column_stride, rows);
         let (dozens, rest) = from.data[column * from.column_stride..][..rows].as_chunks::<ROWS>();

@@ -11,7 +11,7 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(value).collect()
 }
 
-/// A factor of so many rows and columns, as it lies or turned round.
+/// A factor of the given shape, as it is stored or transposed.
 fn factor(data: &[f32], [rows, columns]: [usize; 2], turned: bool) -> Matrix<'_> {
     if turned {
         Matrix::new(data, columns, rows).transposed()
@@ -20,7 +20,7 @@ fn factor(data: &[f32], [rows, columns]: [usize; 2], turned: bool) -> Matrix<'_>
     }
 }
 
-/// `onto + a b` of [rows, columns, depth], with each factor turned round or not.
+/// A case `onto + a b` of [rows, columns, depth], with each factor transposed or not.
 struct Case {
     sizes: [usize; 3],
     turned: [bool; 2],
@@ -40,7 +40,7 @@ impl Case {
         multiply(pool, vec![Product { terms: vec![(a, b), (a, b)], onto, output }]);
     }
 
-    /// The sum in f64, and that of its terms' magnitudes.
+    /// The sum in f64, and the sum of its terms' magnitudes.
     fn wanted(&self, row: usize, column: usize) -> (f64, f64) {
         let [rows, columns, depth] = self.sizes;
         let [a, b] = self.factors();
@@ -104,7 +104,7 @@ fn products_have_the_same_bits_for_any_caches_workers_and_widths_of_vectors() {
     for second in [16 << 10, 256 << 10, 2 << 20, 4 << 20] {
         assert!(bits(&pool(3, best, second)) == wanted, "a second cache of {second}");
     }
-    // Without one instruction for both, products are rounded before they are added.
+    // Without a fused multiply-add, products are rounded before they are added.
     for instructions in Instructions::tested().filter(|one| *one != Instructions::Portable) {
         assert!(bits(&pool(2, instructions, 1 << 20)) == wanted, "{instructions:?}");
     }

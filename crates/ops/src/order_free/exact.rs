@@ -1,4 +1,4 @@
-//! Sums of single numbers, exact, so in any order.
+//! Exact sums of single numbers, so equal in any order.
 
 use annulus_machine::blocks::NORM_BYTES;
 use candle_core::{Device, Result, Tensor};
@@ -7,29 +7,28 @@ use crate::Backend;
 use crate::gpu::operators;
 use crate::rows::{CHUNK, Elements};
 
-/// The exponents that the square of an f32 may have; behind them how many are not finite.
+/// The number of exponents that the square of an f32 may have; one more integer counts what is not finite.
 const EXPONENTS: usize = NORM_BYTES as usize / 8 - 1;
-/// Integers of a sum of squares.
+/// The number of integers of a sum of squares.
 pub(crate) const SQUARES: usize = EXPONENTS + 1;
-/// The exponent that the first counts: 2^-300 is less than the square of any f32 that is not 0.
+/// The exponent of the first integer: 2^-300 is less than the square of any f32 but 0.
 const FIRST: i32 = -300;
-/// Bits of a square that are added, of 53: so many of 2^31 squares are within an i64.
+/// Bits of a square that are added, of 53: 2^31 squares of so many fit into an i64.
 const KEPT: u32 = 32;
 
-/// The sum of squares of elements: by exponent, the sum of what stands before it, as integers. Sums of several add up to the same
-/// bits, whoever has which elements.
+/// The sum of squares of elements, as integers by exponent. Adding several gives the same bits, whichever rank has which elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Squares(Vec<i64>);
 
 impl Default for Squares {
     fn default() -> Squares {
-        // Behind the exponents: how many are not finite.
+        // The last integer counts what is not finite.
         Squares(vec![0; SQUARES])
     }
 }
 
 impl Squares {
-    /// How many bytes ranks hand over of it.
+    /// Bytes of the sum that ranks send.
     pub const BYTES: u64 = NORM_BYTES;
 
     fn add(&mut self, x: f32) {
@@ -47,7 +46,7 @@ impl Squares {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, other)| *sum += other);
     }
 
-    /// As what ranks add up: i64, of one length.
+    /// The integers as a tensor that ranks add up: i64, of fixed length.
     ///
     /// # Errors
     /// What Candle says.
@@ -55,15 +54,15 @@ impl Squares {
         Tensor::new(&self.0[..], &Device::Cpu)
     }
 
-    /// What a sum over ranks came to.
+    /// The sum of squares from a tensor that ranks have added up.
     ///
     /// # Errors
-    /// What Candle says of a tensor that is none.
+    /// What Candle says of another tensor.
     pub fn of(tensor: &Tensor) -> Result<Squares> {
         Ok(Squares(tensor.to_vec1()?))
     }
 
-    /// The sum: the smallest exponents first.
+    /// The sum of squares, smallest exponents first.
     pub fn value(&self) -> f64 {
         if self.0[EXPONENTS] > 0 {
             return f64::NAN;
@@ -74,7 +73,7 @@ impl Squares {
     }
 }
 
-/// [`Squares`] of all elements of f32 or bf16 tensors.
+/// The sum of squares of all elements of f32 or bf16 tensors, as [`Squares`].
 ///
 /// # Errors
 /// When a tensor is neither f32 nor bf16.
@@ -101,10 +100,10 @@ pub fn sum_of_squares<'a>(
     Ok(all)
 }
 
-/// Multiples of this are exact in f64 up to 2^33.
+/// The grid, whose multiples are exact in f64 up to 2^33.
 const GRID: f64 = 1.0 / (1 << 20) as f64;
 
-/// The number rounded to a millionth, about: sums of such are exact in f64, in any order, up to eight billion.
+/// The number rounded to about a millionth: sums of such numbers are exact in f64, in any order, up to eight billion.
 pub(crate) fn to_grid(x: f64) -> f64 {
     (x / GRID).round() * GRID
 }

@@ -1,10 +1,9 @@
-//! Sums whose bits depend on what is added alone: not on the order, nor on what was added together before.
+//! Order-free sums, whose bits depend only on what is added: not on the order, nor on what was added together before.
 //!
-//! A number is cut into parts, each a small multiple of a power of two, 2^(13 i) for neighbouring i, and parts of the same i are
-//! added as integers, a bin for each i (after Demmel and Nguyen, "Parallel reproducible summation", IEEE Trans. Computers 64, 2015).
-//! Numbers that are added at once, a row, are cut from the highest bin that any of them reaches, so that their parts do not depend
-//! on what came before. A sum keeps the three highest bins that anything has reached: the parts below are left out, of what came
-//! before as of what comes later.
+//! A number is cut into parts, each a small multiple of a power of two, 2^(13 i) for neighbouring i, and parts of the same i are added as
+//! integers, in a bin for each i (after Demmel and Nguyen, "Parallel reproducible summation", IEEE Trans. Computers 64, 2015). Numbers that
+//! are added together, a row, are cut from the highest bin that any of them reaches, so that their parts do not depend on what came before.
+//! A sum keeps the three highest bins that anything has reached: lower parts are dropped, of earlier numbers as of later ones.
 //!
 //! ```text
 //! a row of `width` sums, as it lies in memory and travels:   [high bins; width] [middle; width] [low; width] [which is highest]
@@ -28,25 +27,25 @@ use annulus_machine::blocks::STRICT_TERMS;
 
 use crate::vector::{Leaf, Machine, PANEL};
 
-/// Bits of a bin.
+/// The number of bits of a bin.
 pub(crate) const WIDTH: i32 = 13;
-/// Bins of a sum: at least 26 bits below the largest number that was added.
+/// The number of bins of a sum: at least 26 bits below the largest number that was added.
 const BINS: usize = 3;
-// A number is up to 2^13 of its highest bin: so many of them are within its 32 bits.
+// A number is at most 2^13 times its highest bin, of which this many fit into 32 bits.
 const _: () = assert!(STRICT_TERMS << WIDTH <= 1 << 31);
 
-/// The lowest bin of which numbers are cut: what is smaller has its parts.
+/// The lowest bin that numbers are cut from: smaller ones have parts in it.
 const LOWEST: i32 = -9;
-/// The highest: above, and of infinities and NaN, a sum is NaN.
+/// The highest bin: above it, and for infinities and NaN, a sum is NaN.
 const HIGHEST: i32 = 8;
-/// Added to the number of a row's highest bin: 0 is a row that nothing was added to.
+/// Added to the index of a row's highest bin, so that 0 is a row to which nothing was added.
 const BIAS: i32 = 1 << 20;
-/// The highest bin of a row that is NaN.
+/// The highest bin of a row whose sums are NaN.
 const SPOILT: u32 = u32::MAX;
 
 pub(crate) use annulus_sequence::order_free_row as length;
 
-/// 1.5 · 2^(23 + 13 bin): a number below 2^(22 + 13 bin) that it is added to is rounded to a multiple of 2^(13 bin).
+/// The constant 1.5 · 2^(23 + 13 bin): added to a number below 2^(22 + 13 bin), it rounds that to a multiple of 2^(13 bin).
 #[inline(always)]
 fn rounding(bin: i32) -> f32 {
     f32::from_bits((((127 + 23 + WIDTH * bin) as u32) << 23) | (1 << 22))
@@ -58,7 +57,7 @@ fn bin_of(number: f32) -> i32 {
     i32::from(BIN_OF[(number.to_bits() >> 23) as usize & 255])
 }
 
-/// By the exponent that stands in a number's bits.
+/// Bins by the exponent in a number's bits.
 const BIN_OF: [i8; 256] = {
     let mut bins = [0; 256];
     let mut exponent = 0;
@@ -73,7 +72,7 @@ const BIN_OF: [i8; 256] = {
 /// Adds `numbers * factor * 2^(13 shift)` to a row, each rounded once where it is multiplied.
 #[derive(Debug)]
 pub(crate) struct Add<'a> {
-    /// As many sums as numbers.
+    /// The row, of as many sums as numbers.
     pub(crate) row: &'a mut [u32],
     pub(crate) numbers: &'a [f32],
     pub(crate) factor: f32,
@@ -84,7 +83,7 @@ impl Leaf for Add<'_> {
     #[inline(always)]
     fn run<M: Machine>(self, machine: M) {
         let Add { row, numbers, factor, shift } = self;
-        // Rounding keeps order, so the largest product is that of the largest number.
+        // Rounding is monotonic, so the largest product is that of the largest number.
         let most = largest(machine, numbers) * factor.abs();
         if most == 0.0 {
             return;
@@ -106,7 +105,7 @@ impl Leaf for Add<'_> {
     }
 }
 
-/// The largest absolute value; NaN where any is.
+/// The largest absolute value; NaN where any number is.
 #[inline(always)]
 fn largest<M: Machine>(machine: M, numbers: &[f32]) -> f32 {
     let (panels, rest) = numbers.as_chunks::<PANEL>();
@@ -114,7 +113,7 @@ fn largest<M: Machine>(machine: M, numbers: &[f32]) -> f32 {
     for panel in panels {
         most = machine.magnitudes(machine.load(panel), most);
     }
-    // Of floats that are not negative bits have the order of numbers, and those of NaN are the largest.
+    // Bits of non-negative floats are ordered as the numbers, and those of NaN are the largest.
     let mut most = machine.most_bits(most);
     for number in rest {
         most = number.abs().to_bits().max(most);
@@ -122,8 +121,8 @@ fn largest<M: Machine>(machine: M, numbers: &[f32]) -> f32 {
     f32::from_bits(most)
 }
 
-/// Makes room for a highest bin in a row: how many bins the row's own highest lies above it. None: there is nothing to add, as it is
-/// spoilt or the number too small for its bins.
+/// Raises a row's highest bin to at least `bin`; returns how many bins above `bin` it is. `None`: nothing can be added, as the row is NaN
+/// or the number too small for its bins.
 #[inline(always)]
 fn raise(row: &mut [u32], width: usize, bin: u32) -> Option<usize> {
     let (bins, top) = row.split_at_mut(BINS * width);
@@ -136,7 +135,7 @@ fn raise(row: &mut [u32], width: usize, bin: u32) -> Option<usize> {
     Some((top[0] - bin) as usize).filter(|above| *above < BINS)
 }
 
-/// Bins become those of a higher one: so many places down, and the lowest drop out.
+/// Shifts bins down by `by` places for a higher first bin; the lowest are dropped.
 #[cold]
 fn lower(bins: &mut [u32], width: usize, by: usize) {
     let by = by.min(BINS) * width;
@@ -145,7 +144,7 @@ fn lower(bins: &mut [u32], width: usize, by: usize) {
     bins[..by].fill(0);
 }
 
-/// Numbers of a row as parts.
+/// The numbers of a row, to be cut into parts.
 struct Parts<'a, M> {
     machine: M,
     numbers: &'a [f32],
@@ -154,7 +153,7 @@ struct Parts<'a, M> {
 }
 
 impl<M: Machine> Parts<'_, M> {
-    /// Adds the parts of all numbers to bins, the highest first. Loops, since what takes closures is not always inlined.
+    /// Adds the parts of all numbers to bins, the highest first. Written as loops, since what takes closures is not always inlined.
     #[inline(always)]
     fn add_to<const N: usize>(&self, bins: &mut [&mut [u32]; N]) {
         let mut round = [0.0; N];
@@ -190,7 +189,7 @@ impl<M: Machine> Parts<'_, M> {
         self.machine.multiplied(self.machine.load(numbers), self.machine.splat(self.factor))
     }
 
-    /// Adds what of `left` are whole units of a bin; what is left then.
+    /// Adds the whole units of a bin in `left` to it; returns what is left.
     #[inline(always)]
     fn part(&self, left: M::Panel, round: f32, bin: &mut [u32; PANEL]) -> M::Panel {
         let round = self.machine.splat(round);
@@ -220,7 +219,7 @@ pub(crate) fn add_one(row: &mut [u32], number: f32, shift: i32) {
     }
 }
 
-/// Makes a row's sums NaN for good.
+/// Makes a row's sums NaN, permanently.
 pub(crate) fn spoil(row: &mut [u32]) {
     row[row.len() - 1] = SPOILT;
 }
@@ -241,21 +240,21 @@ pub(crate) fn join(row: &mut [u32], from: &[u32]) {
     }
 }
 
-/// What a row's sums are in units of: 2^unit. None: they are NaN.
+/// The exponent of the unit of a row's sums, 2^unit. `None`: they are NaN.
 #[inline(always)]
 fn unit(row: &[u32]) -> Option<i32> {
     let top = row[row.len() - 1];
     (top != SPOILT).then(|| WIDTH * (top as i32 - BIAS - (BINS as i32 - 1)))
 }
 
-/// A sum in the units of its row, as f64: exactly what was added up, as far as bins go, up to 2^53.
+/// A sum in the units of its row, as f64: exactly what was added, as far as bins reach, up to 2^53.
 #[inline(always)]
 fn whole(first: u32, second: u32, third: u32) -> f64 {
     let (first, second, third) = (first as i32, second as i32, third as i32);
     ((i64::from(first) << (2 * WIDTH)) + (i64::from(second) << WIDTH) + i64::from(third)) as f64
 }
 
-/// A row's sums, in its units, times `unit`, each rounded to f64 and to f32.
+/// Writes a row's sums, in its units, times `unit`, each rounded to f64 and then to f32.
 #[inline(always)]
 fn scaled(row: &[u32], unit: f64, to: &mut [f32]) {
     let (first, others) = row.split_at(to.len());
@@ -265,14 +264,14 @@ fn scaled(row: &[u32], unit: f64, to: &mut [f32]) {
     }
 }
 
-/// A row's sums.
+/// Writes a row's sums as f32.
 pub(crate) fn read(row: &[u32], to: &mut [f32]) {
     let Some(unit) = unit(row) else { return to.fill(f32::NAN) };
-    // 2^-700 of a sum is nothing.
+    // A sum times 2^-700 is 0.
     scaled(row, 2.0_f64.powi(unit.clamp(-700, 700)), to);
 }
 
-/// A row's sums over one other sum, in f64; the natural log of the latter. Over nothing: 0, and -inf.
+/// Writes a row's sums divided by another sum, in f64; returns the natural log of the divisor. Divided by nothing: 0, and -inf.
 pub(crate) fn quotient(row: &[u32], divisor: &[u32], to: &mut [f32]) -> f32 {
     let (Some(unit), Some(of_divisor)) = (unit(row), unit(divisor)) else {
         to.fill(f32::NAN);

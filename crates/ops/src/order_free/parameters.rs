@@ -1,4 +1,4 @@
-//! Gradients of parameters: sums over tokens, each of what a block of neighbouring tokens comes to, added order-free.
+//! Order-free gradients of parameters: sums over tokens of partial results of blocks of neighbouring tokens.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::pool::Shelf;
 use crate::vector::product::{Left, Onto, Product, ROWS, Right};
 use crate::vector::{Choice, Dispatch, Machine, PANEL};
 
-/// Columns of a weight that are summed over all blocks before the next: with the rows of a job, what the second cache holds.
+/// Columns of a weight that are summed over all blocks before the next ones: with a job's rows, they fit into the second-level cache.
 const COLUMNS: usize = 256;
-/// Rows of a weight that a job sums; of an odd number of columns twice as many, so that jobs begin at whole rows of the table.
+/// Rows of a weight that a job sums; twice as many for an odd number of columns, so that jobs begin at whole rows of the table.
 const JOB_ROWS: usize = 96;
 /// Rows that are copied into groups at a time.
 const ROWS_AT_ONCE: usize = 16;
 
-/// Sums of a parameter's elements.
+/// The order-free sums of a parameter's elements.
 #[derive(Debug)]
 pub(crate) struct Sums {
     rows: Vec<u32>,
@@ -27,23 +27,23 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Of nothing, for so many elements.
+    /// Sums of nothing, for `elements` elements.
     pub(crate) fn of(elements: usize) -> Sums {
         Sums { rows: vec![0; groups(elements) * length(STRICT_ROW)], elements }
     }
 
-    /// Adds a number to each.
+    /// Adds a number to each sum.
     pub(crate) fn add(&mut self, pool: &Pool, numbers: &[f32]) {
         pool.core().instructions.with(false, Add { sums: &mut self.rows, start: 0, numbers });
     }
 
-    /// A table.
+    /// The sums as a table.
     pub(crate) fn tensor(self) -> Result<Tensor> {
         let dims = [groups(self.elements), length(STRICT_ROW)];
         as_tensor(self.rows, &dims)
     }
 
-    /// The table in pieces of so many elements, a multiple of [`STRICT_ROW`].
+    /// The table in pieces of `elements` elements, a multiple of [`STRICT_ROW`].
     fn pieces(&mut self, elements: usize) -> impl ExactSizeIterator<Item = &mut [u32]> {
         self.rows.chunks_mut(elements / STRICT_ROW * length(STRICT_ROW))
     }
@@ -70,7 +70,7 @@ impl Sums {
         });
     }
 
-    /// Adds, for every token, its row of `dy` [tokens, width] to that row of a table [.., width] which it names, of a block the sum.
+    /// Adds every token's row of `dy` [tokens, width] to the row of a table [.., width] that its id names, summed by block.
     pub(crate) fn add_rows(
         &mut self,
         pool: &Pool,
@@ -78,7 +78,7 @@ impl Sums {
         (dy, width): (&[f32], usize),
         block: usize,
     ) {
-        // (row, token) in order, so that what a row gets of a block are neighbours.
+        // Sorted as (row, token), so that a row's tokens of a block are neighbours.
         let mut places: Vec<(u32, usize)> = ids.iter().copied().zip(0..).collect();
         places.sort_unstable();
         let places = &places;
@@ -101,7 +101,7 @@ impl Sums {
     }
 }
 
-/// Adds numbers to sums from an element on.
+/// Adds numbers to sums, from an element on.
 struct Add<'a> {
     sums: &'a mut [u32],
     start: usize,
@@ -119,10 +119,10 @@ impl Choice for Add<'_> {
     }
 }
 
-/// `dw = dyᵀ x` as a table of order-free sums: `dy` [tokens, outputs], `x` [tokens, inputs], tokens in blocks of `block`.
+/// The gradient `dw = dyᵀ x` as a table of order-free sums: `dy` [tokens, outputs], `x` [tokens, inputs], tokens in blocks of `block`.
 ///
 /// # Errors
-/// When the tokens are no whole blocks.
+/// When the tokens are not whole blocks.
 pub(crate) fn weight_gradient(
     pool: &Pool,
     (dy, outputs): (&[f32], usize),
@@ -135,7 +135,7 @@ pub(crate) fn weight_gradient(
     sums.tensor()
 }
 
-/// So many tokens in blocks.
+/// The ranges of `tokens` tokens in whole blocks.
 pub(crate) fn whole_blocks(tokens: usize, block: usize) -> Result<Vec<Range<usize>>> {
     if !tokens.is_multiple_of(block) {
         bail!("order-free sums: found {tokens} tokens, wanted whole blocks of {block}");
@@ -143,7 +143,7 @@ pub(crate) fn whole_blocks(tokens: usize, block: usize) -> Result<Vec<Range<usiz
     Ok((0..tokens).step_by(block).map(|start| start..start + block).collect())
 }
 
-/// What a worker packs into, and the products of a block.
+/// Buffers for a worker's packed operands, and for the products of a block.
 #[derive(Debug, Default)]
 struct Scratch {
     left: Vec<f32>,
@@ -209,14 +209,14 @@ impl Products<'_> {
     }
 }
 
-/// Some columns of some rows, so many at a time: those of each row one after the other. The last are filled up.
+/// Columns of `TOGETHER` rows at a time, those of each row contiguous; the last group is padded.
 fn in_groups<const TOGETHER: usize>(
     to: &mut Vec<f32>,
     (from, step): (&[f32], usize),
     (rows, columns): (&Range<usize>, &Range<usize>),
 ) {
     to.resize(rows.len() * columns.len().next_multiple_of(TOGETHER), 0.0);
-    // A few rows of all groups: what is read lies together, and so does what is written.
+    // A few rows of all groups at a time: reads are contiguous, and so are writes.
     for first in (0..rows.len()).step_by(ROWS_AT_ONCE) {
         let some_rows = first..rows.len().min(first + ROWS_AT_ONCE);
         for (index, to) in to.chunks_exact_mut(rows.len() * TOGETHER).enumerate() {
@@ -226,7 +226,7 @@ fn in_groups<const TOGETHER: usize>(
                 let values = &from[(rows.start + row) * step..][some.clone()];
                 let to = &mut to.as_chunks_mut::<TOGETHER>().0[row];
                 if let Some(values) = values.first_chunk() {
-                    // Of known length: no call.
+                    // Of known length, so that no function is called.
                     *to = *values;
                 } else {
                     to.fill(0.0);
@@ -248,7 +248,7 @@ mod tests {
         random(name, &[len]).unwrap().to_vec1().unwrap()
     }
 
-    /// Of some of 6 blocks of 16 tokens.
+    /// The gradient of some of 6 blocks of 16 tokens.
     fn gradient(workers: usize, (o, i): (usize, usize), blocks: &[usize]) -> Tensor {
         let (dy, x) = (numbers("dy", 96 * o), numbers("x", 96 * i));
         let of = |all: &[f32], width: usize| -> Vec<f32> {

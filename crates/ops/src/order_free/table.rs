@@ -1,4 +1,4 @@
-//! Order-free sums as tensors: u32, of rows as [`super`] has them along the last dimension.
+//! Order-free sums as u32 tensors, whose last dimension has rows in the format of [`super`].
 #![expect(
     clippy::inline_always,
     reason = "inlined, a loop is compiled for the caller's instructions"
@@ -29,7 +29,7 @@ pub fn of_shape(dims: &[usize], device: &Device) -> Result<Tensor> {
     Tensor::zeros([rows, &[length(*width)]].concat(), DType::U32, device)
 }
 
-/// How many rows a parameter of so many elements has.
+/// The number of rows of the table of a parameter with `elements` elements.
 pub(crate) fn groups(elements: usize) -> usize {
     elements.div_ceil(STRICT_ROW)
 }
@@ -39,10 +39,10 @@ pub(crate) fn as_tensor(rows: Vec<u32>, dims: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(rows, dims, &Device::Cpu)
 }
 
-/// `to += from`, of the same shape, in place. In any order, the same bits.
+/// Adds `from` to `to`, tables of the same shape, in place: the same bits in any order.
 ///
 /// # Errors
-/// When the shapes differ, or a tensor is none of order-free sums, or not in one piece.
+/// When the shapes differ, or a tensor is not a contiguous table of order-free sums.
 pub fn add_sums(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
         bail!("order-free sums: found {:?}, wanted {:?}", from.shape(), to.shape());
@@ -86,7 +86,7 @@ impl InplaceOp2 for AddSums {
 /// The sums [.., 3 D + 1] as f32 [.., D], each rounded once.
 ///
 /// # Errors
-/// When the tensor is none of order-free sums.
+/// When the tensor is not a table of order-free sums.
 pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
     let mut dims = sums.dims().to_vec();
     let Some(last) = dims.last_mut() else { bail!("order-free sums: a scalar is none") };
@@ -97,7 +97,7 @@ pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// Which integers of a parameter's table, flat, have the sums of these elements: those of whole rows.
+/// The integers of a parameter's table, flat, that hold the sums of these elements: those of whole rows.
 pub fn places(elements: Range<usize>) -> Range<usize> {
     if elements.is_empty() {
         return 0..0;
@@ -106,10 +106,10 @@ pub fn places(elements: Range<usize>) -> Range<usize> {
         ..elements.end.div_ceil(STRICT_ROW) * length(STRICT_ROW)
 }
 
-/// Of what [`places`] of a parameter's table have, flat, the elements: f32, flat.
+/// The values, f32, flat, of `elements`, read from their [`places`] in a parameter's table.
 ///
 /// # Errors
-/// When the tensor is none of order-free sums, or of other elements.
+/// When the tensor is not a table of order-free sums, or of other elements.
 pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Result<Tensor> {
     if elements.is_empty() {
         return Tensor::zeros(0, DType::F32, sums.device());
@@ -129,7 +129,7 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
     all.narrow(0, first, elements.len())?.force_contiguous()
 }
 
-/// The sum of tables, flat, of the same rows of a parameter.
+/// The sum of flat tables of the same rows of a parameter.
 ///
 /// # Errors
 /// As [`add_sums`].
@@ -162,19 +162,19 @@ fn read_all(pool: &Pool, sums: &Tensor) -> Result<Vec<f32>> {
     Ok(to)
 }
 
-/// Rows that one job takes.
+/// The number of rows that one job takes.
 fn rows_together(row: usize) -> usize {
     (CHUNK / row.max(1)).max(1)
 }
 
 /// Adds rows of numbers to the sums of a parameter.
 pub(crate) struct AddFlat<'a> {
-    /// Rows of its table.
+    /// Rows of the parameter's table.
     pub(crate) sums: &'a mut [u32],
-    /// The element that the first number is added to, and how many further each row begins, counted from those of the table.
+    /// The element that the first number is added to, and the distance between the elements at which rows begin.
     pub(crate) start: usize,
     pub(crate) apart: usize,
-    /// Rows of so many numbers, `step` apart.
+    /// Rows of numbers, `step` apart.
     pub(crate) numbers: &'a [f32],
     pub(crate) width: usize,
     pub(crate) step: usize,
@@ -191,7 +191,7 @@ impl Leaf for AddFlat<'_> {
     }
 }
 
-/// Adds numbers to sums from an element on.
+/// Adds numbers to sums, from an element on.
 #[inline(always)]
 fn add_row<M: Machine>(machine: M, sums: &mut [u32], mut start: usize, mut numbers: &[f32]) {
     while !numbers.is_empty() {

@@ -10,7 +10,7 @@ impl Choice for AddOne<'_> {
     }
 }
 
-/// Numbers over many magnitudes, some 0.
+/// Numbers of many magnitudes, some 0.
 fn numbers(seed: usize, width: usize, spread: f64) -> Vec<f32> {
     let one = |index: usize| {
         let draw = |salt: usize| ((index * 7919 + seed * 104_729 + salt * 31) % 1009) as f64;
@@ -51,7 +51,7 @@ fn sums_are_the_same_bits_in_every_order_and_with_all_instructions() {
         let first = sum(Instructions::Portable, width, &terms, 0..40);
         for instructions in Instructions::tested() {
             for step in [1, 3, 7, 11, 39] {
-                // Multiples of a number below a prime come in another order, each once.
+                // Multiples of a number modulo a prime: every index once, in another order.
                 let order = (1..=40).map(|index| index * step % 41 - 1);
                 assert_eq!(first, sum(instructions, width, &terms, order));
             }

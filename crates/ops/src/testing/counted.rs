@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::gpu::{Boxes, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
-/// Another processor, whose launches are counted by kernel, and uploads and products of a library.
+/// A processor that counts another one's launches by kernel, its uploads, and its library's products.
 #[derive(Debug)]
 pub struct Counted {
     inner: Arc<dyn Processor>,
@@ -18,11 +18,11 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Nothing counted yet.
+    /// A counter of `inner`'s calls, starting at zero.
     pub fn new(inner: Arc<dyn Processor>) -> Counted {
         Counted { inner, calls: Mutex::default(), largest: AtomicUsize::new(0) }
     }
-    /// How often each kernel was launched; uploads as `upload`, products as `product`.
+    /// The number of launches of each kernel; of uploads as `upload`, and of products as `product`.
     pub fn calls(&self) -> BTreeMap<String, usize> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

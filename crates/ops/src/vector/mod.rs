@@ -1,8 +1,8 @@
-//! Vector instructions, as much of them as attention and products of matrices need.
+//! The vector instructions that attention and matrix products need.
 //!
-//! A machine is a token: it exists only where the processor has its instructions, so that using them is sound. Its panel is
-//! always [`PANEL`] floats, in as many registers as it takes, and everything above is written once for all machines. Code
-//! becomes a machine's instructions only inside of [`Machine::call`], hence `inline(always)` on all that runs there.
+//! A machine is a token that exists only where the processor has its instructions, so that using them is sound. Its panel is always
+//! [`PANEL`] floats, in as many registers as it takes, and everything above is written once for all machines. Code is compiled with a
+//! machine's instructions only inside [`Machine::call`], hence `inline(always)` on all that runs there.
 #![expect(
     clippy::inline_always,
     reason = "inlined, code is compiled for the caller's instructions"
@@ -21,13 +21,13 @@ use candle_core::{Error, Result};
 use product::Product;
 use pulp::Arch;
 
-/// What runs with a machine's instructions.
+/// Code that runs with a machine's instructions.
 pub(crate) trait Leaf {
-    /// Must be `inline(always)`, and so must be all it calls.
+    /// Runs the code; must be `inline(always)`, as all that it calls.
     fn run<M: Machine>(self, machine: M);
 }
 
-/// What is written for every machine, and picks its leaves itself.
+/// Code written for every machine, which runs leaves itself.
 pub(crate) trait Choice {
     type Output;
     fn with<M: Machine>(self, machine: M) -> Self::Output;
@@ -35,9 +35,9 @@ pub(crate) trait Choice {
 
 /// A set of vector instructions.
 pub(crate) trait Machine: Copy + Send + Sync {
-    /// Values of a unit, the 32 bits that a product takes from each factor: one f32, or two bf16 whose products are added.
+    /// The number of values in a unit, the 32 bits that a product takes from each factor: one f32, or two bf16 whose products are added.
     const UNIT: usize;
-    /// Sixteen floats.
+    /// A vector of sixteen floats.
     type Panel: Copy;
 
     /// Runs `leaf` with these instructions.
@@ -45,27 +45,27 @@ pub(crate) trait Machine: Copy + Send + Sync {
     /// The product in micro-tiles that fill this machine's registers.
     fn multiply(self, product: &mut Product<'_>);
 
-    /// Sixteen times the same.
+    /// A panel of sixteen equal floats.
     fn splat(self, value: f32) -> Self::Panel;
-    /// Sixteen floats from memory.
+    /// Loads sixteen floats from memory.
     fn load(self, from: &[f32; PANEL]) -> Self::Panel;
-    /// Sixteen floats to memory.
+    /// Stores sixteen floats to memory.
     fn store(self, panel: Self::Panel, to: &mut [f32; PANEL]);
-    /// `a + b`.
+    /// The sum `a + b`.
     fn add(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
-    /// `a - b`.
+    /// The difference `a - b`.
     fn subtract(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
-    /// `a b`.
+    /// The product `a b`.
     fn multiplied(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
-    /// `a b + c`, rounded once where the machine can.
+    /// The sum `a b + c`, rounded once where the machine can.
     fn multiply_add(self, a: Self::Panel, b: Self::Panel, c: Self::Panel) -> Self::Panel;
-    /// The larger; `b` where either is NaN.
+    /// The larger of two floats; `b` where either is NaN.
     fn larger(self, a: Self::Panel, b: Self::Panel) -> Self::Panel;
-    /// `value`, but 0 where `x < limit`.
+    /// Selects `value`, but 0 where `x < limit`.
     fn zero_below(self, limit: f32, x: Self::Panel, value: Self::Panel) -> Self::Panel;
     /// The power of two whose biased exponent is in the lowest bits.
     fn exponent(self, bits: Self::Panel) -> Self::Panel;
-    /// The larger of the bits of `a` without signs and of `b`, as integers: in the order of absolute values, NaN the largest.
+    /// The larger, as integers, of the bits of `a` without signs and the bits of `b`: ordered by absolute value, NaN the largest.
     #[inline(always)]
     fn magnitudes(self, a: Self::Panel, b: Self::Panel) -> Self::Panel {
         let (mut left, mut right) = ([0.0; PANEL], [0.0; PANEL]);
@@ -76,7 +76,7 @@ pub(crate) trait Machine: Copy + Send + Sync {
         }
         self.load(&left)
     }
-    /// The largest of its floats' bits, as integers.
+    /// The largest of the panel's bits, as integers.
     #[inline(always)]
     fn most_bits(self, panel: Self::Panel) -> u32 {
         let mut floats = [0.0_f32; PANEL];
@@ -91,7 +91,7 @@ pub(crate) trait Machine: Copy + Send + Sync {
         }
         bits[0]
     }
-    /// `to += a - b` of bits as integers.
+    /// Adds `a - b`, as integers of their bits, to `to`.
     #[inline(always)]
     fn add_bits(self, a: Self::Panel, b: Self::Panel, to: &mut [u32; PANEL]) {
         let (mut left, mut right) = ([0.0_f32; PANEL], [0.0_f32; PANEL]);
@@ -101,27 +101,27 @@ pub(crate) trait Machine: Copy + Send + Sync {
             *to = to.wrapping_add(a.to_bits().wrapping_sub(b.to_bits()));
         }
     }
-    /// `c + a b` over the values of each unit.
+    /// Adds `a b` over the values of each unit to `c`.
     fn dot(self, a: Self::Panel, b: Self::Panel, c: Self::Panel) -> Self::Panel {
         self.multiply_add(a, b, c)
     }
-    /// Units of the values of two panels each, `first` in the lower halves.
+    /// Units of the values of two panels, `first` in the lower halves.
     fn units(self, first: Self::Panel, second: Self::Panel) -> Self::Panel;
-    /// The units of neighbouring values of two panels that follow each other.
+    /// Units of neighbouring values in two consecutive panels.
     fn neighbours(self, low: Self::Panel, high: Self::Panel) -> Self::Panel;
 
-    /// The largest of its floats; any where one is NaN.
+    /// The largest of the panel's floats; any where one is NaN.
     #[inline(always)]
     fn highest(self, panel: Self::Panel) -> f32 {
         across(self, panel, |a, b| if a > b { a } else { b })
     }
-    /// The sum of its floats, halves with halves.
+    /// The sum of the panel's floats, halves added to halves.
     #[inline(always)]
     fn total(self, panel: Self::Panel) -> f32 {
         across(self, panel, |a, b| a + b)
     }
 
-    /// `2^x` to one unit in the last place for x < 128, 0 below 2^-126, NaN for NaN.
+    /// The power `2^x`, to one unit in the last place for x < 128, 0 below 2^-126, NaN for NaN.
     ///
     /// x = n + f with n whole and |f| <= 1/2, where the polynomial (relative minimax) is off by 2.6e-9.
     #[inline(always)]
@@ -136,7 +136,7 @@ pub(crate) trait Machine: Copy + Send + Sync {
     }
 }
 
-/// All floats of a panel in one, halves with halves.
+/// Combines all floats of a panel by `both`, halves with halves.
 #[inline(always)]
 fn across<M: Machine>(machine: M, panel: M::Panel, both: impl Fn(f32, f32) -> f32) -> f32 {
     let mut floats = [0.0; PANEL];
@@ -151,11 +151,11 @@ fn across<M: Machine>(machine: M, panel: M::Panel, both: impl Fn(f32, f32) -> f3
     floats[0]
 }
 
-/// Below 2^-126 there is no normal number.
+/// The exponent below which there is no normal number.
 const LOWEST: f32 = -126.0;
-/// Adding it rounds to an integer n and leaves n + 127 in the lowest bits: 1.5 * 2^23 + 127.
+/// Added to x, it rounds to an integer n and leaves n + 127 in the lowest bits: 1.5 * 2^23 + 127.
 const ROUND: f32 = 12_583_039.0;
-/// 2^f for |f| <= 1/2, highest power first.
+/// Coefficients of 2^f for |f| <= 1/2, highest power first.
 const EXP2: [f32; 7] = [
     1.559_467_7e-4,
     1.340_664_3e-3,
@@ -166,11 +166,11 @@ const EXP2: [f32; 7] = [
     1.0,
 ];
 
-/// Sets of instructions as machines.
+/// Instructions as machines.
 pub(crate) trait Dispatch: Copy {
     /// Refuses instructions that the processor lacks.
     fn check(self) -> Result<()>;
-    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32. To be checked before.
+    /// Runs `choice` on the machine for factors of 16 bits (`narrow`) or 32. Instructions must have been checked.
     fn with<C: Choice>(self, narrow: bool, choice: C) -> C::Output;
 }
 
@@ -215,7 +215,7 @@ fn machine(instructions: Instructions) -> Option<Found> {
     }
 }
 
-/// Asks for so many floats from `first` on, which will be read soon. A hint: they need not be there.
+/// Prefetches `count` floats from `first` on, which will be read soon. A hint: they need not exist.
 #[inline(always)]
 pub(crate) fn prefetch(floats: &[f32], first: usize, count: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -224,7 +224,7 @@ pub(crate) fn prefetch(floats: &[f32], first: usize, count: usize) {
     let _ = (floats, first, count);
 }
 
-/// What loops are compiled for that use no instruction by name.
+/// The instructions for which loops are compiled that use none by name.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn arch(instructions: Instructions) -> Arch {
     use pulp::x86::{V3, V4};
@@ -239,7 +239,7 @@ pub(crate) fn arch(instructions: Instructions) -> Arch {
     wide.unwrap_or(Arch::Scalar)
 }
 
-/// The same.
+/// The instructions for which loops are compiled that use none by name.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn arch(instructions: Instructions) -> Arch {
     if instructions == Instructions::Portable { Arch::Scalar } else { Arch::new() }
@@ -262,7 +262,7 @@ enum Found {
 mod tests {
     use super::*;
 
-    /// `2^x` of a list of floats.
+    /// Computes `2^x` for a list of floats.
     struct Exp2<'a>(&'a mut [[f32; PANEL]]);
 
     impl Leaf for Exp2<'_> {

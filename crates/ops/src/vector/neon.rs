@@ -13,12 +13,12 @@ use std::arch::aarch64::{
 use super::product::{Product, in_tiles};
 use super::{Instructions, Leaf, Machine, PANEL};
 
-/// Vectors of 4 floats.
+/// The machine of NEON: vectors of 4 floats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neon(());
 
 impl Neon {
-    /// Where the processor has NEON.
+    /// The machine, if the processor has NEON.
     pub(crate) fn detect() -> Option<Neon> {
         Instructions::Neon.is_available().then_some(Neon(()))
     }
@@ -26,7 +26,7 @@ impl Neon {
 
 type Panel = [float32x4_t; 4];
 
-/// The same instructions on each of four vectors.
+/// The instructions, applied to each of four vectors.
 macro_rules! each {
     ($index:ident => $instructions:expr) => {{
         // SAFETY: a token of this machine is made only where the processor has its instructions; memory is reached through

@@ -1,4 +1,4 @@
-//! Plain arithmetic, for any processor: loops of fixed length that compilers turn into what vectors there are.
+//! Plain arithmetic for any processor: loops of fixed length that compilers turn into whatever vectors there are.
 #![expect(clippy::inline_always, reason = "inlined, loops of fixed length become vectors")]
 
 use std::array::from_fn;
@@ -6,7 +6,7 @@ use std::array::from_fn;
 use super::product::{Product, in_tiles};
 use super::{Leaf, Machine, PANEL};
 
-/// No instructions in particular.
+/// The machine without particular instructions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
@@ -47,7 +47,7 @@ impl Machine for Portable {
     fn multiplied(self, a: Panel, b: Panel) -> Panel {
         from_fn(|lane| a[lane] * b[lane])
     }
-    /// Rounded twice: without an instruction for it, rounding once takes a hundred times longer.
+    /// The sum `a b + c`, rounded twice: without an instruction for it, rounding once would take a hundred times longer.
     #[inline(always)]
     fn multiply_add(self, a: Panel, b: Panel, c: Panel) -> Panel {
         from_fn(|lane| a[lane] * b[lane] + c[lane])

@@ -20,7 +20,7 @@ pub(crate) struct Left<'a> {
 }
 
 impl<'a> Left<'a> {
-    /// Rows `row` apart, of elements `depth` apart.
+    /// The left factor with rows `row` apart and elements `depth` apart.
     pub(crate) fn new(units: &'a [f32], row: usize, depth: usize) -> Left<'a> {
         Left { units, dozen: ROWS * row, row, depth }
     }
@@ -38,21 +38,21 @@ pub(crate) struct Right<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Onto<'a> {
     Nothing,
-    /// What is there.
+    /// The result's earlier values.
     Sum,
-    /// What is there times a factor per row.
+    /// The result's earlier values, times a factor per row.
     Scaled(&'a [f32]),
 }
 
-/// A product.
+/// A product of small matrices.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
     pub(crate) a: Left<'a>,
     pub(crate) b: Right<'a>,
     pub(crate) c: &'a mut [f32],
-    /// The distance of rows of the result.
+    /// The distance between rows of the result.
     pub(crate) step: usize,
-    /// How many there are: a multiple of [`ROWS`].
+    /// The number of rows: a multiple of [`ROWS`].
     pub(crate) rows: usize,
     pub(crate) panels: usize,
     pub(crate) depth: usize,
@@ -69,7 +69,7 @@ impl Leaf for Product<'_> {
 }
 
 impl Product<'_> {
-    /// Whether every element that any micro-tile reads or writes is there.
+    /// Whether every element that any micro-tile reads or writes exists.
     fn fits(&self) -> bool {
         let last = |count: usize, step: usize| count.saturating_sub(1) * step;
         let (rows, panels, depth) = (self.rows, self.panels, self.depth);
@@ -85,7 +85,7 @@ impl Product<'_> {
     }
 }
 
-/// The product in micro-tiles of `R` rows by `P` panels; `R` divides [`ROWS`].
+/// Computes the product in micro-tiles of `R` rows by `P` panels; `R` divides [`ROWS`].
 ///
 /// A panel of the right factor stays in the nearest cache while all rows of the left pass by it.
 #[inline(always)]
@@ -115,7 +115,7 @@ pub(crate) fn in_tiles<M: Machine, const R: usize, const P: usize>(
     }
 }
 
-/// One micro-tile: every sum adds along the depth in order.
+/// Computes one micro-tile: every sum adds along the depth in order.
 ///
 /// # Safety
 /// `product.fits()`, and the tile's rows and panels are the product's.
@@ -152,7 +152,7 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
     }
 }
 
-/// Writes the sums of a micro-tile from row `row` on to where its result begins.
+/// Writes the sums of a micro-tile, from row `row` on, to `result`.
 ///
 /// # Safety
 /// `result` has R rows of P panels, `step` apart, and `onto` a factor for each row.
@@ -169,7 +169,7 @@ unsafe fn put<M: Machine, const R: usize, const P: usize>(
     };
     // SAFETY: the caller says so.
     unsafe {
-        // One loop for each: with the choice inside, the compiler leaves it a loop, and sums go through memory to be counted.
+        // A loop for each case: with the choice inside the loop, sums would go through memory.
         match onto {
             Onto::Nothing => leave(sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
             Onto::Sum => leave(sums, |i, j, sum| {
@@ -184,7 +184,7 @@ unsafe fn put<M: Machine, const R: usize, const P: usize>(
     }
 }
 
-/// Every sum of a micro-tile, with its row and panel.
+/// Calls `put` with every sum of a micro-tile: its row, its panel, and the sum.
 #[inline(always)]
 fn leave<T: Copy, const R: usize, const P: usize>(
     sums: &[[T; P]; R],

@@ -1,4 +1,4 @@
-//! AVX-512 (with and without products of bf16 pairs) and AVX2.
+//! The machines of AVX-512 (with and without products of bf16 pairs) and AVX2.
 #![expect(unsafe_code, reason = "vector instructions")]
 #![expect(
     clippy::inline_always,
@@ -20,30 +20,30 @@ use std::mem::transmute;
 use super::product::{Product, in_tiles};
 use super::{Instructions, Leaf, Machine, PANEL};
 
-/// Vectors of 16 floats, 32 registers.
+/// The machine of AVX-512: vectors of 16 floats, 32 registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
-/// The same, for factors that are bf16.
+/// The machine of AVX-512 for factors that are bf16: vectors of 16 floats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512Bf16(Avx512);
 
 impl Avx512 {
-    /// Where the processor has AVX-512.
+    /// The machine, if the processor has AVX-512.
     pub(crate) fn detect() -> Option<Avx512> {
         Instructions::Avx512.is_available().then_some(Avx512(()))
     }
 }
 
 impl Avx512Bf16 {
-    /// Where the processor has AVX-512 and its bf16 products.
+    /// The machine, if the processor has AVX-512 and its bf16 products.
     pub(crate) fn detect() -> Option<Avx512Bf16> {
         let wide = Avx512::detect()?;
         Instructions::Avx512Bf16.is_available().then_some(Avx512Bf16(wide))
     }
 }
 
-/// Asks for `floats`, a cache line at a time.
+/// Prefetches `floats`, a cache line at a time.
 #[inline(always)]
 pub(crate) fn prefetch(floats: &[f32]) {
     for line in floats.chunks(PANEL) {
@@ -158,15 +158,15 @@ impl Machine for Avx512 {
     fn total(self, panel: __m512) -> f32 {
         proven!(_mm512_reduce_add_ps(panel))
     }
-    /// x = k / 16 + f with |f| <= 1/32: a power from a table in a register, a short series, and an instruction that scales.
-    /// Half the multiplications of the long series, which compete with the products for the same units.
+    /// The power 2^x as x = k / 16 + f with |f| <= 1/32: a power from a table in a register, a short series, and an instruction that
+    /// scales. It has half the multiplications of the long series, which compete with the products for the same units.
     #[inline(always)]
     fn exp2(self, x: __m512) -> __m512 {
         proven!({
-            // The second operand comes out where either is NaN. 2^-150 is 0.
+            // The second operand is the result where either is NaN. 2^-150 is 0.
             let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
             let rounded = _mm512_add_ps(x, _mm512_set1_ps(SIXTEENTHS));
-            // The lowest four bits of k choose the power, and the scaling takes the rest.
+            // The lowest four bits of k choose the power, and the others scale it.
             let sixteenths = _mm512_sub_ps(rounded, _mm512_set1_ps(SIXTEENTHS));
             let power = _mm512_permutexvar_ps(_mm512_castps_si512(rounded), self.load(&POWERS));
             let f = _mm512_sub_ps(x, sixteenths);
@@ -178,11 +178,11 @@ impl Machine for Avx512 {
     }
 }
 
-/// Adding it rounds to a sixteenth and leaves the count of them in the lowest bits: 1.5 * 2^19.
+/// Added to x, it rounds to a sixteenth and leaves the number of sixteenths in the lowest bits: 1.5 * 2^19.
 const SIXTEENTHS: f32 = 786_432.0;
-/// (2^f - 1) / f: ln 2, (ln 2)^2 / 2, (ln 2)^3 / 6, off by 9e-9 of 2^f for |f| <= 1/32.
+/// Coefficients of (2^f - 1) / f: ln 2, (ln 2)^2 / 2, (ln 2)^3 / 6, off by 9e-9 of 2^f for |f| <= 1/32.
 const SERIES: [f32; 3] = [LN_2, 0.240_226_5, 0.055_504_11];
-/// 2^(k / 16).
+/// The powers 2^(k / 16).
 const POWERS: [f32; PANEL] = [
     1.0,
     1.044_273_7,
@@ -309,7 +309,7 @@ impl Machine for Avx512Bf16 {
     }
 }
 
-/// The same bits as pairs of bf16.
+/// The bits of `units` as pairs of bf16.
 #[inline(always)]
 fn pairs(units: __m512) -> __m512bh {
     // SAFETY: both are 64 bytes in which every pattern of bits is a value.

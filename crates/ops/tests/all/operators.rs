@@ -238,7 +238,7 @@ fn bf16_is_computed_in_f32_and_rounded_once() -> Result<()> {
     Ok(())
 }
 
-/// The same numbers in f32, with the gradient of the output rounded to the output's type.
+/// The case's output and gradients computed in f32, with the gradient of the output rounded to the output's type.
 fn wide_with_narrow_seed(case: &Case, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let pool = Backend::serial();
     let dtype = (case.operator)(&pool, inputs)?.dtype();

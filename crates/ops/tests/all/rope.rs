@@ -7,7 +7,7 @@ use annulus_ops::Rotary;
 use annulus_sequence::Positions;
 use candle_core::{DType, Device};
 
-/// Absolute.
+/// The absolute tolerance.
 const CLOSE: f64 = 1e-6;
 
 #[test]

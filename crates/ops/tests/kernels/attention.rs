@@ -22,7 +22,7 @@ const LAYOUTS: [Layout; 4] = [
     Layout::Zigzag,
     Layout::Striped { width: 4 },
 ];
-/// Of a later layer and sequence, in a run with a long history.
+/// The dropout of a later layer and sequence, in a long run.
 const DROPOUT: Dropout = Dropout {
     seed: 5 << 40 | 7,
     probability: 0.3,
@@ -101,7 +101,7 @@ fn check(rows: &[Vec<usize>]) -> Option<f64> {
     rows.iter().map(check).fold(None, largest)
 }
 
-/// Of those there are.
+/// The larger of two numbers, of which one or both may be absent.
 fn largest(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.into_iter().chain(b).reduce(f64::max)
 }
@@ -134,7 +134,7 @@ fn every_kernel_equals_plain_loops() {
     }
 }
 
-/// One tile shorter than a block, one of two blocks: what a sanitizer has the patience for.
+/// One tile shorter than a block, and one of two blocks: small enough for a sanitizer.
 #[test]
 fn small() {
     for variant in 0..families().len() {

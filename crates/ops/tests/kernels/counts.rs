@@ -1,4 +1,4 @@
-//! What a layer costs besides its kernels: uploads, which a driver may wait for the GPU with.
+//! Costs of a layer besides its kernels: uploads, for which a driver may wait for the GPU.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::support::processor;
 /// A driver stages so many bytes without waiting for the GPU (CUDA driver API, "API synchronization behavior").
 const STAGED: usize = 64 << 10;
 
-/// Forward and backward of a layer.
+/// Runs a layer forward and backward.
 fn layer(kernels: &Kernels, scene: &Scene) {
     let tiles: Vec<Tile<'_>> = scene.shards.iter().map(|shard| scene.tile(shard)).collect();
     let calm = || Ok(());

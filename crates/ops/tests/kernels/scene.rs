@@ -101,7 +101,7 @@ pub(crate) struct Shard {
 }
 
 impl Scene {
-    /// The same on `device`.
+    /// The scene with its tensors on `device`.
     pub(crate) fn on(&self, device: &Device) -> Scene {
         let moved = |tensor: &Tensor| tensor.to_device(device).unwrap();
         let shard = |shard: &Shard| Shard {
@@ -121,7 +121,7 @@ impl Scene {
         }
     }
 
-    /// The same, its batch rows under `rules` of their own, as packed sequences have them.
+    /// The scene with masks of its own for each batch row, as packed sequences have them: `rules`.
     pub(crate) fn under(mut self, rules: &[Rule]) -> Scene {
         for shard in &mut self.shards {
             let of = |rule: &Rule| rule.visibility(&self.positions, &shard.positions);

@@ -5,14 +5,14 @@ use annulus_experiment::Recompute;
 
 use crate::{LayerGroup, Plan};
 
-/// Elements of parameters.
+/// Numbers of elements of a rank's parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Of all, adapters included.
+    /// Elements of all parameters, adapters included.
     pub(crate) all: u64,
-    /// Of those that are trained.
+    /// Elements of the parameters that are trained.
     pub(crate) trained: u64,
-    /// Whether the last projection is trained.
+    /// Whether the output projection (language-model head) is trained.
     pub(crate) head: bool,
 }
 
@@ -21,7 +21,7 @@ fn classes(shape: &Shape) -> usize {
 }
 
 impl Plan {
-    /// Elements of its parameters that a rank has: all, unless ranks are tensor-parallel.
+    /// Elements of a rank's parameters: of the whole model, unless ranks are tensor-parallel.
     pub(crate) fn counts(&self) -> Counts {
         self.counts_of(&self.own)
     }
@@ -70,13 +70,13 @@ impl Plan {
             pairs * group.layers.len() as f64
         };
         let pairs: f64 = self.groups.iter().enumerate().map(of_group).sum();
-        // Tensor-parallel ranks see the same pairs, each with its own heads.
+        // Tensor-parallel ranks compute the same pairs, each with its own heads.
         let per_pair = (12 * shape.head_dim * self.own.num_attention_heads) as f64;
         per_token * (data.batch * data.tokens) as f64 + per_pair * pairs
     }
 
-    /// Operations of products with weights for a token that a rank computes: of a layer forward and backward, and of the loss.
-    /// Where a layer is checkpointed, backward computes its projections again but for the last of each half.
+    /// Floating-point operations per token that a rank computes in products with weights: of a layer forward, of a layer backward, and of
+    /// the loss. With activation checkpointing, backward recomputes a layer's projections except the last of each half.
     pub fn products_per_row(&self) -> [f64; 3] {
         let shape = &self.own;
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
@@ -89,10 +89,10 @@ impl Plan {
         [forward, 2.0 * forward + again, 6.0 * h * self.own_vocabulary() as f64]
     }
 
-    /// Elements of what is trained that all tensor-parallel ranks have whole.
+    /// Elements of the trained parameters that every tensor-parallel rank holds whole.
     pub(crate) fn replicated(&self) -> u64 {
         let ranks = self.experiment.mesh.tensor;
-        // A vocabulary, which they may not divide, is none of it.
+        // The vocabulary is sharded, if not always evenly: none of it is replicated.
         let shape = Shape { vocab_size: Some(0), ..self.shape.clone() };
         let of = |ranks| self.counts_of(&shape.part_of(ranks)).trained;
         (ranks as u64 * of(ranks) - of(1)) / (ranks as u64 - 1)

@@ -1,24 +1,24 @@
-//! Tokens of a step on a rank: of its own rows and positions, and what it reads them from.
+//! Memory for a step's tokens on a rank: of its own rows and positions, and the block that they are read from.
 
 use annulus_experiment::Format;
 use annulus_machine::blocks::{HASHED, READ_IDS};
 
 use super::{Share, product};
 
-/// A token's id, u32.
+/// Bytes of a token's id, u32.
 const ID: u64 = 4;
-/// The same and its target, i64.
+/// Bytes of a token's id and its target, i64.
 const TOKEN: u64 = ID + 8;
-/// Where in a sequence, usize.
+/// Bytes of a position in a sequence, usize.
 const PLACE: u64 = 8;
 
 impl Share<'_> {
-    /// All micro-batches of a step are read before the first is computed.
+    /// Bytes of token data: all micro-batches of a step are read before the first is computed.
     pub(super) fn data(&self) -> u64 {
         let data = &self.plan.experiment.data;
         let read = |format| match format {
             Format::Recall => 0,
-            // All places of a sequence in random order.
+            // All positions of a sequence, in random order.
             Format::Needles => product(&[data.tokens as u64, PLACE]),
             Format::Batches => HASHED as u64,
             _ => ID * READ_IDS.min(data.tokens as u64 + 1),

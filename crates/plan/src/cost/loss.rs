@@ -1,10 +1,10 @@
-//! What the loss takes: logits of a few rows at a time.
+//! Memory that the loss takes: logits of a few rows at a time.
 
 use super::{F32, Share, Widths, product};
 
 impl Share<'_> {
-    /// The last norm's input, output and gradient; a chunk of logits with its input; the gradient
-    /// of the output layer, and its weights as they are computed with; which tokens count.
+    /// Bytes at the peak of the loss: the last norm's input, output and gradient; a chunk of logits with its input; the gradient of the
+    /// output projection, and its weights in the dtype that they are computed in; which tokens count.
     pub(super) fn in_loss(&self) -> u64 {
         let Widths { h, .. } = self.widths();
         let vocabulary = self.plan.own_vocabulary();
@@ -12,10 +12,10 @@ impl Share<'_> {
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
         let host = &self.plan.experiment.host;
         let in_place = host.device.is_none() && host.apart.is_none();
-        // Of parts of a vocabulary a GPU makes a power, a probability and a gradient of each.
+        // With a sharded vocabulary a GPU makes powers, probabilities and gradients as separate tensors.
         let copies = if self.plan.experiment.mesh.tensor == 1 || in_place { 1 } else { 3 };
         let logits = product(&[chunk, copies * vocabulary + h, F32]);
-        // Of a part of a vocabulary what a chunk gives is beside the sum.
+        // With a sharded vocabulary a chunk's weight gradient is held beside the sum.
         let of_head = self.plan.gradient(product(&[vocabulary, h]));
         let gradients = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 2 };
         let learned = if self.plan.counts().head { gradients * of_head } else { 0 };

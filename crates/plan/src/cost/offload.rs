@@ -1,4 +1,4 @@
-//! Activations and moments that wait on a disk: what of them is in memory, and what is written.
+//! Activations and moments that are offloaded to a disk: what of them stays in memory, and what is written.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use annulus_sequence::Schedules;
 use super::{F32, Share, product};
 use crate::Plan;
 
-/// Stages whose activations are on their way to a disk, or back, at once.
+/// Model stages whose activations may be on their way to or from a disk at the same time.
 pub const OFFLOADS_IN_FLIGHT: usize = 2;
-/// Bytes that are written or read at a time.
+/// Bytes per write to, or read from, the offload disk.
 pub const OFFLOAD_CHUNK: usize = 1 << 18;
 
 impl Share<'_> {
-    /// What all layers but the last keep; of those that are offloaded, what is on its way.
+    /// Bytes of activations of all layers but the last; of offloaded ones only what is on its way.
     pub(super) fn others(&self) -> u64 {
         let others = self.layers_but_the_last();
         let (here, chunk) = if self.plan.experiment.memory.offload.activations() {
-            // A layer's two halves.
+            // A layer has two halves.
             (others.min(OFFLOADS_IN_FLIGHT.div_ceil(2)), OFFLOAD_CHUNK)
         } else {
             (others, 0)
@@ -25,14 +25,14 @@ impl Share<'_> {
         product(&[self.rows, self.kept().1, here as u64]).saturating_add(chunk as u64)
     }
 
-    /// Moments: of those that are offloaded, what is updated, written and read at once, of the largest parameters.
+    /// Bytes of AdamW's moments; of offloaded ones what is updated, written and read at the same time, for the largest parameters.
     pub(super) fn moments(&self) -> u64 {
         if !self.plan.experiment.memory.offload.optimizer() {
             return self.sliced() * 2 * F32;
         }
         let mut sizes: Vec<u64> = self.plan.trained_by_stage().concat();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
-        // The next one comes meanwhile.
+        // The next parameter's moments are read meanwhile.
         sizes.truncate(OFFLOADS_IN_FLIGHT + 2);
         self.slices_of(&[sizes]) * 2 * F32 + OFFLOAD_CHUNK as u64
     }
@@ -43,7 +43,7 @@ impl Share<'_> {
 }
 
 impl Plan {
-    /// Bytes of moments that a rank writes in a step and reads again, of the rank that has most; 0: they stay in memory.
+    /// Bytes of moments written to disk, and read again, per step by the rank that has most; 0: moments stay in memory.
     pub fn offloaded_moments(&self) -> u64 {
         if !self.experiment.memory.offload.optimizer() {
             return 0;
@@ -54,7 +54,7 @@ impl Plan {
         trained.iter().map(most).sum::<u64>() * 2 * F32
     }
 
-    /// Bytes of activations that a rank writes in a micro-batch and reads again, of the rank that has most; 0: they stay in memory.
+    /// Bytes of activations written to disk, and read again, per micro-batch by the rank that has most; 0: activations stay in memory.
     pub fn offloaded(&self) -> u64 {
         if !self.experiment.memory.offload.activations() {
             return 0;
@@ -63,7 +63,7 @@ impl Plan {
         let of_kind = |kind| {
             let of_group = |group: (usize, &Arc<Schedules>)| {
                 let (group, passes) = group;
-                let share = Share::new(self, self.memory, (group, passes), (kind, 1));
+                let share = Share::new(self, self.memory, group, passes, kind, 1);
                 product(&[share.rows, share.kept().1, share.layers_but_the_last() as u64])
             };
             self.passes.iter().enumerate().map(of_group).max().unwrap_or_default()

@@ -1,19 +1,19 @@
-//! What products of matrices pack into, which follows from their shapes and a core's caches.
+//! Memory that matrix products pack their operands into: a function of shapes and a core's caches.
 
 use annulus_machine::blocks::Cut;
 
 use super::{F32, Share};
 
-/// Rows, columns and depth of a product.
+/// Rows, columns and depth of a matrix product.
 type Sizes = [u64; 3];
 
 impl Share<'_> {
-    /// The most that one of several products packs into.
+    /// The most bytes that any one of `products` packs its operands into.
     pub(super) fn packing(&self, products: &[Sizes]) -> u64 {
         self.most(products, |cut| cut.floats(self.workers))
     }
 
-    /// The most that a worker beyond the first packs into.
+    /// The most bytes that each worker beyond the first packs operands into.
     pub(crate) fn packing_of_worker(&self) -> u64 {
         let (shape, vocabulary) = (&self.plan.own, self.plan.own_vocabulary());
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
@@ -30,7 +30,7 @@ impl Share<'_> {
 
     fn most(&self, products: &[Sizes], floats: impl Fn(Cut) -> usize) -> u64 {
         let host = &self.plan.experiment.host;
-        // A GPU's library has a place of its own.
+        // A GPU's library has its own workspace.
         if host.device.is_some() {
             return 0;
         }

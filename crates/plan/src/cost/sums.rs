@@ -1,8 +1,8 @@
-//! The sums of gradients over ranks, and weights of which processes hold shares: what they send, and what is held meanwhile.
+//! Gradient sums over ranks, and the gathering of sharded weights: what they send, and what is held meanwhile.
 //!
-//! Backward of every micro-batch posts the sums of a stage when it has gone through it, and goes on. Each rank sums a slice of every
-//! parameter, is sent what its mirrors have summed of what it updates, and sends what it has updated to those that hold the state
-//! together with it ([`StateSharding`]).
+//! In every micro-batch, backward posts the sums of a model stage once it has left it, and goes on. Each rank sums a slice of every
+//! parameter, receives what its mirrors have summed of the elements that it updates, and sends what it has updated to the holders of the
+//! same state ([`StateSharding`]).
 
 use std::ops::{Range, RangeInclusive};
 
@@ -13,16 +13,16 @@ use annulus_sequence::order_free_row;
 use super::{F32, Share};
 use crate::{Plan, StateSharding};
 
-/// Stages whose sums are on their way at once, beside the one that backward is in.
+/// Model stages whose gradient sums are in flight, beside the stage that backward computes.
 pub const SUMS_IN_FLIGHT: usize = 1;
-/// What is summed beside the gradients: the sum of losses and the count of targets, and the square of the norm, f64.
+/// Bytes that are summed beside the gradients: the sum of losses and the count of targets, f64.
 const LOSS: u64 = 2 * 8;
-/// See [`LOSS`].
+/// Bytes of the gradient's squared norm, f64, summed beside the gradients as [`LOSS`] is.
 const NORM: u64 = 8;
 
 impl Plan {
-    /// Elements of the parameters that are trained, of every stage of the model in order: the embedding, the two halves of each layer,
-    /// the loss. Tied weights are the embedding's.
+    /// Elements of each trained parameter, by model stage: the embedding, the two halves of each layer, the loss. Tied weights count in the
+    /// embedding.
     pub(crate) fn trained_by_stage(&self) -> Vec<Vec<u64>> {
         let lora = self.experiment.lora.as_ref();
         let is_trained = |part: Option<Besides>| match (lora, part) {
@@ -41,12 +41,13 @@ impl Plan {
         stages
     }
 
-    /// The same of all parameters that a stage reads: tied weights are those of the embedding and of the loss.
+    /// Elements of each parameter that a model stage reads, trained or not: tied weights count in the embedding and in the loss.
     pub(crate) fn read_by_stage(&self) -> Vec<Vec<u64>> {
         self.by_stage(&|_| true)
     }
 
-    /// Those of a part of the model, or of its projections, that are wanted, and all adapters.
+    /// Elements of each parameter by model stage, of the embedding, the projections and the head for which `wanted` holds, and of all
+    /// adapters.
     fn by_stage(&self, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
         let shape = &self.own;
         let [h, m] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
@@ -81,12 +82,12 @@ impl Plan {
         stages
     }
 
-    /// Whether no rank has all of the state, which processes hold so.
+    /// Whether no rank holds all of the state, because of `sharding` or of tensor parallelism.
     pub(crate) fn is_shared(&self, sharding: StateSharding) -> bool {
         sharding.holders > 1 || self.experiment.mesh.tensor > 1
     }
 
-    /// Elements of the adapters of these projections of a layer.
+    /// Elements of the adapters of a layer's projections `targets`.
     fn adapters(&self, targets: &[Target]) -> Vec<u64> {
         let Some(lora) = &self.experiment.lora else { return Vec::new() };
         let own = targets.iter().filter(|target| lora.targets.contains(target));
@@ -94,12 +95,12 @@ impl Plan {
         sizes.map(|size| lora.rank as u64 * size).collect()
     }
 
-    /// Bytes of the weights that are trained, by stage.
+    /// Bytes of the trained weights, by model stage.
     pub fn trained_weights(&self) -> Vec<f64> {
         self.bytes_of(&self.trained_by_stage())
     }
 
-    /// The same of all that a stage reads.
+    /// Bytes of all weights that a model stage reads, by stage.
     pub fn read_weights(&self) -> Vec<f64> {
         self.bytes_of(&self.read_by_stage())
     }
@@ -109,7 +110,7 @@ impl Plan {
         stages.iter().map(|sizes| element * sizes.iter().sum::<u64>() as f64).collect()
     }
 
-    /// The share of all gradients that is summed last, when backward is over.
+    /// The fraction of all gradients that is summed last, after backward has ended.
     pub fn summed_last(&self) -> f64 {
         let sums = self.trained_by_stage().into_iter().map(|sizes| sizes.into_iter().sum::<u64>());
         let sums: Vec<u64> = sums.collect();
@@ -117,7 +118,7 @@ impl Plan {
         last as f64 / sums.iter().sum::<u64>().max(1) as f64
     }
 
-    /// Bytes of the gradient of a parameter of so many elements while it is summed.
+    /// Bytes of the gradient of a parameter of `elements` elements while it is summed.
     pub(crate) fn gradient(&self, elements: u64) -> u64 {
         match self.experiment.block() {
             None => F32 * elements,
@@ -125,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// What each rank hands over to sum gradients, bytes; nothing where there is one.
+    /// Bytes that each rank sends to sum gradients; 0 on a single rank.
     pub(crate) fn gradient_sums(&self) -> Vec<u64> {
         if self.world() == 1 {
             return vec![0];
@@ -148,7 +149,7 @@ impl Plan {
         (0..self.world()).map(of_rank).collect()
     }
 
-    /// What a rank hands over for sums of what tensor-parallel ranks have whole, and for numbers that are summed over all ranks.
+    /// Bytes that a rank sends to sum gradients that tensor-parallel ranks hold whole, and numbers that are summed over all ranks.
     fn between_parts(&self) -> u64 {
         let of_norm = [self.summing() > 1, self.experiment.mesh.tensor > 1];
         let norm = if self.experiment.block().is_some() { NORM_BYTES } else { NORM };
@@ -161,7 +162,7 @@ impl Plan {
         numbers + F32 * whole
     }
 
-    /// What each rank hands over of weights, bytes: what it has updated, or of every stage its share whenever that is gathered.
+    /// Bytes of weights that each rank sends: what it has updated (ZeRO-1), or its shard of a model stage at every gather (ZeRO-3).
     pub(crate) fn gathers(&self) -> Vec<u64> {
         let sharding = self.sharding();
         let state = sharding.state;
@@ -172,7 +173,7 @@ impl Plan {
             (true, false) => self.trained_by_stage(),
             (true, true) => {
                 let ahead = self.read_by_stage();
-                // The last one's are there in backward, and the first reads none.
+                // Backward starts with the last stage's weights in place, and the first stage reads none.
                 let back = ahead[1..ahead.len() - 1].to_vec();
                 [ahead, back].concat()
             }
@@ -190,37 +191,37 @@ impl Plan {
     }
 }
 
-/// Bytes of the rows of order-free sums that have these elements of a parameter.
+/// Bytes of the rows of order-free sums that hold these elements of a parameter.
 fn rows_of(elements: Range<usize>) -> u64 {
     let rows = elements.end.div_ceil(STRICT_ROW) - elements.start / STRICT_ROW;
     if elements.is_empty() { 0 } else { F32 * (rows * order_free_row(STRICT_ROW)) as u64 }
 }
 
 impl Share<'_> {
-    /// How processes hold the state.
+    /// How processes shard the state.
     fn sharding(&self) -> StateSharding {
         self.plan.sharding_of(self.memory.state, self.here as usize)
     }
 
-    /// Among how many ranks a parameter is divided, of which each updates a part.
+    /// The number of ranks that each update a part of a parameter.
     fn parts(&self) -> u64 {
         self.sharding().parts() as u64
     }
 
-    /// Elements of the slices that a rank updates, of the rank that has most.
+    /// Elements of the slices that a rank updates, on the rank that has most.
     pub(super) fn sliced(&self) -> u64 {
         self.slices_of(&self.plan.trained_by_stage())
     }
 
-    /// Elements of slices of parameters, of the rank that has most.
+    /// Elements of the slices of these parameters, on the rank that has most.
     pub(super) fn slices_of(&self, stages: &[Vec<u64>]) -> u64 {
         let parts = self.parts() as usize;
         let most = |elements: &u64| slice(*elements as usize, parts - 1, parts).len() as u64;
         stages.iter().flatten().map(most).sum()
     }
 
-    /// Weights at their fullest. Where processes hold shares: the own one, and a stage, of which the first rank of a process is said to
-    /// have the whole, and every rank what arrives of the next one meanwhile, or of this one while it is put together.
+    /// Weights at their peak, bytes. Where they are sharded: the own shard; one whole stage, counted for the first rank of a process; and
+    /// on every rank the shards of the next stage as they arrive, or of this one while it is assembled.
     pub(super) fn weights(&self) -> u64 {
         let StateSharding { holders, state, .. } = self.sharding();
         let all = self.plan.counts().all;
@@ -237,7 +238,7 @@ impl Share<'_> {
         let stages = self.plan.read_by_stage();
         let mut held = self.slices_of(&stages) * self.element;
         if self.plan.shape.tie_word_embeddings {
-            // The loss reads the share that the embedding has.
+            // The loss reads the embedding's shard.
             let table = stages[0].clone();
             held -= self.slices_of(&[table]) * self.element;
         }
@@ -250,22 +251,22 @@ impl Share<'_> {
         held + (0..stages.len()).map(beside).max().unwrap_or_default()
     }
 
-    /// Of a checkpoint that is written while training goes on, what this rank writes of the weights, or of adapters alone.
+    /// Bytes of weights, or of adapters alone, that this rank copies for a checkpoint written in the background.
     pub(super) fn copied_weights(&self) -> u64 {
         let counts = self.plan.counts();
         let written = if self.plan.experiment.lora.is_some() { counts.trained } else { counts.all };
         self.copied_share(written * self.element)
     }
 
-    /// The same of moments, and of masters of so many bytes.
+    /// Bytes of moments, and of masters of `masters` bytes an element, that this rank copies for a background checkpoint.
     pub(super) fn copied_optimizer(&self, masters: u64) -> u64 {
         self.copied_share(self.plan.counts().trained * (2 * F32 + masters))
     }
 
-    /// Of so many bytes what the rank copies: the first all of it; of shares every rank its own.
+    /// Bytes that this rank copies of `bytes` for a background checkpoint: its shard, or, where the state is not sharded, rank 0 all of it.
     fn copied_share(&self, bytes: u64) -> u64 {
         let experiment = &self.plan.experiment;
-        // A copy lies on the host.
+        // The copy lies on the host.
         let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
         match self.plan.is_shared(self.sharding()) {
             _ if !experiment.background_saves || !is_here => 0,
@@ -279,13 +280,13 @@ impl Share<'_> {
         self.here + self.elsewhere
     }
 
-    /// Gradients at their fullest, and their sums: while backward is in a layer or in the loss, and ever. No rank is more than a stage
-    /// ahead.
+    /// Bytes of gradients and their sums at their peak: while backward is in a layer or the loss, and over the whole step. No rank is more
+    /// than one stage ahead of another.
     pub(super) fn gradients(&self) -> [u64; 2] {
         let stages = self.plan.trained_by_stage();
         let of_stage = |sizes: &Vec<u64>| sizes.iter().map(|size| self.plan.gradient(*size)).sum();
         let is_accumulated = self.plan.micro_batches > 1;
-        // Order-free sums are read when no other micro-batch is added.
+        // Without accumulation, order-free sums are read as f32 as soon as they are complete.
         let summed = |sizes: &Vec<u64>| {
             if is_accumulated { of_stage(sizes) } else { F32 * sizes.iter().sum::<u64>() }
         };
@@ -294,27 +295,27 @@ impl Share<'_> {
         let (all, world) = (summed.iter().sum::<u64>(), self.world());
         let last = stages.len() - 1;
         let of = |some: RangeInclusive<usize>| stages[some].iter().sum::<u64>();
-        // What the loss gives to tied weights waits for the rest of their gradient.
+        // The loss's gradient of tied weights waits for the embedding's.
         let is_tied = self.plan.shape.tie_word_embeddings;
         let waits = |stage: usize| if is_tied && stage > 0 { stages[0] } else { 0 };
         let within = |stage: usize| {
-            // Of one more the others may not have read theirs yet.
+            // Other ranks may not yet have read their slices of one stage more.
             let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
             let whole = of(stage..=oldest) + waits(stage);
             let done = summed[oldest.min(stage + 1)..=last].iter().sum::<u64>() / self.parts();
-            // Those of earlier micro-batches are all there, and those of a stage until they are added.
+            // Sums of earlier micro-batches are all held, and a stage's new ones until they are added.
             let summed = if is_accumulated { (all + stages[oldest]) / self.parts() } else { done };
             whole + summed + of(stage..=oldest) / world * self.elsewhere
         };
         if world == 1 {
-            // Of a stage more than the one that backward is in.
+            // Gradients of the stage that backward is in, and of the one before.
             let two = |stage: usize| of(stage..=(stage + SUMS_IN_FLIGHT).min(last)) + waits(stage);
             let order_free = self.plan.experiment.block().is_some();
             let new = if is_accumulated || order_free { (0..=last).map(two).max() } else { None };
             return [all + new.unwrap_or_default(); 2];
         }
         let backward = (1..=last).map(within).max().unwrap_or_default();
-        // The last are whole while they are summed; then what mirrors have summed is put together.
+        // The last stages' gradients are whole while they are summed; then the mirrors' sums are joined.
         let largest = stages.iter().max().copied().unwrap_or_default();
         let joined = if self.sharding().mirrors == 1 { 0 } else { largest / self.parts() };
         let ends = [stages[0], joined].map(|beside| all / self.parts() + beside);

@@ -1,6 +1,6 @@
-//! What attention takes while it runs, beside its inputs and results.
+//! Attention's workspace: what it holds while it runs, beside its inputs and results.
 //!
-//! Where scores are kept, forward also, in f32 whatever the model computes in:
+//! Where scores are kept (Li et al.'s ring), forward has a workspace too, in f32 whatever the model computes in:
 //!
 //! ```text
 //! scores     of all own queries, as many as the proof finds
@@ -11,12 +11,12 @@
 use super::{F32, Share, VISIBILITY, product};
 
 impl Share<'_> {
-    /// Where scores do not outlive a tile.
+    /// Bytes of attention's workspace where scores do not outlive a tile.
     pub(super) fn workspace(&self) -> u64 {
         let [forward, backward] = self.computed;
         let shape = &self.plan.own;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
-        // Of the output, or of the gradient of queries, with two numbers of every row.
+        // The running output, or the gradient of queries, with two statistics per row.
         let state = product(&[self.rows, heads, self.sums(dim) + self.sums(1) + F32]);
         let seen = product(&[self.positions(), VISIBILITY]);
         let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
@@ -32,7 +32,7 @@ impl Share<'_> {
         attending.saturating_add(others).saturating_add(self.scratch())
     }
 
-    /// The workspace of forward: nothing where no scores are kept.
+    /// Bytes of forward's workspace where scores are kept; 0 where none are.
     pub(super) fn scored(&self) -> u64 {
         if self.scores == 0 {
             return 0;

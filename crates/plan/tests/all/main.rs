@@ -1,4 +1,4 @@
-//! What plans hold, and what they are refused for.
+//! Tests of plans, and of what they refuse.
 
 mod common;
 mod masks;

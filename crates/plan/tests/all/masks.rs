@@ -1,4 +1,4 @@
-//! The keys of `attention:` and `mesh:` that say who sees whom and who holds what.
+//! The keys of `attention` and `mesh` for the mask and for the shards of positions.
 
 use annulus_experiment::{Override, Problems, parse};
 use annulus_sequence::{Mask, Rule, Strategy};
@@ -6,7 +6,7 @@ use annulus_sequence::{Mask, Rule, Strategy};
 use crate::common::plan_of;
 use crate::small::edited;
 
-/// `SMALL` with more lines under `attention:`.
+/// `SMALL` with more lines under `attention`.
 fn with(lines: &str) -> String {
     edited("  mask: causal", &format!("  {}", lines.replace("; ", "\n  ")))
 }
@@ -68,7 +68,7 @@ fn what_is_written_reads_back() {
     insta::assert_snapshot!(section.split("\n\n").next().unwrap_or_default());
 }
 
-/// What a wrong file is answered.
+/// The messages for wrong files.
 fn answer(text: &str) -> Problems {
     parse("small.yaml", text, &[]).map(|_| ()).expect_err(text)
 }

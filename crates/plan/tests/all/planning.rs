@@ -23,7 +23,7 @@ fn plan(arguments: &[&str]) -> Plan {
 /// `SMALL`'s shape: layers, key/value heads, elements per head.
 const SHAPE: (u64, u64, u64) = (2, 2, 32);
 
-/// Whether every block visits every rank, whatever its shape: others are counted where schedules are.
+/// Whether every block visits every rank, whatever its shape: other strategies are counted with their schedules.
 fn travels_in_a_ring(strategy: Strategy) -> bool {
     !matches!(strategy, Strategy::Ulysses | Strategy::Usp { .. } | Strategy::Halo)
 }

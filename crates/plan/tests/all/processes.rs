@@ -48,7 +48,7 @@ fn processes_lie_along_the_axes_that_share() {
     assert!(plan.to_text().contains("state zero3 along data"), "{}", plan.to_text());
 }
 
-/// Of 4 ranks, on so many GPUs.
+/// The plan of 4 ranks on this many GPUs.
 fn on_gpus(devices: usize, word: &str) -> Experiment {
     let mut experiment = experiment(4);
     experiment.device = Device::from_word(word).unwrap_or(Device::Cpu);
@@ -104,7 +104,7 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     assert!(!described.to_text().contains(TITLE));
 }
 
-/// What is written beside training lies in memory once more: where the state is shared every rank copies its own.
+/// A background checkpoint takes memory once more: where the state is sharded, every rank copies its own shard.
 #[test]
 fn copies_of_shares_are_planned() {
     let of = |changes: &[&str]| {

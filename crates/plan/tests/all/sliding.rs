@@ -1,5 +1,4 @@
-//! Layers that see a window beside layers that see all: what is written, what is planned, what is
-//! refused.
+//! Layers with a sliding window beside layers that see all keys: files, plans, and errors.
 
 use annulus_experiment::{Experiment, LayoutKeys, Override, Resolved, Sliding, differences, parse};
 use annulus_memory::Class;
@@ -9,11 +8,11 @@ use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
 use crate::common::{plan_of, planned};
 use crate::small::SMALL;
 
-/// Four layers, the last of which sees all.
+/// Four layers, the last of which sees all keys.
 const LAYERS: &str = "num_hidden_layers: 4";
 const SLIDING: &str = "layers: [0-2]; window: 512";
 
-/// `SMALL` with lines under `attention:`, and others under its `sliding:`.
+/// `SMALL` with lines under `attention`, and others under its `sliding`.
 fn with(strategy: &str, sliding: &str) -> String {
     let lines = |indent: &str, lines: &str| lines.replace("; ", &format!("\n{indent}"));
     let strategy = format!("strategy: {}", lines("  ", strategy));
@@ -60,7 +59,7 @@ fn what_is_not_written_is_as_in_the_other_layers() {
     assert!(!read("auto", "strategy: halo").automatic);
 }
 
-/// A model that slides by itself is as if the experiment said so; saying it again changes nothing.
+/// A model's own sliding windows are as the experiment's; writing them again changes nothing.
 #[test]
 fn layers_of_a_model_slide_by_themselves() {
     let model = |keys: &str| {
@@ -128,7 +127,7 @@ fn kinds_of_layers_have_their_own_masks_and_strategies() {
     assert_eq!(settled.sliding.and_then(|sliding| sliding.backward), Some(sliding.route.how));
 }
 
-/// Every number is the sum, or the largest, of those of models whose layers are all of one group.
+/// Every number is the sum, or the maximum, over models whose layers are all in one group.
 #[test]
 fn plans_are_those_of_the_kinds_together() {
     let both = plan("striped", &format!("{SLIDING}; strategy: halo"));

@@ -1,4 +1,4 @@
-//! The keys of `attention:` that say how a sequence is split, alone and together.
+//! The keys of `attention` that say how a sequence is split, alone and together.
 
 use annulus_experiment::{LayoutKeys, parse};
 use annulus_plan::Plan;
@@ -7,7 +7,7 @@ use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use crate::common::{plan_of, planned};
 use crate::small::edited;
 
-/// `SMALL` on four ranks of one replica, split as these lines say.
+/// `SMALL` on four ranks of one replica, with these lines on how it is split.
 fn with(lines: &str) -> String {
     edited("strategy: striped", &format!("strategy: {}", lines.replace("; ", "\n  ")))
 }

@@ -1,4 +1,4 @@
-//! What goes together, as the documentation has it.
+//! The support matrix as the documentation has it.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `attention.wire:`: the types of what travels, and what follows of them.
+//! The section `attention.wire`: comm dtypes, and what follows from them.
 
 use annulus_experiment::{Element, parse};
 use annulus_plan::Plan;
@@ -7,7 +7,7 @@ use annulus_sequence::{Route, Wire};
 use crate::common::{plan_of, planned};
 use crate::small::edited;
 
-/// `SMALL` in bf16 or f32 with these lines below `attention:`.
+/// `SMALL` in bf16 or f32 with these lines under `attention`.
 fn file(lines: &str) -> String {
     edited("mask: causal", &format!("mask: causal\n  {}", lines.replace("; ", "\n  ")))
 }

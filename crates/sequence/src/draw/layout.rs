@@ -1,19 +1,19 @@
-//! Who holds which position, and what each rank sees of each other rank.
+//! Draws which rank holds which position, and how much ranks see of each other.
 
 use super::{HEAD, glyph, ranks, row};
 use crate::{Layout, Mask, Positions, Run, ShardError, pairs_between};
 
-/// The most columns that positions are drawn in, and that a whole line takes.
+/// The most columns for positions; a whole line has as many.
 const COLUMNS: usize = 64;
 const LINE: usize = 80;
 /// The most ranks whose pair counts fit side by side.
 const COUNTED: usize = 8;
-/// The most ranks that are all drawn; of more, so many first ones and last ones.
+/// The most ranks that are all drawn; of more, this many of the first and last ones.
 const DRAWN: usize = 64;
 const FIRST: usize = 5;
 const LAST: usize = 3;
 
-/// Who holds which position, and what each rank sees of each other rank under `mask`.
+/// Draws which rank holds which position, and how much each rank sees of every other under `mask`.
 ///
 /// # Errors
 /// When `tokens` positions cannot be sharded over `world` ranks.
@@ -26,14 +26,14 @@ pub fn draw_layout(
     Ok(draw_sharded(layout, mask, &layout.shard(tokens, world)?))
 }
 
-/// The same of positions that are sharded already, in proportion to weights for example.
+/// Draws which rank holds which position, and what ranks see of each other, of positions already sharded, for example by weights.
 pub fn draw_sharded(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
     let mut lines = draw_held(layout, shards);
     lines.extend(draw_pairs(shards, mask));
     lines.join("\n")
 }
 
-/// The same where layers differ in what they see: what they are called, and their masks.
+/// Draws which rank holds which position, and what ranks see of each other under each mask of `layers`, which have names.
 pub fn draw_layers(layout: Layout, layers: &[(String, Mask)], shards: &[Positions]) -> String {
     let mut lines = draw_held(layout, shards);
     for (number, (name, mask)) in layers.iter().enumerate() {
@@ -44,7 +44,7 @@ pub fn draw_layers(layout: Layout, layers: &[(String, Mask)], shards: &[Position
     lines.join("\n")
 }
 
-/// Who holds what.
+/// The lines of which rank holds what.
 fn draw_held(layout: Layout, shards: &[Positions]) -> Vec<String> {
     let tokens = shards.iter().map(Positions::tokens).sum();
     let mut lines = vec![
@@ -56,7 +56,7 @@ fn draw_held(layout: Layout, shards: &[Positions]) -> Vec<String> {
     lines
 }
 
-/// How many positions a rank holds: `4 each`, or `3 to 5 each`.
+/// The number of positions per rank: `4 each`, or `3 to 5 each`.
 fn each(shards: &[Positions]) -> String {
     let tokens = || shards.iter().map(Positions::tokens);
     match (tokens().min().unwrap_or(0), tokens().max().unwrap_or(0)) {
@@ -65,8 +65,8 @@ fn each(shards: &[Positions]) -> String {
     }
 }
 
-/// A line per rank: a column is dark where the rank holds its positions, and lists them. Where no column is any
-/// rank's alone, which says nothing of who holds what, the first positions one by one.
+/// A line per rank with its positions: a column is dark where the rank holds them. Where every column is shared by ranks, the first
+/// positions are drawn one by one.
 fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
     let drawn = |rank: usize| shards.len() <= DRAWN || rank < FIRST || rank >= shards.len() - LAST;
     let shown: Vec<(usize, &Positions)> =
@@ -92,7 +92,7 @@ fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
     lines
 }
 
-/// A column between every two bounds.
+/// A strip with a column between every two bounds.
 fn strip(shard: &Positions, bounds: &[usize]) -> String {
     let shade = |bounds: &[usize]| {
         let [start, end] = [bounds[0], bounds[1]];
@@ -123,8 +123,7 @@ fn list(shard: &Positions) -> String {
     shard.runs().iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A matrix of ranks by ranks: how much the queries of one see of the keys of another. Of many ranks
-/// only how even it is.
+/// A matrix of how much the queries of one rank see of the keys of another; for many ranks only the balance.
 fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     let world = shards.len();
     if world > DRAWN {
@@ -137,7 +136,7 @@ fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     let totals: Vec<u64> = counts.iter().map(|row| row.iter().sum()).collect();
     let all: u64 = totals.iter().sum();
     let share = |total: u64| total as f64 * world as f64 / all.max(1) as f64;
-    // Eight counts beside each other have no room for blanks.
+    // Eight counts side by side leave no room for blanks.
     let (width, blank) = match world {
         COUNTED => (8, ""),
         few if few < COUNTED => (9, " "),
@@ -162,7 +161,7 @@ fn draw_pairs(shards: &[Positions], mask: &Mask) -> Vec<String> {
     lines
 }
 
-/// How even the pairs of ranks are.
+/// The balance of the ranks' pairs, in words.
 fn busiest(pairs: &[u64]) -> String {
     let all: u128 = pairs.iter().map(|pairs| u128::from(*pairs)).sum();
     let most = pairs.iter().copied().max().unwrap_or(0);
@@ -170,7 +169,7 @@ fn busiest(pairs: &[u64]) -> String {
     format!("{all} pairs; the busiest rank's positions have {share:.2} times its share")
 }
 
-/// At most seven characters.
+/// A number of pairs in at most seven characters.
 fn short(pairs: u64) -> String {
     if pairs < 1_000_000 { pairs.to_string() } else { format!("{:.2e}", pairs as f64) }
 }

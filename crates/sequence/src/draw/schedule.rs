@@ -1,14 +1,14 @@
-//! Hop by hop, what every rank computes and moves.
+//! Draws a schedule: what every rank computes and sends, hop by hop.
 
 use std::ops::Range;
 
 use super::{glyph, ranks, row};
 use crate::{Block, Collective, Hop, Part, Pass, Schedule, TilePlan};
 
-/// The most ranks drawn side by side, and how wide each is: 80 columns.
+/// The most ranks side by side, and the width of each: 80 columns.
 const RANKS: usize = 6;
 const WIDTH: usize = 12;
-/// The most hops that are all drawn; of more, so many first ones and last ones.
+/// The most hops that are all drawn; of more, this many of the first and last ones.
 const HOPS: usize = 12;
 const FIRST: usize = 5;
 const LAST: usize = 3;
@@ -16,13 +16,13 @@ const LAST: usize = 3;
 /// How much of a schedule is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// The first ranks; of many hops the first and last; of many moves at once how many.
+    /// The first ranks; the first and last of many hops; only the number of many moves.
     Short,
     /// Every rank, hop and move.
     Whole,
 }
 
-/// Hop by hop: what every rank computes, sends and adds. What is left out is said in the last line.
+/// Draws what every rank computes, sends and adds, hop by hop. The last line says what is left out.
 pub fn draw_schedule(schedule: &Schedule, detail: Detail) -> String {
     let world = schedule.world();
     let shown = if detail == Detail::Whole { world } else { world.min(RANKS) };
@@ -44,7 +44,7 @@ pub fn draw_schedule(schedule: &Schedule, detail: Detail) -> String {
     lines.join("\n")
 }
 
-/// Some ranks beside each other.
+/// The lines of some ranks side by side.
 fn draw_hops(schedule: &Schedule, shown: Range<usize>, detail: Detail) -> Vec<String> {
     let hops = schedule.hops();
     let mut lines = vec![row("", shown.clone().map(|rank| format!("rank {rank}")), WIDTH)];
@@ -58,7 +58,7 @@ fn draw_hops(schedule: &Schedule, shown: Range<usize>, detail: Detail) -> Vec<St
     lines
 }
 
-/// What is not drawn, in words.
+/// A remark on what is not drawn.
 fn left_out(schedule: &Schedule, shown: usize, detail: Detail) -> Option<String> {
     let (world, hops) = (schedule.world(), schedule.hops());
     let drawn = if hops > HOPS { FIRST + LAST } else { hops };
@@ -67,7 +67,7 @@ fn left_out(schedule: &Schedule, shown: usize, detail: Detail) -> Option<String>
     })
 }
 
-/// What letters stand for: where keys and values go apart, for each alone.
+/// What the letters stand for: keys and values separately where they travel separately.
 fn letters(schedule: &Schedule) -> [String; 2] {
     let hops = |rank| (0..schedule.hops()).map(move |index| schedule.hop(rank, index));
     let apart = |hop: Hop| hop.tiles.meetings().iter().any(|met| met.part != Part::KeyValue);
@@ -79,7 +79,7 @@ fn letters(schedule: &Schedule) -> [String; 2] {
     ]
 }
 
-/// Lines of what is computed, sent and added, where anything is.
+/// The lines of a hop: computed, sent and added, where there is anything.
 fn draw_hop(schedule: &Schedule, hop: usize, shown: Range<usize>, detail: Detail) -> Vec<String> {
     let plans: Vec<(usize, Hop)> = shown.map(|rank| (rank, schedule.hop(rank, hop))).collect();
     let mut heads = [format!("hop {hop}")].into_iter();
@@ -104,7 +104,7 @@ fn draw_hop(schedule: &Schedule, hop: usize, shown: Range<usize>, detail: Detail
     lines
 }
 
-/// `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's and not the rank's own.
+/// The tiles of a hop: `■2` with the keys of rank 2, `■1:2` where the queries are rank 1's instead of the rank's own.
 fn tiles(schedule: &Schedule, rank: usize, plan: &Hop) -> Vec<String> {
     let tile = |TilePlan { queries, keys }: TilePlan| {
         let positions = |block: &Block| schedule.positions[block.owner].rows(block.rows.range());
@@ -123,13 +123,13 @@ fn sends(plan: &Hop, of: fn(Part) -> bool) -> Vec<String> {
     sent.map(|sent| format!("{} > {}", name(sent.block), sent.to)).collect()
 }
 
-/// Sums that come: none is there twice, so they join what is.
+/// The sums that arrive in a hop.
 fn sums(plan: &Hop) -> Vec<String> {
     let come = plan.receives.iter().filter(|received| received.block.part.is_sum());
     come.map(|received| format!("+{}", name(received.block))).collect()
 }
 
-/// `all-to-all of q k`.
+/// A collective in words: `all-to-all of q k`.
 fn said(collective: Collective, schedule: &Schedule, index: usize) -> String {
     let collective = match collective {
         Collective::AllGather => "all-gather",
@@ -150,7 +150,7 @@ fn name(block: Block) -> String {
     format!("{}{}", block.part.letter(), block.owner)
 }
 
-/// The lines of a cell: all of them where they fit into one line or the whole is wanted, else how many.
+/// The lines of a cell: the names where they fit into one line or everything is wanted, else their number.
 fn fitting(names: &[String], what: &str, detail: Detail) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for name in names {

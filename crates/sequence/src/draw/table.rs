@@ -1,6 +1,6 @@
 //! Tables in text.
 
-/// Rows of text in columns: the first to the left, the others to the right.
+/// Rows of text in columns: the first left-aligned, the others right-aligned.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -16,10 +16,10 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// The columns of a terminal.
+/// The width of a terminal, in columns.
 const COLUMNS: usize = 80;
 
-/// The same within 80 columns: what has no room at the right stands below, behind the first column again.
+/// A table within 80 columns: columns without room at the right stand below, after the first column again.
 pub fn stacked(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {

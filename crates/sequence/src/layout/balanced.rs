@@ -1,7 +1,7 @@
-//! Blocks to ranks such that all have as many visible pairs to compute, and as many blocks.
+//! Assigns blocks to ranks such that all have as many visible pairs to compute, and as many blocks.
 //!
-//! The heaviest block that is left goes to the rank with the least work for its weight (Graham:
-//! Bounds on multiprocessing timing anomalies, 1969), as long as it has room.
+//! The heaviest remaining block goes to the rank with the least work for its weight (Graham: Bounds on multiprocessing timing anomalies,
+//! 1969) that has room.
 
 use std::cmp::Reverse;
 
@@ -34,14 +34,14 @@ pub(super) fn shard(mask: &Mask, tokens: usize, weights: &[usize], width: usize)
         .collect()
 }
 
-/// Makes quotients of whole numbers fine enough to compare.
+/// A scale that makes quotients of whole numbers precise enough to compare.
 const FINE: u128 = 1 << 32;
 
 /// What ranks hold so far.
 struct Ranks<'a> {
     weights: &'a [usize],
     blocks: Vec<Vec<usize>>,
-    /// How many blocks each may still take.
+    /// The number of blocks that each rank may still take.
     room: Vec<usize>,
     pairs: Vec<u64>,
 }
@@ -55,7 +55,7 @@ impl Ranks<'_> {
 
     fn give(&mut self, block: usize, pairs: u64) {
         let with_room = (0..self.weights.len()).filter(|rank| self.room[*rank] > 0);
-        // Ranks that weigh nothing have no room.
+        // Ranks of weight 0 have no room.
         let work =
             |rank: &usize| u128::from(self.pairs[*rank]) * FINE / self.weights[*rank] as u128;
         let Some(rank) = with_room.min_by_key(work) else { return };

@@ -1,4 +1,4 @@
-//! How much of a block is visible: counted from the runs, never pair by pair.
+//! How much of a block is visible: counted from runs, never pair by pair.
 
 use std::ops::Range;
 
@@ -7,8 +7,7 @@ use super::{Coverage, Mask, Rule, Shards, Sight};
 use crate::band::Band;
 use crate::{Positions, Run};
 
-/// How many (query, key) pairs are visible between two shards: exact, from the runs. Where batch
-/// rows differ, those of all of them.
+/// The number of visible (query, key) pairs between two shards: exact, from runs. Where batch rows differ, the sum over them.
 pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
     (0..mask.rows()).map(|row| pairs_in(mask, row, q, k)).sum()
 }
@@ -25,15 +24,14 @@ impl Mask {
         let [q, k] = [q, k].map(|run| Positions::new(vec![run]));
         self.coverage_of(&q, &k)
     }
-    /// The same for whole shards. Of no queries, or no keys, nothing is visible.
+    /// What a shard of queries `q` by keys `k` leaves visible: nothing where either is empty.
     pub fn coverage_of(&self, q: &Positions, k: &Positions) -> Coverage {
         let mut rows = (0..self.rows()).map(|row| self.coverage_in(row, q, k));
         let first = rows.next().unwrap_or(Coverage::Full);
         let alike = first != Coverage::Partial && rows.all(|row| row == first);
         if alike { first } else { Coverage::Partial }
     }
-    /// The keys that the query at `q` may see in batch row `row`, of `tokens` positions: intervals
-    /// with gaps between them.
+    /// The keys that the query at `q` may see in batch row `row` of `tokens` positions, as intervals with gaps between them.
     pub fn visible_in(&self, row: usize, q: usize, tokens: usize) -> Vec<Range<usize>> {
         let query = Positions::new(vec![Run::contiguous(q, 1)]);
         let shards = Shards { q: &query, k: &Positions::all(tokens) };
@@ -46,7 +44,7 @@ impl Mask {
         merged(seen.collect())
     }
 
-    /// The one band that the mask is, if it is one.
+    /// The band that the mask consists of, if it is one.
     pub(crate) fn band(&self) -> Option<Band> {
         let all = self.rules().iter().all(|rule| matches!(rule, Rule::Causal | Rule::Window(_)));
         let causal = self.rules().contains(&Rule::Causal);
@@ -72,8 +70,8 @@ impl Mask {
         }
         if pairs_in(self, row, q, k) == all { Coverage::Full } else { Coverage::Partial }
     }
-    /// Whether any of a few pairs is visible, and whether any is not: the first and the last query
-    /// with the first key, the last, and those next to it. Most blocks need no more.
+    /// Whether any of a few pairs is visible, and whether any is not: the first and last query with the first key, the last, and those next
+    /// to it. Most blocks need no more.
     fn glance(&self, row: usize, q: &Positions, k: &Positions) -> (bool, bool) {
         let (mut seen, mut hidden) = (false, false);
         for query in [0, q.tokens() - 1].into_iter().filter_map(|index| q.at(index)) {

@@ -1,8 +1,8 @@
-//! Documents packed one after the other into one sequence.
+//! Documents packed one after another into a sequence.
 
 use std::ops::Range;
 
-/// Where the documents of a packed sequence end. What follows the last one is a document more.
+/// Where the documents of a packed sequence end. What follows the last one is one more document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Documents {
     /// One past the last position of every document, strictly increasing.
@@ -10,7 +10,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Documents of these lengths, one after the other; empty ones are none.
+    /// Documents of these lengths, one after another; empty ones are skipped.
     pub fn of_lengths(lengths: &[usize]) -> Documents {
         let mut end = 0;
         let ends = lengths.iter().filter(|length| **length > 0).map(|length| {
@@ -26,7 +26,7 @@ impl Documents {
         start..self.ends.get(index).copied().unwrap_or(usize::MAX)
     }
 
-    /// Documents that end where any of these or of `other` does.
+    /// Documents that end where those of `self` or of `other` do.
     pub(super) fn cut_by(mut self, other: &Documents) -> Documents {
         if self.ends.is_empty() {
             return other.clone();

@@ -1,4 +1,4 @@
-//! Disjoint pieces of what a mask leaves visible.
+//! Disjoint pieces of what a mask shows.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use crate::Positions;
 use crate::band::Band;
 use crate::positions::solve;
 
-/// Pairs of a rectangle of positions, between two diagonals, thinned by residues.
+/// The pairs of a rectangle of positions that lie between two diagonals and have certain residues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) queries: Range<usize>,
     pub(crate) keys: Range<usize>,
     pub(crate) band: Band,
-    /// Query and key leave the same residue modulo this; 1: any do.
+    /// Query and key have equal residues modulo this; 1: always.
     pub(crate) alike: usize,
-    /// Which keys.
+    /// The keys of the piece.
     pub(crate) class: Class,
 }
 
-/// Queries and keys of a block.
+/// The queries and keys of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shards<'a> {
     pub(crate) q: &'a Positions,
@@ -26,8 +26,8 @@ pub(crate) struct Shards<'a> {
 }
 
 impl Shards<'_> {
-    /// Those intervals of a partition, which `around` gives for a position of each, that hold a
-    /// query and a key of `piece`. Leaps over those that hold only one of the two.
+    /// The intervals of a partition that contain a query and a key of `piece`; `around` returns the interval of a position. Skips over
+    /// those with only one of the two.
     pub(super) fn meeting(
         self,
         piece: &Piece,
@@ -51,7 +51,7 @@ impl Shards<'_> {
     }
 }
 
-/// The positions that leave `residue` when divided by `modulus`.
+/// The positions with residue `residue` modulo `modulus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class {
     pub(crate) modulus: usize,
@@ -59,10 +59,10 @@ pub(crate) struct Class {
 }
 
 impl Class {
-    /// Every position.
+    /// The class of every position.
     pub(crate) const ALL: Class = Class { modulus: 1, residue: 0 };
 
-    /// The positions in both, if there are any (the Chinese remainder theorem).
+    /// The positions in both classes, if there are any (the Chinese remainder theorem).
     pub(crate) fn and(self, other: Class) -> Option<Class> {
         let gap = (other.residue % other.modulus + other.modulus - self.residue % other.modulus)
             % other.modulus;
@@ -70,7 +70,7 @@ impl Class {
         let modulus = self.modulus * period;
         Some(Class { modulus, residue: self.residue + self.modulus * steps })
     }
-    /// Those of its positions that lie in `range`, as intervals.
+    /// The positions of the class that lie in `range`, as intervals.
     pub(super) fn of(self, range: Range<usize>) -> Vec<Range<usize>> {
         if self.modulus == 1 {
             return vec![range];
@@ -81,11 +81,11 @@ impl Class {
     }
 }
 
-/// So many rows are counted faster one by one than by taking shards apart.
+/// The most rows that are counted faster one by one than by splitting shards.
 const FEW_ROWS: usize = 8;
 
 impl Piece {
-    /// The part of a piece in a smaller rectangle, if there is any.
+    /// The part of the piece in a smaller rectangle, if there is any.
     pub(super) fn inside(
         &self,
         queries: &Range<usize>,
@@ -98,20 +98,20 @@ impl Piece {
         let any = !queries.is_empty() && !keys.is_empty() && band.touches(&queries, &keys);
         any.then_some(Piece { queries, keys, band, ..*self })
     }
-    /// The keys it takes of queries that leave `residue` modulo a multiple of [`Piece::alike`].
+    /// The keys of queries with `residue` modulo a multiple of [`Piece::alike`].
     pub(crate) fn keys_for(&self, residue: usize) -> Option<Class> {
         self.class.and(Class { modulus: self.alike, residue: residue % self.alike })
     }
-    /// How many of its pairs are between these shards.
+    /// The number of the piece's pairs between these shards.
     pub(super) fn pairs(&self, shards: Shards<'_>) -> u64 {
         self.parts(shards, |parts| parts.sum())
     }
-    /// Whether any is.
+    /// Whether any of the piece's pairs is between these shards.
     pub(super) fn is_seen(&self, shards: Shards<'_>) -> bool {
         self.parts(shards, |mut parts| Iterator::any(&mut parts, |pairs| pairs > 0))
     }
 
-    /// The pairs by residue.
+    /// The piece's pairs between these shards, split by residue.
     fn parts<T>(
         &self,
         Shards { q, k }: Shards<'_>,
@@ -136,7 +136,7 @@ impl Piece {
         gather(&mut self.groups(&q).map(of_group))
     }
 
-    /// The queries by residue modulo [`Piece::alike`].
+    /// The queries, grouped by residue modulo [`Piece::alike`].
     fn groups<'a>(&self, q: &'a Positions) -> Box<dyn Iterator<Item = (usize, Positions)> + 'a> {
         let alike = self.alike;
         if alike == 1 {
@@ -158,7 +158,7 @@ impl Piece {
     }
 }
 
-/// What two ranges share; an empty one where they share nothing.
+/// The intersection of two ranges, which may be empty.
 pub(super) fn both(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let (start, end) = (a.start.max(b.start), a.end.min(b.end));
     start..end.max(start)

@@ -1,4 +1,4 @@
-//! What a mask leaves visible in one batch row, as pieces.
+//! What a mask shows in one batch row, as pieces.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use super::{Class, Documents, Mask, Piece, Region, Rule, Shards, of};
 use crate::band::Band;
 use crate::positions::common_divisor;
 
-/// The rules of a mask in one batch row, those of a kind taken together.
+/// The rules of a mask in one batch row, combined by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sight {
     documents: Documents,
-    /// Keys from here on are padding.
+    /// The first key that is padding.
     end: Option<usize>,
-    /// Causal, but for so many first keys of a document.
+    /// The number of first keys of a document that are exempt from `Causal`.
     prefix: Option<usize>,
     window: Option<Band>,
     dilations: Vec<usize>,
     strides: Vec<usize>,
     fixed: Vec<Fixed>,
-    /// By rule.
+    /// The regions of each rule.
     regions: Vec<Vec<Region>>,
     sinks: usize,
-    /// Sorted, disjoint and not empty.
+    /// Global positions, sorted, disjoint and not empty.
     global: Vec<Range<usize>>,
 }
 
@@ -68,19 +68,19 @@ impl Sight {
         }
     }
 
-    /// The window, everything where there is none.
+    /// The band of the window, everything where there is none.
     pub(super) fn window(&self) -> Band {
         self.window.unwrap_or_default()
     }
 
-    /// Takes keys that are nearer than `width` alone.
+    /// Narrows the window to keys nearer than `width`.
     fn narrow(&mut self, width: usize) {
         let reach = i64::try_from(width).unwrap_or(i64::MAX) - 1;
         let band = Band { behind: Some(reach), ahead: Some(reach) };
         self.window = Some(self.window.map_or(band, |window| window.and(band)));
     }
 
-    /// What is visible between two shards: disjoint pieces.
+    /// The visible pairs between two shards, as disjoint pieces.
     pub(crate) fn pieces(&self, shards: Shards<'_>) -> Vec<Piece> {
         let all = Piece {
             queries: shards.q.extent(),
@@ -114,7 +114,7 @@ impl Sight {
         }
     }
 
-    /// A piece cut where the window and the patterns begin or cease to matter.
+    /// Cuts a piece where the window and the patterns start or stop to apply.
     fn cells(
         &self,
         document: &Range<usize>,
@@ -142,7 +142,7 @@ impl Sight {
         }
     }
 
-    /// What the window and the patterns leave of a piece.
+    /// Adds what the window and the patterns show of a piece.
     fn near(&self, shards: Shards<'_>, piece: &Piece, pieces: &mut Vec<Piece>) {
         let band = self.window.unwrap_or_default();
         let alike = self.dilations.iter().fold(piece.alike, |a, b| common_multiple(a, *b));
@@ -163,15 +163,14 @@ impl Sight {
 }
 
 impl Region {
-    /// The part of a piece that it shows.
+    /// The part of a piece that this region shows.
     fn of(&self, piece: &Piece) -> Option<Piece> {
         let ahead = self.causal.then_some(0);
         piece.inside(&self.queries, &self.keys, Band { behind: None, ahead })
     }
 }
 
-/// The keys nearer than `stride`; and those as far or farther, before and after the query, that
-/// leave its residue.
+/// The keys at distances below `stride`, and those at least as far, before and after the query, with its residue.
 fn strided(piece: &Piece, stride: usize) -> impl Iterator<Item = Piece> {
     let far = i64::try_from(stride).unwrap_or(i64::MAX);
     let near = Band { behind: Some(far - 1), ahead: Some(far - 1) };
@@ -184,7 +183,7 @@ fn strided(piece: &Piece, stride: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl Fixed {
-    /// The columns that everybody sees, by residue; and what a block sees of the rest of itself.
+    /// The columns that every query sees, by residue, and the rest of what a block sees of itself.
     fn parts(self, shards: Shards<'_>, piece: &Piece) -> Vec<Piece> {
         let Fixed { block, columns } = self;
         let classes = (block - columns..block).map(|residue| Class { modulus: block, residue });
@@ -201,8 +200,7 @@ impl Fixed {
     }
 }
 
-/// The parts of `whole` inside and outside of `marked`, in order; marked ones are sorted and
-/// disjoint.
+/// The parts of `whole` inside and outside of `marked`, in order; `marked` is sorted and disjoint.
 fn segments(whole: &Range<usize>, marked: &[Range<usize>]) -> Vec<(Range<usize>, bool)> {
     let mut at = whole.start;
     let mut parts = Vec::new();
@@ -216,7 +214,7 @@ fn segments(whole: &Range<usize>, marked: &[Range<usize>]) -> Vec<(Range<usize>,
     parts
 }
 
-/// The same positions as sorted ranges with gaps between them.
+/// The positions of `ranges` as sorted ranges with gaps between them.
 pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);

@@ -5,15 +5,15 @@ use std::ops::Range;
 
 use super::{Mask, Rule};
 
-/// More than any position.
+/// A number above any position.
 const MOST: usize = 1 << 41;
 
-/// What is wrong with a name, and the way out.
+/// An invalid name of a mask, with a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongMask {
-    /// What was found.
+    /// The message: what was found.
     pub message: String,
-    /// What could be written.
+    /// The hint: what could be written.
     pub hint: String,
 }
 
@@ -33,7 +33,7 @@ impl Mask {
 }
 
 impl Rule {
-    /// The rule of a word; `full` is none.
+    /// The rule of a word; `None` for `full`.
     ///
     /// # Errors
     /// As [`Mask::from_name`].
@@ -70,7 +70,7 @@ fn wrong(message: String) -> WrongMask {
     WrongMask { message, hint: format!("write it as one of these: {}", Mask::WORDS) }
 }
 
-/// A whole number from `least` on; `4k` is 4096.
+/// A whole number of at least `least`; `4k` is 4096.
 fn number(word: &str, number: &str, least: usize) -> Result<usize, WrongMask> {
     let units = [('k', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
     let unit = units.iter().find_map(|(unit, count)| Some((number.strip_suffix(*unit)?, *count)));
@@ -85,7 +85,7 @@ fn number(word: &str, number: &str, least: usize) -> Result<usize, WrongMask> {
     Err(wrong(format!("the mask `{word}` has {read}, wanted {least} to {}", MOST - 1)))
 }
 
-/// `7:2`, or `7` for the last column alone.
+/// The numbers of a fixed pattern: `7:2`, or `7` for the last column alone.
 fn fixed(word: &str, numbers: &str) -> Result<Rule, WrongMask> {
     let (block, columns) = numbers.split_once(':').unwrap_or((numbers, "1"));
     let (block, columns) = (number(word, block, 1)?, number(word, columns, 0)?);
@@ -96,7 +96,7 @@ fn fixed(word: &str, numbers: &str) -> Result<Rule, WrongMask> {
     Ok(Rule::Fixed { block, columns })
 }
 
-/// `17`, or `0-3`, both ends included.
+/// A range of positions: `17`, or `0-3`, both ends included.
 fn positions(word: &str, range: &str) -> Result<Range<usize>, WrongMask> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let (first, last) = (number(word, first, 0)?, number(word, last, 0)?);

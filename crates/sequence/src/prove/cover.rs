@@ -1,5 +1,4 @@
-//! Which pairs are left to compute: for every two shards boxes of query heads by query rows by key
-//! rows, from which every tile takes its own.
+//! The pairs left to compute: for every two shards, boxes of query heads by query rows by key rows, from which every tile takes its own.
 
 use std::ops::Range;
 
@@ -8,8 +7,8 @@ use crate::alike::Shift;
 use crate::band::Band;
 use crate::{Alike, Block, Extent, Group, Part, Positions, Schedule, TilePlan};
 
-/// What is not computed yet: by how the queries' rank is alike to others, then by how far the keys'
-/// rank is from it. `None`: everything.
+/// What is not computed yet: by the symmetry class of the queries' rank, then by the distance of the keys' rank from it. `None`:
+/// everything.
 #[derive(Debug)]
 pub(super) struct Cover {
     alike: Alike,
@@ -17,14 +16,14 @@ pub(super) struct Cover {
     whole: Vec<[Block; 2]>,
 }
 
-/// What is left of the same pairs of neighbouring stations of the queries.
+/// What is left of the same pairs, at neighbouring stations of the queries.
 #[derive(Clone, Debug)]
 struct Left {
     stations: Range<usize>,
     cuboids: Vec<Cuboid>,
 }
 
-/// Query heads, query rows, key rows.
+/// Extents of query heads, query rows and key rows.
 type Cuboid = [Extent; 3];
 
 impl Cover {
@@ -36,7 +35,7 @@ impl Cover {
         Cover { alike, left, whole }
     }
 
-    /// Takes a tile of every rank of a group away; whether all of it was there.
+    /// Takes a tile of every rank of a group away; returns whether all of it was left.
     pub(super) fn take(&mut self, group: &Group, tile: TilePlan) -> bool {
         let (TilePlan { queries, keys }, alike) = (tile, self.alike);
         let stations = self.whole.len() / alike.lanes;
@@ -47,7 +46,7 @@ impl Cover {
         let left = self.left[index].get_or_insert_with(whole);
         let start = if alike.turns { 0 } else { queries.owner / alike.lanes };
         let end = start + group.stations.len();
-        // Round the ring it may be two pieces.
+        // In the ring it may be two pieces.
         let pieces = [start..end.min(stations), 0..end.saturating_sub(stations)];
         pieces.into_iter().filter(|piece| !piece.is_empty()).all(|piece| {
             for at in [piece.start, piece.end] {
@@ -60,7 +59,7 @@ impl Cover {
         })
     }
 
-    /// Nothing that is left is visible.
+    /// Checks that nothing left is visible.
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), Flaw> {
         let band = schedule.mask.band();
         let extents: Vec<_> = schedule.positions.iter().map(Positions::extent).collect();
@@ -87,7 +86,7 @@ impl Cover {
         Ok(())
     }
 
-    /// The ranks of queries and of keys that are listed together, of some stations of the queries.
+    /// The ranks of queries and of keys that share entry `index`, for some stations of the queries.
     fn pairs(&self, index: usize, stations: &Range<usize>) -> impl Iterator<Item = [usize; 2]> {
         let (Alike { lanes, turns }, world) = (self.alike, self.whole.len());
         let (first, place) = (index / world, index % world);
@@ -97,7 +96,7 @@ impl Cover {
         queries.map(move |q| [q, self.alike.moved(world, q, by)])
     }
 
-    /// Where pairs of queries of a rank are listed.
+    /// The entries of pairs with queries of a rank.
     fn row(&self, queries: usize) -> Range<usize> {
         let lane = if self.alike.turns { 0 } else { queries % self.alike.lanes };
         lane * self.whole.len()..(lane + 1) * self.whole.len()
@@ -114,7 +113,7 @@ impl Cover {
     }
 }
 
-/// Parts what is left at a station.
+/// Splits what is left at a station.
 fn part(left: &mut Vec<Left>, at: usize) {
     let index = left.partition_point(|one| one.stations.end <= at);
     if left.get(index).is_some_and(|one| one.stations.start < at) {
@@ -125,7 +124,7 @@ fn part(left: &mut Vec<Left>, at: usize) {
     }
 }
 
-/// Takes a cuboid away; whether all of it was there.
+/// Takes a cuboid away; returns whether all of it was left.
 fn subtract(left: &mut Vec<Cuboid>, taken: Cuboid) -> bool {
     let mut missing = volume(&taken);
     let mut index = 0;
@@ -135,7 +134,7 @@ fn subtract(left: &mut Vec<Cuboid>, taken: Cuboid) -> bool {
         if volume(&both) == 0 {
             index += 1;
         } else {
-            // What is left of it meets the tile no more.
+            // What is left of the cuboid no longer meets the tile.
             cut(left.swap_remove(index), both, left);
         }
     }
@@ -163,8 +162,7 @@ fn check_left(
     Err(Flaw::NotComputed(At { rank, hop: schedule.hops(), block }))
 }
 
-/// What is left of a cuboid without the one inside of it: slabs on both sides along one axis after
-/// another.
+/// Adds what is left of a cuboid without the one inside it: slabs on both sides, axis by axis.
 fn cut(mut cuboid: Cuboid, inside: Cuboid, rest: &mut Vec<Cuboid>) {
     for axis in 0..3 {
         let (all, kept) = (cuboid[axis], inside[axis]);

@@ -1,93 +1,92 @@
-//! What can be wrong with a schedule.
+//! Flaws of schedules.
 
 use std::fmt;
 
 use crate::Block;
 
-/// Where a flaw is: a rank, a hop (the number of hops stands for the end) and a block.
+/// The place of a flaw: a rank, a hop and a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// Whose list of hops.
+    /// The rank with the flawed hop.
     pub rank: usize,
-    /// Which of them, from 0; their number when it shows at the end only.
+    /// The index of the hop; the number of hops for a flaw at the end.
     pub hop: usize,
-    /// What it is about.
+    /// The block concerned.
     pub block: Block,
 }
 
-/// What is wrong with a schedule; every variant that is about a block names rank, hop and block.
+/// A flaw of a schedule; every variant about a block names rank, hop and block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Flaw {
     /// The shards are not the positions `0 .. tokens`, each on one rank.
     NotDealt {
-        /// How many positions all ranks hold together.
+        /// The number of positions that all ranks hold together.
         tokens: usize,
-        /// How many ranks have hops.
+        /// The number of ranks with hops.
         world: usize,
     },
     /// A rank makes more or fewer hops than rank 0.
     UnevenHops {
-        /// Which rank.
+        /// The rank.
         rank: usize,
-        /// How many it makes.
+        /// The number of hops that it makes.
         found: usize,
-        /// How many rank 0 makes.
+        /// The number of hops that rank 0 makes.
         wanted: usize,
     },
-    /// A move names a peer that is the rank itself, or no rank, or it is another rank's move.
+    /// The peer of a move is the rank itself, or no rank, or the move is another rank's.
     WrongPeer(At),
-    /// Rows, heads or an owner that there are not, none at all, or an arrival after the end.
+    /// A block has heads, rows or an owner that do not exist, or none, or a move arrives after the end.
     OutOfRange(At),
-    /// Sent, but the receiver does not receive it in this hop.
+    /// A block is sent, but the receiver does not receive it in this hop.
     SendUnmatched {
-        /// At the sender.
+        /// The place at the sender.
         at: At,
-        /// The receiver.
+        /// The receiving rank.
         to: usize,
     },
-    /// Awaited, but the sender does not send it in this hop.
+    /// A block is awaited, but the sender does not send it in this hop.
     ReceiveUnmatched {
-        /// At the receiver.
+        /// The place at the receiver.
         at: At,
-        /// The sender.
+        /// The sending rank.
         from: usize,
     },
-    /// Two ranks agree on what moves between them in a hop, but not on its order.
+    /// Two ranks agree on what is sent between them in a hop, but not on its order.
     OutOfOrder {
-        /// At the sender.
+        /// The place at the sender.
         at: At,
-        /// The receiver.
+        /// The receiving rank.
         to: usize,
     },
-    /// A collective that not all ranks join.
+    /// Not all ranks join a collective.
     NotCollective(At),
-    /// Sent, computed with or freed, but not there.
+    /// A block is sent, computed with or freed, but not held.
     Absent(At),
-    /// Needed whole, but only a part of it is there.
+    /// A block is needed whole, but only a part of it is held.
     Incomplete(At),
-    /// It comes to be where there is one already, and is no sum that the other contains.
+    /// A block arrives or is made where it is held already, and it is no sum that can be added.
     Occupied(At),
-    /// Not what a tile or a sum is made of: of the wrong part, or keys of other heads than the
-    /// queries use.
+    /// A block is of the wrong part for a tile or a sum, or keys are of heads that the queries do not use.
     Misplaced(At),
-    /// Some of the tile with these keys is computed a second time.
+    /// Part of a tile with these keys is computed a second time.
     ComputedTwice(At),
-    /// Keys are scored after values were weighed: the softmax was not of whole rows.
+    /// Keys are scored after values were weighted: the softmax was not over whole rows.
     ScoredLate(At),
-    /// Values whose keys the same rank has not scored, or whose scores are used up.
+    /// Values are weighted whose keys this rank has not scored, or whose scores are used up.
     NotScored(At),
-    /// Keys are scored, and their values are never weighed.
+    /// Keys are scored, but their values are never weighted.
     NotWeighed(At),
-    /// Queries of the rank see some of these keys, and no rank computes it for every head.
+    /// Queries of the rank see some of these keys, but for some head no rank computes it.
     NotComputed(At),
-    /// A result, or a part of one, is freed instead of sent home.
+    /// A result, or a part of one, is freed instead of sent to its owner.
     Lost(At),
     /// The caller's own buffer is freed.
     FreedResident(At),
-    /// A result is not at home in the end, or only some of its heads and rows.
+    /// A result, or some of its heads and rows, is not at its owner in the end.
     NotHome(At),
-    /// Still there in the end, under way or unfinished, and nobody's result.
+    /// A block is left in the end, in flight or unfinished, and is nobody's result.
     Leaked(At),
 }
 

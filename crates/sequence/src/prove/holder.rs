@@ -1,4 +1,4 @@
-//! One rank at play: what it holds.
+//! One rank being played: what it holds.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use super::running::Running;
 use super::{Alive, At, Flaw};
 use crate::{Block, Extent, Heads, Hop, Meeting, Part, Pass, Schedule, TilePlan};
 
-/// Keys that a rank was found to have in a hop, with their gradient: by owner the last. Nothing that is
-/// there is taken away while tiles are computed, and many queries meet the same keys.
+/// The keys last found on a rank in a hop with their gradient, by owner: nothing held is removed while tiles are computed, and many queries
+/// meet the same keys.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Which rank's hop it is, counted over all.
+    /// The number of the rank's hop, counted over all.
     visit: usize,
     keys: Vec<Option<(usize, Block)>>,
 }
 
 impl Found {
-    /// Another rank, or another hop: nothing is found yet.
+    /// Starts another rank or hop, in which nothing is found yet.
     fn next(&mut self) {
         self.visit += 1;
     }
@@ -25,7 +25,7 @@ impl Found {
         self.keys.get(keys.owner).is_some_and(|found| *found == Some((self.visit, keys)))
     }
 
-    /// Keys of a rank that there is.
+    /// Adds keys that were found on the rank.
     fn add(&mut self, keys: Block) {
         if self.keys.len() <= keys.owner {
             self.keys.resize(keys.owner + 1, None);
@@ -34,12 +34,12 @@ impl Found {
     }
 }
 
-/// One rank at play.
+/// One rank being played.
 #[derive(Clone, Debug)]
 pub(super) struct Holder<'a> {
     pub(super) schedule: &'a Schedule,
     rank: usize,
-    /// What is here, and who made it. No two overlap.
+    /// The blocks held, with the ranks that made them. No two overlap.
     held: BTreeMap<Block, usize>,
     /// Queries with a running state.
     running: BTreeMap<Block, Running>,
@@ -53,7 +53,7 @@ impl<'a> Holder<'a> {
         Holder { schedule, rank, held, running: BTreeMap::new() }
     }
 
-    /// The same of another rank, to which `moved` brings all ranks.
+    /// This holder moved to rank `rank`, with the ranks of its blocks mapped by `moved`.
     pub(super) fn moved(&self, rank: usize, moved: impl Fn(usize) -> usize) -> Holder<'a> {
         let block = |block: Block| Block { owner: moved(block.owner), ..block };
         let held = self.held.iter().map(|(held, maker)| (block(*held), moved(*maker))).collect();
@@ -61,7 +61,7 @@ impl<'a> Holder<'a> {
         let running = running.map(|(queries, run)| (block(*queries), run.moved(block))).collect();
         Holder { schedule: self.schedule, rank, held, running }
     }
-    /// Whether it holds what another does, which `moved` brings here.
+    /// Whether this rank holds what `other` does, moved to this rank by `moved`.
     pub(super) fn holds(&self, other: &Holder<'_>, moved: impl Fn(usize) -> usize) -> bool {
         let sizes = |one: &Holder<'_>| (one.held.len(), one.running.len());
         sizes(self) == sizes(other) && {
@@ -70,8 +70,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Begins sums, computes tiles, finishes queries.
-    /// `take` takes a tile from what is left to compute, if all of it is there.
+    /// Begins sums, computes tiles and finishes queries. `take` takes a tile from what is left to compute; false unless all of it was left.
     pub(super) fn compute(
         &mut self,
         (hop, plan): (usize, &Hop),
@@ -126,13 +125,13 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// The running state of queries meets what they meet.
+    /// Adds a meeting to the running state of its queries.
     fn run(&mut self, hop: usize, meeting: &Meeting) -> Result<(), Flaw> {
         let rank = self.rank;
         let running = self.running.entry(meeting.queries).or_default();
         for tile in meeting.tiles() {
             running.meet(tile, At { rank, hop, block: tile.keys })?;
-            // Of whole ones the first says it of all.
+            // For whole keys and values, the first tile stands for all.
             if tile.keys.part == Part::KeyValue {
                 break;
             }
@@ -152,8 +151,8 @@ impl<'a> Holder<'a> {
         self.land(hop, result, self.rank)
     }
 
-    /// A block comes to be here: a sum joins one that contains it, and takes up one that is the
-    /// same, so that what travels stays where it was made; at home it is taken up.
+    /// Holds a block: a sum is added to one that contains it, and takes up an equal one, so that what travels stays where it was made; at
+    /// its owner it is taken up.
     pub(super) fn land(&mut self, hop: usize, block: Block, maker: usize) -> Result<(), Flaw> {
         let near = self.kin(block).find(|held| held.overlaps(block));
         match near {
@@ -184,7 +183,7 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    /// It is here, alone or as a part of something.
+    /// Checks that a block is held, alone or as a part of another.
     pub(super) fn check_kept(&self, hop: usize, block: Block) -> Result<(), Flaw> {
         if self.kin(block).any(|held| held.contains(block)) {
             return Ok(());
@@ -192,7 +191,7 @@ impl<'a> Holder<'a> {
         Err(self.missing(hop, block))
     }
 
-    /// How much is here of what is not the caller's.
+    /// The amount held that is not the caller's.
     pub(super) fn alive(&self) -> Alive {
         let mut alive = Alive::default();
         let foreign = |block: &Block| !block.part.is_lent() || block.owner != self.rank;
@@ -202,15 +201,15 @@ impl<'a> Holder<'a> {
         alive
     }
 
-    /// What is here, and who made it.
+    /// The blocks held, with the ranks that made them.
     pub(super) fn made(&self) -> impl Iterator<Item = (Block, usize)> {
         self.held.iter().map(|(block, maker)| (*block, *maker))
     }
 
-    /// The own result is here, whole.
+    /// Checks that the own result is held, whole.
     pub(super) fn check_home(&self, part: Part) -> Result<(), Flaw> {
         let whole = self.schedule.whole(part, self.rank);
-        // No two overlap: as much as there is, is all of it.
+        // Blocks do not overlap: if the volumes match, all of it is here.
         let here: usize = self.kin(whole).map(Block::volume).sum();
         if here == whole.volume() {
             return Ok(());
@@ -218,7 +217,7 @@ impl<'a> Holder<'a> {
         Err(Flaw::NotHome(self.at(self.schedule.hops(), whole)))
     }
 
-    /// Nothing is left but what the caller brought and what the pass is for.
+    /// Checks that nothing is left but the caller's blocks and the pass's results.
     pub(super) fn check_left(&self, results: &[Part]) -> Result<(), Flaw> {
         let expected = |block: &&Block| {
             let part = block.part;
@@ -237,7 +236,7 @@ impl<'a> Holder<'a> {
     pub(super) fn take(&mut self, hop: usize, block: Block) -> Result<usize, Flaw> {
         self.held.remove(&block).ok_or_else(|| self.missing(hop, block))
     }
-    /// What is here of the same owner and the same part, or one that has it in it or is in it.
+    /// The held blocks of the same owner whose part is the same, contains it, or is contained in it.
     fn kin(&self, block: Block) -> impl Iterator<Item = Block> {
         const KEYS: [Part; 3] = [Part::KeyValue, Part::Key, Part::Value];
         let (none, past) = (Extent::all(0), Extent { start: usize::MAX, end: usize::MAX });
@@ -270,8 +269,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Whether these are the key/value heads that the query heads use, and a kernel finds them by
-/// counting: whole groups, or a part of one.
+/// Whether these are the key/value heads of the query heads, in whole groups or a part of one, so that a kernel finds them by counting.
 fn fit(heads: Heads, queries: Extent, keys: Extent) -> bool {
     let group = heads.group();
     let shared = Extent { start: keys.start * group, end: keys.end * group };

@@ -1,10 +1,10 @@
-//! Every send of a hop is received in that hop, once, in order.
+//! Checks that every send of a hop is received in that hop, once, in order.
 
 use super::player::{Player, of_rank};
 use super::{At, Flaw};
 use crate::{Block, Move, Part, Schedule};
 
-/// Sends and receives of players who have turned to a hop.
+/// Checks the sends and receives of players that have started a hop.
 pub(super) fn check(schedule: &Schedule, hop: usize, players: &[Player<'_>]) -> Result<(), Flaw> {
     for player in players {
         check_moves(schedule, hop, player)?;
@@ -32,7 +32,7 @@ pub(super) fn check(schedule: &Schedule, hop: usize, players: &[Player<'_>]) -> 
     Ok(())
 }
 
-/// The players that a rank is one of which is to each rank of `player` as `peer` to the first.
+/// The players whose ranks have the relation to the ranks of `player` that `peer` has to its first.
 fn peers<'p, 'a>(
     player: &Player<'a>,
     peer: usize,
@@ -54,7 +54,7 @@ fn peers<'p, 'a>(
     players.iter().filter(meets).collect()
 }
 
-/// What a player sends a rank of another comes to all of those.
+/// Checks that what a player sends to a rank of another is received by all ranks of that.
 fn check_sent(
     schedule: &Schedule,
     hop: usize,
@@ -70,7 +70,7 @@ fn check_sent(
     differ.map_or(Ok(()), |i| Err(mismatch(hop, &sent[i..], &received[i..])))
 }
 
-/// What a player awaits is sent at all.
+/// Checks that everything that a player awaits is sent.
 fn check_awaited(
     schedule: &Schedule,
     hop: usize,
@@ -87,7 +87,7 @@ fn check_awaited(
     Ok(())
 }
 
-/// The moves of a peer, of moves by peer.
+/// The moves of one peer, among moves sorted by peer.
 fn of_peer(moves: &[Move], of: impl Fn(&Move) -> usize, peer: usize) -> &[Move] {
     let start = moves.partition_point(|moved| of(moved) < peer);
     let len = moves[start..].partition_point(|moved| of(moved) == peer);
@@ -120,7 +120,7 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
     }
 }
 
-/// What differs first, where the lists before were the same.
+/// The first difference between two lists of moves.
 fn mismatch(hop: usize, sends: &[Move], receives: &[Move]) -> Flaw {
     let sent_at = |sent: &Move| At { rank: sent.from, hop, block: sent.block };
     let received_at = |received: &Move| At { rank: received.to, hop, block: received.block };

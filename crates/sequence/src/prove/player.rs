@@ -1,4 +1,4 @@
-//! Ranks at play that hold alike: the first of them stands for all.
+//! Ranks being played that hold the same: the first of them stands for all.
 
 use std::ops::Range;
 
@@ -8,27 +8,27 @@ use super::{Alive, Computed, Counted, Flaw};
 use crate::alike::Shift;
 use crate::{Block, Group, Hop, KeyRows, Move, Schedule};
 
-/// A block on its way.
+/// A block in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
     pub(super) moved: Move,
-    /// The hop at whose end it is awaited.
+    /// The hop at whose end the block is awaited.
     awaited: usize,
-    /// Who made the buffer.
+    /// The rank that made the buffer.
     maker: usize,
 }
 
-/// Ranks that hold alike.
+/// Ranks that hold the same.
 #[derive(Clone, Debug)]
 pub(super) struct Player<'a> {
     pub(super) group: Group,
     pub(super) holder: Holder<'a>,
-    /// What it does in the hop that is played; moves by the other rank.
+    /// The hop being played, with moves sorted by the other rank.
     pub(super) hop: Hop,
-    /// What is on its way to it, in the order in which it was posted, and what left it.
+    /// Blocks in flight to the player, in the order of their posts, and those that left it.
     pub(super) arriving: Vec<Flight>,
     leaving: Vec<Flight>,
-    /// The most alive that every rank of it was counted with.
+    /// The peak that every rank of the player was counted with.
     pub(super) counted: Counted,
 }
 
@@ -39,14 +39,14 @@ impl<'a> Player<'a> {
         Player { group, holder, hop: Hop::default(), arriving, leaving, counted }
     }
 
-    /// What it does next: what moves between two ranks stays in its order.
+    /// Starts a hop; moves between two ranks stay in order.
     pub(super) fn turn_to(&mut self, schedule: &Schedule, hop: usize) {
         self.hop = schedule.hop(self.group.first(), hop);
         self.hop.sends.sort_by_key(|sent| sent.to);
         self.hop.receives.sort_by_key(|received| received.from);
     }
 
-    /// The stations at which what it receives comes to be another player's.
+    /// The stations at which what the player receives is another player's.
     pub(super) fn cuts(&self, groups: &[Group], world: usize) -> Vec<usize> {
         let alike = self.group.alike;
         let mut cuts = Vec::new();
@@ -64,14 +64,14 @@ impl<'a> Player<'a> {
         cuts
     }
 
-    /// Posts its sends.
+    /// Posts the sends of the hop.
     pub(super) fn post(&mut self, hop: usize) -> Result<(), Flaw> {
         for moved in &self.hop.sends {
             let maker = if moved.block.part.is_lent() {
                 self.holder.check_kept(hop, moved.block)?;
                 moved.from
             } else {
-                // Given away: what did not move would be lost.
+                // A block that is given away: a part that did not move would be lost.
                 self.holder.take(hop, moved.block)?
             };
             self.leaving.push(Flight { moved: *moved, awaited: hop + moved.hops - 1, maker });
@@ -79,7 +79,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// What the others have posted for it in a hop.
+    /// The blocks that other players have posted for this one in a hop.
     pub(super) fn arriving(&self, hop: usize, players: &[Player<'_>]) -> Vec<Flight> {
         let flight = |moved: &Move| {
             let awaited = hop + moved.hops - 1;
@@ -90,7 +90,7 @@ impl<'a> Player<'a> {
         self.hop.receives.iter().map(flight).collect()
     }
 
-    /// Who made what is received: the sender knows.
+    /// The rank that made what is received, which the sender knows.
     fn maker(&self, received: &Move, players: &[Player<'_>]) -> usize {
         let (alike, world) = (self.group.alike, self.holder.schedule.world());
         let sender = of_rank(players, received.from);
@@ -112,7 +112,7 @@ impl<'a> Player<'a> {
         self.holder.compute((hop, &self.hop), found, &mut |tile| cover.take(&self.group, tile))
     }
 
-    /// What was lent is still there when it has arrived.
+    /// Checks that what was lent is still held when it has arrived.
     pub(super) fn leave(&mut self, hop: usize) -> Result<(), Flaw> {
         for flight in self.leaving.extract_if(.., |flight| flight.awaited <= hop) {
             if flight.moved.block.part.is_lent() {
@@ -135,7 +135,7 @@ impl<'a> Player<'a> {
         self.holder.free(hop, &self.hop.frees)
     }
 
-    /// What is alive on each of its ranks.
+    /// What is alive on each rank of the player.
     pub(super) fn alive(&self) -> Alive {
         let mut alive = self.holder.alive();
         let given = self.leaving.iter().filter(|flight| !flight.moved.block.part.is_lent());
@@ -143,7 +143,7 @@ impl<'a> Player<'a> {
         alive
     }
 
-    /// What each of its ranks computes in the hop.
+    /// What each rank of the player computes in the hop.
     pub(super) fn computed(&self) -> Computed {
         let meetings = self.hop.tiles.meetings().iter();
         let rows = |keys: &[KeyRows]| keys.iter().map(|(_, rows)| rows.len()).sum::<usize>();
@@ -151,18 +151,18 @@ impl<'a> Player<'a> {
         Computed { tiles: self.hop.tiles.len(), keys }
     }
 
-    /// What is there or arrives, and who made it.
+    /// The blocks held or arriving, with the ranks that made them.
     pub(super) fn made(&self) -> impl Iterator<Item = (Block, usize)> {
         let arriving = self.arriving.iter().map(|flight| (flight.moved.block, flight.maker));
         self.holder.made().chain(arriving)
     }
 
-    /// What never arrives.
+    /// A block that never arrives, if any.
     pub(super) fn under_way(&self) -> Option<Move> {
         self.leaving.iter().chain(&self.arriving).map(|flight| flight.moved).next()
     }
 
-    /// Whether another player, next to it, holds the same, moved along.
+    /// Whether a neighbouring player holds the same, moved.
     pub(super) fn is_like(&self, other: &Player<'_>) -> bool {
         let next = self.group.stations.end == other.group.stations.start;
         if !next || self.group.lane != other.group.lane {
@@ -177,7 +177,7 @@ impl<'a> Player<'a> {
             && self.holder.holds(&other.holder, |rank| other.shifted(rank, by))
     }
 
-    /// The stations from `at` on, which part from it.
+    /// Splits off the stations from `at` on.
     fn part(&mut self, at: usize) -> Player<'a> {
         let mut other = self.clone();
         other.group.stations.start = at;
@@ -197,7 +197,7 @@ impl<'a> Player<'a> {
     fn shifted(&self, rank: usize, by: Shift) -> usize {
         self.group.alike.moved(self.holder.schedule.world(), rank, by)
     }
-    /// A move, moved along.
+    /// A move, with its ranks moved by `by`.
     pub(super) fn moved(&self, moved: Move, by: Shift) -> Move {
         let Move { block, from, to, hops } = moved;
         let [owner, from, to] = [block.owner, from, to].map(|rank| self.shifted(rank, by));
@@ -208,7 +208,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// The player that a rank is one of.
+/// The player that a rank belongs to.
 pub(super) fn of_rank<'p, 'a>(players: &'p [Player<'a>], rank: usize) -> &'p Player<'a> {
     let alike = players[0].group.alike;
     let place = if alike.turns {
@@ -220,7 +220,7 @@ pub(super) fn of_rank<'p, 'a>(players: &'p [Player<'a>], rank: usize) -> &'p Pla
     &players[after - 1]
 }
 
-/// Players parted at the stations that `cuts` says of each.
+/// Players split at the stations that `cuts` gives for each.
 pub(super) fn parted<'a>(
     players: Vec<Player<'a>>,
     cuts: impl Fn(&Player<'a>) -> Vec<usize>,

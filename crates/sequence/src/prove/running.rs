@@ -1,4 +1,4 @@
-//! Queries on their way through their keys: what of them was scored, and is still to be weighed.
+//! The progress of queries through their keys: what was scored, and what is still to be weighted.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use crate::{Block, Part, TilePlan};
 /// The running state of a block of queries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Running {
-    /// Whether a tile was of keys and values together.
+    /// Whether a tile had keys and values together.
     whole: bool,
-    /// Whether values were weighed.
+    /// Whether values were weighted.
     weighed: bool,
-    /// Keys whose scores are kept, and how many scores those are.
+    /// Keys whose scores are kept, with the number of scores.
     scored: BTreeMap<Block, usize>,
 }
 
 impl Running {
-    /// Queries meet keys, values, or both.
+    /// Adds a tile with keys, values, or both.
     pub(super) fn meet(&mut self, tile: TilePlan, at: At) -> Result<(), Flaw> {
         let TilePlan { queries, keys } = tile;
         match keys.part {
-            // A state is of one kind: running, or with its scores.
+            // A state is either running, or has scores.
             Part::Key | Part::Value if self.whole => return Err(Flaw::Misplaced(at)),
             Part::Key if self.weighed => return Err(Flaw::ScoredLate(at)),
             Part::Key => {
@@ -38,18 +38,18 @@ impl Running {
         Ok(())
     }
 
-    /// The same of blocks that `moved` moves along.
+    /// This running state with its blocks mapped by `moved`.
     pub(super) fn moved(&self, moved: impl Fn(Block) -> Block) -> Running {
         let scored = self.scored.iter().map(|(keys, scores)| (moved(*keys), *scores)).collect();
         Running { scored, ..*self }
     }
 
-    /// How many scores are kept.
+    /// The number of scores that are kept.
     pub(super) fn scores(&self) -> usize {
         self.scored.values().sum()
     }
 
-    /// Nothing is left to be weighed.
+    /// Checks that nothing is left to be weighted.
     pub(super) fn finish(self, at: impl Fn(Block) -> At) -> Result<(), Flaw> {
         let left = self.scored.keys().next();
         left.map_or(Ok(()), |keys| Err(Flaw::NotWeighed(at(*keys))))

@@ -1,14 +1,13 @@
-//! Whether shards are a whole sequence: by runs, however long it is.
+//! Checks that shards form a whole sequence: by runs, however long it is.
 
 use crate::band::Band;
 use crate::{Positions, Run};
 
-/// Whether the shards together are `0 .. tokens`: as many as there are, none of them beyond and
-/// none twice.
+/// Whether the shards together are exactly `0 .. tokens`: as many positions, none beyond and none twice.
 pub(super) fn is_sharded(shards: &[Positions], tokens: usize) -> bool {
     let mut runs: Vec<Run> = shards.iter().flat_map(Positions::runs).copied().collect();
     runs.sort_unstable_by_key(|run| run.start);
-    // Of the runs that begin before one, those that do not end before it.
+    // Among the runs that begin before this one, those that do not end before it.
     let mut open: Vec<Run> = Vec::new();
     let fits = |run: Run| {
         open.retain(|earlier| earlier.last() >= run.start);
@@ -19,9 +18,9 @@ pub(super) fn is_sharded(shards: &[Positions], tokens: usize) -> bool {
     shards.iter().map(Positions::tokens).sum::<usize>() == tokens && runs.into_iter().all(fits)
 }
 
-/// Whether any position is in both.
+/// Whether the runs have a position in common.
 fn meet(a: Run, b: Run) -> bool {
-    // Blocks of one step that are side by side in one are so in all.
+    // Blocks of equal steps that are disjoint once are always disjoint.
     let apart = a.start.abs_diff(b.start);
     let apart = if apart < a.step { apart } else { apart % a.step };
     let (first, second) = if a.start < b.start { (a, b) } else { (b, a) };
@@ -37,7 +36,7 @@ fn meet(a: Run, b: Run) -> bool {
 mod tests {
     use super::*;
 
-    /// All pairs of small runs, and what is left of the sequence as a third shard.
+    /// All pairs of small runs, with the rest of the sequence as a third shard.
     #[test]
     fn shards_are_sharded_where_every_position_is_held_once() {
         let mut sharded = 0;
@@ -55,7 +54,7 @@ mod tests {
             let rest = Positions::from_list(&rest).unwrap();
             let shards = [Positions::new(vec![a]), Positions::new(vec![b]), rest];
             let once = a.iter().all(|position| b.iter().all(|other| other != position));
-            // Where one is held twice there are too many: as many as these they are not once each.
+            // As many positions as there are, unless one is held twice.
             let held = shards.iter().map(Positions::tokens).sum();
             assert_eq!(is_sharded(&shards, held), once, "{a:?} {b:?}");
             assert!(!is_sharded(&shards[..2], tokens));

@@ -17,7 +17,7 @@
 use super::split::Split;
 use crate::{Alike, Block, Collective, Extent, Generator, Hop, Part, Pass};
 
-/// One pass; `groups` divides the key/value heads.
+/// One pass of `all-gather`; `groups` divides the key/value heads.
 #[derive(Debug)]
 pub(super) struct Gather {
     pub(super) split: Split,
@@ -53,7 +53,7 @@ impl Generator for Gather {
         }
         hop
     }
-    /// What a rank sees of all others is its own, unless it is everything.
+    /// Ranks are alike only where every rank sees everything of all others.
     fn alike(&self) -> Option<Alike> {
         let all = self.split.is_even() && self.split.needs_all();
         all.then_some(Alike { lanes: 1, turns: false })
@@ -69,9 +69,9 @@ impl Gather {
         }
     }
 
-    /// Every rank contributes to every block, zeros if need be: all take part in the sum.
+    /// Sums every block's gradient at its owner: all ranks contribute, zeros if need be.
     fn reduce(&self, hop: &mut Hop, rank: usize, group: usize) {
-        // While groups are gathered it is more than this.
+        // While groups are gathered, the moves are more than this collective.
         hop.collective = hop.collective.or(Some(Collective::ReduceScatter));
         for peer in self.split.others(rank) {
             hop.send(self.keys(Part::Gradient, peer, group), rank, peer);

@@ -77,7 +77,7 @@ fn take_home(hop: &mut Hop, split: &Split, owner: usize, rank: usize) {
     }
 }
 
-/// Every rank contributes to every block, zeros if need be.
+/// Adds a tile, or zeros: every rank contributes to every block.
 fn tile(hop: &mut Hop, split: &Split, pass: Pass, [rank, owner]: [usize; 2]) {
     let keys = split.whole(Part::KeyValue, owner);
     split.meet(hop, pass, split.whole(Part::Query, rank), keys);

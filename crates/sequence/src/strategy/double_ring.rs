@@ -1,9 +1,8 @@
-//! Rings inside of nodes, and a ring of nodes around them.
+//! The double ring: rings inside nodes, and a ring of nodes around them.
 //!
-//! LoongTrain (arXiv 2406.18485) and BurstAttention (arXiv 2403.09347): links inside of a node are
-//! fast, those between nodes slow, so a block goes once to every node and then round inside of it.
-//! The slow move is posted with the first hop of a node's round and awaited with its last. Four
-//! ranks, two nodes of two:
+//! LoongTrain (arXiv 2406.18485) and BurstAttention (arXiv 2403.09347): links inside a node are fast, those between nodes slow, so a block
+//! is sent once to every node and then travels round inside it. The slow move is posted with the first hop of a node's round and awaited
+//! with its last. Four ranks, two nodes of two:
 //!
 //! ```text
 //!          rank 0    rank 1    rank 2    rank 3
@@ -13,11 +12,10 @@
 //! hop 3    tile 3    tile 2    tile 1    tile 0
 //! ```
 //!
-//! Backward, every node makes a sum of its own: it goes round inside one hop behind its block and
-//! comes back to where the block had entered the node. There it meets the sum of the nodes before,
-//! which has had a whole round to arrive, and the two go on to the next node, in the end home.
-//! `Travelling` sums begin with the part of the rank where the block is first; `Reversed` ones wait
-//! for it there, inside of a node as at home, which saves a hop each.
+//! Backward, every node makes a sum of its own: it travels round inside the node one hop behind its block, back to where the block entered.
+//! There it meets the sum of the nodes before, which has had a whole round to arrive, and the two go on to the next node, finally to the
+//! owner. `Travelling` sums begin with the part of the rank where the block is first; `Reversed` ones wait for it there, inside a node as
+//! at the owner, which saves a hop each.
 
 use super::Route;
 use super::split::Split;
@@ -28,11 +26,11 @@ use crate::{Alike, Block, Generator, Hop, Move, Part, Pass};
 pub(super) struct Rings {
     split: Split,
     pass: Pass,
-    /// Ranks of a node, at least two.
+    /// The number of ranks per node, at least two.
     inside: usize,
-    /// How many nodes a block visits, its own one too.
+    /// The number of nodes that a block visits, its own included.
     visits: usize,
-    /// Backward: which visit begins a travelling sum, 0 the own rank's and node's, 1 the next one.
+    /// Backward: the visit that begins a travelling sum, 0 at the owner and its node, 1 at the next.
     begins: usize,
 }
 
@@ -79,7 +77,7 @@ impl Generator for Rings {
 }
 
 impl Rings {
-    /// Both passes: backward `route` says how its sums travel, forward nothing.
+    /// The double ring of a pass; `route` says how sums travel backward.
     pub(super) fn new(split: &Split, inside: usize, pass: Pass, route: Route) -> Rings {
         let begins = usize::from(route != Route::Travelling);
         let rings = Rings { split: split.clone(), pass, inside, visits: 1, begins };
@@ -92,19 +90,19 @@ impl Rings {
         Rings { visits, ..rings }
     }
 
-    /// The rank `nodes` nodes and `ranks` ranks further.
+    /// The rank `nodes` nodes and `ranks` ranks ahead.
     fn shifted(&self, rank: usize, nodes: usize, ranks: usize) -> usize {
         let (node, place) = (rank / self.inside, rank % self.inside);
         let all = self.split.world() / self.inside;
         (node + nodes) % all * self.inside + (place + ranks) % self.inside
     }
-    /// The rank as much behind.
+    /// The rank `nodes` nodes and `ranks` ranks behind.
     fn owner(&self, rank: usize, nodes: usize, ranks: usize) -> usize {
         let all = self.split.world() / self.inside;
         self.shifted(rank, all - nodes % all, self.inside - ranks % self.inside)
     }
 
-    /// Keys and values, inside of a node in every hop, between nodes once per visit.
+    /// Sends keys and values on: inside a node in every hop, between nodes once per visit.
     fn travel(&self, todo: &mut Hop, rank: usize, visit: usize, round: usize) {
         let block = |visit, round| self.split.whole(Part::KeyValue, self.owner(rank, visit, round));
         if round + 1 < self.inside {
@@ -118,7 +116,7 @@ impl Rings {
             push(&mut todo.sends, outer(block(visit, 0), rank, to));
             push(&mut todo.receives, outer(block(visit + 1, 0), from, rank));
         }
-        // What goes on to the next node stays until it is there.
+        // What goes on to the next node stays until it has arrived.
         let entered = block(visit, 0);
         if round > 0 {
             todo.free(block(visit, round));
@@ -131,7 +129,7 @@ impl Rings {
 
     fn tile(&self, todo: &mut Hop, rank: usize, visit: usize, round: usize) {
         let owner = self.owner(rank, visit, round);
-        // A sum that is on its way already needs no zeros.
+        // A sum that travels already needs no zeros.
         if self.split.needs(rank, owner) || round <= self.begins {
             let [queries, keys] = [(Part::Query, rank), (Part::KeyValue, owner)]
                 .map(|(part, owner)| self.split.whole(part, owner));
@@ -139,7 +137,7 @@ impl Rings {
         }
     }
 
-    /// The sum of a node, on to the next rank of it and back to where its block came in.
+    /// Sends the sum of a node to its next rank, and back to where its block entered.
     fn inner_sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let (visit, done) = ((hop - 1) / self.inside, (hop - 1) % self.inside);
         if visit >= self.visits || done < self.begins {
@@ -151,7 +149,7 @@ impl Rings {
         todo.receive(arriving, self.owner(rank, 0, 1), rank);
     }
 
-    /// The sum of all nodes so far, once a node's own has come back.
+    /// Sends the sum over all nodes so far on, once the node's own has come back.
     fn outer_sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let Some(since) = hop.checked_sub(self.inside + 1) else { return };
         let (visit, round) = (since / self.inside, since % self.inside);

@@ -5,59 +5,59 @@ use std::fmt;
 use super::{Route, Strategy};
 use crate::ShardError;
 
-/// Why a strategy cannot run.
+/// The reason why a strategy cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StrategyError {
-    /// `local` on more than one rank.
+    /// The strategy is `local`, with more than one rank.
     TooManyRanks {
-        /// How many there are.
+        /// The number of ranks.
         world: usize,
     },
     /// The positions cannot be sharded.
     Shard(ShardError),
     /// Query heads cannot be split over the ranks that exchange them.
     Heads {
-        /// Whose exchange.
+        /// The strategy.
         strategy: Strategy,
-        /// Query heads.
+        /// The number of query heads.
         heads: usize,
-        /// Ranks that exchange them.
+        /// The number of ranks that exchange heads.
         ranks: usize,
     },
-    /// A shape that is not of all ranks.
+    /// The product of a shape is not the number of ranks.
     Shape {
-        /// Whose shape.
+        /// The strategy.
         strategy: Strategy,
-        /// What it is.
+        /// The shape.
         shape: [usize; 2],
-        /// How many ranks there are.
+        /// The number of ranks.
         world: usize,
     },
-    /// Key/value heads cannot be cut into so many groups.
+    /// Key/value heads cannot be divided into this many groups.
     Groups {
-        /// How many groups.
+        /// The number of groups.
         groups: usize,
-        /// Key/value heads.
+        /// The number of key/value heads.
         heads: usize,
     },
-    /// More ranks than are proved one by one, and none is like another.
+    /// There are more ranks than are proved one by one, and none is like another.
     Apart {
-        /// What they run.
+        /// The strategy.
         strategy: Strategy,
         /// The number of ranks.
         world: usize,
-        /// The most that are proved one by one.
+        /// The most ranks that are proved one by one.
         most: usize,
     },
-    /// Queries are to travel where there is no ring.
+    /// Queries are to travel backward, but there is no ring.
     Queries {
-        /// Whose backward pass.
+        /// The strategy.
         strategy: Strategy,
     },
 }
 
 impl StrategyError {
-    /// The way out, where there is one.
+    /// What the user can change, where something helps.
     pub fn hint(&self) -> Option<String> {
         Some(match *self {
             StrategyError::TooManyRanks { .. } => {

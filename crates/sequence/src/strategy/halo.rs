@@ -22,11 +22,11 @@ use crate::{Alike, Block, Generator, Hop, Part, Pass};
 pub(super) struct Halo {
     split: Split,
     pass: Pass,
-    /// How far ahead of an owner those are who see its keys, one distance for each hop.
+    /// The distances from an owner to the ranks that see its keys, one for each hop.
     distances: Vec<usize>,
 }
 
-/// Of more pairs of an owner and a distance nobody asks which are alike.
+/// The most pairs of owner and distance that are compared for symmetry.
 const COMPARED: usize = 1 << 20;
 
 impl Generator for Halo {
@@ -69,7 +69,7 @@ impl Generator for Halo {
         let few = self.distances.len() * self.world() <= COMPARED;
         (few && self.split.is_even()).then_some(Alike { lanes: 1, turns: false })
     }
-    /// Where it is other rows that are seen of a rank, or that a rank sees.
+    /// The stations at which other rows are seen of a rank, or by it.
     fn borders(&self, index: usize) -> Vec<usize> {
         let served = (index.saturating_sub(2)..=index).filter(|hop| *hop < self.distances.len());
         let served: Vec<usize> = served.collect();
@@ -78,7 +78,7 @@ impl Generator for Halo {
             let (owner, _) = self.peers(rank, Some(hop)).unwrap_or((rank, rank));
             [rows(rank, hop), rows(owner, hop)]
         };
-        // The own keys are seen, or not, in the first hop.
+        // Whether own keys are seen matters in the first hop.
         let sees = |rank: usize| self.split.needs(rank, rank);
         let differs = |rank: &usize| {
             let [one, other] = [*rank, rank - 1];
@@ -99,7 +99,7 @@ impl Halo {
         Halo { split: split.clone(), pass, distances }
     }
 
-    /// Whose keys come to `rank` in a hop, and where its own go, if the hop serves a distance.
+    /// The rank whose keys arrive at `rank` in a hop, and the one that its own go to, if the hop serves a distance.
     fn peers(&self, rank: usize, hop: Option<usize>) -> Option<(usize, usize)> {
         let (distance, world) = (self.distances.get(hop?)?, self.split.world());
         Some(((rank + world - distance) % world, (rank + distance) % world))

@@ -1,5 +1,5 @@
-//! Keys go round while every rank keeps the scores of its queries, then values go round and are
-//! weighed with them: the baseline that Ring Attention came to replace.
+//! Keys travel round while every rank keeps the scores of its queries, then values travel round and are weighted with them: the baseline
+//! that Ring Attention replaced.
 //!
 //! Ring self-attention (Li et al., arXiv 2105.13120) takes a softmax as a textbook writes it, over
 //! whole rows. So a rank holds its rows of the whole matrix of scores, heads times n²/P of them,
@@ -23,11 +23,11 @@
 use super::split::Split;
 use crate::{Alike, Generator, Hop, Part};
 
-/// Two rounds: of keys, then of values.
+/// Two rounds of a ring: of keys, then of values.
 #[derive(Debug)]
 pub(super) struct Rounds {
     split: Split,
-    /// How many times blocks move on in each: to the farthest rank that needs one.
+    /// The number of moves in each round: to the farthest rank that needs a block.
     reach: usize,
 }
 
@@ -39,11 +39,11 @@ impl Rounds {
         let reach = ranks().find(needed).unwrap_or(0);
         Rounds { reach, ..rounds }
     }
-    /// The rank so many places before another.
+    /// The rank `places` places before another.
     fn before(&self, rank: usize, places: usize) -> usize {
         (rank + self.world() - places) % self.world()
     }
-    /// What travels in a hop, and the hop of its round.
+    /// The part that travels in a hop, and the number of the hop in its round.
     fn round(&self, index: usize) -> (Part, usize) {
         let round = self.reach + 1;
         (if index < round { Part::Key } else { Part::Value }, index % round)
@@ -77,7 +77,7 @@ impl Generator for Rounds {
         }
         hop
     }
-    /// How many scores a rank keeps is its own, unless it scores everything.
+    /// Ranks are alike only where each scores everything: else they keep different numbers of scores.
     fn alike(&self) -> Option<Alike> {
         let all = self.split.is_even() && self.split.needs_all();
         all.then_some(Alike { lanes: 1, turns: false })

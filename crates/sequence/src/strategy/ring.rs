@@ -48,14 +48,13 @@ use super::split::Split;
 use super::torus::{Piece, Torus};
 use crate::{Alike, Block, Generator, Hop, Part, Pass};
 
-/// Every station computes with its own blocks only, then with those of the station before it, and
-/// so on.
+/// The ring's forward pass: every station computes with its own blocks, then with those of the station before it, and so on.
 pub(super) fn forward(split: &Split, lanes: usize) -> Round {
     let ring = Ring::new(Torus::new(split, lanes), Guest::Keys, 1);
     Round { ring, pass: Pass::Forward, begins: 0, direct: false }
 }
 
-/// The same backward, gradients in the wake of what travels.
+/// The ring's backward pass: gradients follow what travels.
 pub(super) fn backward(split: &Split, lanes: usize, route: Route) -> Round {
     let torus = Torus::new(split, lanes);
     let (ring, begins) = match route {
@@ -66,21 +65,21 @@ pub(super) fn backward(split: &Split, lanes: usize, route: Route) -> Round {
     Round { ring, pass: Pass::Backward, begins, direct: route == Route::Direct }
 }
 
-/// What travels; the other stays, and is host.
+/// The part that travels, as a guest; the other stays, as host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guest {
     Keys,
     Queries,
 }
 
-/// One way round.
+/// One direction round the ring.
 #[derive(Debug)]
 struct Ring {
     torus: Torus,
     guest: Guest,
-    /// From a station to the next: 1 upwards, `stations - 1` downwards.
+    /// The step from a station to the next: 1 upwards, `stations - 1` downwards.
     step: usize,
-    /// How many times guests move.
+    /// The number of moves of a guest.
     reach: usize,
 }
 
@@ -92,12 +91,12 @@ impl Ring {
             let [queries, keys] = ring.sides(host, hop);
             ring.torus.needs(queries, keys)
         };
-        // From the last station on: it is the one that sees most.
+        // Tries the last station first, since it sees most.
         let needed = |hop: &usize| (0..stations).rev().any(|host| meet(host, *hop));
         let reach = (0..stations).rev().find(needed).unwrap_or(0);
         Ring { reach, ..ring }
     }
-    /// Downwards, against the forward ring, unless that is the longer way.
+    /// The ring downwards, against the forward ring, unless that is the longer way.
     fn nearer(torus: &Torus, guest: Guest) -> Ring {
         let [up, down] =
             [1, torus.stations() - 1].map(|step| Ring::new(torus.clone(), guest, step));
@@ -107,27 +106,27 @@ impl Ring {
     fn shifted(&self, station: usize, hops: usize) -> usize {
         (station + self.step * hops) % self.torus.stations()
     }
-    /// Whose guests are at a station at `hop`.
+    /// The station whose guests are at `station` in hop `hop`.
     fn guests(&self, station: usize, hop: usize) -> usize {
         self.shifted(station, self.torus.stations() - hop)
     }
-    /// The station whose queries meet at a station at `hop`, and the one whose keys.
+    /// The stations whose queries, and whose keys, meet at `host` in hop `hop`.
     fn sides(&self, host: usize, hop: usize) -> [usize; 2] {
         match self.guest {
             Guest::Keys => [host, self.guests(host, hop)],
             Guest::Queries => [self.guests(host, hop), host],
         }
     }
-    /// `hops` stations further, in the same lane.
+    /// The rank `hops` stations ahead, in the same lane.
     fn ahead(&self, rank: usize, hops: usize) -> usize {
         self.torus.beside(rank, self.shifted(self.torus.station(rank), hops))
     }
-    /// `hops` stations back, in the same lane.
+    /// The rank `hops` stations back, in the same lane.
     fn behind(&self, rank: usize, hops: usize) -> usize {
         self.torus.beside(rank, self.guests(self.torus.station(rank), hops))
     }
 
-    /// What is lent of the positions of a station, in the lane of `rank`.
+    /// The blocks of a station's positions that are lent, in the lane of `rank`.
     fn lent(&self, what: Guest, rank: usize, station: usize) -> Vec<Block> {
         let (part, heads) = match what {
             Guest::Keys => (Part::KeyValue, self.torus.key_heads(rank)),
@@ -136,7 +135,7 @@ impl Ring {
         let block = |owner| self.torus.split.heads_of(part, owner, heads);
         self.torus.members(station).map(block).collect()
     }
-    /// The gradients of the same.
+    /// The gradients of a station's positions that travel, in the lane of `rank`.
     fn sums(&self, what: Guest, rank: usize, station: usize) -> Vec<Block> {
         let part = |piece: Piece| match what {
             Guest::Keys => (Part::Gradient, piece.keys),
@@ -149,7 +148,7 @@ impl Ring {
         self.torus.members(station).flat_map(of_owner).collect()
     }
 
-    /// The guests at hand go on while those before them come.
+    /// Sends the guests that are here on, and receives the next ones.
     fn travel(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let (next, previous) = (self.ahead(rank, 1), self.behind(rank, 1));
         let lent = |hop| self.lent(self.guest, rank, self.guests(self.torus.station(rank), hop));
@@ -157,11 +156,11 @@ impl Ring {
             todo.send_all(lent(hop), rank, next);
             todo.receive_all(lent(hop + 1), previous, rank);
         }
-        // The own blocks are the caller's.
+        // Own blocks are the caller's, and stay.
         lent(hop).into_iter().filter(|lent| lent.owner != rank).for_each(|lent| todo.free(lent));
     }
 
-    /// Queries of one station against keys of another, query by query.
+    /// Adds tiles of one station's queries by another's keys, query by query.
     fn tiles(&self, todo: &mut Hop, rank: usize, [queries, keys]: [usize; 2]) {
         for q in self.torus.members(queries) {
             let met = self.torus.met(q, keys);
@@ -173,13 +172,12 @@ impl Ring {
     }
 }
 
-/// A ring, and what is left of every visit.
+/// A ring, and what remains of every visit.
 #[derive(Debug)]
 pub(super) struct Round {
     ring: Ring,
     pass: Pass,
-    /// Backward: the hop after which the travelling sum of a guest exists, 0 at home, 1 on its
-    /// first visitor.
+    /// Backward: the hop after which the travelling sum of a guest exists, 0 at its owner, 1 at its first visitor.
     begins: usize,
     /// Backward: whether nothing is summed on the way.
     direct: bool,
@@ -215,7 +213,7 @@ impl Generator for Round {
 }
 
 impl Round {
-    /// The hops of the ring: one where nothing travels; backward one more brings gradients home.
+    /// The number of hops of the ring: one where nothing travels; backward one more returns gradients to their owners.
     fn of_ring(&self) -> usize {
         match (self.ring.reach, self.pass) {
             (0, _) => 1,
@@ -236,7 +234,7 @@ impl Round {
         todo
     }
 
-    /// Guests and hosts meet.
+    /// Adds the tiles of guests and hosts that meet in a hop.
     fn visit(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let Ring { guest, ref torus, reach, .. } = self.ring;
         let host = torus.station(rank);
@@ -263,7 +261,7 @@ impl Round {
         }
     }
 
-    /// Gradients of keys that are to exist and that no tile makes are zeros.
+    /// Begins gradients of keys that must exist but that no tile makes, as zeros.
     fn begin(&self, todo: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
         let Ring { guest, ref torus, .. } = self.ring;
         let begins = if guest == Guest::Keys && !self.direct { self.begins } else { 0 };
@@ -274,8 +272,7 @@ impl Round {
         }
     }
 
-    /// Queries that travel have a gradient of every visit; of the first one also where they see
-    /// nothing.
+    /// Finishes travelling queries, which have a gradient of every visit; at the first visit even where they see nothing.
     fn finish_guests(&self, todo: &mut Hop, rank: usize, hop: usize, [queries, keys]: [usize; 2]) {
         let torus = &self.ring.torus;
         let sees = |q: usize| torus.members(keys).any(|k| torus.split.needs(q, k));
@@ -284,7 +281,7 @@ impl Round {
         finished.for_each(|sum| todo.finish(sum.of(Part::Query)));
     }
 
-    /// The sums that travel in a hop: on to the next visitor, and in the end home.
+    /// Sends the travelling sums of a hop to the next visitor, and finally to their owners.
     fn sums(&self, todo: &mut Hop, rank: usize, hop: usize) {
         let Ring { ref torus, guest, reach, .. } = self.ring;
         if hop <= self.begins || reach == 0 {

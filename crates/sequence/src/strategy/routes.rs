@@ -1,4 +1,4 @@
-//! What a strategy leaves open: Megatron's exchanges, and backward routes.
+//! Variants of strategies: Megatron's exchanges, and backward routes.
 
 /// How Megatron context parallelism brings queries and keys together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -6,48 +6,47 @@ pub enum Exchange {
     /// A ring: `p2p`.
     #[default]
     PointToPoint,
-    /// Keys and values gathered: `all-gather`.
+    /// Gathering keys and values: `all-gather`.
     AllGather,
-    /// Heads for positions: `a2a`.
+    /// Exchanging heads for positions: `a2a`.
     AllToAll,
-    /// Heads for positions among some ranks, a ring among those: `a2a+p2p`.
+    /// Exchanging heads for positions within groups, and a ring between groups: `a2a+p2p`.
     Both {
-        /// As of [`Strategy::Usp`](crate::Strategy::Usp).
+        /// The shape, as of [`Strategy::Usp`](crate::Strategy::Usp).
         shape: Option<[usize; 2]>,
     },
 }
 
-/// What is sent backward in a ring, and how gradients are reduced to their owners.
+/// The backward route: what is sent backward in a ring, and how gradients are reduced to their owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Route {
     /// Gradients travel with their keys and values all the way round: as many moves as ranks.
     Travelling,
-    /// The own part never leaves, and the ring runs against the forward one: a move less.
+    /// The owner's part never leaves, and the ring runs against the forward one: one move less.
     #[default]
     Reversed,
-    /// As before, but every visitor's part goes straight home and is added there: no more bytes, and
-    /// in a narrow type a part is rounded once, not once per move of the sum.
+    /// As [`Route::Reversed`], but every visitor's part goes straight to the owner and is added there: as many bytes, and in a narrow dtype
+    /// a part is rounded once, not once per move of the sum.
     Direct,
-    /// Keys, values and their gradients stay; queries travel with the gradient of their output,
-    /// and their own gradient in the wake. Fewer bytes where there are few query heads to a
-    /// key/value head.
+    /// Keys, values and their gradients stay; queries travel with the gradient of their output, followed by their own gradient. Fewer bytes
+    /// where few query heads share a key/value head.
     Queries,
 }
 
 impl Route {
-    /// All of them.
+    /// All backward routes.
     pub const ALL: [Route; 4] = [Route::Travelling, Route::Reversed, Route::Direct, Route::Queries];
 }
 
 impl Exchange {
-    /// All of them, as one writes them first.
+    /// All exchanges, in the order of the documentation.
     pub const ALL: [Exchange; 4] = [
         Exchange::PointToPoint,
         Exchange::AllGather,
         Exchange::AllToAll,
         Exchange::Both { shape: None },
     ];
-    /// The word one writes: `p2p`, `all-gather`, `a2a`, `a2a+p2p`.
+    /// The word of the exchange: `p2p`, `all-gather`, `a2a`, `a2a+p2p`.
     pub fn name(self) -> &'static str {
         match self {
             Exchange::PointToPoint => "p2p",
@@ -56,7 +55,7 @@ impl Exchange {
             Exchange::Both { .. } => "a2a+p2p",
         }
     }
-    /// The reverse of [`Exchange::name`].
+    /// The exchange of a word, as in [`Exchange::ALL`].
     pub fn from_name(name: &str) -> Option<Exchange> {
         Exchange::ALL.into_iter().find(|exchange| exchange.name() == name)
     }

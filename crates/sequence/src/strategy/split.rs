@@ -1,39 +1,38 @@
-//! What every generator starts from: who holds what, and who needs whose keys.
+//! What every generator starts from: which rank holds what, and which needs whose keys.
 
 use std::sync::Arc;
 
 use crate::band::Band;
 use crate::{Block, Coverage, Extent, Heads, Hop, Layout, Mask, Part, Pass, Positions};
 
-/// A sequence sharded over ranks under a mask: what schedules are made for. Copies share positions.
+/// A sequence sharded over ranks under a mask, for which schedules are made. Copies share positions.
 #[derive(Clone, Debug)]
 pub struct Split {
-    /// Which keys a query sees.
+    /// The mask: which keys a query sees.
     pub mask: Mask,
-    /// How positions were sharded.
+    /// The layout: how positions were sharded.
     pub layout: Layout,
-    /// What every rank holds, by rank. Ranks may hold more or less than others, and nothing.
+    /// The positions of every rank. Shards may differ in length, or be empty.
     pub positions: Arc<[Positions]>,
-    /// Query heads and key/value heads.
+    /// The numbers of query heads and key/value heads.
     pub heads: Heads,
     needs: Needs,
-    /// Whether all ranks hold as much.
+    /// Whether all ranks hold as many positions.
     even: bool,
-    /// Whether who needs whose keys is a matter of how far apart two ranks are.
+    /// Whether needs depend only on the distance between two ranks.
     shifts: bool,
-    /// Some rows of a rank are a multiple of this, from a multiple of it on.
+    /// Rows of a rank are sent in multiples of this, from a multiple of it on.
     grain: usize,
 }
 
-/// Who needs whose keys, as far as it is known without a look at the pair.
+/// Which rank needs whose keys, as far as it is known without looking at the pair.
 #[derive(Clone, Debug)]
 enum Needs {
-    /// Everybody everybody's.
+    /// Every rank needs all keys.
     All,
-    /// Keys that begin before the queries end: the first position of every rank, and one past its
-    /// last.
+    /// Ranks need keys that begin before their queries end: the first position of every rank, and one past its last.
     Before(Arc<[(usize, usize)]>),
-    /// What the mask says, which is a band or not.
+    /// What the mask says, as a band if it is one.
     Some(Option<Band>),
 }
 
@@ -59,7 +58,7 @@ impl Split {
         let (mask, positions) = (mask.clone(), positions.into());
         Split { mask, layout, positions, heads, needs, even, shifts, grain: 1 }
     }
-    /// The same where rows travel in whole blocks of so many, which every rank holds a multiple of.
+    /// The split where rows travel in whole blocks of `block`, of which every rank holds a multiple.
     #[must_use]
     pub fn in_blocks(self, block: usize) -> Split {
         Split { grain: block, ..self }
@@ -79,28 +78,27 @@ impl Split {
             }
         }
     }
-    /// Whether every rank needs every rank's keys: as far as it is known at once.
+    /// Whether it is known that every rank needs every rank's keys.
     pub(super) fn needs_all(&self) -> bool {
         matches!(self.needs, Needs::All)
     }
-    /// Whether all ranks hold as much.
+    /// Whether all ranks hold as many positions.
     pub(super) fn is_even(&self) -> bool {
         self.even
     }
-    /// Whether ranks as far apart as others, in the same order, need as they do.
+    /// Whether needs depend only on the distance between two ranks.
     pub(super) fn shifts(&self) -> bool {
         self.shifts
     }
-    /// All heads and rows of a part.
+    /// The block of all heads and rows of a part.
     pub(super) fn whole(&self, part: Part, owner: usize) -> Block {
         self.heads_of(part, owner, self.heads.of(part))
     }
-    /// Some heads of all rows.
+    /// The block of some heads and all rows of a part.
     pub(super) fn heads_of(&self, part: Part, owner: usize, heads: Extent) -> Block {
         Block { part, owner, heads, rows: Extent::all(self.positions[owner].tokens()) }
     }
-    /// A tile, where any query of the one owner sees any key of the other; backward, where none
-    /// does, the gradient that is waited for is zeros.
+    /// Adds a tile where any of the queries sees any of the keys; backward, where none does, zeros for the gradient that is awaited.
     pub(super) fn meet(&self, hop: &mut Hop, pass: Pass, queries: Block, keys: Block) {
         if self.needs(queries.owner, keys.owner) {
             hop.tile(queries, keys);
@@ -108,7 +106,7 @@ impl Split {
             hop.zeros(keys.of(Part::Gradient));
         }
     }
-    /// The fewest neighbouring rows of `owner`, in whole blocks, that hold all keys that queries of `rank` see.
+    /// The fewest neighbouring rows of `owner`, in whole blocks, that contain all keys that `rank` sees.
     pub(super) fn seen(&self, rank: usize, owner: usize) -> Extent {
         let (q, k) = (&self.positions[rank], &self.positions[owner]);
         let rows = k.tokens();
@@ -148,9 +146,9 @@ impl Needs {
     }
 }
 
-/// The last of `0 ..= most` where `holds`, which holds at 0 and up to some number.
+/// The last number in `0 ..= most` for which `holds` is true, which it is from 0 up to some number.
 fn last_where(most: usize, holds: impl Fn(usize) -> bool) -> usize {
-    // As a rule it is one of the ends.
+    // Usually it is one of the ends.
     if !holds(1) {
         return 0;
     }

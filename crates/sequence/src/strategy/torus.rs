@@ -25,13 +25,13 @@ use crate::{Alike, Block, Collective, Extent, Hop, KeyRows, Part, Pass};
 #[derive(Clone, Debug)]
 pub(super) struct Torus {
     pub(super) split: Split,
-    /// Ranks of a station.
+    /// The number of ranks per station.
     pub(super) lanes: usize,
-    /// All rows of keys of a station.
+    /// The rows of all keys of a station.
     keys: Vec<Arc<[KeyRows]>>,
 }
 
-/// Query heads of a lane that use key/value heads alike: whole groups, or a part of one.
+/// Query heads of a lane that share key/value heads evenly: whole groups, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) queries: Extent,
@@ -39,7 +39,7 @@ pub(super) struct Piece {
 }
 
 impl Torus {
-    /// Stations of `lanes` ranks, of which both ranks and query heads are multiples.
+    /// Stations of `lanes` ranks, which divides both ranks and query heads.
     pub(super) fn new(split: &Split, lanes: usize) -> Torus {
         let rows = |owner| (owner, split.whole(Part::KeyValue, owner).rows);
         let owners: Vec<usize> = (0..split.world()).collect();
@@ -64,7 +64,7 @@ impl Torus {
     pub(super) fn members(&self, station: usize) -> Range<usize> {
         station * self.lanes..(station + 1) * self.lanes
     }
-    /// The rows of keys of a station that queries of a rank need, which all its lanes share.
+    /// The rows of a station's keys that queries of a rank need, shared by all its lanes.
     pub(super) fn met(&self, queries: usize, station: usize) -> Arc<[KeyRows]> {
         let all = &self.keys[station];
         let needed = |(owner, _): &KeyRows| self.split.needs(queries, *owner);
@@ -73,12 +73,12 @@ impl Torus {
         }
         all.iter().copied().filter(needed).collect()
     }
-    /// How stations are alike in hops in which nobody looks at lanes.
+    /// The symmetry of stations in hops that do not depend on lanes.
     pub(super) fn alike(&self) -> Option<Alike> {
         self.split.is_even().then_some(Alike { lanes: self.lanes, turns: false })
     }
-    /// The stations of which some query needs a key, or does not, where the one before does not, or
-    /// does: by how far ahead of a station the queries and the keys are.
+    /// The stations whose needs differ from those of the station before; `ahead` has how far ahead of a station its queries and its keys
+    /// are.
     pub(super) fn borders(&self, ahead: &[[usize; 2]]) -> Vec<usize> {
         let stations = self.stations();
         let mut borders = Vec::new();
@@ -86,7 +86,7 @@ impl Torus {
             let at = |station: usize| ahead.map(|ahead| (ahead + station) % stations);
             let differs = |station: &usize| self.differ(at(station - 1), at(*station));
             if self.split.shifts() {
-                // Round the ring they come to be as far apart in the other order.
+                // In the ring, the same distance also occurs in the other order.
                 let turns = ahead.map(|ahead| stations - ahead).into_iter();
                 borders.extend(turns.filter(|turn| *turn < stations).filter(differs));
             } else {
@@ -97,7 +97,7 @@ impl Torus {
         borders.dedup();
         borders
     }
-    /// Whether some pair of ranks of two stations is needed, and the same pair of two others not.
+    /// Whether the ranks of two stations need each other differently than those of two others.
     fn differ(&self, one: [usize; 2], other: [usize; 2]) -> bool {
         let needs = |[queries, keys]: [usize; 2], [q, k]: [usize; 2]| {
             self.split.needs(queries * self.lanes + q, keys * self.lanes + k)
@@ -105,7 +105,7 @@ impl Torus {
         let differ = |lanes| needs(one, lanes) != needs(other, lanes);
         (0..self.lanes).any(|q| (0..self.lanes).any(|k| differ([q, k])))
     }
-    /// Whether any query of a station sees any key of another.
+    /// Whether any query of a station sees any key of another station.
     pub(super) fn needs(&self, station: usize, keys: usize) -> bool {
         self.members(keys).any(|k| self.sees(station, k))
     }
@@ -122,7 +122,7 @@ impl Torus {
         let (queries, group) = (self.query_heads(rank), self.split.heads.group());
         Extent { start: queries.start / group, end: queries.end.div_ceil(group) }
     }
-    /// The heads of a lane, cut where they begin or stop to fill whole groups.
+    /// The heads of a lane, cut where they begin or cease to fill whole groups.
     pub(super) fn pieces(&self, rank: usize) -> impl Iterator<Item = Piece> + use<> {
         let (heads, group) = (self.query_heads(rank), self.split.heads.group());
         let whole = heads.start.next_multiple_of(group);
@@ -135,9 +135,8 @@ impl Torus {
         })
     }
 
-    /// A schedule between the exchange of positions for heads and the one back.
-    ///
-    /// Hop `index` of `hops` and of the two, where there is a ring's hop between them.
+    /// A schedule between the exchange of heads for positions and the one back: hop `index` of `hops` and these two, unless it is the
+    /// ring's.
     pub(super) fn exchanged(
         &self,
         (rank, index): (usize, usize),
@@ -150,16 +149,16 @@ impl Torus {
             None => self.gather(rank, pass),
         }
     }
-    /// The hop of a ring of `hops`, unless it is an exchange.
+    /// The index of the ring's hop, of `hops`; `None` for an exchange.
     pub(super) fn within(&self, index: usize, hops: usize) -> Option<usize> {
         index.checked_sub(usize::from(self.lanes > 1)).filter(|hop| *hop < hops)
     }
-    /// Hops of a ring and of the exchanges around it.
+    /// The number of hops of a ring and of the exchanges around it.
     pub(super) fn and_exchanges(&self, hops: usize) -> usize {
         hops + if self.lanes > 1 { 2 } else { 0 }
     }
 
-    /// The others of a station get their heads of the own positions.
+    /// Sends the other ranks of a station their heads of the own positions.
     fn spread(&self, rank: usize) -> Hop {
         let parts = |owner: usize, lane: usize| -> [Block; 2] {
             let queries = self.split.heads_of(Part::Query, owner, self.query_heads(lane));
@@ -173,7 +172,7 @@ impl Torus {
         hop
     }
 
-    /// Results go home to their positions.
+    /// Returns results to the ranks that own their positions.
     fn gather(&self, rank: usize, pass: Pass) -> Hop {
         let mut hop = Hop { collective: Some(Collective::AllToAll), ..Hop::default() };
         for peer in self.peers(rank) {
@@ -183,7 +182,7 @@ impl Torus {
         hop
     }
 
-    /// What rank `lane` makes of the positions of `owner`.
+    /// The results that rank `lane` computes for the positions of `owner`.
     fn results(&self, owner: usize, lane: usize, pass: Pass) -> impl Iterator<Item = Block> {
         self.pieces(lane).flat_map(move |Piece { queries, keys }| {
             let block = |part, heads| self.split.heads_of(part, owner, heads);

@@ -1,17 +1,17 @@
-//! All that a strategy's name can mean on so many ranks and heads.
+//! All variants that a strategy's name can mean for a number of ranks and heads.
 
 use crate::{Exchange, Heads, Strategy};
 
 impl Strategy {
-    /// Every strategy with every exchange, shape and group that so many ranks and heads leave, with
-    /// stripes of one position; runnable or not.
+    /// Every strategy with every exchange, shape and number of groups that these ranks and heads allow, with stripes of one position;
+    /// runnable or not.
     pub fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
         let exchanges = Strategy::ALL.into_iter().flat_map(Strategy::exchanges);
         let shaped = exchanges.flat_map(|strategy| strategy.shapes(world));
         shaped.flat_map(|strategy| strategy.groupings(heads)).collect()
     }
 
-    /// The strategy with every exchange it has; itself where it has none.
+    /// The strategy with each of its exchanges; itself where it has none.
     pub fn exchanges(self) -> Vec<Strategy> {
         match self {
             Strategy::Megatron { .. } => {
@@ -21,8 +21,7 @@ impl Strategy {
         }
     }
 
-    /// The strategy with its shape left open, then in every shape of `world` ranks; itself where it
-    /// has none.
+    /// The strategy with its shape left open, then in every shape of `world` ranks; itself where it has no shape.
     pub fn shapes(self, world: usize) -> Vec<Strategy> {
         let with = |shape| match self {
             Strategy::Usp { .. } => Some(Strategy::Usp { shape }),
@@ -37,8 +36,7 @@ impl Strategy {
         [open].into_iter().chain(shapes.filter_map(with)).collect()
     }
 
-    /// The strategy that has the same layout and the same schedules under its own name: `usp` of `megatron`'s
-    /// both exchanges; else itself.
+    /// The equal strategy under its own name, with the same layout and schedules: `usp` for `megatron` with both exchanges; else itself.
     #[must_use]
     pub fn plain(self) -> Strategy {
         match self {
@@ -47,7 +45,7 @@ impl Strategy {
         }
     }
 
-    /// The two numbers of its shape, where it has one that is not open.
+    /// The two numbers of the strategy's shape; `None` where it has none or leaves it open.
     pub fn shape(self) -> Option<[usize; 2]> {
         match self {
             Strategy::Usp { shape }
@@ -57,14 +55,13 @@ impl Strategy {
         }
     }
 
-    /// Ranks of an inner group, where it has a shape: those that exchange heads, or that share a node.
+    /// The ranks of an inner group, where there is a shape: those that exchange heads, or that share a node.
     pub fn inner_group(self) -> Option<usize> {
         let [first, second] = self.shape()?;
         Some(if matches!(self, Strategy::DoubleRing { .. }) { second } else { first })
     }
 
-    /// The strategy with every number of groups its heads can be gathered in; itself where it has
-    /// none.
+    /// The strategy with every number of groups that its heads can be gathered in; itself where it has none.
     fn groupings(self, heads: Heads) -> Vec<Strategy> {
         match self {
             Strategy::AllGather { .. } => {

@@ -1,4 +1,4 @@
-//! Drawings, as they look.
+//! Drawings, compared character by character.
 
 use annulus_sequence::{
     Detail, Heads, Layout, Mask, Route, Rule, Strategy, draw_layout, draw_schedule,

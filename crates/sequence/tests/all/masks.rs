@@ -1,5 +1,4 @@
-//! Coverage, visibility and pair counts, which are arithmetic, against `Mask::allows`, pair by
-//! pair.
+//! Coverage, visibility and pair counts by arithmetic, compared with `Mask::allows`, pair by pair.
 
 use annulus_sequence::{
     Coverage, Layout, Mask, Positions, Rule, Run, Span, Visibility, pairs_between,
@@ -69,7 +68,7 @@ fn indices(spans: &[Span; 2]) -> Vec<usize> {
     (spans[0].start as usize..spans[0].end as usize).collect()
 }
 
-/// So many random cases; a failure is printed, not written down.
+/// A configuration of `cases` random cases; a failure is printed, not written to a file.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }

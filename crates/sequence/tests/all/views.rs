@@ -76,7 +76,7 @@ fn mask(rules: &[&Rule]) -> Mask {
     rules.iter().fold(Mask::full(), |mask, rule| mask.and((*rule).clone()))
 }
 
-/// Who sees whom by rows and columns of two shards, in one batch row.
+/// The visibility by rows and columns of two shards, in one batch row.
 struct Truth(Vec<Vec<bool>>);
 
 impl Truth {
@@ -160,7 +160,7 @@ fn check(mask: &Mask, q: &Positions, k: &Positions) {
     }
 }
 
-/// Checks every tile of a mask, sharded in every way to up to eight ranks; how many there are.
+/// Checks every tile of a mask, sharded in every way over up to eight ranks; returns their number.
 fn check_all(mask: &Mask, worlds: impl Iterator<Item = usize>) -> usize {
     let mut tiles = 0;
     for (world, layout) in worlds.flat_map(|world| LAYOUTS.map(|layout| (world, layout))) {

@@ -163,7 +163,7 @@ fn shares_by_speed_are_the_stragglers_remedy() {
     assert_eq!(among(&[], &cluster()).weighing, None);
 }
 
-/// In bf16 with f32 gradients queries weigh 8 units a head and keys with values 12.
+/// In bf16 with f32 gradients, queries take 8 units per head, and keys with values 12.
 #[test]
 fn queries_travel_back_where_few_share_a_key() {
     let lightest = |heads: &str| {
@@ -225,7 +225,7 @@ fn a_sweet_spot_is_drawn() {
     assert_eq!(svg, grid.to_svg("a < b"));
 }
 
-/// From what fits easily to what fits nowhere; the rows are what `auto` takes there.
+/// From what fits easily to what fits nowhere; the rows are what `auto` chooses there.
 #[test]
 fn the_best_strategy_by_length_and_devices() {
     let resolved = resolved(experiment(&["attention.strategy=usp", "parallel.state=replicated"]));
@@ -252,7 +252,7 @@ fn the_best_strategy_by_length_and_devices() {
     assert_eq!(scale.to_json()[7]["fits"], false);
 }
 
-/// The same ranks with tensor parallelism, each as its own file would be answered.
+/// Meshes of as many ranks with tensor parallelism are listed too, each with the answer that its own file would get.
 #[test]
 fn meshes_of_as_many_ranks_are_beside_each_other() {
     let open = resolved(automatic(&["mesh.sequence=4", "mesh.tensor=2"]));

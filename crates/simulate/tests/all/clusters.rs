@@ -1,4 +1,4 @@
-//! A cluster's file: what it means, and what wrong ones are answered.
+//! Cluster files: their meaning, and messages for wrong ones.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,7 +27,7 @@ fn a_file_is_read() {
     assert!(!cluster.shared && cluster.slowdown.is_empty());
 }
 
-/// 64 nodes of eight in rails of four and pods of 32.
+/// A cluster of 64 nodes of eight, in rails of four and pods of 32.
 const LEVELS: &str = "name: a\nnodes: 64\ndevices_per_node: 8\ncompute: { forward: 312e12 }\n\
     inside: { bandwidth: 450GB/s }\nbetween: { bandwidth: 50GB/s, latency: 5us }\nlevels:\n  \
     pod: { nodes: 32, bandwidth: 12GB/s, latency: 20us }\n  rail: { nodes: 4, bandwidth: 25GB/s }\n";

@@ -24,7 +24,7 @@ fn choice(experiment: &Experiment, cluster: &Cluster) -> Choice {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// A step under one strategy for all layers over a layout, if it can be taken.
+/// The estimate of a step with one strategy for all layers over a layout, if it can run.
 fn single(strategy: Strategy, sharded: LayoutKeys, cluster: &Cluster) -> Option<Estimate> {
     let mut experiment = sliding(&WIDE);
     let attention = &mut experiment.attention;
@@ -84,7 +84,7 @@ fn the_chosen_experiment_is_the_one_that_was_estimated() {
     assert_eq!(steps.reduce(f64::min), Some(planned.step));
 }
 
-/// What a group's layers take alone adds up to the step of all.
+/// The sum of what each group's layers take alone is the step of all layers.
 #[test]
 fn kinds_add_up() {
     let cluster = cluster();

@@ -1,4 +1,4 @@
-//! Steps on clusters: what they take, and what is chosen by it.
+//! Estimates of steps on clusters, and choices by them.
 
 mod choices;
 mod clusters;

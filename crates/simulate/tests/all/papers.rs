@@ -1,4 +1,4 @@
-//! Figures of the papers, from the model and from the walk.
+//! Figures of papers, compared with formulas and with walks.
 
 use crate::support::resolved;
 use annulus_experiment::binary_bandwidth;
@@ -7,7 +7,7 @@ use annulus_simulate::{Choice, Cluster, Comparison, Link, Load, Overlap, minimal
 
 use crate::support::{experiment, plain};
 
-/// Whether a printed number is `value` rounded to its last digit, a tenth.
+/// Whether `printed` is `value` rounded to its last digit, a tenth.
 fn rounds_to(value: f64, printed: f64) -> bool {
     (value - printed).abs() <= 0.05 + 1e-9
 }
@@ -94,12 +94,12 @@ fn tokens_that_hide_messages_on_usual_links() {
     assert_eq!(row(12.5, 2.0, back), [57600.0, 14400.0, 7200.0]);
 }
 
-/// The slowest rank of every hop, summed.
+/// Pairs of the slowest rank of every hop, summed.
 fn slowest(schedule: &Schedule) -> f64 {
     pairs_per_hop(schedule).iter().filter_map(|ranks| ranks.iter().max()).sum::<u64>() as f64
 }
 
-/// What a causal layer's attention takes on `ranks` ranks under a strategy, in pairs.
+/// The time of a causal layer's attention on `ranks` ranks under a strategy, in pairs.
 fn attention(strategy: Strategy, tokens: usize, ranks: usize) -> f64 {
     slowest(&forward(strategy, &Mask::causal(), tokens, ranks, 1))
 }
@@ -130,7 +130,7 @@ const STRIPED: [(&str, usize, &[(usize, f64)]); 5] = [
     ),
 ];
 
-/// What a token costs outside of attention, in pairs, so that the first speed-up of a row is met.
+/// The cost of a token outside of attention, in pairs, for which the first speed-up of a row holds.
 fn beside(ranks: usize, tokens: usize, speed_up: f64) -> f64 {
     let [ring, striped] = [Strategy::Ring, Strategy::STRIPED].map(|s| attention(s, tokens, ranks));
     (ring - speed_up * striped) / (speed_up - 1.0) * ranks as f64 / tokens as f64
@@ -142,8 +142,8 @@ fn speed_up(ranks: usize, tokens: usize, beside: f64) -> f64 {
     (rest + ring) / (rest + striped)
 }
 
-/// The paper does not say how much of a step is attention; one number per row does, and the balance
-/// of the schedules gives all others of it to a hundredth.
+/// The paper does not give attention's part of a step; one number per row does, and the balance of the schedules then gives all others of
+/// the row to a hundredth.
 #[test]
 fn the_balance_behind_striped_attentions_speed_ups() {
     for (row, ranks, figures) in STRIPED {
@@ -156,7 +156,7 @@ fn the_balance_behind_striped_attentions_speed_ups() {
     }
 }
 
-/// A model's share of attention does not depend on the ranks: fitted on 4, it predicts 8.
+/// Attention's part of a step does not depend on the ranks: fitted on 4, it predicts 8.
 #[test]
 fn speed_ups_on_four_ranks_predict_those_on_eight() {
     let (four, eight) = (STRIPED[0], STRIPED[3]);
@@ -167,7 +167,7 @@ fn speed_ups_on_four_ranks_predict_those_on_eight() {
     }
 }
 
-/// In the limit of long sequences stripes are 2 - 1/P times as fast, and zigzag chunks as well.
+/// In the limit of long sequences stripes are 2 - 1/P times as fast as chunks, and so are zigzag chunks.
 #[test]
 fn even_shards_gain_what_they_can() {
     for ranks in [2, 4, 8] {
@@ -218,7 +218,7 @@ fn closed_forms_are_what_schedules_do() {
     assert_eq!(ring.causal, "1.87 times uneven");
 }
 
-/// Threads hand blocks over through memory: a cluster like any other.
+/// Threads that exchange blocks through memory are a cluster like any other.
 #[test]
 fn threads_are_a_cluster() {
     let threads = Cluster::threads(4, 8);

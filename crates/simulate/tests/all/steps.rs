@@ -1,4 +1,4 @@
-//! The time of steps, by hand.
+//! Times of steps, computed by hand.
 
 use annulus_experiment::Resolved;
 use annulus_plan::Plan;
@@ -170,7 +170,7 @@ fn micro_batches_and_layers_add_up() {
     assert!(((deep.step - loss) / (one.step - loss) - 2.0).abs() < 0.01, "{deep:?} {one:?}");
 }
 
-/// Every rank sends as much to each of the others.
+/// Every rank sends the same amount to each of the others.
 #[test]
 fn bytes_between_nodes_are_those_to_ranks_of_other_nodes() {
     let on = |cluster: &Cluster, more: &[&str]| {
@@ -186,7 +186,7 @@ fn bytes_between_nodes_are_those_to_ranks_of_other_nodes() {
     assert_eq!(found.sent, [found.bytes, found.bytes / 5 * 4]);
 }
 
-/// Two replicas of two on two nodes of two.
+/// Two replicas of two ranks on two nodes of two.
 #[test]
 fn the_order_of_the_mesh_says_what_leaves_a_node() {
     let nodes = Cluster { nodes: 2, devices_per_node: 2, ..plain(4, 1e12, 1e9) };
@@ -210,7 +210,7 @@ fn the_order_of_the_mesh_says_what_leaves_a_node() {
     assert!((times - 2.0).abs() < 0.01 && near.forward < 0.01 * own.forward, "{times}");
 }
 
-/// Six replicas of three on nodes of four: they differ in what they send to other nodes.
+/// Six replicas of three on nodes of four differ in what they send to other nodes.
 #[test]
 fn replicas_whose_ranks_are_apart_need_not_be_on_alike_nodes() {
     let nodes = Cluster { nodes: 5, devices_per_node: 4, ..plain(20, 1e12, 1e9) };
@@ -224,7 +224,7 @@ fn replicas_whose_ranks_are_apart_need_not_be_on_alike_nodes() {
     assert_eq!(found.sent, [found.bytes / 5, found.bytes]);
 }
 
-/// Of so many ranks the borders of nodes are looked at.
+/// With many ranks, those at the edges of nodes are looked at.
 #[test]
 fn bytes_between_nodes_are_those_of_ranks_that_stand_for_all() {
     let many = ["attention.strategy=striped", "mesh.sequence=512", "data.tokens=64k"];
@@ -254,7 +254,7 @@ fn more_ranks_than_devices_are_refused() {
     assert!(problems.to_string().contains(wanted), "{problems}");
 }
 
-/// What a pass is too short for is waited for; moments, which only the update needs, wholly.
+/// What does not hide behind a pass is waited for; moments, which only the update needs, entirely.
 #[test]
 fn a_step_waits_for_offloading_as_far_as_its_passes_are_too_short() {
     let offloading = |what: &str, bandwidth: Option<f64>| {

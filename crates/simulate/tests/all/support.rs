@@ -63,12 +63,12 @@ pub(crate) fn plan(arguments: &[&str]) -> Plan {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// An experiment whose model says its own vocabulary.
+/// An experiment whose model gives its own vocabulary.
 pub(crate) fn resolved(experiment: Experiment) -> Resolved {
     Resolved::read(experiment, None).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// The plan of ranks on devices that share nothing.
+/// The plan of ranks with a device each.
 pub(crate) fn plan_apart(arguments: &[&str]) -> Plan {
     let mut experiment = experiment(arguments);
     experiment.host.apart = Some(Apart { ranks: experiment.mesh.ranks(), memory: None });

@@ -1,4 +1,4 @@
-//! Planned traces: they end when the estimate says, and have in them what the schedules have.
+//! Planned traces: they end when the estimate says, and contain what the schedules do.
 
 use annulus_simulate::{Cluster, Estimate};
 use annulus_trace::testing::check;
@@ -11,10 +11,10 @@ fn timeline(arguments: &[&str], cluster: &Cluster) -> Trace {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Replicas whose ranks are apart.
+/// Replicas whose ranks are not neighbours.
 const TURNED: [&str; 3] = ["data.tokens=4000", "mesh.data=2", "mesh.order=data_first"];
 
-/// The last end, seconds.
+/// The end of the last span, in seconds.
 fn end(trace: &Trace) -> f64 {
     trace.ranks.iter().flatten().map(|span| span.end).max().unwrap_or_default() as f64 / 1e9
 }
@@ -55,7 +55,7 @@ fn a_planned_trace_ends_when_the_estimate_says() {
     }
 }
 
-/// Two replicas of eight are on two nodes of eight.
+/// Two replicas of eight ranks on two nodes of eight.
 #[test]
 fn a_planned_trace_says_on_which_nodes_ranks_are() {
     let arguments = ["model.num_hidden_layers=2", "data.batch=2", "data.tokens=4000"];
@@ -74,7 +74,7 @@ fn a_planned_trace_says_on_which_nodes_ranks_are() {
     assert_eq!(names(&turned), wanted);
 }
 
-/// Every layer by its own kind's schedule.
+/// Every layer follows its own group's schedule.
 #[test]
 fn a_planned_trace_of_layers_that_differ_has_all_of_them() {
     let arguments = [
@@ -128,7 +128,7 @@ fn hops_have_what_the_schedule_has() {
     assert!(hops.starts_with("forward of layer 1, 8 hops\n"), "{hops}");
 }
 
-/// Memory of traces is bounded: a million micro-batches are refused before a span is made.
+/// The memory of traces is bounded: a million micro-batches are refused before a span is made.
 #[test]
 fn traces_of_more_than_can_be_listed_are_refused() {
     let many = plan(&["data.batch=1000000", "memory.micro_batch=1", "data.tokens=800"]);

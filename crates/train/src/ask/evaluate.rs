@@ -1,4 +1,4 @@
-//! The loss of sequences that are not trained on; for recall also how many answers are right.
+//! The loss of held-out sequences; for recall tasks also how many answers are right.
 
 use annulus_comm::Label;
 use annulus_model::Judged;
@@ -12,21 +12,20 @@ use crate::step::rank::MicroBatch;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
 
-/// Data marks targets that are left out as the loss does.
+/// Data marks ignored targets with the value that the loss ignores.
 const _: () = assert!(annulus_data::IGNORED == IGNORED);
 
-/// What an evaluation found, the same on every rank.
+/// The result of an evaluation, the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluation {
-    /// Mean over all targets.
+    /// The mean loss over all targets.
     pub(crate) loss: f64,
-    /// Answers that are right, of all; only where answers are exact.
+    /// The fraction of answers that are right; `None` where answers are not exact.
     pub(crate) accuracy: Option<f64>,
 }
 
 impl Trainer {
-    /// Evaluates all held-out sequences, sharded over the replicas in turn. `progress(done, total)`
-    /// counts this replica's.
+    /// Evaluates all held-out sequences, distributed over the replicas in turn. `progress(done, total)` counts this replica's.
     pub(crate) fn evaluate(
         &self,
         held_out: &HeldOut,
@@ -40,7 +39,7 @@ impl Trainer {
         let (most, at_once) =
             (held_out.sequences.div_ceil(rank.setup.data), rank.setup.micro_batch);
         let mut parts = own.chunks(at_once);
-        // All ranks gather weights as often, whether their replica has a sequence left or not.
+        // All ranks gather weights equally often, whether their replica has a sequence left or not.
         for index in 0..most.div_ceil(at_once) {
             let Some(part) = parts.next() else {
                 for _ in 0..=usize::from(held_out.exact) {
@@ -60,18 +59,18 @@ impl Trainer {
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
         let loss = loss.total(&rank.mesh, label(0))?;
         finite(loss.mean(), || "the validation loss".into()).inspect_err(|_| {
-            // All ranks have the same loss, and end for it: one that ended for another's end would save these weights.
+            // All ranks get the same error for the loss: one that ended because another did would save these weights.
             let _ = rank.comm.barrier(label(2));
         })?;
         let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
         Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
     }
 
-    /// How many targets have the largest logit, of how many.
+    /// How many targets have the largest logit, and how many targets there are.
     fn right(&self, weights: &mut WeightSource<'_>, micro: &MicroBatch) -> Result<Partial> {
         let judged = self.rank.judged(weights, &micro.shard)?;
         let targets: Vec<i64> = micro.shard.targets.flatten_all()?.to_vec1()?;
-        // Tensor-parallel ranks have judged the same rows: each counts its own.
+        // Tensor-parallel ranks have judged the same rows; each counts only its own.
         let own = self.rank.tensor.own(targets.len());
         let is_right = |judged: &&Judged| {
             own.contains(&judged.row) && i64::from(judged.said) == targets[judged.row]

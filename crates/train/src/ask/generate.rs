@@ -1,8 +1,7 @@
-//! A text goes on, token by token, over the ranks that read it.
+//! Generation of text, token by token, over the ranks that read the prompt.
 //!
-//! The prompt is read as the strategy says, and its keys and values stay where they are. What follows is computed by every rank
-//! alike but for attention, where each looks through its own keys and values; so all find the same logits, to the bit, and draw the
-//! same token without a word.
+//! The prompt is read by the plan's strategy, and its KV stay on their ranks. Every rank then computes the same for each new token, except
+//! in attention, where each uses its own KV; so all have the same logits, to the bit, and draw the same token without communicating it.
 
 use std::sync::Arc;
 
@@ -21,19 +20,19 @@ use crate::step::gathered::WeightSource;
 use crate::step::rank::Rank;
 use crate::{Result, Setup, TrainError};
 
-/// Numbers that a share is drawn from.
+/// How many equally likely values a draw has.
 const STEPS: u64 = 1 << 53;
 
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; 0: the most likely token is taken.
+    /// What logits are divided by; 0: the most likely token is always drawn.
     pub temperature: f64,
-    /// Only so many of the most likely tokens.
+    /// Draw only from so many of the most likely tokens.
     pub top_k: Option<usize>,
-    /// Only the most likely tokens that together have this probability.
+    /// Draw only from the most likely tokens that together have this probability.
     pub top_p: f64,
-    /// What draws are a function of, with the position.
+    /// The seed: a draw is a function of it and of the position.
     pub seed: u64,
 }
 
@@ -43,24 +42,24 @@ impl Default for Sampling {
     }
 }
 
-/// What is to be generated.
+/// What is to be generated: length, end tokens, sampling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// At most so many tokens.
+    /// The most tokens that are generated.
     pub tokens: usize,
-    /// Tokens that end it; they are returned, too.
+    /// Tokens that end the text; they are returned, too.
     pub ends: Vec<u32>,
     /// How tokens are drawn.
     pub sampling: Sampling,
 }
 
-/// Told of the tokens so far, after each, by rank 0: of several processes in the first.
+/// Called by rank 0 (in the first process) after each token, with all tokens so far.
 pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
 
-/// What follows `prompt`, of which `setup` is to have as many tokens; `weights` are those of [`Setup::placed`].
+/// Generates what follows `prompt`, whose length must be the tokens of `setup`; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
-/// An empty prompt, ids that the model does not know, those of the ranks; [`TrainError::NotANumber`] for logits that are none.
+/// An empty prompt, ids outside the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
 pub fn generate(
     setup: &Setup,
     weights: &Placed,
@@ -89,7 +88,7 @@ impl Rank {
         wanted: &Wanted,
         told: Told<'_>,
     ) -> Result<Vec<u32>> {
-        // All ranks draw the same.
+        // All ranks draw the same token.
         let tell = |generated: &[u32]| {
             if self.comm.rank() == 0 {
                 told(generated);
@@ -116,7 +115,7 @@ impl Rank {
         Ok(generated)
     }
 
-    /// Reads the prompt; what follows it, drawn by the rank that has its last position.
+    /// Reads the prompt; returns the token that follows it, drawn by the rank with its last position.
     fn read(
         &self,
         weights: &Weights,
@@ -142,7 +141,7 @@ impl Rank {
         Ok(all[0] as u32)
     }
 
-    /// A token at a position, the same on every rank.
+    /// The shard of a single token at a position, the same on every rank.
     fn one(&self, token: u32, position: usize, attention: Attentions) -> Result<Shard> {
         check_tokens(&[token], self.setup.config.vocab_size)?;
         let device = self.backend.device();
@@ -161,7 +160,7 @@ impl Rank {
         })
     }
 
-    /// The logits of one row.
+    /// The logits of one row, over the vocabulary.
     fn row(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<f32>> {
         let logits = self.model.logits(x_bsd, weights, shard)?;
         Ok(logits.flatten_all()?.to_device(&Device::Cpu)?.to_vec1()?)
@@ -169,13 +168,13 @@ impl Rank {
 }
 
 impl Sampling {
-    /// What follows `position`.
+    /// Draws the token that follows `position`.
     fn draw(&self, logits: &[f32], position: usize) -> Result<u32> {
         for &logit in logits {
             finite(logit.into(), || format!("a logit after position {position}"))?;
         }
         let mut ranked: Vec<usize> = (0..logits.len()).collect();
-        // Of equal ones the smallest id first.
+        // Of equal logits the smallest id first.
         ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
         if self.temperature == 0.0 {
             return Ok(ranked[0] as u32);
@@ -229,7 +228,7 @@ mod tests {
     #[test]
     fn tokens_come_as_often_as_they_are_likely() {
         let sampled = Sampling { temperature: 1.0, ..Sampling::default() };
-        // 1 : 3 : 4, then their squares, then only the first ones.
+        // Probabilities 1 : 3 : 4, then their squares, then only the first ones.
         let near = |found: Vec<usize>, wanted: [usize; 4]| {
             found.iter().zip(wanted).all(|(found, wanted)| found.abs_diff(wanted) < 160)
         };

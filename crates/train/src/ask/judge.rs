@@ -1,4 +1,4 @@
-//! What a model says at every target of given sequences, over the ranks that would train on them.
+//! A model's loss and prediction at every target of given sequences, over the ranks that would train on them.
 
 use std::sync::Arc;
 
@@ -14,28 +14,27 @@ use crate::step::rank::{MicroBatch, Rank};
 use crate::step::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
 
-/// What is said at one target.
+/// A model's loss and prediction at one target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// Where in the sequence: the target follows the input here.
+    /// The position of the input in the sequence; the target follows it.
     pub position: usize,
     /// Negative log-likelihood of the target, in nats.
     pub loss: f64,
-    /// The id that is most likely.
+    /// The most likely id, by the model.
     pub said: u32,
 }
 
-/// The sequences to judge, each as long as the setup says, made when its turn comes.
+/// Makes a sequence to judge, by its index, when its turn comes; each is as long as the setup says.
 pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 
-/// Every target of `count` sequences, one sequence at a time on every replica: verdicts by sequence, in the order of positions,
-/// the same in every process.
-/// `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence.
+/// Judges every target of `count` sequences, one sequence at a time on every replica. Returns verdicts by sequence, in the order of
+/// positions, the same in every process. `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence.
 ///
-/// No logits are held but those of `setup.loss_chunk` targets.
+/// Logits of at most `setup.loss_chunk` targets are held at a time.
 ///
 /// # Errors
-/// Those of the ranks, and of making a sequence; [`crate::TrainError::NotANumber`] for a loss that is none.
+/// Failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss that is not finite.
 pub fn judge(
     setup: &Setup,
     weights: &Placed,
@@ -72,7 +71,7 @@ pub fn judge(
     Ok(all)
 }
 
-/// A verdict on sequence `index` as it travels: whole numbers below 2^53 are exact in f64.
+/// A verdict on sequence `index` as numbers to send: whole numbers below 2^53 are exact in f64.
 fn written(index: usize, verdict: &Verdict) -> [f64; 4] {
     let Verdict { position, loss, said } = *verdict;
     [index as f64, position as f64, loss, f64::from(said)]
@@ -82,27 +81,27 @@ fn read(row: &[f64]) -> (usize, Verdict) {
     (row[0] as usize, Verdict { position: row[1] as usize, loss: row[2], said: row[3] as u32 })
 }
 
-/// Weights where they are computed with, by device of the process: its ranks share them.
+/// Weights on the devices that compute with them, by device of the process; its ranks share them.
 #[derive(Clone, Debug)]
 pub struct Placed(Vec<Weights>);
 
 impl Placed {
-    /// Those on the first device.
+    /// The weights on the first device.
     pub fn first(&self) -> &Weights {
         &self.0[0]
     }
 
-    /// Those that a rank computes with.
+    /// The weights that a rank computes with.
     pub(crate) fn of(&self, rank: &Rank) -> &Weights {
         &self.0[rank.device]
     }
 }
 
 impl Setup {
-    /// `weights` in the type that layers compute in, on the devices of this setup.
+    /// `weights` in the dtype that layers compute in, on the devices of this setup.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// Failures of the devices.
     pub fn placed(&self, weights: &Weights) -> Result<Placed> {
         let (names, side_by_side) = (weights.keys().collect(), SideBySide::of(self));
         let shape = |name: &String| weights[name].shape().clone();
@@ -110,7 +109,7 @@ impl Setup {
             let device = self.processors.device(number);
             let own = |name: &String| {
                 let weight = weights[name].to_dtype(self.config.dtype)?;
-                // Emulated devices have what is theirs in the host's memory.
+                // Memory of emulated devices is part of the host's.
                 let own =
                     if number > 0 { own_copy(&weight, &device) } else { weight.to_device(&device) };
                 Ok::<_, TrainError>(vec![own?.flatten_all()?])

@@ -1,4 +1,4 @@
-//! Questions to a model: loss, answers, text, attention as a whole.
+//! What a trained model is asked: loss, answers, text, and attention over a whole sequence.
 
 pub(crate) mod evaluate;
 pub(crate) mod generate;

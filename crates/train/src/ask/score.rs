@@ -1,4 +1,4 @@
-//! Loss, logits and gradients of given sequences: no optimizer, no files.
+//! Loss, logits and gradients of given sequences, without optimizer or files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,40 +19,40 @@ use crate::step::rank::Rank;
 use crate::step::sum::{Partial, Total};
 use crate::{Result, Setup};
 
-/// What is asked for besides the loss.
+/// Which results are wanted besides the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Want {
-    /// All logits.
+    /// Whether all logits are wanted.
     pub logits: bool,
-    /// The gradients of the mean loss.
+    /// Whether the gradients of the mean loss are wanted.
     pub gradients: bool,
 }
 
-/// What was found, the same in every process but for the logits.
+/// The results of scoring, the same in every process except for the logits.
 #[derive(Debug)]
 pub struct Scored {
-    /// The mean over all targets.
+    /// The mean loss over all targets.
     pub loss: f64,
-    /// How many targets there are.
+    /// The number of targets.
     pub targets: u64,
-    /// f32 [B, S, V], positions in order; of several processes in the first.
+    /// Logits f32 [B, S, V], positions in order; of several processes only in the first.
     pub logits: Option<Tensor>,
-    /// f32, of the mean loss, by name.
+    /// Gradients of the mean loss by parameter, f32.
     pub gradients: Option<BTreeMap<String, Tensor>>,
 }
 
-/// What one rank found.
+/// One rank's share of the results.
 struct Share {
     loss: Total,
     gradients: Option<Weights>,
-    /// On rank 0 those of all ranks: of a rank's sequences and positions, f32 [b, s, V].
+    /// On rank 0 the logits of all ranks, each f32 [b, s, V] of the rank's sequences and positions.
     logits: Option<Vec<Tensor>>,
 }
 
-/// Scores `sequences`, as many as `setup.data` divides, with `weights`, on the ranks of `setup`.
+/// Scores `sequences` with `weights` on the ranks of `setup`; `setup.data` must divide their number.
 ///
 /// # Errors
-/// Those of the ranks; [`crate::TrainError::NotANumber`] for a loss, logits or gradients that are none.
+/// Failures of the ranks; [`crate::TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,
@@ -78,8 +78,8 @@ pub fn score(
 impl Rank {
     fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
         let initial = InitialWeights::from(weights.clone());
-        let place = (&*self.setup, self.backend.device());
-        let parameters = Parameters::new(&initial, place, (0, self.comm.rank()))?;
+        let device = self.backend.device();
+        let parameters = Parameters::new(&initial, &self.setup, device, 0, self.comm.rank())?;
         let own = &mut WeightSource::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();
@@ -117,7 +117,7 @@ impl Rank {
     }
 }
 
-/// Gradients of the mean from those of the sum, on the host.
+/// Gradients of the mean, from those of the sum, on the host.
 fn mean(gradients: Weights, loss: Total) -> Result<Weights> {
     let by = 1.0 / loss.divisor();
     let mean = |(name, gradient): (String, Tensor)| {
@@ -126,7 +126,7 @@ fn mean(gradients: Weights, loss: Total) -> Result<Weights> {
     gradients.into_iter().map(mean).collect()
 }
 
-/// The logits of all ranks, put back where their positions are.
+/// The logits of all ranks, in the order of positions.
 fn whole(setup: &Setup, shares: &[Tensor], batch: usize) -> Result<Tensor> {
     let (tokens, vocabulary) = (setup.tokens, setup.config.vocab_size);
     let mut all = vec![0.0_f32; batch * tokens * vocabulary];

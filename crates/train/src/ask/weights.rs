@@ -1,4 +1,4 @@
-//! The weights that a plan's model has now.
+//! The weights of a plan's model, from a run or from a folder.
 
 use std::path::{Path, PathBuf};
 
@@ -12,25 +12,25 @@ use crate::run::identity;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError};
 
-/// Weights on the host, f32 but for those beside which adapters lie, and where they were read from.
+/// Trained weights on the host, with their origin: f32, except those beside which adapters lie.
 #[derive(Debug)]
 pub struct Trained {
-    /// By name.
+    /// The weights by name.
     pub weights: Weights,
-    /// The folder.
+    /// The folder that the weights were read from.
     pub folder: PathBuf,
-    /// Steps of training that they had in the run; 0: they are not of a run.
+    /// Steps of training that the weights had in a run; 0: they are not from a run.
     pub step: u64,
-    /// What they were trained by, as their checkpoint says; none: they are not of a run.
+    /// The experiment that trained the weights, from their checkpoint; `None`: they are not from a run.
     pub by: Option<Experiment>,
-    /// What was wrong but did not keep them from being read.
+    /// Warnings: what was wrong but did not keep the weights from being read.
     pub warnings: Vec<String>,
 }
 
-/// The step of a checkpoint, or of the newest whole one in a run's folder; none: there is none.
+/// The step of a checkpoint, or of the newest whole one in a run's folder; `None`: there is none.
 ///
 /// # Errors
-/// When there are some and none is whole.
+/// Checkpoints none of which is whole.
 pub fn saved_step(folder: &Path) -> Result<Option<u64>> {
     if is_checkpoint(folder) {
         return Ok(Some(named_by(folder)?.0.state.step));
@@ -38,7 +38,7 @@ pub fn saved_step(folder: &Path) -> Result<Option<u64>> {
     Ok(newest(folder)?.0.map(|found| found.state.step))
 }
 
-/// The resolved experiment that a checkpoint is of; none: the folder is none of ours.
+/// The resolved experiment of a checkpoint; `None`: the folder is not a checkpoint of Annulus.
 ///
 /// # Errors
 /// A checkpoint that is not whole.
@@ -49,10 +49,10 @@ pub fn experiment_of(folder: &Path) -> Result<Option<String>> {
     Ok(Some(named_by(folder)?.0.state.experiment))
 }
 
-/// The folder of weights that a path means where a model is asked for: of a run's its newest checkpoint.
+/// The folder of weights that `path` means as a model: itself or, of a run, its newest checkpoint.
 ///
 /// # Errors
-/// When the run has no whole one.
+/// A run without a whole checkpoint.
 pub fn model_folder(path: &Path) -> Result<PathBuf> {
     if path.join("config.json").is_file() || !is_run(path) {
         return Ok(path.to_owned());
@@ -61,10 +61,10 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
 }
 
 impl Trained {
-    /// The weights of the checkpoint `run`, or of the newest whole one in the folder of a run, of `plan`'s model.
+    /// The weights of the checkpoint `run`, or of the newest whole one in the run folder `run`, for `plan`'s model.
     ///
     /// # Errors
-    /// When there is none, or it is of another model.
+    /// No whole checkpoint, or one of another model.
     pub fn of_run(plan: &Plan, setup: &Setup, run: &Path) -> Result<Trained> {
         let (found, warnings) = named_by(run)?;
         let differing = identity::of_model(plan, &found)?;
@@ -80,10 +80,10 @@ impl Trained {
         Ok(Trained { weights, folder: found.folder, step, by, warnings })
     }
 
-    /// The weights that a run of `plan` would start from, which must be of a folder.
+    /// The pretrained weights that a run of `plan` would start from.
     ///
     /// # Errors
-    /// When they are fresh, or cannot be read.
+    /// A run that starts from fresh weights, and weights that cannot be read.
     pub fn of_folder(plan: &Plan, setup: &Setup) -> Result<Trained> {
         let Some(folder) = pretrained(plan) else {
             let word = WeightsFrom::Random.word();

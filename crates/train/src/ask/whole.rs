@@ -1,4 +1,4 @@
-//! Attention over a whole sequence at once: sharded over ranks, put together again. For `attend` and `verify`.
+//! Attention over a whole sequence: sharded over ranks, the results joined again. For `attend` and `verify`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,41 +15,41 @@ use annulus_sequence::{
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::TrainError;
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::setup::assemble::kernel;
 use crate::setup::device;
 use crate::setup::processors::Processors;
 use crate::setup::shared::once;
 
-/// Attention and its gradient, as a question. q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
+/// Inputs of attention and its gradient: q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Queries.
+    /// Queries [B, Hq, S, D].
     pub q: Tensor,
-    /// Keys.
+    /// Keys [B, Hkv, S, D].
     pub k: Tensor,
-    /// Values.
+    /// Values [B, Hkv, S, D].
     pub v: Tensor,
-    /// The gradient of the output.
+    /// The gradient of the output [B, Hq, S, D].
     pub gradient: Tensor,
-    /// Which key a query sees.
+    /// Which keys a query sees.
     pub mask: Mask,
-    /// Scores are multiplied by this.
+    /// The factor by which scores are multiplied.
     pub scale: f64,
 }
 
-/// The answer; f32 for f32 inputs.
+/// Results of attention, forward and backward; f32 for f32 inputs.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// [B, Hq, S, D].
+    /// The output [B, Hq, S, D].
     pub out: Tensor,
-    /// [B, Hq, S]; -inf in rows that see nothing.
+    /// The log-sum-exp [B, Hq, S]; -inf in rows that see nothing.
     pub lse: Tensor,
-    /// [B, Hq, S, D].
+    /// The gradient of the queries [B, Hq, S, D].
     pub dq: Tensor,
-    /// [B, Hkv, S, D].
+    /// The gradient of the keys [B, Hkv, S, D].
     pub dk: Tensor,
-    /// [B, Hkv, S, D].
+    /// The gradient of the values [B, Hkv, S, D].
     pub dv: Tensor,
 }
 
@@ -62,7 +62,7 @@ impl Question {
 }
 
 impl Answer {
-    /// Each tensor, changed.
+    /// The answer with `change` applied to each tensor.
     fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Answer> {
         let Answer { out, lse, dq, dk, dv } = self;
         let [out, lse, dq, dk, dv] = [out, lse, dq, dk, dv].map(change);
@@ -70,35 +70,35 @@ impl Answer {
     }
 }
 
-/// How a question is split over ranks.
+/// How attention over a whole sequence is split over ranks.
 #[derive(Clone, Debug)]
 pub struct Split {
-    /// How the sequence is split.
+    /// The strategy by which the sequence is split.
     pub strategy: Strategy,
-    /// How positions are sharded; `None`: in the strategy's own way.
+    /// How positions are sharded; `None`: the strategy's own layout.
     pub layout: Option<Layout>,
-    /// Over how many ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// What ranks hold in proportion, one number for each; `None`: all alike.
+    /// The proportions of positions that ranks hold, one number each; `None`: all alike.
     pub weights: Option<Vec<usize>>,
-    /// The backward route.
+    /// The backward route of KV and gradients.
     pub route: Route,
-    /// The block kernel.
+    /// The attention kernel.
     pub kernel: Kernel,
-    /// Whether it gives the same bits every time on a GPU too.
+    /// Whether the kernel gives the same bits every time, on a GPU too.
     pub deterministic: bool,
-    /// How long a rank waits for one that shows no progress.
+    /// The deadline: how long a rank waits for one that shows no progress.
     pub deadline: Duration,
-    /// Cores of this machine that ranks of this process share.
+    /// Cores of this machine that the ranks of this process share.
     pub cores: Cores,
-    /// The processes that share the ranks evenly.
+    /// The processes, which share the ranks evenly.
     pub processes: World,
-    /// What ranks compute on instead, if it is not the CPU.
+    /// The devices that ranks compute on, if not the CPU.
     pub processors: Processors,
 }
 
 impl Split {
-    /// What ranks do of a question.
+    /// The proved schedules of all ranks for `question`.
     fn schedules(&self, question: &Question) -> std::result::Result<Schedules, TrainError> {
         let Question { q, k, mask, .. } = question;
         let heads = Heads { query: q.dim(1)?, key_value: k.dim(1)? };
@@ -112,7 +112,7 @@ impl Split {
         Ok(setting.schedules(mask)?)
     }
 
-    /// What rank `rank` computes with.
+    /// The backend of rank `rank`.
     fn backend(&self, rank: usize) -> Backend {
         let here = self.ranks / self.processes.processes();
         match self.processors.of(rank % here, here) {
@@ -126,15 +126,14 @@ impl Split {
     }
 }
 
-/// Shards the rows of `question` to ranks, runs forward and backward, and puts the rows in order again: the same
-/// answer in every process.
+/// Shards the rows of `question` over ranks, runs forward and backward, and joins the rows in order: the same answer in every process.
 ///
 /// # Errors
-/// A split that cannot run, processes that cannot share its ranks, and what a rank fails with.
+/// A split that cannot run, processes that cannot share its ranks, and any failure of a rank.
 pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer, TrainError> {
     let options = Options { world: split.ranks, deadline: split.deadline, stop: Arc::default() };
     let all_alike = |error| once(&split.processes, error);
-    here(&split.processes, split.ranks).map_err(all_alike)?;
+    ranks_here(&split.processes, split.ranks).map_err(all_alike)?;
     split.processes.computes_on(&split.processors.device(0));
     device::check(split.strategy, None, &split.processors).map_err(all_alike)?;
     let schedules = Arc::new(split.schedules(question).map_err(all_alike)?);
@@ -149,10 +148,10 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     Ok(join(&schedules.of(Pass::Forward).positions, &found.swap_remove(0))?)
 }
 
-/// One block of queries against one block of keys, at any positions: one rank, one tile.
+/// Attention of one block of queries over one block of KV, at any positions: one rank, one tile.
 ///
 /// # Errors
-/// Those of the kernel, and a mask that needs more than one softmax for a query.
+/// Failures of the kernel, and a mask that needs more than one softmax for a query.
 pub fn attend_tile(
     question: &Question,
     queries: &Positions,
@@ -180,7 +179,7 @@ pub fn attend_tile(
     Ok(answer.map(|tensor| tensor.to_device(&Device::Cpu))?)
 }
 
-/// A tile's views, all of which are of all its rows and columns.
+/// The views of a tile, each of which has all its rows and columns.
 fn views(
     mask: &Mask,
     queries: &Positions,
@@ -229,7 +228,7 @@ fn gathered(comm: &dyn Communicator, own: Answer) -> std::result::Result<Vec<Ans
     Ok((0..comm.world()).map_while(of_rank).collect())
 }
 
-/// Rows by rank to rows by position.
+/// Joins the rows of all ranks in the order of positions.
 fn join(positions: &[Positions], parts: &[Answer]) -> Result<Answer> {
     let order: Vec<usize> = positions.iter().flat_map(Positions::iter).collect();
     let mut place = vec![0; order.len()];

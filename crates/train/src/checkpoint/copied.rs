@@ -1,4 +1,4 @@
-//! A copy of what a rank writes of a checkpoint, to be written while training goes on.
+//! A copy of a rank's share of a checkpoint, to be written while training goes on.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use candle_core::{Device, Tensor};
 use super::{Contents, Piece, Slices};
 use crate::Result;
 
-/// Everything, on the host, as it was when it was copied: nobody else has it. What is written is given back at once.
+/// A host copy of a rank's share of a checkpoint, which training does not change; each tensor's memory is freed once it is written.
 #[derive(Debug)]
 pub(crate) struct Copied {
     weights: Copies,
     optimizer: Copies,
 }
 
-/// By name.
+/// Copied pieces by tensor name.
 type Copies = BTreeMap<String, Vec<Piece>>;
 
 impl Copied {
-    /// Of all that `slices` has, counted to rank `owner`.
+    /// Copies everything that this rank writes of `slices`; the memory counts to rank `owner`.
     pub(crate) fn of(mut slices: Slices<'_>, owner: usize) -> Result<Copied> {
         let (weights, optimizer) = (slices.weights(), slices.optimizer());
         let of_weights = |name: &str| slices.of_weight(name);
@@ -45,11 +45,11 @@ fn copies(
     described.into_iter().map(one).collect()
 }
 
-/// On the host; of what is there already another one.
+/// A copy of a tensor on the host, with storage of its own.
 fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
     match tensor.device() {
         Device::Cpu => tensor.force_contiguous(),
-        // All of its storage comes; where that is other tensors', too, they are not kept.
+        // The whole storage is copied to the host; elements of other tensors in it are then dropped.
         _ => tensor.to_device(&Device::Cpu)?.force_contiguous(),
     }
 }

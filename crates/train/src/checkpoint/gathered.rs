@@ -1,4 +1,4 @@
-//! What all ranks have of a checkpoint, handed over to rank 0.
+//! The shares of a checkpoint of all ranks, gathered on rank 0.
 
 use annulus_comm::{Communicator, Label};
 use candle_core::{Device, Tensor};
@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use super::{Contents, Piece, Slices};
 use crate::Result;
 
-/// All of it on rank 0, nothing on others: all ask for the same tensors in the same order.
+/// The whole content of a checkpoint on rank 0, nothing on other ranks; all must ask for the same tensors in the same order.
 pub(crate) struct Gathered<'a> {
     comm: &'a dyn Communicator,
     pub(crate) slices: Slices<'a>,
@@ -14,17 +14,17 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// Of what `slices` are of this rank.
+    /// Gathers the `slices` of all ranks.
     pub(crate) fn new(comm: &'a dyn Communicator, step: u64, slices: Slices<'a>) -> Gathered<'a> {
         let label = Label { step, pass: "checkpoint, handed over", ..Label::default() };
         Gathered { comm, slices, label }
     }
 
-    /// Of each rank its own piece: first where elements lie, then those.
+    /// The pieces of all ranks, on rank 0: each sends first where its elements lie, then the elements.
     pub(crate) fn all(&mut self, own: Vec<Piece>) -> Result<Vec<Piece>> {
         let label = self.label;
         self.label.hop += 2;
-        // Of a share there is one piece at most; a number alone says that there is none.
+        // A rank's share has at most one piece; a count of zero says that it has none.
         let own = own.into_iter().next();
         let runs = own.as_ref().map_or(vec![0], |own| {
             own.runs.iter().flat_map(|&(begins, many)| [begins as i64, many as i64]).collect()

@@ -1,4 +1,4 @@
-//! What a checkpoint's files must be: size and hash, by name.
+//! Size and hash that a checkpoint's files must have, by name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{HASHES, OPTIMIZER, STATE};
 
-/// The largest such file, in bytes: a name and a hash for each of some thousand files.
+/// The largest `hashes.json` that is read, in bytes: a name and a hash for each of some thousand files.
 const LARGEST: u64 = 1 << 22;
 
-/// `hashes.json`: every other file of the folder.
+/// The content of `hashes.json`: size and hash of every other file in the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hashes(BTreeMap<String, Stamp>);
 
@@ -22,7 +22,7 @@ struct Stamp {
     blake3: String,
 }
 
-/// A file that is not what it was.
+/// A file that is missing or differs from `hashes.json`.
 #[derive(Debug)]
 pub(super) struct Damage {
     pub(super) file: String,
@@ -30,7 +30,7 @@ pub(super) struct Damage {
 }
 
 impl Hashes {
-    /// Of all files in `folder`, which are then on disk.
+    /// Sizes and hashes of all files in `folder`; they are synced to disk first.
     pub(super) fn of(folder: &Path) -> io::Result<Hashes> {
         let mut stamps = BTreeMap::new();
         for entry in std::fs::read_dir(folder)? {
@@ -42,14 +42,14 @@ impl Hashes {
         Ok(Hashes(stamps))
     }
 
-    /// Writes `hashes.json` of `folder`, to disk.
+    /// Writes `hashes.json` in `folder`, synced to disk.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let path = folder.join(HASHES);
         std::fs::write(&path, serde_json::to_vec_pretty(self)?)?;
         File::open(&path)?.sync_all()
     }
 
-    /// Reads `hashes.json` of `folder` and holds every file to it.
+    /// Reads `hashes.json` in `folder` and checks every file against it.
     pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
         let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };
         let text =
@@ -66,7 +66,7 @@ impl Hashes {
                 return Err(damage(HASHES, format!("it does not have `{needed}`")));
             }
         }
-        // Whatever else would be read must be what was written, too.
+        // Every other file that would be read must have been written with the checkpoint, too.
         let entries =
             std::fs::read_dir(folder).map_err(|error| damage(HASHES, error.to_string()))?;
         for entry in entries.flatten() {
@@ -84,7 +84,7 @@ impl Hashes {
     }
 }
 
-/// Whether a file is what was stamped, or what it is instead.
+/// Checks a file against its stamp; the error says how it differs.
 fn held(path: &Path, wanted: &Stamp) -> Result<(), String> {
     let found = stamp(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("missing, but `{HASHES}` has it"),
@@ -99,7 +99,7 @@ fn held(path: &Path, wanted: &Stamp) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file of this name is read to go on from a checkpoint, or to use it as a model.
+/// Whether a file of this name is read when a run resumes from a checkpoint, or when it is used as a model.
 fn is_read(name: &str) -> bool {
     let kind = Path::new(name).extension();
     kind.is_some_and(|kind| kind == "safetensors" || kind == "json")

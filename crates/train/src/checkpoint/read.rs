@@ -1,4 +1,4 @@
-//! Reading checkpoints: only what is proved whole.
+//! Reading checkpoints: only those whose files all have the right hashes.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::setup::start::Start;
 use crate::setup::weights::{InitialWeights, Layer};
 use crate::{Result, TrainError};
 
-/// The largest `state.json`, in bytes: it holds an experiment.
+/// The largest `state.json` that is read, in bytes: it holds an experiment.
 const LARGEST: u64 = 1 << 24;
 
-/// The newest checkpoint that is whole.
+/// A whole checkpoint: its folder and state.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) folder: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Of all its files, of which it has been held to the hashes that it says.
+    /// The hash of all its files: that of its `hashes.json`, against which they have been checked.
     pub(crate) fn hash(&self) -> Result<String> {
         let path = self.folder.join(HASHES);
         let text = std::fs::read(&path).map_err(|error| failure("read", &path, &error))?;
@@ -34,12 +34,10 @@ impl Found {
     }
 }
 
-/// The newest whole checkpoint in `output`, and a warning for every newer one that is not. `None`:
-/// there is no checkpoint.
+/// The newest whole checkpoint in `output`, and a warning for every newer one that is not whole. `None`: there is no checkpoint.
 ///
 /// # Errors
-/// When there are checkpoints and none is whole: a run that was not saved must not look like one
-/// that never started.
+/// Checkpoints none of which is whole: a run whose checkpoints are damaged must not look like one that never saved.
 pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     let steps = steps(output).map_err(|error| failure("read", output, &error))?;
     let mut refused = Vec::new();
@@ -73,21 +71,21 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     })
 }
 
-/// The checkpoint in `folder`, which must be whole.
+/// The checkpoint in `folder`; an error unless it is whole.
 pub(crate) fn opened(folder: &Path) -> Result<Found> {
     let refused = |message| TrainError::Checkpoint { message, hint: None };
     Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
 }
 
-/// Whether a folder says that it is a checkpoint.
+/// Whether a folder claims to be a checkpoint, whole or not: it has a `state.json`.
 pub(crate) fn is_checkpoint(folder: &Path) -> bool {
     folder.join(STATE).is_file()
 }
 
-/// The checkpoint that `path` names: itself, or the newest whole one of a run's folder; with what is wrong with newer ones.
+/// The checkpoint that `path` names: itself, or the newest whole one of a run's folder; with warnings about newer ones.
 ///
 /// # Errors
-/// When there is none there, or none that is whole.
+/// No checkpoint, or none that is whole.
 pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
     if is_checkpoint(path) {
         return Ok((opened(path)?, Vec::new()));
@@ -106,10 +104,10 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
     Ok((found, warnings))
 }
 
-/// The hash of the weights beside which the adapters in `folder` learned, where it says so: those of PEFT do not.
+/// The hash of the base weights beside which the adapters in `folder` were trained, if it says so: folders of PEFT do not.
 ///
 /// # Errors
-/// There is a `state.json` that cannot be read.
+/// A `state.json` that cannot be read.
 pub(crate) fn beside(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(STATE);
     let text = match annulus_files::read(&path, LARGEST) {
@@ -128,7 +126,7 @@ pub(super) fn named(output: &Path) -> Option<u64> {
     name.trim().strip_prefix("step-")?.parse().ok()
 }
 
-/// Verifies `folder` and reads its state; the error names the file.
+/// Checks the hashes of `folder` and reads its state; the error names the file.
 fn open(folder: &Path) -> std::result::Result<State, String> {
     let refused = |file: &str, what: &str| {
         format!("checkpoint `{}` is refused: `{file}`: {what}", folder.display())
@@ -147,8 +145,7 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
     Ok(state)
 }
 
-/// The weights that a checkpoint stands for, in f32 but for those of `base` that are not trained: as they were computed with, not
-/// their masters.
+/// The weights that a checkpoint stands for, as they were computed with, not their masters: f32, except the untrained ones of `base`.
 pub(crate) fn weights(
     folder: &Path,
     base: Option<&Path>,
@@ -166,7 +163,7 @@ pub(crate) fn weights(
     Ok(InitialWeights::of(config, layers))
 }
 
-/// Parameters and optimizer of a checkpoint, which may hold adapters of `base` alone.
+/// Parameters and optimizer state of a checkpoint, which may hold only adapters of `base`.
 pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Result<Start> {
     let mut weights = weights(&found.folder, base, config)?;
     let kept = Arc::new(Kept::open(&found.folder.join(OPTIMIZER), config)?);
@@ -178,12 +175,12 @@ pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Resul
     Ok(Start { step, tokens, weights, moments: Some(kept), since })
 }
 
-/// What the optimizer of a checkpoint keeps, of every parameter that is trained: where it lies.
+/// The file with the optimizer's tensors of a checkpoint, for every trained parameter.
 #[derive(Debug)]
 pub(crate) struct Kept(TensorFile);
 
 impl Kept {
-    /// The file at `path`, held to the model.
+    /// Opens the file at `path` and checks it against the model.
     fn open(path: &Path, config: &Config) -> Result<Kept> {
         let specification = Llama::specification(config);
         let mut room = Room::of(4 * specification.len());
@@ -198,7 +195,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Refuses what is kept under `which` of a parameter if it is not of its form.
+    /// An error if a parameter's tensor of the kind `which` has a wrong dtype or shape.
     fn check(&self, which: &str, parameter: &Specification) -> Result<()> {
         let Specification { name, shape, .. } = parameter;
         let entry = self.entry(which, name)?;
@@ -216,12 +213,12 @@ impl Kept {
         entry.ok_or_else(|| unusable(self.0.path(), &format!("no `{key}`")))
     }
 
-    /// Whether there is something under `which` of a parameter.
+    /// Whether a parameter has a tensor of the kind `which`.
     pub(crate) fn has(&self, which: &str, name: &str) -> bool {
         self.0.tensors().contains_key(&format!("{which}.{name}"))
     }
 
-    /// Some elements of it, f32, flat.
+    /// Some elements of a parameter's tensor of the kind `which`, f32, flat.
     pub(crate) fn elements(&self, which: &str, name: &str, runs: &Runs) -> Result<Tensor> {
         let entry = self.entry(which, name)?;
         Ok(annulus_model::elements(&self.0, &format!("{which}.{name}"), entry, runs)?)

@@ -1,4 +1,4 @@
-//! What a rank writes of a checkpoint.
+//! The share of a checkpoint that a rank writes.
 
 use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
@@ -10,34 +10,34 @@ use crate::step::optimizer::Optimizer;
 use crate::step::parameters::RankParameters;
 use crate::{Result, TrainError};
 
-/// What a rank writes of a checkpoint, a tensor at a time.
+/// The share of a checkpoint that a rank writes, a tensor at a time.
 pub(crate) trait Contents {
-    /// A weight's elements.
+    /// The pieces of a weight that this rank writes.
     fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>>;
-    /// Those of what the optimizer keeps under a name.
+    /// The pieces that this rank writes of an optimizer's tensor, by its name in the checkpoint.
     fn of_optimizer(&mut self, name: &str) -> Result<Vec<Piece>>;
 }
 
-/// Elements of a tensor, flat.
+/// Some elements of a tensor, flat, and their places.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) elements: Tensor,
-    /// Where they lie in the whole tensor: runs of neighbours, each by its first and how many they are.
+    /// The places of the elements in the whole tensor: runs of neighbours, each as (first, count).
     pub(crate) runs: Vec<(usize, usize)>,
 }
 
-/// What a rank has of the weights and of what the optimizer keeps, and which of it is its to write: where processes hold shares each
-/// rank its own, else rank 0 all.
+/// A rank's weights and optimizer state, and which of it the rank writes: where processes hold shards, each rank its own; otherwise rank 0
+/// writes everything.
 #[derive(Debug)]
 pub(crate) struct Slices<'a> {
     pub(crate) stake: &'a RankParameters,
     pub(crate) division: &'a Division,
-    /// Whether weights are those of adapters alone.
+    /// Whether only the trained weights, those of adapters, are written.
     pub(crate) only_trained: bool,
 }
 
 impl Slices<'_> {
-    /// Whether no rank has them all.
+    /// Whether no rank has all slices: every rank then writes its own.
     pub(crate) fn are_shared(&self) -> bool {
         self.division.shards_optimizer() || self.division.tensor.world() > 1
     }
@@ -50,7 +50,7 @@ impl Slices<'_> {
         names.map(|name| self.described(name.clone(), name, parameters.dtype)).collect()
     }
 
-    /// What is written of what the optimizer keeps, in the order of its names: moments, and masters where weights are narrower.
+    /// The optimizer's tensors that are written, in the order of their names: moments, and masters where weights are not f32.
     pub(crate) fn optimizer(&self) -> Vec<Described> {
         let parameters = &self.stake.parameters;
         let mut kept = vec!["first", "second"];
@@ -63,25 +63,25 @@ impl Slices<'_> {
         kept.into_iter().flat_map(of).collect()
     }
 
-    /// A parameter whole, under another name and as elements of another type.
+    /// Describes a parameter, whole, as written under the name `called` with another dtype.
     pub(crate) fn described(&self, called: String, name: &str, dtype: DType) -> Described {
         let shape = self.stake.parameters.placed[name].0.clone();
         Described { name: called, shape, dtype }
     }
 
-    /// How many elements a parameter has, of the part that this rank has.
+    /// How many elements this rank's part of a parameter has.
     fn elements(&self, name: &str) -> usize {
         self.stake.parameters.shapes[name].elem_count()
     }
 
-    /// Whether another rank writes the same elements of a parameter: of what tensor-parallel ranks have whole the first does.
+    /// Whether another rank writes the same elements: of a parameter that all tensor-parallel ranks have whole, the first writes.
     fn is_another_s(&self, name: &str) -> bool {
         let is_whole = self.stake.parameters.placed[name].1 == Placement::Replicated;
         is_whole && !self.division.counts_whole()
     }
 
-    /// Of what this rank has of a parameter's part, from element `begins` on, what it writes: what it sums of gradients, so that all
-    /// write, and no two the same.
+    /// The piece that this rank writes of a parameter, of which it has elements from `begins` on. It is what the rank sums of the gradient:
+    /// so all ranks write, and no two the same.
     fn own_piece(&self, name: &str, (begins, has): (usize, &Tensor)) -> Result<Vec<Piece>> {
         let range = self.division.own_sums(self.elements(name));
         if range.is_empty() || self.is_another_s(name) {
@@ -91,7 +91,7 @@ impl Slices<'_> {
         Ok(vec![self.piece(name, (range.start, own))])
     }
 
-    /// Elements of a parameter's part, from number `begins` on.
+    /// The piece of a parameter's part that begins with element number `begins`.
     fn piece(&self, name: &str, (begins, elements): (usize, Tensor)) -> Piece {
         let parameters = &self.stake.parameters;
         let (whole, placement) = &parameters.placed[name];
@@ -99,7 +99,7 @@ impl Slices<'_> {
         Piece { elements, runs: placement.runs(whole, parameters.part, range) }
     }
 
-    /// What an optimizer has of a parameter.
+    /// A parameter's tensor of the kind `which` in an optimizer, if it has one.
     fn kept(which: &str, name: &str, own: &Optimizer) -> Result<Option<Tensor>> {
         Ok(match which {
             "master" => own.master(name).cloned(),
@@ -108,14 +108,14 @@ impl Slices<'_> {
         })
     }
 
-    /// A weight that this process has whole.
+    /// A weight that this process has whole, as pieces.
     pub(crate) fn whole(&self, name: &str) -> Result<Vec<Piece>> {
         let weight =
             self.stake.parameters.weights.get(name).map(Tensor::flatten_all).transpose()?;
         Ok(weight.map(|all| self.piece(name, (0, all))).into_iter().collect())
     }
 
-    /// Of all ranks of this process, what their optimizers have.
+    /// A parameter's tensor of the kind `which`, from the optimizers of all ranks of this process.
     fn of_all(&self, which: &str, name: &str) -> Result<Vec<Piece>> {
         let (optimizers, elements) = (self.stake.optimizers(), self.elements(name));
         let mut pieces = Vec::new();
@@ -127,7 +127,7 @@ impl Slices<'_> {
         Ok(pieces)
     }
 
-    /// Elements of a weight that no other rank has in its part of [`Slices::own_weight`]: of all ranks, each once.
+    /// The elements of a weight that this rank writes: over all ranks, each element once.
     pub(crate) fn own_weight(&self, name: &str) -> Result<Vec<Piece>> {
         if let Some(part) = self.stake.parameters.weights.get(name) {
             return self.own_piece(name, (0, part));
@@ -137,7 +137,7 @@ impl Slices<'_> {
         own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, own)))
     }
 
-    /// The same of what the optimizer keeps under a name.
+    /// The elements that this rank writes of an optimizer's tensor, by its name in the checkpoint: over all ranks, each element once.
     pub(crate) fn own_kept(&self, called: &str) -> Result<Vec<Piece>> {
         let (which, name) = parts(called)?;
         let begins = self.division.updated(self.elements(name)).start;
@@ -145,7 +145,7 @@ impl Slices<'_> {
         own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, &own)))
     }
 
-    /// The same of a gradient, of which `slice` is what this rank updates.
+    /// The elements of a gradient that count for this rank, which updates `slice`: over all ranks, each element once.
     pub(crate) fn own_gradient(&self, name: &str, slice: &Tensor) -> Result<Vec<Piece>> {
         let begins = self.division.updated(self.elements(name)).start;
         self.own_piece(name, (begins, slice))
@@ -166,7 +166,7 @@ impl Contents for Slices<'_> {
     }
 }
 
-/// What an optimizer keeps under a name, and of which parameter.
+/// Splits the name of an optimizer's tensor into its kind and the parameter's name.
 fn parts(called: &str) -> Result<(&str, &str)> {
     let parts = called.split_once('.');
     parts.ok_or_else(|| TrainError::Internal(format!("no optimizer keeps `{called}`")))

@@ -1,5 +1,4 @@
-//! The tokenizer's files that a run need not have had: those of bytes, and the one that says how to read
-//! a `tokenizer.json`.
+//! Tokenizer files that a run may have trained without: the byte tokenizer's, and the one that says how to read a `tokenizer.json`.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +12,7 @@ use crate::setup::texts::records_of;
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// What `folder` lacks: names and texts.
+/// The tokenizer files that `folder` lacks, as names and texts.
 pub(crate) fn missing(
     folder: &Path,
     experiment: &Experiment,
@@ -36,7 +35,7 @@ pub(crate) fn missing(
         return Ok(files);
     }
     let mut config = json!({
-        // Any other class brings steps of its own.
+        // Any other class adds steps of its own.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false,
     });

@@ -16,38 +16,38 @@ use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, Slices, State, steps};
 use crate::run::folder::{failure, write_atomically};
 use crate::{Result, TrainError};
 
-/// Larger models are cut into several files.
+/// The most bytes of a weights file; larger models are cut into several.
 const SHARD_BYTES: u64 = 5 << 30;
-/// The tokenizer, under the name that `transformers` looks for.
+/// The file name of the tokenizer that `transformers` looks for.
 const TOKENIZER: &str = "tokenizer.json";
-/// The largest file that is copied along, in bytes: a tokenizer's.
+/// The largest file that is copied into a checkpoint, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
-/// What may lie beside it.
+/// Files that may lie beside a tokenizer and are copied with it.
 const BESIDE_TOKENIZER: [&str; 3] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
 
-/// Where the tensors of a checkpoint lie in its files; the same on all ranks.
+/// Where the tensors of a checkpoint lie in its files, the same on all ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Layouts {
     weights: (Layout, Vec<String>),
     optimizer: (Layout, Vec<String>),
 }
 
-/// A checkpoint that is being written, as the rank has it that commits it: its files are as long as they will be. Dropped before,
-/// nothing is left of it.
+/// An unfinished checkpoint, on the rank that commits it; its files have their full length. Dropped before [`Unfinished::end`], it leaves
+/// nothing behind.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     folder: PendingFolder,
     named: PathBuf,
-    /// What all ranks are to write.
+    /// How many bytes all ranks together must write.
     bytes: u64,
 }
 
-/// Says what is written now, for the flight record.
+/// Notes in the flight record what is being written.
 pub(crate) type Note<'a> = &'a (dyn Fn(&'static str) + Sync);
 
 impl Layouts {
-    /// Of what `slices` says is written.
+    /// The layouts of what the ranks write of `slices`.
     pub(crate) fn of(plan: &Plan, slices: &Slices<'_>) -> Result<Layouts> {
         let (weights, optimizer) = (slices.weights(), slices.optimizer());
         let names = |all: &[Described]| all.iter().map(|one| one.name.clone()).collect();
@@ -62,7 +62,7 @@ impl Layouts {
         })
     }
 
-    /// Asks for the same as [`Layouts::fill`] and writes nothing, where rank 0 writes for all: no bytes.
+    /// Reads `contents` in the order of [`Layouts::fill`] but writes nothing, where rank 0 writes for all ranks; returns 0 bytes.
     pub(crate) fn hand_over(&self, contents: &mut dyn Contents) -> Result<u64> {
         self.weights.1.iter().try_for_each(|name| contents.of_weight(name).map(drop))?;
         self.optimizer.1.iter().try_for_each(|name| contents.of_optimizer(name).map(drop))?;
@@ -73,8 +73,8 @@ impl Layouts {
         self.weights.0.bytes() + self.optimizer.0.bytes()
     }
 
-    /// Writes what `contents` has into the files in `folder`, which is to become `named`: that is what errors call it. Returns how many
-    /// bytes that were, which are on disk.
+    /// Writes `contents` into the files in `folder`, which will be renamed to `named`: errors use that name. Returns how many bytes are
+    /// written and synced to disk.
     pub(crate) fn fill(
         &self,
         (folder, named): (&Path, &Path),
@@ -90,7 +90,7 @@ impl Layouts {
     }
 }
 
-/// Writes what `read` hands over: how many bytes that were.
+/// Writes the pieces that `read` returns; returns how many bytes they are.
 fn filled(
     (layout, names): &(Layout, Vec<String>),
     (folder, named): (&Path, &Path),
@@ -107,7 +107,7 @@ fn filled(
 }
 
 impl Unfinished {
-    /// Begins `output/step-N`.
+    /// Begins the checkpoint `output/step-N`.
     pub(crate) fn begin(output: &Path, step: u64, layouts: &Layouts) -> Result<Unfinished> {
         let named = output.join(format!("step-{step}"));
         let folder =
@@ -118,12 +118,12 @@ impl Unfinished {
         Ok(Unfinished { folder, named, bytes: layouts.bytes() })
     }
 
-    /// The folder that is to be filled, and what it will be called.
+    /// The folder to be filled, and the name that it will get.
     pub(crate) fn place(&self) -> (&Path, &Path) {
         (self.folder.path(), &self.named)
     }
 
-    /// Commits the folder, whose tensors are on disk, `written` bytes by all ranks together, and points `LATEST` at it.
+    /// Commits the folder, after all ranks together have written `written` bytes to disk, and points `LATEST` at it.
     pub(crate) fn end(
         self,
         plan: &Plan,
@@ -133,7 +133,7 @@ impl Unfinished {
     ) -> Result<PathBuf> {
         let Unfinished { folder, named, bytes } = self;
         if written != bytes {
-            // Where nobody wrote there are zeros.
+            // Bytes that nobody wrote would be zeros.
             let message = format!("ranks wrote {written} bytes of a checkpoint's {bytes}");
             return Err(TrainError::Internal(message));
         }
@@ -144,7 +144,7 @@ impl Unfinished {
         note("checkpoint, commit");
         let commit = || {
             if named.is_dir() {
-                // Refused at the start: otherwise the run would have gone on from it.
+                // A folder of this name was found damaged at the start: otherwise the run would have resumed from it.
                 annulus_files::remove(&named)?;
             }
             folder.commit()
@@ -155,11 +155,13 @@ impl Unfinished {
     }
 }
 
-/// Writes `output/step-N`, of which `contents` has everything, whole or not at all, and points `LATEST` at it.
+/// Writes `output/step-N`, all of which `contents` has, whole or not at all, and points `LATEST` at it.
 pub(crate) fn save(
     output: &Path,
-    (plan, state): (&Plan, &State),
-    (layouts, contents): (&Layouts, &mut dyn Contents),
+    plan: &Plan,
+    state: &State,
+    layouts: &Layouts,
+    contents: &mut dyn Contents,
     note: Note<'_>,
 ) -> Result<PathBuf> {
     let unfinished = Unfinished::begin(output, state.step, layouts)?;
@@ -167,7 +169,7 @@ pub(crate) fn save(
     unfinished.end(plan, state, written, note)
 }
 
-/// Makes `LATEST` name `output/step-N`. A run that was killed just before does it when it goes on.
+/// Points `LATEST` at `output/step-N`. If a run is killed just before, the next start does it.
 pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
     if named(output) == Some(step) {
         return Ok(());
@@ -177,7 +179,7 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
         .map_err(|error| failure("write", &path, &error))
 }
 
-/// Weights that cannot be saved are no fault of the weights.
+/// The error that weights could not be saved in `folder`, which is not the weights' fault.
 pub(crate) fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
     match error {
         WeightsError::Write { file, source } => {
@@ -208,8 +210,8 @@ fn write_texts(folder: &Path, plan: &Plan, state: &State) -> io::Result<()> {
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(state)?)
 }
 
-/// The tokenizer.json that is kept with the weights: the one that texts are read by; where that is bytes, the
-/// model's own, which has its chat template.
+/// The tokenizer.json that is saved with the weights: the one that texts are read with or, where that is bytes, the model's own, which has
+/// its chat template.
 fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
     let named = PathBuf::from(experiment.data.tokenizer());
     let own = match &experiment.model.source {
@@ -221,7 +223,7 @@ fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
     if named.is_file() { Some(named) } else { own.filter(|own| own.is_file()) }
 }
 
-/// What PEFT finds a model by: its name and revision on the hub, or its folder from anywhere on this machine.
+/// The name by which PEFT finds a model: its name and revision on the hub, or its absolute folder.
 fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
     match source {
         ModelSource::Folder { hub: Some(hub), .. } => {
@@ -236,8 +238,8 @@ fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
     }
 }
 
-/// Copies `name` of a folder that somebody else may have made, if it is there; a link that leads out of the folder is
-/// refused: what it leads to would be published with the checkpoint.
+/// Copies `name` from a folder that somebody else may have made, if it is there. A link that leads out of the folder is refused: its target
+/// would be published with the checkpoint.
 fn copied(from: &Path, name: &str, folder: &Path) -> io::Result<bool> {
     if fs::symlink_metadata(from.join(name)).is_err() {
         return Ok(false);
@@ -250,7 +252,7 @@ fn copied(from: &Path, name: &str, folder: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// How to generate is the business of the model that was trained on, where there is one.
+/// Writes the generation settings: the pretrained model's, if it has any.
 fn write_generation(folder: &Path, source: &ModelSource) -> io::Result<()> {
     const NAME: &str = "generation_config.json";
     if let ModelSource::Folder { path, .. } = source
@@ -261,11 +263,11 @@ fn write_generation(folder: &Path, source: &ModelSource) -> io::Result<()> {
     fs::write(folder.join(NAME), "{\n  \"_from_model_config\": true\n}\n")
 }
 
-/// Deletes the oldest checkpoints but `keep`, and never `verified`, which is known to be good.
+/// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good.
 pub(crate) fn prune(output: &Path, keep: usize, verified: u64) -> Result<()> {
     let failed = |error| failure("delete a checkpoint of", output, &error);
     let mut steps = steps(output).map_err(failed)?;
-    // Later ones were refused at the start: they are no checkpoints.
+    // Later ones were found damaged at the start: they do not count.
     steps.retain(|&step| step <= verified);
     let surplus = steps.len().saturating_sub(keep.max(1));
     for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {

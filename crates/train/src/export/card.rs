@@ -1,5 +1,4 @@
-//! The model card: what the model is, how it was made, and how to make it again, all of it from what the
-//! run wrote down.
+//! The model card: what the model is, how it was made, and how to make it again, all from the files of its run.
 
 use std::fmt::Write as _;
 
@@ -11,7 +10,7 @@ use super::Checkpoint;
 
 pub(super) const NAME: &str = "README.md";
 
-/// What is said of a run's values, by tag.
+/// The tags of a run's values on the card, and their descriptions.
 const VALUES: [(&str, &str); 4] = [
     ("train/loss", "training loss (nats per token)"),
     ("evaluate/loss", "validation loss (nats per token)"),
@@ -19,7 +18,7 @@ const VALUES: [(&str, &str); 4] = [
     ("evaluate/accuracy", "recall accuracy"),
 ];
 
-/// The text of the card.
+/// The text of the model card.
 pub(super) fn card(checkpoint: &Checkpoint, weights: &Weights) -> String {
     let mut text = front(checkpoint);
     let name = &checkpoint.experiment.name;
@@ -38,7 +37,7 @@ pub(super) fn card(checkpoint: &Checkpoint, weights: &Weights) -> String {
     text
 }
 
-/// What the hub reads.
+/// The card's metadata for the hub.
 fn front(checkpoint: &Checkpoint) -> String {
     let mut text = String::from("---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
     if let Some((repository, revision)) = checkpoint.base() {
@@ -103,7 +102,7 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
     facts
 }
 
-/// Where the run's first weights are from.
+/// What the run's first weights were.
 fn start(checkpoint: &Checkpoint) -> String {
     if let Some((from, step)) = checkpoint.forked() {
         return format!("`{}`, step {step}", from.display());
@@ -123,7 +122,7 @@ fn table(text: &mut String, rows: &[(String, String)]) {
     }
 }
 
-/// A block of code, whatever it holds.
+/// Adds a fenced code block, whose fence is longer than any in `code`.
 fn fenced(text: &mut String, language: &str, code: &str) {
     let longest = code.split(|letter| letter != '`').map(str::len).max().unwrap_or_default();
     let fence = "`".repeat(longest.max(2) + 1);

@@ -1,5 +1,5 @@
-//! A run's model as a folder of its own, which `transformers` and whatever reads its format loads:
-//! made aside, and there only when it is whole.
+//! A run's model as a folder of its own, which `transformers` and other readers of its format load: it is written elsewhere and moved into
+//! place only when it is whole.
 
 mod card;
 
@@ -20,7 +20,7 @@ use crate::{Result, TrainError, model_config};
 
 /// The largest file that is copied, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
-/// What is copied as it is, where a checkpoint has it.
+/// The files that are copied as they are, if a checkpoint has them.
 const COPIED: [&str; 6] = [
     "config.json",
     "generation_config.json",
@@ -30,7 +30,7 @@ const COPIED: [&str; 6] = [
     "chat_template.jinja",
 ];
 
-/// A checkpoint that is whole, and what its run says of itself.
+/// A whole checkpoint, and the records of its run.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
@@ -39,14 +39,14 @@ pub struct Checkpoint {
     experiment: Experiment,
     shape: Shape,
     manifest: Option<Manifest>,
-    /// The hash of the weights beside which its adapters lie.
+    /// The hash of the base weights beside which its adapters lie.
     beside: Option<String>,
     record: Record,
     warnings: Vec<String>,
 }
 
 impl Checkpoint {
-    /// Of a run's folder the newest one that is whole; or the folder of one.
+    /// Opens the checkpoint in `path`, or the newest whole one of a run's folder.
     ///
     /// # Errors
     /// No checkpoint there, or none that is whole.
@@ -70,25 +70,25 @@ impl Checkpoint {
         })
     }
 
-    /// The folder it is in.
+    /// The checkpoint's folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The experiment of its run, as it was resolved.
+    /// The resolved experiment of the checkpoint's run.
     pub fn experiment(&self) -> &Experiment {
         &self.experiment
     }
 
-    /// Newer ones that are not whole.
+    /// Warnings about newer checkpoints that are not whole.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Its weights, as they are stored.
+    /// The checkpoint's weights, as they are stored.
     ///
     /// # Errors
-    /// Weights that are not config.json's model's, or adapters alone.
+    /// Weights that do not fit config.json, and adapters alone.
     pub fn weights(&self) -> Result<Weights> {
         if self.experiment.lora.is_some() {
             return Err(TrainError::Checkpoint {
@@ -102,10 +102,10 @@ impl Checkpoint {
         Ok(annulus_model::load(&self.folder, &Llama::specification(&config), config.dtype)?)
     }
 
-    /// The weights of the folder `base` with its adapters added, in the model's type.
+    /// The weights of the folder `base` with the checkpoint's adapters added, in the model's dtype.
     ///
     /// # Errors
-    /// Where it has no adapters, or they were trained beside other weights.
+    /// A checkpoint without adapters, or with adapters that were trained beside other weights.
     pub fn merged(&self, base: &Path) -> Result<Weights> {
         let failure = |message: String, hint: &str| TrainError::Checkpoint {
             message,
@@ -130,10 +130,10 @@ impl Checkpoint {
             .collect::<candle_core::Result<_>>()?)
     }
 
-    /// Makes `out`, a folder with these weights, cut into files of at most `shard_bytes`.
+    /// Writes the model with these weights to the new folder `out`, in files of at most `shard_bytes`; returns the names of the files.
     ///
     /// # Errors
-    /// `out` exists, or cannot be written: then nothing of it is left.
+    /// `out` exists, or cannot be written: then nothing is left of it.
     pub fn export(&self, weights: &Weights, out: &Path, shard_bytes: u64) -> Result<Vec<String>> {
         if fs::symlink_metadata(out).is_ok() {
             return Err(TrainError::Checkpoint {
@@ -151,7 +151,7 @@ impl Checkpoint {
         Ok(files)
     }
 
-    /// Everything but weights; their names.
+    /// Writes everything but weights; returns the names of the files.
     fn write_texts(&self, folder: &Path, weights: &Weights) -> std::io::Result<Vec<String>> {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
@@ -170,7 +170,7 @@ impl Checkpoint {
         Ok(files)
     }
 
-    /// The model of the hub whose weights training began with: `owner/name` and a revision.
+    /// The hub's model whose weights training began with, as `owner/name` and a revision.
     fn base(&self) -> Option<(&str, &str)> {
         let source = &self.experiment.model.source;
         let ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } = source
@@ -180,7 +180,7 @@ impl Checkpoint {
         hub.strip_prefix("hf://")?.split_once('@')
     }
 
-    /// The run or checkpoint that training was forked from, and the step it had reached.
+    /// The run or checkpoint that the run was forked from, and its step.
     fn forked(&self) -> Option<(&Path, u64)> {
         let manifest = self.manifest.as_ref()?;
         Some((&manifest.fork.as_ref()?.from, manifest.began?))

@@ -1,4 +1,4 @@
-//! The same steps wherever ranks run: what they come to, to the bit.
+//! Training gives the same bits wherever ranks run: the losses and hashes by which this is checked.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use annulus_plan::Plan;
 use candle_core::DType;
 
 use crate::checkpoint::{Contents, Gathered, Piece};
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::setup::initial::initial_weights;
 use crate::setup::start::{Handout, Start};
 use crate::step::parameters::Store;
@@ -17,32 +17,32 @@ use crate::step::rank::Rank;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, TrainError, open_data};
 
-/// What steps came to.
+/// The bits of a few steps' results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     /// The loss of every step, as its bits.
     pub losses: Vec<u64>,
-    /// blake3 of the norm of the gradients, the weights, their f32 masters and the moments after the first step: moments are
-    /// sums of gradients, which so are held to each other one by one.
+    /// blake3 after the first step, of the norm of the gradients, the weights, their f32 masters and the moments: moments are sums of
+    /// gradients, so every gradient is compared.
     pub first: [u8; 32],
-    /// The same after the last.
+    /// blake3 after the last step, of the same tensors as `first`.
     pub last: [u8; 32],
 }
 
-/// Trains `plan` for `steps` steps in `world`, writing nothing but its token cache. All ranks are held to the same bits.
-/// `None`: rank 0 is in another process.
+/// Trains `plan` for `steps` steps in `world`, writing nothing but its token cache. An error unless all ranks have the same bits. `None`:
+/// rank 0 is in another process.
 ///
 /// # Errors
-/// What is wrong with data or weights, what a rank fails with, and ranks whose state differs.
+/// Bad data or weights, any failure of a rank, and ranks whose states differ.
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
     let cores = annulus_machine::share(cores, world.beside().len());
-    // Processes need a GPU each, and there may be fewer: only what goes by NCCL is computed there.
+    // Each process would need a GPU, and there may be fewer: only runs over NCCL compute on GPUs here.
     let setup = match plan.experiment.mesh.engine {
         Engine::Nccl => Setup::on_its_device_over(world, plan, cores)?,
         Engine::Auto | Engine::Mpi => Setup::new(plan, cores).over(world),
     };
     let setup = Arc::new(setup);
-    let here = here(world, setup.world())?;
+    let here = ranks_here(world, setup.world())?;
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
     let start = Start::fresh(initial_weights(plan, &setup.config)?);
     let store = Store::new(&setup, &start.weights, here.clone())?;
@@ -71,7 +71,7 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
     Ok(Some(bits).filter(|_| here.start == 0))
 }
 
-/// The hash of what processes hold together, every tensor of a checkpoint, where rank 0 is; and that of what each of them must hold.
+/// Two hashes of the state: of every tensor of a checkpoint, from all shards (only on rank 0), and of what every process must hold alike.
 fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
     let (mut all, mut each) = (blake3::Hasher::new(), blake3::Hasher::new());
     let mut add = |name: &str, bytes: &[u8], is_shared: bool| {
@@ -98,7 +98,7 @@ fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
     Ok([all, each].map(|hasher| *hasher.finalize().as_bytes()))
 }
 
-/// A tensor of so many elements as f32, of the pieces that are there.
+/// The bytes of a tensor of this shape as f32, from `pieces`.
 fn bytes(pieces: Vec<Piece>, shape: &[usize]) -> Result<Vec<u8>> {
     let mut whole = vec![0; shape.iter().product::<usize>() * size_of::<f32>()];
     for Piece { elements, runs } in pieces {
@@ -114,7 +114,7 @@ fn bytes(pieces: Vec<Piece>, shape: &[usize]) -> Result<Vec<u8>> {
     Ok(whole)
 }
 
-/// Refuses ranks that hold something else.
+/// An error unless all ranks have the same hash.
 fn same_everywhere(comm: &dyn Communicator, own: [u8; 32]) -> Result<()> {
     let label = Label { pass: "agreement", ..Label::default() };
     let all = all_gather_values(comm, label, &own)?;

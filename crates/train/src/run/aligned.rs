@@ -4,45 +4,45 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The most steps that are shown.
+/// The most steps that a table shows.
 const SHOWN: usize = 10;
 
-/// A curve of several runs, each held to the first.
+/// A curve of several runs, each compared with the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct Aligned {
-    /// The curve.
+    /// The curve's tag.
     pub tag: String,
-    /// The number of steps that all runs have.
+    /// The number of steps that all runs have logged.
     pub common: usize,
-    /// Some of them: the first, the last, and evenly between.
+    /// Some of the common steps: the first, the last, and evenly between.
     pub rows: Vec<Row>,
-    /// For each run but the first: how it differs at all common steps.
+    /// For each run but the first: how it differs from the first at all common steps.
     pub against_first: Vec<Distance>,
     /// The last step of each run, common or not, with its value.
     pub last: Vec<(u64, f64)>,
 }
 
-/// A common step.
+/// The values of all runs at a common step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The step.
+    /// The common step.
     pub step: u64,
-    /// A value for each run.
+    /// The values, one for each run.
     pub values: Vec<f64>,
 }
 
-/// How a run differs from the first.
+/// How a run's curve differs from the first run's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Distance {
     /// Whether all values have equal bits; false without a common step.
     pub equal_bits: bool,
-    /// The first common step at which bits differ.
+    /// The first common step at which the bits differ.
     pub first: Option<u64>,
-    /// The step of the largest difference in size, and the difference: the run less the first.
+    /// The common step with the largest absolute difference, and the difference: the run minus the first.
     pub largest: Option<(u64, f64)>,
 }
 
-/// A curve of runs, of which every one has a value at least at one step.
+/// Aligns a curve of several runs, each of which has a value at one step at least.
 pub(crate) fn align(tag: &str, runs: &[Vec<(u64, f64)>]) -> Aligned {
     let maps: Vec<BTreeMap<u64, f64>> =
         runs.iter().map(|run| run.iter().copied().collect()).collect();
@@ -60,7 +60,7 @@ pub(crate) fn align(tag: &str, runs: &[Vec<(u64, f64)>]) -> Aligned {
     }
 }
 
-/// At most [`SHOWN`] of so many places, both ends included.
+/// At most [`SHOWN`] indices below `count`, evenly spread, both ends included.
 fn spread(count: usize) -> Box<dyn Iterator<Item = usize>> {
     if count <= SHOWN {
         return Box::new(0..count);
@@ -72,7 +72,7 @@ fn distance(common: &[Row], run: usize) -> Distance {
     let differs = |row: &&Row| row.values[run].to_bits() != row.values[0].to_bits();
     let first = common.iter().find(differs).map(|row| row.step);
     let differences = common.iter().map(|row| (row.step, row.values[run] - row.values[0]));
-    // Of equal ones the first.
+    // Of equal differences the first.
     let larger = |a: (u64, f64), b: (u64, f64)| if b.1.abs() > a.1.abs() { b } else { a };
     let largest = differences.filter(|(_, by)| by.is_finite()).reduce(larger);
     Distance { equal_bits: first.is_none() && !common.is_empty(), first, largest }

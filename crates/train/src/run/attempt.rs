@@ -1,8 +1,8 @@
-//! A whole run: from a plan to a run folder, as often as it takes.
+//! A whole run: from a plan to a finished run folder, in as many attempts as it takes.
 //!
-//! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a share, every
-//! rank writes its own (`run/sharded_save.rs`). Ranks apply a step together or not at all: those of a process decide it in its memory
-//! (`step/meeting.rs`), and who has contributed to a step's last sum does not stop before it knows whether all have.
+//! Where every process holds the state whole, rank 0 saves its process's without asking the others; where each holds a shard, every rank
+//! writes its own (`run/sharded_save.rs`). Ranks apply a step together or not at all: those of a process decide it in memory
+//! (`step/meeting.rs`), and a rank that has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -22,8 +22,8 @@ use crate::run::lines::Lines;
 use crate::run::manifest::{FINISHED, Manifest};
 use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::{Ending, Outcome};
+use crate::run::processes::{self, Facts, Said};
 use crate::run::sink::{Notice, Silent, Sink};
-use crate::run::together::{self, Facts, Said};
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
@@ -34,29 +34,29 @@ use crate::step::parameters::Store;
 use crate::step::resident::OfProcess;
 use crate::{Data, Opening, Result, Setup};
 
-/// Trains `plan` to its end, from where its folder says it is.
+/// Trains `plan` to its end, from the step that its folder has reached.
 ///
 /// # Errors
-/// What is wrong with data, weights or checkpoints, a run that diverges, and what a rank fails with.
+/// Bad data, weights or checkpoints, a run that diverges, and any failure of a rank.
 pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
     run_phase(plan, given, &[])
 }
 
-/// The same of one of several `stages`.
+/// Trains one phase, `plan`, of a run with the phases `stages`.
 pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
     if given.world.process() > 0 {
-        return together::follow(plan, given, stages);
+        return processes::follow(plan, given, stages);
     }
     let led = lead(plan, &mut given, stages);
-    together::lead(&given.world, &led)?;
+    processes::lead(&given.world, &led)?;
     let Led { setup, folder, mut outcome, prepared, .. } = led?;
-    // Not looked into yet; but where it will go on from, if it is whole.
+    // The checkpoint is not checked yet; if it is whole, the run resumes from it.
     let step = last_checkpoint(&folder.path).unwrap_or(0);
     let Some(prepared) = prepared else { return Ok(Outcome { step, ..outcome }) };
     if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
         let facts = Facts::of(&setup, plan, prepared.found.as_ref(), work);
-        let agreed = together::agree(&given.world, &Said::of(&facts));
-        // What this process cannot do is its own to say.
+        let agreed = processes::agree(&given.world, &Said::of(&facts));
+        // If this process cannot begin, it says why itself.
         facts?;
         if !agreed? {
             return Ok(Outcome { step, ..outcome });
@@ -78,7 +78,7 @@ pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Resul
     }
 }
 
-/// Says what computes, and what is to be known of it before the `warnings`; all of those.
+/// Announces the GPUs that compute and all warnings, those of device and plan before `warnings`; returns the warnings.
 fn announced(
     plan: &Plan,
     (given, setup): (&mut Given, &Setup),
@@ -89,7 +89,7 @@ fn announced(
         given.console.notice(&Notice::OnGpus(&gpus));
     }
     let of_device =
-        device::warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
+        device::device_warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
     let of_plan = plan.warnings.iter().cloned();
     let all: Vec<_> =
         of_device.into_iter().chain(setup.warning()).chain(of_plan).chain(warnings).collect();
@@ -99,7 +99,7 @@ fn announced(
     all
 }
 
-/// What the first process has before the first step.
+/// What process 0 has opened before the first step.
 pub(crate) struct Led {
     setup: Arc<Setup>,
     folder: RunFolder,
@@ -108,12 +108,12 @@ pub(crate) struct Led {
     pub(crate) prepared: Option<Prepared>,
 }
 
-/// Opens the run's folder, data and weights.
+/// Opens the run's folder, data and weights on process 0.
 fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     let setup = Arc::new(given.setup(plan)?);
     let folder = RunFolder::open(&plan.experiment.output)?;
     let outcome = Outcome::at(&folder.path)?;
-    // A run that was stopped before it saved anything begins again where it began.
+    // A run that was stopped before its first checkpoint begins again with the same fork.
     let began = Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
     if let Some(fork) = &given.fork {
         fork.refuse_another(&folder.path, began.as_ref())?;
@@ -132,7 +132,7 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     Ok(Led { setup, folder, outcome, fork: given.fork.clone(), prepared })
 }
 
-/// What an attempt begins with; `None`: it was asked to stop before that was there.
+/// Data, weights and state that an attempt begins with; `None`: it was asked to stop meanwhile.
 pub(crate) fn prepared(
     plan: &Plan,
     setup: &Arc<Setup>,
@@ -154,7 +154,7 @@ pub(crate) fn prepared(
     Ok(prepared)
 }
 
-/// What all ranks share.
+/// What the ranks of this process share in an attempt.
 pub(crate) struct Attempt<'a> {
     pub(super) plan: &'a Plan,
     pub(crate) setup: Arc<Setup>,
@@ -164,7 +164,7 @@ pub(crate) struct Attempt<'a> {
     pub(super) start: Handout<Start>,
     pub(crate) store: Arc<Store>,
     pub(super) owes: bool,
-    /// Operations per second of all cores at their best; of a GPU nobody says.
+    /// Peak operations per second of all cores; `None` on a GPU, where it is unknown.
     pub(super) peak: Option<f64>,
     /// What this process had in memory before its ranks began.
     pub(super) process: OfProcess,
@@ -174,7 +174,7 @@ pub(crate) struct Attempt<'a> {
     pub(super) recorder: Mutex<Option<Recorder<'a>>>,
 }
 
-/// The steps, between the first line of the manifest's attempt and its last.
+/// Trains, and keeps the record of the attempt in the manifest from its start to its end.
 fn train(
     plan: &Plan,
     setup: &Arc<Setup>,
@@ -200,11 +200,11 @@ fn train(
         Err(error) => error.to_string(),
     });
     if let Ok((_, _, record)) = &ended {
-        manifest.came_to(plan, record);
+        manifest.set_outcome(plan, record);
     }
     let written = manifest.write(&folder.path);
     let record;
-    // Why the run ended counts for more than that it cannot be noted.
+    // The error that ended the run matters more than one of noting it.
     (outcome.ending, outcome.step, record) = ended?;
     written?;
     outcome.losses = record.losses;
@@ -213,7 +213,7 @@ fn train(
     Ok(outcome)
 }
 
-/// The manifest, and whether an earlier attempt left one.
+/// The manifest of this attempt, and whether an earlier attempt left one.
 fn manifest(
     plan: &Plan,
     (given, setup): (&Given, &Setup),
@@ -222,14 +222,14 @@ fn manifest(
 ) -> Result<(Manifest, bool)> {
     let earlier = Manifest::read(&folder.path);
     let weights = match &earlier {
-        // Resumed: what is in hand is no longer what it began with.
+        // A resumed run has other weights in hand than those that it began with.
         Some(earlier) if work.start.step > 0 => earlier.weights.clone(),
         _ => work.weights.clone(),
     };
     let data = work.fingerprint.clone();
     let mut manifest = Manifest::new(given.cores, &given.yaml, data, weights);
     let was = earlier.is_some();
-    // Where the plan is for a described core, that is computed with.
+    // A plan for a described core computes with that core's instructions.
     let instructions = plan.experiment.host.core.instructions;
     manifest.machine.vector = Some(instructions.word().to_owned());
     let architecture = setup.processors.first().map(|processor| processor.architecture());
@@ -244,11 +244,11 @@ fn manifest(
         manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
         manifest.attempts = earlier.attempts;
     }
-    write_experiment(&folder.path, &given.yaml, &identity::text(plan))?;
+    write_experiment(&folder.path, &given.yaml, &identity::resolved_text(plan))?;
     Ok((manifest, was))
 }
 
-/// Rank 0's pen; and whether the step to go on from was not evaluated yet.
+/// Rank 0's recorder, and whether the step to resume from still lacks its evaluation.
 fn recorder<'a>(
     plan: &'a Plan,
     console: Box<dyn Sink + Send>,
@@ -267,7 +267,9 @@ fn recorder<'a>(
     if earlier {
         curves.go_on(manifest).map_err(failed)?;
     } else {
-        curves.begin(experiment, &identity::text(plan), manifest, parameters).map_err(failed)?;
+        curves
+            .begin(experiment, &identity::resolved_text(plan), manifest, parameters)
+            .map_err(failed)?;
     }
     curves.flush().map_err(failed)?;
     let mut recorder = Recorder {
@@ -289,7 +291,7 @@ fn recorder<'a>(
     Ok((recorder, owes))
 }
 
-/// That the run begins, or goes on, behind `step`.
+/// The notice that the run begins, or resumes, after `step`.
 fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u64) -> Notice<'a> {
     Notice::Start {
         step,
@@ -301,13 +303,13 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
     }
 }
 
-/// The hash of the weights beside which adapters lie, where they do.
+/// The hash of the base weights, where the run trains adapters.
 fn base_hash(plan: &Plan) -> Result<Option<String>> {
     Ok(base_of(plan).map(annulus_model::fingerprint).transpose()?)
 }
 
 impl<'a> Attempt<'a> {
-    /// Of the ranks of this process; `recorder` where rank 0 is one of them.
+    /// The attempt of this process's ranks; `recorder` is given where rank 0 is one of them.
     pub(crate) fn new(
         plan: &'a Plan,
         setup: &Arc<Setup>,

@@ -1,4 +1,4 @@
-//! Where two runs that should be alike differ first, by what they hashed.
+//! Where two runs that should be alike first differ, by the hashes that they wrote.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,68 +6,68 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::run::hashes::{Line, Sent, hashed, messages};
+use crate::run::hashes::{Sent, StepHashes, hashed, messages};
 use crate::step::hashes::WEIGHTS;
 use crate::step::points::BATCH;
 use crate::{Result, TrainError};
 
-/// Where two runs differ first.
+/// Where two runs first differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bisected {
-    /// The last hashed step behind which they are alike, of those before the difference; none: they differ from the first on.
+    /// The last hashed step before the difference after which they are alike; `None`: they differ from the first.
     pub alike: Option<u64>,
-    /// How many steps both have hashes of.
+    /// The number of steps that both runs have hashes of.
     pub steps: usize,
-    /// The first in which they differ; none: they are alike.
+    /// The first step in which they differ; `None`: they are alike.
     pub first: Option<Difference>,
 }
 
-/// What differs in a step.
+/// How two runs differ in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The step, from 1.
     pub step: u64,
-    /// By kind, as `gradients`, the tensors that differ behind it, and how many there are.
+    /// By kind of tensors, such as `gradients`: those that differ after the step, and how many there are in all.
     pub kinds: BTreeMap<String, (Vec<String>, usize)>,
-    /// Where in the step they differ first; none: what it computed on its way is alike, or not known of both.
+    /// Where within the step they first differ; `None`: what it computed is alike, or not hashed in both.
     pub divergence: Option<Divergence>,
 }
 
-/// What differs first in a step.
+/// The first difference within a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Divergence {
     /// In one of the runs a message was corrupted in transit.
     Damaged {
-        /// 0: in the first run; 1: in the other.
+        /// The run in which the message was corrupted: 0 for the first, 1 for the other.
         run: usize,
-        /// Where, as `forward, layer 0, hop 1`.
+        /// The message's place, such as `forward, layer 0, hop 1`.
         at: String,
-        /// The rank that sent it.
+        /// The rank that sent the message.
         rank: usize,
     },
-    /// A rank sent something else, and all before it is alike. Only of runs that are split alike.
+    /// A rank sent other bits, and everything before is alike. Known only of runs that are split alike.
     Sent {
-        /// Where, as `forward, layer 0, hop 1`.
+        /// The message's place, such as `forward, layer 0, hop 1`.
         at: String,
-        /// The ranks that did.
+        /// The ranks that sent other bits.
         ranks: Vec<usize>,
     },
-    /// It read or computed something else.
+    /// The runs read or computed other bits.
     Computed {
-        /// What: `batch`, a parameter as `weights.NAME`, the output of a stage as `forward STAGE`, or the gradient of its input as
+        /// What differs: `batch`, a parameter as `weights.NAME`, the output of a stage as `forward STAGE`, or the gradient of its input as
         /// `backward STAGE`.
         at: String,
     },
 }
 
 impl Divergence {
-    /// Whether they read other tokens.
+    /// Whether the runs read other tokens.
     pub fn is_of_batch(&self) -> bool {
         matches!(self, Divergence::Computed { at } if at == BATCH)
     }
 
-    /// Whether they read another weight.
+    /// Whether the runs read another weight.
     pub fn is_of_weight(&self) -> bool {
         matches!(self, Divergence::Computed { at } if at.starts_with(WEIGHTS))
     }
@@ -96,14 +96,14 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// Finds where the runs in two folders differ first, by the hashes that they wrote.
+/// Finds where the runs in two folders first differ, by the hashes that they wrote.
 ///
 /// # Errors
-/// When one wrote none, or they have no step in common; a file that cannot be read.
+/// A run without hashes, runs without a common hashed step, and a file that cannot be read.
 pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     let [a, b] = runs.map(lines);
     let (a, b) = (a?, b?);
-    let both: Vec<(&Line, &Line)> =
+    let both: Vec<(&StepHashes, &StepHashes)> =
         a.values().filter_map(|line| Some((line, b.get(&line.step)?))).collect();
     if both.is_empty() {
         let [a, b] = runs.map(Path::display);
@@ -114,7 +114,7 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     }
     let [x, y] = runs.map(messages);
     let (x, y) = (by_step(x?), by_step(y?));
-    let difference = |(a, b): &(&Line, &Line)| {
+    let difference = |(a, b): &(&StepHashes, &StepHashes)| {
         let divergence = divergence([a, b], [x.get(&a.step), y.get(&a.step)]);
         let differs = divergence.is_some() || a.tensors != b.tensors;
         differs.then(|| Difference { step: a.step, kinds: kinds(a, b), divergence })
@@ -125,8 +125,8 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     Ok(Bisected { alike, steps: both.len(), first })
 }
 
-/// What differs first on the way of a step that both have hashed.
-fn divergence(lines: [&Line; 2], sent: [Option<&Sent>; 2]) -> Option<Divergence> {
+/// The first difference within a step that both runs have hashed.
+fn divergence(lines: [&StepHashes; 2], sent: [Option<&Sent>; 2]) -> Option<Divergence> {
     let damaged = |(run, sent): (usize, Option<&Sent>)| {
         let (at, rank) = sent?.damaged()?;
         Some(Divergence::Damaged { run, at: at.to_owned(), rank })
@@ -145,7 +145,7 @@ fn divergence(lines: [&Line; 2], sent: [Option<&Sent>; 2]) -> Option<Divergence>
     sent_before(&before, sent).or_else(|| at.map(|at| Divergence::Computed { at }))
 }
 
-/// The first hop at which ranks sent something else, of those right before what differs; an empty name: behind all that is computed.
+/// The first hop at which ranks sent other bits, of the hops right before the point `what`; empty: those after all that is computed.
 fn sent_before(what: &str, sent: [Option<&Sent>; 2]) -> Option<Divergence> {
     let [Some(a), Some(b)] = sent else { return None };
     if a.split != b.split {
@@ -159,8 +159,8 @@ fn sent_before(what: &str, sent: [Option<&Sent>; 2]) -> Option<Divergence> {
     Some(Divergence::Sent { at: hop.at.clone(), ranks })
 }
 
-/// By kind, the tensors that differ behind a step, and how many there are.
-pub(crate) fn kinds(a: &Line, b: &Line) -> BTreeMap<String, (Vec<String>, usize)> {
+/// By kind of tensors: those that differ after a step, and how many there are in all.
+pub(crate) fn kinds(a: &StepHashes, b: &StepHashes) -> BTreeMap<String, (Vec<String>, usize)> {
     let mut kinds: BTreeMap<String, (Vec<String>, usize)> = BTreeMap::new();
     let names =
         a.tensors.keys().chain(b.tensors.keys().filter(|name| !a.tensors.contains_key(*name)));
@@ -175,8 +175,8 @@ pub(crate) fn kinds(a: &Line, b: &Line) -> BTreeMap<String, (Vec<String>, usize)
     kinds
 }
 
-/// The lines of a run, by step.
-fn lines(run: &Path) -> Result<BTreeMap<u64, Line>> {
+/// The lines of `hashes.jsonl` of a run, by step.
+fn lines(run: &Path) -> Result<BTreeMap<u64, StepHashes>> {
     if !run.is_dir() {
         return Err(TrainError::Configuration {
             message: format!("there is no folder `{}`", run.display()),

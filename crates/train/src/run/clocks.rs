@@ -1,7 +1,7 @@
-//! The clocks of processes, held to that of process 0: every process counts nanoseconds from a moment of its own.
+//! The clocks of processes, relative to that of process 0: every process counts nanoseconds from a moment of its own.
 //!
-//! Process 0 asks each of the others a few times what its clock says. The answer was given between question and answer;
-//! of the round trip that took least, the middle is nearest to that moment, and wrong by half the round trip at most.
+//! Process 0 asks each of the others a few times what its clock says. The answer was given between question and answer; the middle of the
+//! shortest round trip is the best estimate of that moment, wrong by at most half the round trip.
 
 use annulus_comm::{Communicator, Label, Move, Places};
 use annulus_trace::{Span, now};
@@ -9,17 +9,17 @@ use candle_core::{Device, Tensor};
 
 use crate::{Result, TrainError};
 
-/// How often a process is asked.
+/// How often the clock of a process is asked.
 const ROUND_TRIPS: usize = 16;
 
-/// One question, in nanoseconds.
+/// One question to another process's clock and its answer, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
-    /// Of process 0's clock.
+    /// When the question was sent, by process 0's clock.
     asked: u64,
-    /// Of the other's.
+    /// The answer: the other process's clock.
     said: u64,
-    /// Of process 0's clock.
+    /// When the answer arrived, by process 0's clock.
     heard: u64,
 }
 
@@ -28,14 +28,14 @@ impl RoundTrip {
         self.heard.saturating_sub(self.asked)
     }
 
-    /// How far the other clock is ahead.
+    /// How far the other process's clock is ahead, by this round trip.
     fn ahead(&self) -> i64 {
         self.said as i64 - self.asked.midpoint(self.heard) as i64
     }
 }
 
-/// How many nanoseconds the clock of every process is ahead of process 0's, by process, on rank 0; nothing elsewhere. All
-/// ranks call it; of a process the first rank answers.
+/// By process, how many nanoseconds its clock is ahead of process 0's; on rank 0, nothing elsewhere. All ranks must call it; the first rank
+/// of each process answers.
 pub(crate) fn ahead(comm: &dyn Communicator, places: &Places, step: u64) -> Result<Vec<i64>> {
     let mut ahead = vec![0];
     for process in 1..places.processes().len() {
@@ -54,7 +54,7 @@ pub(crate) fn ahead(comm: &dyn Communicator, places: &Places, step: u64) -> Resu
     Ok(if comm.rank() == 0 { ahead } else { Vec::new() })
 }
 
-/// What the quickest round trip says.
+/// How far the other clock is ahead, by the shortest round trip.
 fn nearest(trips: &[RoundTrip]) -> Option<i64> {
     trips.iter().min_by_key(|trip| trip.length()).map(RoundTrip::ahead)
 }
@@ -77,7 +77,7 @@ fn answer(comm: &dyn Communicator, label: Label) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds as what travels.
+/// Nanoseconds as a tensor, to be sent.
 fn time(nanoseconds: u64) -> Result<Tensor> {
     Ok(Tensor::new(&[nanoseconds as i64], &Device::Cpu)?)
 }
@@ -86,7 +86,7 @@ fn unreadable() -> TrainError {
     TrainError::Internal("a clock's answer is no number".to_owned())
 }
 
-/// Spans by rank on one clock, that of process 0 from the first span on.
+/// Spans by rank on one clock: that of process 0, 0 at the first span.
 pub(crate) fn aligned(mut ranks: Vec<Vec<Span>>, ahead: &[i64], places: &Places) -> Vec<Vec<Span>> {
     let ahead_of = |rank: usize| ahead.get(places.process_of(rank)).copied().unwrap_or_default();
     let there = |rank: usize, at: u64| at as i64 - ahead_of(rank);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_quickest_round_trip_counts() {
         let trip = |asked, said, heard| RoundTrip { asked, said, heard };
-        // 1000 ahead; the first answer takes long, the last both question and answer.
+        // 1000 ahead; the first answer takes long, in the last round trip both ways do.
         let trips = [trip(0, 1010, 500), trip(600, 1610, 620), trip(700, 1900, 1000)];
         assert_eq!(nearest(&trips), Some(1000));
         assert_eq!(nearest(&[trip(5000, 120, 5040)]), Some(-4900));
@@ -134,13 +134,12 @@ mod tests {
         };
         let found = spans(aligned(ranks.clone(), &[0, 1005], &two(4)));
         assert_eq!(found, [vec![(3, 13)], vec![(8, 23)], vec![(0, 28)], vec![]]);
-        // A process that began later counts less.
+        // A clock that started later reads less.
         let found = spans(aligned(ranks, &[0, -5000], &two(4)));
         assert_eq!(found[2], [(6002, 6030)]);
     }
 
-    /// Threads of one process have one clock: what is measured between them is 0 but for the half of a round trip, however long
-    /// that takes.
+    /// Threads of one process share a clock: the difference measured between them is 0, up to half a round trip, however long that takes.
     #[test]
     fn a_clock_is_not_ahead_of_itself() {
         use annulus_comm::threads::{Options, run};

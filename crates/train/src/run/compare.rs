@@ -1,4 +1,4 @@
-//! Runs beside each other: what differs in their files, what they computed, how fast and in how much memory.
+//! Runs beside each other: how their files differ, what they computed, how fast and in how much memory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,56 +11,56 @@ use crate::run::logged::{Logged, median};
 use crate::run::manifest::Manifest;
 use crate::{Result, TrainError};
 
-/// What training is compared by.
+/// The tag by which training runs are compared.
 pub(crate) const LOSS: &str = "train/loss";
 
 /// Several runs beside each other, in the order in which they were given.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The runs.
+    /// The compared runs.
     pub runs: Vec<Compared>,
     /// Keys of their resolved experiments that are not the same in all runs.
     pub keys: Vec<Differing>,
-    /// What is not the same in all manifests: program, data, weights, machine, ranks.
+    /// What differs between the manifests: program, data, weights, machine, ranks.
     pub origins: Vec<Differing>,
-    /// `train/loss`, and `evaluate/loss` where all runs have it.
+    /// Aligned curves of `train/loss` and, where all runs have it, `evaluate/loss`.
     pub curves: Vec<Aligned>,
 }
 
-/// Something that is not the same in all runs.
+/// A value that is not the same in all runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Differing {
-    /// The key, or what a manifest has.
+    /// The key's name, or that of the manifest's entry.
     pub name: String,
     /// A value for each run; `None`: it is absent there.
     pub values: Vec<Option<String>>,
-    /// The value that stands for an absent key, where it is one.
+    /// The default of an absent key, if it has one.
     pub default: Option<String>,
 }
 
-/// One of the runs.
+/// One of the compared runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// The folder.
+    /// The run's folder.
     pub folder: PathBuf,
-    /// How the last attempt ended; `None`: it goes on, or was killed.
+    /// How the run's last attempt ended; `None`: it goes on, or was killed.
     pub ending: Option<String>,
-    /// The training loss by step.
+    /// The run's training loss by step.
     #[serde(skip)]
     pub losses: Vec<(u64, f64)>,
-    /// The first and the last step with a loss.
+    /// The first and the last step with a logged loss.
     pub steps: (u64, u64),
-    /// The median over logged steps.
+    /// Tokens per second, the median over logged steps.
     pub tokens_per_second: Option<f64>,
     /// Model FLOPs utilisation, the median over logged steps.
     pub mfu: Option<f64>,
-    /// From start to end of all attempts that ended.
+    /// Seconds from start to end, over all attempts that ended.
     pub seconds: u64,
-    /// The most bytes of the fullest rank.
+    /// Peak memory in bytes of the rank that had the most.
     pub memory: Option<u64>,
 }
 
-/// Several runs' folders beside each other.
+/// Compares the runs in several folders.
 ///
 /// # Errors
 /// A folder that is no run's, has no metrics, or cannot be read.
@@ -79,7 +79,7 @@ pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
     })
 }
 
-/// What is not the same in all of these runs: keys of their resolved experiments, and what their manifests say of where they are from.
+/// Where these runs differ: in keys of their resolved experiments, and in the origins that their manifests record.
 pub fn differing(runs: &[Logged]) -> (Vec<Differing>, Vec<Differing>) {
     let experiments: Vec<Experiment> = runs.iter().map(|run| run.experiment.clone()).collect();
     let keys = varying(&experiments).into_iter().map(|key| Differing {
@@ -117,7 +117,7 @@ fn compared(run: &Logged) -> Compared {
     }
 }
 
-/// What is not the same in all manifests.
+/// The entries that are not the same in all manifests.
 fn origins(runs: &[Logged]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
     let rows: [(&str, Said); 16] = [

@@ -1,5 +1,5 @@
-//! TensorBoard: the values of `metrics.jsonl` under names that show the losses first, what the run is beside other runs,
-//! and of values that every rank has one of their least, mean and most.
+//! TensorBoard: the values of `metrics.jsonl`, named so that losses come first, the run's settings beside those of other runs, and the
+//! least, mean and most of values that every rank has.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,12 +13,12 @@ use crate::run::lines::EVALUATION;
 use crate::run::manifest::Manifest;
 use crate::run::sink::{Sink, Value};
 
-/// How long events may wait in memory.
+/// How long events may wait in memory before they are written.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What training is compared by.
+/// The tag by which training runs are compared.
 const LOSS: &str = "train/loss";
 
-/// The page "Custom Scalars": titles, and tags of `metrics.jsonl`.
+/// The page "Custom Scalars": titles of charts, and their tags of `metrics.jsonl`.
 const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
     ("loss", &[("loss", &[LOSS, EVALUATION])]),
     ("learning rate", &[("learning rate", &["train/lr"])]),
@@ -45,7 +45,7 @@ const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
     ),
 ];
 
-/// What it has beside that of runs over several processes.
+/// What the page "Custom Scalars" has in addition for runs over several processes.
 const OF_PROCESSES: (&str, &[(&str, &[&str])]) = (
     "processes",
     &[
@@ -58,27 +58,27 @@ const OF_PROCESSES: (&str, &[(&str, &[&str])]) = (
     ],
 );
 
-/// Writes an event file.
+/// Writes a TensorBoard event file.
 #[derive(Debug)]
 pub(crate) struct Curves {
     writer: Writer,
     flushed: Instant,
-    /// Whether every rank has a curve of its own, too.
+    /// Whether every rank also has a curve of its own.
     ranks: bool,
-    /// Values of which ranks had different ones.
+    /// Tags whose values have differed over ranks.
     uneven: BTreeSet<String>,
 }
 
 impl Curves {
-    /// A new event file in `folder`. `resumed`: earlier attempts may have drawn steps after this
-    /// one. `ranks`: every rank has a curve of its own, too.
+    /// A new event file in `folder`. `resumed`: the step after which earlier attempts may have written events. `ranks`: every rank also has
+    /// a curve of its own.
     pub(crate) fn create(folder: &Path, resumed: Option<u64>, ranks: bool) -> io::Result<Curves> {
         let writer = Writer::create(folder, resumed)?;
         Ok(Curves { writer, flushed: Instant::now(), ranks, uneven: BTreeSet::new() })
     }
 
-    /// What a run is, once: as text, as a row of the table of runs, and the order of its charts. `text` is its
-    /// experiment, resolved; `parameters` are elements.
+    /// Writes once what the run is: its experiment `text`, resolved, a row of settings in the table of runs, and the order of its charts.
+    /// `parameters` counts elements.
     pub(crate) fn begin(
         &mut self,
         experiment: &Experiment,
@@ -93,18 +93,17 @@ impl Curves {
         self.text("manifest", &manifest.text())
     }
 
-    /// The order of a run's charts once more, where what it began with has none of processes: of several layouts TensorBoard
-    /// takes the last.
+    /// Writes the order of charts again if the run began without several processes and now has them: TensorBoard takes the last layout.
     pub(crate) fn go_on(&mut self, manifest: &Manifest) -> io::Result<()> {
         if manifest.was_of_threads() { self.writer.layout(&layout(true)) } else { Ok(()) }
     }
 
-    /// A text, shown as it is.
+    /// Writes a text that is shown verbatim.
     fn text(&mut self, tag: &str, text: &str) -> io::Result<()> {
         self.writer.text(0, tag, &format!("```\n{text}\n```"))
     }
 
-    /// What is drawn below the most of all ranks.
+    /// Draws the least and mean of all ranks, below the most; if asked for, also every rank's value.
     fn of_ranks(&mut self, step: u64, tag: &str, values: &[f64]) -> io::Result<()> {
         let over = |pick: fn(f64, f64) -> f64| values.iter().copied().reduce(pick);
         let (least, most) = (over(f64::min), over(f64::max));
@@ -141,9 +140,9 @@ impl Sink for Curves {
     }
 }
 
-/// The name of a curve. TensorBoard sorts groups, and curves in a group, by name, and opens the first two groups: losses
-/// keep their names, `evaluate/loss` and `train/loss`, and what would stand before them is called so that it stands
-/// behind. (`train_comm` would not do: to TensorBoard an underscore is a slash.)
+/// The name of a curve. TensorBoard sorts groups, and curves in a group, by name, and opens the first two groups: losses keep their names,
+/// `evaluate/loss` and `train/loss`, and groups that would come before them are renamed to come after. (`train_comm` would not do:
+/// TensorBoard treats an underscore as a slash.)
 fn shown(tag: &str) -> String {
     match tag.split_once('/') {
         Some((group @ ("evaluate" | "train"), name)) if name < "loss" => {
@@ -154,9 +153,9 @@ fn shown(tag: &str) -> String {
     }
 }
 
-/// `processes`: of a run over several.
+/// The charts of "Custom Scalars"; `processes`: of a run over several.
 fn layout(processes: bool) -> Vec<Category> {
-    // What ranks differ in has three curves; a tag is a regular expression, held to the beginning of a name.
+    // A value by rank has up to three curves; a tag is a regular expression that matches from the start of a name.
     let tag = |tag: &&str| format!("{}(/least|/mean)?$", shown(tag));
     let chart = |(title, tags): &(&str, &[&str])| Chart {
         title: (*title).to_owned(),
@@ -170,7 +169,7 @@ fn layout(processes: bool) -> Vec<Category> {
     LAYOUT.into_iter().chain(more).map(category).collect()
 }
 
-/// What runs usually differ in.
+/// The settings in which runs usually differ, for the table of runs.
 fn settings(
     experiment: &Experiment,
     manifest: &Manifest,
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(names, [&losses[..], &others[..], &["training_speed/mfu"]].concat());
     }
 
-    /// The names and values of what is drawn of two steps, at first equal over ranks.
+    /// Names and values that are drawn of two steps; in the first all ranks have equal values.
     fn drawn(ranks: bool) -> Vec<(u64, String, f32)> {
         let folder = tempfile::tempdir().unwrap();
         let mut curves = Curves::create(folder.path(), None, ranks).unwrap();

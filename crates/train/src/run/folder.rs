@@ -1,5 +1,4 @@
-//! A run folder: who may write in it, and how, so that a crash leaves the old or the new and never
-//! a half.
+//! A run folder: who may write to it, and how, so that a crash leaves the old file or the new one and never half of one.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -10,24 +9,24 @@ pub(crate) use annulus_files::write as write_atomically;
 
 use crate::{Result, TrainError};
 
-/// The resolved experiment: what a run of it again, and every other command, reads.
+/// The file with the resolved experiment, which every later command, and a resumed run, reads.
 pub const RESOLVED: &str = "experiment.yaml";
-/// The experiment's text as it was given, before the command line replaced anything.
+/// The file with the experiment's text as given, before the command line replaced anything.
 pub(crate) const GIVEN: &str = "given.yaml";
-/// The file that a live run holds.
+/// The file that a running process keeps locked.
 pub(crate) const LOCK: &str = "run.lock";
-/// The longest number of a process that is read of it, in bytes.
+/// The most bytes of a process's number that are read from a lock file.
 const LONGEST: u64 = 64;
 
-/// Whether a folder is a run's.
+/// Whether a folder holds a run.
 pub fn is_run(folder: &Path) -> bool {
     [RESOLVED, LOCK].iter().all(|name| folder.join(name).is_file())
 }
 
-/// The number of the process that is writing to a run's folder, as that says it; `None`: nobody is.
+/// The number of the process that is writing to a run's folder, as its lock file has it; `None`: no process is.
 pub fn holder(folder: &Path) -> Option<String> {
     let path = folder.join(LOCK);
-    // Not made where it is not there.
+    // Locking would create the file.
     let file = path.is_file().then(|| annulus_files::lock(&path).ok()).flatten()?;
     let is_held = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
     is_held.then(|| {
@@ -35,17 +34,17 @@ pub fn holder(folder: &Path) -> Option<String> {
     })
 }
 
-/// A run folder that is ours until this is dropped.
+/// A run folder that this process has locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
-    /// Whether it was not there before.
+    /// Whether this process made the folder.
     is_new: bool,
     _lock: File,
 }
 
 impl RunFolder {
-    /// Creates `path` if need be, takes its lock, sweeps what a crash left.
+    /// Creates `path` if need be, locks it, and removes what a crash left.
     pub(crate) fn open(path: &Path) -> Result<RunFolder> {
         let failed = |error| failure("create", path, &error);
         let is_new = !path.exists();
@@ -62,18 +61,17 @@ impl RunFolder {
         if folder.exists() { annulus_files::remove(&folder).map_err(failed) } else { Ok(()) }
     }
 
-    /// Removes a folder that this process made and in which nothing but its lock is: the run never began.
+    /// Removes the folder if this process made it and it holds nothing but the lock file: the run never began.
     pub(crate) fn forget_if_new(&self) {
         let alone = || fs::read_dir(&self.path).is_ok_and(|entries| entries.count() == 1);
         if self.is_new && alone() {
-            // Left behind, it would do no harm.
+            // If it stays, it does no harm.
             let _ = fs::remove_file(self.path.join(LOCK)).and_then(|()| fs::remove_dir(&self.path));
         }
     }
 }
 
-/// The system releases the lock when the process ends, however it ends: a file that a crash left
-/// behind bars nobody.
+/// Locks a folder. The system releases the lock when the process ends, however it ends, so a file that a crash left behind blocks nobody.
 fn lock(folder: &Path) -> Result<File> {
     let path = folder.join(LOCK);
     let failed = |error| failure("lock", &path, &error);
@@ -93,7 +91,7 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// An error of the file system in a run folder.
+/// The error that `what` failed on `path` in a run folder.
 pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError {
     let hint = match error.kind() {
         io::ErrorKind::StorageFull => Some("free some space, or set another `output`".into()),
@@ -111,7 +109,7 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
     TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
 }
 
-/// The resolved experiment, and beside it the text as it was given, unless that is the resolved one itself.
+/// Writes the resolved experiment and, unless it is the same, the text as it was given.
 pub(crate) fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Result<()> {
     let path = folder.join(RESOLVED);
     let is_own = std::fs::read(&path).is_ok_and(|there| there == given.as_bytes());

@@ -1,5 +1,5 @@
-//! A run that begins where another is: with its weights, its count of steps and, unless asked not to, the state of its
-//! optimizer; everything but the model may differ.
+//! A run that begins from another run's checkpoint: with its weights, its count of steps and, unless asked not to, its optimizer state;
+//! everything but the model may differ.
 
 use std::path::{Path, PathBuf};
 
@@ -14,20 +14,20 @@ use crate::setup::initial::base_of;
 use crate::setup::start::Start;
 use crate::{Result, Setup, TrainError};
 
-/// Where a run begins, if not with its own weights.
+/// The checkpoint that a run begins from, instead of weights of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fork {
-    /// A run's folder, whose newest checkpoint is meant, or a checkpoint.
+    /// A checkpoint, or a run's folder, which means its newest checkpoint.
     pub from: PathBuf,
-    /// Whether the optimizer begins anew.
+    /// Whether the optimizer starts anew.
     pub fresh_optimizer: bool,
 }
 
 impl Fork {
-    /// The state to begin with, and what is wrong with checkpoints that are newer.
+    /// The state to begin with, and what is wrong with newer checkpoints.
     ///
     /// # Errors
-    /// When there is no checkpoint, or it is of another model or behind the last step of `plan`.
+    /// No checkpoint, or one of another model or after the last step of `plan`.
     pub(crate) fn start(&self, plan: &Plan, setup: &Setup) -> Result<(Start, Vec<String>)> {
         let (found, warnings) = named_by(&self.from)?;
         let folder = found.folder.display();
@@ -55,7 +55,7 @@ impl Fork {
         Ok((if self.fresh_optimizer { start.anew() } else { start }, warnings))
     }
 
-    /// Refuses to begin where a run is already that began elsewhere: it would go on from its own checkpoint.
+    /// An error if `folder` holds a run that began elsewhere: it would resume from its own checkpoint.
     pub(crate) fn refuse_another(&self, folder: &Path, began: Option<&Fork>) -> Result<()> {
         let read = |error| failure("read", folder, &error);
         if began == Some(self) || steps(folder).map_err(read)?.is_empty() {
@@ -73,7 +73,7 @@ impl Fork {
     }
 }
 
-/// Holds sequences to the length that the checkpoint's model was trained for, as those of pretrained weights are.
+/// An error if sequences are longer than the checkpoint's model was trained for, as for pretrained weights.
 fn refuse_longer(plan: &Plan, checkpoint: &Path) -> Result<()> {
     let experiment = &plan.experiment;
     let model = read_config(checkpoint)?;

@@ -10,9 +10,9 @@ use annulus_comm::flight;
 use annulus_data::Tokenizer;
 use annulus_plan::Plan;
 
-use crate::run::again::Again;
 use crate::run::folder::failure;
 use crate::run::fork::Fork;
+use crate::run::rerun::Rerun;
 use crate::run::sink::{Silent, Sink};
 use crate::setup::device;
 use crate::setup::processors::Processors;
@@ -21,34 +21,34 @@ use crate::{Result, Setup, TrainError};
 
 /// What a run is given besides its plan.
 pub struct Given {
-    /// The experiment's text, kept in the run folder as it is.
+    /// The experiment's text, kept verbatim in the run folder.
     pub yaml: String,
-    /// The command line that asked for it, for the record.
+    /// The command line that started the run, for the record.
     pub command: Vec<String>,
-    /// Where it begins, if it has no checkpoint of its own.
+    /// The checkpoint that it begins from if it has none of its own.
     pub fork: Option<Fork>,
-    /// The run that is computed again, or a step of it.
-    pub again: Option<Again>,
+    /// The run, or a step of one, that this run computes again.
+    pub again: Option<Rerun>,
     /// The step of which all tensors are written down.
     pub dump: Option<Dump>,
-    /// Set from outside to stop: the last finished step is saved.
+    /// Set from outside to stop the run: the last finished step is then saved.
     pub stop: Arc<AtomicBool>,
-    /// Where ranks run.
+    /// The processes of the run, and where they are.
     pub world: World,
-    /// Where a person looks.
+    /// Where messages for a person go.
     pub console: Box<dyn Sink + Send>,
-    /// Cores of this machine.
+    /// Cores of this machine that may be used.
     pub cores: usize,
-    /// The tokenizer, where it has been opened already.
+    /// The tokenizer, if it has been opened already.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Whether texts and token caches are read and held to their hashes though nothing says that they have changed.
+    /// Whether texts and token caches are read and hashed even where nothing suggests that they have changed.
     pub verify_cache: bool,
     /// For tests: what runs operators, instead of the devices that the plan names.
     pub processors: Processors,
 }
 
 impl Given {
-    /// A silent run that nobody stops.
+    /// Defaults for a silent run that is never asked to stop.
     pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
         Given {
             yaml: yaml.into(),
@@ -68,7 +68,7 @@ impl Given {
 }
 
 impl Given {
-    /// What `plan` means on this process's share of the machine.
+    /// The setup of `plan` on this process's share of the machine.
     pub(crate) fn setup(&mut self, plan: &Plan) -> Result<Setup> {
         let cores = annulus_machine::share(self.cores, self.world.beside().len());
         let setup = if self.processors.is_empty() {
@@ -83,19 +83,19 @@ impl Given {
         Ok(setup.over(&self.world))
     }
 
-    /// From now on the ranks of this process keep their flight record in the run's folder.
+    /// Starts the flight record of this process's ranks in the run's folder.
     pub(crate) fn record(&self, setup: &Setup, output: &Path) -> Result<()> {
         let (folder, here) = (output.join(flight::FOLDER), self.here(setup)?);
         let failed = |error| failure("write a flight record to", &folder, &error);
         self.world.record(&folder, here).map_err(failed)
     }
 
-    /// Which ranks are this process's.
+    /// Which ranks are threads of this process.
     pub(crate) fn here(&self, setup: &Setup) -> Result<Range<usize>> {
-        here(&self.world, setup.world())
+        ranks_here(&self.world, setup.world())
     }
 
-    /// The same for another stage of the run, with a console of its own.
+    /// What another phase of the same run is given, with a console of its own.
     pub(crate) fn for_phase(&self, console: Box<dyn Sink + Send>) -> Given {
         Given {
             yaml: self.yaml.clone(),
@@ -114,11 +114,11 @@ impl Given {
     }
 }
 
-/// Which of so many ranks are this process's.
+/// Which of `ranks` ranks are threads of this process.
 ///
 /// # Errors
-/// When the processes cannot share them evenly.
-pub fn here(world: &World, ranks: usize) -> Result<Range<usize>> {
+/// Processes that cannot share the ranks evenly.
+pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
     world.here(ranks).ok_or_else(|| TrainError::Configuration {
         message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
         hint: Some(

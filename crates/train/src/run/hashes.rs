@@ -1,5 +1,5 @@
-//! What a run hashes every `every.hash` steps: `hashes.jsonl`, the same however the step is split over ranks where it computes the same, and
-//! `messages.jsonl`, which is of one way to split.
+//! What a run hashes every `every.hash` steps: `hashes.jsonl`, which is the same for the same computation however a step is split over
+//! ranks, and `messages.jsonl`, which depends on the split.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,20 +16,20 @@ use crate::run::jsonl;
 use crate::step::hashes::Hashes;
 use crate::step::points::{At, Messages, Points};
 
-/// The files' names in a run's folder.
+/// The name of the file with hashes of state and computation in a run's folder.
 pub(crate) const STATE: &str = "hashes.jsonl";
 pub(crate) const MESSAGES: &str = "messages.jsonl";
 
 /// A step's line of `hashes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct StepHashes {
     /// The step, from 1.
     pub step: u64,
-    /// Of all tensors, blake3 of names and hashes.
+    /// The hash of all tensors: blake3 of their names and hashes.
     pub state: String,
-    /// What the step found and left, by kind and name, 16 hexadecimal digits.
+    /// The hashes of gradients and of the new state, by kind and name, 16 hexadecimal digits.
     pub tensors: BTreeMap<String, String>,
-    /// What it read and computed, in its order: batch, weights, the output of every stage, the gradient of every stage's input.
+    /// What the step read and computed, in order, each with its hash: batch, weights, every stage's output, the gradient of its input.
     #[serde(default)]
     pub computed: Vec<(String, String)>,
 }
@@ -39,22 +39,22 @@ pub struct Line {
 pub(crate) struct Sent {
     /// The step, from 1.
     pub(crate) step: u64,
-    /// How it was split over ranks: messages of another way are others.
+    /// How the step was split over ranks: only runs that are split alike have the same messages.
     pub(crate) split: String,
-    /// In the order of the step.
+    /// The step's messages by hop, in the order of the step.
     pub(crate) hops: Vec<HopSent>,
 }
 
-/// What all ranks sent at a hop.
+/// Hashes of what all ranks sent at a hop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HopSent {
-    /// Where, as in errors.
+    /// The hop's place, named as in errors.
     pub(crate) at: String,
-    /// What is computed next behind it; none: nothing of what is hashed.
+    /// The point that is computed next after the hop; `None`: no hashed one follows.
     pub(crate) before: Option<String>,
-    /// By the rank that sent it.
+    /// Hashes of messages, by the rank that sent them.
     pub(crate) sent: BTreeMap<usize, String>,
-    /// Ranks whose messages did not come as they were sent.
+    /// Ranks whose messages were corrupted in transit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<usize>,
 }
@@ -63,20 +63,20 @@ fn digits(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-impl Line {
-    pub(crate) fn new(step: u64, hashes: &Hashes, computed: Vec<(String, String)>) -> Line {
+impl StepHashes {
+    pub(crate) fn new(step: u64, hashes: &Hashes, computed: Vec<(String, String)>) -> StepHashes {
         let tensors: BTreeMap<String, String> =
             hashes.iter().map(|(name, hash)| (name.clone(), digits(*hash))).collect();
         let mut all = blake3::Hasher::new();
         for (name, hash) in &tensors {
             all.update(name.as_bytes()).update(b" ").update(hash.as_bytes()).update(b"\n");
         }
-        Line { step, state: all.finalize().to_hex().to_string(), tensors, computed }
+        StepHashes { step, state: all.finalize().to_hex().to_string(), tensors, computed }
     }
 }
 
 impl Sent {
-    /// The messages of a step whose `points` have these stages.
+    /// The messages of a step, by its `points` in these stages.
     fn of(step: u64, split: &str, points: &Points, stages: &[Box<dyn Stage>]) -> Sent {
         let hop = |(at, messages): &(At, Messages)| {
             let next = points.computed.partition_point(|(other, _)| other < at);
@@ -89,13 +89,13 @@ impl Sent {
         Sent { step, split: split.to_owned(), hops }
     }
 
-    /// The first message that was corrupted in transit: where, and its sender.
+    /// The first message that was corrupted in transit: its place and its sender.
     pub(crate) fn damaged(&self) -> Option<(&str, usize)> {
         self.hops.iter().find_map(|hop| Some((hop.at.as_str(), *hop.damaged.first()?)))
     }
 }
 
-/// Writes lines of both files.
+/// The writer of `hashes.jsonl` and `messages.jsonl`.
 #[derive(Debug)]
 pub(crate) struct HashLines {
     state: File,
@@ -104,7 +104,7 @@ pub(crate) struct HashLines {
 }
 
 impl HashLines {
-    /// Of the run of an experiment that goes on behind step `step`, if it hashes its state.
+    /// The writer for a run of `experiment` that resumes after step `step`; `None` if it hashes nothing.
     pub(crate) fn wanted(experiment: &Experiment, step: u64) -> io::Result<Option<HashLines>> {
         if experiment.every.hash == 0 {
             return Ok(None);
@@ -114,9 +114,9 @@ impl HashLines {
             split.update(format!("{key}: {value}\n").as_bytes());
         }
         let folder = &experiment.output;
-        // Their lines may be long: none is kept here.
+        // Lines may be long: none is kept in memory.
         let (state, _) = jsonl::resume(&folder.join(STATE), |line| {
-            parse::<Line>(line).filter(|line| line.step <= step).map(drop)
+            parse::<StepHashes>(line).filter(|line| line.step <= step).map(drop)
         })?;
         let (messages, _) = jsonl::resume(&folder.join(MESSAGES), |line| {
             parse::<Sent>(line).filter(|line| line.step <= step).map(drop)
@@ -124,7 +124,7 @@ impl HashLines {
         Ok(Some(HashLines { state, messages, split: split.finalize().to_hex()[..16].to_owned() }))
     }
 
-    /// Writes what a step with these stages came to. The hash of all of its state, and what was damaged on its way, if anything was.
+    /// Writes the hashes of a step with these stages; returns the hash of its whole state, and the first corrupted message, if any.
     pub(crate) fn write(
         &mut self,
         step: u64,
@@ -132,7 +132,7 @@ impl HashLines {
         stages: &[Box<dyn Stage>],
     ) -> io::Result<(String, Option<(String, usize)>)> {
         let computed = points.computed.iter().map(|(at, hash)| (at.name(stages), digits(*hash)));
-        let line = Line::new(step, hashes, computed.collect());
+        let line = StepHashes::new(step, hashes, computed.collect());
         append(&mut self.state, &line)?;
         let sent = Sent::of(step, &self.split, points, stages);
         append(&mut self.messages, &sent)?;
@@ -149,17 +149,17 @@ fn parse<L: DeserializeOwned>(line: &str) -> Option<L> {
     serde_json::from_str(line).ok()
 }
 
-/// The hashed steps of the run in `folder`, rising; none where it hashed none.
+/// The hashed steps of the run in `folder`, rising; empty if it hashed none.
 ///
 /// # Errors
-/// A file that cannot be read, and a line but the last that is torn.
-pub fn hashed(folder: &Path) -> Result<Vec<Line>> {
-    let mut steps: Vec<Line> = read(&folder.join(STATE))?;
+/// A file that cannot be read, and a torn line that is not the last.
+pub fn hashed(folder: &Path) -> Result<Vec<StepHashes>> {
+    let mut steps: Vec<StepHashes> = read(&folder.join(STATE))?;
     steps.sort_by_key(|line| line.step);
     Ok(steps)
 }
 
-/// What travelled in them.
+/// The messages of the hashed steps of the run in `folder`.
 pub(crate) fn messages(folder: &Path) -> Result<Vec<Sent>> {
     read(&folder.join(MESSAGES))
 }

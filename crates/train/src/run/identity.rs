@@ -1,4 +1,4 @@
-//! What a checkpoint and the experiment that goes on from it must have in common.
+//! What a checkpoint and the experiment that resumes from it must have in common.
 
 use annulus_experiment::{Experiment, parse, write_config};
 use annulus_plan::Plan;
@@ -6,19 +6,18 @@ use annulus_plan::Plan;
 use crate::checkpoint::Found;
 use crate::{Result, TrainError};
 
-/// Keys of files that may have moved, since what is in them is compared: the data's fingerprint, the model's
-/// config.json, the hash of the weights beside which adapters lie.
+/// Keys of files that may have moved, since their content is compared: the data's fingerprint, the model's config.json, the hash of the
+/// weights beside which adapters lie.
 const MOVED: [&str; 4] = ["data.path", "data.tokenizer", "model.path", "lora.path"];
-/// Keys of the learning rate's curve, of which the past is compared.
+/// The beginning of keys of the learning-rate curve, of which only the past is compared.
 const CURVE: &str = "schedule.";
 
-/// The resolved experiment, as YAML that can be read back; of a stage, with all of them.
-pub fn text(plan: &Plan) -> String {
+/// The resolved experiment as YAML that can be read back; of a phase, with all phases of its run.
+pub fn resolved_text(plan: &Plan) -> String {
     plan.experiment.written().to_yaml()
 }
 
-/// The keys, other than those that may, in which `plan` differs from what a checkpoint says of
-/// itself, with both values.
+/// The keys in which `plan` differs from a checkpoint's experiment though they may not, with both values.
 pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     let (saved, now) = (saved(found)?, plan.experiment.written());
     let mut differing = annulus_experiment::differences(&saved, now);
@@ -38,16 +37,16 @@ pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     Ok(differing)
 }
 
-/// The keys in which the model of `plan` differs from that of a checkpoint.
+/// The keys in which the model of `plan` differs from that of a checkpoint, with both values.
 pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     let mut differing = differences(plan, found)?;
-    // Which stage weights are of says how they are stretched.
+    // The phase of the weights says how their RoPE is extended.
     let sections = ["`model.", "`extend.", "`lora.", "`stages"];
     differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
     Ok(differing)
 }
 
-/// The experiment that a checkpoint says it is of.
+/// The experiment that is saved in a checkpoint.
 pub(crate) fn saved(found: &Found) -> Result<Experiment> {
     parse("state.json", &found.state.experiment, &[]).map_err(|problems| TrainError::Checkpoint {
         message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
@@ -55,16 +54,16 @@ pub(crate) fn saved(found: &Found) -> Result<Experiment> {
     })
 }
 
-/// Whether the learning rates of all steps up to `step` are the same to the bit: then the rest of the curve
-/// may change. Stages count their steps themselves.
+/// Whether the learning rates of all steps up to `step` are the same to the bit: then the rest of the curve may change. Phases count their
+/// steps themselves.
 fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
     let rate =
         |of: &Experiment, t| of.schedule.learning_rate(of.optimizer.learning_rate, t).to_bits();
     a.stages.is_empty() && b.stages.is_empty() && (0..step).all(|t| rate(a, t) == rate(b, t))
 }
 
-/// Whether the checkpoint's config.json is what would be written of the plan's model in the phase of the checkpoint: phases extend
-/// it differently.
+/// Whether the checkpoint's config.json is what would be written for the plan's model in the checkpoint's phase: phases extend it
+/// differently.
 fn is_same_model(plan: &Plan, found: &Found) -> bool {
     let resolved = plan.resolved();
     let phase = resolved.with(plan.experiment.written().phase_at(found.state.step));

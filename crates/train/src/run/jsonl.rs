@@ -1,4 +1,4 @@
-//! Files with a JSON object per line, which a run appends to. The last line may be torn: its writer is at it, or was killed there.
+//! Files with a JSON object per line, to which a run appends. The last line may be torn: it is being written, or its writer was killed.
 
 use std::fs::File;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 use crate::run::folder::{failure, write_atomically};
 use crate::{Result, TrainError};
 
-/// The largest such file that is read, in bytes: some million lines.
+/// The largest JSON-lines file that is read, in bytes: some million lines.
 const LARGEST: u64 = 1 << 32;
 
-/// What the file holds; of one that is not there yet, nothing.
+/// The content of a JSON-lines file; empty if there is no file yet.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     match annulus_files::read(path, LARGEST) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -19,7 +19,7 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Opens the file to append to it behind the lines that `kept` reads, which it returns; all others, and a torn one, are dropped.
+/// Opens a file to append to it after the lines that `kept` reads, which are returned; all others, and a torn one, are dropped.
 pub(crate) fn resume<L>(
     path: &Path,
     kept: impl Fn(&str) -> Option<L>,
@@ -38,7 +38,7 @@ pub(crate) fn resume<L>(
     Ok((annulus_files::append(path)?, lines))
 }
 
-/// All lines, read by `parse`, and whether the last one is torn.
+/// All lines, each read by `parse`, and whether the last one is torn.
 ///
 /// # Errors
 /// A file that cannot be read, and a line before the last that `parse` refuses, by its number.

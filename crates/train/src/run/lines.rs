@@ -1,5 +1,4 @@
-//! `metrics.jsonl`: a line per logged step, floats with 17 significant digits, written at once so
-//! that a killed run keeps its lines.
+//! `metrics.jsonl`: a line per logged step, floats with 17 significant digits, written at once so that a killed run keeps its lines.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -13,13 +12,13 @@ use crate::run::folder::write_atomically;
 use crate::run::jsonl;
 use crate::run::sink::{Sink, Value};
 
-/// The file's name in a run folder.
+/// The file's name in a run's folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
 
-/// What an evaluated step has.
+/// The tag that an evaluated step has.
 pub(crate) const EVALUATION: &str = "evaluate/loss";
 
-/// Writes lines; values of the step that was recorded last join its line.
+/// Writes lines of `metrics.jsonl`; values of the last recorded step are added to its line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     path: PathBuf,
@@ -28,7 +27,7 @@ pub(crate) struct Lines {
     last: u64,
 }
 
-/// A line that was read.
+/// A line of `metrics.jsonl`.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) step: u64,
@@ -36,20 +35,20 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Whether it says what an evaluation after step `step` found.
+    /// Whether this line has the evaluation after step `step`.
     pub(crate) fn is_evaluated_at(&self, step: u64) -> bool {
         self.step == step && self.has_evaluation()
     }
 
-    /// Whether the step was evaluated.
+    /// Whether this line's step was evaluated.
     pub(crate) fn has_evaluation(&self) -> bool {
         self.values.contains_key(EVALUATION)
     }
 }
 
 impl Lines {
-    /// Continues the file in `folder` after step `step`: later lines, and a torn one, are dropped
-    /// first. Returns what remains.
+    /// Opens the file in `folder` to continue it after step `step`: later lines, and a torn one, are dropped first. Returns the lines that
+    /// remain.
     pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
         let (file, lines) =
@@ -58,7 +57,7 @@ impl Lines {
         Ok((Lines { path, file, last }, lines))
     }
 
-    /// Writes the file again where somebody removed or replaced it: what we hold open still has every line.
+    /// Writes the file again if somebody removed or replaced it: the open file still has every line.
     fn bring_back(&mut self) -> io::Result<()> {
         if is_at(&self.file, &self.path)? {
             return Ok(());
@@ -71,7 +70,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Adds values to the last line.
+    /// Adds values to the last line of the file.
     fn amend(&mut self, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         let mut text = jsonl::text(&self.path)?;
         text.truncate(text.trim_end().len());
@@ -82,7 +81,7 @@ impl Lines {
                 text.push_str(&members(values));
                 text.push_str("}\n");
             }
-            // Somebody cut it off, here or before: what is known now is a line of its own.
+            // Somebody cut the line off: the values become a line of their own.
             Some(_) => text = format!("{text}\n{}", line(self.last, values)),
             None => {
                 text.truncate(begin);
@@ -109,17 +108,17 @@ impl Sink for Lines {
     }
 }
 
-/// All lines of the run in `folder`.
+/// All lines of `metrics.jsonl` of the run in `folder`.
 pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
     Ok(jsonl::text(&folder.join(FILE))?.lines().filter_map(parse).collect())
 }
 
-/// The same, but that a line is torn is an error: only the last may be, while its writer is at it or where it was killed. Whether it is.
+/// All lines of the run in `folder`, and whether the last one is torn: being written, or its writer was killed. Earlier ones must be whole.
 pub(crate) fn checked_lines(folder: &Path) -> Result<(Vec<Line>, bool)> {
     jsonl::read(&folder.join(FILE), checked)
 }
 
-/// A line, or what is wrong with it.
+/// Parses a line; the error says what is wrong with it.
 fn checked(text: &str) -> std::result::Result<Line, String> {
     let is_number = |value: &Json| value.is_number() || value.is_null();
     let line = parse(text).ok_or("no object of JSON with a whole number `step`")?;
@@ -174,7 +173,7 @@ fn members(values: &[(&str, Value<'_>)]) -> String {
     text
 }
 
-/// All digits of a number; JSON has no word for what is not finite.
+/// All digits of a number; `null` for what is not finite, which JSON cannot express.
 fn digits(number: f64) -> String {
     if number.is_finite() { format!("{number:.16e}") } else { "null".into() }
 }

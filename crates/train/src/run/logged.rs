@@ -1,4 +1,4 @@
-//! A run's folder as it is read by those who ask what it did: its experiment, what made it and what it measured.
+//! A run's folder, read by commands that ask what it did: its experiment, its manifest and its metrics.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use crate::run::manifest::Manifest;
 use crate::run::metrics::Record;
 use crate::{Result, TrainError};
 
-/// What the folder of a run says, finished or not.
+/// The content of a run's folder, of a run that is finished or not.
 #[derive(Clone, Debug)]
 pub struct Logged {
-    /// The folder.
+    /// The run's folder.
     pub folder: PathBuf,
     /// The experiment as it was resolved: `experiment.yaml`.
     pub experiment: Experiment,
-    /// The text of that.
+    /// The text of the resolved experiment.
     pub resolved: String,
-    /// The text as it was given, `given.yaml`; none where that was the resolved one.
+    /// The text as it was given, `given.yaml`; `None` where that was the resolved one.
     pub given: Option<String>,
-    /// What made it; none where the file is missing.
+    /// The run's manifest; `None` where the file is missing.
     pub manifest: Option<Manifest>,
-    /// Whether the last line of `metrics.jsonl` is torn: its writer is at it, or was killed there.
+    /// Whether the last line of `metrics.jsonl` is torn: it is being written, or its writer was killed.
     pub torn: bool,
     pub(crate) lines: Vec<Line>,
 }
@@ -41,7 +41,7 @@ impl Logged {
         Logged::of(folder, (lines, torn), Manifest::open(folder)?)
     }
 
-    /// The same, but that lines and a manifest which cannot be read are as if they were not there.
+    /// Reads a run's folder as if lines and a manifest that cannot be read were not there.
     pub(crate) fn lenient(folder: &Path) -> Result<Logged> {
         is_of_run(folder)?;
         let lines = read_lines(folder).map_err(|error| failure("read", folder, &error))?;
@@ -60,34 +60,34 @@ impl Logged {
         Ok(Logged { folder: folder.to_owned(), experiment, resolved, given, manifest, torn, lines })
     }
 
-    /// The values of a tag by step; of ranks the most. What is not finite, and so `null` in the file, is not a number.
+    /// The values of a tag by step; of values by rank the largest. What is not finite, and so `null` in the file, is NaN.
     pub fn numbers(&self, tag: &str) -> Vec<(u64, f64)> {
         let number = |line: &Line| Some((line.step, most(line.values.get(tag)?)));
         self.lines.iter().filter_map(number).collect()
     }
 
-    /// The values of a tag by step and rank; of a number for the whole run, that alone.
+    /// The values of a tag by step and rank; a number for the whole run is a list of one.
     pub fn of_ranks(&self, tag: &str) -> Vec<(u64, Vec<f64>)> {
         let values = |line: &Line| Some((line.step, each(line.values.get(tag)?)));
         self.lines.iter().filter_map(values).collect()
     }
 
-    /// The last step that was logged; none: no step was.
+    /// The last step that was logged; `None`: no step was.
     pub fn last_step(&self) -> Option<u64> {
         self.lines.last().map(|line| line.step)
     }
 
-    /// The last value of every tag: of ranks the most.
+    /// The last value of every tag; of values by rank the largest.
     pub fn last(&self) -> BTreeMap<String, f64> {
         Record::of(&self.lines).last
     }
 
-    /// How the last attempt ended; none: it goes on, or was killed.
+    /// How the last attempt ended; `None`: it goes on, or was killed.
     pub fn ending(&self) -> Option<&str> {
         self.manifest.as_ref()?.attempts.last()?.ending.as_deref()
     }
 
-    /// Seconds from start to end of all attempts that ended.
+    /// Seconds from start to end, over all attempts that ended.
     pub fn seconds(&self) -> u64 {
         let attempts = self.manifest.iter().flat_map(|manifest| &manifest.attempts);
         attempts.map(|one| one.end.unwrap_or(one.start).saturating_sub(one.start)).sum()
@@ -103,7 +103,7 @@ fn most(value: &Json) -> f64 {
     each(value).into_iter().reduce(f64::max).unwrap_or(f64::NAN)
 }
 
-/// The middle of the finite values; none where there is none.
+/// The median of the finite values; `None` where there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -112,7 +112,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// An error where a folder is not that of a run.
+/// An error where a folder holds no run.
 pub(crate) fn is_of_run(folder: &Path) -> Result<()> {
     if is_run(folder) {
         return Ok(());

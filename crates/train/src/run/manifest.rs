@@ -1,4 +1,4 @@
-//! `manifest.json`: what made a run, so that it can be made again.
+//! `manifest.json`: what made a run, so that it can be repeated.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,145 +20,145 @@ use crate::setup::weights::InitialWeights;
 use crate::step::resident::held;
 use crate::{Result, Setup, TrainError};
 
-/// The file's name in a run folder.
+/// The file's name in a run's folder.
 pub(crate) const FILE: &str = "manifest.json";
-/// How it says that an attempt came to its end.
+/// The `ending` of an attempt that reached the last step.
 pub const FINISHED: &str = "finished";
 
-/// What made a run.
+/// What made a run: program, experiment, data, weights, machine, and every start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Of the program.
+    /// The program's version.
     pub version: String,
-    /// The commit it was built from.
+    /// The commit from which the program was built.
     pub commit: String,
     /// blake3 of the program's file.
     pub binary: String,
-    /// blake3 of the experiment as given.
+    /// blake3 of the experiment's text as given.
     pub experiment: String,
     /// The data's fingerprint.
     pub data: String,
     /// blake3 of the weights before the first step.
     pub weights: String,
-    /// Where it runs.
+    /// The machine on which the run began.
     pub machine: Machine,
-    /// What `strategy: auto` chose from, and why, when it did.
+    /// What `strategy: auto` chose from and why, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<serde_json::Value>,
-    /// Where it began, if not with its own weights.
+    /// The checkpoint that the run began from, if not with its own weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<Fork>,
-    /// Of a fork: the step behind which it began; none in manifests of earlier versions.
+    /// Of a fork: the step of the checkpoint that it began from; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
-    /// The run that this one computes again.
+    /// The run that this run computes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reproduces: Option<PathBuf>,
-    /// Every start, in order.
+    /// Every start of the run, in order.
     pub attempts: Vec<Attempt>,
 }
 
-/// A computer.
+/// The machine of a run's process 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor.
+    /// The name of the processor.
     pub cpu: String,
-    /// Its cores.
+    /// The number of the machine's cores.
     pub cores: usize,
-    /// The vector instructions that are computed with; none in manifests of earlier versions.
+    /// The vector instructions of the kernels; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<String>,
-    /// The GPU whose kernels compute, by what it can do (`sm_90`), and by which the bits may differ; none: the CPU computes.
+    /// The generation of the GPU whose kernels compute, such as `sm_90`: with another the bits may differ. `None`: the CPU computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
     /// The operating system and the architecture.
     pub system: String,
 }
 
-/// From one start to its end.
+/// One start of a run, up to its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Seconds since 1970, UTC.
+    /// The time of the start, seconds since 1970, UTC.
     pub start: u64,
-    /// The same; `None`: it runs, or was killed.
+    /// The time of the end, seconds since 1970, UTC; `None`: it runs, or was killed.
     pub end: Option<u64>,
-    /// How it ended: `finished`, `preempted`, or the error.
+    /// How the attempt ended: `finished`, `preempted`, or the error.
     pub ending: Option<String>,
-    /// The step it went on from.
+    /// The step that the attempt resumed from.
     pub resumed_from: Option<u64>,
-    /// Of a run of several: which.
+    /// Of a run with several phases: the name of the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// The command line.
+    /// The command line of this start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// How many ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// The name of the strategy, or of those that layers have.
+    /// The name of the strategy, or of those of the layer groups.
     pub strategy: String,
-    /// The vector instructions that it computed with; none in manifests of earlier versions.
+    /// The vector instructions that the attempt computed with; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<String>,
-    /// Of several processes: where they run, in order.
+    /// Of several processes: the host and ranks of each, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
-    /// Where the CPU computes nothing, and of one process: its GPUs, each with its ranks.
+    /// In a single process on GPUs: the GPUs, each with its ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
-    /// What joins processes.
+    /// The MPI library that joins the processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<Mpi>,
-    /// What carries tensors between them, if it is not MPI.
+    /// The NCCL library that carries tensors between processes, if MPI does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl: Option<Nccl>,
-    /// Behind the last step that it hashed.
+    /// The hash of the state after the last step that was hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StateHash>,
 }
 
-/// The hash of all of a run's state.
+/// The hash of a run's whole state after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateHash {
-    /// Behind this step.
+    /// The step after which the state was hashed.
     pub step: u64,
-    /// As in `hashes.jsonl`.
+    /// The hash, as in `hashes.jsonl`.
     pub hash: String,
 }
 
-/// One of several processes.
+/// One of the processes of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its name.
+    /// The name of the process's host.
     pub host: String,
-    /// Those that are threads of it.
+    /// The ranks that are threads of the process.
     pub ranks: Vec<usize>,
-    /// The most bytes that it has had in memory.
+    /// Peak resident memory of the process, bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident: Option<u64>,
-    /// The same, as its ranks were planned, with what it took before they began.
+    /// Bytes that the process's ranks were planned to hold, with those that it took before they began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
 }
 
-/// A library of NCCL.
+/// The NCCL library that a run uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nccl {
-    /// Its version.
+    /// The library's version.
     pub version: String,
-    /// Its file.
+    /// The library's file.
     pub file: PathBuf,
 }
 
-/// A library of MPI.
+/// The MPI library that a run uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mpi {
-    /// What it calls itself, with its version.
+    /// The library's own name, with its version.
     pub library: String,
-    /// Its file.
+    /// The library's file.
     pub file: PathBuf,
 }
 
-/// The processes of a run; nothing where one is all.
+/// The processes of a run; empty where there is only one.
 fn processes(places: &Places) -> Vec<Process> {
     let process = |(process, host): (usize, &String)| Process {
         host: host.clone(),
@@ -169,16 +169,16 @@ fn processes(places: &Places) -> Vec<Process> {
     places.processes().iter().enumerate().map(process).collect()
 }
 
-/// The largest manifest, in bytes: it has some lines for every start.
+/// The largest manifest that is read, in bytes: it has some lines for every start.
 const LARGEST: u64 = 1 << 26;
 
 impl Manifest {
-    /// What an earlier attempt left in `folder`.
+    /// The manifest of an earlier attempt in `folder`, if there is one that can be read.
     pub(crate) fn read(folder: &Path) -> Option<Manifest> {
         Manifest::open(folder).ok().flatten()
     }
 
-    /// The manifest of the run in `folder`; none where there is no file.
+    /// The manifest of the run in `folder`; `None` where there is no file.
     ///
     /// # Errors
     /// A file that cannot be read, or is not as it was written.
@@ -194,7 +194,7 @@ impl Manifest {
         })
     }
 
-    /// Of a run that has not begun.
+    /// The manifest of a run that has not begun.
     pub(crate) fn new(cores: usize, experiment: &str, data: String, weights: String) -> Manifest {
         Manifest {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -218,7 +218,7 @@ impl Manifest {
         }
     }
 
-    /// Another start.
+    /// Adds a start.
     pub(crate) fn begin(
         &mut self,
         (plan, setup): (&Plan, &Setup),
@@ -247,17 +247,17 @@ impl Manifest {
         });
     }
 
-    /// How sequences are split since the last start.
+    /// The strategy of the last start.
     pub fn strategy(&self) -> &str {
         self.attempts.last().map_or("", |attempt| &attempt.strategy)
     }
 
-    /// How many there are since the last start.
+    /// The number of ranks of the last start.
     pub fn ranks(&self) -> usize {
         self.attempts.last().map_or(1, |attempt| attempt.ranks)
     }
 
-    /// How many processes there are since the last start, and on which hosts, each named once; threads of one have none.
+    /// The number of processes of the last start, and their hosts, each named once; `None` where the ranks are threads of one process.
     pub(crate) fn hosts(&self) -> Option<(usize, Vec<&str>)> {
         let processes = &self.attempts.last().filter(|last| !last.processes.is_empty())?.processes;
         let mut hosts: Vec<&str> = Vec::new();
@@ -269,24 +269,24 @@ impl Manifest {
         Some((processes.len(), hosts))
     }
 
-    /// Whether the run has several processes since the last start, but began as threads of one.
+    /// Whether the last start has several processes, but the run began as threads of one.
     pub(crate) fn was_of_threads(&self) -> bool {
         let has = |attempt: &Attempt| !attempt.processes.is_empty();
         self.attempts.last().is_some_and(has) && !self.attempts.first().is_some_and(has)
     }
 
-    /// What joins processes since the last start.
+    /// The MPI library of the last start.
     pub(crate) fn mpi(&self) -> Option<&Mpi> {
         self.attempts.last()?.mpi.as_ref()
     }
 
-    /// What carries tensors between processes since the last start, if it is not MPI.
+    /// The NCCL library that carried tensors between the processes of the last start, if MPI did not.
     pub(crate) fn nccl(&self) -> Option<&Nccl> {
         self.attempts.last()?.nccl.as_ref()
     }
 
-    /// What the last start came to: the state's hash, and what its processes had in memory, of several, as it was logged last.
-    pub(crate) fn came_to(&mut self, plan: &Plan, record: &Record) {
+    /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
+    pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
         let Some(attempt) = self.attempts.last_mut() else { return };
         attempt.state.clone_from(&record.state);
         let held = held(plan, &record.last);
@@ -295,7 +295,7 @@ impl Manifest {
         }
     }
 
-    /// The end of the last start.
+    /// Notes the end of the last start.
     pub(crate) fn end(&mut self, ending: &str) {
         if let Some(attempt) = self.attempts.last_mut() {
             attempt.end = Some(now());
@@ -303,7 +303,7 @@ impl Manifest {
         }
     }
 
-    /// As JSON.
+    /// The manifest as JSON.
     pub(crate) fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("strings and numbers become JSON")
     }
@@ -315,7 +315,7 @@ impl Manifest {
     }
 }
 
-/// Elements of weights that are hashed at a time.
+/// How many elements of weights are hashed at a time.
 const PIECE: usize = 1 << 22;
 
 /// blake3 of names, shapes and elements as f32, in name order.
@@ -323,7 +323,7 @@ pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
     initial_hash(&InitialWeights::from(weights.clone()))
 }
 
-/// The same of weights that are not read yet, of which a few are in memory at a time.
+/// The [`weights_hash`] of weights that are not read yet; only a few at a time are in memory.
 pub(crate) fn initial_hash(initial: &InitialWeights) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     for (name, shape) in initial.shapes() {
@@ -338,12 +338,12 @@ pub(crate) fn initial_hash(initial: &InitialWeights) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// What names the program that runs: its file's hash.
+/// What identifies the running program: the hash of its file.
 pub(crate) fn program() -> String {
     binary().unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned())
 }
 
-/// The hash of the program's file, read once: some 100 MB, if it is not optimised, for each of many runs of a process.
+/// The hash of the program's file, cached: reading it (some 100 MB if not optimised) for each of many runs of a process would take long.
 fn binary() -> Option<String> {
     static HASH: OnceLock<Option<String>> = OnceLock::new();
     let hash = || {

@@ -1,4 +1,4 @@
-//! What rank 0 does besides computing: measurements to their sinks, checkpoints to disk.
+//! What rank 0 does besides computing: it writes measurements to their sinks and checkpoints to disk.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,10 +28,10 @@ use crate::step::hashes::Hashes;
 use crate::step::points::Points;
 use crate::step::trainer::Trainer;
 
-/// How often a rank that writes says that it is alive.
+/// The interval at which a rank that writes says that it is alive.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// First and last value by tag, and where things went.
+/// First and last value by tag, the losses, the newest checkpoint, and the state's hash.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) first: BTreeMap<String, f64>,
@@ -41,32 +41,32 @@ pub(crate) struct Record {
     pub(crate) state: Option<StateHash>,
 }
 
-/// Rank 0's pen.
+/// Writer of everything that a run records; only rank 0 has one.
 pub(crate) struct Recorder<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) output: PathBuf,
     pub(crate) lines: Lines,
     pub(crate) curves: Curves,
-    /// Where the state is to be hashed.
+    /// The writer of hashes, if the run hashes its state.
     pub(crate) hashes: Option<HashLines>,
     pub(crate) console: Box<dyn Sink + Send>,
     pub(crate) record: Record,
     /// The data's fingerprint.
     pub(crate) data: String,
-    /// The hash of the weights beside which adapters lie.
+    /// The hash of the base weights beside which adapters lie.
     pub(crate) base: Option<String>,
-    /// Steps and tokens that it begins with.
+    /// Steps and tokens before the attempt's first step.
     pub(crate) began: (u64, u64),
-    /// The last step that is on disk; 0: none.
+    /// The last step of which a checkpoint is on disk; 0: none.
     pub(crate) saved: u64,
-    /// A step that is on its way there.
+    /// The step of which a checkpoint is being written, and its thread.
     pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
-    /// Whether it was said that other ranks do not see the run's folder.
+    /// Whether the warning was given that other ranks do not see the run's folder.
     pub(crate) warned: bool,
 }
 
 impl Record {
-    /// What earlier attempts recorded.
+    /// The record of earlier attempts, from their `lines`.
     pub(crate) fn of(lines: &[Line]) -> Record {
         let mut record = Record::default();
         for line in lines {
@@ -88,7 +88,7 @@ impl Record {
 }
 
 impl Recorder<'_> {
-    /// The values of a logged step, to every sink.
+    /// Writes the values of a logged step to every sink.
     pub(crate) fn log(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> Result<()> {
         if self.writing.as_ref().is_some_and(|(_, writing)| writing.is_done()) {
             self.settle()?;
@@ -99,12 +99,12 @@ impl Recorder<'_> {
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.record(step, values).map_err(failed)?;
         self.curves.record(step, values).map_err(failed)?;
-        // A terminal that is gone is no reason to stop.
+        // A terminal that has been closed is no reason to stop.
         let _ = self.console.record(step, values);
         Ok(())
     }
 
-    /// Writes the hashes of a step that has these stages; says what was damaged on its way.
+    /// Writes the hashes of a step with these stages; warns of messages that were corrupted in transit.
     pub(crate) fn hash(
         &mut self,
         step: u64,
@@ -124,8 +124,8 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Saves a step, unless that is on disk, of which this rank has everything. A request to stop does not end it; the peers, who may wait
-    /// for this rank meanwhile, are told that it lives.
+    /// Saves a step of which this rank has everything, unless it is on disk. A request to stop does not end this; peers that may be waiting
+    /// for this rank are told that it is alive.
     pub(crate) fn save(&mut self, finished: Finished<'_>) -> Result<()> {
         let Finished { step, since, comm, mut slices } = finished;
         self.settle_beside(comm)?;
@@ -137,18 +137,18 @@ impl Recorder<'_> {
         if plan.experiment.background_saves {
             let mut copied = alive(comm, || Copied::of(slices, comm.rank()))?;
             let (output, plan) = (self.output.clone(), plan.clone());
-            let write = move || save(&output, (&plan, &state), (&layouts, &mut copied), &|_| ());
+            let write = move || save(&output, &plan, &state, &layouts, &mut copied, &|_| ());
             self.writing = Some((step, Writing::begin(&self.output, write)?));
             return Ok(());
         }
         let note = |pass| noted(comm, step, pass);
-        let save = || save(&self.output, (plan, &state), (&layouts, &mut slices), &note);
+        let save = || save(&self.output, plan, &state, &layouts, &mut slices, &note);
         let folder = alive(comm, save)?;
         self.is_saved(step, folder);
         Ok(())
     }
 
-    /// What a checkpoint of a step says of the loop, before which everything that was recorded is on disk.
+    /// The state of the loop for a checkpoint of a step; first everything that was recorded is flushed to disk.
     pub(crate) fn state(&mut self, step: u64, since: u64) -> Result<State> {
         self.flush()?;
         let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
@@ -159,12 +159,12 @@ impl Recorder<'_> {
             step,
             tokens: tokens + trained,
             data: self.data.clone(),
-            experiment: identity::text(self.plan),
+            experiment: identity::resolved_text(self.plan),
             base: self.base.clone(),
         })
     }
 
-    /// Waits for a step that is being written, if one is.
+    /// Waits for the checkpoint that is being written, if any.
     pub(crate) fn settle(&mut self) -> Result<()> {
         if let Some((step, mut writing)) = self.writing.take() {
             let folder = writing.wait()?;
@@ -173,12 +173,12 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// The same of a rank that others may wait for meanwhile.
+    /// Waits for the checkpoint that is being written, if any, telling peers meanwhile that this rank is alive.
     pub(crate) fn settle_beside(&mut self, comm: &dyn Communicator) -> Result<()> {
         alive(comm, || self.settle())
     }
 
-    /// A step is on disk.
+    /// Notes that the checkpoint of a step is on disk, and removes old ones.
     pub(crate) fn is_saved(&mut self, step: u64, folder: PathBuf) {
         self.saved = step;
         if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
@@ -189,7 +189,7 @@ impl Recorder<'_> {
         self.record.checkpoint = Some(folder);
     }
 
-    /// Writes what all ranks did in the last step, and how much of what travelled was hidden.
+    /// Writes the trace of the last step, and which share of its communication was hidden.
     pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
         let step = trainer.finished;
         let places = trainer.rank.setup.places();
@@ -202,7 +202,7 @@ impl Recorder<'_> {
         overlap.map_or(Ok(()), |part| self.log(step, &[("comm/overlap", Value::Number(part))]))
     }
 
-    /// What was recorded survives from here on.
+    /// Flushes to disk everything that was recorded.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.flush().map_err(failed)?;
@@ -210,15 +210,15 @@ impl Recorder<'_> {
     }
 }
 
-/// Runs `work` while another thread says that this rank is alive. Where the
-/// system has no more threads nobody says so, and work that is longer than the deadline ends the run.
+/// Runs `work` while another thread says that this rank is alive. If the system has no more threads, nobody does, and `work` that takes
+/// longer than the deadline ends the run.
 pub(crate) fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
     let (done, ended) = channel::<()>();
     thread::scope(|scope| {
         let saying = thread::Builder::new().name("alive".to_owned());
         let _ = saying.spawn_scoped(scope, move || {
             while ended.recv_timeout(PULSE) == Err(RecvTimeoutError::Timeout) {
-                // That the run is to stop is no reason to stop writing.
+                // A run that is to stop still finishes what it writes.
                 let _ = comm.progress();
             }
         });

@@ -1,11 +1,9 @@
 //! A run from its first step to its last: phases, metrics, checkpoints in a folder.
 
-pub(crate) mod again;
 pub(crate) mod agree;
 pub(crate) mod aligned;
 pub(crate) mod attempt;
 pub(crate) mod bisect;
-pub(crate) mod came_to;
 pub(crate) mod clocks;
 pub(crate) mod compare;
 pub(crate) mod curves;
@@ -21,14 +19,16 @@ pub(crate) mod manifest;
 pub(crate) mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod phases;
+pub(crate) mod processes;
 pub(crate) mod ranks;
 pub(crate) mod replayed;
 pub(crate) mod reproduced;
+pub(crate) mod rerun;
 pub(crate) mod saving;
 pub(crate) mod sharded_save;
 pub(crate) mod sink;
+pub(crate) mod summary;
 pub(crate) mod table;
-pub(crate) mod together;
 pub(crate) mod traces;
 pub(crate) mod train_loop;
 mod writing;

@@ -1,4 +1,4 @@
-//! What an attempt came to.
+//! The result of an attempt.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,39 +11,39 @@ use crate::run::metrics::Record;
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The last step is done.
+    /// The last step was reached.
     Finished,
-    /// It was asked to stop; what was finished is saved.
+    /// The attempt was asked to stop; the finished steps are saved.
     Preempted,
-    /// It had been finished before.
+    /// An earlier attempt had finished the run.
     AlreadyFinished,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// How the attempt ended.
     pub ending: Ending,
     /// Steps finished and, unless 0, saved.
     pub step: u64,
-    /// The step it went on from.
+    /// The step that the attempt resumed from.
     pub resumed_from: Option<u64>,
-    /// (step from 1, loss) of every step of this attempt.
+    /// The step (from 1) and loss of every step of this attempt.
     pub losses: Vec<(u64, f64)>,
-    /// The first value by tag, earlier attempts included.
+    /// The first value of every tag, earlier attempts included.
     pub first: BTreeMap<String, f64>,
-    /// The last value by tag.
+    /// The last value of every tag.
     pub last: BTreeMap<String, f64>,
     /// The run's folder.
     pub folder: PathBuf,
     /// The newest checkpoint.
     pub checkpoint: Option<PathBuf>,
-    /// What was wrong but did not end the run.
+    /// Warnings: what was wrong but did not end the run.
     pub warnings: Vec<String>,
 }
 
 impl Outcome {
-    /// Of a run whose folder another process keeps, before its first step.
+    /// The outcome, before the first step, of a run whose folder another process writes.
     pub(crate) fn of_another(folder: &Path) -> Outcome {
         Outcome {
             ending: Ending::Preempted,
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    /// Of a run that has not got anywhere yet, except in earlier attempts.
+    /// The outcome, before the first step, of a run in `folder`, with what earlier attempts logged.
     pub(crate) fn at(folder: &Path) -> Result<Outcome> {
         let lines = read_lines(folder).map_err(|e| failure("read", folder, &e))?;
         let Record { first, last, .. } = Record::of(&lines);

@@ -1,5 +1,4 @@
-//! A run of several stages: one run after another in the same folder, each going on from the checkpoint that the one before ended
-//! with.
+//! A run of several phases: one after another in the same folder, each beginning from the last checkpoint of the one before.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -13,11 +12,11 @@ use crate::run::sink::{Notice, Silent, Sink, Value};
 use crate::setup::shared::unreached;
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
-/// Trains `plans`, those of [`annulus_experiment::Experiment::phases`] in order, to their end, from where their folder says it is. All
-/// are held to the machine and to their data before the first step.
+/// Trains `plans`, those of [`annulus_experiment::Experiment::phases`] in order, to their end, from the step that their folder has reached.
+/// All are checked against the machine and their data before the first step.
 ///
 /// # Errors
-/// What is wrong with any of them, or ends a run.
+/// What is wrong with any of the phases, or ends one.
 pub fn run_phases(plans: &[Plan], given: Given) -> Result<Outcome> {
     let [plan] = plans else { return several(plans, given) };
     run(plan, given)
@@ -38,7 +37,7 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
         let of_stage = given.for_phase(Box::new(Shared(console.clone())));
         let mut outcome = run_phase(plan, of_stage, plans)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.phase_start().steps.end;
-        // A stage that is over does not end a run that was asked to stop meanwhile.
+        // A phase that reached its end does not finish a run that was asked to stop meanwhile.
         let has_next = !is_cut && open.peek().is_some();
         if has_next && any_stops(&given, outcome.ending)? {
             outcome.ending = Ending::Preempted;
@@ -55,14 +54,14 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
     whole.ok_or_else(|| TrainError::Internal("a run without phases".into()))
 }
 
-/// Whether any process was asked to stop, or has ended its stage for that: all end then, so that none begins the next one alone.
+/// Whether any process was asked to stop, or ended its phase because of that: then all end, so that none begins the next phase alone.
 fn any_stops(given: &Given, ending: Ending) -> Result<bool> {
     let own = given.stop.load(Ordering::Relaxed) || ending == Ending::Preempted;
     let said = given.world.gather(&[u8::from(own)]).map_err(unreached)?;
     Ok(said.iter().any(|stops| *stops != [0]))
 }
 
-/// The stages that are not behind the newest checkpoint. One that it ends may still owe an evaluation.
+/// The phases that the newest checkpoint has not finished; the phase that it ends is kept, since it may lack its evaluation.
 fn open(plans: &[Plan]) -> Result<&[Plan]> {
     let Some(last) = plans.last() else { return Ok(plans) };
     let output = &last.experiment.output;
@@ -72,11 +71,11 @@ fn open(plans: &[Plan]) -> Result<&[Plan]> {
 }
 
 impl Outcome {
-    /// What this stage and the next came to together.
+    /// The outcome of this phase and the next together.
     fn followed_by(self, after: Outcome) -> Outcome {
         let trained = !self.losses.is_empty() || self.resumed_from.is_some();
         let ending = match after.ending {
-            // It had been finished before, but what it goes on from had not.
+            // The next phase had been finished before, but this one had not.
             Ending::AlreadyFinished if trained => self.ending,
             ending => ending,
         };
@@ -95,7 +94,7 @@ impl Outcome {
     }
 }
 
-/// One console for all stages, which says no warning twice.
+/// One console for all phases, which repeats no warning.
 struct Said {
     console: Box<dyn Sink + Send>,
     warnings: BTreeSet<String>,

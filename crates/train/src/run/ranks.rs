@@ -21,17 +21,17 @@ use crate::{Result, TrainError};
 struct End<'a> {
     ending: Ending,
     reached: Reached,
-    /// What it still writes of a checkpoint of which every rank has a share.
+    /// What the rank still writes of a checkpoint of which every rank writes its share.
     share: Option<PendingSave>,
     recorder: Option<Recorder<'a>>,
 }
 
 impl Attempt<'_> {
-    /// All ranks, to their end: how it ended, after which step, and what was recorded.
+    /// Runs all ranks to their end: returns how the attempt ended, after which step, and the record.
     pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
         let mut ends = self.on_ranks(self.stop.clone(), |comm| self.rank(comm))?;
         let shares = ends.iter_mut().map(|end| end.share.take()).collect();
-        // The first of this process; only rank 0 has a recorder.
+        // The process's first rank; only rank 0 has a recorder.
         let End { ending, reached, mut recorder, .. } = ends.swap_remove(0);
         if self.setup.shards_state() {
             recorder = self.save_sharded(reached, shares, recorder)?;
@@ -43,8 +43,8 @@ impl Attempt<'_> {
         Ok((ending, reached.step, record.unwrap_or_default()))
     }
 
-    /// Runs `program` on all ranks, which `stop` may stop: what they send is held to checksums, if it is to be, and what a rank fails with
-    /// stands in its record.
+    /// Runs `program` on all ranks, until `stop` is set: messages have checksums if the experiment says so, and a rank's error is noted in
+    /// its flight record.
     pub(crate) fn on_ranks<T: Send>(
         &self,
         stop: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ impl Attempt<'_> {
         Ok(setup.joined().run(&options, program)?)
     }
 
-    /// One rank, from its start to its end.
+    /// Runs one rank from its start to its end.
     fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
         let start = self.start.take(comm.rank());
         let mut recorder = match comm.rank() {
@@ -92,7 +92,7 @@ impl Attempt<'_> {
         Ok(End { ending, reached, share: trainer.share.take(), recorder })
     }
 
-    /// All steps of one rank.
+    /// Trains all steps on one rank.
     fn to_the_end(
         &self,
         trainer: &mut Trainer,
@@ -100,15 +100,15 @@ impl Attempt<'_> {
     ) -> Result<Ending> {
         match self.course().run(trainer, recorder) {
             Ok(()) => Ok(Ending::Finished),
-            // A step that is half applied is none: there is nothing to save, and no way to go on.
+            // A half-applied step leaves a state that can be neither saved nor trained further.
             Err(error) if trainer.is_between => Err(error),
             Err(error) => {
                 if matches!(error, TrainError::NonFinite(_) | TrainError::NotANumber { .. }) {
-                    // All ranks have the same loss, so all are here. What was begun before is written.
+                    // All ranks have the same loss, so all end here. The checkpoint that was begun before is still written.
                     let _ = trainer.end_saving(recorder);
                 }
                 if !self.setup.shards_state() && error.leaves_steps_whole() {
-                    // What ended the run is what is said of it, whether this can be written or not.
+                    // The error that ended the run is reported, whether this checkpoint can be written or not.
                     let _ = trainer.save(self.plan, recorder);
                     let _ = trainer.end_saving(recorder);
                 }
@@ -138,7 +138,7 @@ impl Attempt<'_> {
             tokens: experiment.data.batch * experiment.data.tokens,
             flops: self.plan.flops(),
             peak: self.peak,
-            // Who looks into a step did not ask what the model has learned.
+            // Inspecting a step needs no evaluation.
             held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),
             owes: self.owes,
             process: self.process,
@@ -146,7 +146,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether `error` is no failure but the end that was asked for.
+    /// Ok if `error` is the end that was asked for, else the error itself.
     fn preempted(&self, error: TrainError) -> Result<()> {
         if error.is_end() && self.stop.load(Ordering::Relaxed) { Ok(()) } else { Err(error) }
     }

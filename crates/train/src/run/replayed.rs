@@ -1,4 +1,4 @@
-//! One step of a run computed again: from which checkpoint, and whether its tensors are those that the run hashed.
+//! One step of a run computed again: from which checkpoint, and whether its tensors have the hashes that the run wrote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,43 +11,43 @@ use crate::Result;
 use crate::checkpoint::{opened, steps};
 use crate::run::bisect::{Difference, kinds};
 use crate::run::folder::failure;
-use crate::run::hashes::{Line, hashed};
+use crate::run::hashes::{StepHashes, hashed};
 use crate::run::logged::Logged;
 use crate::run::reproduced::{Unlike, unlike, unreadable};
 use crate::step::dump::FILES;
 use crate::step::hashes::{Hashes, of_run};
 
-/// Tensors of a file at most: headers have their own limit in bytes.
+/// The most tensors in a file; headers have their own limit in bytes.
 const MOST: usize = 1 << 20;
 
-/// Where a step is computed from.
+/// The checkpoint from which a step is computed again.
 #[derive(Clone, Debug, Default)]
 pub struct Nearest {
-    /// The last checkpoint before it that is whole; none: it is computed from the run's first step on.
+    /// The step of the last whole checkpoint before it; `None`: it is computed from the run's first step on.
     pub step: Option<u64>,
-    /// What is wrong with later ones.
+    /// What is wrong with later checkpoints.
     pub warnings: Vec<String>,
 }
 
-/// What came of a step that was computed again.
+/// The result of computing a step again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replayed {
     /// The step, from 1.
     pub step: u64,
-    /// The tensors that were written, of all kinds.
+    /// The number of tensors written down, of all kinds.
     pub tensors: usize,
-    /// Whether the run has hashes of the step, to which they were held.
+    /// Whether the run has hashes of the step, with which the tensors were compared.
     pub hashed: bool,
-    /// Those that do not have the hashes that the run wrote.
+    /// The tensors whose hashes differ from those that the run wrote.
     pub first: Option<Difference>,
     /// Whether the run logged the step.
     pub logged: bool,
-    /// The first value that was logged otherwise.
+    /// The first logged value that differs from the run's.
     pub value: Option<Unlike>,
 }
 
-/// The checkpoint from which step `step` of the run in `run` is computed again; its files become those of a run in `output`, where that
-/// run goes on from it. They are linked where the file system can, and nothing that a run does changes a file of a checkpoint.
+/// Finds the checkpoint from which step `step` of the run in `run` is computed again, and puts its files into `output`, where a run then
+/// resumes from it. They are hard links where possible: a run never changes a file of a checkpoint.
 ///
 /// # Errors
 /// A folder that cannot be read or written.
@@ -68,7 +68,7 @@ pub fn nearest(run: &Path, step: u64, output: &Path) -> Result<Nearest> {
     Ok(nearest)
 }
 
-/// Makes a folder with the same files.
+/// Makes a folder with the same files, linked or copied.
 fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -79,12 +79,12 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Holds the tensors of step `step` in `folder`, and what was logged of it in `again`, to what the run in `run` wrote.
+/// Compares the tensors of step `step` in `folder`, and what `again` logged of it, with what the run in `run` wrote.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn replayed(run: &Path, again: &Path, (step, folder): (u64, &Path)) -> Result<Replayed> {
-    let own = Line::new(step, &hashes(folder)?, Vec::new());
+    let own = StepHashes::new(step, &hashes(folder)?, Vec::new());
     let theirs = hashed(run)?.into_iter().find(|line| line.step == step);
     let first = theirs.as_ref().filter(|theirs| theirs.tensors != own.tensors);
     let line = |folder: &Path| -> Result<_> {
@@ -105,7 +105,7 @@ pub fn replayed(run: &Path, again: &Path, (step, folder): (u64, &Path)) -> Resul
     })
 }
 
-/// The hashes of all tensors in a folder, as they lie there.
+/// The hashes of all tensors in the files of a folder.
 fn hashes(folder: &Path) -> Result<Hashes> {
     let mut all = Hashes::new();
     for name in FILES {

@@ -1,4 +1,4 @@
-//! Whether a run that was computed again came to the same, to the bit: what was logged, hashes, weights.
+//! Whether a run that was computed again gives the same bits: logged values, hashes, weights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,62 +12,62 @@ use serde_json::Value as Json;
 use crate::checkpoint::{Found, last_checkpoint, opened};
 use crate::run::bisect::{Bisected, bisect};
 use crate::run::folder::failure;
-use crate::run::hashes::{Line as Hashed, hashed};
+use crate::run::hashes::{StepHashes, hashed};
 use crate::run::lines::Line;
 use crate::run::logged::Logged;
 use crate::{Result, TrainError};
 
-/// What begins the tags of what is computed; others are measured: speed, memory, waiting.
+/// The beginnings of tags of computed values; other tags are measurements: speed, memory, waiting.
 const COMPUTED: [&str; 2] = ["train/", "evaluate/"];
-/// Tensors of a checkpoint at most: headers have their own limit in bytes.
+/// The most tensors in a checkpoint; headers have their own limit in bytes.
 const MOST: usize = 1 << 20;
 
-/// What a run and the same run, computed again, came to.
+/// A comparison of a run with itself, computed again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reproduced {
-    /// Logged steps that both have.
+    /// The number of logged steps that both have.
     pub logged: usize,
-    /// How many the run has.
+    /// The number of steps that the run logged.
     pub of: usize,
-    /// The first value of those that differs.
+    /// The first value of the common logged steps that differs.
     pub value: Option<Unlike>,
-    /// By hashes of the state, where both have some.
+    /// The comparison of state hashes, where both have some.
     pub hashes: Option<Bisected>,
-    /// Of the run's last checkpoint, where both have it.
+    /// The comparison of the run's last checkpoint, where both have it.
     pub weights: Option<Weighed>,
 }
 
-/// A value that was computed otherwise.
+/// A logged value that differs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unlike {
     /// The step, from 1.
     pub step: u64,
-    /// As in `metrics.jsonl`.
+    /// The value's tag, as in `metrics.jsonl`.
     pub tag: String,
-    /// What the run logged; none: nothing.
+    /// The value that the run logged; `None`: it logged none.
     pub was: Option<f64>,
-    /// What was logged now.
+    /// The value that was logged now; `None`: none was.
     pub is: Option<f64>,
 }
 
-/// The same checkpoint of both.
+/// A comparison of the same checkpoint of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Weighed {
-    /// Its step.
+    /// The step of the checkpoint.
     pub step: u64,
-    /// Weights, and what the optimizer keeps.
+    /// The number of tensors compared: weights and optimizer state.
     pub tensors: usize,
-    /// Those that differ, or that one of them lacks.
+    /// The tensors that differ, or that one run lacks.
     pub differing: Vec<String>,
 }
 
 impl Reproduced {
-    /// Whether anything differs.
+    /// Whether the run and its repetition differ anywhere.
     pub fn differs(&self) -> bool {
         self.first().is_some()
     }
 
-    /// The first step at which something differs; none: all is alike.
+    /// The first step at which something differs; `None`: everything is alike.
     pub fn first(&self) -> Option<u64> {
         let hashes = self.hashes.as_ref().and_then(|found| found.first.as_ref());
         let weights = self.weights.as_ref().filter(|found| !found.differing.is_empty());
@@ -77,19 +77,19 @@ impl Reproduced {
     }
 }
 
-/// What a run's folder has to compare with, known before it is run again.
+/// What of a run can be compared, known before it is computed again.
 #[derive(Clone, Debug)]
 pub struct Comparable {
-    /// The last checkpoint; none: there is none.
+    /// The step of the last checkpoint; `None`: there is none.
     pub last: Option<u64>,
-    /// Keys of `experiment.yaml` that are not what the checkpoint says that was trained.
+    /// Keys of `experiment.yaml` that differ from what the checkpoint says was trained.
     pub rewritten: Vec<String>,
 }
 
-/// What is in the folder of `run` to compare with, whole: before hours of computing, not behind them.
+/// What in the folder of `run` can be compared and is whole: found before hours of computing, not after.
 ///
 /// # Errors
-/// The last checkpoint, or the run's hashes, are not as they were written.
+/// A last checkpoint, or hashes, that are not as they were written.
 pub fn comparable(run: &Logged) -> Result<Comparable> {
     hashed(&run.folder)?;
     let Some(last) = last_checkpoint(&run.folder) else {
@@ -110,17 +110,17 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
     Ok(Comparable { last: Some(last), rewritten: rewritten.collect() })
 }
 
-/// Holds the run in `again` to that in `run`.
+/// Compares the run in `again` with that in `run`.
 ///
 /// # Errors
-/// A file of either that is not as it was written.
+/// A file of either run that is not as it was written.
 pub fn reproduced(run: &Path, again: &Path) -> Result<Reproduced> {
     let (logged, now) = (Logged::read(run)?, Logged::read(again)?);
     let theirs: BTreeMap<u64, &Line> = now.lines.iter().map(|line| (line.step, line)).collect();
     let both: Vec<(&Line, &Line)> =
         logged.lines.iter().filter_map(|line| Some((line, *theirs.get(&line.step)?))).collect();
     let steps = hashed(again)?;
-    let is_there = |line: &Hashed| steps.iter().any(|other| other.step == line.step);
+    let is_there = |line: &StepHashes| steps.iter().any(|other| other.step == line.step);
     let has_hashes = hashed(run)?.iter().any(is_there);
     let found = Reproduced {
         logged: both.len(),
@@ -139,7 +139,8 @@ pub fn reproduced(run: &Path, again: &Path) -> Result<Reproduced> {
     Ok(found)
 }
 
-/// The first computed value of a step that differs. What only one was asked for, as an evaluation, is left out; a loss is not.
+/// The first computed value of a step that differs. Values that only one run was asked for, such as an evaluation, are left out; a loss is
+/// not.
 pub(crate) fn unlike(then: &Line, now: &Line) -> Option<Unlike> {
     let is_computed = |tag: &str| COMPUTED.iter().any(|begins| tag.starts_with(begins));
     let number = |line: &Line, tag: &str| line.values.get(tag).and_then(Json::as_f64);
@@ -153,7 +154,7 @@ pub(crate) fn unlike(then: &Line, now: &Line) -> Option<Unlike> {
     Some(Unlike { step: then.step, tag: tag.clone(), was, is })
 }
 
-/// Holds the last checkpoint of `run` to the same of `again`.
+/// Compares the last checkpoint of `run` with that of the same step in `again`.
 fn weights(run: &Path, again: &Path) -> Result<Option<Weighed>> {
     let Some(step) = last_checkpoint(run) else { return Ok(None) };
     let of = |folder: &Path| folder.join(format!("step-{step}"));

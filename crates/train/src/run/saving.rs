@@ -1,7 +1,7 @@
-//! When a step is saved, and by whom: rank 0 writes, and where processes hold shares of the state every rank its own (`run/sharded_save.rs`).
+//! When a step is saved, and by which ranks: rank 0 or, where processes hold shards of the state, every rank (`run/sharded_save.rs`).
 //!
-//! A run that is asked to stop ends wherever its ranks are, so what it leaves is saved by ranks that nobody stops: those of a run of their
-//! own, over the same state.
+//! A run that is asked to stop ends wherever its ranks are, so the state it leaves is saved by ranks that nobody stops: those of a second
+//! run over the same state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,11 +16,11 @@ use crate::step::parameters::RankParameters;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
 
-/// A step that is finished, as one rank has it.
+/// A finished step, as one rank has it.
 #[derive(Debug)]
 pub(crate) struct Finished<'a> {
     pub(crate) step: u64,
-    /// The step since which moments are summed.
+    /// The step since which moments are accumulated.
     pub(crate) since: u64,
     pub(crate) comm: &'a dyn Communicator,
     pub(crate) slices: Slices<'a>,
@@ -34,7 +34,7 @@ impl Trainer {
         Finished { step, since: self.since, comm: rank.comm.as_ref(), slices }
     }
 
-    /// Saves the last step: every rank's part of it.
+    /// Saves the last step: rank 0 all of it, or every rank its share.
     pub(crate) fn save(&mut self, plan: &Plan, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         if self.rank.setup.shards_state() {
             self.end_saving(recorder)?;
@@ -44,7 +44,7 @@ impl Trainer {
         recorder.as_mut().map_or(Ok(()), |recorder| recorder.save(self.finished()))
     }
 
-    /// Lets rank 0 commit what all ranks have written beside training, once they have.
+    /// Lets rank 0 commit the checkpoint that ranks write beside training, once all have written their shares.
     pub(crate) fn look_after_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         if let Some(share) = self.share.take() {
             self.share = share.look((self.rank.comm.as_ref(), self.finished), recorder)?;
@@ -52,7 +52,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Waits for what is written beside training.
+    /// Waits for the checkpoint that is being written beside training.
     pub(crate) fn end_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         let comm = self.rank.comm.as_ref();
         if let Some(share) = self.share.take() {
@@ -62,7 +62,8 @@ impl Trainer {
     }
 }
 
-/// The step that each rank has finished, which must be the same, whether it knows that it is on disk, and which it still writes.
+/// By rank: the step that it has finished, which must be the same, whether it knows that step to be on disk, and the step that it still
+/// writes.
 fn agreed(comm: &dyn Communicator, own: [u64; 3]) -> Result<Vec<Vec<i64>>> {
     let label = Label { step: own[0], pass: "checkpoint, what is reached", ..Label::default() };
     let all = all_gather_values(comm, label, &own.map(|number| number as i64))?;
@@ -74,17 +75,17 @@ fn agreed(comm: &dyn Communicator, own: [u64; 3]) -> Result<Vec<Vec<i64>>> {
     Ok(all)
 }
 
-/// Waits for what rank 0 commits.
+/// Waits for the checkpoint that rank 0 commits.
 fn settle(comm: &dyn Communicator, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
     recorder.as_mut().map_or(Ok(()), |recorder| recorder.settle_beside(comm))
 }
 
-/// Says what is written now, for the flight record.
+/// Notes in the flight record what is being written.
 pub(crate) fn noted(comm: &dyn Communicator, step: u64, pass: &'static str) {
     comm.note(Label { step, pass, ..Label::default() });
 }
 
-/// How far the ranks of a process have come.
+/// The last step that the ranks of a process have finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reached {
     pub(crate) step: u64,
@@ -92,7 +93,7 @@ pub(crate) struct Reached {
 }
 
 impl Attempt<'_> {
-    /// Saves what all processes have reached, where each holds a share; `recorder` is that of rank 0.
+    /// Saves the step that all processes have reached, where each holds a shard of the state; `recorder` is that of rank 0.
     pub(crate) fn save_sharded<'r>(
         &self,
         reached: Reached,
@@ -113,7 +114,7 @@ impl Attempt<'_> {
         Ok(pens.into_iter().flatten().next())
     }
 
-    /// The part of one rank, which may have begun to write an earlier step.
+    /// Saves one rank's share, which may have begun to write an earlier step.
     fn save_share(
         &self,
         comm: &Arc<dyn Communicator>,
@@ -122,14 +123,14 @@ impl Attempt<'_> {
     ) -> Result<()> {
         let Reached { step, since } = reached;
         settle(comm.as_ref(), recorder)?;
-        // Only rank 0 knows whether it is on disk.
+        // Only rank 0 knows whether the step is on disk.
         let is_saved = recorder.as_ref().is_some_and(|recorder| recorder.saved == step);
         let begins = begun.as_ref().map_or(0, |share| share.step);
         let all = agreed(comm.as_ref(), [step, u64::from(is_saved), begins])?;
         if let Some(share) = begun
             && all.iter().all(|one| one[2] == all[0][2])
         {
-            // What is on its way to the disk is there sooner than what is not.
+            // A checkpoint that is already being written is finished first: it is on disk sooner than a new one.
             share.end(comm.as_ref(), recorder)?;
             settle(comm.as_ref(), recorder)?;
         }
@@ -141,7 +142,7 @@ impl Attempt<'_> {
         let only_trained = self.setup.config.lora.is_some();
         let slices = Slices { stake: &stake, division: &division, only_trained };
         let finished = Finished { step, since, comm: comm.as_ref(), slices };
-        // No step is left that training could go on with meanwhile.
+        // Training has ended, so there is nothing to do meanwhile: wait.
         if let Some(share) = sharded_save::save(finished, self.plan, recorder)? {
             share.end(comm.as_ref(), recorder)?;
         }

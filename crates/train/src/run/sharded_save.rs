@@ -1,9 +1,9 @@
-//! A checkpoint of which no rank has everything: every rank writes its share of it into files that rank 0 has made.
+//! A checkpoint of a state that no rank has whole: every rank writes its share into files that rank 0 has made.
 //!
 //! ```text
 //! rank 0: folder, headers -> its name to all -> every rank: its elements to where they lie, to disk -> bytes to rank 0 -> commit
 //! ```
-//! Where a rank does not see the folder, because its host has a disk of its own, all hand over theirs to rank 0, who writes alone.
+//! If a rank does not see the folder, because its host has its own disk, all ranks send their shares to rank 0, which writes alone.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ use crate::run::sink::Notice;
 use crate::run::writing::Writing;
 use crate::{Result, TrainError};
 
-/// A rank's share that is written while training goes on; dropped before its end, nothing is left of the checkpoint.
+/// A rank's share of a checkpoint that is written while training goes on; dropped before its end, it leaves no checkpoint.
 #[derive(Debug)]
 pub(crate) struct PendingSave {
     /// The step that is saved.
     pub(crate) step: u64,
     writing: Writing<u64>,
     dropped: Arc<AtomicBool>,
-    /// On rank 0.
+    /// What completes the checkpoint, on rank 0.
     commit: Option<Commit>,
 }
 
-/// What rank 0 does when all have written theirs.
+/// What rank 0 needs to complete a checkpoint when all ranks have written their shares.
 #[derive(Debug)]
 struct Commit {
     unfinished: Unfinished,
@@ -40,7 +40,8 @@ struct Commit {
     state: State,
 }
 
-/// Saves a step of `plan`: all ranks call it, rank 0 with a recorder. Where training is to go on meanwhile, what is left to do of it.
+/// Saves a step of `plan`; all ranks must call it, rank 0 with a recorder. If training goes on meanwhile, returns what is still to be
+/// written.
 pub(crate) fn save(
     Finished { step, since, comm, mut slices }: Finished<'_>,
     plan: &Plan,
@@ -82,7 +83,7 @@ pub(crate) fn save(
 }
 
 impl Commit {
-    /// Makes the files.
+    /// Makes the files of an unfinished checkpoint.
     fn begin(
         recorder: &mut Recorder<'_>,
         (comm, step, since): (&dyn Communicator, u64, u64),
@@ -95,7 +96,7 @@ impl Commit {
 }
 
 impl PendingSave {
-    /// Whether some rank still writes: then it is given back; else rank 0 begins to commit. All ranks call it, behind step `now`.
+    /// Returns itself while some rank still writes; after that rank 0 begins to commit. All ranks must call it, after step `now`.
     pub(crate) fn look(
         self,
         (comm, now): (&dyn Communicator, u64),
@@ -109,7 +110,7 @@ impl PendingSave {
         self.end(comm, recorder).map(|()| None)
     }
 
-    /// The same; waits for those that still write.
+    /// Waits until all ranks have written their shares; then rank 0 begins to commit. All ranks must call it.
     pub(crate) fn end(
         mut self,
         comm: &dyn Communicator,
@@ -129,12 +130,12 @@ impl PendingSave {
 impl Drop for PendingSave {
     fn drop(&mut self) {
         self.dropped.store(true, Ordering::Relaxed);
-        // Others wait to hear why this rank ends: not until a disk is done.
+        // Other ranks wait to hear why this one ends: it does not wait for a disk.
         self.writing.leave();
     }
 }
 
-/// A copy, as long as it is wanted.
+/// A copy of a rank's share that gives nothing more once the save is dropped.
 struct Wanted {
     copied: Copied,
     dropped: Arc<AtomicBool>,
@@ -160,7 +161,7 @@ fn label(step: u64, pass: &'static str) -> Label {
     Label { step, pass, ..Label::default() }
 }
 
-/// The unfinished folder in `output`, of which rank 0 has the path.
+/// The unfinished folder in `output`, whose name rank 0 sends to all.
 fn told(
     comm: &dyn Communicator,
     step: u64,
@@ -174,14 +175,14 @@ fn told(
     Ok(output.join(name))
 }
 
-/// The ranks that do not see a folder.
+/// The ranks that do not see `folder`.
 fn blind(comm: &dyn Communicator, step: u64, folder: &Path) -> Result<Vec<usize>> {
     let label = label(step, "checkpoint, who sees it");
     let all = all_gather_values(comm, label, &[u8::from(folder.is_dir())])?;
     Ok((0..all.len()).filter(|&rank| all[rank] == [0]).collect())
 }
 
-/// Says that rank 0 writes for others; once.
+/// Warns, once, that rank 0 writes for all others.
 fn warn(recorder: &mut Recorder<'_>, blind: &[usize]) {
     let Some(first) = blind.first().filter(|_| !recorder.warned) else { return };
     recorder.warned = true;
@@ -193,7 +194,7 @@ fn warn(recorder: &mut Recorder<'_>, blind: &[usize]) {
     recorder.console.notice(&Notice::Warning(&message));
 }
 
-/// What all ranks have written, on rank 0.
+/// How many bytes all ranks have written, on rank 0.
 fn total(comm: &dyn Communicator, step: u64, written: u64) -> Result<u64> {
     let own = Tensor::new(&[written as i64], &Device::Cpu)?;
     let all = comm.gather(label(step, "checkpoint, what is written"), &own, 0)?;

@@ -1,4 +1,4 @@
-//! Where measurements go: a file of lines, TensorBoard, a console.
+//! Where measurements go: a file with a line per step, TensorBoard, a console.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// One number to draw or to compare: of ranks, the largest.
+    /// The value as one number to draw or compare; of values by rank, the largest.
     pub fn number(self) -> f64 {
         match self {
             Value::Number(number) => number,
@@ -23,7 +23,7 @@ impl Value<'_> {
         }
     }
 
-    /// By rank; nothing of what is one number for the whole run.
+    /// The values by rank; empty for one number for the whole run.
     pub fn ranks(self) -> Vec<f64> {
         match self {
             Value::Number(_) => Vec::new(),
@@ -33,66 +33,66 @@ impl Value<'_> {
     }
 }
 
-/// Takes what is measured. It changes nothing of what is computed.
+/// Takes measurements; it never changes what is computed.
 pub trait Sink {
-    /// The values of a logged step (from 1), by tag.
+    /// Records the values of a logged step (from 1), by tag.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Failures of the writer.
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()>;
-    /// Something worth telling a person.
+    /// Passes on an event worth telling a person.
     fn notice(&mut self, notice: &Notice<'_>) {
         let _ = notice;
     }
-    /// What was recorded survives from here on.
+    /// Flushes to disk what was recorded.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Failures of the writer.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What happens in a run, as it happens.
+/// An event of a run, as it happens.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
     /// Text is being tokenised.
     Reading {
-        /// Bytes done.
+        /// Bytes that have been tokenised.
         done: u64,
-        /// Of so many.
+        /// Bytes in all.
         total: u64,
     },
-    /// Steps begin.
+    /// The first step is about to begin.
     Start {
-        /// Steps finished earlier.
+        /// The step after which training begins.
         step: u64,
-        /// The name of a stage, and tokens of its sequences; none: the run has no stages.
+        /// The name of the phase, and tokens of its sequences; `None`: the run has no phases.
         stage: Option<(&'a str, usize)>,
-        /// The last step.
+        /// The last step of the run, or of the phase.
         last: u64,
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: usize,
-        /// The name of the strategy, or of those that layers have.
+        /// The name of the strategy, or of those of the layer groups.
         strategy: &'a str,
-        /// Elements of all parameters.
+        /// The number of elements of all parameters.
         parameters: u64,
     },
     /// Held-out sequences are being evaluated.
     Evaluating {
-        /// Sequences done.
+        /// Sequences that have been evaluated.
         done: usize,
-        /// Of so many.
+        /// Sequences in all.
         total: usize,
     },
     /// A checkpoint is on disk.
     Saved {
-        /// Its step.
+        /// The step of the checkpoint.
         step: u64,
-        /// Its folder.
+        /// The folder of the checkpoint.
         folder: &'a Path,
     },
-    /// What carries tensors between processes.
+    /// The library that carries tensors between processes.
     Joined(&'a str),
     /// The GPUs that compute, each with its ranks.
     OnGpus(&'a [String]),

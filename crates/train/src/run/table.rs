@@ -1,4 +1,4 @@
-//! What a run measured as one table, for programs that read no lines of JSON.
+//! A run's metrics as one table, for programs that cannot read lines of JSON.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::run::folder::failure;
 use crate::run::lines::{Line, read_lines};
 use crate::run::logged::is_of_run;
 
-/// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag, of ranks the most; nothing
+/// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag (of values by rank, the largest); an empty cell
 /// where a step has no such value.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub fn metrics_table(run: &Path) -> Result<String> {
     Ok(table)
 }
 
-/// A comma and the value. Numbers are as they were written: with all their digits.
+/// A comma and the value, with all digits that were written.
 fn cell(line: &Line, tag: &str) -> String {
     match line.values.get(tag) {
         Some(Json::Number(number)) => format!(",{number}"),

@@ -1,4 +1,4 @@
-//! A step that is recorded: what every rank did when, brought together on rank 0.
+//! The trace of a step: what every rank did and when, gathered on rank 0.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::run::clocks;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
-/// The largest recording that is read, in bytes.
+/// The largest trace file that is read, in bytes.
 const LARGEST: u64 = 1 << 28;
 
-/// Runs `step`; where it is `traced`, with what this thread did meanwhile.
+/// Runs `step`; if it is `traced`, also returns the spans of this thread.
 pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<Vec<Span>>) {
     if traced {
         start();
@@ -25,7 +25,7 @@ pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<
     (result, traced.then(stop))
 }
 
-/// The spans of all ranks, by rank and on one clock, on rank 0; nothing elsewhere. Not counted as a step's traffic.
+/// The spans of all ranks, by rank and on one clock, on rank 0; `None` elsewhere. The messages for it do not count as the step's traffic.
 pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
     let (comm, label) = (&rank.comm, Label { step, pass: "trace", hop: 0, layer: 0 });
     let places = rank.setup.places();
@@ -47,7 +47,7 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
     Ok(Some(clocks::aligned(ranks, &ahead, &places)))
 }
 
-/// What ranks did at `places`, under the name of what they did it for.
+/// The trace of ranks that run at `places`, titled with the experiment's name and its strategies.
 pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &Places) -> Trace {
     let title = format!("{}, {}", plan.experiment.name, plan.strategies());
     let seat = |rank| {
@@ -57,7 +57,7 @@ pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &Plac
     Trace { title, step: Some(step), planned: None, seats, ranks }
 }
 
-/// A stage is called by its first parameter, as in errors: `forward layers.0.input_layernorm`.
+/// The name of a stage's span, with the stage's first parameter as in errors: `forward layers.0.input_layernorm`.
 pub(crate) fn name(stage: &dyn Stage, pass: &str) -> String {
     let parameter = stage.parameters().first().map_or("", String::as_str);
     let short = parameter.strip_prefix("model.").unwrap_or(parameter);
@@ -65,7 +65,7 @@ pub(crate) fn name(stage: &dyn Stage, pass: &str) -> String {
 }
 
 impl Rank {
-    /// A stage ends here. What is recorded of a GPU waits for it.
+    /// Ends the span of a stage. On a GPU a recorded span waits for the device.
     pub(crate) fn stage(&self, begun: Begun, name: impl FnOnce() -> String) -> Result<()> {
         if begun.is_recorded() {
             self.backend.device().synchronize()?;
@@ -75,7 +75,7 @@ impl Rank {
     }
 }
 
-/// The steps of which the run in `folder` has a recording, rising.
+/// The steps of which the run in `folder` has a trace, rising.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -89,13 +89,13 @@ pub fn traced_steps(folder: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// The step of a `trace-STEP.json`.
+/// The step of a trace file, `trace-STEP.json`.
 pub fn traced_step(path: &Path) -> Option<u64> {
     let step = path.file_name()?.to_str()?.strip_prefix("trace-")?;
     step.strip_suffix(".json")?.parse().ok()
 }
 
-/// The recording, or what is planned, in a file.
+/// Reads a trace, of a run or of a plan, from a file.
 ///
 /// # Errors
 /// A file that cannot be read, or was not written by this program.

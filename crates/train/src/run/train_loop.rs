@@ -1,4 +1,4 @@
-//! The loop of one rank: steps, and what is due after them.
+//! The training loop of one rank: steps, and what is due after them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,37 +19,36 @@ use crate::step::resident::OfProcess;
 use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
-/// What a loop is told.
+/// The settings of a training loop.
 pub(crate) struct TrainLoop<'a> {
     pub(crate) plan: &'a Plan,
-    /// The step after which it ends.
+    /// The step after which the loop ends.
     pub(crate) last: u64,
     pub(crate) every: Every,
-    /// Steps of which is recorded what ranks do when.
+    /// The steps that are traced.
     pub(crate) trace: &'a Trace,
-    /// Trained on per step.
+    /// Tokens that are trained on per step.
     pub(crate) tokens: usize,
     /// The model's floating-point operations per step.
     pub(crate) flops: f64,
-    /// Operations per second that the machine could do at most, where that is known.
+    /// The most operations per second that the machine can do, where that is known.
     pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
-    /// Whether an earlier attempt was stopped between a step and its evaluation; only process 0 knows.
+    /// Whether an earlier attempt was stopped between a step and its evaluation; known only to process 0.
     pub(crate) owes: bool,
-    /// What this process had in memory before.
+    /// Memory of this process before its ranks began.
     pub(crate) process: OfProcess,
     /// Whether this process was asked to stop.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// Whether something done every `every` steps (0: never) and at the end is due after step `step`.
+/// Whether something that is done every `every` steps (0: never) and at the end is due after step `step`.
 fn due(every: u64, step: u64, last: u64) -> bool {
     step == last || (every > 0 && step.is_multiple_of(every))
 }
 
 impl TrainLoop<'_> {
-    /// Trains to the end; on rank 0 with a recorder. All ranks make the same calls: nothing here
-    /// depends on having one.
+    /// Trains to the end; rank 0 has a recorder. All ranks make the same calls: none depends on having one.
     pub(crate) fn run(
         &self,
         trainer: &mut Trainer,
@@ -83,8 +82,8 @@ impl TrainLoop<'_> {
         trainer.end_saving(recorder)
     }
 
-    /// Measures, evaluates and logs a step, as far as that is due. Interrupted, the step is logged
-    /// all the same, with what is known of it: it is finished.
+    /// Measures, evaluates and logs a step, where that is due. If interrupted, the step is still logged, with what is known of it: it is
+    /// finished.
     fn log(
         &self,
         trainer: &Trainer,
@@ -114,7 +113,7 @@ impl TrainLoop<'_> {
         Ok(())
     }
 
-    /// The losses of a step, and its speed: in tokens, in the model's operations, and as a share of the peak.
+    /// The values of a step: loss, norm and learning rate, and its speed in tokens, in the model's operations, and as a share of the peak.
     fn values(&self, report: &Report, speed: f64) -> Vec<(&'static str, Value<'static>)> {
         let flops = self.flops / self.tokens as f64 * speed;
         let values = [
@@ -128,7 +127,7 @@ impl TrainLoop<'_> {
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
     }
 
-    /// The evaluation that an earlier attempt owes. All ranks make it, though only the process that reads the log knows of it.
+    /// Makes the evaluation that an earlier attempt missed. All ranks take part, though only the process that reads the log knows of it.
     fn catch_up(&self, trainer: &Trainer, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
         let step = trainer.finished;
         let is_due = step > 0 && due(self.every.evaluate, step, self.last);
@@ -142,8 +141,8 @@ impl TrainLoop<'_> {
         recorder.log(step, &found(held_out, &evaluation))
     }
 
-    /// Whether the run is to stop, or has ended. Where tensors go by NCCL all ranks say so together: one that stopped alone would leave
-    /// transfers on the others' GPUs without their other end.
+    /// An error if the run is to stop, or has ended. Over NCCL all ranks decide together: one that stopped alone would leave transfers on
+    /// the other GPUs without their other end.
     fn check_stop(&self, trainer: &Trainer) -> Result<()> {
         let Rank { comm, setup, .. } = &trainer.rank;
         if setup.processes.nccl().is_some() {
@@ -163,13 +162,13 @@ impl TrainLoop<'_> {
     }
 }
 
-/// Whether any rank says so.
+/// Whether any rank passes `own` as true.
 fn any_rank_says(comm: &dyn Communicator, label: Label, own: bool) -> Result<bool> {
     let said = all_gather_values(comm, label, &[u8::from(own)])?;
     Ok(said.iter().any(|one| *one != [0]))
 }
 
-/// What all ranks did in the last step, to the run's folder.
+/// Writes the trace of the last step, of all ranks, to the run's folder.
 fn keep(trainer: &Trainer, recorder: &mut Option<Recorder<'_>>, spans: Vec<Span>) -> Result<()> {
     let ranks = gathered(&trainer.rank, trainer.finished, spans)?;
     match (recorder, ranks) {

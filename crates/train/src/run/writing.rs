@@ -1,4 +1,4 @@
-//! What is written by a thread of its own while training goes on.
+//! A checkpoint that a thread of its own writes while training goes on.
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -6,14 +6,14 @@ use std::thread::{self, JoinHandle};
 use crate::run::folder::failure;
 use crate::{Result, TrainError};
 
-/// It is finished when it is dropped: nothing that was begun is lost.
+/// A write on a thread of its own. Dropping it waits for its end: nothing that was begun is lost.
 #[derive(Debug)]
 pub(crate) struct Writing<T> {
     thread: Option<JoinHandle<Result<T>>>,
 }
 
 impl<T: Send + 'static> Writing<T> {
-    /// Begins to write to `output`.
+    /// Starts the thread, which writes to `output`.
     pub(crate) fn begin(
         output: &Path,
         write: impl FnOnce() -> Result<T> + Send + 'static,
@@ -25,17 +25,17 @@ impl<T: Send + 'static> Writing<T> {
 }
 
 impl<T> Writing<T> {
-    /// Whether nothing is left to wait for.
+    /// Whether the thread has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for nothing any more: what is written is of no use.
+    /// Lets the thread run on unobserved: what it writes is of no use.
     pub(crate) fn leave(&mut self) {
         self.thread = None;
     }
 
-    /// Waits for its end: what was written; once.
+    /// Waits for the thread's end and returns its result; at most once.
     pub(crate) fn wait(&mut self) -> Result<T> {
         let ended = self.thread.take().map(JoinHandle::join);
         let panicked = || TrainError::Internal(String::from("the writer of a checkpoint panicked"));
@@ -45,7 +45,7 @@ impl<T> Writing<T> {
 
 impl<T> Drop for Writing<T> {
     fn drop(&mut self) {
-        // What ends the run otherwise is said of it.
+        // An error of the write does not matter here: the run ends with an error of its own.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

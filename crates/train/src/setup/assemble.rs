@@ -1,4 +1,4 @@
-//! From the words of an experiment to objects: the one place that matches on names.
+//! From the names in an experiment to objects: the one place that matches on names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::DType;
 
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::setup::processors::Processors;
@@ -30,77 +30,77 @@ use crate::step::division::Division;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError, memory};
 
-/// What attention is in some layers.
+/// A layer group: layers with one mask, strategy and backward route, and their schedules.
 #[derive(Clone, Debug)]
 pub struct Attending {
-    /// Which layers.
+    /// The numbers of the group's layers.
     pub layers: Vec<usize>,
-    /// Which key a query sees.
+    /// Which keys a query sees.
     pub mask: Mask,
-    /// How the sequence is split.
+    /// The strategy by which sequences are split.
     pub strategy: Strategy,
-    /// The backward route.
+    /// The backward route of KV and gradients.
     pub route: Route,
-    /// What ranks do: under this mask, or, where sequences say which documents are in them, one that holds for any.
+    /// The proved schedules of all ranks: for this mask or, where sequences say which documents are in them, for any documents.
     pub schedules: Arc<Schedules>,
 }
 
-/// Everything but weights and data that a computation is a function of.
+/// Everything that a computation depends on, except weights and data.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The model.
+    /// The model's configuration.
     pub config: Config,
-    /// What attention is in the layers of the model, those that share one together.
+    /// The model's layer groups.
     pub groups: Vec<Attending>,
-    /// What queries and keys are turned by.
+    /// The frequencies of RoPE, by which queries and keys are rotated.
     pub frequencies: Frequencies,
-    /// Whether queries see the keys of their document alone, where sequences say which documents are in them.
+    /// Whether queries see only the keys of their own document, where sequences say which documents are in them.
     pub packed: bool,
-    /// Which attention kernel.
+    /// The attention kernel.
     pub kernel: Kernel,
-    /// Whether it gives the same bits every time on a GPU too.
+    /// Whether the attention kernel gives the same bits every time, on a GPU too.
     pub deterministic: bool,
-    /// The block of tokens over which sums are order-free; none: they are f32.
+    /// The tokens of a block over which sums are order-free; `None`: sums are f32.
     pub block: Option<usize>,
-    /// Whether it can leave weights out.
+    /// Whether the attention kernel must be able to drop weights.
     pub dropout: bool,
-    /// The types of what travels between ranks; `None`: values as they are computed with, sums in f32.
+    /// The comm dtypes; `None`: values travel in the type that they are computed in, sums in f32.
     pub wire: Wire<Option<DType>>,
-    /// Inputs per sequence.
+    /// Tokens of a sequence, as inputs.
     pub tokens: usize,
-    /// Replicas.
+    /// The number of replicas (data parallel).
     pub data: usize,
-    /// Ranks that share a sequence.
+    /// The number of ranks that share a sequence (context parallel).
     pub sequence: usize,
-    /// Ranks that share positions, and layers.
+    /// The number of ranks that hold the same positions and split layers (tensor parallel).
     pub tensor: usize,
-    /// Which ranks are neighbours.
+    /// The order of the mesh's axes: which ranks are neighbours.
     pub order: Order,
-    /// Sequences per rank at once.
+    /// Sequences of a micro-batch.
     pub micro_batch: usize,
-    /// What processes hold of weights, masters and moments.
+    /// Which state (weights, masters, moments) processes hold as shards.
     pub parallel: Parallel,
-    /// What is kept for backward.
+    /// What is kept for backward, and what is computed again.
     pub recompute: Recompute,
-    /// Tokens of logits held at once.
+    /// How many tokens' logits are held at once.
     pub loss_chunk: usize,
-    /// Tokens of the feed-forward held at once; `None`: all.
+    /// How many tokens of the feed-forward are held at once; `None`: all.
     pub mlp_chunk: Option<usize>,
-    /// What waits elsewhere while it is not used, and in which folder.
+    /// Which tensors are offloaded while they are not used.
     pub offload: Offload,
-    /// The folder.
+    /// The folder of offloaded tensors.
     pub offload_folder: PathBuf,
-    /// How long a rank waits for one that shows no progress.
+    /// The deadline: how long a rank waits for one that shows no progress.
     pub deadline: Duration,
-    /// What carries tensors between processes.
+    /// The engine that carries tensors between processes.
     pub engine: Engine,
-    /// Cores of this machine that ranks of this process share.
+    /// Cores of this machine that the ranks of this process share.
     pub cores: Cores,
-    /// The processes that share the ranks evenly.
+    /// The processes, which share the ranks evenly.
     pub processes: World,
-    /// What each of them computes with.
+    /// The vector instructions and caches that each core computes with.
     pub core: Core,
-    /// What runs operators, if it is not the CPU.
+    /// The GPUs that run operators, if the CPU does not.
     pub processors: Processors,
 }
 
@@ -115,10 +115,10 @@ impl Attending {
         }
     }
 
-    /// Layers and their masks, split alike; positions are sharded as the first mask has it.
+    /// Layer groups for layers and their masks, all split by one setting; positions are sharded for the first mask.
     ///
     /// # Errors
-    /// When they cannot be split so.
+    /// Masks, strategy and ranks that do not go together.
     pub fn all(
         groups: impl IntoIterator<Item = (Vec<usize>, Mask)>,
         setting: &Setting,
@@ -135,7 +135,7 @@ impl Attending {
     }
 }
 
-/// The model that `plan` is about.
+/// The configuration of the model that `plan` is about.
 pub(crate) fn planned_config(plan: &Plan) -> Config {
     Config {
         shape: plan.shape.clone(),
@@ -146,7 +146,7 @@ pub(crate) fn planned_config(plan: &Plan) -> Config {
 }
 
 impl Setup {
-    /// What so many cores of every process, or all GPUs, could do at most with the model's type, FLOP/s. All processes must call it.
+    /// The most FLOP/s in the model's dtype of so many `cores` of every process, or of all GPUs. All processes must call it.
     ///
     /// # Errors
     /// A process that is late or gone.
@@ -156,7 +156,7 @@ impl Setup {
             return Ok(is_narrow.then(|| self.processors.tensor_peak(&self.processes)).flatten());
         }
         let unit = is_narrow.then(Unit::bf16).flatten().unwrap_or_else(Unit::f32);
-        // Processes of one host share its cores: only measured at the same time do their peaks add up to the host's.
+        // Processes of one host share its cores: only if measured at the same time do their peaks add up to the host's.
         self.processes.gather(&[]).map_err(unreached)?;
         let own = unit.measure(cores) * 1e9;
         let all = self.processes.gather(&own.to_le_bytes()).map_err(unreached)?;
@@ -164,7 +164,7 @@ impl Setup {
         Ok(Some(peaks.map(f64::from_le_bytes).sum()))
     }
 
-    /// What `plan` means, on a machine with `cores` cores.
+    /// The setup of `plan` on a machine with `cores` cores.
     pub fn new(plan: &Plan, cores: impl Into<Cores>) -> Setup {
         let experiment = &plan.experiment;
         Setup {
@@ -198,34 +198,34 @@ impl Setup {
         }
     }
 
-    /// The same on the devices that the experiment names, as many of them as it is planned for.
+    /// The setup of `plan` on the devices that the experiment names, as many of them as are planned.
     ///
     /// # Errors
-    /// When a GPU is named that cannot be used.
+    /// A GPU that is named but cannot be used.
     pub fn on_its_device(plan: &Plan, cores: usize) -> Result<Setup> {
         Setup::on_its_device_over(&World::alone(), plan, cores)
     }
 
-    /// [`Setup::on_its_device`] over the processes of a world, of several each with a GPU of its own.
+    /// [`Setup::on_its_device`] over the processes of a world; of several, each has a GPU of its own.
     ///
     /// # Errors
-    /// As there, and when there are fewer GPUs than processes on this host.
+    /// Those of [`Setup::on_its_device`], and fewer GPUs than processes on this host.
     pub fn on_its_device_over(world: &World, plan: &Plan, cores: usize) -> Result<Setup> {
         let processors = device::open_planned(&plan.experiment, world)?;
         Ok(Setup::new(plan, cores).on(processors).over(world))
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.grid().ranks()
     }
 
-    /// Where they run: the processes must be able to share them evenly.
+    /// Where the ranks run; the processes must be able to share them evenly.
     pub(crate) fn places(&self) -> Places {
         self.processes.places(self.world())
     }
 
-    /// Which rank is where.
+    /// The mesh's grid: which rank has which coordinates.
     pub(crate) fn grid(&self) -> Grid {
         let neighbours = match self.order {
             Order::SequenceFirst => Axis::Sequence,
@@ -238,17 +238,17 @@ impl Setup {
         Grid::new(&axes).neighbours_along(&[neighbours, Axis::Tensor])
     }
 
-    /// The names of the strategies of its layers: `ring`, or `megatron and halo`.
+    /// The names of the strategies of the model's layers: `ring`, or `megatron and halo`.
     pub(crate) fn strategies(&self) -> String {
         let mut names: Vec<&str> = self.groups.iter().map(|group| group.strategy.name()).collect();
         names.dedup();
         names.join(" and ")
     }
 
-    /// The same split in one way: all layers by one strategy, in the strategy's own layout and between ranks that weigh alike.
+    /// This setup split in one way: all layers by `strategy`, in its own layout and over equally weighted ranks.
     ///
     /// # Errors
-    /// When they cannot be split so.
+    /// A strategy that cannot split it so.
     pub fn split(
         &self,
         strategy: Strategy,
@@ -258,17 +258,17 @@ impl Setup {
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
         let groups = self.groups.iter().map(|group| (group.layers.clone(), group.mask.clone()));
         let groups = Attending::all(groups, &Setting { route, ..setting }, self.packed)?;
-        // Positions are no whole blocks then.
+        // Shards need not be whole blocks then.
         Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
 
-    /// How many heads a rank has.
+    /// The attention heads of one rank.
     fn heads(&self) -> Heads {
         let shape = self.config.shape.part_of(self.tensor);
         Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
     }
 
-    /// The attention of every layer.
+    /// The attention of every layer on this rank.
     fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
@@ -280,16 +280,16 @@ impl Setup {
         Attentions::new(self.config.shape.num_hidden_layers, groups)
     }
 
-    /// Runs `program` on all ranks, and returns what the first rank of this process does.
+    /// Runs `program` on all ranks, and returns the result of the first rank of this process.
     ///
     /// # Errors
-    /// Those of the ranks, and processes that cannot share them evenly.
+    /// Failures of the ranks, and processes that cannot share them evenly.
     pub(crate) fn run<T: Send>(
         self: &Arc<Self>,
         program: impl Fn(Rank) -> Result<T> + Send + Sync,
     ) -> Result<T> {
         let (processes, ranks) = (&self.processes, self.world());
-        here(processes, ranks).map_err(|error| once(processes, error))?;
+        ranks_here(processes, ranks).map_err(|error| once(processes, error))?;
         self.join()?;
         let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
         let mut found = self.joined().run(&options, |comm| program(self.rank(comm)?))?;
@@ -299,12 +299,12 @@ impl Setup {
     /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
     pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
         let mesh = Mesh::of(comm.clone(), self.grid())?;
-        let place = (comm.rank(), self.ranks_of_process());
-        let division = Division::new(&mesh, place, (self.parts(), self.sharding()))?;
+        let (rank, here) = (comm.rank(), self.ranks_of_process());
+        let division = Division::new(&mesh, rank, here, self.parts(), self.sharding())?;
         Ok((mesh, division))
     }
 
-    /// This rank, on the thread that will run it: its share of the cores, its attention, its place in the mesh.
+    /// This rank, on the thread that will run it: its cores, its attention, its place in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
         let rank = comm.rank();
         memory::enter(rank);
@@ -324,7 +324,7 @@ impl Setup {
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
         let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
-        // What setting up the mesh cost is no step's.
+        // Traffic of setting up the mesh counts for no step.
         meter.take();
         Ok(Rank {
             model: Llama::new(&self.config, self.loss_chunk),
@@ -344,8 +344,8 @@ impl Setup {
     }
 }
 
-/// The attention kernel of a name; those of the CPU are always deterministic. Of a GPU's the fastest, and where weights are to be
-/// left out the fastest that can.
+/// The attention kernel of a name. Those of the CPU are always deterministic; of a GPU's, the fastest or, where weights are to be dropped,
+/// the fastest that can.
 pub(crate) fn kernel(
     name: Kernel,
     deterministic: bool,
@@ -374,10 +374,10 @@ fn gpu_kernels(
     Kernels { generation, ..Kernels::new(processor.clone(), deterministic) }
 }
 
-/// The model of a shape, whose vocabulary must be known.
+/// The configuration of a model of this shape and dtype.
 ///
 /// # Errors
-/// A vocabulary that is not known.
+/// A shape without a known vocabulary.
 pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
     let vocab_size = shape.vocab_size.ok_or_else(|| TrainError::Configuration {
         message: "the size of the vocabulary is not known".into(),

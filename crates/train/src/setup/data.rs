@@ -1,4 +1,4 @@
-//! The data of an experiment: what is trained on, what is held out.
+//! The data of an experiment: training data and held-out data.
 
 use std::sync::Arc;
 
@@ -14,32 +14,32 @@ use annulus_sequence::Positions;
 use crate::setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 use crate::{Result, TrainError};
 
-/// What a run reads.
+/// The opened data of a run.
 #[derive(Debug)]
 pub struct Data {
-    /// The batch of every step.
+    /// The training data: the batch of every step.
     pub train: Arc<dyn Source>,
-    /// What is evaluated; `None`: nothing.
+    /// The sequences to evaluate; `None`: no evaluation.
     pub held_out: Option<HeldOut>,
-    /// What was left out, said.
+    /// Notes about what the data leaves out.
     pub notes: Vec<String>,
 }
 
-/// Sequences that are not trained on.
+/// Held-out sequences: evaluated, never trained on.
 #[derive(Debug)]
 pub struct HeldOut {
-    /// One sequence per batch.
+    /// The sequences, one per batch.
     source: Arc<dyn Source>,
-    /// How many there are.
+    /// The number of sequences.
     pub sequences: usize,
-    /// The entropy of a token given the one before, in nats, of the same text; where it is a text.
+    /// The bigram entropy of the same text, in nats per token; `None` where it is not a text of bytes.
     pub bigram_entropy: Option<f64>,
-    /// Whether a target is the one right answer, so that the share of right ones means something.
+    /// Whether a target is the one right answer, so that accuracy means something.
     pub exact: bool,
 }
 
 impl HeldOut {
-    /// What several sources hold out, one after the other.
+    /// The held-out sequences of several sources, one source after the other.
     fn of_several(several: Vec<HeldOut>) -> Option<HeldOut> {
         let sequences = several.iter().map(|held_out| held_out.sequences).sum();
         let sources = several.into_iter().map(|held_out| held_out.source).collect();
@@ -57,7 +57,7 @@ impl HeldOut {
         Ok(self.source.read(index as u64, 0..1, positions, into)?)
     }
 
-    /// Sequence `index`, from 0, whole.
+    /// The whole sequence `index`, from 0.
     ///
     /// # Errors
     /// Data that cannot be read any more.
@@ -67,22 +67,21 @@ impl HeldOut {
     }
 }
 
-/// How data is opened.
+/// Options for opening data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Opening<'a> {
-    /// The tokenizer, where it has been opened already.
+    /// The tokenizer, if it has been opened already.
     pub tokenizer: Option<&'a Tokenizer>,
-    /// Whether texts and token caches are held to their hashes though nothing says that they have
-    /// changed.
+    /// Whether texts and token caches are hashed even where nothing suggests that they have changed.
     pub verify: bool,
-    /// Whether tokens are kept in a file that is gone afterwards, not in the folder of caches.
+    /// Whether tokens are kept in a temporary file, not in the folder of token caches.
     pub temporary: bool,
 }
 
-/// Opens what `plan` trains on, tokenising it first where that has not been done.
+/// Opens the data of `plan`, tokenising it first where that has not been done.
 ///
 /// # Errors
-/// What is wrong with the data.
+/// Missing or bad data.
 pub fn open_data(
     plan: &Plan,
     opening: Opening<'_>,
@@ -109,7 +108,7 @@ fn open_source(
     }
 }
 
-/// Sequences of several sources by their weights; what is held out are the last ones of each.
+/// Opens sequences of several sources, mixed by their weights; the last ones of each source are held out.
 fn open_mixture(
     experiment: &Experiment,
     sources: &[Experiment],
@@ -118,7 +117,7 @@ fn open_mixture(
 ) -> Result<Data> {
     let (mut parts, mut notes, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
     for (own, source) in sources.iter().zip(&experiment.data.path) {
-        // The mixture makes batches of single sequences.
+        // The mixture draws sequences one by one: each source has batches of one.
         let mut single = own.clone();
         single.data.batch = 1;
         let opened = open_source(&single, opening, progress)?;
@@ -161,12 +160,12 @@ fn open_text(
     }
 }
 
-/// What is said of the data of one source by those who know no files, with its path.
+/// Adds a source's path to an error from code that knows tokens but no files.
 pub(crate) fn named(error: DataError, experiment: &Experiment) -> DataError {
     experiment.data.path.iter().fold(error, |error, source| error.in_file(&source.path))
 }
 
-/// The text as one, cut into windows.
+/// Opens the text as one stream of tokens, cut into windows.
 fn windows(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     let data = &experiment.data;
     // Windows overlap by one token: the target of a window's last input.
@@ -188,10 +187,10 @@ fn windows(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     Ok(Data { train, held_out, notes: Vec::new() })
 }
 
-/// More tokens than this are words: of a held-out text most pairs of them occur once, and their entropy says nothing.
+/// The largest vocabulary that counts as bytes. Of words, most pairs in a held-out text occur once, so their entropy means nothing.
 const BYTES: usize = 257;
 
-/// The entropy of pairs in the last `tokens` tokens, where tokens are bytes.
+/// The bigram entropy of the last `tokens` tokens, where tokens are bytes.
 fn bytes_only(cache: &Cache, tokens: u64) -> Result<Option<f64>> {
     if cache.vocabulary() > BYTES {
         return Ok(None);
@@ -216,7 +215,7 @@ fn nothing_fits(tokens: usize) -> TrainError {
     }
 }
 
-/// Whole documents in sequences of `tokens` inputs.
+/// Packs whole documents into sequences of `tokens` inputs.
 fn packing(experiment: &Experiment, cache: &Arc<Cache>, tokens: usize) -> Result<Packing> {
     let packing = Packing::new(cache.clone(), tokens, longer(experiment.data.longer));
     Ok(packing.map_err(|error| named(error, experiment))?)
@@ -225,7 +224,7 @@ fn packing(experiment: &Experiment, cache: &Arc<Cache>, tokens: usize) -> Result
 /// The first token of the text in `cache` that no phase of `experiment` trains on; where nothing is held out, one past the last.
 ///
 /// # Errors
-/// Documents that are too long, where that is refused.
+/// Documents that are too long, where the experiment refuses them.
 pub fn first_held_out(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
     let Experiment { data, .. } = experiment;
     Ok(match data.pack {
@@ -242,12 +241,12 @@ pub fn first_held_out(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64
     })
 }
 
-/// Whole documents; what of them is left out is said.
+/// Opens whole documents, packed into sequences, with notes about what is left out.
 fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     let Experiment { data, seed, .. } = experiment;
     let in_file = |error: DataError| named(error, experiment);
     let packed = Arc::new(packing(experiment, cache, data.tokens)?);
-    // Documents that the longest sequences hold out are in no other sequence, either.
+    // Documents that the phase with the longest sequences holds out are never trained on in the others.
     let held_out = match experiment.longest() {
         longest if longest > data.tokens => {
             let longest = packing(experiment, cache, longest)?;
@@ -274,7 +273,7 @@ fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     Ok(Data { train, held_out, notes: notes(packed.fit(), data.tokens) })
 }
 
-/// What of documents is not seen.
+/// Notes about tokens and documents that no sequence has.
 fn notes(Fit { cut, dropped, documents, .. }: Fit, tokens: usize) -> Vec<String> {
     let all = documents + dropped;
     let are_cut = format!("{cut} of {documents} documents are cut to {tokens} tokens");
@@ -303,7 +302,7 @@ fn open_recall(experiment: &Experiment) -> Result<Data> {
         })
     };
     let train = source(data.batch, experiment.seed)?;
-    // Another seed: sequences that training does not see.
+    // Another seed: these sequences are not among those of training.
     let held_out = source(1, !experiment.seed)?;
     let held_out = (data.evaluate > 0).then(|| HeldOut {
         source: held_out,

@@ -1,5 +1,5 @@
-//! What computes: the CPU, or GPUs. The ranks of a process share as many as it takes; of several processes on a host each has one that
-//! no other has.
+//! The devices that compute: the CPU, or GPUs. The ranks of a lone process share as many as they can; of several processes on a host, each
+//! has one that no other has.
 
 use annulus_comm::World;
 use annulus_experiment::{Device as Wanted, Experiment, Problems};
@@ -15,13 +15,13 @@ use crate::setup::processors::Processors;
 use crate::setup::slow;
 use crate::{Result, TrainError};
 
-/// What runs kernels for `wanted` in this process of `world`, which together have so many `ranks`: none is the CPU. Of one process as
-/// many GPUs as its ranks can share evenly.
+/// The processors that `wanted` means in this process of `world`, which has `ranks` ranks in all; none means the CPU. A lone process takes
+/// as many GPUs as its ranks can share evenly.
 ///
 /// # Errors
-/// When a GPU is asked for by name and cannot be used, or several cannot be shared; `auto` takes the CPU then, and [`warning`] says so.
-/// Where GPUs are fewer than the processes on this host.
-pub fn open(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> {
+/// A GPU that is named but cannot be used, several that cannot be shared, and fewer GPUs than processes on this host. `auto` takes the CPU
+/// instead of a GPU that cannot be used, and [`warning`] says so.
+pub fn open_device(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> {
     let devices = match wanted {
         _ if world.processes() > 1 => 1,
         Wanted::Cuda(numbers) if !numbers.is_empty() => numbers.len(),
@@ -36,10 +36,10 @@ pub fn open(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> 
     open_some(wanted, world, devices)
 }
 
-/// The same for what is planned, on as many devices as it is planned for.
+/// The processors that an experiment means, as many as it is planned for.
 ///
 /// # Errors
-/// As those of [`open`], with the place in the file.
+/// Those of [`open`], with the place in the file.
 pub(crate) fn open_planned(experiment: &Experiment, world: &World) -> Result<Processors> {
     let Experiment { device, host, places, .. } = experiment;
     open_some(device, world, host.devices).map_err(|error| {
@@ -56,7 +56,7 @@ pub(crate) fn open_planned(experiment: &Experiment, world: &World) -> Result<Pro
 fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processors> {
     let beside = world.beside();
     let (place, gpus) = (world.process() - beside.start, visible());
-    // NCCL refuses processes that share a GPU where this does not allow them to: who sets it means it.
+    // NCCL refuses processes that share a GPU unless this is set, which nobody does by accident.
     let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|word| word == "1");
     let seat = if shared && gpus > 0 {
         (place % gpus, beside.len().min(gpus))
@@ -74,8 +74,8 @@ fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processor
     gpu::open_all(&numbers).map(Processors::from).map_err(refused)
 }
 
-/// Has `experiment` planned for the devices of this machine: how many, and what the smallest has.
-pub fn place(experiment: &mut Experiment) {
+/// Sets the devices that `experiment` is planned for to those of this machine: how many, and the room of the smallest.
+pub fn place_on_devices(experiment: &mut Experiment) {
     let gpus = gpu::gpus().unwrap_or_default();
     let devices = match &experiment.device {
         _ if experiment.host.processes > 1 => 1,
@@ -92,12 +92,12 @@ pub fn place(experiment: &mut Experiment) {
     (experiment.host.device, experiment.host.devices) = (memory.flatten(), devices);
 }
 
-/// How many GPUs this program sees.
+/// How many GPUs this program can see.
 fn visible() -> usize {
     gpu::gpus().map_or(0, |all| all.len())
 }
 
-/// Refuses what kernels of a GPU do not compute; `strict`: heads of so many elements in a type whose sums are to be order-free.
+/// An error for a strategy that GPU kernels cannot compute; `strict`: head dimension and dtype, where sums are to be order-free.
 pub(crate) fn check(
     strategy: Strategy,
     strict: Option<(usize, DType)>,
@@ -122,14 +122,14 @@ pub(crate) fn check(
     refused(message, "set `device: cpu`")
 }
 
-/// The GPU that `wanted` means, of several the first; none: the CPU, or there is no such GPU.
+/// The GPU that `wanted` means, of several the first; `None`: the CPU, or there is no such GPU.
 pub(crate) fn gpu(wanted: &Wanted) -> Option<gpu::Gpu> {
     let index = if *wanted == Wanted::Cpu { None } else { wanted.numbers(1).first().copied() };
     gpu::gpus().ok()?.into_iter().nth(index?)
 }
 
 /// The numbers of the GPUs that a process takes, of so many that it sees: `devices` where it is alone, one where it is at `place` among
-/// several `processes` of its host; none: the CPU. A number that there is none of says why when it is opened.
+/// several `processes` of its host; none: the CPU. A number without a GPU causes the error when it is opened.
 fn choice(
     wanted: &Wanted,
     devices: usize,
@@ -168,8 +168,8 @@ fn choice(
     }
 }
 
-/// What to say where `auto` takes the CPU though this program could use a GPU.
-pub fn warning(wanted: &Wanted) -> Option<String> {
+/// The warning that `auto` takes the CPU though this program could use a GPU.
+pub fn device_warning(wanted: &Wanted) -> Option<String> {
     let why = match gpu::gpus() {
         Ok(all) if all.is_empty() => "the NVIDIA driver lists none".to_owned(),
         Ok(_) | Err(gpu::Missing::Built) => return None,
@@ -178,7 +178,7 @@ pub fn warning(wanted: &Wanted) -> Option<String> {
     (*wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
 }
 
-/// A GPU, where its kernels come from, and what is slow on it.
+/// Describes a GPU: where its kernels come from, and what is slow on it.
 fn usable(gpu: &gpu::Gpu) -> String {
     let (memory, architecture) = (annulus_plan::size(gpu.memory), gpu.architecture);
     let usable = if architecture < 80 {
@@ -194,7 +194,7 @@ fn usable(gpu: &gpu::Gpu) -> String {
     format!("{}, {memory}, sm_{architecture}; {usable}", gpu.name)
 }
 
-/// What kernels a GPU could be asked to try.
+/// Which untried kernels a GPU of this architecture could be asked to use.
 fn of_untried(architecture: u32) -> String {
     if !untried::there_are_for(architecture) {
         return String::new();
@@ -204,8 +204,8 @@ fn of_untried(architecture: u32) -> String {
     )
 }
 
-/// What this machine offers, as `annulus doctor` lists it: what is asked about, and the answer.
-pub fn described() -> Vec<(String, String)> {
+/// What this machine offers, as questions and answers of `annulus doctor`.
+pub fn described_machine() -> Vec<(String, String)> {
     let processor = annulus_machine::processor().unwrap_or_else(|| "unknown".to_owned());
     let Core { caches, instructions } = Core::here();
     let [first, second, third] =
@@ -253,7 +253,7 @@ mod tests {
             .map(|one| one.unwrap_err())
             .map(|e| format!("{e}; {}", e.hint().unwrap()))
             .collect();
-        // All processes of a host say the same.
+        // All processes of a host say the same things.
         said.dedup();
         assert_eq!(said.len(), 1);
         said.remove(0)
@@ -278,7 +278,7 @@ mod tests {
         }
         assert_eq!(alone("cuda:3", 1, 4), [3]);
         assert_eq!(alone("cuda:3,1", 2, 4), [3, 1]);
-        // Alone on its host, but not in its world.
+        // A process that is alone on its host, but not in its world.
         assert_eq!(alone("cuda:3,1", 1, 4), [3]);
         assert_eq!(alone("cpu", 1, 4), [0; 0]);
     }

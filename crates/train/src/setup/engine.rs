@@ -1,4 +1,4 @@
-//! What carries tensors between processes: NCCL or MPI.
+//! The engine that carries tensors between processes: NCCL or MPI.
 
 use annulus_experiment::Engine;
 
@@ -6,11 +6,11 @@ use crate::setup::shared::{once, unreached};
 use crate::{Result, Setup, TrainError};
 
 impl Setup {
-    /// Has tensors go between processes by what `mesh.engine` says, from now on; what a user is to know of it. All processes must call
-    /// it.
+    /// Joins the processes by the engine that `mesh.engine` names, which carries tensors from now on; returns what a user should know of
+    /// it. All processes must call it.
     ///
     /// # Errors
-    /// When it says NCCL, and a process cannot: the first process says why, the others' ends are of another.
+    /// NCCL is named and a process cannot use it: process 0 returns why, the others an error that another has ended.
     pub(crate) fn join(&self) -> Result<Option<String>> {
         let world = &self.processes;
         if self.engine == Engine::Mpi || world.processes() == 1 {
@@ -24,7 +24,7 @@ impl Setup {
                 let hint = Some("set `mesh.engine: mpi`, or drop it".to_owned());
                 Err(once(world, TrainError::Configuration { message, hint }))
             }
-            // Nobody expects NCCL of a CPU.
+            // On a CPU nobody expects NCCL.
             Some(why) => Ok(device.is_cuda().then(|| format!("tensors go by MPI: {why}"))),
             None => {
                 let said = |(version, file): (String, std::path::PathBuf)| {

@@ -1,5 +1,4 @@
-//! What `train` would refuse before its first step, said without it: for `check` and
-//! `plan`.
+//! Everything that `train` would refuse before its first step, found without it: for `check` and `plan`.
 
 use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
@@ -15,10 +14,10 @@ use crate::setup::prepare::of_data;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
 use crate::{Opening, Result, TrainError};
 
-/// Texts up to so many bytes are tokenised, which takes no longer than a second.
+/// The most bytes of texts that are tokenised for a check, which takes no longer than a second.
 const READ_WHOLE: u64 = 1 << 20;
 
-/// Holds what runs here (on no described cluster) to this machine's memory and device.
+/// Checks plans that run here (on no described cluster) against this machine's memory and device.
 ///
 /// # Errors
 /// The first thing that `train` would refuse.
@@ -37,10 +36,10 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
     Ok(())
 }
 
-/// Holds the weights that the first phase starts from to its model; those of the hub may not be here yet.
+/// Checks the weights that the first phase starts from against its model; those on the hub may not be here yet.
 ///
 /// # Errors
-/// What is wrong with their files.
+/// Bad or unfitting files of weights.
 pub fn weights_fit(plans: &[Plan]) -> Result<()> {
     let here = |plan: &&Plan| {
         matches!(plan.experiment.model.source, ModelSource::Folder { hub: None, .. })
@@ -48,8 +47,8 @@ pub fn weights_fit(plans: &[Plan]) -> Result<()> {
     plans.first().filter(here).map_or(Ok(()), |plan| check_stored(plan, &planned_config(plan)))
 }
 
-/// Holds all phases to their data. Texts that are larger than a megabyte are not tokenised: of them it is
-/// said whether they are there, and whether they can have as many tokens as are needed. Whether all were read.
+/// Checks the data of all phases. Texts larger than a megabyte are not tokenised: only whether they exist, and whether they can have as
+/// many tokens as are needed, is checked. Returns whether all were read.
 ///
 /// # Errors
 /// The first thing that `train` would refuse.
@@ -67,7 +66,7 @@ fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<bool> {
     of_data(plan, opening, &mut |_| {}).map(|_| true)
 }
 
-/// Whether texts are larger than is tokenised here; those are held to what is known without.
+/// Whether texts are too large to be tokenised here; those are checked by their size.
 fn examine_large(experiment: &Experiment, tokenizer: &Tokenizer) -> Result<bool> {
     let mut is_large = false;
     for part in by_source(experiment) {
@@ -92,7 +91,7 @@ fn examine_unread(
         Chat::open(tokenizer)?;
     }
     let (found, wanted) = (tokenizer.most_tokens(bytes), part.held_out() + part.data.tokens);
-    // Other records may be compressed, or are put into words by a template.
+    // Other records may be compressed, or be made longer by a template.
     if records == Records::Text && found <= wanted as u64 {
         let short = DataError::TooShort { part: "the text", found, wanted: wanted as u64 + 1 };
         return Err(TrainError::from(named(short, part)));

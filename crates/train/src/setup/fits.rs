@@ -1,14 +1,14 @@
-//! The computer that a run is on.
+//! The memory of the machine that a run is on.
 
 use annulus_plan::Plan;
 
 use crate::Result;
 use crate::setup::pages::return_freed_pages;
 
-/// Refuses a run that cannot fit ([`Plan::misfit`]); keeps no freed pages for one that takes more than half of what there is.
+/// An error if a run cannot fit ([`Plan::misfit`]); one that takes more than half of the memory keeps no freed pages.
 ///
 /// # Errors
-/// Then, with what is needed and what there is.
+/// A run that cannot fit, with the memory needed and the memory there is.
 pub fn check_memory(plan: &Plan) -> Result<()> {
     if let Some(misfit) = plan.misfit() {
         return Err(misfit.into());

@@ -11,8 +11,8 @@ use crate::checkpoint::beside;
 use crate::setup::weights::{InitialWeights, Layer};
 use crate::{Result, TrainError};
 
-/// All of them: what is trained f32, since masters are and a pretrained weight of 32 bits is not narrowed on the way; what is not in
-/// the type that it is computed with.
+/// All weights that a run starts from. Trained ones are f32, since masters are, and so pretrained f32 weights are not rounded; untrained
+/// ones are in the dtype of computation.
 pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<InitialWeights> {
     let (all, seed) = (Llama::specification(config), plan.experiment.seed);
     let Some(folder) = pretrained(plan) else {
@@ -32,16 +32,16 @@ pub(crate) fn initial_weights(plan: &Plan, config: &Config) -> Result<InitialWei
     Ok(InitialWeights::of(config, vec![adapters, Layer::Stored(base(folder, config)?)]))
 }
 
-/// Holds the files of a pretrained model's weights to the model, by their headers: nothing else is read.
+/// Checks the files of a pretrained model's weights against the model, reading only their headers.
 ///
 /// # Errors
-/// What is wrong with one, or with how they fit.
+/// A bad file, or files that do not fit the model.
 pub(crate) fn check_stored(plan: &Plan, config: &Config) -> Result<()> {
     let Some(folder) = pretrained(plan) else { return Ok(()) };
     base(folder, config).map(|_| ())
 }
 
-/// The weights beside which adapters lie.
+/// The base weights in `folder`, beside which adapters lie.
 pub(crate) fn base(folder: &Path, config: &Config) -> Result<Stored> {
     let own = Llama::specification(config).into_iter();
     let own: Vec<_> = own.filter(|own| !Lora::is_adapter(&own.name)).collect();
@@ -49,11 +49,11 @@ pub(crate) fn base(folder: &Path, config: &Config) -> Result<Stored> {
     Ok(stored(folder, &own, &dtype)?)
 }
 
-/// Holds the weights in `base` to what a checkpoint of adapters says of those that it learned beside. PEFT's own folders say no more
-/// than a name.
+/// Checks that the weights in `base` are those that a checkpoint's adapters were trained beside. PEFT's own folders give no more than a
+/// name.
 ///
 /// # Errors
-/// When they are others.
+/// Weights other than those.
 pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
     let Some(wanted) = beside(adapter)? else { return Ok(()) };
     if annulus_model::fingerprint(base)? == wanted {
@@ -66,12 +66,12 @@ pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
     })
 }
 
-/// The folder of the weights beside which a run's adapters lie; `None`: it has none.
+/// The folder of the base weights beside which a run's adapters lie; `None`: it has no adapters.
 pub(crate) fn base_of(plan: &Plan) -> Option<&Path> {
     plan.experiment.lora.as_ref().and(pretrained(plan)).map(PathBuf::as_path)
 }
 
-/// The folder whose weights a run starts from.
+/// The folder of pretrained weights that a run starts from; `None`: its weights are fresh.
 pub(crate) fn pretrained(plan: &Plan) -> Option<&PathBuf> {
     match &plan.experiment.model.source {
         ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => Some(path),

@@ -1,5 +1,5 @@
-//! What the ranks of several processes achieve, and the links between those: what `strategy: auto` chooses by
-//! where a launcher of MPI started them.
+//! Measured speeds of the ranks of several processes, and of the links between the processes: `strategy: auto` chooses by them under an MPI
+//! launcher.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use annulus_comm::{Communicator, Places, World, threads};
 use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::setup::rates::{DEADLINE, Sample, link};
 use crate::setup::shared::{of_another, shared, unreached};
 
 impl Sample {
-    /// The ranks of all processes, measured in all at once: every process is a node of the cluster; hosts that have several are a
-    /// level above it. Of one process as [`Sample::measure`].
+    /// Measures the ranks of all processes at once. Every process is a node of the cluster; hosts with several processes are a level above
+    /// them. A single process is measured by [`Sample::measure`].
     ///
     /// # Errors
-    /// Processes that cannot share the ranks, or one that is late or gone; when the kernel cannot run the sample.
+    /// Processes that cannot share the ranks, one that is late or gone, and a kernel that cannot run the sample.
     pub fn measure_over(&self, world: &World, ranks: usize) -> Result<Cluster> {
         if world.processes() == 1 {
             return self.measure(ranks);
         }
-        let here = here(world, ranks)?.len();
+        let here = ranks_here(world, ranks)?.len();
         let cores = annulus_machine::share(self.cores, world.beside().len());
-        // All begin together, and none goes on where one fails.
+        // All begin together, and if one fails none goes on.
         world.gather(&[]).map_err(unreached)?;
         let own = shared(world, || Sample { cores, ..self.clone() }.measure(here))?;
         let rates = mean(world, own.rates)?;
@@ -43,7 +43,7 @@ impl Sample {
                 let levels = vec![Level { name, devices, link: far }];
                 Cluster { between: near, levels, ..cluster }
             }
-            // Where hosts have one process each, or differ in how many they have, every link is as slow as those between hosts.
+            // If hosts have one process each, or different numbers, every link counts as one between hosts.
             (near, far, _) => Cluster { between: far.or(near).unwrap_or(own.between), ..cluster },
         })
     }
@@ -54,14 +54,14 @@ impl Sample {
 struct Hosts {
     /// The first process of every host.
     heads: Vec<usize>,
-    /// Two processes of one host, the first such ones.
+    /// The first two processes that share a host; `None`: no host has two.
     neighbours: Option<[usize; 2]>,
-    /// How many processes every host has; `None`: they differ.
+    /// How many processes every host has; `None`: the numbers differ.
     each: Option<usize>,
 }
 
 impl Hosts {
-    /// Of processes in place of ranks.
+    /// The placement of processes on hosts, where `places` has processes in place of ranks.
     fn of(places: &Places) -> Hosts {
         let hosts = places.hosts();
         let count = hosts.first().map(|first| first.ranks.len());
@@ -73,7 +73,7 @@ impl Hosts {
     }
 }
 
-/// The link around the ring of these processes; the same number in all.
+/// The link around the ring of these processes; the same result in all of them.
 fn among(world: &World, processes: &[usize]) -> Result<Link> {
     let options =
         threads::Options { world: world.processes(), deadline: DEADLINE, stop: Arc::default() };
@@ -89,20 +89,20 @@ fn among(world: &World, processes: &[usize]) -> Result<Link> {
     Ok(Link { bandwidth, latency })
 }
 
-/// The mean over processes.
+/// The mean over processes of their `own` rates.
 fn mean(world: &World, own: Rates) -> Result<Rates> {
     let all = numbers_of(world, &[own.forward, own.backward, own.products])?;
     let of = |index: usize| all.iter().map(|one| one[index]).sum::<f64>() / all.len() as f64;
     Ok(Rates { forward: of(0), backward: of(1), products: of(2), ..own })
 }
 
-/// What every process says, by process.
+/// Gathers the numbers of every process, by process.
 fn numbers_of(world: &World, own: &[f64]) -> Result<Vec<Vec<f64>>> {
     let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
     read(&world.gather(&bytes).map_err(unreached)?, own.len())
 }
 
-/// So many numbers of each; another that says something else has failed and is elsewhere.
+/// Reads `count` numbers from each process; one that says anything else has failed and is elsewhere.
 fn read(said: &[Vec<u8>], count: usize) -> Result<Vec<Vec<f64>>> {
     let numbers = |said: &Vec<u8>| {
         let (numbers, rest) = said.as_chunks();
@@ -133,7 +133,7 @@ mod tests {
             |heads: &[usize], neighbours, each| Hosts { heads: heads.to_vec(), neighbours, each };
         assert_eq!(hosts("a a b b"), of(&[0, 2], Some([0, 1]), Some(2)));
         assert_eq!(hosts("a b c"), of(&[0, 1, 2], None, Some(1)));
-        // As many as three hosts with two each.
+        // As many processes as three hosts with two each would have.
         assert_eq!(hosts("a a b c c c"), of(&[0, 2, 3], Some([0, 1]), None));
         assert_eq!(hosts("a b b"), of(&[0, 1], Some([1, 2]), None));
     }

@@ -1,4 +1,4 @@
-//! Before the first step: what a file names is opened, planned, assembled and checked.
+//! Before the first step: what an experiment names is opened, planned, assembled and checked.
 
 pub(crate) mod assemble;
 pub(crate) mod data;

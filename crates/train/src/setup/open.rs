@@ -1,5 +1,5 @@
-//! The plan of an experiment whose strategy may be left open. It is chosen once: what an earlier
-//! attempt chose is kept in its run's folder, and a later one goes on with that.
+//! The plan of an experiment whose strategy may be open (`strategy: auto`). It is chosen once: the run's folder keeps what an earlier
+//! attempt chose, and later attempts keep to it.
 
 use annulus_comm::World;
 use annulus_experiment::{Attention, Experiment, Resolved, differences, parse};
@@ -13,12 +13,12 @@ use crate::setup::device;
 use crate::setup::rates::Sample;
 use crate::setup::shared::unreached;
 
-/// The plans of all phases of an experiment on a machine with so many cores. With `strategy: auto`, and
-/// unless it has been chosen before or a cluster is described, the machine is measured: a fraction of a
-/// second. Where there are several processes, all are: the others are told the experiment, and must call [`measured`].
+/// The plans of all phases of an experiment on a machine with `cores` cores. With `strategy: auto`, unless a choice was made before or a
+/// cluster is described, the machine is measured, which takes a fraction of a second. Of several processes all are measured: the others get
+/// the experiment, and must call [`measured`].
 ///
 /// # Errors
-/// What is wrong with the experiment, or a device that cannot be used.
+/// A bad experiment, or a device that cannot be used.
 pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<Vec<Plan>> {
     let experiment = &resolved.experiment;
     if !experiment.attention.is_open() {
@@ -36,12 +36,12 @@ pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<
             Cluster::threads(ranks, cores)
         })
     });
-    // What was planned without a measurement does not count, nor that there is no plan.
+    // If measuring failed, plans made without it do not count, nor that there are none.
     failed.map_or_else(|| Ok(plans?), Err)
 }
 
-/// What the ranks of an experiment achieve on this machine and, where there are several processes, on those of the others, which must
-/// all measure.
+/// The measured speed of the ranks of an experiment on this machine and, of several processes, on those of the others, which must all
+/// measure.
 ///
 /// # Errors
 /// A device that cannot be used, and a process that is late or gone.
@@ -51,7 +51,7 @@ pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Clus
     sample.measure_over(world, mesh.ranks())
 }
 
-/// What this machine achieves with the ranks of a plan, measured: a fraction of a second.
+/// The measured speed of this machine with the ranks of a plan; takes a fraction of a second.
 ///
 /// # Errors
 /// A device that cannot be used.
@@ -71,7 +71,7 @@ fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World)
     })
 }
 
-/// What an earlier attempt at the same run chose on the same ranks.
+/// The attention that an earlier attempt at the same run chose for the same ranks.
 fn earlier(experiment: &Experiment) -> Option<Attention> {
     let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
     let before = parse(RESOLVED, &text, &[]).ok()?;

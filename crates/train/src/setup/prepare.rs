@@ -1,5 +1,5 @@
-//! Everything before the first step: checkpoint, data, what the ranks of a process share of weights. Done once per process, on a
-//! thread of its own, so that a request to stop need not wait for a long text or large weights; and before processes agree to begin.
+//! Everything before the first step: checkpoint, data, and the weights that the ranks of a process share. Done once per process, before
+//! processes agree to begin, on a thread of its own, so that a request to stop need not wait for a long text or large weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use annulus_plan::Plan;
 use crate::checkpoint::{Found, load, newest, opened};
 use crate::run::folder::failure;
 use crate::run::fork::Fork;
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::run::identity;
 use crate::run::lines::read_lines;
 use crate::run::manifest::initial_hash;
@@ -27,43 +27,43 @@ use crate::step::parameters::Store;
 use crate::step::resident::OfProcess;
 use crate::{Data, Opening, Result, Setup, TrainError, open_data};
 
-/// How often a request to stop is looked for.
+/// The interval at which a request to stop is looked for.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// What an attempt begins with.
+/// What an attempt begins with: checkpoint, data and weights.
 pub(crate) struct Prepared {
-    /// The checkpoint it goes on from.
+    /// The checkpoint that the run resumes from, if any.
     pub(crate) found: Option<Found>,
-    /// About checkpoints that are damaged.
+    /// Warnings about damaged checkpoints.
     pub(crate) warnings: Vec<String>,
-    /// `None`: the run has been finished before.
+    /// Data and weights; `None`: the run has been finished before.
     pub(crate) work: Option<Work>,
 }
 
-/// Data and weights.
+/// Opened data and weights of an attempt.
 pub(crate) struct Work {
     pub(crate) data: Data,
-    /// Of the data, in all stages.
+    /// The fingerprint of the data, of all phases.
     pub(crate) fingerprint: String,
     pub(crate) start: Start,
-    /// The hash of the weights to begin with.
+    /// The hash of the weights that the attempt begins with.
     pub(crate) weights: String,
-    /// What this process had in memory before its ranks' share of them.
+    /// This process's memory before it has the weights that its ranks share.
     pub(crate) process: OfProcess,
     pub(crate) store: Arc<Store>,
 }
 
-/// Which checkpoint of its folder a run goes on from.
+/// The checkpoint in a run's folder from which it resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResumeFrom {
-    /// The newest that is whole, if there is one.
+    /// The newest whole checkpoint, if there is one.
     Newest,
-    /// The one that process 0 has found; `None`: it found none.
+    /// The checkpoint of the step that process 0 has found; `None`: it found none.
     Named(Option<u64>),
 }
 
 impl ResumeFrom {
-    /// The checkpoint in `output`, and what is wrong with newer ones.
+    /// The checkpoint in `output`, and warnings about newer ones.
     fn find(self, output: &Path) -> Result<(Option<Found>, Vec<String>)> {
         let ResumeFrom::Named(step) = self else { return newest(output) };
         let found = step.map(|step| opened(&output.join(format!("step-{step}"))));
@@ -75,8 +75,7 @@ impl ResumeFrom {
     }
 }
 
-/// Runs `work` on its own thread. `None`: `stop` was set first, and the thread is left to itself;
-/// what it writes (a token cache) it writes atomically.
+/// Runs `work` on a thread of its own. `None`: `stop` was set first, and the thread runs on unobserved; it writes token caches atomically.
 pub(crate) fn interruptible<T: Send + 'static>(
     stop: &AtomicBool,
     console: &mut dyn Sink,
@@ -84,7 +83,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
 ) -> Result<Option<T>> {
     let (progress, progressed) = channel();
     let told = move |now| {
-        // Nobody listens once the run has stopped.
+        // Nobody receives this once the run has stopped.
         let _ = progress.send(now);
     };
     let thread = thread::Builder::new().name("preparing".to_owned());
@@ -101,7 +100,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
             }
             Ok(waiting) => console.notice(&Notice::Warning(&waiting.to_string())),
             Err(RecvTimeoutError::Timeout) => {}
-            // The sender is gone: the work is done, or died.
+            // The sender is gone: the work has ended or panicked.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -111,8 +110,8 @@ pub(crate) fn interruptible<T: Send + 'static>(
     }
 }
 
-/// Finds the checkpoint to go on `from`, if there is one, and opens data and weights, and first the data of all `stages`, if it is one
-/// of several.
+/// Finds the checkpoint to resume `from`, if there is one, and opens data and weights; first, of a run with several phases, the data of all
+/// `stages`.
 pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
@@ -148,12 +147,12 @@ pub(crate) fn prepare(
     };
     let weights = initial_hash(&start.weights)?;
     let process = OfProcess::before();
-    let store = Store::new(setup, &start.weights, here(&setup.processes, setup.world())?)?;
+    let store = Store::new(setup, &start.weights, ranks_here(&setup.processes, setup.world())?)?;
     let work = Work { data, fingerprint, start, weights, process, store };
     Ok(Prepared { found, warnings, work: Some(work) })
 }
 
-/// The state of a checkpoint whose data are those of `fingerprint`.
+/// The state of a checkpoint, which must have been trained on the data of `fingerprint`.
 fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Result<Start> {
     let saved = &found.state.data;
     if saved != fingerprint {
@@ -169,7 +168,7 @@ fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Resu
     Ok(if begins { start.anew() } else { Start { since, ..start } })
 }
 
-/// Of the data of several stages together; each is held to its data and to the machine.
+/// One fingerprint of the data of several phases, each of which is checked against its data and the machine; `None`: no phases.
 fn fingerprint_of(
     stages: &[Plan],
     opening: Opening<'_>,
@@ -182,13 +181,13 @@ fn fingerprint_of(
     Ok((!stages.is_empty()).then(|| hasher.finalize().to_hex().to_string()))
 }
 
-/// The data of `plan`, which fits into the machine, and to which its data fits.
+/// The data of `plan`, after checks that the plan fits the machine and the data fits the plan.
 fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Data> {
     fits::check_memory(plan)?;
     of_data(plan, opening, progress)
 }
 
-/// The data of `plan`, which has as many batches as steps need, and no id that the model does not know.
+/// The data of `plan`, with as many batches as its steps need and only ids of the model's vocabulary.
 pub(crate) fn of_data(
     plan: &Plan,
     opening: Opening<'_>,
@@ -200,13 +199,13 @@ pub(crate) fn of_data(
     Ok(data)
 }
 
-/// Whether `metrics.jsonl` says that step `step` was evaluated.
+/// Whether `metrics.jsonl` has an evaluation of step `step`.
 fn is_evaluated(output: &Path, step: u64) -> Result<bool> {
     let lines = read_lines(output).map_err(|error| failure("read", output, &error))?;
     Ok(lines.iter().any(|line| line.is_evaluated_at(step)))
 }
 
-/// An error, if there is any difference.
+/// An error if the keys of a checkpoint and the experiment differ.
 fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     if differing.is_empty() {
         return Ok(());
@@ -222,7 +221,7 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     })
 }
 
-/// Adapters mean nothing beside other weights than those that they were trained beside.
+/// An error if adapters were trained beside other base weights: beside these they mean nothing.
 fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
     let Some((saved, folder)) = found.state.base.as_ref().zip(base) else { return Ok(()) };
     let now = annulus_model::fingerprint(folder)?;
@@ -233,8 +232,7 @@ fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
     refuse(found, &[format!("the hash of the weights in `{folder}` was `{saved}` and is `{now}`")])
 }
 
-/// Ready-made batches end; a schedule that goes on longer is a mistake that should not wait until
-/// then.
+/// An error if the steps need more batches than ready-made data has, which otherwise would end the run only when the data ends.
 fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     let part = plan.experiment.phase_start();
     let steps = plan.experiment.last_step().saturating_sub(part.steps.start);
@@ -252,7 +250,7 @@ fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     }
 }
 
-/// An id that the model has no row for would end the run at the step that meets it.
+/// An error if the data has an id outside the model's vocabulary, which otherwise would end the run at the step that meets it.
 fn check_vocabulary(plan: &Plan, data: &Data) -> Result<()> {
     let (wanted, rows) = (data.train.vocabulary(), plan.vocabulary());
     if wanted <= rows {

@@ -1,4 +1,4 @@
-//! The GPUs of this process, and which of its ranks computes on which: neighbours share one, as they share a process.
+//! The GPUs of this process, and which of its ranks computes on which: neighbouring ranks share one, as they share a process.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use candle_core::{Device, DeviceLocation, Tensor};
 
 use crate::Setup;
 
-/// What runs the operators of this process's ranks, which share them evenly; none: the CPU.
+/// The GPUs of this process, which its ranks share evenly; none: the CPU computes.
 #[derive(Clone, Debug, Default)]
 pub struct Processors(Vec<Arc<dyn Processor>>);
 
@@ -26,7 +26,7 @@ impl From<Arc<dyn Processor>> for Processors {
 }
 
 impl Processors {
-    /// The first of them.
+    /// The first GPU.
     pub fn first(&self) -> Option<&Arc<dyn Processor>> {
         self.0.first()
     }
@@ -36,23 +36,23 @@ impl Processors {
         self.0.is_empty()
     }
 
-    /// Among how many devices ranks are shared: the CPU is one.
+    /// The number of devices that the ranks share; the CPU counts as one.
     pub fn devices(&self) -> usize {
         self.0.len().max(1)
     }
 
-    /// Those of them, from the first, that so many ranks can share evenly.
+    /// The first of these GPUs, as many as `ranks` ranks can share evenly.
     pub(crate) fn shared_by(&self, ranks: usize) -> Processors {
         let all = (1..=self.0.len()).rev().find(|all| ranks.is_multiple_of(*all));
         Processors(self.0[..all.unwrap_or(0)].to_vec())
     }
 
-    /// That of rank `own` of the process, which has `ranks`.
+    /// The GPU of rank `own` of the process, which has `ranks` ranks.
     pub fn of(&self, own: usize, ranks: usize) -> Option<&Arc<dyn Processor>> {
         self.0.get(own * self.0.len() / ranks)
     }
 
-    /// What they and those of the other processes of `world` do at most in bf16, FLOP/s, by their data sheets; none: one is not known.
+    /// The peak of all processes' GPUs in bf16, FLOP/s, by their data sheets; `None`: one is not known.
     pub(crate) fn tensor_peak(&self, world: &World) -> Option<f64> {
         let all = gpu::gpus().ok()?;
         let peak = |processor: &Arc<dyn Processor>| match processor.device().location() {
@@ -60,18 +60,18 @@ impl Processors {
             _ => None,
         };
         let own: Option<f64> = self.0.iter().map(peak).sum();
-        // More processes on a host than it has GPUs share them.
+        // If a host has more processes than GPUs, they share them.
         let beside = world.beside().len().max(1);
         let share = all.len().min(beside) as f64 / beside as f64;
         Some(own? * share * world.processes() as f64)
     }
 
-    /// Where tensors of device number `device` live.
+    /// The Candle device of tensors on GPU number `device`, or the CPU.
     pub fn device(&self, device: usize) -> Device {
         self.0.get(device).map_or(Device::Cpu, |processor| processor.device().clone())
     }
 
-    /// How tensors are copied between the devices of `ranks` ranks, if all are of this process; `None` where they compute on one device.
+    /// How tensors are copied between the devices of `ranks` ranks that are all of this process; `None`: they compute on one device.
     pub fn device_copy(&self, ranks: usize) -> Option<Arc<dyn DeviceCopy>> {
         let copy =
             || -> Arc<dyn DeviceCopy> { Arc::new(Across { processors: self.clone(), ranks }) };
@@ -80,31 +80,31 @@ impl Processors {
 }
 
 impl Setup {
-    /// The same, whose ranks the processes of `world` share.
+    /// This setup with its ranks shared by the processes of `world`.
     pub(crate) fn over(self, world: &World) -> Setup {
         world.computes_on(&self.device());
         let cores = self.cores.among(world.beside().len());
         Setup { processes: world.clone(), cores, ..self }
     }
 
-    /// The same on these processors, which the ranks of a process share.
+    /// This setup on other processors, which the ranks of a process share.
     #[must_use]
     pub fn on(self, processors: impl Into<Processors>) -> Setup {
         Setup { processors: processors.into(), ..self }
     }
 
-    /// The processes, as ranks are run on them: those of this one reach each other on whatever devices they are.
+    /// The processes on which ranks are run; tensors can be copied between the devices of this one.
     pub fn joined(&self) -> World {
         self.processes.clone().with_device_copy(self.processors.device_copy(self.world()))
     }
 
-    /// Where tensors of the first ranks of this process live.
+    /// The Candle device of this process's first ranks.
     pub fn device(&self) -> Device {
         self.processors.device(0)
     }
 }
 
-/// Ranks on several devices.
+/// Copies tensors between the devices of a process's ranks.
 #[derive(Debug)]
 struct Across {
     processors: Processors,
@@ -115,7 +115,7 @@ impl DeviceCopy for Across {
     fn send(&self, from: usize, to: usize, tensor: &Tensor) -> candle_core::Result<Option<Copied>> {
         let [from, to] = [from, to].map(|rank| self.processors.of(rank, self.ranks));
         let Some((from, to)) = from.zip(to) else { return Ok(None) };
-        // What is on the host every rank reads.
+        // Every rank can read tensors on the host.
         if from.memory() == to.memory() || !tensor.device().same_device(from.device()) {
             return Ok(None);
         }

@@ -1,11 +1,9 @@
-//! What this machine achieves, measured in a moment: what `strategy: auto` chooses by where no
-//! cluster is described.
+//! The speed of this machine, measured in a moment: `strategy: auto` chooses by it where no cluster is described.
 //!
-//! All ranks compute at once, each with its share of the cores, as they will, and a try lasts until
-//! the last of them is done: ranks that share a core take turns. The fastest of a few tries counts,
-//! because what disturbs only ever slows down. Threads hand tensors over without copying them, so a
-//! link's time is that of waking up. Of many ranks to a core a part is measured: with more of them
-//! each is as many times slower, and every message waits for as many more wake-ups.
+//! All ranks compute at once, each with its share of the cores, as in training, and a try lasts until the last rank is done: ranks that
+//! share a core take turns. The fastest of a few tries counts, because disturbances only ever slow down. Threads hand tensors over without
+//! copying them, so a link's time is that of waking up. If there are many ranks to a core, only some are measured: with all of them each
+//! would be proportionally slower, and every message would wait for proportionally more wake-ups.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,47 +19,47 @@ use crate::Result;
 use crate::setup::assemble::kernel;
 use crate::setup::processors::Processors;
 
-/// Rows of queries and of keys, and rows and columns of a product.
+/// Rows of queries and of keys, and rows and columns of a matrix product.
 const ROWS: usize = 512;
-/// Heads of the sample of a rank with one worker, and for every worker of one that has several: enough to be worth sharing.
+/// Heads in the sample of a rank with one worker, and, for a rank with several, heads per worker: enough to be worth sharing.
 const HEADS: [usize; 2] = [2, 16];
-/// Tries, after one that does not count.
+/// How many tries count, after one that does not.
 const TRIES: usize = 5;
-/// How long a try lasts at least: of a shorter one it would be measured how ranks meet.
+/// The least duration of a try: a shorter one would measure how ranks meet.
 const TRY: Duration = Duration::from_millis(20);
-/// Times that a try does its work at most.
+/// The most repetitions of the work in a try.
 const MOST: f64 = 64.0;
-/// Messages that are timed together.
+/// How many messages are timed together.
 const MESSAGES: usize = 32;
-/// How long messages that are timed together take at most, or two of them.
+/// The most time that the messages timed together take, unless two take longer.
 const SLOW: Duration = Duration::from_millis(500);
-/// Tries of that.
+/// How many rounds of messages are timed.
 const FEW: usize = 3;
-/// Bytes of a large message.
+/// How many bytes a large message has.
 const LARGE: usize = 4 << 20;
-/// Ranks that are measured where there are fewer cores: each takes some 10 MB.
+/// How many ranks are measured, if there are so many, even on fewer cores; each takes some 10 MB.
 const LEAST_RANKS: usize = 8;
-/// How long ranks wait for each other.
+/// How long ranks of a measurement wait for each other.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is measured.
+/// What is measured: attention and products of these sizes on these devices.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Elements of a head.
+    /// Elements of an attention head.
     pub head_dim: usize,
-    /// Of activations.
+    /// The dtype of activations.
     pub dtype: DType,
     /// The attention kernel.
     pub kernel: annulus_experiment::Kernel,
-    /// Whether it gives the same bits every time on a GPU too.
+    /// Whether the kernel gives the same bits every time, on a GPU too.
     pub deterministic: bool,
-    /// Cores, split over the ranks.
+    /// The number of cores, split over the ranks.
     pub cores: usize,
-    /// What computes instead of them.
+    /// The GPUs that compute, if the cores do not.
     pub processors: Processors,
 }
 
-/// Seconds of one rank.
+/// The times of one rank's work, seconds.
 #[derive(Clone, Copy)]
 struct Seconds {
     forward: f64,
@@ -72,10 +70,10 @@ struct Seconds {
 }
 
 impl Sample {
-    /// This machine with `ranks` ranks on it.
+    /// Measures this machine with `ranks` ranks on it.
     ///
     /// # Errors
-    /// When the kernel cannot run the sample.
+    /// A kernel that cannot run the sample.
     pub fn measure(&self, ranks: usize) -> Result<Cluster> {
         let world = ranks.min(self.cores.max(LEAST_RANKS));
         let options = threads::Options { world, deadline: DEADLINE, stop: Arc::default() };
@@ -100,7 +98,7 @@ impl Sample {
         Ok(Cluster { between: link, ..typical.with_rates(rates, link) })
     }
 
-    /// Cores of a rank that computes by itself.
+    /// The worker threads of each rank.
     fn workers(&self, world: usize) -> usize {
         if self.processors.is_empty() { (self.cores / world).max(1) } else { 1 }
     }
@@ -145,15 +143,15 @@ impl Sample {
     }
 }
 
-/// The link between the ranks of `comm`, by messages around their ring.
+/// The link between the ranks of `comm`, measured by messages around their ring.
 pub(crate) fn link(comm: &dyn Communicator) -> Result<Link> {
     let one = |bytes| messages(comm, &Device::Cpu, bytes);
     Ok(joined([one(1)?, one(LARGE)?]))
 }
 
-/// A link, by seconds of a small message and of a large one.
+/// The link for the seconds of a small message and of a large one.
 fn joined([latency, large]: [f64; 2]) -> Link {
-    // Never faster than a clock can tell.
+    // No faster than a clock can tell.
     let moving = (large - latency).max(latency / MESSAGES as f64);
     Link { bandwidth: LARGE as f64 / moving, latency }
 }
@@ -163,9 +161,9 @@ fn heads(workers: usize) -> usize {
     if workers == 1 { alone } else { of_each * workers }
 }
 
-/// Seconds of `work` in the fastest try that all ranks make at once, until all are done.
+/// Seconds of `work` in the fastest of a few tries, in which all ranks begin together and the last one's end counts.
 fn fastest(comm: &dyn Communicator, device: &Device, work: &dyn Fn() -> Result<()>) -> Result<f64> {
-    // What does not count says how often the others do it.
+    // The try that does not count says how often the others repeat the work.
     let first = attempt(comm, device, 1, work)?;
     let times = (TRY.as_secs_f64() / first).ceil().clamp(1.0, MOST) as usize;
     let mut best = f64::INFINITY;
@@ -175,7 +173,7 @@ fn fastest(comm: &dyn Communicator, device: &Device, work: &dyn Fn() -> Result<(
     Ok(best)
 }
 
-/// Seconds of `times` times `work` on all ranks at once, until all are done: the same number on all of them.
+/// Seconds of `times` times `work` on all ranks at once, until the last is done: the same number on all of them.
 fn attempt(
     comm: &dyn Communicator,
     device: &Device,
@@ -189,12 +187,12 @@ fn attempt(
     }
     device.synchronize()?;
     comm.barrier(label(1))?;
-    // Who was let go late, because others had its core, saw less of the try than passed.
+    // A rank that started late, because others had its core, saw less of the try than passed.
     let seen = Tensor::new(start.elapsed().as_secs_f64(), &Device::Cpu)?;
     Ok(comm.all_reduce(label(2), &seen, Reduce::Max)?.to_scalar::<f64>()?)
 }
 
-/// Seconds of one message of so many bytes on a device around the ring, the fastest of a few rounds.
+/// Seconds of one message of `bytes` bytes on a device around the ring, in the fastest of a few rounds.
 fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f64> {
     let (rank, world) = (comm.rank(), comm.world());
     if world == 1 {
@@ -214,7 +212,7 @@ fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f6
     if alone * MESSAGES as f64 <= SLOW.as_secs_f64() {
         return Ok(fastest(comm, device, &|| round(MESSAGES))? / MESSAGES as f64);
     }
-    // A link between hosts: what takes so long a clock can tell by a few.
+    // A link between hosts: a clock can time a few messages that take so long.
     let few = (SLOW.as_secs_f64() / alone).clamp(2.0, MESSAGES as f64) as usize;
     let mut best = f64::INFINITY;
     for _ in 0..FEW {

@@ -1,5 +1,4 @@
-//! What every command begins with: an experiment, the model and the tokenizer that it names, each
-//! opened once.
+//! The beginning of every command: an experiment, and the model and the tokenizer that it names, each opened once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,30 +16,30 @@ use crate::setup::texts::records_of;
 use crate::setup::{device, open};
 use crate::{Result, TrainError};
 
-/// The file of a tokenizer in a model's folder.
+/// The file name of a tokenizer in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// How many tokens a model of bytes knows, without and with what stands between documents.
+/// The vocabulary of a byte-level model, without and with the token between documents.
 const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
 
 /// A resolved experiment, and its tokenizer.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What plans are made of.
+    /// The resolved experiment, from which plans are made.
     pub resolved: Resolved,
-    /// `None` where the data are made up, or token ids.
+    /// The tokenizer; `None` where the data are synthetic, or token ids.
     pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
-/// Brings the description of a model of the hub: from the experiment's places, the key that names it
-/// and the name (`hf://owner/name@revision`), the name with its commit and the folder.
+/// Fetches the description of a model on the hub: given the experiment's places, the key that names it and the name
+/// (`hf://owner/name@revision`), returns the name with its commit and the folder.
 pub type Bring<'a, E> =
     &'a mut dyn FnMut(&Places, &str, &str) -> std::result::Result<(String, PathBuf), E>;
 
-/// Opens what an experiment names: models of the hub by `bring`, config.json and the tokenizer.
+/// Opens what an experiment names: models on the hub through `bring`, config.json and the tokenizer.
 ///
 /// # Errors
-/// What `bring` says, and what is wrong with the model's config.json (as of data), with the tokenizer,
-/// or with how they fit each other.
+/// Those of `bring`, and what is wrong with the model's config.json (as an error of data), with the tokenizer, or with how they fit
+/// together.
 pub fn resolve<E>(experiment: Experiment, bring: Bring<'_, E>) -> std::result::Result<Opened, E>
 where
     E: From<TrainError>,
@@ -49,7 +48,7 @@ where
     Ok(opened(experiment)?)
 }
 
-/// The experiment with its models of the hub here, under their names with the commits that they were.
+/// The experiment with its models on the hub fetched, and their names completed with the commits.
 fn described<E>(
     mut experiment: Experiment,
     bring: Bring<'_, E>,
@@ -71,7 +70,7 @@ where
         (*path, *hub) = (folder, name);
     }
     if let Some(hub) = &mut data.tokenizer_hub {
-        // The very commit of the model, where it is the model's own.
+        // If the tokenizer is the model's own, the same commit as the model's.
         let same = fetched.filter(|(written, _)| written == hub).map(|(_, name)| name);
         let (name, folder) = bring(places, "data.tokenizer", same.as_ref().unwrap_or(hub))?;
         data.tokenizer = Some(folder.join(TOKENIZER).display().to_string());
@@ -80,7 +79,7 @@ where
     Ok(experiment)
 }
 
-/// A model's folder that is not there.
+/// The problem of a model's folder that does not exist; `None`: it exists.
 fn not_there(places: &Places, path: &Path) -> Option<Problem> {
     if path.exists() {
         return None;
@@ -132,21 +131,21 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     Ok(Opened { resolved: Resolved { experiment, model, vocabulary }, tokenizer })
 }
 
-/// The tokenizer of the data. A pretrained model's own, where its folder has one that is not of bytes
-/// and the experiment names no other: then the experiment names it, too. `vocabulary`: how many tokens the model knows.
+/// Opens the tokenizer of the data. If the experiment names none, it is that of the pretrained model, where the folder has one that is not
+/// of bytes; the experiment then names it. `vocabulary`: the size of the model's.
 fn tokenizer(experiment: &mut Experiment, vocabulary: Option<usize>) -> Result<Tokenizer> {
     let Experiment { data, model, places, .. } = experiment;
     if let ModelSource::Folder { path, hub, weights: WeightsFrom::Pretrained } = &model.source {
         let own = path.join(TOKENIZER);
         if std::fs::symlink_metadata(&own).is_ok() {
-            // Somebody else may have made the folder: what it holds is copied into every checkpoint.
+            // Somebody else may have made the folder, and its tokenizer is copied into every checkpoint.
             let read = |source| DataError::Read { path: own.clone(), source };
             annulus_files::within(path, TOKENIZER).map_err(read)?;
         }
         if data.tokenizer() == BYTES && own.is_file() {
             let name = own.display().to_string();
             let tokenizer = Tokenizer::open(&name)?;
-            // Its template is what makes conversations of bytes.
+            // The tokenizer's chat template turns conversations into bytes.
             let speaks = data.formats().any(|format| format == Format::Chat);
             if speaks || !is_of_bytes(&tokenizer) {
                 if data.tokenizer.is_some() {
@@ -163,7 +162,7 @@ fn tokenizer(experiment: &mut Experiment, vocabulary: Option<usize>) -> Result<T
     Ok(Tokenizer::open(data.tokenizer())?)
 }
 
-/// Bytes that are asked for, of a model that reads with another tokenizer.
+/// The error that an experiment asks for bytes with a model that has another tokenizer.
 fn refuse_other<T>(places: &Places, own: &Path) -> Result<T> {
     let own = own.display();
     let message = format!("`data.tokenizer` is `{BYTES}`, but the model reads with `{own}`");
@@ -172,7 +171,7 @@ fn refuse_other<T>(places: &Places, own: &Path) -> Result<T> {
     Err(Problems::from(problem.hint(hint)).into())
 }
 
-/// Bytes that nobody asked for, of a model in `folder` that learned other tokens.
+/// An error if bytes, which the experiment did not ask for, would be read by a model in `folder` that learned other tokens.
 fn refuse_bytes(places: &Places, folder: &Path, vocabulary: Option<usize>) -> Result<()> {
     let Some(vocabulary) = vocabulary.filter(|size| !BYTE_VOCABULARIES.contains(size)) else {
         return Ok(());
@@ -187,7 +186,7 @@ fn refuse_bytes(places: &Places, folder: &Path, vocabulary: Option<usize>) -> Re
     Err(Problems::from(problem.hint(String::from(hint))).into())
 }
 
-/// Whether it is what is written of bytes.
+/// Whether this is the tokenizer that is saved for byte-level models.
 fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
     BYTE_VOCABULARIES
         .into_iter()
@@ -195,7 +194,7 @@ fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
         .any(|bytes| tokenizer.is_of(&bytes.text))
 }
 
-/// Tokens of tasks that are made up; `None`: of ids that a file has.
+/// The vocabulary of synthetic tasks; `None`: the data are ids in a file.
 fn made_up(experiment: &Experiment) -> Result<Option<usize>> {
     let Experiment { data, seed, .. } = experiment;
     Ok(match data.format {
@@ -210,15 +209,15 @@ impl Opened {
     #[must_use]
     pub fn here(&self) -> Resolved {
         let mut resolved = self.resolved.clone();
-        device::place(&mut resolved.experiment);
+        device::place_on_devices(&mut resolved.experiment);
         resolved
     }
 
-    /// The plan on this machine, of several phases the last's: a strategy that is left open is chosen
-    /// by what this machine achieves now, or as before in the run's folder.
+    /// The plan on this machine; of several phases, the last's. A strategy that is left open is chosen by this machine's speed now, or as
+    /// the run's folder says that it was before.
     ///
     /// # Errors
-    /// What is wrong with the experiment, or a device that cannot be used.
+    /// A bad experiment, or a device that cannot be used.
     pub fn plan(&self, cores: usize) -> Result<Plan> {
         let mut plans = self.plans(cores)?;
         Ok(plans.swap_remove(plans.len() - 1))
@@ -227,16 +226,16 @@ impl Opened {
     /// The plans of all phases.
     ///
     /// # Errors
-    /// As those of [`Opened::plan`].
+    /// Those of [`Opened::plan`].
     pub fn plans(&self, cores: usize) -> Result<Vec<Plan>> {
         self.plans_over(cores, &World::alone())
     }
 
-    /// The same for the processes of `world`, called by the first. Where a strategy is chosen by what they achieve, the others are
-    /// told the experiment as it is, its strategy open, and must call [`measured`](crate::measured) with it.
+    /// The plans of all phases for the processes of `world`, called by the first. Where a strategy is chosen by their measured speed, the
+    /// others get the experiment with its strategy open, and must call [`measured`](crate::measured) with it.
     ///
     /// # Errors
-    /// As those of [`Opened::plan`], and a process that is late or gone.
+    /// Those of [`Opened::plan`], and a process that is late or gone.
     pub fn plans_over(&self, cores: usize, world: &World) -> Result<Vec<Plan>> {
         open::plans(&self.here(), cores, world)
     }

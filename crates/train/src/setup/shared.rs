@@ -1,11 +1,11 @@
-//! What several processes do before and between the runs of their ranks: all go on or none does, and of an error one speaks.
+//! What several processes do before and between the runs of their ranks: all go on or none does, and only one reports an error.
 
 use annulus_comm::{Cause, Error as CommError, Failure, World};
 
 use crate::TrainError;
 
-/// What every process makes for itself; where one cannot, none goes on: the first that cannot returns why, the others an end of
-/// another's ([`TrainError::is_of_another`]). Of one process alone it is `make`.
+/// Has every process make a thing for itself; if one cannot, none goes on: the first that cannot returns why, the others an error that
+/// another has ended ([`TrainError::is_of_another`]). In a single process it is just `make`.
 ///
 /// # Errors
 /// Those of `make`, and a process that is late or gone.
@@ -24,12 +24,12 @@ pub fn shared<T, E: From<TrainError>>(
     }
 }
 
-/// An error that every process finds alike: the first returns it, the others an end of another's.
+/// For an error that every process finds: the first returns it, the others one that another has ended.
 pub(crate) fn once(world: &World, error: TrainError) -> TrainError {
     if world.process() == 0 { error } else { of_another() }
 }
 
-/// Processes that do not hear each other.
+/// The error of processes that cannot reach each other.
 pub(crate) fn unreached(failure: Failure<CommError>) -> TrainError {
     match failure.cause {
         Cause::Error(error) => error.into(),
@@ -37,7 +37,7 @@ pub(crate) fn unreached(failure: Failure<CommError>) -> TrainError {
     }
 }
 
-/// An end that another process explains.
+/// The error of a process that ends because of another, which says why.
 pub(crate) fn of_another() -> TrainError {
     CommError::Ended { rank: 0 }.into()
 }

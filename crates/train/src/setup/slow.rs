@@ -1,4 +1,4 @@
-//! What a GPU has no fast kernels for: said when a run starts, by its plan, and of every GPU of a machine.
+//! What a GPU has no fast kernels for: said when a run starts, in its plan, and for every GPU of a machine.
 
 use annulus_experiment::Kernel;
 use annulus_ops::gpu::Room;
@@ -9,16 +9,16 @@ use candle_core::DType;
 use crate::setup::assemble::Setup;
 use crate::setup::device;
 
-/// What to say where kernels of a GPU add up order-free.
+/// The warning for order-free sums on a GPU.
 const STRICT: &str = "`reproducible: strict` takes ordinary multiply-adds for attention on this GPU, many times slower than its tensor \
                       cores";
 
-/// What to say where kernels of a GPU compute in f32.
+/// The warning for f32 on a GPU.
 const F32: &str =
     "`model.dtype: f32` uses no tensor cores on this GPU; `bf16` does, and is many times faster";
 
 impl Setup {
-    /// What to say where the GPU that it runs on has no fast kernels for these sums, numbers of this type, or heads of this length.
+    /// The warning if the GPU that this runs on has no fast kernels for its sums, its dtype or its head dimension.
     pub(crate) fn warning(&self) -> Option<String> {
         self.warning_on(Room::of(&**self.processors.first()?))
     }
@@ -37,18 +37,18 @@ impl Setup {
     }
 }
 
-/// What a run of `plan` would say of the GPU that it would take here: what is slow on it.
-pub fn warning(plan: &Plan) -> Option<String> {
+/// The warning that a run of `plan` would give about the GPU that it would take here: what is slow on it.
+pub fn slow_warning(plan: &Plan) -> Option<String> {
     let gpu = device::gpu(&plan.experiment.device)?;
     Setup::new(plan, 1).warning_on(gpu.room())
 }
 
-/// Of any experiment.
+/// The warning about head dimensions without fast kernels, for no experiment in particular.
 pub(crate) fn of_some_heads(on: Room) -> String {
     said("some heads", on)
 }
 
-/// Which heads take plain loops, what that costs, and which do not.
+/// Says which heads take plain loops, what that costs, and which heads do not.
 fn said(which: &str, on: Room) -> String {
     let longest = fast_heads(on, DType::BF16).into_iter().max().unwrap_or(0);
     let exact: Vec<String> = fast_heads(on, DType::F32).iter().map(usize::to_string).collect();

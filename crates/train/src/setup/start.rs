@@ -1,4 +1,4 @@
-//! Where a run starts from: fresh or saved.
+//! The state that an attempt starts from: fresh or saved.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,27 +13,27 @@ pub(crate) struct Start {
     pub(crate) step: u64,
     /// Tokens trained on.
     pub(crate) tokens: u64,
-    /// f32 masters.
+    /// The weights; trained ones f32, as masters.
     pub(crate) weights: InitialWeights,
-    /// Where moments lie; none: zeros.
+    /// The file with the moments; `None`: they are zeros.
     pub(crate) moments: Option<Arc<Kept>>,
-    /// The step since which they are summed.
+    /// The step since which moments are accumulated.
     pub(crate) since: u64,
 }
 
 impl Start {
-    /// Nothing trained yet.
+    /// The start of a run that has trained nothing yet.
     pub(crate) fn fresh(weights: InitialWeights) -> Start {
         Start { step: 0, tokens: 0, weights, moments: None, since: 0 }
     }
 
-    /// The same weights, and an optimizer that has seen nothing.
+    /// The same weights with a fresh optimizer.
     pub(crate) fn anew(self) -> Start {
         Start { moments: None, since: self.step, ..self }
     }
 }
 
-/// One thing for every rank to take once: when the last has taken it, it is gone.
+/// A value that every rank takes once; when the last has taken it, it is dropped.
 #[derive(Debug)]
 pub(crate) struct Handout<T> {
     first: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Handout<T> {
 }
 
 impl<T> Handout<T> {
-    /// For the ranks of this process.
+    /// A handout for the ranks of this process.
     pub(crate) fn new(thing: T, ranks: Range<usize>) -> Handout<T> {
         let things = Mutex::new(vec![Some(Arc::new(thing)); ranks.len()]);
         Handout { first: ranks.start, things }

@@ -1,4 +1,4 @@
-//! The texts that an experiment reads: files and folders, without what its own run and others write.
+//! The texts that an experiment reads: files and folders, except what its own run and other runs write there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::run::folder::{GIVEN, LOCK, RESOLVED};
 use crate::run::{hashes, lines, manifest};
 use crate::{Result, TrainError};
 
-/// What a run writes into its folder, besides checkpoints, traces and curves.
+/// File names that a run writes into its folder, besides checkpoints, traces and curves.
 const MADE: [&str; 11] = [
     LOCK,
     LATEST,
@@ -27,7 +27,7 @@ const MADE: [&str; 11] = [
     "offload",
 ];
 
-/// How the names of its curves begin.
+/// The beginning of the file names of a run's curves.
 const CURVES: &str = "events.out.tfevents";
 
 /// How many paths a note lists.
@@ -41,7 +41,7 @@ pub fn cache_folder(output: &Path) -> PathBuf {
 /// The texts that an experiment reads.
 ///
 /// # Errors
-/// When one is not there, or it names none.
+/// A text that does not exist, or an experiment that names none.
 pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     if experiment.data.path.is_empty() {
         let problem = experiment.places.problem("data", "`data.path` is missing");
@@ -58,7 +58,7 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     Ok(all.collect::<std::result::Result<Vec<_>, _>>()?.concat())
 }
 
-/// A source of data that is not there, by the line that names it.
+/// The problem of a source that does not exist, with the line that names it.
 fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
     let path = &source.path;
     if path.exists() || is_pattern(&path.to_string_lossy()) {
@@ -69,8 +69,8 @@ fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
     Some(problem.hint("paths are relative to the current folder".to_owned()))
 }
 
-/// The experiment for every source of its data alone, read as that source is, and with its share of what is held out; of one
-/// source, or none, the experiment.
+/// One experiment for every source of the data, read as that source is, with its share of the held-out text; with one source or none, the
+/// experiment itself.
 pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
     let data = &experiment.data;
     let weights = data.path.iter().map(TextSource::share).collect::<Vec<_>>();
@@ -94,8 +94,7 @@ fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// The files that a path with `*`, `?` or `[…]` in it stands for, in name order; of a path that is there, or has none
-/// of them, that path.
+/// The files that match a path with `*`, `?` or `[…]`, in name order; a path that exists, or has none of these, stands for itself.
 fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     let text = path.to_string_lossy();
     if path.exists() || !is_pattern(&text) {
@@ -108,7 +107,7 @@ fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
 }
 
-/// What the texts of a format are made of; `None`: it has none.
+/// The kind of records in texts of a format; `None`: the format has no texts.
 pub fn records_of(format: Format) -> Option<Records> {
     match format {
         Format::Text => Some(Records::Text),
@@ -119,11 +118,11 @@ pub fn records_of(format: Format) -> Option<Records> {
     }
 }
 
-/// What in the folders of `inputs` is no data for a run with the folder `output`: that folder and its token caches. Where a text
-/// lies in the run's folder itself, what the run writes there.
+/// What in the folders of `inputs` is not data for a run with the folder `output`: that folder and its token caches. If a text lies in the
+/// run's folder itself, only what the run writes there.
 ///
 /// # Errors
-/// When one of `inputs` is what the run writes.
+/// One of `inputs` that the run itself writes.
 pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
     let caches = cache_folder(output);
     let own = output.canonicalize().ok();
@@ -158,10 +157,10 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
     Ok(Excluded::new(excluded))
 }
 
-/// A note on what is left out of the texts of an experiment, or named more than once in them; `None`: nothing is.
+/// A note about what is left out of an experiment's texts, or named more than once; `None`: nothing is.
 ///
 /// # Errors
-/// Those of [`texts`] and [`excluded`], and of folders that cannot be read.
+/// Those of [`texts`] and [`excluded`], and folders that cannot be read.
 pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
     let mut notes = Vec::new();
     for part in by_source(experiment) {
@@ -190,7 +189,7 @@ pub fn note_on(
     Ok(said.reduce(|one, other| format!("{one}; {other}")))
 }
 
-/// The first of `paths`, and how many more there are.
+/// The first of `paths` as text, and how many more there are.
 fn some_of(paths: &[PathBuf]) -> String {
     let shown = paths.iter().take(LISTED).map(|path| format!("`{}`", path.display()));
     let shown = shown.collect::<Vec<_>>().join(", ");

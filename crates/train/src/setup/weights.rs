@@ -1,5 +1,5 @@
-//! Where the weights that a run starts from lie. Of each is read what is wanted of it, when it is wanted: no process has more of them in
-//! memory than its ranks will hold.
+//! The sources of the weights that a run starts from. Elements are read only when they are wanted: no process has more of them in memory
+//! than its ranks will hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use candle_core::{DType, Tensor};
 use crate::checkpoint::Kept;
 use crate::{Result, TrainError};
 
-/// The weights of a model, on the host: what is trained f32.
+/// The weights that a run starts from, on the host; trained ones are f32.
 #[derive(Debug)]
 pub struct InitialWeights {
-    /// What they are, by name.
+    /// The shapes of all weights, by name.
     shapes: BTreeMap<String, Vec<usize>>,
-    /// Of a weight that several have, the first's counts.
+    /// Where weights come from; if several layers have a weight, the first one's counts.
     layers: Vec<Layer>,
 }
 
-/// Some of them.
+/// A source of some weights.
 #[derive(Debug)]
 pub(crate) enum Layer {
-    /// In memory.
+    /// Weights in memory.
     Given(Weights),
-    /// Made of a seed.
+    /// Weights drawn from a seed.
     Fresh { config: Box<Config>, seed: u64, parameters: BTreeMap<String, Specification> },
-    /// In files.
+    /// Weights in files.
     Stored(Stored),
-    /// Beside narrower ones, the masters of those.
+    /// The f32 masters of weights that are stored narrower.
     Masters(Arc<Kept>),
 }
 
@@ -43,29 +43,29 @@ impl From<Weights> for InitialWeights {
 }
 
 impl InitialWeights {
-    /// All parameters of a model, each in one of `layers`.
+    /// All parameters of a model, each of them in one of `layers`.
     pub(crate) fn of(config: &Config, layers: Vec<Layer>) -> InitialWeights {
         let all = Llama::specification(config).into_iter();
         InitialWeights { shapes: all.map(|one| (one.name, one.shape)).collect(), layers }
     }
 
-    /// The same, but for those that `layer` has.
+    /// These weights, but those that `layer` has are taken from it.
     pub(crate) fn beneath(mut self, layer: Layer) -> InitialWeights {
         self.layers.insert(0, layer);
         self
     }
 
-    /// What there is, in the order of names.
+    /// The shapes of all weights, in the order of names.
     pub(crate) fn shapes(&self) -> &BTreeMap<String, Vec<usize>> {
         &self.shapes
     }
 
-    /// How many elements all have.
+    /// The number of elements of all weights.
     pub(crate) fn parameters(&self) -> u64 {
         self.shapes.values().map(|shape| shape.iter().product::<usize>() as u64).sum()
     }
 
-    /// Some elements of a weight, flat, a copy.
+    /// A copy of some elements of a weight, flat.
     pub(crate) fn elements(&self, name: &str, runs: &Runs) -> Result<Tensor> {
         for layer in &self.layers {
             if let Some(found) = layer.elements(name, runs)? {
@@ -75,28 +75,28 @@ impl InitialWeights {
         Err(TrainError::Internal(format!("nothing says what `{name}` begins with")))
     }
 
-    /// A weight in its shape.
+    /// A whole weight, in its shape.
     pub(crate) fn whole(&self, name: &str) -> Result<Tensor> {
         let shape = self.shapes.get(name).map_or(&[][..], Vec::as_slice);
         let all = self.elements(name, &[(0, shape.iter().product())])?;
         Ok(all.reshape(shape)?)
     }
 
-    /// All of them, read.
+    /// All weights, read.
     pub(crate) fn all(&self) -> Result<Weights> {
         self.shapes.keys().map(|name| Ok((name.clone(), self.whole(name)?))).collect()
     }
 }
 
 impl Layer {
-    /// Of a seed; `parameters` of a model, f32.
+    /// The given `parameters` of a model, drawn from a seed, f32.
     pub(crate) fn fresh(config: &Config, seed: u64, parameters: Vec<Specification>) -> Layer {
         let config = Box::new(Config { dtype: DType::F32, ..config.clone() });
         let parameters = parameters.into_iter().map(|one| (one.name.clone(), one)).collect();
         Layer::Fresh { config, seed, parameters }
     }
 
-    /// None where it has no such weight.
+    /// Some elements of a weight, flat; `None` if this layer does not have it.
     fn elements(&self, name: &str, runs: &Runs) -> Result<Option<Tensor>> {
         Ok(match self {
             Layer::Given(weights) => {
@@ -114,7 +114,7 @@ impl Layer {
     }
 }
 
-/// Some elements of a tensor, a copy.
+/// A copy of some elements of a tensor, flat.
 fn narrowed(whole: &Tensor, runs: &Runs) -> candle_core::Result<Tensor> {
     let flat = whole.flatten_all()?;
     let runs = runs.iter().map(|(begins, many)| flat.narrow(0, *begins, *many));

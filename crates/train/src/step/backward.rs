@@ -1,12 +1,10 @@
-//! Forward and backward over the stages of a model: the one place for pieces of rows and for the
-//! harvest of gradients.
+//! Forward and backward over the stages of a model: the one place for pieces of rows and for collecting gradients.
 //!
-//! Every stage gives a pullback, which owns what it needs and is gone when it was called; weights it is handed anew. So
-//! nothing outlives its stage, and between two stages one may do whatever one likes: ask whether to
-//! stop, send gradients off, gather weights.
+//! Every stage returns a pullback, which owns what it needs and is consumed by its call; weights are handed to it anew. So nothing outlives
+//! its stage, and anything may happen between two stages: asking whether to stop, sending gradients, gathering weights.
 //!
-//! With `recompute: layer` only inputs and attention's results are kept; pullbacks make the rest
-//! again. With `recompute: none` they keep what would cost a product of matrices.
+//! With `recompute: layer` only inputs and attention's results are kept; pullbacks compute the rest again. With `recompute: none` they keep
+//! what would cost a matrix product.
 
 use annulus_comm::Axis;
 use annulus_experiment::Recompute;
@@ -24,20 +22,21 @@ use crate::step::points::At;
 use crate::step::rank::{MicroBatch, Rank};
 use crate::step::sum::Partial;
 
-/// What a forward pass leaves of a stage: for some of its rows at a time, what was kept and the pullback.
+/// What the forward pass of a stage leaves for backward: by piece of rows, the kept tensors and the pullback.
 pub(crate) type Trace<'a> = Vec<(Kept, Pullback<'a>)>;
 
-/// The result of a micro-batch.
+/// Loss and gradients of a micro-batch on one rank.
 #[derive(Debug)]
 pub(crate) struct Differentiated {
     /// The sum of losses on this rank.
     pub(crate) loss: Partial,
-    /// The first stage whose output was no number, if the loss is none.
+    /// The first stage whose output was not finite, if the loss is not.
     pub(crate) sighting: Option<usize>,
 }
 
 impl Rank {
-    /// The loss of `micro` and, added to `gradients`, those of its sum; `after` is told of every stage that backward has gone through.
+    /// The loss of `micro`; the gradients of the sum of its losses are added to `gradients`. `after` is called with every stage that
+    /// backward has finished.
     pub(crate) fn backward(
         &self,
         weights: &mut WeightSource<'_>,
@@ -57,7 +56,7 @@ impl Rank {
             self.room.keep();
             self.stage(begun, || name(stage, "forward"))
         })?;
-        // The last stage has waited for it.
+        // The last stage has waited for the device.
         let loss: f64 = x.to_scalar()?;
         let sighting = if loss.is_finite() { None } else { Some(self.first_sighting(&traces)?) };
 
@@ -78,11 +77,11 @@ impl Rank {
         Ok(Differentiated { loss: Partial::new(loss, micro.targets), sighting })
     }
 
-    /// What forward keeps for it.
+    /// What stages keep for backward, by the experiment's `memory.recompute`.
     fn keep(&self) -> Keep {
         match self.setup.recompute {
             Recompute::None => Keep::Everything,
-            // A plan never leaves it open.
+            // `Auto` does not occur: a plan has decided it.
             Recompute::Layer | Recompute::Auto => Keep::Attention,
         }
     }
@@ -98,7 +97,7 @@ impl Rank {
         Ok(Partial::new(loss.to_scalar()?, micro.targets))
     }
 
-    /// The output [B, S, D] of all stages but the loss.
+    /// The hidden states [B, S, D] that the loss stage gets.
     pub(crate) fn before_loss(
         &self,
         weights: &mut WeightSource<'_>,
@@ -109,7 +108,7 @@ impl Rank {
         self.forward((&stages[..last], Some(last)), weights, shard, |_, _, _| Ok(()))
     }
 
-    /// What is said at every target of this rank's positions; of tensor-parallel ranks at those of all of them.
+    /// The model's judgement of every target at this rank's positions, or at those of all its tensor-parallel ranks.
     pub(crate) fn judged(
         &self,
         weights: &mut WeightSource<'_>,
@@ -127,8 +126,8 @@ impl Rank {
         Ok(self.model.logits(&x, &of_loss, shard)?)
     }
 
-    /// The output of `stages`, one after the other, behind which the weights of stage `next` are wanted; `done` is told of each and its output, when
-    /// it began, and what it leaves.
+    /// Runs `stages` one after the other and returns the last output; the weights of stage `next` are wanted after them. `done` is called
+    /// after each with the stage, its output, the time at which it began, and its trace.
     fn forward<'a>(
         &self,
         (stages, next): (&'a [Box<dyn Stage>], Option<usize>),
@@ -136,7 +135,7 @@ impl Rank {
         shard: &'a Shard,
         mut done: impl FnMut((&dyn Stage, &Tensor), Begun, Trace<'a>) -> Result<()>,
     ) -> Result<Tensor> {
-        // The first reads tokens.
+        // Never read: the first stage reads tokens.
         let mut x = Tensor::zeros((), DType::F32, &Device::Cpu)?;
         for (index, stage) in stages.iter().enumerate() {
             self.progress()?;
@@ -151,7 +150,7 @@ impl Rank {
         Ok(x)
     }
 
-    /// A stage's output and its pullback.
+    /// Runs a stage forward: its output and its pullback.
     fn run<'a>(
         &self,
         stage: &'a dyn Stage,
@@ -171,8 +170,7 @@ impl Rank {
         Ok((self.joined(stage, outputs, x)?, trace))
     }
 
-    /// The gradient of a stage's input, given that of its output; those of its parameters are added
-    /// to `gradients`.
+    /// The gradient of a stage's input, given that of its output; the gradients of the stage's parameters are added to `gradients`.
     fn run_back(
         &self,
         (stage, weights): (&dyn Stage, &Weights),
@@ -189,27 +187,27 @@ impl Rank {
         self.joined(stage, inputs, dy)
     }
 
-    /// How many own rows of `stage` are run at a time; `None`: all. Tensor-parallel ranks gather as many each.
+    /// How many of this rank's rows `stage` runs at a time (`None`: all); each of its tensor-parallel ranks gathers as many.
     fn rows(&self, stage: &dyn Stage) -> Option<usize> {
         let chunk = self.setup.mlp_chunk.filter(|_| stage.rowwise())?;
         Some((chunk / self.setup.tensor).max(1))
     }
 
-    /// `x` itself, or some of its rows at a time where every row is computed by itself.
+    /// `x` itself or, where a stage computes every row by itself, pieces of its rows.
     fn pieces(&self, stage: &dyn Stage, x: &Tensor) -> Result<Vec<Tensor>> {
         let Some(rows) = self.rows(stage) else {
             return Ok(vec![x.clone()]);
         };
         let x = x.flatten_to(x.rank() - 2)?;
         let all = x.dim(0)?;
-        // Of no rows one piece of none: the stage is called as often on every rank, and has an output.
+        // No rows still make one empty piece: every rank calls the stage equally often, and it has an output.
         let starts = (0..all.max(1)).step_by(rows);
         Ok(starts
             .map(|start| x.narrow(0, start, rows.min(all - start)))
             .collect::<candle_core::Result<_>>()?)
     }
 
-    /// The inverse of [`Rank::pieces`]: a whole in the shape of `like`.
+    /// The inverse of [`Rank::pieces`]: joins pieces into a tensor in the shape of `like`.
     fn joined(&self, stage: &dyn Stage, mut pieces: Vec<Tensor>, like: &Tensor) -> Result<Tensor> {
         if self.rows(stage).is_none() {
             return Ok(pieces.remove(0));
@@ -217,16 +215,16 @@ impl Rank {
         Ok(Tensor::cat(&pieces, 0)?.reshape(like.shape())?)
     }
 
-    /// Says that this rank is alive, and ends where the run is to stop.
+    /// Says that this rank is alive; an error where the run is to stop.
     pub(crate) fn progress(&self) -> Result<()> {
         Ok(self.mesh.group(&[Axis::Data, Axis::Sequence]).progress()?)
     }
 
-    /// The stage before the first whose input is no number; the last where all inputs are finite.
+    /// The stage before the first whose input is not finite; the last stage where all inputs are finite.
     fn first_sighting(&self, traces: &[Trace<'_>]) -> Result<usize> {
         for (index, trace) in traces.iter().enumerate().skip(1) {
             for (kept, _) in trace {
-                // The input comes first.
+                // The input comes first among the kept tensors.
                 if let Some(input) = self.looked_at(kept)?.first()
                     && !is_finite(input)?
                 {

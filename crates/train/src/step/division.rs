@@ -1,8 +1,9 @@
-//! Whom a rank sums, gathers and holds parameters with: the groups of a [`StateSharding`].
+//! Which ranks sum, gather and hold parameters together: the groups of a [`StateSharding`].
 //!
-//! Of every process the ranks with the same number among its own have slices that lie together. Those in processes that hold the same
-//! gather what they have summed, those in processes that hold all together gather weights. Tensor-parallel ranks have parts of parameters:
-//! of those with the same part all this is said, and what they all have whole is summed over them first.
+//! The ranks that have the same number within their processes have neighbouring slices. Those among them whose processes are mirrors gather
+//! the sums of each other; those whose processes are holders of one state gather weights from each other. Tensor-parallel ranks have parts
+//! of parameters: the groups are then of the ranks with the same part, and parameters that every rank has whole are first summed over the
+//! tensor-parallel ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use candle_core::{Device, Tensor};
 
 use crate::{Result, Setup};
 
-/// Where a rank of a process meets others of it.
+/// Which ranks of one process meet, and this rank's number among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seats {
-    /// Which of them it is.
+    /// This rank's number among those that meet.
     pub(crate) own: usize,
-    /// Among the ranks of the process the first of them, and how far apart they are.
+    /// The first rank that meets, by number in the process, and the distance from one to the next.
     pub(crate) first: usize,
     pub(crate) step: usize,
 }
@@ -30,28 +31,28 @@ pub(crate) struct Seats {
 pub(crate) struct Division {
     /// All ranks with the same part of parameters.
     pub(crate) all: Arc<dyn Communicator>,
-    /// By rank of `all`, which slice it sums.
+    /// By rank of `all`, the number of the slice that it sums.
     slots: Vec<usize>,
     sharding: StateSharding,
-    /// Those that update the same, in processes that hold the same.
+    /// The ranks that update the same slices as this one, in processes with the same shard of the state.
     pub(crate) mirrors: Arc<dyn Communicator>,
-    /// Of every process that holds a share of the state the rank that has the same number in it.
+    /// One rank of every process that holds a shard of the state: the one with this rank's number.
     pub(crate) holders: Arc<dyn Communicator>,
-    /// Those that have other parts, of the same positions.
+    /// The ranks of the same positions that have the other parts of parameters.
     pub(crate) tensor: Arc<dyn Communicator>,
-    /// Which of the ranks of its device with this part this is, and how many they are.
+    /// This rank's number among the ranks of its device that have the same part, and their count.
     own: (usize, usize),
     crew: Crew,
 }
 
-/// Where a rank is in its process.
+/// A rank's place in its process.
 #[derive(Clone, Copy, Debug)]
 struct Crew {
-    /// Which of the process's ranks it is.
+    /// The rank's number in its process.
     own: usize,
-    /// How many of them each device of the process has.
+    /// How many ranks each device of the process has.
     here: usize,
-    /// How many parts of parameters those have.
+    /// How many parts of parameters the ranks of a device have.
     parts: usize,
 }
 
@@ -61,12 +62,12 @@ impl Setup {
         self.tensor > 1 || self.sharding().holders > 1
     }
 
-    /// Whether processes hold shares of the weights that their ranks compute with.
+    /// Whether processes hold shards of the weights that their ranks compute with.
     pub(crate) fn shards_weights(&self) -> bool {
         self.sharding().state.shards_weights()
     }
 
-    /// How many ranks share a device: that of their process, or one of its GPUs.
+    /// How many ranks compute on one device: all of a process, or those of one of its GPUs.
     pub(crate) fn ranks_of_device(&self) -> usize {
         self.ranks_of_process() / self.processors.devices()
     }
@@ -76,7 +77,7 @@ impl Setup {
         self.world() / self.processes.processes()
     }
 
-    /// How processes, or the devices of one, hold the state: a plan has checked that they can.
+    /// How the state is sharded over processes, or over the devices of one; a plan has checked that it can be.
     pub(crate) fn sharding(&self) -> StateSharding {
         let here = self.ranks_of_device();
         let mesh = (self.order, [self.data, self.sequence]);
@@ -84,24 +85,26 @@ impl Setup {
         sharding.expect("processes lie along the axes")
     }
 
-    /// How many parts of a model the ranks of a device have, of tensor-parallel ones.
+    /// How many parts of parameters the ranks of a device have; 1 without tensor parallelism.
     pub(crate) fn parts(&self) -> usize {
         self.tensor.min(self.ranks_of_device())
     }
 }
 
 impl Division {
-    /// That of the ranks of `mesh`, of which this is number `rank`; of every process's `ranks` those of each device have so many `parts` of
-    /// parameters. All ranks must call it.
+    /// The division among the ranks of `mesh`, for rank number `rank`: every process has `ranks` ranks, and those of each device have
+    /// `parts` parts of parameters. All ranks must call it.
     pub(crate) fn new(
         mesh: &Mesh,
-        (rank, ranks): (usize, usize),
-        (parts, sharding): (usize, StateSharding),
+        rank: usize,
+        ranks: usize,
+        parts: usize,
+        sharding: StateSharding,
     ) -> Result<Division> {
         let here = sharding.here * parts;
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
         let tensor = mesh.group(&[Axis::Tensor]).clone();
-        // Neighbours on a device have different parts; where it has not all, so have neighbours among devices.
+        // Neighbours on a device have different parts; where a device does not have all parts, so do neighbouring devices.
         let beside = tensor.world() / parts;
         let place = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
@@ -118,72 +121,72 @@ impl Division {
         Ok(Division { all, slots, sharding, mirrors, holders, tensor, own, crew })
     }
 
-    /// Whether a device holds a share of masters and moments alone.
+    /// Whether a device holds only a shard of f32 masters and moments.
     pub(crate) fn shards_optimizer(&self) -> bool {
         self.sharding.state.shards_optimizer()
     }
 
-    /// Whether it holds a share of weights alone.
+    /// Whether a device holds only a shard of the weights.
     pub(crate) fn shards_weights(&self) -> bool {
         self.sharding.state.shards_weights()
     }
 
-    /// What rank `rank` of all sums of a parameter of so many elements.
+    /// The elements that rank `rank` of `all` sums, of a parameter of `elements` elements.
     pub(crate) fn summed(&self, elements: usize, rank: usize) -> Range<usize> {
         self.sharding.summed(elements, self.slots[rank])
     }
 
-    /// What this rank sums.
+    /// The elements that this rank sums, of a parameter of `elements` elements.
     pub(crate) fn own_sums(&self, elements: usize) -> Range<usize> {
         self.summed(elements, self.all.rank())
     }
 
-    /// What rank `rank` of the mirrors sums.
+    /// The elements that rank `rank` of the mirrors sums, of a parameter of `elements` elements.
     pub(crate) fn mirrored(&self, elements: usize, rank: usize) -> Range<usize> {
         let first = self.slots[self.all.rank()] / self.sharding.mirrors * self.sharding.mirrors;
         self.sharding.summed(elements, first + rank)
     }
 
-    /// What rank `rank` of the holders updates.
+    /// The elements that rank `rank` of the holders updates, of a parameter of `elements` elements.
     pub(crate) fn gathered(&self, elements: usize, rank: usize) -> Range<usize> {
         let (own, _) = self.own;
         self.sharding
             .updated(elements, (own * self.sharding.holders + rank) * self.sharding.mirrors)
     }
 
-    /// What this rank updates, and where weights are shared holds.
+    /// The elements of a parameter that this rank updates and, where weights are sharded, holds.
     pub(crate) fn updated(&self, elements: usize) -> Range<usize> {
         self.sharding.updated(elements, self.slots[self.all.rank()])
     }
 
-    /// Whether it is for this rank to count what tensor-parallel ranks have whole.
+    /// Whether this rank counts what all tensor-parallel ranks have: only one of them does.
     pub(crate) fn counts_whole(&self) -> bool {
         self.tensor.rank() == 0
     }
 
-    /// Which of the parts that its process holds this rank has: device after device, each has them all.
+    /// Which of the parts in its process's store this rank has; they are listed device by device.
     pub(crate) fn part(&self) -> usize {
         let Crew { own, here, parts } = self.crew;
         own / here * parts + own % parts
     }
 
-    /// All ranks of this process, where they meet.
+    /// All ranks of this process, for meetings.
     pub(crate) fn crew(&self) -> Seats {
         Seats { own: self.crew.own, first: 0, step: 1 }
     }
 
-    /// Those of them on this device that have the same part.
+    /// The ranks of this device that have the same part of parameters, for meetings.
     pub(crate) fn sharers(&self) -> Seats {
         let Crew { own, here, parts } = self.crew;
         Seats { own: self.own.0, first: own / here * here + own % parts, step: parts }
     }
 
-    /// Which of the ranks of its device with this part this is, and how many they are.
+    /// This rank's number among the ranks of its device that have the same part, and their count.
     pub(crate) fn own(&self) -> (usize, usize) {
         self.own
     }
 
-    /// The sum of what all ranks found of their slices, in the order of those: the same bits wherever ranks run.
+    /// The sum of a value of every rank's slices, added in the order of slices: the same bits wherever ranks run.
     pub(crate) fn total(&self, label: Label, own: f64) -> Result<f64> {
         let of_part = self.total_of_part(label, own)?;
         if self.tensor.world() == 1 {
@@ -194,7 +197,7 @@ impl Division {
         Ok(all.iter().sum())
     }
 
-    /// The same of sums that add up to the same bits in any order.
+    /// The sum of all ranks' order-free sums of squares.
     pub(crate) fn total_of_squares(&self, label: Label, own: &Squares) -> Result<f64> {
         if self.all.world() == 1 {
             return Ok(own.value());
@@ -206,7 +209,7 @@ impl Division {
         Ok(Squares::of(&all)?.value())
     }
 
-    /// The same of those with this part.
+    /// The sum of a value of the slices of all ranks with this part of parameters, added in the order of slices.
     fn total_of_part(&self, label: Label, own: f64) -> Result<f64> {
         if self.all.world() == 1 {
             return Ok(own);

@@ -1,4 +1,4 @@
-//! All tensors of a step as files, whole, whoever has which part of them: for whoever looks into it.
+//! All tensors of a step as files, each whole whichever ranks hold it: for inspection.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,18 @@ use crate::run::saving::Finished;
 use crate::step::hashes::{GRADIENTS, WEIGHTS};
 use crate::{Result, TrainError};
 
-/// Which step is written down, and where.
+/// Which step's tensors are written down, and where.
 #[derive(Clone, Debug)]
 pub struct Dump {
-    /// From 1.
+    /// The step, from 1.
     pub step: u64,
-    /// A folder that is there, of the process of rank 0: a file for each kind of tensors.
+    /// An existing folder on the host of rank 0, for one file by kind of tensors.
     pub folder: PathBuf,
 }
 
 impl Dump {
-    /// Writes gradients, before they are clipped, and the state behind the step, under the names that their hashes have. All ranks must
-    /// call it: a tensor at a time is whole, on rank 0.
+    /// Writes gradients before clipping and the state after the step, under the names of their hashes. All ranks must call it: one tensor
+    /// at a time is whole, on rank 0.
     pub(crate) fn write(&self, finished: Finished<'_>, gradients: &Weights) -> Result<()> {
         let Finished { step, comm, slices, .. } = finished;
         let all = described(&slices, gradients);
@@ -50,7 +50,7 @@ impl Dump {
     }
 }
 
-/// Every file that may be written: what a step found, and what it left.
+/// Every file that may be written: what a step computed, and the state after it.
 pub(crate) const FILES: [&str; 5] = [
     "gradients.safetensors",
     "weights.safetensors",
@@ -59,17 +59,17 @@ pub(crate) const FILES: [&str; 5] = [
     "second.safetensors",
 ];
 
-/// The file of a kind of tensors, as `gradients`.
+/// The file name of a kind of tensors, such as `gradients`.
 fn file(kind: &str) -> String {
     format!("{kind}.safetensors")
 }
 
-/// What is before the first dot of a name.
+/// The kind of a tensor: its name up to the first dot.
 fn kind(name: &str) -> &str {
     name.split_once('.').map_or(name, |(kind, _)| kind)
 }
 
-/// All tensors of a step, those of a kind beside each other.
+/// All tensors of a step, grouped by kind.
 fn described(slices: &Slices<'_>, gradients: &Weights) -> Vec<Described> {
     let gradients = gradients
         .keys()
@@ -81,7 +81,7 @@ fn described(slices: &Slices<'_>, gradients: &Weights) -> Vec<Described> {
     gradients.chain(weights).chain(slices.optimizer()).collect()
 }
 
-/// This rank's elements of one of them, which no other has in its own.
+/// This rank's elements of the tensor `name`, which no other rank writes.
 fn own(slices: &Slices<'_>, gradients: &Weights, name: &str) -> Result<Vec<Piece>> {
     match name.split_once('.') {
         Some((GRADIENTS, of)) => {

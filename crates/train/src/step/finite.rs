@@ -1,4 +1,4 @@
-//! A loss or norm that is no number: every rank decides alike, and says where it began.
+//! A loss or norm that is not finite: every rank decides alike, and the error says where it was first seen.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,27 +8,27 @@ use candle_core::{DType, Tensor};
 
 use crate::{Result, TrainError};
 
-/// A loss or gradient norm that is no number.
+/// A loss or gradient norm that is not finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonFinite {
     /// The step, from 1.
     pub step: u64,
-    /// `train/loss` or `train/grad_norm`.
+    /// The tag of the value: `train/loss` or `train/grad_norm`.
     pub tag: &'static str,
-    /// What it was.
+    /// The loss or norm itself: NaN or infinite.
     pub value: f64,
-    /// Where it was first seen; `None`: every loss was finite and only the gradients were not.
+    /// Where a value that is not finite was first seen; `None`: every loss was finite, only the gradients were not.
     pub origin: Option<Origin>,
-    /// The sequences of the step's batch, from 0, that were being computed there.
+    /// The sequences, from 0 in the step's batch, that were being computed where it was first seen.
     pub sequences: Range<usize>,
 }
 
-/// The earliest stage whose output was no number.
+/// The earliest stage whose output was not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// On which rank; of several, the lowest.
+    /// The rank that saw it; of several, the lowest.
     pub rank: usize,
-    /// The first parameter of that stage.
+    /// The name of the stage's first parameter.
     pub stage: String,
 }
 
@@ -46,12 +46,12 @@ impl fmt::Display for NonFinite {
     }
 }
 
-/// Where a rank first saw something that is no number, by micro-batch: the index of the stage.
+/// By micro-batch, the index of the first stage where this rank saw a value that is not finite.
 pub(crate) type Sightings = Vec<Option<usize>>;
 
-/// The earliest sighting of all ranks: (stage, micro-batch, rank). The same answer everywhere.
+/// The earliest sighting of all ranks: (stage, micro-batch, rank), the same on every rank.
 ///
-/// Called only after a sum over all ranks was no number, so all ranks call it or none does.
+/// Called only after a sum over all ranks was not finite, so all ranks call it or none does.
 pub(crate) fn earliest(
     comm: &dyn Communicator,
     label: Label,
@@ -68,19 +68,19 @@ pub(crate) fn earliest(
         .map(|(stage, micro, rank)| (stage as usize, micro, rank)))
 }
 
-/// Refuses a number of the model's that is none; `what` says which.
+/// An error if a value that the model computed is not finite; `what` names it.
 pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<()> {
     if value.is_finite() { Ok(()) } else { Err(TrainError::NotANumber { what: what(), value }) }
 }
 
-/// The same of all elements of a tensor: of the first that is none.
+/// An error if an element of a tensor is not finite, with the first such element; `what` names the tensor.
 pub(crate) fn all_finite(tensor: &Tensor, what: impl FnOnce() -> String) -> Result<()> {
     let values: Vec<f32> = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
     let found = values.into_iter().find(|value| !value.is_finite());
     found.map_or(Ok(()), |value| finite(value.into(), what))
 }
 
-/// Whether every element is a number: their sum of squares is not otherwise.
+/// Whether every element is finite: otherwise their sum of squares is not.
 pub(crate) fn is_finite(tensor: &Tensor) -> Result<bool> {
     let squares = tensor.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar::<f64>()?;
     Ok(squares.is_finite())

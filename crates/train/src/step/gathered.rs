@@ -1,7 +1,8 @@
-//! Weights of which a process holds a share: those of a stage are gathered before it runs, and dropped after it.
+//! Weights of which a process holds a shard: those of a stage are gathered before it runs and dropped after it.
 //!
-//! Every rank gathers from those of its number in the other holders, so that what a process gathers crosses to it once; the ranks of a
-//! process put together what they have (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). The next stage's are on their way meanwhile.
+//! Every rank gathers from the ranks with its number in the other holders, so that each shard is sent to a process once; the ranks of a
+//! process put together what they gathered (ZeRO stage 3, Rajbhandari et al. 2020, arXiv 1910.02054). Meanwhile the next stage's weights
+//! are under way.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -19,32 +20,32 @@ use crate::step::parameters::RankParameters;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
-/// What travels under this pass are weights.
+/// The pass of messages that carry weights.
 pub(crate) const PASS: &str = "weights";
 
-/// Of every parameter of a stage, a rank's piece of it in the order of elements.
+/// By parameter of a stage, a rank's pieces of it in the order of elements.
 type Pieces = Vec<Vec<Tensor>>;
-/// Where the ranks of a process put a stage together.
+/// Where the ranks of a process assemble the weights of a stage.
 pub(crate) type Table = Meeting<Pieces, Made<Arc<Weights>>>;
 
-/// Where a pass has the weights of a stage from.
+/// Where a pass gets the weights of a stage.
 pub(crate) enum WeightSource<'a> {
-    /// The process holds all.
+    /// The process holds all weights.
     Whole(&'a Weights),
-    /// It holds a shard.
+    /// The process holds a shard of the weights.
     Sharded(Gathering<'a>),
 }
 
-/// The weights of a stage, or all.
+/// Weights to run a stage with: its own, or those of the whole model.
 pub(crate) enum StageWeights<'a> {
     All(&'a Weights),
     Stage(Arc<Weights>),
-    /// None are read.
+    /// An empty map, for a backward that reads no weights.
     Nothing(Weights),
 }
 
 impl<'a> WeightSource<'a> {
-    /// The weights of a stage, by its number; `next` is wanted after it.
+    /// The weights of stage number `stage`; `next` is the stage whose weights are wanted after it.
     pub(crate) fn of(&mut self, stage: usize, next: Option<usize>) -> Result<StageWeights<'a>> {
         match self {
             WeightSource::Whole(weights) => Ok(StageWeights::All(weights)),
@@ -52,14 +53,14 @@ impl<'a> WeightSource<'a> {
         }
     }
 
-    /// Whether another micro-batch follows the one that runs next: backward then asks for the first stage ahead of its forward pass.
+    /// Sets whether another micro-batch follows the next one: backward then prefetches the first stage for its forward pass.
     pub(crate) fn goes_on(&mut self, on: bool) {
         if let WeightSource::Sharded(gathering) = self {
             gathering.goes_on = on;
         }
     }
 
-    /// Has all that a forward pass has, for others: all ranks gather alike.
+    /// Gathers all that a forward pass gathers, without running it: every rank must take part in the others' gathers.
     pub(crate) fn pass_by(&mut self, rank: &Rank) -> Result<()> {
         let stages = rank.model.stages.len();
         if let WeightSource::Sharded(_) = self {
@@ -71,7 +72,7 @@ impl<'a> WeightSource<'a> {
         Ok(())
     }
 
-    /// The weights of a stage in backward, where it may read none. The first never does.
+    /// The weights that the backward of a stage reads, which may be none; the first stage never reads any.
     pub(crate) fn back(&mut self, rank: &Rank, stage: usize) -> Result<StageWeights<'a>> {
         let goes_on = matches!(self, WeightSource::Sharded(gathering) if gathering.goes_on);
         if rank.model.stages[stage].reads_weights_back() {
@@ -93,12 +94,12 @@ impl Deref for StageWeights<'_> {
     }
 }
 
-/// Gathers stages one after the other. All ranks ask for the same ones in the same order.
+/// Gathers the weights of stages one after the other. All ranks must ask for the same stages in the same order.
 pub(crate) struct Gathering<'a> {
     rank: &'a Rank,
     stake: &'a RankParameters,
     step: u64,
-    /// How many calls there were.
+    /// How many gathers were posted: the next one's hop.
     hops: usize,
     goes_on: bool,
     posted: Option<(usize, AllGather)>,
@@ -111,7 +112,7 @@ impl<'a> Gathering<'a> {
     }
 
     fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Weights>> {
-        // Another is dropped before this one is put together.
+        // Another stage's weights are dropped before this one's are assembled.
         let held = self.held.take().filter(|(of, _)| *of == stage);
         let held = held.map_or_else(|| self.gather(stage), |(_, held)| Ok(held))?;
         self.held = Some((stage, held.clone()));
@@ -146,7 +147,7 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Posts this rank's pieces of a stage.
+    /// Posts this rank's pieces of the weights of a stage.
     fn post(&mut self, stage: usize) -> Result<AllGather> {
         let names = self.rank.model.stages[stage].parameters();
         let label = self.label(stage);
@@ -159,7 +160,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// Posts what this rank updates of these parameters for the other holders.
+/// Posts this rank's slices of these parameters for the other holders.
 fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> Result<AllGather> {
     let _weights = scope(Class::Weights);
     let (division, parameters) = (&rank.division, &stake.parameters);
@@ -174,13 +175,13 @@ fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> 
     Ok(AllGather::post(division.holders.as_ref(), label, own, count)?)
 }
 
-/// What is waited for: the weights of a stage, which is called by its first parameter; of which so many bytes were sent.
+/// The wait for a stage's weights, as traces name it: the stage by its first parameter, with `bytes` sent.
 fn of_weights(names: &[String], bytes: u64, division: &Division) -> Doing {
     let name = format!("weights of {}", names[0]);
     Doing::Sum { name, bytes, among: Some(division.holders.ends()) }
 }
 
-/// Brings what the other holders have updated into the weights that this process holds whole: stage by stage, the next under way meanwhile.
+/// Copies what the other holders updated into the weights, which this process holds whole: stage by stage, the next under way meanwhile.
 pub(crate) fn spread(
     rank: &Rank,
     stake: &RankParameters,

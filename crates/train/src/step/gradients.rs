@@ -1,7 +1,7 @@
-//! Gradients of one rank by name, f32, and their sums over ranks, which go on while backward does.
+//! Gradients of one rank by name, f32, and their sums over ranks, which overlap backward.
 //!
-//! Those of every micro-batch are summed over ranks, and the sums over micro-batches: so no rank holds more than a few stages whole, and
-//! the bits do not depend on who holds what.
+//! Gradients are summed over ranks for every micro-batch, and these sums over micro-batches: so no rank holds more than a few stages'
+//! gradients whole, and the bits do not depend on which rank holds which slices.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,19 +17,19 @@ use crate::step::division::Division;
 use crate::step::parameters::Parameters;
 use crate::{Result, TrainError};
 
-/// What travels under this pass is counted as gradient bytes.
+/// The pass of messages that count as gradient bytes.
 pub(crate) const PASS: &str = "gradient sum";
 
-/// Stages whose sums are on their way at once: one more waits for the oldest, so that what is on its way takes little memory. The
-/// planner counts with it.
+/// The most stages whose gradients are being summed over ranks at once: one more waits for the oldest, which bounds their memory. The
+/// planner counts with the same number.
 const IN_FLIGHT: usize = annulus_plan::SUMS_IN_FLIGHT;
 
-/// Gradients of a sum of losses, accumulated over what this rank has seen.
+/// Gradients of a sum of losses, accumulated over the micro-batches that this rank has computed.
 #[derive(Debug, Default)]
 pub(crate) struct Gradients(Weights);
 
 impl Gradients {
-    /// Adds one, f32; in place where there is one already.
+    /// Adds a gradient, f32, in place where the parameter has one already.
     pub(crate) fn add(
         &mut self,
         backend: &Backend,
@@ -45,14 +45,14 @@ impl Gradients {
         Ok(())
     }
 
-    /// Checks that every parameter that is `trained` got a gradient: a stage that forgot one would train without it, in
-    /// silence.
+    /// An error unless every parameter of `trained` has a gradient: otherwise a stage that forgot one would leave it untrained without a
+    /// word.
     pub(crate) fn check<'a>(&self, trained: impl Iterator<Item = &'a str>) -> Result<()> {
         check_gradients(trained, |name| self.0.contains_key(name))
             .map_err(|missing| TrainError::Internal(missing.to_string()))
     }
 
-    /// Whole gradients, summed over data and sequence: the same bits on every rank.
+    /// Every gradient whole, summed over the data and sequence axes: the same bits on every rank.
     pub(crate) fn sum(
         self,
         backend: &Backend,
@@ -75,8 +75,7 @@ impl Gradients {
     }
 }
 
-/// Of every stage, the parameters that are `trained` and that no stage before has: backward has their gradients when it has gone
-/// through the stage.
+/// By stage, its `trained` parameters that no earlier stage has: their gradients are complete when backward has finished the stage.
 pub(crate) fn by_stage(
     stages: &[Box<dyn Stage>],
     trained: &BTreeSet<String>,
@@ -92,38 +91,38 @@ pub(crate) fn by_stage(
     }
 }
 
-/// Sums over all ranks, of which this one makes its slice.
+/// Running sums of gradients over all ranks, of which this rank computes its slices.
 #[derive(Debug)]
 pub(crate) struct Sums<'a> {
     division: &'a Division,
     parameters: &'a Parameters,
-    /// Whether gradients are tables of order-free sums until all of a step are there.
+    /// Whether gradients are tables of order-free sums until the step's last micro-batch is summed.
     order_free: bool,
     step: u64,
     /// Whether the micro-batch is the last of the step.
     is_last: bool,
-    /// How many calls there were.
+    /// How many calls were posted: the next one's hop.
     hops: usize,
     summing: VecDeque<(Elements, ReduceScatter)>,
     gathering: Vec<(Elements, AllGather)>,
-    /// The slices that this rank has summed, flat.
+    /// The slices that this rank has summed so far, flat.
     summed: Weights,
 }
 
 /// Parameters by name, and how many elements they have.
 type Elements = Vec<(String, usize)>;
 
-/// What the sums came to.
+/// A step's gradients, summed over ranks and micro-batches.
 #[derive(Debug)]
 pub(crate) struct Summed {
     /// The slices that this rank updates, flat.
     pub(crate) slices: Weights,
-    /// Of the whole gradient, the same on every rank.
+    /// The norm of the whole gradient, the same on every rank.
     pub(crate) norm: f64,
 }
 
 impl Sums<'_> {
-    /// Of the gradients of `parameters`.
+    /// No sums yet, for the gradients of `parameters`.
     pub(crate) fn new<'a>(
         (division, backend): (&'a Division, &Backend),
         parameters: &'a Parameters,
@@ -142,15 +141,15 @@ impl Sums<'_> {
         }
     }
 
-    /// What is posted next is of another micro-batch, the last or not. Sums of the one before have ended then: no whole gradient of it
-    /// lies there while the next runs forward, and only those of the last are passed on.
+    /// Begins another micro-batch, which may be the last. It first ends the sums of the one before, so that none of its whole gradients
+    /// takes memory during the next forward pass; only the last one's sums are passed on to mirrors.
     pub(crate) fn next(&mut self, backend: &Backend, is_last: bool) -> Result<()> {
         self.drain(backend)?;
         self.is_last = is_last;
         Ok(())
     }
 
-    /// Waits for all sums that are on their way.
+    /// Waits for all sums that are under way.
     fn drain(&mut self, backend: &Backend) -> Result<()> {
         while !self.summing.is_empty() {
             self.advance(backend)?;
@@ -158,13 +157,13 @@ impl Sums<'_> {
         Ok(())
     }
 
-    /// Where the next call belongs.
+    /// The label of the next call.
     pub(crate) fn label(&mut self) -> Label {
         self.hops += 1;
         Label { step: self.step, pass: PASS, hop: self.hops - 1, layer: 0 }
     }
 
-    /// Posts the gradients `names`, which are complete on this rank: they are `gradients`' no more.
+    /// Posts the gradients `names`, which are complete on this rank, and takes them out of `gradients`.
     pub(crate) fn post(
         &mut self,
         backend: &Backend,
@@ -193,7 +192,7 @@ impl Sums<'_> {
         if self.summing.len() > IN_FLIGHT { self.advance(backend) } else { Ok(()) }
     }
 
-    /// The gradient of a parameter over tensor-parallel ranks.
+    /// A parameter's gradient: all-reduced over tensor-parallel ranks if each has the whole parameter.
     fn over_parts(&self, name: &str, own: Tensor) -> Result<Tensor> {
         if !self.parameters.whole.contains(name) {
             return Ok(own);
@@ -203,7 +202,7 @@ impl Sums<'_> {
         Ok(self.division.tensor.all_reduce(label, &own, Reduce::Sum)?)
     }
 
-    /// Waits for the oldest sums, adds them to those of earlier micro-batches, and passes on what mirrors update, too.
+    /// Waits for the oldest sums and adds them to those of earlier micro-batches; in the last micro-batch also posts them to the mirrors.
     fn advance(&mut self, backend: &Backend) -> Result<()> {
         let Some((elements, posted)) = self.summing.pop_front() else { return Ok(()) };
         let _gradients = scope(Class::Gradients);
@@ -233,18 +232,18 @@ impl Sums<'_> {
         Ok(())
     }
 
-    /// Records a wait, where there is something to wait for.
+    /// Records a wait in the trace, where something was waited for.
     fn waited(&self, begun: Begun, elements: &Elements, bytes: u64) {
         if self.division.all.world() > 1 {
             begun.end(|| named(elements, bytes, self.division.all.as_ref()));
         }
     }
 
-    /// Waits for all.
+    /// Waits for all sums and returns them.
     pub(crate) fn end(mut self, backend: &Backend) -> Result<Summed> {
         self.drain(backend)?;
         let label = self.label();
-        // What all tensor-parallel ranks have counts once.
+        // Parameters that all tensor-parallel ranks have count once.
         let whole = &self.parameters.whole;
         let counts = |name: &String| self.division.counts_whole() || !whole.contains(name);
         let some =
@@ -267,7 +266,7 @@ impl Sums<'_> {
     }
 }
 
-/// What is waited for: the sums of a stage, which is called by its first parameter; for which so many bytes were sent `among` ranks.
+/// The wait for a stage's sums, as traces name it: the stage by its first parameter, with `bytes` sent `among` ranks.
 fn named(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Doing {
     let name = elements.first().map(|(name, _)| name.clone()).unwrap_or_default();
     Doing::Sum { name, bytes, among: Some(among.ends()) }

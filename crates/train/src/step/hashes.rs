@@ -1,7 +1,7 @@
-//! Hashes of the state that do not depend on who holds what.
+//! Hashes of the state that do not depend on which rank holds what.
 //!
-//! A tensor's is a sum modulo 2^64 over its elements, each of a mix of where the element is and of its bits as f32: every rank adds what
-//! is its to write of a checkpoint, in any order. One other bit is another hash, up to a chance of 2^-64.
+//! A tensor's hash is a sum modulo 2^64 over its elements, of a mix of each element's index and its bits as f32: every rank adds the
+//! elements that it would write to a checkpoint, in any order. Tensors that differ in a bit have different hashes, up to a chance of 2^-64.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use candle_core::{DType, Tensor};
 use crate::checkpoint::{Piece, Slices};
 use crate::{Result, TrainError};
 
-/// By tensor, as `gradients.NAME`, `weights.NAME`, `first.NAME`, `second.NAME` and `master.NAME`.
+/// Hashes by tensor: `gradients.NAME`, `weights.NAME`, `first.NAME`, `second.NAME` and `master.NAME`.
 pub(crate) type Hashes = BTreeMap<String, u64>;
 
-/// Weights' kind; what an optimizer keeps is called as in a checkpoint.
+/// The kind of weights in names of hashes; the optimizer's tensors are named as in a checkpoint.
 pub(crate) const WEIGHTS: &str = "weights";
-/// What a step found, before it is clipped.
+/// The kind of gradients, before clipping, in names of hashes.
 pub(crate) const GRADIENTS: &str = "gradients";
 
-/// This rank's part of the hashes of `gradients`, the slices that it updates.
+/// This rank's part of the hashes of `gradients`: the slices that it updates.
 pub(crate) fn of_gradients(slices: &Slices<'_>, gradients: &Weights) -> Result<Hashes> {
     let of = |(name, slice): (&String, &Tensor)| {
         Ok((format!("{GRADIENTS}.{name}"), of_pieces(slices.own_gradient(name, slice)?)?))
@@ -28,14 +28,14 @@ pub(crate) fn of_gradients(slices: &Slices<'_>, gradients: &Weights) -> Result<H
     gradients.iter().map(of).collect()
 }
 
-/// The same of weights.
+/// This rank's part of the hashes of all weights.
 pub(crate) fn of_weights(slices: &Slices<'_>) -> Result<Hashes> {
     let of =
         |name: String| Ok((format!("{WEIGHTS}.{name}"), of_pieces(slices.own_weight(&name)?)?));
     slices.weights().into_iter().map(|one| of(one.name)).collect()
 }
 
-/// The same of what the optimizer keeps.
+/// This rank's part of the hashes of the optimizer's moments and f32 masters.
 pub(crate) fn of_kept(slices: &Slices<'_>) -> Result<Hashes> {
     let of = |name: String| {
         let own = of_pieces(slices.own_kept(&name)?)?;
@@ -44,8 +44,8 @@ pub(crate) fn of_kept(slices: &Slices<'_>) -> Result<Hashes> {
     slices.optimizer().into_iter().map(|one| of(one.name)).collect()
 }
 
-/// Those of whole tensors, of all ranks' parts. All ranks must call it, with the same tensors.
-pub(crate) fn together(comm: &dyn Communicator, step: u64, own: &Hashes) -> Result<Hashes> {
+/// The hashes of whole tensors, added up over all ranks. All ranks must call it, with the same tensors.
+pub(crate) fn gather(comm: &dyn Communicator, step: u64, own: &Hashes) -> Result<Hashes> {
     let values: Vec<i64> = own.values().map(|hash| hash.cast_signed()).collect();
     let label = Label { step, pass: "hashes", ..Label::default() };
     let mut sums = vec![0_u64; own.len()];
@@ -74,13 +74,13 @@ fn of_pieces(pieces: Vec<Piece>) -> Result<u64> {
     Ok(sum)
 }
 
-/// Of neighbours, the first of which has this number; of a whole tensor, whose first has 0, its hash.
+/// The part of neighbouring elements, the first of which has index `begins`, in their tensor's hash; of all elements it is the hash.
 pub(crate) fn of_run(begins: u64, values: &[f32]) -> u64 {
     let mixes = (begins..).zip(values).map(|(at, value)| mixed(at, value.to_bits()));
     mixes.fold(0, u64::wrapping_add)
 }
 
-/// A bijection of 64 bits (Stafford's 13th mix of MurmurHash3's, as in SplitMix64) of where an element is and of its bits.
+/// A bijection of 64 bits (Stafford's 13th mix of MurmurHash3's, as in SplitMix64), here of an element's index and bits.
 fn mixed(at: u64, bits: u32) -> u64 {
     let mut x = (at.rotate_left(32) ^ u64::from(bits)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,40 +1,40 @@
-//! What ranks of several processes send and wait for, by link, and which of them are slower than the others.
+//! What ranks of several processes send and wait for, by link, and which ranks are stragglers.
 
 use annulus_comm::Places;
 
 use crate::run::sink::Value;
 
-/// By link, within a host and between hosts: tags of bytes and of waiting.
+/// By link, within a host and between hosts: the tags of bytes sent and of time waited.
 const TAGS: [[&str; 2]; 2] = [
     ["comm/within_host/bytes", "comm/within_host/waiting"],
     ["comm/between_hosts/bytes", "comm/between_hosts/waiting"],
 ];
-/// Ranks differ where their standard deviation is more than this part of the mean: a clock says no less.
+/// Ranks differ where their standard deviation is more than this fraction of the mean: clocks are not more precise.
 const LEAST: f64 = 1e-6;
 
-/// What one rank did, in the mean step since the last logged one.
+/// What one rank sent, waited and computed in the mean step since the last logged one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
-    /// By link, bytes that it handed over in the logged step.
+    /// By link (within a host, between hosts), bytes that the rank sent in the logged step.
     pub(crate) bytes: [u64; 2],
-    /// By link, seconds of waiting.
+    /// By link (within a host, between hosts), seconds of waiting.
     pub(crate) waiting: [f64; 2],
     /// Seconds of the step without waiting.
     pub(crate) computing: f64,
 }
 
-/// The same of all ranks, and of hosts.
+/// What all ranks and hosts sent, waited and computed, as it is logged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hosts {
-    /// By link, then by rank.
+    /// Bytes sent, by link (within a host, between hosts), then by rank.
     bytes: [Vec<u64>; 2],
     waiting: [Vec<f64>; 2],
-    /// By tag: what hosts send and wait for, and how far ranks and hosts are from the mean.
+    /// By tag: what hosts send and wait for, and how many standard deviations ranks and hosts are from the mean.
     numbers: Vec<(String, f64)>,
 }
 
 impl Hosts {
-    /// Of all ranks, by rank, at `places`.
+    /// From what every rank spent, by rank, where ranks run at `places`.
     pub(crate) fn of(spent: &[Spent], places: &Places) -> Hosts {
         let computing: Vec<f64> = spent.iter().map(|one| one.computing).collect();
         let deviations = deviations(&computing);
@@ -59,7 +59,7 @@ impl Hosts {
         }
     }
 
-    /// What is logged, by tag.
+    /// Everything that is logged, by tag.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         let of_link = |(link, [bytes, waiting]): (usize, &[&'static str; 2])| {
             let sent = (*bytes, Value::PerRank(&self.bytes[link]));
@@ -70,8 +70,8 @@ impl Hosts {
     }
 }
 
-/// How many standard deviations every value lies above the mean of all; 0 where they do not differ. Of n values none is
-/// more than `sqrt(n - 1)`.
+/// How many standard deviations every value lies above the mean of all; 0 where they do not differ. Of n values none lies more than `sqrt(n
+/// - 1)` above it.
 fn deviations(values: &[f64]) -> Vec<f64> {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// Four ranks on two hosts, of which the last is slow.
+    /// What is logged of four ranks on two hosts, the last of which is slow.
     fn logged(computing: [f64; 4]) -> BTreeMap<String, Vec<f64>> {
         let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
         let spent = computing.map(|computing| Spent {

@@ -1,4 +1,4 @@
-//! What stages keep for backward, in memory or away from it.
+//! What stages keep for backward, in memory or offloaded.
 
 use candle_core::Tensor;
 
@@ -7,10 +7,10 @@ use crate::step::offload::{Away, IN_FLIGHT};
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 
-/// The stages of the last layer, and the loss.
+/// How many stages at the end are never offloaded: both of the last layer, and the loss.
 const LAST: usize = 3;
 
-/// What a stage kept.
+/// What a stage kept for backward.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Here(Vec<Tensor>),
@@ -18,14 +18,15 @@ pub(crate) enum Kept {
 }
 
 impl Rank {
-    /// Nothing that is away is wanted any more.
+    /// Drops everything that is offloaded: it is not wanted any more.
     pub(crate) fn forget_what_is_away(&self) {
         if let Some(offload) = &self.offload {
             offload.forget();
         }
     }
 
-    /// Puts away what stage number `index` kept, if it is to be: not of the last layer, which backward reads at once, nor of the loss.
+    /// Offloads what stage number `index` kept, if the experiment asks for it; never of the last layer, which backward reads at once, nor
+    /// of the loss.
     pub(crate) fn put_away<'a>(&self, index: usize, trace: Trace<'a>) -> Result<Trace<'a>> {
         let last = self.model.stages.len() - LAST;
         let Some(offload) = self.offload.as_ref().filter(|_| index < last) else {
@@ -40,7 +41,7 @@ impl Rank {
         trace.into_iter().map(put).collect()
     }
 
-    /// Begins to read back what the next stages of backward, the last of these, have away.
+    /// Begins to read back what the last stages of `traces`, the next in backward, have offloaded.
     pub(crate) fn ask_for(&self, traces: &[Trace<'_>]) {
         let Some(offload) = &self.offload else { return };
         for (kept, _) in traces.iter().rev().take(IN_FLIGHT).flatten() {
@@ -50,7 +51,7 @@ impl Rank {
         }
     }
 
-    /// What was kept, here.
+    /// The tensors that a stage kept, read back if they were offloaded.
     pub(crate) fn brought_back(&self, kept: Kept) -> Result<Vec<Tensor>> {
         match (kept, &self.offload) {
             (Kept::Here(tensors), _) => Ok(tensors),
@@ -59,7 +60,7 @@ impl Rank {
         }
     }
 
-    /// The same, to look at.
+    /// A copy of the tensors that a stage kept; offloaded ones stay offloaded.
     pub(crate) fn looked_at(&self, kept: &Kept) -> Result<Vec<Tensor>> {
         match (kept, &self.offload) {
             (Kept::Here(tensors), _) => Ok(tensors.clone()),

@@ -1,8 +1,8 @@
-//! Where the ranks of a process meet: each brings something, and all have what was made of it.
+//! A rendezvous of the ranks of a process: each brings something, and all get what was made of it.
 //!
-//! What they decide together is whether a step is applied to the state that they share. A rank learns that all ranks have contributed
-//! to a step when its last sum is there; a failure elsewhere may come in between and find some ranks of the process with that sum and
-//! some without. None applies the step then. No message is needed for it: they share memory.
+//! They use it to decide together whether a step is applied to the state that they share. A rank learns that all ranks have contributed to
+//! a step when its last sum arrives; a failure elsewhere may come in between and leave some ranks of the process with that sum and some
+//! without. Then none applies the step. No message is needed: they share memory.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,26 +15,26 @@ use crate::Result;
 use crate::step::division::Seats;
 use crate::step::rank::Rank;
 
-/// How often one asks why another has left.
+/// The interval at which a waiting rank asks why another has left.
 const ASKED: Duration = Duration::from_millis(1);
 
-/// Where the ranks of a process meet.
+/// A rendezvous of the ranks of a process, each bringing a `T` and all getting the same `R`.
 pub(crate) struct Meeting<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
 }
 
 struct State<T, R> {
-    /// How often all have met.
+    /// How many meetings have ended.
     meetings: u64,
-    /// What those brought who are there, by rank of the process.
+    /// What the ranks that have arrived brought, by rank of the process.
     brought: Vec<Option<T>>,
-    /// The one that makes something of it.
+    /// The rank that is making the result.
     maker: Option<usize>,
-    /// What was made of it, for as long as somebody has not taken it.
+    /// The result, until every rank has taken it.
     made: Option<Arc<R>>,
     taken: usize,
-    /// One will not come any more.
+    /// Whether a rank will not come any more.
     has_left: bool,
 }
 
@@ -42,14 +42,14 @@ struct State<T, R> {
 #[derive(Debug)]
 pub(crate) enum Met<R> {
     All(Arc<R>),
-    /// A rank has left.
+    /// A rank has left for good.
     Not,
-    /// One has not come in time.
+    /// A rank has not come in time.
     Late(CommError),
 }
 
 impl<T, R> Meeting<T, R> {
-    /// Of so many ranks.
+    /// A rendezvous of `ranks` ranks.
     pub(crate) fn new(ranks: usize) -> Meeting<T, R> {
         let brought = (0..ranks).map(|_| None).collect();
         let state =
@@ -57,9 +57,9 @@ impl<T, R> Meeting<T, R> {
         Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Blocks until all ranks are here, of which this is the `own`-th; `watch` looks after the first that is not. The last makes
-    /// something of what they brought, in the order of ranks, while the others watch it: it may take long, or for ever on a GPU that
-    /// hangs. That a run is to stop does not end it: what one rank has applied, all do.
+    /// Blocks until all ranks are here; this is rank `own`, and `watch` looks after the first that is missing. The last to arrive makes the
+    /// result of what all brought, in the order of ranks, while the others watch it: this may take long, or for ever on a GPU that hangs. A
+    /// run that is to stop does not end a meeting: what one rank has applied, all must.
     pub(crate) fn meet<'a>(
         &self,
         (own, thing): (usize, T),
@@ -80,7 +80,7 @@ impl<T, R> Meeting<T, R> {
         }
         let mut watching: Option<(usize, Box<dyn Watching + 'a>)> = None;
         loop {
-            // Whoever leaves behind a meeting has been there.
+            // A rank that leaves after this meeting was in it.
             if state.meetings > meeting {
                 return state.take().map_or(Met::Not, Met::All);
             }
@@ -97,7 +97,7 @@ impl<T, R> Meeting<T, R> {
             };
             let waited = self.changed.wait_timeout(state, watched.slice());
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            // It may have come meanwhile.
+            // The rank may have arrived meanwhile.
             if state.meetings == meeting
                 && let Err(error) = watched.look()
             {
@@ -108,7 +108,7 @@ impl<T, R> Meeting<T, R> {
         }
     }
 
-    /// A rank will not come any more.
+    /// Says that a rank will not come to meetings any more.
     pub(crate) fn leave(&self) {
         self.lock().has_left = true;
         self.changed.notify_all();
@@ -120,7 +120,7 @@ impl<T, R> Meeting<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    /// Has the `own`-th rank here; what all have brought, if it is the last: it makes something of that.
+    /// Brings rank `own`'s `thing`; returns what all brought if this rank is the last, which then makes the result.
     fn bring(&mut self, own: usize, thing: T) -> Option<Vec<T>> {
         self.brought[own] = Some(thing);
         if self.brought.iter().any(Option::is_none) {
@@ -130,7 +130,7 @@ impl<T, R> State<T, R> {
         Some(self.brought.iter_mut().filter_map(Option::take).collect())
     }
 
-    /// Ends a meeting, for all have what was `made` now; nobody has where one has left meanwhile.
+    /// Ends a meeting with its result `made`; no rank gets it if one has left meanwhile.
     fn have(&mut self, made: R) {
         self.maker = None;
         if !self.has_left {
@@ -139,7 +139,7 @@ impl<T, R> State<T, R> {
         }
     }
 
-    /// What was made: the last to take it takes it away. The next meeting is not before all have.
+    /// The result; the last rank to take it removes it, and only then can the next meeting begin.
     fn take(&mut self) -> Option<Arc<R>> {
         self.taken += 1;
         if self.taken == self.brought.len() { self.made.take() } else { self.made.clone() }
@@ -153,10 +153,10 @@ impl<T, R> fmt::Debug for Meeting<T, R> {
 }
 
 impl Rank {
-    /// Meets ranks of its process, with `thing`; all have what was made.
+    /// Meets the other ranks of the process, bringing `thing`; every rank gets the result.
     ///
     /// # Errors
-    /// One has left, for a reason that is known when its program has returned, or is late.
+    /// A rank that has left, for a reason that is known when its program has returned, or one that is late.
     pub(crate) fn meet<T, R>(
         &self,
         (meeting, seats): (&Meeting<T, R>, Seats),
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for ever, or for so many looks.
+    /// Watches for ever, or for so many looks.
     struct Looks(Option<usize>);
 
     impl Watching for Looks {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Meets with the own number; what was made is the sum of all.
+    /// Meets, bringing the own number; the result is the sum of all numbers.
     fn meet(meeting: &Meeting<usize, usize>, own: usize) -> Option<usize> {
         let met = meeting.meet((own, own), |all| all.iter().sum(), |_| Box::new(Looks(None)));
         if let Met::All(sum) = met { Some(*sum) } else { None }
@@ -278,7 +278,7 @@ mod tests {
         scope(|scope| {
             let meeting = &meeting;
             let maker = scope.spawn(move || {
-                // The other is there, or it would not be this one that makes something.
+                // The other rank must arrive first: then this one is the last and makes the result.
                 while meeting.lock().brought[0].is_none() {
                     sleep(Duration::from_millis(1));
                 }

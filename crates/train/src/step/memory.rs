@@ -1,4 +1,4 @@
-//! What steps of a plan hold, hand over and take, measured beside what was planned.
+//! Memory, bytes and seconds of the steps of a plan, measured beside what was planned.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use annulus_comm::{Label, World, all_gather_values};
 use annulus_memory::{ByClass, Class, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
 
-use crate::run::given::here as ranks_here;
+use crate::run::given::ranks_here;
 use crate::setup::initial::initial_weights;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::start::{Handout, Start};
@@ -20,64 +20,63 @@ use crate::{Opening, Result, Setup, open_data};
 /// The memory of one rank over a step, bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Its place in the world.
+    /// The rank's number in the world.
     pub rank: usize,
-    /// The most of every class, whenever that was.
+    /// The peak of every class, whenever it was.
     pub measured: ByClass,
-    /// The same, as planned for as many workers as there are cores: ranks lend theirs.
+    /// The planned peak of every class, for as many workers as there are cores: ranks lend theirs.
     pub planned: ByClass,
-    /// The most of all classes at once.
+    /// The measured peak of all classes at once.
     pub together: u64,
-    /// The same, as planned.
+    /// The planned peak of all classes at once.
     pub planned_together: u64,
 }
 
-/// One rank over a few steps.
+/// What one rank held, sent and took over a few steps.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What it held in the last step.
+    /// The rank's memory in the last step.
     pub memory: Memory,
-    /// Bytes that it handed over in the last step.
+    /// Bytes that the rank sent in the last step.
     pub bytes: u64,
-    /// The same, as planned.
+    /// Bytes that the rank was planned to send in a step.
     pub planned_bytes: u64,
-    /// Seconds of every step.
+    /// The duration of every step, seconds.
     pub seconds: Vec<f64>,
 }
 
 /// What every rank held in the last of a few steps: see [`measure`].
 ///
 /// # Errors
-/// What is wrong with data or weights, and what a rank fails with.
+/// Bad data or weights, and any failure of a rank.
 pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memory>> {
     Ok(measure(plan, steps, cores)?.into_iter().map(|rank| rank.memory).collect())
 }
 
-/// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and says
-/// what every rank held, handed over and took. Ranks are told apart by their number, so nothing else may
-/// train in this process meanwhile. All zero where
+/// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and returns what every rank held, sent and took.
+/// Ranks are told apart by their number, so nothing else may train in this process meanwhile. All zero where
 /// [`Counting`](annulus_memory::Counting) is not the program's allocator.
 ///
 /// # Errors
-/// What is wrong with data or weights, and what a rank fails with.
+/// Bad data or weights, and any failure of a rank.
 pub fn measure(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Measured>> {
     Ok(measure_over(&World::alone(), plan, steps, cores)?.ranks)
 }
 
-/// What ranks and the processes that share them held.
+/// What ranks held, sent and took, and what the processes that share them held.
 #[derive(Clone, Debug)]
 pub struct OfProcesses {
-    /// By rank.
+    /// Measurements by rank.
     pub ranks: Vec<Measured>,
-    /// By process; none where the system does not say.
+    /// Memory by process; empty where the system does not say.
     pub processes: Vec<Held>,
 }
 
-/// [`measure`] over the processes of a world, with `cores` cores of this one: every process is told of all. The plan must be that of
-/// as many processes.
+/// [`measure`] over the processes of a world, with `cores` cores of this one; every process gets the results of all. `plan` must be for as
+/// many processes.
 ///
 /// # Errors
-/// As [`measure`], and processes that cannot share the ranks evenly.
+/// Those of [`measure`], and processes that cannot share the ranks evenly.
 pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Result<OfProcesses> {
     let setup = Arc::new(Setup::new(plan, cores).over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
@@ -113,7 +112,7 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     Ok(OfProcesses { ranks, processes: held_of(plan, &planned, &last) })
 }
 
-/// How long each of so many steps of this rank took, and how many bytes it handed over in the last.
+/// The seconds of each of this rank's `steps` steps, and the bytes that it sent in the last.
 fn stepped(trainer: &mut Trainer, steps: u64, owner: usize) -> Result<(Vec<f64>, u64)> {
     let (mut seconds, mut handed_over) = (Vec::new(), 0);
     for _ in 0..steps {
@@ -127,7 +126,7 @@ fn stepped(trainer: &mut Trainer, steps: u64, owner: usize) -> Result<(Vec<f64>,
     Ok((seconds, handed_over))
 }
 
-/// What a rank found: its bytes by class, at once and handed over, then the seconds of its steps.
+/// What a rank measured, decoded: its bytes by class, at once and sent, then the seconds of its steps.
 fn measured(found: &[f64], plan: &RankPlan) -> Measured {
     let (bytes, rest) = found.split_at(Class::ALL.len() + 2);
     let seconds = rest.get(2..).unwrap_or_default();

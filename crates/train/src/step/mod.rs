@@ -1,4 +1,4 @@
-//! One optimizer step: forward and backward, sums of gradients, AdamW, and what it costs.
+//! One optimizer step: forward and backward, sums of gradients, AdamW, and what the step costs.
 
 pub(crate) mod backward;
 pub(crate) mod division;

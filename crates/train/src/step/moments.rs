@@ -1,4 +1,4 @@
-//! AdamW's moments of the slices that a rank updates: in memory, or on a disk between two updates.
+//! AdamW's moments of the slices that a rank updates: in memory, or on a disk between updates.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use annulus_ops::Moments;
 use crate::step::offload::{Away, Offload};
 use crate::{Result, TrainError};
 
-/// Moments by parameter.
+/// The moments of a rank's slices, by parameter: in memory, or offloaded.
 #[derive(Debug)]
 pub(crate) enum Held {
     Here(BTreeMap<String, Moments>),
     Away(Box<Disk>),
 }
 
-/// Where they are else, and who says meanwhile that the rank is alive.
+/// Where moments are offloaded, and how the rank says meanwhile that it is alive.
 #[derive(Debug)]
 pub(crate) struct Disk {
     offload: Offload,
@@ -25,7 +25,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Without any yet.
+    /// A disk that holds no moments yet.
     pub(crate) fn new(offload: Offload, comm: Arc<dyn Communicator>) -> Disk {
         Disk { offload, comm, moments: Mutex::default() }
     }
@@ -34,7 +34,8 @@ impl Disk {
         self.moments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing asks whether to stop while moments come and go: a step is applied whole or not at all.
+    /// Says that the rank is alive while moments are read and written. It does not ask whether to stop: a step is applied whole or not at
+    /// all.
     fn alive(&self) -> impl Fn() -> Result<()> {
         || {
             let _ = self.comm.progress();
@@ -44,7 +45,7 @@ impl Disk {
 }
 
 impl Held {
-    /// None yet, to be kept on `disk`, if there is one.
+    /// No moments yet; they will be kept on `disk`, if there is one.
     pub(crate) fn new(disk: Option<Disk>) -> Held {
         match disk {
             Some(disk) => Held::Away(Box::new(disk)),
@@ -52,7 +53,7 @@ impl Held {
         }
     }
 
-    /// Those of a parameter that had none.
+    /// Adds the moments of a parameter that had none.
     pub(crate) fn insert(&mut self, name: &str, moments: Moments) -> Result<()> {
         match self {
             Held::Here(all) => {
@@ -67,7 +68,7 @@ impl Held {
         Ok(())
     }
 
-    /// Those of a parameter, to look at.
+    /// A copy of the moments of a parameter.
     pub(crate) fn of(&self, name: &str) -> Result<Option<Moments>> {
         match self {
             Held::Here(all) => Ok(all.get(name).cloned()),
@@ -79,7 +80,7 @@ impl Held {
         }
     }
 
-    /// Updates the moments of parameters one after the other, or of all at once where they are in memory.
+    /// Updates the moments of parameters one after the other, or all at once where they are in memory.
     pub(crate) fn update(
         &self,
         names: &[&String],
@@ -94,7 +95,7 @@ impl Held {
         };
         let (offload, alive, mut all) = (&disk.offload, disk.alive(), disk.moments());
         for (number, name) in names.iter().enumerate() {
-            // The next come while these are updated.
+            // The next parameters' moments are read while these are updated.
             let next = names.iter().skip(number).take(2);
             next.filter_map(|name| all.get(*name)).for_each(|away| offload.ask(away));
             let away = all

@@ -1,8 +1,7 @@
-//! Tensors that wait elsewhere while nobody uses them: on a disk, in a file of the rank's own.
+//! Tensors that are elsewhere while nobody uses them: on a disk, in a file of the rank's own.
 //!
-//! A thread of the rank writes what is put away while the rank goes on, and reads it back ahead of when it is wanted: of activations,
-//! what a stage kept while those before it run backward, so that it lies in memory for a few stages only. The file has no name, so
-//! that nothing is left of it however the process ends.
+//! A thread of the rank writes offloaded tensors while the rank goes on, and reads them back ahead of their use. What a stage keeps for
+//! backward is thus in memory for a few stages only. The file has no name, so nothing is left of it however the process ends.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,31 +20,31 @@ use half::bf16;
 
 use crate::{Result, TrainError};
 
-/// How many things may be on their way to the disk at once, what a stage kept or the moments of a parameter: one more waits. The
-/// planner counts with it.
+/// How many writes (what a stage kept, or the moments of a parameter) may be under way at once: one more waits. The planner counts with the
+/// same number.
 pub(crate) const IN_FLIGHT: usize = annulus_plan::OFFLOADS_IN_FLIGHT;
-/// How often a rank that waits says that it is alive.
+/// The interval at which a waiting rank says that it is alive.
 const PULSE: Duration = Duration::from_millis(20);
-/// Bytes that are written or read at a time.
+/// How many bytes are written or read at a time.
 const CHUNK: usize = annulus_plan::OFFLOAD_CHUNK;
 
-/// Where a rank puts tensors.
+/// A rank's file for offloaded tensors, and the thread that writes and reads it.
 #[derive(Debug)]
 pub(crate) struct Offload {
     folder: PathBuf,
-    /// It was not there before.
+    /// Whether the folder was made for this file.
     is_new: bool,
-    /// Where tensors are wanted back.
+    /// The device to which tensors are read back.
     device: Device,
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Where in the file there is room.
+    /// The end of the used part of the file, from which on there is room.
     end: AtomicU64,
-    /// What is being written.
+    /// The writes under way, the oldest first.
     writing: Mutex<VecDeque<Arc<Slot>>>,
 }
 
-/// Tensors that are elsewhere.
+/// Handle of tensors that are offloaded.
 #[derive(Debug)]
 pub(crate) struct Away {
     at: u64,
@@ -54,7 +53,7 @@ pub(crate) struct Away {
     is_asked: AtomicBool,
 }
 
-/// How far a thing is.
+/// How far the write or read of offloaded tensors is, and who waits for it.
 #[derive(Debug, Default)]
 struct Slot {
     state: Mutex<State>,
@@ -70,7 +69,7 @@ enum State {
     Failed(io::Error),
 }
 
-/// What the thread is to do.
+/// A write or read that the thread is to do.
 #[derive(Debug)]
 enum Job {
     Write { at: u64, tensors: Vec<Tensor>, slot: Arc<Slot> },
@@ -78,7 +77,8 @@ enum Job {
 }
 
 impl Offload {
-    /// That of a rank, in a file without a name in `folder`, which is made; what comes back is counted to the rank and class.
+    /// The file of a rank, without a name, in `folder`, which is made if missing; tensors that are read back count to the given rank and
+    /// class.
     pub(crate) fn new(folder: &Path, owner: (usize, Class), device: Device) -> Result<Offload> {
         let failed = |error| failure("write", folder, &error);
         let is_new = !folder.exists();
@@ -101,13 +101,13 @@ impl Offload {
         })
     }
 
-    /// What was put there is not wanted any more.
+    /// Forgets everything in the file: none of it is wanted any more.
     pub(crate) fn forget(&self) {
         self.end.store(0, Ordering::Relaxed);
         lock(&self.writing).clear();
     }
 
-    /// Begins to write tensors; `alive` is called now and then while too many are on their way.
+    /// Begins to write tensors; calls `alive` now and then while it waits because too many writes are under way.
     pub(crate) fn put(&self, tensors: Vec<Tensor>, alive: &dyn Fn() -> Result<()>) -> Result<Away> {
         let form = |tensor: &Tensor| (tensor.dtype(), tensor.shape().clone());
         let forms: Vec<_> = tensors.iter().map(form).collect();
@@ -118,7 +118,7 @@ impl Offload {
         Ok(away)
     }
 
-    /// The same of tensors that take the place of what was taken.
+    /// Begins to write tensors to the place in the file of those that were taken from `away`.
     pub(crate) fn put_back(
         &self,
         away: &mut Away,
@@ -137,7 +137,7 @@ impl Offload {
         Ok(())
     }
 
-    /// Begins to read back what is away, unless that has begun.
+    /// Begins to read back what `away` stands for, unless that has begun.
     pub(crate) fn ask(&self, away: &Away) {
         if !away.is_asked.swap(true, Ordering::Relaxed) {
             let Away { at, forms, slot, .. } = away;
@@ -145,11 +145,11 @@ impl Offload {
         }
     }
 
-    /// What was away.
+    /// The tensors that `away` stands for, read back; waits for them.
     pub(crate) fn take(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
         self.ask(away);
         self.wait(&away.slot, alive, |state| !matches!(state, State::Back(_)))?;
-        // Nobody waits for it any more: what is taken is not under way.
+        // Nobody waits for the read any more: what is taken is not under way.
         match std::mem::replace(&mut *lock(&away.slot.state), State::Away) {
             State::Back(tensors) => {
                 let back = |tensor: Tensor| tensor.to_device(&self.device);
@@ -159,21 +159,21 @@ impl Offload {
         }
     }
 
-    /// What is away, to look at: it stays there.
+    /// A copy of the tensors that `away` stands for; they stay in the file.
     pub(crate) fn look(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
-        // Where it could not be written, something else is there.
+        // If the write failed, other bytes are in its place.
         self.wait(&away.slot, alive, |state| matches!(state, State::Leaving))?;
         self.take(&away.again(), alive)
     }
 
     fn tell(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // Where the thread is gone, whoever waits is told.
+            // If the thread has ended, whoever waits for the job gets an error.
             let _ = jobs.send(job);
         }
     }
 
-    /// Blocks while something `is_under_way`.
+    /// Blocks while the state of `slot` `is_under_way`; an error where the write or read failed.
     fn wait(
         &self,
         slot: &Slot,
@@ -200,7 +200,7 @@ impl Offload {
 }
 
 impl Away {
-    /// The same once more.
+    /// A fresh handle of the same tensors: nothing written or asked for yet.
     fn again(&self) -> Away {
         let Away { at, ref forms, .. } = *self;
         Away { at, forms: forms.clone(), slot: Arc::default(), is_asked: AtomicBool::new(false) }
@@ -211,17 +211,17 @@ impl Drop for Offload {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was told to whoever waited.
+            // Whoever waited for the thread has had an error if it panicked.
             let _ = thread.join();
         }
         if self.is_new {
-            // Unless somebody has something in it.
+            // Fails, rightly, where the folder holds anything else.
             let _ = std::fs::remove_dir(&self.folder);
         }
     }
 }
 
-/// Why something cannot be kept there, and the way out.
+/// The error that something cannot be kept in `folder`, with the way out.
 fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
     let message = format!("cannot {what} `{}`: {error}", folder.display());
     let hint = match error.kind() {
@@ -233,7 +233,7 @@ fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
     TrainError::Offload { message, hint: hint.into() }
 }
 
-/// Does what it is told, in order.
+/// The thread: does its jobs in order.
 fn serve(file: &File, (owner, class): (usize, Class), jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
         let (slot, state) = match job {
@@ -255,7 +255,7 @@ fn write(file: &File, mut at: u64, tensors: Vec<Tensor>) -> io::Result<State> {
         file.write_all_at(bytes, at - bytes.len() as u64)
     };
     for tensor in tensors {
-        // Columns of a matrix that others share come alone.
+        // A view of a few columns is copied out of the matrix that it shares.
         let tensor = tensor.contiguous().and_then(|tensor| tensor.to_device(&Device::Cpu));
         let tensor = tensor.map_err(io::Error::other)?;
         let (storage, layout) = tensor.storage_and_layout();
@@ -326,7 +326,7 @@ fn unsupported(dtype: DType) -> io::Error {
     io::Error::other(format!("what is offloaded is not {}", dtype.as_str()))
 }
 
-/// Bytes of a tensor.
+/// The size of a tensor in bytes.
 fn size((dtype, shape): &(DType, Shape)) -> usize {
     dtype.size_in_bytes() * shape.elem_count()
 }
@@ -345,7 +345,7 @@ mod tests {
         let wide: Vec<f32> = (0..700_000).map(|n| (n as f32 * 0.37 + seed).sin()).collect();
         let wide = Tensor::from_vec(wide, (7, 100_000), &Device::Cpu).unwrap();
         let narrow = wide.narrow(1, 5, 33).unwrap().to_dtype(DType::BF16).unwrap();
-        // Of some of its rows, and of none that are neighbours.
+        // A copy, a view of some rows, and a view whose elements are not neighbours.
         vec![narrow, wide.narrow(0, 2, 3).unwrap(), wide.t().unwrap()]
     }
 

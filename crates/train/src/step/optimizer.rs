@@ -1,4 +1,4 @@
-//! What a rank keeps for the slices that it updates: the f32 masters behind weights that are narrower, and AdamW's moments.
+//! What a rank keeps for the slices that it updates: f32 masters, where weights are not f32, and AdamW's moments.
 
 use std::collections::BTreeSet;
 
@@ -15,27 +15,27 @@ use crate::step::moments::{Disk, Held};
 use crate::step::parameters::{Parameters, own_copy};
 use crate::{Result, TrainError};
 
-/// What AdamW keeps between steps of the slices that a rank updates, flat, and where a process holds a share of the weights those
-/// slices of them; of parameters of which it has none, nothing.
+/// The slices that a rank updates, flat: f32 masters, AdamW's moments and, of narrower weights, the weights; where a process holds a shard
+/// of the weights also its slices of the frozen ones. Parameters of which the rank has no elements are absent.
 #[derive(Debug)]
 pub(crate) struct Optimizer {
     settings: Settings,
-    /// f32; where weights are f32, the weights themselves.
+    /// The f32 masters; where weights are f32, the weights themselves.
     masters: Weights,
-    /// Where they are not: the weights.
+    /// The weights as they are computed with, where they are not f32.
     copies: Weights,
-    /// Where a process holds a share of the weights: of those that are not trained.
+    /// The slices of untrained weights, where a process holds a shard of the weights.
     frozen: Weights,
     moments: Held,
-    /// Which parameters decay.
+    /// The names of parameters with weight decay.
     decay: BTreeSet<String>,
-    /// The names, in order, and where this rank begins: ranks that share weights do not wait for each other.
+    /// The names of the parameters in order, and the index at which this rank begins: ranks that share weights do not wait for each other.
     names: Vec<String>,
     begins: usize,
 }
 
 impl Optimizer {
-    /// Without a parameter.
+    /// An optimizer without parameters.
     fn empty(settings: &Settings, disk: Option<Disk>) -> Optimizer {
         Optimizer {
             settings: settings.clone(),
@@ -49,7 +49,7 @@ impl Optimizer {
         }
     }
 
-    /// The slices of `parameters` that `division` says, of what a run starts from.
+    /// The slices of `parameters` that this rank of `division` updates, as a run starts from them.
     pub(crate) fn new(
         (settings, disk): (&Settings, Option<Disk>),
         parameters: &Parameters,
@@ -88,7 +88,7 @@ impl Optimizer {
         Ok(Optimizer { begins: own.names.len() * rank / ranks, ..own })
     }
 
-    /// A slice of a weight as it is computed with, and as it was `saved`.
+    /// Adds a slice of a weight, as it is computed with and as it was `saved`.
     fn add(
         &mut self,
         name: &str,
@@ -110,24 +110,24 @@ impl Optimizer {
         Ok(())
     }
 
-    /// This rank's slice of a parameter, as it is computed with.
+    /// This rank's slice of a parameter, in the weights' dtype.
     pub(crate) fn share(&self, name: &str) -> Option<&Tensor> {
         let trained = self.copies.get(name).or_else(|| self.masters.get(name));
         trained.or_else(|| self.frozen.get(name))
     }
 
-    /// The master's slice of a parameter, where weights are not f32.
+    /// This rank's slice of a parameter's f32 master, where weights are not f32.
     pub(crate) fn master(&self, name: &str) -> Option<&Tensor> {
         self.copies.get(name).and_then(|_| self.masters.get(name))
     }
 
-    /// The moments of a parameter's slice, to look at.
+    /// A copy of the moments of this rank's slice of a parameter.
     pub(crate) fn moments(&self, name: &str) -> Result<Option<Moments>> {
         self.moments.of(name)
     }
 
-    /// One step of every parameter's slice. `gradients` are multiplied by `factor` on the
-    /// way. Nothing in here waits for a rank or asks whether to stop: a step is applied whole or not at all.
+    /// One AdamW step of the slices of every parameter, with `gradients` multiplied by `factor`. It neither waits for a rank nor asks
+    /// whether to stop: a step is applied whole or not at all.
     pub(crate) fn update(
         &self,
         backend: &Backend,
@@ -143,7 +143,7 @@ impl Optimizer {
         };
         let begins = match backend {
             Backend::Cpu(_) => self.begins,
-            // One launch locks them all: every rank in the same order.
+            // On a GPU one launch locks all slices, so every rank takes them in the same order.
             Backend::Gpu(_) => 0,
         };
         let (behind, first) = self.names.split_at(begins);
@@ -162,7 +162,7 @@ impl Optimizer {
     }
 }
 
-/// The moments of a slice of a weight, of so many elements: those that were saved of it, or such as have seen nothing.
+/// The moments of a slice of a weight: the saved ones, or zeros.
 fn begun(
     saved: Option<&Kept>,
     (name, runs): (&str, &Runs),
@@ -179,12 +179,12 @@ fn begun(
     Ok(Moments { first: one("first")?, second: one("second")? })
 }
 
-/// What differs from step to step.
+/// The arguments of an update that differ from step to step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Update {
     /// Steps taken, this one included.
     pub(crate) step: u64,
     pub(crate) learning_rate: f64,
-    /// What gradients are multiplied by.
+    /// The factor that gradients are multiplied by.
     pub(crate) factor: f64,
 }

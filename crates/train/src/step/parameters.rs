@@ -1,4 +1,4 @@
-//! What the ranks of a device share: the weights that layers compute with; and of each what it keeps for the slices that it updates.
+//! What the ranks of a device share, the weights that layers compute with, and what each rank keeps for the slices that it updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,40 +19,42 @@ use crate::step::optimizer::Optimizer;
 use crate::step::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
 
-/// Weights as layers take them.
+/// The model's weights, or a tensor-parallel part of them, as layers take them.
 #[derive(Debug)]
 pub(crate) struct Parameters {
-    /// The names of those that are trained.
+    /// The names of the parameters that are trained.
     pub(crate) trained: BTreeSet<String>,
-    /// The shapes of what a rank has of all.
+    /// The shapes of all parameters, as this part has them.
     pub(crate) shapes: BTreeMap<String, Shape>,
-    /// Those of whole parameters, and who has what of them, where ranks are tensor-parallel.
+    /// The shapes of whole parameters, and how tensor-parallel ranks hold them.
     pub(crate) placed: BTreeMap<String, (Vec<usize>, Placement)>,
-    /// Of which they all have everything, the names; else none.
+    /// The names of the parameters that every tensor-parallel rank has whole; empty without tensor parallelism.
     pub(crate) whole: BTreeSet<String>,
-    /// Which part these are of, of how many.
+    /// Which part these weights are, and of how many.
     pub(crate) part: (usize, usize),
     pub(crate) dtype: DType,
     pub(crate) device: Device,
     side_by_side: SideBySide,
-    /// What a rank computes with; none where a process holds a share of each. Updates change those that are trained in place.
+    /// The weights that a rank computes with; empty where a process holds a shard of them. Updates change the trained ones in place.
     pub(crate) weights: Weights,
 }
 
-/// The names of what is trained of a model.
+/// The names of a model's trained parameters.
 pub(crate) fn trained(config: &Config) -> BTreeSet<String> {
     let all = Llama::specification(config).into_iter();
     all.filter(|parameter| parameter.trained).map(|parameter| parameter.name).collect()
 }
 
 impl Parameters {
-    /// A part of `initial`, as the model computes with it, on a device; counted to rank `owner`.
+    /// A part of the weights of `initial`, in the model's dtype, on a device; the memory counts to rank `owner`.
     pub(crate) fn new(
         initial: &InitialWeights,
-        (setup, device): (&Setup, Device),
-        (part, owner): (usize, usize),
+        setup: &Setup,
+        device: Device,
+        part: usize,
+        owner: usize,
     ) -> Result<Parameters> {
-        let parameters = Parameters::without(initial, (setup, device), part);
+        let parameters = Parameters::without(initial, setup, device, part);
         let own = |name: &String| {
             let whole = 0..parameters.shapes[name].elem_count();
             let read = initial.elements(name, &parameters.runs(name, whole))?;
@@ -66,7 +68,7 @@ impl Parameters {
         Ok(Parameters { weights, ..parameters })
     }
 
-    /// Weights of these names, of flat pieces of each; counted to rank `owner`.
+    /// The weights `names`, each joined from its flat `pieces`; the memory counts to rank `owner`.
     pub(crate) fn assembled<E: From<candle_core::Error>>(
         &self,
         names: &BTreeSet<&String>,
@@ -78,12 +80,8 @@ impl Parameters {
         self.side_by_side.weights(names, |name| self.shapes[name].clone(), pieces, join)
     }
 
-    /// What there is to know of them without them.
-    fn without(
-        initial: &InitialWeights,
-        (setup, device): (&Setup, Device),
-        part: usize,
-    ) -> Parameters {
+    /// Names, shapes and placements of a part's parameters, without the weights.
+    fn without(initial: &InitialWeights, setup: &Setup, device: Device, part: usize) -> Parameters {
         let part = (part, setup.tensor);
         let placed: BTreeMap<_, _> = Llama::specification(&setup.config)
             .into_iter()
@@ -108,55 +106,56 @@ impl Parameters {
         }
     }
 
-    /// Where some elements of the part of a parameter lie in the whole.
+    /// Where elements `part` of this part of a parameter lie in the whole parameter.
     pub(crate) fn runs(&self, name: &str, part: Range<usize>) -> Vec<(usize, usize)> {
         let (whole, placement) = &self.placed[name];
         placement.runs(whole, self.part, part)
     }
 
-    /// The names of what is trained, in order.
+    /// The names of the trained parameters, in order.
     pub(crate) fn trained(&self) -> impl Iterator<Item = &str> {
         self.trained.iter().map(String::as_str)
     }
 }
 
-/// What the ranks of a process hold together while they train, those of a device everything once: made before they begin.
+/// The state that the ranks of a process hold while they train, weights once per device; made before the ranks begin.
 #[derive(Debug)]
 pub struct Store {
-    /// By device, and of tensor-parallel ranks by the part of parameters that they have.
+    /// The parts by device and, of tensor-parallel ranks, by the part of parameters that they have.
     parts: Vec<Part>,
-    /// Where they decide whether a step is applied.
+    /// Where the ranks decide whether a step is applied.
     commit: Meeting<(), ()>,
 }
 
-/// What ranks of a device hold that have the same part of parameters: all of them, unless they are tensor-parallel.
+/// The state of the ranks of a device that have the same part of parameters: of all of them, unless they are tensor-parallel.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) parameters: Parameters,
-    /// By rank.
+    /// The optimizers by rank of the device with this part.
     optimizers: Vec<OnceLock<Optimizer>>,
-    /// Where they put gathered weights together.
+    /// Where the ranks assemble gathered weights.
     pub(crate) table: Table,
 }
 
 impl Store {
-    /// That of the ranks `here` of `setup`, whose weights begin as those of `initial`. Each part is counted to the first of the ranks that have it.
+    /// The store of the ranks `here` of `setup`, whose weights begin as those of `initial`. Each part counts to the first of the ranks that
+    /// have it.
     ///
     /// # Errors
-    /// Weights that cannot be read, and what Candle, or the device, says.
+    /// Weights that cannot be read, and failures of Candle or the device.
     pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
         let commit = Meeting::new(here.len());
         let (parts, beside) = (setup.parts(), setup.ranks_of_device());
         let part = |number: usize| {
             let device = number / parts;
-            // Neighbours have different parts.
+            // Neighbouring ranks have different parts.
             let first = device * beside + number % parts;
             let owner = here.start + first;
-            let (own, place) = (owner % setup.tensor, (setup, setup.processors.device(device)));
+            let (own, device) = (owner % setup.tensor, setup.processors.device(device));
             let parameters = if setup.shards_weights() {
-                Parameters::without(initial, place, own)
+                Parameters::without(initial, setup, device, own)
             } else {
-                Parameters::new(initial, place, (own, owner))?
+                Parameters::new(initial, setup, device, own, owner)?
             };
             let ranks = beside / parts;
             let optimizers = (0..ranks).map(|_| OnceLock::new()).collect();
@@ -168,7 +167,7 @@ impl Store {
         Ok(Arc::new(Store { parts, commit }))
     }
 
-    /// A rank will not come to meetings any more.
+    /// Says that a rank will not come to meetings any more.
     fn leave(&self) {
         self.commit.leave();
         self.parts.iter().for_each(|part| part.table.leave());
@@ -176,23 +175,23 @@ impl Store {
 }
 
 impl Part {
-    /// Those of all ranks of the device that have begun.
+    /// The optimizers of all ranks with this part that have begun.
     pub(crate) fn optimizers(&self) -> Vec<&Optimizer> {
         self.optimizers.iter().filter_map(OnceLock::get).collect()
     }
 }
 
-/// What a rank has of a store: it leaves the others' commit when it is dropped, however that comes.
+/// A rank's place in a store. When it is dropped, however that happens, the rank leaves the others' meetings.
 #[derive(Debug)]
 pub(crate) struct RankParameters {
     store: Arc<Store>,
-    /// Which of the store's parts, and which of the ranks that have it.
+    /// The index of the rank's part in the store, and the rank's number among those that have it.
     part: usize,
     own: usize,
 }
 
 impl RankParameters {
-    /// The slices that `division` says, of what `start` has.
+    /// Makes this rank's optimizer: its slices by `division`, as `start` has them.
     pub(crate) fn take(
         store: &Arc<Store>,
         (settings, disk): (&Settings, Option<Disk>),
@@ -201,12 +200,12 @@ impl RankParameters {
     ) -> Result<RankParameters> {
         let stake = RankParameters::of(store, division);
         let optimizer = Optimizer::new((settings, disk), &stake.parameters, start, division)?;
-        // Every rank takes its own once.
+        // Set once: every rank makes only its own.
         stake.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)
     }
 
-    /// What this rank has taken before.
+    /// This rank's place in a store in which its optimizer has been made before.
     pub(crate) fn of(store: &Arc<Store>, division: &Division) -> RankParameters {
         RankParameters { store: store.clone(), part: division.part(), own: division.own().0 }
     }
@@ -216,12 +215,12 @@ impl RankParameters {
         &self.store.commit
     }
 
-    /// This rank will not come to meetings any more.
+    /// Says that this rank will not come to meetings any more.
     pub(crate) fn leave(&self) {
         self.store.leave();
     }
 
-    /// This rank's own.
+    /// This rank's own optimizer.
     pub(crate) fn optimizer(&self) -> Option<&Optimizer> {
         self.optimizers[self.own].get()
     }
@@ -240,7 +239,7 @@ impl Drop for RankParameters {
     }
 }
 
-/// A copy on `device` that nobody else has, of these elements alone.
+/// A copy on `device` of the elements of a tensor, with memory of its own.
 pub(crate) fn own_copy(tensor: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
     tensor.force_contiguous()?.to_device(device)
 }

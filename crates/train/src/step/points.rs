@@ -1,7 +1,7 @@
-//! Hashes of what a step reads, computes and sends, in its order: where on its way a step came to something else.
+//! Hashes of what a step reads, computes and sends, in its order: they show where in a step two runs begin to differ.
 //!
-//! What is computed between stages is hashed row by row, and rows are added: as a tensor's hash ([`crate::step::hashes`]), a point's does
-//! not depend on who computes which rows, in which micro-batch. Messages are another matter: they are of one way to split.
+//! What is computed between stages is hashed row by row, and rows are added: like a tensor's hash ([`crate::step::hashes`]), a point's does
+//! not depend on which rank computes which rows, in which micro-batch. Hashes of messages do depend on how the run is split.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,19 +19,19 @@ use crate::step::hashes::Hashes;
 use crate::step::rank::MicroBatch;
 use crate::{Result, TrainError};
 
-/// What a step reads is called so.
+/// The name of the point of what a step reads.
 pub(crate) const BATCH: &str = "batch";
-/// Rows that are copied to be hashed at a time.
+/// How many rows are copied at a time to be hashed.
 const AT_ONCE: usize = 1024;
 
-/// Where in a step something is. Declared in the order of a step; stages of backward count down.
+/// A point in a step. Variants are in the order of a step; stages of backward count down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum At {
-    /// Inputs and targets.
+    /// The step's inputs and targets.
     Batch,
     /// A parameter as the step reads it.
     Weight(String),
-    /// A message that brings weights: its stage.
+    /// A message that brings weights, by their stage.
     Gather(usize),
     /// In a stage's forward pass: at a hop, or its output.
     Forward(usize, In),
@@ -41,31 +41,31 @@ pub(crate) enum At {
     Other(String, usize, usize),
 }
 
-/// Within a stage.
+/// A point within a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum In {
     Hop(usize),
     End,
 }
 
-/// What one rank adds to the hashes of a step on its way; what is computed, and what was sent and came, by sender.
+/// The hashes of a step's points: of what is computed, and of what was sent and received, by sender.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Points {
     pub(crate) computed: Vec<(At, u64)>,
     pub(crate) messages: Vec<(At, Messages)>,
 }
 
-/// Messages of a hop by the rank that sent them.
+/// Hashes of a hop's messages, by the rank that sent them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Messages {
     pub(crate) sent: BTreeMap<usize, u64>,
     pub(crate) came: BTreeMap<usize, u64>,
 }
 
-/// A micro-batch on one rank that is hashed on its way.
+/// Where a micro-batch on one rank is hashed.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    /// The number of its first sequence in the step.
+    /// The number of the micro-batch's first sequence in the step.
     pub(crate) first: usize,
     pub(crate) found: Found,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Watch {
 pub(crate) type Found = Arc<Mutex<BTreeMap<At, u64>>>;
 
 impl MicroBatch {
-    /// The same where what is computed is hashed into `found`; `first` is the number of the first sequence in its step.
+    /// The micro-batch, with what is computed of it hashed into `found`, if given; `first` is the number of its first sequence in the step.
     pub(crate) fn watched(self, found: Option<&Found>, first: usize) -> Result<MicroBatch> {
         let watch = found.map(|found| Watch { first, found: found.clone() });
         let micro = MicroBatch { watch, ..self };
@@ -86,7 +86,7 @@ impl MicroBatch {
         Ok(micro)
     }
 
-    /// Hashes `x` [.., D], rows between two stages, where the step is hashed; a scalar is none.
+    /// Hashes `x` [.., D], rows between two stages, where the step is hashed; scalars are not.
     pub(crate) fn pass(&self, at: impl FnOnce() -> At, x: &Tensor) -> Result<()> {
         let Some(watch) = self.watch.as_ref().filter(|_| x.rank() > 0) else { return Ok(()) };
         let (rows, mut sum) = (x.flatten_to(x.rank() - 2)?, 0_u64);
@@ -101,7 +101,7 @@ impl MicroBatch {
         Ok(())
     }
 
-    /// Of this rank's rows from the `from`-th on, in order: sequence of the micro-batch, and position.
+    /// For this rank's rows from the `from`-th on, in order: the sequence by its number in the micro-batch, and the position.
     fn places(&self, from: usize) -> impl Iterator<Item = [usize; 2]> + '_ {
         let positions = self.shard.attention.positions();
         let place = |row: usize| {
@@ -111,7 +111,7 @@ impl MicroBatch {
         self.shard.tensor.own(self.shard.inputs.elem_count()).skip(from).map(place)
     }
 
-    /// Input and target of every own row.
+    /// Input and target of each of this rank's rows.
     fn batch(&self) -> Result<Vec<[i64; 2]>> {
         let values = |tensor: &Tensor| -> candle_core::Result<Vec<i64>> {
             tensor.to_dtype(DType::I64)?.flatten_all()?.to_vec1()
@@ -123,7 +123,7 @@ impl MicroBatch {
 }
 
 impl Watch {
-    /// The sum over rows of a hash of where each is in the step and of its bits.
+    /// The sum over rows of a hash of each row's place in the step and of its bits.
     fn hash<'a>(
         &self,
         places: impl Iterator<Item = [usize; 2]>,
@@ -138,7 +138,7 @@ impl Watch {
 }
 
 impl Points {
-    /// Of what one rank has found of a step whose weights are those of `weights`, and what it exchanged.
+    /// The points of one rank: what it has `found`, the hashes of its weights, and its messages.
     pub(crate) fn own(
         weights: &Hashes,
         found: &Found,
@@ -157,8 +157,8 @@ impl Points {
         }
     }
 
-    /// Those of all ranks, in the order of the step. All ranks must call it.
-    pub(crate) fn together(self, comm: &dyn Communicator, step: u64) -> Result<Points> {
+    /// The points of all ranks, added up, in the order of the step. All ranks must call it.
+    pub(crate) fn gather(self, comm: &dyn Communicator, step: u64) -> Result<Points> {
         let label = Label { step, pass: "hashes", hop: 1, layer: 0 };
         let own = serde_json::to_vec(&self).map_err(|error| internal(&error))?;
         let (mut computed, mut messages) = (BTreeMap::new(), BTreeMap::<At, Messages>::new());
@@ -199,7 +199,7 @@ fn internal(error: &serde_json::Error) -> TrainError {
 }
 
 impl Messages {
-    /// Ranks of which something came that they did not send.
+    /// Ranks whose messages were received other than they were sent.
     pub(crate) fn damaged(&self) -> impl Iterator<Item = usize> + '_ {
         let came = |rank: &usize| self.came.get(rank).copied().unwrap_or_default();
         self.sent.iter().filter(move |(rank, sent)| came(rank) != **sent).map(|(rank, _)| *rank)
@@ -207,7 +207,7 @@ impl Messages {
 }
 
 impl At {
-    /// Where a message is. An attention's layer is the stage behind the embedding and two for each layer before it.
+    /// The point of a message. The attention of layer n is stage 1 + 2n: behind the embedding and two stages for each layer before.
     fn of(label: Label, stages: usize) -> At {
         let stage = 1 + 2 * label.layer;
         match label.pass {
@@ -218,17 +218,17 @@ impl At {
         }
     }
 
-    /// A stage's output.
+    /// The point of a stage's output.
     pub(crate) fn output(stage: usize) -> At {
         At::Forward(stage, In::End)
     }
 
-    /// The gradient of a stage's input.
+    /// The point of the gradient of a stage's input.
     pub(crate) fn gradient(stage: usize, stages: usize) -> At {
         At::Backward(stages - 1 - stage, In::End)
     }
 
-    /// As it is called in files: stages as in traces, messages as in errors.
+    /// The point's name in files: stages as in traces, messages as in errors.
     pub(crate) fn name(&self, stages: &[Box<dyn Stage>]) -> String {
         let layer = |stage: usize| (stage - 1) / 2;
         let backward = |before: usize| stages.len() - 1 - before;

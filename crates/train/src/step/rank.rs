@@ -18,28 +18,28 @@ use crate::step::offload::Offload;
 use crate::step::points::Watch;
 use crate::{Result, Setup};
 
-/// One rank and what it computes with. Weights are handed in.
+/// One rank and what it computes with; weights are handed to it.
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(crate) setup: Arc<Setup>,
     pub(crate) model: Llama,
     pub(crate) attention: Attentions,
     pub(crate) rotary: Arc<Rotary>,
-    /// The ranks that share this one's positions.
+    /// The tensor-parallel ranks, which hold the same positions as this one.
     pub(crate) tensor: TensorRanks,
     pub(crate) backend: Backend,
-    /// Which of the devices of its process that is on.
+    /// The number of this rank's device among those of its process.
     pub(crate) device: usize,
     pub(crate) mesh: Mesh,
     /// Which elements of parameters are this rank's to sum and update.
     pub(crate) division: Division,
-    /// What the mesh hands over.
+    /// The ranks of the mesh, whose traffic is counted.
     pub(crate) meter: Arc<Metered>,
-    /// The same ranks, uncounted: for measurements and errors.
+    /// All ranks as `meter` has them, uncounted: for measurements and errors.
     pub(crate) comm: Arc<dyn Communicator>,
-    /// Where activations wait for their backward, if not in memory.
+    /// Where activations wait for backward, if not in memory.
     pub(crate) offload: Option<Offload>,
-    /// What the process of this rank may have in memory.
+    /// How much memory the process of this rank may take.
     pub(crate) room: Room,
 }
 
@@ -47,25 +47,25 @@ pub(crate) struct Rank {
 #[derive(Clone, Debug)]
 pub(crate) struct MicroBatch {
     pub(crate) shard: Shard,
-    /// Targets on this rank; of tensor-parallel ones each counts its own rows.
+    /// The number of targets on this rank; of tensor-parallel ranks each counts its own rows.
     pub(crate) targets: u64,
-    /// Where what is computed of it is hashed, if it is.
+    /// Where hashes of what is computed go, if the step is hashed.
     pub(crate) watch: Option<Watch>,
 }
 
 impl Rank {
-    /// The same where its process keeps to `room`.
+    /// The rank, in a process that keeps to `room`.
     pub(crate) fn within(self, room: &Room) -> Rank {
         Rank { room: room.clone(), ..self }
     }
 
-    /// The same with activations where the experiment wants them.
+    /// The rank, with activations offloaded where the experiment says so.
     pub(crate) fn offloading(self) -> Result<Rank> {
         let offload = self.offload_of(Class::Activations)?;
         Ok(Rank { offload, ..self })
     }
 
-    /// Where this rank puts what is of a class, if not in memory.
+    /// Where this rank offloads what is of a class; `None`: it stays in memory.
     pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Offload>> {
         let (setup, owner) = (&self.setup, (self.comm.rank(), class));
         let is_wanted = match class {
@@ -87,14 +87,14 @@ impl Rank {
         self.mesh.coordinate(Axis::Data)
     }
 
-    /// The rows of this rank's micro-batches, in order: its share of `batch` sequences.
+    /// The rows of this rank's micro-batches, in order: those of its replica among `batch` sequences.
     pub(crate) fn micro_batches(&self, batch: usize) -> impl Iterator<Item = Range<usize>> {
         let (share, most) = (self.share_of(self.replica(), batch), self.setup.micro_batch);
         share.clone().step_by(most).map(move |first| first..share.end.min(first + most))
     }
 
-    /// What this rank holds of `rows` sequences, which `read` appends at the positions it is told, in step `step` (from 1). Ids are
-    /// held to the vocabulary here, where they are on the host in any case.
+    /// What this rank holds of `rows` sequences in step `step` (from 1); `read` appends the ids at the positions it is given. Ids are
+    /// checked against the vocabulary here, where they are on the host anyway.
     pub(crate) fn micro_batch(
         &self,
         step: u64,
@@ -126,7 +126,7 @@ impl Rank {
         Ok(MicroBatch { shard, targets: asked as u64, watch: None })
     }
 
-    /// The same of sequences that are given whole.
+    /// What this rank holds of sequences that are given whole, in step `step` (from 1).
     pub(crate) fn micro_batch_of(&self, step: u64, sequences: &[Sequence]) -> Result<MicroBatch> {
         self.micro_batch(step, sequences.len(), |positions, into| {
             for sequence in sequences {
@@ -136,7 +136,7 @@ impl Rank {
         })
     }
 
-    /// Attention under the mask of sequences of these documents.
+    /// Attention under the mask of sequences with these document boundaries.
     fn attention_of(&self, documents: &[Vec<usize>]) -> Attentions {
         if !self.setup.packed {
             return self.attention.clone();
@@ -150,8 +150,8 @@ impl Rank {
 }
 
 impl MicroBatch {
-    /// The same where attention leaves weights out, if it is to, and adapters inputs; `first` is the number of the first sequence in
-    /// its step, `seed` the experiment's.
+    /// The micro-batch with dropout of attention weights and of adapters' inputs, where the experiment has them; `first` is the number of
+    /// its first sequence in the step, `seed` the experiment's.
     pub(crate) fn dropping(
         mut self,
         dropout: Option<Dropout>,

@@ -1,4 +1,4 @@
-//! What processes have in memory, beside what their ranks hold and what they were planned to.
+//! Resident memory of processes, beside what their ranks hold and what they were planned to hold.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,25 @@ use annulus_plan::{Plan, Process, RankPlan};
 
 use crate::setup::pages::return_what_was_freed;
 
-/// What a process has in memory, the same for all its ranks.
+/// Resident memory of a process, bytes; the same for all its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfProcess {
-    /// What it took for itself before its ranks began.
+    /// What the process took for itself before its ranks began.
     pub(crate) base: u64,
-    /// The most that it has had.
+    /// The most that the process has had.
     pub(crate) peak: u64,
 }
 
 impl OfProcess {
-    /// Before ranks begin.
+    /// The memory of this process before its ranks begin.
     pub(crate) fn before() -> OfProcess {
-        // Pages that an earlier phase has freed will be used again, by those whose memory is planned.
+        // Pages that an earlier phase freed will be used again, by ranks whose memory is planned: they must not count as the base.
         return_what_was_freed();
         let now = Resident::here().map_or(0, |resident| resident.now);
         OfProcess { base: now, peak: now }
     }
 
-    /// The same later.
+    /// The memory with the process's peak until now.
     pub(crate) fn now(self) -> OfProcess {
         OfProcess { peak: Resident::here().map_or(0, |resident| resident.peak), ..self }
     }
@@ -35,25 +35,25 @@ impl OfProcess {
         [self.base as i64, self.peak as i64]
     }
 
-    /// Of [`OfProcess::counts`].
+    /// The inverse of [`OfProcess::counts`].
     pub(crate) fn of([base, peak]: &[i64; 2]) -> OfProcess {
         OfProcess { base: *base as u64, peak: *peak as u64 }
     }
 }
 
-/// The tags under which it is logged, and what: of every process, and of every host where there are several processes.
+/// What is logged, with its tags: of every process, and of every host where there are several processes.
 pub(crate) fn logged(by_rank: &[OfProcess], places: &Places) -> Vec<(String, f64)> {
     let processes = places.processes().len().max(1);
     let of_process = |process: usize| {
         let ranks = by_rank[places.ranks_of(process)].iter();
-        // Ranks look one after the other.
+        // Ranks of a process measure one after another: the largest counts.
         ranks.fold(OfProcess::default(), |all, one| OfProcess {
             base: all.base.max(one.base),
             peak: all.peak.max(one.peak),
         })
     };
     let all: Vec<OfProcess> = (0..processes).map(of_process).collect();
-    // Nobody knows where the system does not say.
+    // Nothing is logged where the system does not say.
     if all.iter().any(|one| one.peak == 0) {
         return Vec::new();
     }
@@ -70,23 +70,23 @@ pub(crate) fn logged(by_rank: &[OfProcess], places: &Places) -> Vec<(String, f64
     logged
 }
 
-/// What one process had in memory, and what was planned.
+/// Resident memory of one process, measured and planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The most bytes that it has had in memory.
+    /// The most bytes that the process has had in memory.
     pub resident: u64,
-    /// What its ranks were planned to hold, and what it took before they began.
+    /// Bytes that its ranks were planned to hold, and those that it took before they began.
     pub planned: u64,
-    /// The latter alone.
+    /// Bytes that the process took before its ranks began.
     pub base: u64,
 }
 
-/// The same of every process, from what a run logged last; none where the system does not say.
+/// Memory of every process, from what a run logged last; empty where the system does not say.
 pub fn held(plan: &Plan, last: &BTreeMap<String, f64>) -> Vec<Held> {
     held_of(plan, &plan.with_cores(annulus_machine::cores()), last)
 }
 
-/// The same of ranks as they were planned.
+/// Memory of every process, of ranks that were planned as `ranks` has it; empty where the system does not say.
 pub(crate) fn held_of(plan: &Plan, ranks: &[RankPlan], last: &BTreeMap<String, f64>) -> Vec<Held> {
     let of_process = |(process, planned): (usize, Process)| {
         let at = |tag: &str| last.get(&format!("{tag}{process}")).map(|bytes| *bytes as u64);
@@ -96,7 +96,7 @@ pub(crate) fn held_of(plan: &Plan, ranks: &[RankPlan], last: &BTreeMap<String, f
     plan.processes(ranks).into_iter().enumerate().filter_map(of_process).collect()
 }
 
-/// Tags of a process, but for its number: what it took before its ranks began, and the most that it has had.
+/// The beginnings of a process's tags, before its number: what it took before its ranks began, and its peak.
 pub(crate) const BASE: &str = "memory/base/process-";
 pub(crate) const RESIDENT: &str = "memory/resident/process-";
 

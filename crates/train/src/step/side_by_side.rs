@@ -1,4 +1,4 @@
-//! Weights in memory: on a GPU those that products of one input read lie one after another, so that it makes one product of them.
+//! The order of weights in memory: on a GPU, those of products with the same input lie one after another, so that it computes one product.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use candle_core::{Shape, Tensor};
 
 use crate::Setup;
 
-/// Which weights lie one after another, in this order.
+/// Which weights lie one after another in memory, and in which order.
 #[derive(Debug, Default)]
 pub(crate) struct SideBySide {
     groups: Vec<Vec<String>>,
-    /// By name, the number of its group.
+    /// The number of a weight's group, by the weight's name.
     of: BTreeMap<String, usize>,
 }
 
 impl SideBySide {
-    /// Those of the model of `setup`. A CPU takes several products at once wherever weights are: none.
+    /// The groups of the model of `setup`; none on a CPU, which takes several products at once wherever their weights are.
     pub(crate) fn of(setup: &Setup) -> SideBySide {
         if setup.processors.is_empty() {
             return SideBySide::default();
@@ -27,14 +27,14 @@ impl SideBySide {
         SideBySide { of: of.collect(), groups }
     }
 
-    /// The group of `name`, where all of it are among `names`; else itself alone.
+    /// The group of `name` if all its weights are among `names`, else `name` alone.
     fn group<'s>(&'s self, name: &'s String, names: &BTreeSet<&String>) -> Vec<&'s String> {
         let group = self.of.get(name).map(|group| &self.groups[*group]);
         let whole = group.filter(|group| group.iter().all(|one| names.contains(one)));
         whole.map_or_else(|| vec![name], |group| group.iter().collect())
     }
 
-    /// Weights of these names in their shapes, of flat `pieces` of each, which `join` puts one after another.
+    /// The weights `names` in their shapes, each of flat `pieces`, which `join` puts one after another.
     pub(crate) fn weights<E: From<candle_core::Error>>(
         &self,
         names: &BTreeSet<&String>,
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn groups_that_are_all_there_lie_one_after_another() -> Result<()> {
         let [a, b, c] = ["a", "b", "c"].map(str::to_owned);
-        // Not in the order of names.
+        // The group's order is not that of names.
         let groups = vec![vec![b.clone(), a.clone()]];
         let of = [(a.clone(), 0), (b.clone(), 0)].into();
         let side_by_side = SideBySide { groups, of };

@@ -1,4 +1,4 @@
-//! What a step cost every rank.
+//! What a step cost every rank: time, bytes and memory.
 
 use std::time::{Duration, Instant};
 
@@ -11,24 +11,24 @@ use crate::step::hosts::{Hosts, Spent};
 use crate::step::rank::Rank;
 use crate::step::resident::{OfProcess, logged};
 
-/// Counts of one step, by rank.
+/// Bytes and memory of one step, by rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
-    /// Payload handed to the communicator.
+    /// Payload bytes handed to the communicator, by rank.
     bytes: Vec<u64>,
-    /// The most memory in large blocks, of all classes at once.
+    /// By rank, peak memory of all classes at once, in large blocks.
     together: Vec<u64>,
-    /// The most of every class.
+    /// By class and rank, peak memory.
     classes: [Vec<u64>; Class::ALL.len()],
-    /// What processes have in memory.
+    /// Resident memory of processes, with its tags.
     resident: Vec<(String, f64)>,
-    /// Where the ranks are of several processes.
+    /// Traffic and time by host, where the ranks are in several processes.
     hosts: Option<Hosts>,
 }
 
-/// Counts that are by rank: bytes, memory of all classes at once and of every class.
+/// How many counts every rank has: bytes, peak memory of all classes at once and of every class.
 const CLASSED: usize = 2 + Class::ALL.len();
-/// By class, the tag of its peak.
+/// The tag of a class's peak memory, by class.
 const TAGS: [&str; Class::ALL.len()] = [
     "memory/weights",
     "memory/gradients",
@@ -40,7 +40,7 @@ const TAGS: [&str; Class::ALL.len()] = [
 ];
 
 impl Costs {
-    /// What is logged, by tag.
+    /// Everything that is logged, by tag.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
         let all = [("comm/bytes", &self.bytes), ("memory/peak", &self.together)];
         let classes = TAGS.into_iter().zip(&self.classes);
@@ -63,8 +63,8 @@ pub(crate) fn begin(rank: &Rank) {
     reset_peaks(rank.comm.rank());
 }
 
-/// The counts of every rank since [`begin`], what it did in `lap` and what its `process` has in memory, everywhere; not counted
-/// themselves.
+/// The counts of every rank since [`begin`], with its time in `lap` and the memory of its `process`, the same on all ranks. The messages
+/// for it are not counted.
 pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Result<Costs> {
     let memory = peaks(rank.comm.rank());
     let counts = [lap.last.total().bytes, memory.together].into_iter();
@@ -90,19 +90,19 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
     Ok(costs)
 }
 
-/// Steps since the last logged one: evaluation and saving do not count.
+/// Time and bytes of the steps since the last logged one; evaluation and saving do not count.
 #[derive(Debug, Default)]
 pub(crate) struct Lap {
     steps: u64,
     time: Duration,
-    /// Waiting within the host and between hosts.
+    /// Time of waiting within a host and between hosts.
     waiting: [Duration; 2],
-    /// What the last step handed over.
+    /// What this rank sent in the last step.
     last: Traffic,
 }
 
 impl Lap {
-    /// Runs a step and counts its time.
+    /// Runs a step and adds its time.
     pub(crate) fn time<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = step();
@@ -111,19 +111,19 @@ impl Lap {
         result
     }
 
-    /// Counts what the step handed over.
+    /// Adds what a step sent, and how long it waited.
     pub(crate) fn handed(&mut self, traffic: Traffic) {
         let links = [traffic.within_host(), traffic.between_hosts];
         self.waiting.iter_mut().zip(links).for_each(|(sum, link)| *sum += link.waiting);
         self.last = traffic;
     }
 
-    /// Tokens per second, of `tokens` per step.
+    /// Tokens per second, if every step has `tokens` tokens.
     pub(crate) fn speed(&self, tokens: usize) -> f64 {
         self.steps as f64 * tokens as f64 / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// What [`spent_of`] reads: bytes by link, then nanoseconds of the mean step, by link of waiting, and of computing.
+    /// The counts for [`spent_of`]: bytes by link, then nanoseconds of the mean step: of waiting by link, and of computing.
     fn counts(&self) -> [i64; 5] {
         let links = [self.last.within_host(), self.last.between_hosts];
         let [within, between] = links.map(|link| link.bytes as i64);
@@ -133,7 +133,7 @@ impl Lap {
     }
 }
 
-/// What a rank did, of [`Lap::counts`].
+/// The inverse of [`Lap::counts`].
 fn spent_of([within, between, times @ ..]: &[i64; 5]) -> Spent {
     let [waiting_within, waiting_between, computing] = times.map(|time| time as f64 / 1e9);
     Spent {

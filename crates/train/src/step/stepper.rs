@@ -1,4 +1,4 @@
-//! Training steps that are asked for one by one, without a folder: for whoever measures them.
+//! Training steps one by one, without a run's folder: for measurements.
 
 use std::sync::Arc;
 
@@ -20,21 +20,21 @@ pub struct Stepper {
     device: Device,
 }
 
-/// What a step was, the same on every rank.
+/// Loss and gradient norm of a step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stepped {
-    /// The mean loss before the step.
+    /// The mean loss of the step's batch, before the update.
     pub loss: f64,
-    /// The norm of its gradient, before clipping.
+    /// The norm of the step's gradient, before clipping.
     pub norm: f64,
 }
 
 impl Stepper {
-    /// This rank of `plan`, on the thread that will run it and where its `setup` is, which all ranks share. `store` was
-    /// made of `weights`, f32; the rank reads its share of `source`.
+    /// A rank of `plan`, on the thread that will run it, placed as its `setup` says, which all ranks share. `store` was made of `weights`,
+    /// f32; the rank reads its own part of `source`.
     ///
     /// # Errors
-    /// Weights that are not the model's, and what the rank fails with.
+    /// Weights that are not the model's, and any failure of the rank.
     pub fn new(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
@@ -48,10 +48,10 @@ impl Stepper {
         Ok(Stepper { trainer: Trainer::new(rank, plan, source, &start, store)?, device })
     }
 
-    /// The next step: forward, backward, the sum over ranks, the optimizer; over when the device is done. All ranks must call it.
+    /// Takes the next step: forward, backward, the sum over ranks, the optimizer; returns when the device is done. All ranks must call it.
     ///
     /// # Errors
-    /// A loss or gradient that is not finite, and what the rank fails with.
+    /// A loss or gradient that is not finite, and any failure of the rank.
     pub fn step(&mut self) -> Result<Stepped> {
         let report = self.trainer.step()?;
         self.device.synchronize()?;

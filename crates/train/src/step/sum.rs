@@ -1,5 +1,4 @@
-//! Loss and targets as sums typed by where they are complete, so that the mean of one rank cannot
-//! be written down.
+//! Sums of losses and targets, typed by where they are complete, so that the mean of one rank cannot be computed.
 
 use std::ops::AddAssign;
 
@@ -9,8 +8,7 @@ use candle_core::{Device, Tensor};
 
 use crate::Result;
 
-/// A sum over what this rank has seen. It can be added to, and completed; it cannot be divided,
-/// compared or logged.
+/// A sum over what this rank has seen. It can be added to, and completed over ranks; it cannot be divided, compared or logged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Partial {
     sum: f64,
@@ -25,7 +23,7 @@ pub struct Total {
 }
 
 impl Partial {
-    /// `sum` over `count` things on this rank.
+    /// `sum` over `count` targets on this rank.
     pub fn new(sum: f64, count: u64) -> Partial {
         Partial { sum, count }
     }
@@ -33,7 +31,7 @@ impl Partial {
     /// The sum over all ranks: 16 bytes to the communicator, none on one rank.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`](annulus_comm::Communicator::all_reduce).
+    /// Those of [`Communicator::all_reduce`](annulus_comm::Communicator::all_reduce).
     pub fn total(self, mesh: &Mesh, label: Label) -> Result<Total> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence, Axis::Tensor]);
         let own = [self.sum, self.count as f64];
@@ -57,15 +55,15 @@ impl AddAssign for Partial {
 }
 
 impl Total {
-    /// Sum by count; 0 of nothing.
+    /// The sum divided by its count; 0 if that is 0.
     pub fn mean(self) -> f64 {
         if self.count == 0.0 { 0.0 } else { self.sum / self.count }
     }
-    /// Over how many things; at least 1, to divide by.
+    /// The count of what was summed, to divide by; at least 1.
     pub fn divisor(self) -> f64 {
         self.count.max(1.0)
     }
-    /// Over how many things.
+    /// The count of what was summed.
     pub fn count(self) -> u64 {
         self.count as u64
     }

@@ -1,8 +1,7 @@
 //! One optimizer step.
 //!
-//! Backward differentiates the *sum* of losses, because how many targets there are on all ranks is
-//! known only after it. What the sum is divided by goes into the factor that the optimizer
-//! multiplies gradients by:
+//! Backward differentiates the *sum* of losses, because the number of targets on all ranks is known only after it. The division by that
+//! number is part of the factor that the optimizer multiplies gradients by:
 //!
 //! ```text
 //! G = sum over ranks and micro-batches of d(sum of losses)      N = targets on all ranks
@@ -41,56 +40,56 @@ use crate::{Result, TrainError};
 #[derive(Debug)]
 pub(crate) struct Trainer {
     pub(crate) rank: Rank,
-    /// The weights that the ranks of this process share, and this one's slices.
+    /// The weights that the ranks of this process share, and this rank's slices of the state.
     pub(crate) store: RankParameters,
-    /// Of every stage, the parameters whose gradients are complete when backward has gone through it.
+    /// By stage, the parameters whose gradients are complete when backward has finished the stage.
     stages: Vec<Vec<String>>,
-    /// Whether a step is being applied: what the store holds is of no step then.
+    /// Whether a step is being applied: until that ends, the store is not in the state of any step.
     pub(crate) is_between: bool,
     source: Arc<dyn Source>,
     schedule: Schedule,
-    /// Where in the run schedule, moments and data begin.
+    /// Where in the run this phase's learning-rate curve, moments and data begin.
     phase: PhaseStart,
     peak: f64,
     clip: f64,
-    /// What is left out of attention, of the first sequence of a step; `None`: nothing.
+    /// The dropout of attention, as for the first sequence of a step; `None`: no dropout.
     dropout: Option<Dropout>,
-    /// The experiment's.
+    /// The experiment's seed.
     seed: u64,
     /// Steps between hashes of the state; 0: never.
     hash: u64,
-    /// What travels in a step that is hashed.
+    /// Hashes of the messages of a step that is hashed.
     messages: Option<Arc<Hashed>>,
-    /// Those of the last step, if it was hashed.
+    /// The hashes of the last step, if it was hashed.
     pub(crate) hashes: Option<(Hashes, Points)>,
     /// The step of which all tensors are written down.
     dump: Option<Dump>,
     /// Steps finished.
     pub(crate) finished: u64,
-    /// The step since which moments are summed.
+    /// The step since which moments are accumulated.
     pub(crate) since: u64,
-    /// This rank's share of a checkpoint that is written beside training.
+    /// This rank's share of a checkpoint that is being written beside training.
     pub(crate) share: Option<PendingSave>,
 }
 
-/// What a step was, the same on every rank.
+/// The numbers of a step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Report {
-    /// From 1.
+    /// The step, from 1.
     pub(crate) step: u64,
     pub(crate) loss: f64,
     pub(crate) norm: f64,
     pub(crate) learning_rate: f64,
 }
 
-/// What all ranks found, before it is applied.
+/// The results of a step's passes over all ranks, before the step is applied.
 #[derive(Debug)]
 struct Computed {
     step: u64,
     loss: Total,
     norm: f64,
     slices: Weights,
-    /// If the step is hashed: its weights' hashes, and those of what was computed.
+    /// If the step is hashed: the hashes of its weights, and those of what was computed.
     watched: Option<(Hashes, Found)>,
 }
 
@@ -134,18 +133,18 @@ impl Trainer {
         })
     }
 
-    /// Writes all tensors of a step down.
+    /// Sets the step whose tensors are all written down.
     pub(crate) fn dumping(self, dump: Option<Dump>) -> Trainer {
         Trainer { dump, ..self }
     }
 
-    /// Hashes what `messages` hands over, in steps that are hashed.
+    /// Sets the `messages` whose hashes are kept in steps that are hashed.
     pub(crate) fn hashing(self, messages: Option<Arc<Hashed>>) -> Trainer {
         Trainer { messages, ..self }
     }
 
-    /// The next step. On an error nothing has changed, unless [`Trainer::is_between`] says so: parameters and moments are those of the
-    /// last finished step.
+    /// Takes the next step. On an error nothing has changed: parameters and moments are those of the last finished step, unless
+    /// [`Trainer::is_between`] is set.
     pub(crate) fn step(&mut self) -> Result<Report> {
         let stepped = self.all_or_nothing();
         self.rank.comm.end_commit();
@@ -165,9 +164,9 @@ impl Trainer {
         self.is_between = true;
         let updating = begin();
         let learning_rate = self.apply(&computed)?;
-        // What others have updated may be on its way to a GPU still: a transfer that fails leaves the step between two.
+        // Slices that others updated may still be under way to a GPU: if the transfer fails, the state is between two steps.
         self.rank.setup.processes.settle()?;
-        // Before it, others may not have updated what the next step reads.
+        // Before this meeting, others may not have updated what the next step reads.
         self.meet()?;
         self.is_between = false;
         self.finished = step;
@@ -180,7 +179,7 @@ impl Trainer {
         Ok(Report { step, loss: loss.mean(), norm, learning_rate })
     }
 
-    /// Begins to hash step `step` on its way, where that is due: its weights, and where what it computes goes.
+    /// Begins to hash step `step`, if it is due: returns the hashes of its weights, and where those of what it computes go.
     fn watch(&self, step: u64) -> Result<Option<(Hashes, Found)>> {
         if self.hash == 0 || !step.is_multiple_of(self.hash) {
             return Ok(None);
@@ -192,7 +191,7 @@ impl Trainer {
         Ok(Some((hashes::of_weights(&all)?, Found::default())))
     }
 
-    /// Hashes the state behind a step that was hashed on its way, and its gradients.
+    /// Hashes the gradients and the new state of a step that is hashed.
     fn hash(&mut self, Computed { step, slices, watched, .. }: &Computed) -> Result<()> {
         let Some((weights, found)) = watched else { return Ok(()) };
         let (hashing, comm) = (begin(), self.rank.comm.as_ref());
@@ -203,12 +202,12 @@ impl Trainer {
         let mut hashes = hashes::of_gradients(&own, slices)?;
         hashes.extend(hashes::of_weights(&own)?);
         hashes.extend(hashes::of_kept(&own)?);
-        let hashes = hashes::together(comm, *step, &hashes)?;
-        self.hashes = Some((hashes, points.together(comm, *step)?));
+        let hashes = hashes::gather(comm, *step, &hashes)?;
+        self.hashes = Some((hashes, points.gather(comm, *step)?));
         self.rank.stage(hashing, || String::from("hashes"))
     }
 
-    /// Loss and gradients over all ranks; nothing changes.
+    /// Loss and gradients over all ranks; the state does not change.
     fn compute(&self, step: u64) -> Result<Computed> {
         let watched = self.watch(step)?;
         let reading = begin();
@@ -233,7 +232,7 @@ impl Trainer {
         drop(weights);
         let summing = begin();
         let loss = loss.total(&self.rank.mesh, sums.label())?;
-        // Whoever has contributed to the last sum goes on if all have, though the run is to stop: all end after the same step.
+        // A rank that has contributed to the last sum goes on if all have, even in a run that is to stop: all end after the same step.
         self.rank.comm.begin_commit();
         let Summed { slices, norm } = sums.end(&self.rank.backend)?;
         self.rank.stage(summing, || String::from("sum of gradients"))?;
@@ -249,7 +248,7 @@ impl Trainer {
         Sums::new((division, backend), &self.store.parameters, step)
     }
 
-    /// Where the passes of a step have weights from.
+    /// Where the passes of step `step` get the weights.
     pub(crate) fn weights(&self, step: u64) -> WeightSource<'_> {
         if self.rank.division.shards_weights() {
             WeightSource::Sharded(Gathering::new(&self.rank, &self.store, step))
@@ -258,7 +257,7 @@ impl Trainer {
         }
     }
 
-    /// Updates this rank's slices; with which learning rate. All ranks have what others have updated then.
+    /// Updates this rank's slices and, where other holders update the rest, gathers theirs; returns the learning rate.
     fn apply(&self, computed: &Computed) -> Result<f64> {
         let Computed { step, loss, norm, slices, .. } = computed;
         let scheduled = self.finished - self.phase.schedule;
@@ -275,20 +274,20 @@ impl Trainer {
         Ok(learning_rate)
     }
 
-    /// Waits for the ranks of this process.
+    /// Waits for the other ranks of this process.
     fn meet(&self) -> Result<()> {
         let label = Label { pass: "commit", ..self.label() };
         let commit = (self.store.commit(), self.rank.division.crew());
         self.rank.meet(commit, (), |_| (), label).map(drop)
     }
 
-    /// Where the next step belongs.
+    /// The label of the next step's messages.
     fn label(&self) -> Label {
         Label { step: self.finished + 1, ..Label::default() }
     }
 
-    /// This rank's micro-batches of the next step, and how many sequences the step has on all ranks. The rows of other replicas and
-    /// the tokens at other ranks' positions are never on this one.
+    /// This rank's micro-batches of step `step`, and how many sequences the step has on all ranks. It never reads rows of other replicas or
+    /// tokens at other ranks' positions.
     fn read(&self, step: u64, found: Option<&Found>) -> Result<(Vec<MicroBatch>, usize)> {
         let batch = self.finished - self.phase.steps.start + self.phase.batch;
         let sequences = self.source.rows();
@@ -307,7 +306,7 @@ impl Trainer {
         clipped / loss.divisor()
     }
 
-    /// The numbers are sums over all ranks, so all ranks decide alike.
+    /// An error if a step's loss or norm is not finite. Both are sums over all ranks, so all ranks decide alike.
     fn check_finite(
         &self,
         step: u64,
@@ -338,7 +337,7 @@ impl Trainer {
     }
 }
 
-/// The weights of attention that a run leaves out. Steps and layers say which ones they are by themselves.
+/// The dropout of attention weights in a run. The weights to drop follow from step and layer, which are filled in later.
 fn dropout(experiment: &Experiment, rank: &Rank) -> Option<Dropout> {
     let (seed, probability) = (experiment.seed, experiment.attention.dropout);
     let heads = rank.setup.config.shape.part_of(rank.setup.tensor).num_attention_heads;

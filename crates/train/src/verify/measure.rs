@@ -1,4 +1,4 @@
-//! Inputs that are not flat, and how far two tensors are apart.
+//! Inputs whose softmax is peaked, and the distance between two tensors.
 
 use annulus_data::Sequence;
 use annulus_ops::{Key, normal, uniform};
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::ask::whole::Question;
 
-/// 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
+/// Inputs of attention, 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
 pub(super) fn question(plan: &Plan, mask: Mask) -> Result<Question> {
     let (shape, tokens) = (&plan.shape, plan.experiment.data.tokens);
     let random = |name: &str, heads: usize| {
@@ -28,7 +28,7 @@ pub(super) fn question(plan: &Plan, mask: Mask) -> Result<Question> {
     })
 }
 
-/// Random ids: what the text says does not matter here. Random documents where they are told apart.
+/// A sequence of random ids, since what a text says does not matter here; of random documents where they are told apart.
 pub(super) fn sequence(plan: &Plan, vocabulary: usize, packed: bool) -> Sequence {
     let tokens = plan.experiment.data.tokens;
     let random = |name, index, below: usize| {
@@ -47,8 +47,8 @@ pub(super) fn sequence(plan: &Plan, vocabulary: usize, packed: bool) -> Sequence
     Sequence { documents, ..Sequence::shifted(&ids) }
 }
 
-/// q = k = 0, so that every visible key weighs alike; v marks positions from `first` on, every key/value head as many as it is
-/// wide.
+/// Inputs q = k = 0, so that every visible key has the same weight, and one-hot v: it marks positions from `first` on, as many per
+/// key/value head as a head is wide.
 pub(super) fn one_hot(
     tokens: usize,
     (heads, width): (Heads, usize),
@@ -92,12 +92,13 @@ pub(super) fn visibility_error(out: &[f64], mask: &Mask, tokens: usize, first: u
     worst
 }
 
-/// All elements, in f64.
+/// All elements of a tensor, in f64.
 pub(super) fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// max|a - b| / max|b|, or max|a - b| where b is all zero. Infinite values must be equal and are left out; NaN is infinitely wrong.
+/// The error of `a` against `b`: max|a - b| / max|b|, or max|a - b| where b is all zero. Infinite values must be equal and are left out;
+/// NaN is infinitely wrong.
 pub(super) fn error(a: &[f64], b: &[f64]) -> f64 {
     let (mut off, mut largest) = (0.0f64, 0.0f64);
     for (&a, &b) in std::iter::zip(a, b) {
@@ -114,7 +115,7 @@ pub(super) fn error(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
-/// |a - b| / |b| in the Euclidean norm.
+/// The error of `a` against `b` in the Euclidean norm: |a - b| / |b|.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
     let off = square(&mut std::iter::zip(a, b).map(|(a, b)| a - b)).sqrt();

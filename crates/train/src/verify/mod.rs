@@ -1,4 +1,4 @@
-//! Holds every strategy to dense attention in f64, on the user's own shape and mask.
+//! Compares every strategy with dense attention in f64, on the user's own shape and mask.
 //!
 //! Three tests for every strategy on every number of ranks: attention on random inputs against the dense reference; which key a query sees,
 //! read off the output itself; loss and every parameter gradient of the whole model against one rank with the reference kernel.
@@ -16,69 +16,69 @@ use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
 use crate::ask::whole::{Answer, Question, Split, attend};
-use crate::run::given::here;
+use crate::run::given::ranks_here;
 use crate::setup::processors::Processors;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
 
-/// How far a tensor may be from its reference.
+/// The largest allowed errors of tensors against their references.
 pub struct Limits;
 
 impl Limits {
-    /// out, lse, dq, dk, dv against dense f64: max|a - b| / max|b|.
+    /// The limit of out, lse, dq, dk, dv against dense f64: max|a - b| / max|b|.
     pub const ATTENTION: f64 = 5e-6;
-    /// The loss, relative.
+    /// The limit of the loss, relative.
     pub const LOSS: f64 = 1e-5;
-    /// Parameter gradients: |a - b| / |b| in the Euclidean norm.
+    /// The limit of parameter gradients: |a - b| / |b| in the Euclidean norm.
     pub const GRADIENT: f64 = 2e-5;
-    /// Visible keys: the output is 1 / count in f32, to one unit in the last place.
+    /// The limit of visible keys: the output is 1 / count in f32, to one unit in the last place.
     pub const VISIBILITY: f64 = 1.0;
-    /// The same under a strided pattern, where a row is of several softmaxes, each with a rounded log-sum-exp.
+    /// The limit of visible keys under a strided pattern, where a row merges several softmaxes, each with a rounded log-sum-exp.
     pub const STRIDED_VISIBILITY: f64 = 8.0;
 }
 
-/// The model's test looks at the loss and at every gradient.
+/// The results that the model's test compares: the loss and every gradient.
 const WANT: Want = Want { logits: false, gradients: true };
 
-/// One line of the report.
+/// One line of the report of `verify`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// A tensor, how far it is off, and how far it may be.
+    /// A tensor's error, and its limit.
     Error {
-        /// The strategy.
+        /// The strategy that computed the tensor.
         strategy: Strategy,
-        /// On how many ranks.
+        /// The number of ranks.
         ranks: usize,
         /// Whether layout, `mesh.weights` and `attention.backward` are the experiment's, not the strategy's defaults.
         own: bool,
         /// `out`, `lse`, `dq`, `dk`, `dv`, `visibility`, `loss` or `gradient NAME` (the worst parameter).
         tensor: String,
-        /// As the limit's own measure has it; infinite if a value is not finite or a support is not exact.
+        /// The error in the limit's measure; infinite if a value is not finite or a support is not exact.
         error: f64,
-        /// What is allowed.
+        /// The largest allowed error.
         limit: f64,
     },
-    /// Why a pair was not tried.
+    /// A strategy that was not tried on a number of ranks.
     Skipped {
-        /// The strategy.
+        /// The strategy that was not tried.
         strategy: Strategy,
-        /// On how many ranks.
+        /// The number of ranks.
         ranks: usize,
         /// Whether layout, `mesh.weights` and `attention.backward` are the experiment's, not the strategy's defaults.
         own: bool,
-        /// Why.
+        /// Why it was not tried.
         reason: String,
     },
 }
 
-/// Verifies `plan` as it splits its own sequences, and on 1 to `most` ranks of every strategy; `tell` gets every line as it is known.
-/// Returns all lines.
+/// Verifies `plan` as it splits its own sequences, and every strategy on 1 to `most` ranks. Calls `tell` with every line as it is known;
+/// returns all lines.
 ///
-/// Everything travels in f32 and no weight is dropped: what is held is the split. Where the data tells documents apart, they are
-/// random ones. Ranks that the processes of `world` cannot share evenly are skipped; the references are computed by each process,
-/// and all find the same lines.
+/// Everything travels in f32 and no weight is dropped, since the split is what is verified. Where the data tells documents apart, they are
+/// random ones. Numbers of ranks that the processes of `world` cannot share evenly are skipped; each process computes the references, and
+/// all return the same lines.
 ///
 /// # Errors
-/// A schedule that does not hold, more processes than ranks, and what a rank fails with.
+/// A schedule without a proof, more processes than ranks, and any failure of a rank.
 pub fn verify(
     plan: &Plan,
     most: usize,
@@ -88,7 +88,7 @@ pub fn verify(
     let bench = shared(world, || {
         fits(plan)?;
         if most < world.processes() {
-            here(world, most)?;
+            ranks_here(world, most)?;
         }
         Bench::new(plan, cores, world)
     })?;
@@ -106,10 +106,10 @@ pub fn verify(
     Ok(lines)
 }
 
-/// Dense attention multiplies every query with every key: about so many products are some minutes.
+/// The most products of a query with a key that dense attention may take: some minutes.
 const MOST_PRODUCTS: u128 = 1 << 35;
 
-/// Whether dense attention on the plan's sequence ends in some time.
+/// An error if dense attention on the plan's sequence would take too long.
 fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
     let (tokens, shape) = (plan.experiment.data.tokens, &plan.shape);
     let width = (shape.num_attention_heads * shape.head_dim) as u128;
@@ -127,22 +127,22 @@ fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
     })
 }
 
-/// A way to split, and where it comes from.
+/// A way to split a sequence that is verified.
 struct Way {
-    /// On one replica, everything travelling as it is computed with.
+    /// The setup: one replica, and everything travels in the type that it is computed in.
     setup: Setup,
-    /// What ranks hold in proportion; `None`: all alike.
+    /// The proportions of positions that ranks hold; `None`: all alike.
     weights: Option<Vec<usize>>,
-    /// The experiment's, to the last word.
+    /// Whether the way is the experiment's, with all its keys.
     own: bool,
 }
 
-/// Inputs and references, made once.
+/// Inputs and references of all tests, computed once.
 struct Bench<'a> {
     plan: &'a Plan,
     cores: usize,
     world: &'a World,
-    /// One for each group of layers, which differ in their mask, and the answers.
+    /// Inputs and dense results of attention, for each layer group's mask.
     questions: Vec<(Question, Dense)>,
     weights: Weights,
     sequences: Vec<Sequence>,
@@ -175,7 +175,7 @@ impl<'a> Bench<'a> {
         Ok(Bench { plan, cores, world, questions, weights, sequences, reference })
     }
 
-    /// The experiment's own way, if it is not the bare name's.
+    /// The experiment's own way, if it is not its strategy's default.
     fn own(&self, most: usize) -> Option<std::result::Result<Way, Line>> {
         let setup = wide(self.plan, self.cores);
         let strategy = setup.groups[0].strategy;
@@ -188,7 +188,7 @@ impl<'a> Bench<'a> {
         (!bare && way.setup.sequence <= most).then(|| way.over(self.world))
     }
 
-    /// What the strategy's name means; or why it cannot be tried.
+    /// The strategy's default way, or the line that it cannot be tried.
     fn bare(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Way, Line> {
         let setup = wide(self.plan, self.cores).split(strategy, ranks, Route::default());
         let setup = setup.map_err(|error| Line::Skipped {
@@ -200,7 +200,7 @@ impl<'a> Bench<'a> {
         Way { setup, weights: None, own: false }.over(self.world)
     }
 
-    /// Of what all layer groups show of a tensor, the worst.
+    /// All lines of one way; of several layer groups, the largest error of each tensor.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
         let mut lines: Option<Vec<Line>> = None;
         for (group, (question, dense)) in way.setup.groups.iter().zip(&self.questions) {
@@ -216,7 +216,8 @@ impl<'a> Bench<'a> {
         Ok(lines)
     }
 
-    /// q = k = 0 and v = one-hot of the position, as many positions at a time as all values are wide: out[i, j] is 1 / count(i) where i sees j, else 0.
+    /// Reads off the output which keys each query sees: q = k = 0 and v one-hot of the position, as many positions at a time as all values
+    /// are wide; then out[i, j] is 1 / count(i) where i sees j, else 0.
     fn visibility(
         &self,
         way: &Way,
@@ -251,7 +252,7 @@ impl<'a> Bench<'a> {
             let off = a.get(parameter).map_or(Ok(f64::INFINITY), |ours| {
                 Ok::<_, candle_core::Error>(distance(&values(ours)?, &values(reference)?))
             })?;
-            // Not `>`: what is not a number must not pass.
+            // Not `>`: NaN must not pass.
             if name.is_empty() || !(off <= gradient) {
                 (name, gradient) = (parameter.clone(), off);
             }
@@ -264,7 +265,7 @@ impl<'a> Bench<'a> {
 }
 
 impl Way {
-    /// The same over several processes; or that they cannot share its ranks.
+    /// The way over several processes, or the line that they cannot share its ranks.
     fn over(self, world: &World) -> std::result::Result<Way, Line> {
         let Way { setup, weights, own } = self;
         let skipped = |error: TrainError| Line::Skipped {
@@ -273,11 +274,11 @@ impl Way {
             own,
             reason: error.to_string(),
         };
-        here(world, setup.sequence).map_err(skipped)?;
+        ranks_here(world, setup.sequence).map_err(skipped)?;
         Ok(Way { setup: setup.over(world), weights, own })
     }
 
-    /// Attention of some layers, brought home in one way, against its answer.
+    /// The errors of a layer group's attention, by one backward route, against the dense results.
     fn attention(
         &self,
         group: &Attending,
@@ -300,7 +301,7 @@ impl Way {
         Ok(pairs.into_iter().map(compare).collect::<Result<_>>()?)
     }
 
-    /// How attention of some layers is split.
+    /// How attention of a layer group is split.
     fn split(&self, Attending { strategy, route, schedules, .. }: &Attending) -> Split {
         let setup = &self.setup;
         Split {
@@ -324,12 +325,12 @@ impl Way {
     }
 }
 
-/// What is verified of a plan: one replica, nothing rounded on its way.
+/// The setup of a plan to verify: one replica, and no rounding of what travels.
 fn wide(plan: &Plan, cores: usize) -> Setup {
     Setup { data: 1, wire: Wire::default(), ..Setup::new(plan, cores) }
 }
 
-/// Of two ways to do the same, what is further off, tensor by tensor.
+/// The larger of two errors, tensor by tensor.
 fn worse(a: Vec<Line>, b: Vec<Line>) -> Vec<Line> {
     let off = |line: &Line| match line {
         Line::Error { error, .. } => *error,

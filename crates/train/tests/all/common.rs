@@ -1,4 +1,4 @@
-//! Tiny experiments on a text that is made up on the spot.
+//! Tiny experiments on a generated text.
 
 #![allow(dead_code, unreachable_pub, reason = "both test programs use some of it")]
 
@@ -34,7 +34,7 @@ mesh:
   deadline: 20
 ";
 
-/// A folder with a text in it, in which runs are made.
+/// A folder with a text in it, for runs.
 pub struct Place(pub tempfile::TempDir);
 
 impl Place {
@@ -54,7 +54,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The tiny experiment, changed.
+    /// The plan of the tiny experiment with `changes`.
     pub fn plan(&self, changes: &[(&str, &str)]) -> Plan {
         let text = self.path("text.txt");
         let output = self.path("run");
@@ -64,19 +64,19 @@ impl Place {
         plan(BASE, &given)
     }
 
-    /// The same, planned for so many devices.
+    /// The plan of the tiny experiment with `changes` for `devices` devices.
     pub fn plan_on(&self, devices: usize, changes: &[(&str, &str)]) -> Plan {
         let mut experiment = self.plan(changes).experiment;
         experiment.host.devices = devices;
         planned(experiment)
     }
 
-    /// Runs it to its end.
+    /// Runs the tiny experiment with `changes` to its end.
     pub fn run(&self, changes: &[(&str, &str)]) -> Result<Outcome, TrainError> {
         run(&self.plan(changes), Given::new(BASE, 4))
     }
 
-    /// Runs it in a folder of its own.
+    /// Runs the tiny experiment with `changes` to its end in the folder `output`.
     pub fn run_in(&self, output: &str, changes: &[(&str, &str)]) -> Outcome {
         let output = self.path(output);
         let mut all = vec![("output", output.to_str().unwrap())];
@@ -94,7 +94,7 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
 }
 
 fn planned(experiment: Experiment) -> Plan {
-    // Bytes have 256 ids and one that begins a document; ready-made batches say nothing.
+    // Bytes have 256 ids and one that begins a document; ready-made batches do not say how many they have.
     let vocabulary = match experiment.data.format {
         Format::Text => Some(257),
         Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
@@ -105,24 +105,24 @@ fn planned(experiment: Experiment) -> Plan {
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The number that a line of `metrics.jsonl` has for `tag`, to the bit.
+/// The number that a line of `metrics.jsonl` has for `tag`, with all its bits.
 pub fn number(line: &str, tag: &str) -> f64 {
     let (_, rest) = line.split_once(&format!("\"{tag}\": ")).unwrap();
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
-/// The losses of an outcome.
+/// The losses of an outcome, by step.
 pub fn losses(outcome: &Outcome) -> Vec<f64> {
     outcome.losses.iter().map(|&(_, loss)| loss).collect()
 }
 
-/// The largest relative difference of two lists.
+/// The largest relative difference between two lists.
 pub fn difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
 }
 
-/// The bytes of the files that say what was computed.
+/// The bytes of a checkpoint's files with computed values.
 pub fn state(checkpoint: &Path) -> Vec<Vec<u8>> {
     ["model.safetensors", "optimizer.safetensors"]
         .iter()
@@ -130,7 +130,7 @@ pub fn state(checkpoint: &Path) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A folder of the reference outputs, where there is one.
+/// A folder of reference outputs, if it exists.
 pub fn golden(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/A").join(name);
     path.exists().then_some(path)

@@ -1,4 +1,4 @@
-//! What a layer of a step asks of a GPU's driver, forward and backward: short steps wait for the host that launches them.
+//! Calls to a GPU's driver for a layer of a step, forward and backward: short steps wait for the host that launches them.
 #![cfg(feature = "emulator")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use annulus_ops::testing::Counted;
 use crate::common::Place;
 use crate::kernels::{emulated, train};
 
-/// What a step of so many layers asks for.
+/// The number of calls, by name, in a step of a model with `layers` layers.
 fn calls(place: &Place, layers: &str) -> BTreeMap<String, usize> {
     let counted = Arc::new(Counted::new(emulated(90)));
     let changes = [
@@ -32,9 +32,9 @@ fn a_layer_takes_at_most_40_calls_of_a_driver() {
     let each =
         |(what, many): (&String, &usize)| (what.clone(), many - fewer.get(what).unwrap_or(&0));
     let each: BTreeMap<String, usize> = more.iter().map(each).filter(|one| one.1 > 0).collect();
-    // Queries and keys are turned, and values moved, in one launch: forward, again, and back.
+    // Queries and keys are rotated, and values copied, in one launch: in forward, in its recomputation, and in backward.
     assert_eq!(each.get("rope_bf16"), Some(&3), "{each:?}");
-    // What is left are the residual streams that products are added to.
+    // Only the residual streams, to which products are added, are left.
     assert_eq!(each.get("gather_16_bits"), Some(&2), "{each:?}");
     assert_eq!(each.get("upload"), None, "{each:?}");
     let all: usize = each.values().sum();

@@ -1,4 +1,4 @@
-//! What is and what is not a run's data, and data that changes while it is trained on.
+//! Which files are a run's data, and data that changes while it is trained on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use annulus_train::{Ending, Given, Notice, Sink, TrainError, Value, excluded, le
 
 use crate::common::{BASE, Place, losses};
 
-/// Cuts a file short after a step.
+/// A console that cuts a file short after a step.
 struct Cutting {
     path: PathBuf,
     step: u64,
@@ -47,7 +47,7 @@ fn data_that_changes_ends_a_run_with_its_last_step_saved() {
     assert_eq!(error.exit_code(), 3, "{error}");
     let changed = format!("`{}` changed while it was read", path.display());
     assert!(error.to_string().ends_with(&changed), "{error}");
-    // The same command goes on from there, with the cache built anew.
+    // The same command resumes there, with the cache built anew.
     let rest = run(&plan, Given::new(BASE, 4)).unwrap();
     assert_eq!((rest.ending, rest.resumed_from), (Ending::Finished, Some(4)));
     assert_eq!(losses(&rest), losses(&right)[4..]);
@@ -65,7 +65,7 @@ fn a_run_whose_folder_lies_in_its_data_goes_on() {
     ];
     let stop = [&changes[..], &[("schedule.stop", "2")]].concat();
     assert_eq!(place.run_in("runs/own", &stop).step, 2);
-    // Another run beside it, whose experiment ends in `.yaml`, too.
+    // Another run beside it, whose experiment also ends in `.yaml`.
     place.run_in("runs/other", &stop);
     let rest = place.run_in("runs/own", &changes);
     assert_eq!((rest.ending, rest.resumed_from), (Ending::Finished, Some(2)));
@@ -102,7 +102,7 @@ fn what_a_run_writes_is_refused_and_what_lies_beside_it_is_data() {
     }
 }
 
-/// Asks to stop as soon as it is told that another process is waited for.
+/// A console that asks to stop as soon as it is told that the run waits for another process.
 struct Impatient(Arc<AtomicBool>);
 
 impl Sink for Impatient {

@@ -1,5 +1,5 @@
-//! Ranks of one process on several devices: what they come to is, to the bit, what they come to on one. Devices are emulated, each with a
-//! memory of its own: a kernel that reached into another's, or a copy out of order, would end the run.
+//! Ranks of one process on several devices compute the same bits as on one. Devices are emulated, each with a memory of its own: a kernel
+//! that reached into another's, or a copy out of order, would end the run.
 #![cfg(feature = "emulator")]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use candle_core::DType;
 use crate::common::{BASE, Place, difference, losses, state};
 use crate::kernels::{SHAPE, emulator, train};
 
-/// So many devices.
+/// `many` emulated devices.
 fn devices(many: usize) -> Processors {
     devices_of(80, many)
 }
@@ -31,7 +31,7 @@ fn devices_of(architecture: u32, many: usize) -> Processors {
     all.map(|one| Arc::new(one) as Arc<dyn Processor>).collect::<Vec<_>>().into()
 }
 
-/// Trains on so many devices into a folder of their number.
+/// Trains on `many` devices, in a folder named by their number.
 fn on(place: &Place, many: usize, changes: &[(&str, &str)]) -> Outcome {
     let output = place.path(&format!("on-{many}"));
     let own = [("output", output.to_str().unwrap())];
@@ -49,7 +49,7 @@ const OWN: [(&str, &str); 5] = [
     ("every.hash", "1"),
 ];
 
-/// The numbers and the state of a run, to the bit, and the hashes of all that it came to.
+/// The losses and the state of a run, to the bit, and its hashes.
 fn bits(place: &Place, outcome: &Outcome, many: usize) -> (Vec<u64>, Vec<Vec<u8>>, String) {
     let numbers = losses(outcome)
         .into_iter()
@@ -59,7 +59,7 @@ fn bits(place: &Place, outcome: &Outcome, many: usize) -> (Vec<u64>, Vec<Vec<u8>
     (numbers.map(f64::to_bits).collect(), state, hashes.unwrap())
 }
 
-/// Holds a run on each number of devices to one device, to the bit, and that to the CPU.
+/// Checks that a run on each number of devices has the bits of one device, and that this has those of the CPU.
 fn check(many: &[usize], changes: &[(&str, &str)]) {
     let place = Place::new();
     let one = on(&place, 1, changes);
@@ -73,7 +73,7 @@ fn check(many: &[usize], changes: &[(&str, &str)]) {
     }
 }
 
-/// Of so many ranks that share a sequence.
+/// The keys of `ranks` ranks that share a sequence by `strategy`.
 fn split<'a>(strategy: &'a str, ranks: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("mesh.sequence", ranks), ("attention.strategy", strategy)]
 }
@@ -94,7 +94,7 @@ fn four_ranks_on_two_and_four_devices_are_four_on_one() {
     check(&[2], &[&split("striped", "2")[..], &replicas].concat());
 }
 
-/// Devices hold all of the state, or shares of it.
+/// Devices hold all of the state, or shards of it.
 #[test]
 fn devices_share_the_state_as_processes_do() {
     for state in ["zero1", "zero3"] {
@@ -108,14 +108,14 @@ fn devices_share_the_state_as_processes_do() {
     }
 }
 
-/// Ranks of one layer are on one device, or not.
+/// Tensor-parallel ranks compute the same on one device or on several.
 #[test]
 fn tensor_parallel_ranks_on_devices_are_those_on_one() {
     let tensor = [("mesh.tensor", "2"), ("parallel.state", "replicated")];
     check(&[2, 4], &[&split("ring", "2")[..], &tensor].concat());
 }
 
-/// What was saved on some devices goes on on others.
+/// A run that was saved on some devices resumes on others.
 #[test]
 fn a_run_goes_on_on_other_devices_to_the_bit() {
     let place = Place::new();
@@ -133,7 +133,7 @@ fn a_run_goes_on_on_other_devices_to_the_bit() {
     assert!(state(&found.checkpoint.unwrap()) == state(&wanted.checkpoint.unwrap()));
 }
 
-/// Verdicts, texts and attention alone, too.
+/// Verdicts, generated text and attention alone are the same on several devices, too.
 #[test]
 fn what_is_asked_of_devices_is_what_is_asked_of_one() {
     let place = Place::new();
@@ -156,7 +156,7 @@ fn what_is_asked_of_devices_is_what_is_asked_of_one() {
     assert!(of(2) == one && of(4) == one);
 }
 
-/// Attention alone: every rank brings its rows to its device, and all answers are on the host again.
+/// Attention alone: every rank copies its rows to its device, and all results are on the host again.
 #[test]
 fn attention_on_devices_is_that_on_one() {
     for dtype in [DType::F32, DType::BF16] {

@@ -4,7 +4,7 @@ use crate::common::{Place, difference, losses, state};
 use annulus_train::Outcome;
 
 const DROPOUT: (&str, &str) = ("attention.dropout", "0.3");
-/// Without rules that hide what is wrong: a few steps, evaluated at the end.
+/// A few steps, evaluated only at the end.
 const SHORT: [(&str, &str); 2] = [("schedule.steps", "6"), DROPOUT];
 
 fn with<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
@@ -15,7 +15,7 @@ fn run(place: &Place, output: &str, changes: &[(&str, &str)]) -> Outcome {
     place.run_in(output, &with(changes))
 }
 
-/// The same losses on any ranks, in any strategy and layout, recomputed or not, in micro-batches or not.
+/// The same losses on any ranks, in any strategy and layout, with or without recomputation and micro-batches.
 #[test]
 fn what_is_left_out_depends_on_positions_alone() {
     let place = Place::new();
@@ -46,7 +46,7 @@ fn what_is_left_out_depends_on_positions_alone() {
     }
 }
 
-/// Three steps and three are six, to the bit; a step is not the one before it.
+/// Three steps and three more give the bits of six; no step drops what the one before did.
 #[test]
 fn a_run_that_goes_on_leaves_out_the_same() {
     let place = Place::new();
@@ -57,7 +57,7 @@ fn a_run_that_goes_on_leaves_out_the_same() {
     assert!(whole == parts);
 }
 
-/// Evaluations leave nothing out: of a model that does not learn they are those of a run without dropout.
+/// Evaluations drop nothing: for a model that does not learn they equal those of a run without dropout.
 #[test]
 fn evaluations_leave_nothing_out() {
     let place = Place::new();

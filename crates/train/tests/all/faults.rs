@@ -1,4 +1,4 @@
-//! A rank that is late, lost, or wrong: everybody ends in time, the first cause first.
+//! A rank that is late, lost, or wrong: all ranks end in time, and the first cause is reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ fn faulty_mesh(
     run(&plan, given)
 }
 
-/// First and last hop of a ring of three, and the gradient sum.
+/// First and last hop of a ring of three, and the sum of gradients.
 const PLACES: [(&str, Option<usize>); 5] = [
     ("forward", Some(0)),
     ("forward", Some(1)),
@@ -71,7 +71,7 @@ fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
         [(Fault::Die, [13, 13]), (Fault::Drop, [12, 1]), (Fault::Corrupt, [14, 14])]
     {
         for (index, (pass, hop)) in PLACES.into_iter().enumerate() {
-            // A machine with other work may be late once: in time is what is so one time of three.
+            // A machine with other work may be late: in time means in time in one of three attempts.
             let mut attempts = (0..3).map(|attempt| {
                 let name = format!("{fault:?}-{index}-{attempt}");
                 let start = Instant::now();
@@ -86,18 +86,18 @@ fn a_fault_ends_all_ranks_in_time_and_says_what_it_was() {
     }
 }
 
-/// Turns what one rank sends first in the second layer of step 2 into something that is no number.
+/// Makes the first tensor that one rank sends in the second layer of step 2 NaN.
 #[derive(Debug)]
 struct Poison {
     inner: Arc<dyn Communicator>,
-    /// Of the world.
+    /// The poisoned rank's number in the world.
     rank: usize,
-    /// Whether it is time: where only the evaluation behind the step is meant, from the sum of gradients on.
+    /// Whether poison is given; where only the evaluation after the step is meant, it is set at the sum of gradients.
     armed: Arc<AtomicBool>,
     done: Arc<AtomicBool>,
 }
 
-/// [`Poison`] for every rank, and whether it was given.
+/// Wraps every rank's communicator in [`Poison`]; also returns a flag that is set when poison was given.
 fn poison(rank: usize, armed: bool) -> (Wrap, Arc<AtomicBool>) {
     let (armed, done) = (Arc::new(AtomicBool::new(armed)), Arc::new(AtomicBool::new(false)));
     let flag = done.clone();
@@ -137,8 +137,8 @@ impl Wrapper for Poison {
 #[test]
 fn what_is_no_number_is_named_and_nothing_is_updated() {
     let place = Place::new();
-    // The poisoned rank sends to the next one of its ring, which sees its keys. On the grid, both
-    // are of replica 1, whose micro-batches are sequences 2 and 3.
+    // The poisoned rank sends its keys to the next one of its ring. On the grid, both are in replica 1, whose micro-batches are sequences 2
+    // and 3.
     let grid = [("mesh.data", "2"), ("mesh.sequence", "2"), ("memory.micro_batch", "1")];
     let cases: [(&[(&str, &str)], usize, &str, &str); 2] = [
         (&[("mesh.sequence", "3")], 1, "rank 2", "sequences 0 to 3 of"),
@@ -157,7 +157,7 @@ fn what_is_no_number_is_named_and_nothing_is_updated() {
     }
 }
 
-/// The checkpoint that is being written beside training is not lost, and nothing is written of weights that give no number.
+/// The checkpoint that is being written beside training is kept, and nothing is written of weights with a loss that is not finite.
 #[test]
 fn an_evaluation_that_is_no_number_keeps_the_checkpoint_before() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What is generated with kept keys and values is what comes of reading all of it again for every token.
+//! Text generated with kept KV is the same as that of reading everything again for every token.
 
 use crate::common::Place;
 use annulus_data::Sequence;
@@ -10,7 +10,7 @@ const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
 fn weights(setup: &Setup) -> Placed {
     let weights = Llama::random(&setup.config, 5).unwrap();
     let wide = weights.into_iter().map(|(name, weight)| {
-        // Far from even, so that tokens differ.
+        // Scaled up, so that probabilities are far from even and tokens differ.
         let weight = if name.ends_with("norm.weight") { weight } else { (weight * 12.0).unwrap() };
         (name, weight)
     });
@@ -23,7 +23,7 @@ fn setup(place: &Place, tokens: usize, changes: &[(&str, &str)]) -> Setup {
     Setup { micro_batch: 1, ..Setup::new(&plan, 4) }
 }
 
-/// The most likely token behind all of `ids`, which are read at once.
+/// The most likely token after all `ids`, which are read at once.
 fn next(place: &Place, weights: &Placed, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
     let mut targets = vec![-100; ids.len()];
     targets[ids.len() - 1] = 0;

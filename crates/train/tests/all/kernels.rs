@@ -1,4 +1,4 @@
-//! Training by kernels is training on the CPU: steps, evaluation, checkpoints; on the emulator, or on the GPU that
+//! Training with GPU kernels matches training on the CPU: steps, evaluation, checkpoints; on the emulator, or on the GPU that
 //! `ANNULUS_KERNELS_ON=cuda:0` names.
 #![cfg(any(feature = "cuda", feature = "emulator"))]
 
@@ -12,7 +12,7 @@ use annulus_ops::gpu::Processor;
 use annulus_ops::testing::error;
 use annulus_train::{Ending, Given, Outcome, Processors, Setup, Want, run, score};
 
-/// Heads that kernels have, and rows of a rank that are more than a block of any.
+/// Head dimensions that kernels have, and more rows per rank than a block of any kernel.
 pub(crate) const SHAPE: [(&str, &str); 9] = [
     ("model.hidden_size", "64"),
     ("model.intermediate_size", "96"),
@@ -25,11 +25,11 @@ pub(crate) const SHAPE: [(&str, &str); 9] = [
     ("schedule.stop", "3"),
 ];
 
-/// A temperature besides frequencies.
+/// YaRN: a temperature besides frequencies.
 const YARN: &str =
     "{ rope_type: yarn, factor: 4, original_max_position_embeddings: 64, attention_factor: 1.25 }";
 
-/// The GPU that is named, or the emulator as a processor of `architecture`.
+/// The named GPU, or the emulator as a processor of `architecture`.
 fn processor(architecture: u32) -> Arc<dyn Processor> {
     match std::env::var("ANNULUS_KERNELS_ON") {
         Ok(name) => {
@@ -67,7 +67,7 @@ pub(crate) fn emulated(_: u32) -> Arc<dyn Processor> {
     panic!("ANNULUS_KERNELS_ON=cuda:N is wanted: this was built without the emulator");
 }
 
-/// Trains into the folder `output`, by kernels of a processor or not.
+/// Trains into the folder `output`, with the kernels of a processor or on the CPU.
 pub(crate) fn train(
     place: &Place,
     output: &str,
@@ -82,7 +82,7 @@ pub(crate) fn train(
     run(&plan, given).unwrap()
 }
 
-/// Losses of steps and of an evaluation, and norms: those by kernels are as near as `bound` to the CPU's.
+/// Checks that losses of steps and of an evaluation, and norms, are within `bound` of the CPU's.
 fn check(architecture: u32, bound: f64, changes: &[(&str, &str)]) {
     let place = Place::new();
     let wanted = train(&place, "cpu", None, changes);
@@ -94,7 +94,7 @@ fn check(architecture: u32, bound: f64, changes: &[(&str, &str)]) {
         let off = (found.last[tag] / wanted.last[tag] - 1.0).abs();
         assert!(off <= bound, "{changes:?}: {tag} is off by {off:e}");
     }
-    // Nobody computes the same bits by other sums.
+    // Sums in another order give other bits: equal ones would mean that the kernels did not run.
     let [found, wanted] = [found, wanted].map(|outcome| state(&outcome.checkpoint.unwrap()));
     assert!(found != wanted);
 }
@@ -119,7 +119,7 @@ fn losses_are_those_of_the_cpu_in_f32() {
     check(80, 1e-5, &[&tensor[..], &striped].concat());
 }
 
-/// Which weights are left out is no matter of who computes, nor of which generation; an evaluation leaves out none.
+/// Which weights are dropped depends neither on CPU or GPU nor on the kernel generation; an evaluation drops none.
 #[test]
 fn kernels_leave_out_what_the_cpu_does() {
     let dropout = ("attention.dropout", "0.3");
@@ -130,7 +130,7 @@ fn kernels_leave_out_what_the_cpu_does() {
     check(80, 1e-2, &[&striped[..], &atomic].concat());
 }
 
-/// Losses, norm and hashes of the state of a short run by kernels, of 4 blocks of tokens.
+/// Losses, norm and hashes of the state of a short run with kernels, of 4 blocks of tokens.
 fn bits(place: &Place, output: &str, changes: &[(&str, &str)]) -> (Vec<u64>, String) {
     let own = [
         ("model.num_hidden_layers", "1"),
@@ -177,7 +177,7 @@ fn order_free_sums_by_kernels_have_one_set_of_bits_on_any_ranks() {
     for case in cases {
         assert_eq!(of(case, "strict", &ways), 1, "{case:?}");
     }
-    // Who adds up in an order of their own has bits of their own.
+    // Sums in other orders have other bits.
     assert_eq!(of(&[], "layout", &ways[1..]), 3);
 }
 
@@ -222,7 +222,7 @@ fn losses_are_those_of_the_cpu_in_bf16() {
     check(90, 1e-2, &[&bf16[..], &ring, &atomic].concat());
     let tensor = [("mesh.tensor", "2"), ("model.num_key_value_heads", "2")];
     check(80, 1e-2, &[&bf16[..], &tensor].concat());
-    // Rows of several softmaxes, put together from results that lie by token; norms of heads; biases of grouped heads.
+    // Rows that merge several softmaxes from results by token; norms of heads; biases of grouped heads.
     let dilated = [("attention.window", "40"), ("attention.dilation", "3")];
     let normed = [("model.model_type", "qwen3")];
     check(90, 1e-2, &[&bf16[..], &ring, &dilated, &normed].concat());

@@ -1,4 +1,4 @@
-//! Adapters in training: the same on any ranks, resumed to the bit, alone in checkpoints, gone on from.
+//! Training of adapters: the same on any ranks, resumed to the bit, alone in checkpoints, and a start for further runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::common::{BASE, Place, difference, losses};
 use annulus_train::{Checkpoint, Given, Outcome, TrainError, measure, run};
 
-/// All projections, both kinds of tensors besides, and something left out.
+/// Adapters of all projections, trained embeddings and norms, and dropout.
 const ALL: &str = "{ rank: 4, alpha: 8, dropout: 0.1, train: [embeddings, norms], \
                    targets: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj] }";
 
-/// A place with a model that is trained a little.
+/// A place with a model that has been trained a little.
 struct Beside {
     place: Place,
     base: PathBuf,
@@ -74,7 +74,7 @@ fn what_is_left_out_matters_in_training_alone() {
     let stop = [("schedule.stop", "2"), ("optimizer.learning_rate", "1e-12")];
     let [still, dropped] =
         ["0", "0.5"].map(|dropout| beside.run_in(dropout, &lora(dropout), &stop));
-    // Fresh adapters change nothing, whatever they do not see.
+    // Fresh adapters change nothing, whatever inputs dropout takes from them.
     assert_eq!(losses(&still)[0].to_bits(), losses(&dropped)[0].to_bits());
     assert!(difference(&[still.last["evaluate/loss"]], &[dropped.last["evaluate/loss"]]) < 1e-6);
     let learned = [("schedule.stop", "4")];
@@ -147,7 +147,7 @@ fn a_run_goes_on_from_an_adapter() {
     assert!(difference(&[is], &[was]) < 1e-6, "{was} {is}");
 }
 
-/// Merged and exported, a model is whole, and computes what it did with its adapters.
+/// Merged and exported, a model is whole, and computes the same as with its adapters.
 #[test]
 fn merged_adapters_are_a_model() {
     for (dtype, limit) in [("f32", 1e-5), ("bf16", 2e-2)] {
@@ -190,7 +190,7 @@ fn ranks_hand_over_what_was_planned() {
     for rank in measure(&plan, 1, 2).unwrap() {
         assert_eq!(rank.bytes, rank.planned_bytes);
     }
-    // Both moments of what is trained: less than of everything.
+    // Two moments of the trained weights: less than of all.
     let everything = beside.place.plan(&[("model", model.as_str())]).ranks[0].peak;
     let peak = plan.ranks[0].peak;
     assert!(

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 
 use crate::common::Place;
 
-/// max|a - b| / max|b|.
+/// The error of `a` against `b`: max|a - b| / max|b|.
 fn error(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
     let flat = |tensor: &Tensor| -> Vec<f64> {
@@ -30,7 +30,7 @@ fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
     score(setup, weights, sequences, Want { logits: true, gradients: true }).unwrap()
 }
 
-/// The same on one rank.
+/// The setup on one rank.
 fn alone(setup: &Setup) -> Setup {
     setup.split(Strategy::Local, 1, Route::default()).unwrap()
 }
@@ -110,8 +110,7 @@ fn uneven_shards_and_sparse_masks_compute_the_same_step() {
     }
 }
 
-/// Two layers, one of which slides: on 1, 3 and 4 ranks, whatever splits them, the same step; and another one than if both
-/// slid, or none.
+/// Two layers, one of which slides: the same step on 1, 3 and 4 ranks with any strategy; and another step than if both slid, or none.
 #[test]
 fn layers_that_differ_compute_the_same_step_however_they_are_split() {
     let place = Place::new();

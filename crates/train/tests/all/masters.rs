@@ -1,5 +1,5 @@
-//! Weights in bf16 and their f32 masters: from what a run starts from, through steps that bf16 cannot see, to checkpoints, what
-//! goes on from them, and exports.
+//! Weights in bf16 and their f32 masters: from the weights that a run starts from, through steps too small for bf16, to checkpoints,
+//! resumed and forked runs, and exports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,14 @@ use crate::common::{Place, losses, state};
 use annulus_train::Checkpoint;
 use candle_core::{DType, Device, Tensor};
 
-/// Every step as long as the others, and so short that rounding to bf16 undoes it.
+/// Steps with a constant learning rate, so small that rounding to bf16 undoes them.
 const SHORT: [(&str, &str); 4] = [
     ("model.dtype", "bf16"),
     ("schedule.warmup", "0"),
     ("schedule.decay", "constant"),
     ("optimizer.learning_rate", "1e-5"),
 ];
-/// From here on neighbours in bf16 are 2⁻¹⁴ = 6.1e-5 apart.
+/// From this magnitude on neighbours in bf16 are 2⁻¹⁴ = 6.1e-5 apart.
 const COARSE: f32 = 1.0 / 128.0;
 
 type Tensors = BTreeMap<String, Tensor>;
@@ -25,7 +25,7 @@ fn tensors(folder: &Path, file: &str) -> Tensors {
     candle_core::safetensors::load(folder.join(file), &Device::Cpu).unwrap().into_iter().collect()
 }
 
-/// As f32, which every bf16 is.
+/// The elements of a tensor as f32, which represents every bf16.
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
@@ -34,7 +34,7 @@ fn rounded(tensor: &Tensor) -> Vec<f32> {
     values(&tensor.to_dtype(DType::BF16).unwrap())
 }
 
-/// The masters of a checkpoint, each f32 with two f32 moments, and its weights their rounding.
+/// The masters of a checkpoint, after checking that each is f32 with two f32 moments, and that the weights are their rounding.
 fn masters(folder: &Path) -> Tensors {
     let (weights, optimizer) =
         (tensors(folder, "model.safetensors"), tensors(folder, "optimizer.safetensors"));
@@ -50,7 +50,7 @@ fn masters(folder: &Path) -> Tensors {
     masters
 }
 
-/// Which share of `b`'s elements `differs` calls others than `a`'s.
+/// The fraction of elements that `differs` counts, over all tensors of `a` and `b`.
 fn share(a: &Tensors, b: &Tensors, differs: impl Fn(&Tensor, &Tensor) -> [usize; 2]) -> f64 {
     let counted = a.iter().map(|(name, a)| differs(a, &b[name]));
     let [some, all] = counted.fold([0, 0], |[x, y], [some, all]| [x + some, y + all]);
@@ -65,7 +65,7 @@ fn steps_that_bf16_cannot_see_add_up() {
         masters(&place.run_in("run", &changes).checkpoint.unwrap())
     };
     let (first, second, last) = (step("1"), step("2"), step("20"));
-    // What a step does to a weight that has been rounded is rounded away, where neighbours are far apart.
+    // A step on a rounded weight would be rounded away, where neighbours in bf16 are far apart.
     let kept = |a: &Tensor, b: &Tensor| {
         let steps = values(a).into_iter().zip(values(b)).zip(rounded(a));
         let coarse: Vec<_> = steps.filter(|(_, narrow)| narrow.abs() >= COARSE).collect();
@@ -95,7 +95,7 @@ fn going_on_is_from_masters_to_the_bit() {
     let whole = place.run_in("whole", &SHORT);
     let first = place.run_in("halves", &[&SHORT[..], &[("schedule.stop", "10")]].concat());
     let saved = masters(first.checkpoint.as_ref().unwrap());
-    // Were they rounded on the way, most would be others.
+    // If they were rounded on the way, most would differ.
     let others = share(&saved, &saved, |a, _| {
         let all = values(a).into_iter().zip(rounded(a));
         [all.filter(|(wide, narrow)| wide != narrow).count(), a.elem_count()]

@@ -1,5 +1,4 @@
-//! Stopping and going on changes nothing; what is damaged is refused; what differs is refused by
-//! key.
+//! Stopping and resuming changes nothing; what is damaged is refused; what differs is refused by key.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +21,7 @@ fn ten_and_ten_are_twenty_to_the_bit() {
         ("bf16", vec![("model.dtype", "bf16")]),
         ("ring", vec![("mesh.sequence", "3"), ("attention.strategy", "ring")]),
     ] {
-        // The end is evaluated; so is the middle, then, in both.
+        // A run evaluates its last step; so the middle, where one run ends, is evaluated in both.
         let setting = [&setting[..], &[("every.evaluate", "10")]].concat();
         let halves = format!("{name}-halves");
         let whole = place.run_in(&format!("{name}-whole"), &setting);
@@ -175,7 +174,7 @@ fn steps(folder: &Path) -> Vec<u64> {
     steps
 }
 
-/// Stops the run at a notice or a step.
+/// A console that stops the run at a notice or a step.
 struct Stopper {
     stop: Arc<AtomicBool>,
     at: fn(u64, bool) -> bool,
@@ -218,7 +217,7 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
             let stop = Arc::new(AtomicBool::new(false));
             let mut given = Given::new(BASE, 2);
             given.stop = stop.clone();
-            // The second half of the attempts runs through.
+            // From the sixth attempt on, nothing stops the run.
             let at = if attempts < 5 { at } else { |_, _| false };
             given.console = Box::new(Stopper { stop, at });
             let outcome = run(&plan, given).unwrap();
@@ -237,7 +236,7 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
     }
 }
 
-/// No step is missing, none is there twice, and what was measured is the same to the bit.
+/// Checks that no step is missing or there twice, and that computed values are the same to the bit.
 fn same_metrics(folder: &Path, other: &Path) {
     let (lines, wanted) = (metrics(folder), metrics(other));
     assert_eq!(lines.len(), wanted.len());
@@ -293,7 +292,7 @@ fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
     outcome
 }
 
-/// Starts a second run on the same folder as soon as the first has made a step.
+/// A console that starts a second run in the same folder as soon as the first has made a step.
 struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
 impl Sink for Second {
     fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! Loss, logits and gradients of a model are those of `transformers`, on any ranks.
+//! Loss, logits and gradients of a model match those of `transformers`, on any ranks.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
 use annulus_train::{Attending, Processors, Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
-/// Of every sequence of the reference outputs.
+/// Tokens of every sequence in the reference outputs.
 const TOKENS: usize = 96;
 
 /// Rows of ids and labels, as the reference outputs have them: labels are not shifted.
@@ -35,7 +35,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// max|a - b| / max|b|.
+/// The error of `a` against `b`: max|a - b| / max|b|.
 fn error(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
     let (a, b) = (values(a), values(b));
@@ -43,7 +43,7 @@ fn error(a: &Tensor, b: &Tensor) -> f64 {
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest
 }
 
-/// |a - b| / |b|.
+/// The error of `a` against `b` in the Euclidean norm: |a - b| / |b|.
 fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
     let (a, b) = (values(a), values(b));
@@ -90,7 +90,7 @@ fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
     }
 }
 
-/// How far logits, loss and the worst gradient may be off, and how far they are.
+/// The largest allowed errors of logits, loss and the worst gradient.
 const LIMITS: [f64; 3] = [2e-5, 1e-5, 1e-4];
 
 fn errors(folder: &Path, strategy: Strategy, ranks: usize) -> [f64; 3] {
@@ -133,7 +133,7 @@ fn models_are_those_of_transformers() {
                 "{name}, {} on {ranks}: logits {logits:.1e}, loss {loss:.1e}, gradients {gradient:.1e}",
                 strategy.name()
             );
-            // What is no number is no less than a limit.
+            // Not `>=`: NaN must not pass.
             let holds = found.iter().zip(LIMITS).all(|(found, limit)| *found < limit);
             assert!(holds, "{name} {strategy:?}: {found:?}");
         }

@@ -1,4 +1,4 @@
-//! Stages: cut or whole, a run is the same; what is to begin anew does, and nothing else.
+//! Phases: a run is the same whether it is cut or not; a phase begins anew what it should, and nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ use annulus_train::{
     run_phases,
 };
 
-/// The tiny experiment, whose lengths and steps its stages say.
+/// The tiny experiment without the keys that its phases set: lengths and steps.
 fn yaml() -> String {
     BASE.replace("  tokens: 48\n", "").replace("  steps: 20\n", "")
 }
 
-/// Of other lengths and batches: what each reads of the text follows from what was read before.
+/// Phases of other lengths and batches: each reads the text from where the one before ended.
 const LONGER: &str = "{
   short: { tokens: 48, steps: 8 },
   middle: { tokens: 70, steps: 5, batch: 2, learning_rate: 2e-3, reset: [schedule] },
@@ -63,7 +63,7 @@ fn stages_alike_of_which_nothing_begins_anew_are_one_run() {
     assert_eq!(state(&parts.checkpoint.unwrap()), state(&whole.checkpoint.unwrap()));
 }
 
-/// The other way to have stages: several runs by hand, each from the weights of the one before.
+/// Phases in which everything begins anew equal several runs by hand, each from the weights of the one before.
 #[test]
 fn stages_in_which_all_begins_anew_are_runs_by_hand() {
     let place = Place::new();
@@ -124,7 +124,7 @@ fn a_run_goes_on_in_any_stage_to_the_bit() {
     assert_eq!(whole.step, 17);
     let at = Checkpoint::open(whole.checkpoint.as_ref().unwrap()).unwrap();
     assert_eq!(at.experiment().data.tokens, 144);
-    // Within each, and between them.
+    // Within each phase, and between phases.
     for stop in ["3", "8", "10", "13", "15"] {
         let stopping = [model, ("schedule.stop", stop)];
         let first = trained(&staged(&place, stop, LONGER, &stopping)).unwrap();
@@ -160,7 +160,7 @@ fn stages_that_differ_are_refused_by_their_key() {
     let other = LONGER.replace("steps: 5", "steps: 6");
     let error = trained(&staged(&place, "run", &other, &[model])).unwrap_err().to_string();
     assert!(error.contains("`stages.middle.steps` was `5` and is `6`"), "{error}");
-    // Other data: also where only a later stage would read it.
+    // Other data is refused even if only a later phase would read it.
     let text = fs::read_to_string(place.path("text.txt")).unwrap();
     fs::write(place.path("text.txt"), text + "more\n").unwrap();
     let error = trained(&staged(&place, "run", LONGER, &[model])).unwrap_err().to_string();
@@ -193,7 +193,7 @@ fn stages_in_another_order_are_other_stages() {
     assert!(error.contains("`stages` was `[a, b, c]` and is `[a, c, b]`"), "{error}");
 }
 
-/// Asks to stop as soon as the first checkpoint is there.
+/// A console that asks to stop as soon as there is a checkpoint.
 struct Stopping(Arc<AtomicBool>);
 
 impl Sink for Stopping {

@@ -1,4 +1,4 @@
-//! Tensor parallelism: losses, gradients and files of one rank, up to the order of sums; and the same bits from run to run.
+//! Tensor parallelism: losses, gradients and files equal those of one rank up to the order of sums, and bits repeat from run to run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::common::{Place, difference, losses, state};
 
-/// Gradients are as they were found: nothing is clipped, and a first moment is a tenth of one.
+/// Gradients stay as computed: nothing is clipped, and a first moment is a tenth of a gradient.
 const PLAIN: [(&str, &str); 7] = [
     ("model.num_attention_heads", "8"),
     ("model.num_key_value_heads", "4"),
@@ -19,7 +19,7 @@ const PLAIN: [(&str, &str); 7] = [
     ("every.checkpoint", "1"),
     ("keep", "4"),
 ];
-/// How far from one rank: sums are made in another order.
+/// The largest difference from one rank, whose sums have another order.
 const NEAR: f64 = 1e-5;
 
 fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
@@ -32,7 +32,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     all.into_iter().map(f64::from).collect()
 }
 
-/// The largest difference of two tensors, of the largest element.
+/// The largest difference between two tensors, relative to the largest element.
 fn apart(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
     let (a, b) = (values(a), values(b));
@@ -45,7 +45,7 @@ fn step(outcome: &Outcome, step: u64) -> std::path::PathBuf {
     outcome.checkpoint.as_ref().unwrap().parent().unwrap().join(format!("step-{step}"))
 }
 
-/// Holds a run to another one: losses, the gradients of the first step by its moments, and what is saved.
+/// Checks that a run is near another: losses, gradients of the first step (from its moments), and the checkpoint.
 fn near(found: &Outcome, wanted: &Outcome, case: &str) {
     let off = difference(&losses(found), &losses(wanted));
     assert!(off < NEAR, "{case}: losses {off}");
@@ -101,7 +101,7 @@ fn every_strategy_runs_beside_tensor_parallel_ranks() {
     }
 }
 
-/// Mesh of two by two, by the ring.
+/// A mesh of two by two ranks, with the ring.
 const FOUR: [(&str, &str); 3] =
     [("mesh.tensor", "2"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
 
@@ -148,7 +148,7 @@ fn adapters_are_as_on_one_rank() {
     }
 }
 
-/// What one rank has saved goes on with tensor-parallel ones, and the other way round.
+/// A checkpoint of one rank resumes on tensor-parallel ranks, and the reverse.
 #[test]
 fn a_run_goes_on_with_other_tensor_parallel_ranks() {
     let place = Place::new();

@@ -1,5 +1,4 @@
-//! What a recorded step leaves: a file that is a trace, with the hops, blocks and bytes of the schedules
-//! in it, and the same bits as without.
+//! A recorded step leaves a trace file with the hops, blocks and bytes of the schedules, and computes the same bits as without.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use annulus_sequence::{
 use annulus_trace::testing::check;
 use annulus_trace::{Doing, Pass, Piece, Place as At, Span, Tile, Trace};
 
-/// The model of [`common::BASE`].
+/// Layers of the model of [`common::BASE`].
 const LAYERS: usize = 2;
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
 const HEAD_DIM: usize = 8;
@@ -25,7 +24,7 @@ struct Case {
     back: Route,
     data: usize,
     sequence: usize,
-    /// Sequences at once, of four in all.
+    /// Sequences of a micro-batch, of four in all.
     micro: usize,
     tokens: usize,
     window: Option<usize>,
@@ -71,7 +70,7 @@ impl Case {
         changes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Forward and backward.
+    /// The schedules of the forward and backward pass.
     fn schedules(&self) -> [Schedule; 2] {
         let window = |width| Mask::causal().and(Rule::Window(width));
         let mask = self.window.map_or_else(Mask::causal, window);
@@ -145,7 +144,7 @@ fn a_trace_has_what_the_schedules_have() {
     }
 }
 
-/// The counted bytes are those of the trace; the step, and only it, says how much was hidden.
+/// Checks that logged bytes are those of the trace, and that the traced step alone logs how much communication was hidden.
 fn check_metrics(folder: &std::path::Path, bytes: &[u64], moves: bool) {
     let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     for line in metrics.lines() {
@@ -160,23 +159,23 @@ fn check_metrics(folder: &std::path::Path, bytes: &[u64], moves: bool) {
     }
 }
 
-/// What one rank does in one hop, in words that a schedule and a trace share.
+/// What one rank does in one hop, in terms that schedule and trace share.
 #[derive(Debug, Default, PartialEq)]
 struct Done {
     tiles: Vec<Tile>,
     pairs: u64,
     finishes: Vec<Piece>,
-    /// To whom, what, how many bytes.
+    /// For each send: to which rank, what, and how many bytes.
     sends: Vec<(usize, Piece, u64)>,
-    /// From whom.
+    /// For each receive: from which rank, what, and how many bytes.
     receives: Vec<(usize, Piece, u64)>,
 }
 
-/// Every hop of every layer of every micro-batch is that of the schedule. How many blocks moved.
+/// Checks that every hop of every layer and micro-batch is that of the schedule; returns how many blocks were sent.
 fn check_hops(case: &Case, trace: &Trace) -> usize {
     let mut moved = 0;
     for (rank, spans) in trace.ranks.iter().enumerate() {
-        // Its place, and how far apart the ranks of its sequence are.
+        // The rank's place in its sequence, and the distance between the sequence's ranks.
         let (place, step) = match case.order {
             Order::SequenceFirst => (rank % case.sequence, 1),
             Order::DataFirst => (rank / case.data, case.data),
@@ -208,7 +207,7 @@ fn check_hops(case: &Case, trace: &Trace) -> usize {
     moved
 }
 
-/// A hop of a schedule, whose ranks are these of the world.
+/// A hop of a schedule, with the ranks' numbers in the world.
 fn planned(
     hop: &Hop,
     schedule: &Schedule,
@@ -236,7 +235,7 @@ fn repeated(done: &Done, pairs: u64, times: usize) -> Done {
 }
 
 impl Done {
-    /// Those of a hop that are awaited first are posted first: that is no order of the schedule.
+    /// Sorts sends and receives: the order in which they are posted is not part of the schedule.
     fn sorted(mut self) -> Done {
         self.sends.sort();
         self.receives.sort();
@@ -244,7 +243,7 @@ impl Done {
     }
 }
 
-/// The hops of one rank. What is added and when ranks drain or post is not of the schedule's words.
+/// The hops of one rank, from its spans. Additions, and when ranks drain or post, are not part of the schedule.
 fn recorded(rank: usize, spans: &[Span]) -> BTreeMap<At, Done> {
     let mut found: BTreeMap<At, Done> = BTreeMap::new();
     let mut spans: Vec<&Span> = spans.iter().collect();
@@ -309,13 +308,13 @@ fn every_stage_and_sum_of_a_step_is_there() {
         }
         assert_eq!(stages[stages.len() - 2..], ["sum of gradients", "optimizer"]);
         let sum = |span: &&&Span| matches!(span.doing, Doing::Sum { .. });
-        // Every stage, the loss and the norm.
+        // One sum for every stage, one for the loss and one for the norm.
         assert_eq!(spans.iter().filter(sum).count(), 2 + LAYERS * 2 + 2);
         check_within(&spans);
     }
 }
 
-/// The hops of an attention lie within its stage.
+/// Checks that the hops of an attention lie within its stage's span.
 fn check_within(spans: &[&Span]) {
     let named =
         |span: &&&Span| matches!(&span.doing, Doing::Stage { name } if name.contains("0.input"));

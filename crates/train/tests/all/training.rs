@@ -1,4 +1,4 @@
-//! What a run computes does not depend on how it is split, and is what PyTorch computes.
+//! Training computes what PyTorch computes, however it is split over ranks.
 
 use crate::common::{Place, difference, golden, losses, number, plan, state};
 use annulus_train::{Ending, Given, Outcome, run};
@@ -88,7 +88,7 @@ fn meshes_and_micro_batches_are_one_rank() {
     }
 }
 
-/// A wide stripe, or a weight of 0, leaves a rank nothing.
+/// A wide stripe, or a weight of 0, leaves a rank without tokens.
 #[test]
 fn a_rank_without_tokens_trains_beside_others() {
     let place = Place::new();
@@ -127,7 +127,7 @@ fn results_are_the_same_bits_whichever_ranks_are_neighbours() {
         let [one, other] = ["sequence_first", "data_first"].map(run);
         let bits = |run: &Outcome| losses(run).into_iter().map(f64::to_bits).collect::<Vec<_>>();
         assert_eq!(bits(&one), bits(&other));
-        // A run may go on in the other order.
+        // A run may resume in the other order.
         run_to("2", "turned", "data_first");
         let turned = run_to("4", "turned", "sequence_first");
         let [one, other, turned] =
@@ -183,7 +183,7 @@ fn recall_counts_right_answers_alike_on_any_ranks() {
         outcome.last["evaluate/accuracy"]
     };
     let one = accuracy("one", &[]);
-    // 16 sequences of 12 answers; of 16 values, a guess gets one in 16.
+    // 16 sequences of 12 answers; among 16 values, a guess gets one in 16 right.
     assert!(one > 0.01 && one < 0.5, "{one}");
     assert!((one * 192.0 - (one * 192.0).round()).abs() < 1e-9);
     let four = [("mesh.sequence", "2"), ("mesh.data", "2"), ("attention.strategy", "striped")];

@@ -1,4 +1,4 @@
-//! `verify` on what an experiment can ask for: every kind of mask, documents of the data, weights, layouts, any length.
+//! `verify` for what an experiment can ask: every kind of mask, documents of the data, weights, layouts, any length.
 
 use annulus_comm::World;
 use annulus_plan::Plan;
@@ -6,7 +6,7 @@ use annulus_train::verify::{Line, verify};
 
 use crate::common::Place;
 
-/// Every line within its limit; how many there were, of the experiment's own way and of all.
+/// Checks that every line is within its limit; returns the number of lines of the experiment's own way, and of all.
 #[track_caller]
 fn check(plan: &Plan) -> [usize; 2] {
     let lines = verify(plan, 3, (3, &World::alone()), &mut |_| ()).unwrap();
@@ -50,7 +50,7 @@ fn sparse_masks_packed_documents_and_weights_are_exact() {
     }
 }
 
-/// Every layer group by its own strategy, and all of them in the model.
+/// Layers that slide beside others: each layer group by its own strategy, and all in the model.
 #[test]
 fn layers_that_slide_beside_others_are_exact() {
     let place = Place::new();
@@ -91,7 +91,7 @@ fn layers_that_slide_beside_others_are_exact() {
     }
 }
 
-/// What is travelling narrow is verified wide; a way that is the bare name's is not verified twice.
+/// Verification is in f32 though the experiment's comm dtype is narrower; a way that is its strategy's default is verified once.
 #[test]
 fn the_split_is_verified_not_the_wire() {
     let place = Place::new();

@@ -1,5 +1,4 @@
-//! The same model once more, in f64, with every matrix written out: slow, obvious, and made of
-//! Candle's own operators only.
+//! A second implementation of the model in f64, with every matrix written out: slow, obvious, and made only of Candle's operators.
 
 use annulus_architecture::{Family, Rope, Shape};
 use annulus_model::{Keep, Llama, Shard, Weights};
@@ -39,7 +38,7 @@ impl Dense<'_> {
         }
         y.transpose(1, 2)?.contiguous()
     }
-    /// Element `i` turns with element `i + D / 2`.
+    /// Rotates element `i` with element `i + D / 2`.
     fn rope(x: &Tensor) -> Result<Tensor> {
         let (_, _, s, dim) = x.dims4()?;
         let half = dim / 2;

@@ -22,7 +22,7 @@ const MODELS: [&str; 9] = [
     "qwen3",
 ];
 
-/// `labels` i64 [b, s] one to the left, with no target at the end; and how many targets there are.
+/// `labels` i64 [b, s] shifted left by one, with no target at the end; and the number of targets.
 fn shifted(labels: &Tensor) -> (Tensor, usize) {
     let (b, s) = labels.dims2().unwrap();
     let end = Tensor::full(IGNORED, (b, 1), &Device::Cpu).unwrap();
@@ -31,7 +31,7 @@ fn shifted(labels: &Tensor) -> (Tensor, usize) {
     (targets, all.into_iter().filter(|&target| target != IGNORED).count())
 }
 
-/// Compares a model with both kernels; how far each is off.
+/// Compares a model with both kernels; returns the error of each.
 fn check(folder: &Path) -> Vec<String> {
     let mut said = Vec::new();
     let golden =

@@ -1,4 +1,4 @@
-//! Adapters: the function of the merged model, the gradients that the chain rule has, dropout by place.
+//! Adapters: the function of the merged model, gradients by the chain rule, dropout by place.
 
 use annulus_architecture::{Besides, Lora, Target};
 use annulus_model::{Config, Dropping, Keep, Llama, Shard, Weights};
@@ -9,7 +9,7 @@ use super::support::{
     gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
 };
 
-/// Adapters beside every projection; norms and both tables trained besides.
+/// A model with adapters beside every projection; norms and both tables are trained, too.
 fn all() -> Config {
     let lora = Lora {
         rank: 3,
@@ -29,7 +29,7 @@ fn changed(config: &Config, change: impl Fn(&mut Lora)) -> Config {
     config
 }
 
-/// Weights among which no adapter's b is 0.
+/// Weights in which no adapter's b is 0.
 fn adapted(config: &Config) -> Weights {
     let mut weights = uneven(config);
     for (name, weight) in &mut weights {
@@ -62,7 +62,7 @@ fn adapters_compute_what_the_merged_model_does() {
     }
 }
 
-/// With w + s b a in place of w: da = s bᵀ dw, db = s dw aᵀ; what is trained itself has the merged model's gradient.
+/// With w + s b a in place of w: da = s bᵀ dw, db = s dw aᵀ; what is trained in full has the merged model's gradient.
 #[test]
 fn gradients_are_those_of_the_merged_model() {
     let config = all();
@@ -127,8 +127,7 @@ fn fresh_adapters_change_nothing() {
     assert!((variance / wanted - 1.0).abs() < 0.6, "{variance} for {wanted}");
 }
 
-/// Along a direction the loss changes as the gradient says, some inputs of adapters left out; and not at all where there is no
-/// training.
+/// Along a direction the loss changes as the gradient says, with dropout of adapters' inputs; without training there is no dropout.
 #[test]
 fn dropped_gradients_are_differences() {
     let config = changed(&all(), |lora| lora.dropout = 0.3);
@@ -154,7 +153,7 @@ fn dropped_gradients_are_differences() {
     assert!((found / wanted - 1.0).abs() < 1e-2, "{found} for {wanted}");
 }
 
-/// What a row's adapter leaves out depends on where the row is, not on which rows come with it.
+/// An adapter's dropout of a row depends on the row's place, not on which rows come with it.
 #[test]
 fn a_few_dropped_rows_at_a_time_are_the_whole() {
     let config = changed(&all(), |lora| lora.dropout = 0.3);

@@ -1,5 +1,4 @@
-//! The whole model on one rank: against a dense model in f64, against stored outputs of
-//! transformers, and stage by stage.
+//! The whole model on one rank: compared with a dense model in f64 and with stored outputs of transformers, and stage by stage.
 
 mod dense;
 mod golden;

@@ -1,4 +1,4 @@
-//! What the stages promise each by itself, and the numbers that follow from a config.
+//! Promises of each stage, and the numbers that follow from a config.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::support::{
     gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
 };
 
-/// A model with everything in it.
+/// A model with every feature.
 fn full() -> Config {
     shaped(shaped(tiny(), normed), |shape| shape.mlp_bias = true)
 }
@@ -27,7 +27,7 @@ fn activations(config: &Config) -> Tensor {
     table.index_select(&rows, 0).unwrap().reshape((2, 9, config.shape.hidden_size)).unwrap()
 }
 
-/// The weights of one stage, and no others.
+/// The weights of one stage, without others.
 fn only(stage: &dyn Stage, weights: &Weights) -> Weights {
     let names: BTreeSet<_> = stage.parameters().iter().collect();
     let own = weights.iter().filter(|(name, _)| names.contains(name));
@@ -97,7 +97,7 @@ fn a_few_rows_at_a_time_are_the_whole() {
     }
 }
 
-/// A stage's output for x, and what it hands over for dy.
+/// A stage's output for x, and its gradients for dy.
 fn there_and_back(
     stage: &dyn Stage,
     (x, dy): (&Tensor, &Tensor),
@@ -116,7 +116,7 @@ fn there_and_back(
     (output, harvest)
 }
 
-/// What is kept changes what is made again, not a bit of what is found.
+/// Keeping more changes what is recomputed, but no bit of the results.
 #[test]
 fn gradients_are_the_same_bits_whatever_is_kept() {
     for dtype in [DType::F32, DType::BF16] {

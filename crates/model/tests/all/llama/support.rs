@@ -13,8 +13,7 @@ use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
-/// Groups of three query heads, elements per head unequal to hidden size by heads, untied, no
-/// biases.
+/// A tiny config: groups of three query heads, elements per head unequal to hidden size by heads, untied, no biases.
 pub(crate) fn tiny() -> Config {
     let shape = Shape {
         model_type: Family::Llama,
@@ -39,23 +38,23 @@ pub(crate) fn tiny() -> Config {
     of(shape)
 }
 
-/// The model of a shape, f32.
+/// The f32 model of a shape.
 pub(crate) fn of(shape: Shape) -> Config {
     Config { vocab_size: shape.vocab_size.unwrap(), shape, dtype: DType::F32, lora: None }
 }
 
-/// The same with another shape.
+/// `config` with its shape changed.
 pub(crate) fn shaped(mut config: Config, change: impl Fn(&mut Shape)) -> Config {
     change(&mut config.shape);
     Config { vocab_size: config.shape.vocab_size.unwrap(), ..config }
 }
 
-/// Norms of heads, and biases of all projections of attention.
+/// Adds norms of heads, and biases of all attention projections.
 pub(crate) fn normed(shape: &mut Shape) {
     (shape.model_type, shape.attention_bias) = (Family::Qwen3, true);
 }
 
-/// The fast kernel and the slow one.
+/// The fast kernel and the reference.
 pub(crate) fn kernels() -> [Arc<dyn AttentionKernel>; 2] {
     [Arc::new(Fused::new(Pool::serial())), Arc::new(Reference)]
 }
@@ -73,7 +72,7 @@ pub(crate) fn uneven(config: &Config) -> Weights {
     weights
 }
 
-/// Tokens u32 and targets i64 [b, s], some of them left out.
+/// Random tokens u32 and targets i64 [b, s], some of them ignored.
 pub(crate) fn tokens(config: &Config, b: usize, s: usize) -> (Tensor, Tensor) {
     let draw = |name, index: usize| {
         uniform(Key { seed: 7, purpose: "test", name }, index as u64, config.vocab_size as u64)
@@ -88,7 +87,7 @@ pub(crate) fn tokens(config: &Config, b: usize, s: usize) -> (Tensor, Tensor) {
     )
 }
 
-/// All of the sequences on one rank, causal.
+/// All sequences on one rank, with a causal mask.
 pub(crate) fn shard(
     config: &Config,
     (inputs, targets): (Tensor, Tensor),
@@ -97,7 +96,7 @@ pub(crate) fn shard(
     sliding(config, (inputs, targets), kernel, &vec![None; config.shape.num_hidden_layers])
 }
 
-/// The same where a query of each layer sees so many keys.
+/// The model on one rank, where a query of each layer sees at most its window of keys.
 pub(crate) fn sliding(
     config: &Config,
     (inputs, targets): (Tensor, Tensor),
@@ -134,13 +133,13 @@ pub(crate) fn sliding(
     }
 }
 
-/// The same weights, on the tape.
+/// The weights as variables on the tape.
 pub(crate) fn variables(weights: &Weights) -> Weights {
     let variable = |weight| Var::from_tensor(weight).unwrap().as_tensor().clone();
     weights.iter().map(|(name, weight)| (name.clone(), variable(weight))).collect()
 }
 
-/// The output of `stages`, and their pullbacks.
+/// Runs `stages` forward; returns their output and pullbacks.
 fn forward<'a>(
     stages: &'a [Box<dyn Stage>],
     weights: &Weights,
@@ -167,7 +166,7 @@ pub(crate) fn logits(model: &Llama, weights: &Weights, shard: &Shard) -> Tensor 
     model.logits(&x_bsd, weights, shard).unwrap()
 }
 
-/// The loss, and its gradients by all of `weights`, f32, where `shard` keeps what they need.
+/// The loss and its gradients with respect to all `weights`, f32; `shard` must keep what they need.
 pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Tensor, Weights) {
     let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
     let shard = Shard { keep, ..shard.clone() };
@@ -186,7 +185,7 @@ pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Ten
     (loss, gradients)
 }
 
-/// The gradient of `loss` by every one of `variables`, by the tape.
+/// The gradient of `loss` with respect to each of `variables`, by the tape.
 pub(crate) fn taped(loss: &Tensor, variables: &Weights) -> BTreeMap<String, Tensor> {
     let all = loss.backward().unwrap();
     let gradient = |name: &str, variable: &Tensor| {

@@ -25,7 +25,7 @@ use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, Prog
 use crate::rows::{Elements, tensor, zeros};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
-/// What is kept while tiles go by.
+/// The state of backward across tiles.
 #[derive(Debug)]
 pub(super) struct Backward {
     sizes: Queries,
@@ -33,11 +33,11 @@ pub(super) struct Backward {
     scale: f64,
     q: Tensor,
     gradient: Tensor,
-    /// The log-sum-exp to the base 2, +inf in rows that see nothing, so that their probabilities are 0; [B, Hq, Sq].
+    /// The log-sum-exp to base 2, +inf in rows that see nothing, so that their probabilities are 0; [B, Hq, Sq].
     shift: Vec<f32>,
     /// The sum over a row of output times its gradient, [B, Hq, Sq].
     delta: Vec<f32>,
-    /// The gradient of the queries so far, [B, Hq, Sq, D].
+    /// The accumulated gradient of the queries, [B, Hq, Sq, D].
     dq: Vec<f32>,
     scratch: Shelf<Column>,
 }
@@ -62,7 +62,7 @@ impl Backward {
         Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq, scratch })
     }
 
-    /// Adds one tile to the gradient of the queries; returns that of its keys and values, added to what it carried.
+    /// Adds one tile to the gradient of the queries; returns the gradients of its keys and values, added to those that it carried.
     pub(super) fn tile(
         &mut self,
         pool: &Pool,
@@ -108,7 +108,7 @@ impl Backward {
     }
 }
 
-/// What gradients of this shape are added to: what was carried, or zeros.
+/// What gradients of this shape are added to: the carried ones, or zeros.
 fn begun(
     pool: &Pool,
     carried: Option<&Tensor>,
@@ -123,7 +123,7 @@ fn begun(
     }
 }
 
-/// A tile whose gradients are wanted.
+/// A tile whose gradients are computed.
 struct TileGradients<'a> {
     pool: &'a Pool,
     context: Context<'a>,
@@ -136,8 +136,8 @@ struct TileGradients<'a> {
 impl Choice for TileGradients<'_> {
     type Output = Result<()>;
 
-    /// A job is a block of key columns of a key/value head. They are taken by columns, so that workers are at different heads
-    /// while there are enough, and nobody waits for a later job.
+    /// Runs a job for each block of key columns of a key/value head, ordered by columns, so that workers are at different heads while there
+    /// are enough, and no job waits for a later one.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let inputs = &self.context.inputs;
         let reached_by = |head: usize, column: usize| {
@@ -165,7 +165,7 @@ impl Choice for TileGradients<'_> {
     }
 }
 
-/// For every query row the sum of output times gradient, and its log-sum-exp as a shift.
+/// The sum of output times gradient, and the log-sum-exp as a shift, for every query row.
 pub(super) fn prepare(
     (pool, instructions): (&Pool, Instructions),
     attended: &Attended,

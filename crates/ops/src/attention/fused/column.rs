@@ -1,4 +1,4 @@
-//! What a worker does backward with one block of key columns.
+//! The backward work of one job: one block of key columns.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -15,18 +15,18 @@ use super::turns::{Taker, Turns};
 use crate::vector::product::{self, Left, Onto, Product, Right};
 use crate::vector::{Machine, PANEL};
 
-/// What the jobs of a tile share.
+/// The state that the jobs of a tile share.
 pub(super) struct Context<'a> {
     pub(super) inputs: Inputs<'a>,
     /// The gradient of the output.
     pub(super) gradient: Source<'a>,
-    /// What the gradients of keys and queries are multiplied by.
+    /// The factor of the gradients of keys and queries.
     pub(super) scale: f32,
-    /// What scores are multiplied by: `scale log2 e`.
+    /// The factor of scores: `scale log2 e`.
     pub(super) exponent: f32,
     pub(super) shift: &'a [f32],
     pub(super) delta: &'a [f32],
-    /// By head and block of query rows; `turns` says who adds next.
+    /// The queries' gradients by head and block of rows; `turns` says which job adds next.
     pub(super) dq: Vec<Mutex<&'a mut [f32]>>,
     pub(super) turns: Turns,
 }
@@ -38,11 +38,11 @@ pub(super) struct Factor<'a> {
     pub(super) interleaved: &'a [f32],
 }
 
-/// Room for a factor of rows that are copied or computed.
+/// A buffer for a factor of rows that are copied or computed.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     pub(super) natural: Vec<f32>,
-    /// Only where a unit has two values.
+    /// Used only where a unit has two values.
     interleaved: Vec<f32>,
 }
 
@@ -56,7 +56,7 @@ struct Block {
     dv: Vec<f32>,
 }
 
-/// What is between the products of a piece.
+/// Intermediate results between the products of a piece.
 #[derive(Debug, Default)]
 pub(super) struct Between {
     /// Scores, then probabilities.
@@ -67,21 +67,21 @@ pub(super) struct Between {
     delta: Vec<f32>,
 }
 
-/// What makes gradients of a piece's scores, besides its factors.
+/// What the gradients of a piece's scores depend on, besides its factors.
 pub(super) struct Scene<'a> {
     pub(super) dim: usize,
     pub(super) piece: &'a Piece,
-    /// Who sees which columns, by query row.
+    /// The visible columns of each query row.
     pub(super) spans: &'a [Spans],
-    /// What scores are multiplied by: `scale log2 e`.
+    /// The factor of scores: `scale log2 e`.
     pub(super) exponent: f32,
-    /// By query row.
+    /// The shift of each query row.
     pub(super) shift: &'a [f32],
     pub(super) delta: &'a [f32],
     pub(super) drop: Option<Drop>,
 }
 
-/// A worker's copies of one block of key columns and of the query rows it is at, in whole panels.
+/// A worker's copies of one block of key columns and of the current query rows, in whole panels.
 #[derive(Debug, Default)]
 pub(super) struct Column {
     block: Block,
@@ -92,13 +92,13 @@ pub(super) struct Column {
 }
 
 impl Room {
-    /// For `rows` of `width`.
+    /// Resizes the buffer for `rows` of `width`.
     pub(super) fn resize<M: Machine>(&mut self, rows: usize, width: usize) {
         self.natural.resize(rows * width, 0.0);
         self.interleaved.resize(if M::UNIT == 1 { 0 } else { units::<M>(rows) * width }, 0.0);
     }
 
-    /// Rows as both factors: where they lie if they can be read there, else copied.
+    /// Rows as both factors: in place if they can be read there, else copied.
     pub(super) fn take<'a, M: Machine>(
         &'a mut self,
         machine: M,
@@ -119,7 +119,7 @@ impl Room {
         }
     }
 
-    /// Makes both factors of the natural rows, of which `width` values count.
+    /// Makes both factors from natural rows with `width` values.
     pub(super) fn split<M: Machine>(
         &mut self,
         machine: M,
@@ -140,7 +140,7 @@ impl Room {
 }
 
 impl Column {
-    /// Takes in a block of key columns of a key/value head.
+    /// Copies a block of key columns of a key/value head.
     pub(super) fn enter<M: Machine>(
         &mut self,
         machine: M,
@@ -170,8 +170,8 @@ impl Column {
         k.split(machine, width, width);
     }
 
-    /// Adds the gradients of what a block of query rows sees of the block of columns: `dv += pT g`, `dk += dsT q`,
-    /// `dq += scale ds k`, the last in turn.
+    /// Adds the gradients of what a block of query rows sees of the block of columns: `dv += pT g`, `dk += dsT q`, and, in turn, `dq +=
+    /// scale ds k`.
     pub(super) fn add<M: Machine>(
         &mut self,
         machine: M,
@@ -193,7 +193,7 @@ impl Column {
         });
     }
 
-    /// Adds the gradients of a piece's keys and values; leaves those of its queries.
+    /// Adds the gradients of a piece's keys and values; keeps those of its queries.
     fn gradients<M: Machine>(
         &mut self,
         machine: M,
@@ -230,7 +230,7 @@ impl Column {
         }
     }
 
-    /// Adds what was gathered to the gradients of the block's keys and values.
+    /// Adds the collected gradients to those of the block's keys and values.
     pub(super) fn leave<M: Machine>(
         &self,
         machine: M,
@@ -245,7 +245,7 @@ impl Column {
     }
 }
 
-/// `c = a bT` for an extent, `b` in panels.
+/// Computes `c = a bT` for an extent, with `b` in panels.
 fn of_extent<'a>(
     (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
     Extent { rows, columns }: &Extent,
@@ -263,7 +263,7 @@ fn of_extent<'a>(
     }
 }
 
-/// `c = aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over those of the extent's rows that exist.
+/// Computes `c = aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over the extent's existing rows.
 pub(super) fn down_columns<'a, M: Machine>(
     (c, a, b): (&'a mut [f32], Factor<'a>, Factor<'a>),
     Extent { rows, columns }: &Extent,
@@ -282,7 +282,7 @@ pub(super) fn down_columns<'a, M: Machine>(
     }
 }
 
-/// `c = a b` for the rows of an extent, each a sum over its columns.
+/// Computes `c = a b` for the rows of an extent, each a sum over its columns.
 pub(super) fn along_rows<'a, M: Machine>(
     (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
     Extent { rows, columns }: &Extent,
@@ -305,7 +305,7 @@ pub(super) fn along_rows<'a, M: Machine>(
     }
 }
 
-/// Rows of a block, and behind them `rest` to so many.
+/// Copies rows of a block, padded with `rest` up to `rows`.
 #[inline(always)]
 fn padded(to: &mut Vec<f32>, from: &[f32], (rows, rest): (usize, f32)) {
     to.clear();
@@ -314,8 +314,7 @@ fn padded(to: &mut Vec<f32>, from: &[f32], (rows, rest): (usize, f32)) {
 }
 
 impl Between {
-    /// Turns the scores of an extent into probabilities, and the products of gradients with values into
-    /// gradients of scores.
+    /// Turns the scores of an extent into probabilities, and the products of gradients with values into gradients of scores.
     #[inline(always)]
     fn of_extent<M: Machine>(&mut self, machine: M, scale: f32, Extent { rows, columns }: &Extent) {
         let from = rows.start * STEP + columns.start;
@@ -329,14 +328,14 @@ impl Between {
         });
     }
 
-    /// Room for so many rows.
+    /// Resizes the buffers for this many rows.
     pub(super) fn resize<M: Machine>(&mut self, rows: usize) {
         self.p.resize::<M>(rows, STEP);
         self.ds.resize::<M>(rows, STEP);
     }
 
-    /// The probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels
-    /// of its keys and values.
+    /// Computes the probabilities of a piece and the gradients of its scores, from query rows and output gradients against the panels of
+    /// its keys and values.
     pub(super) fn differentiate<M: Machine>(
         &mut self,
         machine: M,

@@ -1,4 +1,4 @@
-//! Weights of a piece that are left out.
+//! Dropout of a piece's weights.
 #![expect(
     clippy::inline_always,
     reason = "inlined, a loop is compiled for the caller's instructions"
@@ -11,7 +11,7 @@ use crate::attention::Dropped;
 use crate::attention::dropout::{Drawn, Draws, Row};
 use crate::vector::{Leaf, Machine, PANEL};
 
-/// What leaves out weights of a piece: its rows, and its columns by their draws.
+/// The dropout of a piece's weights: its rows, and its columns by their draws.
 #[derive(Debug)]
 pub(super) struct Drop {
     draws: Draws,
@@ -19,7 +19,7 @@ pub(super) struct Drop {
     columns: Drawn,
 }
 
-/// Rows of values, [`STEP`] apart, to be multiplied.
+/// Multiplies rows of values, [`STEP`] apart, by their factors.
 #[derive(Debug)]
 pub(super) struct Dropping<'a> {
     drop: &'a Drop,
@@ -27,7 +27,7 @@ pub(super) struct Dropping<'a> {
 }
 
 impl Drop {
-    /// Of query rows and key columns of a batch row and query head of a tile. Columns that do not exist are none.
+    /// The dropout of query rows and key columns of a batch row and query head. Columns beyond the keys have no draws.
     pub(super) fn new(
         dropped: &Dropped<'_>,
         (batch, head): (usize, usize),
@@ -42,7 +42,7 @@ impl Drop {
         Drop { draws: dropped.dropout.draws(), rows, columns }
     }
 
-    /// Applied to the piece's columns of these rows.
+    /// The dropout applied to the piece's columns of these rows.
     pub(super) fn of<'a>(&'a self, values: &'a mut [f32]) -> Dropping<'a> {
         Dropping { drop: self, values }
     }
@@ -52,7 +52,7 @@ impl Leaf for Dropping<'_> {
     #[inline(always)]
     fn run<M: Machine>(self, _: M) {
         let Drop { draws, rows, columns } = self.drop;
-        // A key's group is never further than its column.
+        // The index of a key's group is at most that of its column.
         let mut words = [[0; STEP]; 4];
         for (values, row) in self.values.chunks_mut(STEP).zip(rows) {
             for (index, groups) in columns.groups.as_chunks::<PANEL>().0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Query rows and what their online softmax has come to: what a worker folds keys into, a piece at a time.
+//! Folds keys into the online softmax of query rows, piece by piece.
 #![expect(
     clippy::inline_always,
     reason = "inlined, code is compiled for the caller's instructions"
@@ -16,8 +16,7 @@ use super::scores::{Fold, STEP, hide};
 use crate::vector::product::{self, Left, Onto, Product, Right};
 use crate::vector::{Machine, PANEL};
 
-/// A worker's copy of a block of query rows, in whole panels, with their output so far, not divided yet, and by row the running
-/// maximum and the running sum.
+/// A worker's copy of a block of query rows in whole panels, with their unnormalized output, and by row the running maximum and sum.
 #[derive(Debug, Default)]
 pub(super) struct Folding {
     q: Vec<f32>,
@@ -31,21 +30,21 @@ pub(super) struct Folding {
 /// What query rows see of a piece of keys.
 pub(super) struct Meeting<'a> {
     pub(super) piece: &'a Piece,
-    /// By query row.
+    /// The visible columns of each query row.
     pub(super) spans: &'a [Spans],
-    /// Keys in panels and values interleaved, from the piece's first on; so many of the values are there.
+    /// Keys in panels and values interleaved, from the piece's first on; `exist` of the values are there.
     pub(super) keys: [&'a [f32]; 2],
     pub(super) exist: usize,
     /// Elements of a row.
     pub(super) dim: usize,
-    /// What scores are multiplied by, and what maxima are rounded up to multiples of: see [`Fold`].
+    /// The factor of scores, and the number that maxima are rounded up to multiples of: see [`Fold`].
     pub(super) scale: f32,
     pub(super) grid: f32,
     pub(super) drop: Option<Drop>,
 }
 
 impl Folding {
-    /// Copies in some query rows.
+    /// Copies query rows in.
     pub(super) fn enter<M: Machine>(
         &mut self,
         machine: M,
@@ -63,14 +62,14 @@ impl Folding {
         machine.call(Natural { rows: &mut self.q, step: width, width });
     }
 
-    /// Nothing is seen yet.
+    /// Starts from rows that have seen nothing.
     pub(super) fn begin(&mut self) {
         self.out.fill(0.0);
         self.sum.fill(0.0);
         self.maximum.fill(f32::NEG_INFINITY);
     }
 
-    /// `scores = q kT`, fold, `out = kept out + weights v`.
+    /// Computes `scores = q kT`, folds them, and `out = kept out + weights v`.
     pub(super) fn attend<M: Machine>(&mut self, machine: M, meeting: &Meeting<'_>) {
         let &Meeting { piece, spans, keys: [k, v], exist, dim, .. } = meeting;
         let width = dim.next_multiple_of(PANEL);
@@ -90,7 +89,7 @@ impl Folding {
         }
     }
 
-    /// Scores of the rows and what they see of the keys of a piece.
+    /// Computes the scores of the rows with the keys that they see of a piece.
     #[inline(always)]
     fn score<M: Machine>(
         &mut self,
@@ -116,7 +115,7 @@ impl Folding {
         }
     }
 
-    /// Scores become weights: what is known of the rows is scaled to their new maxima.
+    /// Turns scores into weights, rescaling the running sums to new maxima.
     #[inline(always)]
     fn weigh<M: Machine>(&mut self, machine: M, meeting: &Meeting<'_>) {
         let rows = meeting.spans.len().next_multiple_of(product::ROWS);

@@ -19,24 +19,24 @@ use crate::attention::{Attended, Progress, State, Tile};
 use crate::rows::{tensor, unwritten};
 use crate::vector::{Choice, Dispatch, Instructions, Machine};
 
-/// What is carried across tiles and hops.
+/// The running state across tiles and hops.
 #[derive(Debug)]
 pub(super) struct Forward {
     sizes: Queries,
     instructions: Instructions,
-    /// What scores are multiplied by: `scale log2 e`.
+    /// The factor of scores: `scale log2 e`.
     scale: f32,
     q: Tensor,
-    /// Unnormalised output, [B, Hq, Sq, D]; of a row whose sum is 0 it is 0, whatever stands here.
+    /// The unnormalized output, [B, Hq, Sq, D]; 0 for rows whose sum is 0, whatever is stored.
     out: Vec<f32>,
-    /// Running maximum of multiplied scores, [B, Hq, Sq]; -inf where nothing was seen.
+    /// The running maximum of multiplied scores, [B, Hq, Sq]; -inf where nothing was seen.
     maximum: Vec<f32>,
-    /// Running sum of weights, [B, Hq, Sq].
+    /// The running sum of weights, [B, Hq, Sq].
     sum: Vec<f32>,
     scratch: Shelf<Folding>,
 }
 
-/// The state of a block of query rows.
+/// The running state of a block of query rows.
 #[derive(Debug)]
 struct Rows<'a> {
     out: &'a mut [f32],
@@ -64,7 +64,7 @@ impl Forward {
         })
     }
 
-    /// Folds one tile into the state.
+    /// Folds one tile into the running state.
     pub(super) fn fold(
         &mut self,
         pool: &Pool,
@@ -87,7 +87,7 @@ impl Forward {
         self.instructions.with(narrow(&sources), fold)
     }
 
-    /// Divides by the sums and casts.
+    /// Divides by the sums, and casts.
     pub(super) fn finish(mut self, pool: &Pool) -> Result<Attended> {
         let Queries { batch, heads, rows, dim } = self.sizes;
         let state = Rows::of(&self.sizes, [&mut self.out, &mut self.maximum, &mut self.sum]);
@@ -100,7 +100,7 @@ impl Forward {
 }
 
 impl<'a> Rows<'a> {
-    /// All blocks of all heads, of output, maxima and sums.
+    /// The output, maxima and sums of all heads, cut into blocks.
     fn of(
         &Queries { rows, dim, .. }: &Queries,
         [out, maximum, sum]: [&'a mut [f32]; 3],
@@ -111,7 +111,7 @@ impl<'a> Rows<'a> {
             .map(|((out, maximum), sum)| Rows { out, maximum, sum })
     }
 
-    /// Copies them in; of a row whose sum is 0 nothing.
+    /// Copies the state in, except for rows whose sum is 0.
     fn enter(&self, folding: &mut Folding, width: usize) {
         folding.begin();
         let dim = self.out.len() / self.sum.len();
@@ -123,7 +123,7 @@ impl<'a> Rows<'a> {
         folding.sum[..self.sum.len()].copy_from_slice(self.sum);
     }
 
-    /// Copies them out again.
+    /// Copies the state back.
     fn leave(&mut self, folding: &Folding, width: usize) {
         let dim = self.out.len() / self.sum.len();
         for (to, from) in self.out.chunks_mut(dim).zip(folding.out.chunks(width)) {
@@ -133,7 +133,7 @@ impl<'a> Rows<'a> {
         self.sum.copy_from_slice(&folding.sum[..self.sum.len()]);
     }
 
-    /// Divides by the sums, and makes log-sum-exps of the maxima.
+    /// Divides by the sums, and turns the maxima into log-sum-exps.
     fn finish(self, dim: usize) {
         let rows = self.out.chunks_mut(dim).zip(self.maximum).zip(self.sum);
         for ((out, maximum), &mut sum) in rows {
@@ -149,7 +149,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A tile to be folded into the state.
+/// A tile to be folded into the running state.
 struct TileFold<'a> {
     pool: &'a Pool,
     inputs: Inputs<'a>,
@@ -162,7 +162,7 @@ struct TileFold<'a> {
 impl Choice for TileFold<'_> {
     type Output = Result<()>;
 
-    /// A job is a block of query rows of a head.
+    /// Runs a job for each block of query rows of a head.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
@@ -185,13 +185,13 @@ impl Choice for TileFold<'_> {
     }
 }
 
-/// Keys and values of a tile as right factors, once for all query rows.
+/// Keys and values of a tile as right factors, packed once for all query rows.
 struct Packed<'a> {
-    /// Panels, by key/value head.
+    /// Keys in panels, by key/value head.
     k: Vec<f32>,
-    /// Interleaved rows, by key/value head.
+    /// Values as interleaved rows, by key/value head.
     v: Cow<'a, [f32]>,
-    /// Elements of a key/value head in each.
+    /// Elements of a key/value head, of keys and of values.
     strides: [usize; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What the jobs of a tile read: queries, keys, values, and which pieces of them meet.
+//! The inputs of a tile's jobs: queries, keys and values, and which pieces of them meet.
 #![expect(
     clippy::inline_always,
     reason = "inlined, a loop is compiled for the caller's instructions"
@@ -16,20 +16,20 @@ use crate::attention::sizes::{Keys, Queries, wrong};
 use crate::attention::{Dropped, Tile};
 use crate::vector::{Leaf, Machine, PANEL};
 
-/// A tensor's elements, contiguous, held against writers.
+/// A tensor's contiguous elements, locked against writers.
 pub(super) struct Held<'a> {
     storage: StorageRef<'a>,
     range: Range<usize>,
 }
 
-/// Elements in rows.
+/// A tensor's elements, f32 or bf16.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source<'a> {
     F32(&'a [f32]),
     Bf16(&'a [bf16]),
 }
 
-/// Keys or values, which may be f16 though nothing is computed with that: as [`contiguous`] has them.
+/// Keys or values as [`contiguous`] returns them; they may be f16, in which nothing is computed.
 pub(super) fn guests(tensor: &Tensor) -> Result<Tensor> {
     match tensor.dtype() {
         DType::F16 => contiguous(&tensor.to_dtype(DType::F32)?),
@@ -37,7 +37,7 @@ pub(super) fn guests(tensor: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The tensor off the tape and contiguous; the same storage where it is that already.
+/// The tensor off the tape and contiguous; the same storage where it already is.
 pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
     match tensor.dtype() {
         DType::F32 | DType::BF16 => tensor.detach().contiguous(),
@@ -46,7 +46,7 @@ pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
 }
 
 impl Held<'_> {
-    /// Refuses what is not contiguous f32 or bf16 on the CPU.
+    /// Locks a tensor; refuses all but contiguous f32 or bf16 on the CPU.
     pub(super) fn new(tensor: &Tensor) -> Result<Held<'_>> {
         let (storage, layout) = tensor.storage_and_layout();
         let known = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_) | CpuStorage::BF16(_)));
@@ -71,8 +71,8 @@ impl Held<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// Fills `into` with rows of `dim` elements, widened and followed by zeros up to whole panels, from row `rows.start` on;
-    /// what follows the last row is 0.
+    /// Fills `into` with rows of `dim` elements from row `rows.start` on, widened and padded with zeros to whole panels; zeros follow the
+    /// last row.
     pub(super) fn copy<M: Machine>(
         self,
         machine: M,
@@ -110,7 +110,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies elements, as f32.
+/// Copies elements as f32.
 struct Widen<'a>(Source<'a>, &'a mut [f32]);
 
 impl Leaf for Widen<'_> {
@@ -127,7 +127,7 @@ impl Leaf for Widen<'_> {
     }
 }
 
-/// What the jobs of a tile read.
+/// The inputs of a tile's jobs.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) sizes: Queries,
@@ -135,18 +135,18 @@ pub(super) struct Inputs<'a> {
     pub(super) q: Source<'a>,
     pub(super) k: Source<'a>,
     pub(super) v: Source<'a>,
-    /// By batch row, or one for all.
+    /// Visibility by batch row, or one for all.
     visibility: &'a [Visibility],
-    /// Likewise, by block of query rows.
+    /// Reaches by block of query rows, by batch row or one for all.
     reaches: Vec<Vec<Reach>>,
-    /// Which weights are left out.
+    /// The dropout of weights, if any.
     dropped: Option<Dropped<'a>>,
 }
 
-/// A piece of one query head's scores.
+/// The place of a piece of scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// Of all batch rows' query heads.
+    /// The query head, counted over all batch rows.
     pub(super) head: usize,
     /// The block of query rows.
     pub(super) block: usize,
@@ -169,37 +169,37 @@ impl<'a> Inputs<'a> {
         self.sizes.dim.next_multiple_of(PANEL)
     }
 
-    /// Query heads of all batch rows.
+    /// The number of query heads over all batch rows.
     pub(super) fn heads(&self) -> usize {
         self.sizes.batch * self.sizes.heads
     }
 
-    /// Key/value heads of all batch rows.
+    /// The number of key/value heads over all batch rows.
     pub(super) fn kv_heads(&self) -> usize {
         self.sizes.batch * self.keys.heads
     }
 
-    /// Query heads per key/value head.
+    /// The number of query heads per key/value head.
     pub(super) fn group(&self) -> usize {
         self.sizes.heads / self.keys.heads
     }
 
-    /// Blocks of query rows per head.
+    /// The number of blocks of query rows per head.
     pub(super) fn row_blocks(&self) -> usize {
         self.sizes.rows.div_ceil(ROWS)
     }
 
-    /// Blocks of key columns per head.
+    /// The number of blocks of key columns per head.
     pub(super) fn column_blocks(&self) -> usize {
         self.keys.rows.div_ceil(COLUMNS)
     }
 
-    /// The blocks of key columns from the first that a block of query rows sees to the last.
+    /// The blocks of key columns from the first to the last that a block of query rows sees.
     pub(super) fn reach(&self, head: usize, block: usize) -> Range<usize> {
         self.reach_of(head, block).blocks.clone()
     }
 
-    /// What a block of query rows sees of a block of key columns.
+    /// What a block of query rows sees of a block of key columns; `None`: nothing.
     pub(super) fn piece(&self, head: usize, block: usize, column: usize) -> Option<Piece> {
         self.reach_of(head, block).piece(self.spans(head, block), column)
     }
@@ -208,26 +208,26 @@ impl<'a> Inputs<'a> {
         &of_batch(&self.reaches, head / self.sizes.heads)[block]
     }
 
-    /// A block's query rows, of its head's.
+    /// The query rows of a block, within its head.
     pub(super) fn block_rows(&self, block: usize) -> Range<usize> {
         block * ROWS..self.sizes.rows.min((block + 1) * ROWS)
     }
 
-    /// Where they lie among those of all heads.
+    /// The query rows of a block, among those of all heads.
     pub(super) fn rows(&self, head: usize, block: usize) -> Range<usize> {
         let rows = self.block_rows(block);
         let start = head * self.sizes.rows;
         start + rows.start..start + rows.end
     }
 
-    /// Where a block's key columns lie among those of all key/value heads.
+    /// The key columns of a block, among those of all key/value heads.
     pub(super) fn columns(&self, kv_head: usize, block: usize) -> Range<usize> {
         let start = kv_head * self.keys.rows;
         let end = self.keys.rows.min((block + 1) * COLUMNS);
         start + block * COLUMNS..start + end
     }
 
-    /// What leaves weights of a piece out; none where nothing does.
+    /// The dropout of a piece's weights; `None` without dropout.
     pub(super) fn drop(&self, place: Place<'_>) -> Option<Drop> {
         let Place { head, block, piece } = place;
         let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
@@ -235,14 +235,14 @@ impl<'a> Inputs<'a> {
         Some(Drop::new(&dropped, (batch, head), self.block_rows(block), piece.columns.clone()))
     }
 
-    /// What a block's query rows see.
+    /// The visible columns of each query row of a block.
     pub(super) fn spans(&self, head: usize, block: usize) -> &'a [Spans] {
         let visibility = of_batch(self.visibility, head / self.sizes.heads);
         &visibility.queries[self.block_rows(block)]
     }
 }
 
-/// What belongs to a batch row, where all may share one.
+/// The item of a batch row, where all may share one.
 pub(super) fn of_batch<T>(items: &[T], index: usize) -> &T {
     &items[index.min(items.len() - 1)]
 }

@@ -1,9 +1,9 @@
 //! Blockwise attention on the CPU, with online softmax in f32 (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691).
 //!
-//! A tile is cut into pieces ([`pieces`]): two products forward ([`forward`]), five backward ([`backward`], [`column`]), with
-//! row loops between them ([`scores`]). Products are our own micro-tiles ([`crate::vector::product`]) rather than a library's: they read packed
-//! keys in place, take the rescaling of the output in, and multiply bf16 pairs where the processor can; everything is written
-//! once for all vector instructions ([`crate::vector`]). Results have the same bits with any number of workers.
+//! A tile is cut into pieces ([`pieces`]): two products forward ([`forward`]), five backward ([`backward`], [`column`]), with row loops
+//! between them ([`scores`]). Products are our own micro-tiles ([`crate::vector::product`]) rather than a library's: they read packed keys
+//! in place, take the rescaling of the output in, and multiply bf16 pairs where the processor can; everything is written once for all
+//! vector instructions ([`crate::vector`]). Results have the same bits with any number of workers.
 
 mod backward;
 mod column;
@@ -39,14 +39,14 @@ use inputs::Source;
 /// rounded to bf16 before they are multiplied, as GPU kernels do; elsewhere bf16 is widened block by block.
 #[derive(Clone, Debug)]
 pub struct Fused {
-    /// Its workers.
+    /// The workers of the kernel.
     pub pool: Pool,
-    /// What they compute with.
+    /// The vector instructions of the kernel.
     pub instructions: Instructions,
 }
 
 impl Fused {
-    /// With the instructions that the pool's other operators use.
+    /// The kernel with the instructions that the pool's other operators use.
     pub fn new(pool: Pool) -> Fused {
         let instructions = pool.core().instructions;
         Fused { pool, instructions }
@@ -136,13 +136,13 @@ fn blocks(values: &mut [f32], head: usize, block: usize) -> impl Iterator<Item =
     values.chunks_mut(head).flat_map(move |rows| rows.chunks_mut(block))
 }
 
-/// The same, each behind a lock of its own.
+/// Rows of every head cut into blocks as by [`blocks`], each behind its own lock.
 fn locked(values: &mut [f32], head: usize, block: usize) -> Vec<Mutex<&mut [f32]>> {
     blocks(values, head, block).map(Mutex::new).collect()
 }
 
-/// Pairs of head and block that have pieces: head after head, so that neighbours read the same keys, and of a head those with the
-/// most first, so that no worker is left with a long job at the end.
+/// Pairs of head and block that have pieces: ordered by head, so that neighbours read the same keys, and within a head by size, so that no
+/// worker is left with a long job at the end.
 fn heaviest_first(
     heads: usize,
     blocks: usize,

@@ -1,4 +1,4 @@
-//! Rows of f32 as units in the orders that products read them.
+//! Packs rows of f32 as units, in the orders in which products read them.
 //!
 //! ```text
 //! natural      n(x)[row][d]         = (x[row][2d], x[row][2d + 1])      left factor, depth along a row
@@ -15,16 +15,16 @@ use std::array::from_fn;
 
 use crate::vector::{Leaf, Machine, PANEL};
 
-/// How many units hold so many values.
+/// The number of units that hold `values` values.
 pub(crate) fn units<M: Machine>(values: usize) -> usize {
     values.div_ceil(M::UNIT)
 }
 
-/// Rows of `width` values, a multiple of [`PANEL`], become natural in place: units at the front of each row.
+/// Converts rows of `width` values, a multiple of [`PANEL`], to natural units in place, at the front of each row.
 #[derive(Debug)]
 pub(crate) struct Natural<'a> {
     pub(crate) rows: &'a mut [f32],
-    /// The distance of rows.
+    /// The distance between rows.
     pub(crate) step: usize,
     pub(crate) width: usize,
 }
@@ -47,12 +47,12 @@ impl Leaf for Natural<'_> {
     }
 }
 
-/// Rows are interleaved into another place, of as many rows as units hold them.
+/// Interleaves rows into another buffer, of as many rows as units hold them.
 #[derive(Debug)]
 pub(crate) struct Interleaved<'a> {
     pub(crate) from: &'a [f32],
     pub(crate) to: &'a mut [f32],
-    /// The distance of rows, of both; a multiple of [`PANEL`].
+    /// The distance between rows of both, a multiple of [`PANEL`].
     pub(crate) step: usize,
 }
 
@@ -72,15 +72,15 @@ impl Leaf for Interleaved<'_> {
     }
 }
 
-/// Rows, a multiple of [`PANEL`] of them, become panels.
+/// Packs rows, a multiple of [`PANEL`] of them, into panels.
 #[derive(Debug)]
 pub(crate) struct Panels<'a> {
     pub(crate) from: &'a [f32],
-    /// `units(width)` of [`PANEL`] per panel.
+    /// The panels, `units(width)` times [`PANEL`] each.
     pub(crate) to: &'a mut [f32],
-    /// The distance of rows.
+    /// The distance between rows.
     pub(crate) step: usize,
-    /// The values of each that count; what follows up to a whole unit is 0.
+    /// The number of values per row; the rest of a whole unit is 0.
     pub(crate) width: usize,
 }
 

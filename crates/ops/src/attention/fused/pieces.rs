@@ -1,4 +1,4 @@
-//! Which pieces of a tile are worth computing, from who sees whom.
+//! Chooses the pieces of a tile that are computed, from its visibility.
 //!
 //! A tile is cut into blocks of query rows and blocks of key columns of fixed size. What is left of a block after its unseen
 //! edges are cut off is a piece. Forward and backward compute the same pieces in the same order, whatever the number of
@@ -15,30 +15,30 @@ pub(super) use annulus_machine::blocks::{ATTENTION_COLUMNS as COLUMNS, ATTENTION
 /// Pieces begin and end at multiples of this, and so of a panel and of the rows of a micro-tile.
 pub(super) const GRAIN: usize = 48;
 
-/// The columns of a block that a block of rows sees. Pieces are made when they are computed: a list of them would grow with
-/// the square of the tokens.
+/// The columns of a block that a block of rows sees. Pieces are made when they are computed: a list of them would grow with the square of
+/// the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The first and last that are seen by any row, and all between them, in whole grains: the last may not exist.
+    /// The first and last column that any row sees, and all between them, in whole grains: the last may not exist.
     pub(super) columns: Range<usize>,
-    /// The same, to the column.
+    /// The first and last column that any row sees, and all between them, exactly.
     pub(super) seen: Range<usize>,
-    /// How much of them the rows see.
+    /// How much of these columns the rows see.
     pub(super) sight: Sight,
 }
 
 /// How much of a piece its rows see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
-    /// Every row all columns.
+    /// Every row sees all columns.
     All,
-    /// Every row the same columns, without a gap: at the end of the keys, or of a document.
+    /// Every row sees the same columns, without a gap: at the end of the keys, or of a document.
     Same,
-    /// Rows differ.
+    /// Rows see different columns.
     Differ,
 }
 
-/// Rows of a block with columns of a piece, both from 0: what a product computes. Both begin at whole units.
+/// Rows of a block and columns of a piece, both from 0, that one product computes. Both begin at whole units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) rows: Range<usize>,
@@ -52,12 +52,12 @@ impl Extent {
 }
 
 impl Piece {
-    /// What `rows` see of a block of columns.
+    /// What `rows` see of a block of columns; `None`: nothing.
     fn new(rows: &[Spans], block: usize) -> Option<Piece> {
         Piece::of(rows, block * COLUMNS..(block + 1) * COLUMNS, GRAIN)
     }
 
-    /// What `rows` see of some columns, in whole grains from a multiple of a grain behind the first of them on.
+    /// What `rows` see of some columns, in whole grains counted from the first of them; `None`: nothing.
     pub(super) fn of(rows: &[Spans], whole: Range<usize>, grain: usize) -> Option<Piece> {
         let (mut first, mut end, mut seen) = (whole.end, whole.start, 0);
         for span in rows.iter().flatten() {
@@ -79,18 +79,18 @@ impl Piece {
         Some(Piece { columns, seen: first..end, sight })
     }
 
-    /// Whether some row does not see some of its columns.
+    /// Whether some row does not see some of the columns.
     pub(super) fn is_masked(&self) -> bool {
         self.sight != Sight::All
     }
 
-    /// How many of its columns there are up to the last that some row sees, in whole panels.
+    /// The number of columns up to the last that some row sees, in whole panels.
     pub(super) fn width(&self) -> usize {
         (self.seen.end - self.columns.start).next_multiple_of(PANEL)
     }
 
-    /// Which of its columns rows see, as far as products can leave others out. Where every row sees the same that is one
-    /// product, along the edge of a mask one for every few rows.
+    /// The extents that products compute, which leave out unseen columns as far as they can: one where every row sees the same, and along
+    /// the edge of a mask one for every few rows.
     pub(super) fn extents(&self, spans: &[Spans]) -> impl Iterator<Item = Extent> {
         let together = if self.sight == Sight::Differ { product::ROWS } else { ROWS };
         spans.chunks(together).enumerate().map(move |(index, spans)| {
@@ -102,7 +102,7 @@ impl Piece {
         })
     }
 
-    /// The same the other way round: columns, a few along the edge of a mask, with the rows of `extents` that see some of them.
+    /// The transposed extents: columns, a few together along the edge of a mask, with the rows of `extents` that see some of them.
     pub(super) fn transposed(&self, extents: &[Extent]) -> impl Iterator<Item = Extent> {
         let together = if self.sight == Sight::Differ { product::ROWS } else { COLUMNS };
         let start = (self.seen.start - self.columns.start) / product::ROWS * product::ROWS;
@@ -118,7 +118,7 @@ impl Piece {
         })
     }
 
-    /// From the first that some of these rows sees to the last.
+    /// The columns from the first to the last that some of these rows sees.
     fn seen_by(&self, spans: &[Spans]) -> Option<Range<usize>> {
         let Range { start, end } = self.columns;
         let seen = spans.iter().flatten().map(|span| {
@@ -128,7 +128,7 @@ impl Piece {
             .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
     }
 
-    /// Whole panels of its columns, from 0, with these in them.
+    /// Whole panels of columns, from 0, that contain these.
     fn in_panels(&self, seen: Option<Range<usize>>) -> Range<usize> {
         let start = self.columns.start;
         let seen = seen.unwrap_or(start..start);
@@ -139,9 +139,9 @@ impl Piece {
 /// What a block of query rows sees of a tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The blocks of key columns from the first that some row sees to the last.
+    /// The blocks of key columns from the first to the last that some row sees.
     pub(super) blocks: Range<usize>,
-    /// Columns that every row sees, without a gap.
+    /// The columns that every row sees, without a gap.
     all: Range<usize>,
 }
 
@@ -156,7 +156,7 @@ impl Reach {
         Reach { blocks: first / COLUMNS..end.div_ceil(COLUMNS), all }
     }
 
-    /// What `rows`, whose reach this is, see of a block of columns.
+    /// What `rows`, whose reach this is, see of a block of columns; `None`: nothing.
     pub(super) fn piece(&self, rows: &[Spans], block: usize) -> Option<Piece> {
         let columns = block * COLUMNS..(block + 1) * COLUMNS;
         if self.all.start <= columns.start && columns.end <= self.all.end {

@@ -1,4 +1,4 @@
-//! What is done to a piece's scores between the products, row by row.
+//! Row loops over a piece's scores between its products.
 //!
 //! Exponentials are powers of two: scores are multiplied by `scale log2 e`, and the running maximum is that of such products.
 #![expect(
@@ -34,7 +34,7 @@ pub(super) fn hide(
     }
 }
 
-/// Rows of `columns` values become 0 outside of `extents`.
+/// Sets rows of `columns` values to 0 outside of `extents`.
 pub(super) fn clear(values: &mut [f32], extents: &[Extent], columns: usize) {
     for Extent { rows, columns: seen } in extents {
         for row in values[rows.start * STEP..rows.end * STEP].chunks_mut(STEP) {
@@ -44,23 +44,23 @@ pub(super) fn clear(values: &mut [f32], extents: &[Extent], columns: usize) {
     }
 }
 
-/// Online softmax: scores become weights against the new running maximum; the running sum takes them in; what is kept of sum
-/// and output so far, from the old maximum to the new, is left for the product that adds to the output.
+/// Online softmax: turns scores into weights against the new running maximum, adds them to the running sum, and gives the factor that
+/// rescales sum and output from the old maximum to the new, for the product that adds to the output.
 #[derive(Debug)]
 pub(super) struct Fold<'a> {
     /// Rows of scores, [`STEP`] apart, as many as there are running maxima.
     pub(super) scores: &'a mut [f32],
-    /// How many columns of each count; a multiple of [`PANEL`].
+    /// The number of columns of each row, a multiple of [`PANEL`].
     pub(super) columns: usize,
-    /// What scores are multiplied by.
+    /// The factor of scores.
     pub(super) scale: f32,
-    /// Maxima are rounded up to multiples of this: of one of 1 or more, rescaling rounds nothing. 0: they are not.
+    /// Maxima are rounded up to multiples of this: with 1 or more, rescaling rounds nothing. 0: they are not rounded.
     pub(super) grid: f32,
-    /// The running maximum, by row, a multiple of [`PANEL`] of them; -inf where nothing was seen.
+    /// The running maximum of each row, for a multiple of [`PANEL`] rows; -inf where nothing was seen.
     pub(super) maximum: &'a mut [f32],
-    /// The running sum, by row.
+    /// The running sum of each row.
     pub(super) sum: &'a mut [f32],
-    /// Afterwards what is kept, by row.
+    /// Output: the factor of each row's earlier sum and output.
     pub(super) kept: &'a mut [f32],
 }
 
@@ -83,7 +83,7 @@ impl Leaf for Fold<'_> {
                 }
                 // A comparison, not `max`: NaN reaches the sum anyway.
                 let highest = if highest > maximum[row] { highest } else { maximum[row] };
-                // Where nothing is seen up to now the maximum is -inf; weights against 0 are 0, and NaN stays NaN.
+                // Where nothing was seen yet the maximum is -inf; weights against 0 are 0, and NaN stays NaN.
                 shift[row] = if highest == f32::NEG_INFINITY { 0.0 } else { highest };
                 kept[row] = maximum[row] - shift[row];
                 maximum[row] = highest;
@@ -100,17 +100,17 @@ impl Leaf for Fold<'_> {
 /// Backward: scores become probabilities `p`, gradients of probabilities become those of scores, `p (dp - delta)`.
 #[derive(Debug)]
 pub(super) struct Differentiate<'a> {
-    /// Rows of scores, [`STEP`] apart; afterwards of probabilities.
+    /// Rows of scores, [`STEP`] apart; afterwards probabilities.
     pub(super) scores: &'a mut [f32],
-    /// Rows of gradients of probabilities, [`STEP`] apart; afterwards of gradients of scores.
+    /// Rows of gradients of probabilities, [`STEP`] apart; afterwards gradients of scores.
     pub(super) gradients: &'a mut [f32],
-    /// How many columns of each count; a multiple of [`PANEL`].
+    /// The number of columns of each row, a multiple of [`PANEL`].
     pub(super) columns: usize,
-    /// What scores are multiplied by.
+    /// The factor of scores.
     pub(super) scale: f32,
-    /// What is subtracted from scores, by row: the log-sum-exp to the base 2, +inf in rows that see nothing.
+    /// The number subtracted from each row's scores: the log-sum-exp to base 2, +inf in rows that see nothing.
     pub(super) shift: &'a [f32],
-    /// What is subtracted from gradients, by row.
+    /// The number subtracted from each row's gradients.
     pub(super) delta: &'a [f32],
 }
 
@@ -132,15 +132,15 @@ impl Leaf for Differentiate<'_> {
     }
 }
 
-/// For every row of two blocks the sum of products, added in the order of [`crate::vector::product`]: where one value alone is seen
-/// its probability's gradient and this sum are the same bits, and their difference is 0.
+/// The sum of products of every row of two blocks, added in the order of [`crate::vector::product`]: where a row sees a single value, its
+/// probability's gradient and this sum have the same bits, and their difference is 0.
 #[derive(Debug)]
 pub(super) struct RowProducts<'a> {
     pub(super) a: &'a [f32],
     pub(super) b: &'a [f32],
-    /// The distance of rows.
+    /// The distance between rows.
     pub(super) step: usize,
-    /// One for each row, a multiple of [`PANEL`] of them.
+    /// The sum of each row, for a multiple of [`PANEL`] rows.
     pub(super) sums: &'a mut [f32],
 }
 
@@ -162,7 +162,7 @@ impl Leaf for RowProducts<'_> {
     }
 }
 
-/// `to += scale from`.
+/// Adds `scale from` to `to`.
 #[derive(Debug)]
 pub(super) struct AddRows<'a> {
     /// Rows of `dim`, without gaps.
@@ -170,7 +170,7 @@ pub(super) struct AddRows<'a> {
     pub(super) from: &'a [f32],
     pub(super) scale: f32,
     pub(super) dim: usize,
-    /// The distance of rows of `from`.
+    /// The distance between rows of `from`.
     pub(super) step: usize,
 }
 

@@ -1,21 +1,21 @@
-//! Order among jobs that add to the same rows: sums have the same bits whichever worker comes first.
+//! Turns of jobs that add to the same rows, so that sums have the same bits whichever worker comes first.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{panicking, yield_now};
 
-/// Looks before the worker lets others run.
+/// The number of looks before a waiting worker yields.
 const LOOKS: usize = 256;
 
-/// For every place, whose turn it is. Jobs must be taken in an order in which nobody waits for a later one.
+/// The next turn of every place. Jobs must be taken in an order in which none waits for a later one.
 #[derive(Debug)]
 pub(super) struct Turns {
     next: Vec<AtomicUsize>,
-    /// A job panicked: there is no turn to wait for.
+    /// Whether a job panicked: there is no turn to wait for.
     stopped: AtomicBool,
 }
 
-/// A job that takes turns; one that panics ends everybody's waiting.
+/// A job that takes turns; if it panics, it ends everybody's waiting.
 #[derive(Debug)]
 pub(super) struct Taker<'a>(&'a Turns);
 
@@ -31,7 +31,7 @@ impl Turns {
 }
 
 impl Taker<'_> {
-    /// Runs `job` when `turn` others have been at `place`.
+    /// Runs `job` at `place` after `turn` others.
     pub(super) fn take(&self, place: usize, turn: usize, job: impl FnOnce()) {
         let Turns { next, stopped } = self.0;
         let mut looks = 0;

@@ -1,4 +1,4 @@
-//! Backward: the gradient of the queries in device memory, those of keys and values in the tensors that travel.
+//! Backward on a GPU: the gradient of the queries in device memory, those of keys and values in the tensors that are sent.
 
 use bytemuck::Zeroable;
 use candle_core::{DType, Result, Tensor};
@@ -12,48 +12,48 @@ use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
 
-/// Rows are counted up to a multiple of the largest block, so that kernels need not ask where they end.
+/// Rows are padded to a multiple of the largest block, so that kernels need not check where they end.
 const PADDED: usize = 128;
 
-/// Queries with the gradient of their output, and the gradient of the queries so far.
+/// Queries with the gradient of their output, and their accumulated gradient.
 #[derive(Debug)]
 pub(super) struct Backward {
-    /// What adds the gradients of keys and values, and that of queries if it is one kernel for all.
+    /// The kernel that adds the gradients of keys and values, and of queries if it does all.
     kernel: &'static Kernel,
-    /// What adds the gradient of queries, where another does.
+    /// The kernel that adds the gradient of queries, where it is a separate one.
     queries: Option<&'static Kernel>,
     sizes: Queries,
     padded: usize,
     scale: f64,
     q: Tensor,
     gradient: Tensor,
-    /// Of rows, f32 [B, Hq, padded].
+    /// The log-sum-exp of rows to base 2, f32 [B, Hq, padded].
     lse_log2: Tensor,
     delta: Tensor,
-    /// What kernels have added of the gradient of queries, by the order they leave it in.
+    /// The accumulated gradients of queries, by the order in which kernels leave them.
     accumulated: Vec<Accumulated>,
-    /// Where bits are to be the same and there is a kernel for it.
+    /// The kernel that adds in turn, where bits must be reproducible and there is one.
     in_turn: Option<InTurn>,
 }
 
-/// Of the gradient of queries, by kernels that leave it in one order.
+/// An accumulated gradient of queries, of kernels that leave it in one order.
 #[derive(Debug)]
 struct Accumulated {
-    /// One of them.
+    /// One of the kernels that write it.
     writer: &'static Kernel,
-    /// f32, [B, Hq, padded, columns] elements.
+    /// The gradient, f32, [B, Hq, padded, columns] elements.
     dq: Tensor,
 }
 
-/// What adds all three gradients, blocks of keys taking turns at that of the queries.
+/// A kernel that adds all three gradients, with blocks of keys taking turns at that of the queries.
 #[derive(Debug)]
 struct InTurn {
     kernel: &'static Kernel,
-    /// Of every block of queries how many have added, u32; 0 between launches.
+    /// The number of additions to each block of queries, u32; 0 between launches.
     turns: Tensor,
 }
 
-/// A tile whose gradients are to be added: whether they are begun.
+/// A tile whose gradients are to be added, and whether they are begun.
 struct Begun<'a> {
     tile: Tile<'a>,
     rows: Rows,
@@ -61,7 +61,7 @@ struct Begun<'a> {
     gradients: KeyValueGradients,
 }
 
-/// The same, launched: where keys and values are, and where their gradients.
+/// A backward tile as it is launched: where keys and values are, and where their gradients.
 #[derive(Clone, Copy)]
 struct Told<'a> {
     begun: &'a Begun<'a>,
@@ -88,7 +88,7 @@ impl Backward {
             let blocks = batch * heads * (padded / kernel.query_block);
             Ok(InTurn { kernel, turns: Tensor::zeros(blocks, DType::U32, q.device())? })
         };
-        // Past the last row no weight is left of exp2(score - infinity).
+        // Past the last row, exp2(score - infinity) leaves no weight.
         let padding = |statistic: &Tensor, value: f32| {
             let statistic = statistic.detach().contiguous()?;
             if padded == rows {
@@ -112,8 +112,8 @@ impl Backward {
         })
     }
 
-    /// Adds all tiles: in one launch for each that takes turns, the others together, in two launches where the gradient of queries has
-    /// its own.
+    /// Adds all tiles: one launch for each tile that takes turns, the others together, in two launches where the gradient of queries has
+    /// its own kernel.
     pub(super) fn add(
         &mut self,
         processor: &dyn Processor,
@@ -149,7 +149,7 @@ impl Backward {
         Ok(begun.into_iter().map(|begun| begun.gradients).collect())
     }
 
-    /// What `writer` adds the gradient of queries to.
+    /// The tensor that `writer` adds the gradient of queries to.
     fn accumulated(&mut self, writer: &'static Kernel) -> Result<Tensor> {
         let columns = writer.columns(self.sizes.dim);
         let alike = |one: &&Accumulated| {
@@ -165,7 +165,7 @@ impl Backward {
         Ok(dq)
     }
 
-    /// As `launch_at`, of the gradient of queries and of what else is `written`, where all of it lies.
+    /// Launches a kernel as `launch_at` does, on the tensors of the gradient of queries and of `written`.
     fn launch(
         &self,
         processor: &dyn Processor,
@@ -193,7 +193,7 @@ impl Backward {
         Ok(launched)
     }
 
-    /// Whether it was launched: not where tiles do not take turns as this kernel knows them.
+    /// Launches a kernel; returns false where it does not support how these tiles take turns.
     fn launch_at(
         &self,
         processor: &dyn Processor,
@@ -235,8 +235,8 @@ impl Backward {
         Ok(true)
     }
 
-    /// How many blocks each block that stays visits, how many heads visit the same, and how many stay: blocks by heads by batch rows
-    /// (and tiles).
+    /// The number of blocks that each staying block visits, the number of heads that visit the same ones, and the number of staying blocks:
+    /// blocks by heads by batch rows (and tiles).
     fn blocks(
         &self,
         kernel: &Kernel,
@@ -287,7 +287,7 @@ impl Backward {
         })
     }
 
-    /// The gradient of the queries in rows.
+    /// The gradient of the queries in row order.
     pub(super) fn finish(mut self, processor: &dyn Processor) -> Result<Tensor> {
         if self.accumulated.is_empty() {
             self.accumulated(self.queries.unwrap_or(self.kernel))?;
@@ -326,7 +326,7 @@ impl Backward {
     }
 }
 
-/// What the tile's gradients are added to: what it carries, or zeros, which a kernel that `begins` writes itself.
+/// The gradients that a tile adds to: those that it carries, or zeros, which a kernel that `begins` writes itself.
 fn started(
     tile: &Tile<'_>,
     carried: Option<KeyValueGradients>,

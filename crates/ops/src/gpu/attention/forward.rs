@@ -1,4 +1,4 @@
-//! Forward: the running state in device memory, folded in place.
+//! Forward on a GPU: the running state in device memory, folded in place.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -11,33 +11,33 @@ use super::{Kernels, in_rows};
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, State, Tile, wrong};
 
-/// Queries, and what was folded so far.
+/// Queries and their running state.
 #[derive(Debug)]
 pub(super) struct Forward {
     kernel: &'static Kernel,
     sizes: Queries,
     scale: f64,
     q: Tensor,
-    /// None before the first tiles, where the kernel begins from nothing.
+    /// The running state; `None` before the first tiles, where the kernel starts from nothing.
     running: Option<Running>,
     /// Whether the next tiles are the last.
     ends: bool,
-    /// What the kernel left after the last tiles.
+    /// The result that the kernel left after the last tiles.
     attended: Option<Attended>,
 }
 
 #[derive(Debug)]
 struct Running {
-    /// Unnormalised, f32 [B, Hq, Sq, D].
+    /// The unnormalized output, f32 [B, Hq, Sq, D].
     out: Tensor,
-    /// Of raw scores, f32 [B, Hq, Sq].
+    /// The running maximum of raw scores, f32 [B, Hq, Sq].
     maximum: Tensor,
-    /// Likewise.
+    /// The running sum, f32 [B, Hq, Sq].
     sum: Tensor,
 }
 
 impl Running {
-    /// Of rows that have seen nothing.
+    /// The running state of rows that have seen nothing.
     fn begin(sizes: Queries, device: &Device) -> Result<Running> {
         let per_row = (sizes.batch, sizes.heads, sizes.rows);
         Ok(Running {
@@ -77,7 +77,7 @@ impl Forward {
         let sizes = Queries::new(q, scale)?;
         let kernel = kernels.kernel(Pass::Forward, q.dtype(), sizes.dim)?;
         let q = in_rows(q, q.dtype())?;
-        // Others take a state that was filled.
+        // Other kernels take an initialized state.
         let running = (!kernel.begins()).then(|| Running::begin(sizes, q.device())).transpose()?;
         Ok(Forward { kernel, sizes, scale, q, running, ends: false, attended: None })
     }
@@ -115,7 +115,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Reads `state`, where it ends one; writes a state, or output and log-sum-exp.
+    /// Launches a kernel that reads `state`, where it ends one, and writes a state, or output and log-sum-exp.
     fn launch(
         &self,
         processor: &dyn Processor,
@@ -177,7 +177,7 @@ impl Forward {
         })
     }
 
-    /// The only division and the only cast, where the kernel has not left them.
+    /// Divides by the sums and casts, where the kernel has not done so.
     pub(super) fn finish(self, processor: &dyn Processor) -> Result<Attended> {
         if let Some(attended) = self.attended {
             return Ok(attended);
@@ -208,7 +208,7 @@ impl Forward {
     }
 }
 
-/// Output, which lies in memory as [B, Hq, Sq, D] or `by_token`, and log-sum-exp.
+/// Uninitialized output, laid out as [B, Hq, Sq, D] or `by_token`, and log-sum-exp.
 ///
 /// # Safety
 /// What is launched next must write all of it.

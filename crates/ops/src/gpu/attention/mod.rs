@@ -1,7 +1,7 @@
-//! Attention by CUDA kernels: the same seam as the CPU's, every tile of a hop in one launch.
+//! Attention by CUDA kernels, behind the same interface as the CPU's, with all tiles of a hop in one launch.
 //!
-//! This is the host's half: it allocates the running state, tells kernels who sees whom as intervals by rows and by blocks
-//! (`tiles`), and picks kernels from their list. It knows neither masks nor what a kernel does inside.
+//! This is the host's half: it allocates the running state, describes visibility to kernels as intervals by rows and by blocks (`tiles`),
+//! and picks kernels from their list. It knows neither masks nor what a kernel does inside.
 
 mod backward;
 mod forward;
@@ -25,32 +25,32 @@ use crate::attention::{
 use backward::Backward;
 use forward::Forward;
 
-/// The CUDA kernels on one processor, for f32, bf16 and f16. Sums are f32; weights and gradients of scores are rounded to the
-/// inputs' type before they are multiplied.
+/// The CUDA kernels on one processor, for f32, bf16 and f16. Sums are f32; weights and gradients of scores are rounded to the inputs' dtype
+/// before they are multiplied.
 #[derive(Clone, Debug)]
 pub struct Kernels {
-    /// What runs them.
+    /// The processor that runs the kernels.
     pub processor: Arc<dyn Processor>,
-    /// The highest generation to take, where it has a kernel; none: the fastest there are for the processor.
+    /// The highest generation to use, where it has a kernel; `None`: the fastest for the processor.
     pub generation: Option<Generation>,
-    /// Whether backward gives the same bits every time: blocks of keys add to the gradient of the queries in turn, or a second pass
-    /// makes it, instead of atomic additions.
+    /// Whether backward is bitwise reproducible: blocks of keys add to the gradient of the queries in turn, or a second pass computes it,
+    /// instead of atomic additions.
     pub deterministic: bool,
 }
 
-/// A family of kernels: all passes of a generation for a type and a head dimension (0: any).
+/// A family of kernels: all passes of a generation, for a dtype and a head dimension (0: any).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// How they compute.
+    /// The generation of the kernels.
     pub generation: Generation,
-    /// What they take.
+    /// The dtype of their inputs.
     pub dtype: DType,
-    /// Length of a head; 0: any.
+    /// The head dimension; 0: any.
     pub dim: usize,
 }
 
 impl Kernels {
-    /// All there are.
+    /// All families of kernels.
     pub fn variants() -> Vec<Variant> {
         let of = |kernel: &Kernel| match kernel.task {
             Some((Pass::Forward, generation)) => {
@@ -59,7 +59,7 @@ impl Kernels {
             _ => None,
         };
         let mut all: Vec<Variant> = table::kernels().iter().filter_map(of).collect();
-        // Those that differ in their blocks alone follow each other.
+        // Kernels that differ only in their blocks are neighbours.
         all.dedup();
         all
     }
@@ -79,8 +79,8 @@ impl Kernels {
         table::kernels().iter().map(|kernel| kernel.dim).filter(takes).max().unwrap_or(0)
     }
 
-    /// What adds the gradients of keys and values, and what adds that of queries where another does: always where bits are to be
-    /// the same, and on generations that have no kernel for all at once.
+    /// The kernel that adds the gradients of keys and values, and the one that adds that of queries where it is separate: wherever bits
+    /// must be reproducible, and for generations without a kernel for all.
     fn backward_kernels(
         &self,
         dtype: DType,
@@ -97,7 +97,7 @@ impl Kernels {
         }
     }
 
-    /// What adds all gradients in a fixed order, where bits are to be the same and there is such a kernel.
+    /// The kernel that adds all gradients in a fixed order, where bits must be reproducible and there is one.
     fn in_turn(&self, dtype: DType, dim: usize) -> Option<&'static Kernel> {
         let on = Room::of(&*self.processor);
         let kernel = table::kernel(Pass::InTurn, dtype, dim, on, self.generation);
@@ -116,7 +116,7 @@ impl Kernels {
     }
 }
 
-/// The passes that take plain loops for heads of `dim` in `dtype` where there is such room, many times slower than the others.
+/// The passes that use plain loops for heads of `dim` in `dtype` with this shared memory, many times slower than other kernels.
 pub fn plain_loops(on: Room, dtype: DType, dim: usize) -> Vec<&'static str> {
     let is_plain = |pass: &Pass| {
         let task = table::kernel(*pass, dtype, dim, on, None).and_then(|kernel| kernel.task);
@@ -128,7 +128,7 @@ pub fn plain_loops(on: Room, dtype: DType, dim: usize) -> Vec<&'static str> {
     plain.map(|(name, _)| name).collect()
 }
 
-/// The head dimensions in `dtype` that other kernels than plain loops are made for, in all passes, where there is such room.
+/// The head dimensions in `dtype` that have better kernels than plain loops in all passes, with this shared memory.
 pub fn fast_heads(on: Room, dtype: DType) -> Vec<usize> {
     let made_for = table::kernels().iter().map(|kernel| kernel.dim).filter(|dim| *dim > 0);
     let sorted: BTreeSet<usize> = made_for.collect();
@@ -207,7 +207,7 @@ impl AttentionKernel for Kernels {
     }
 }
 
-/// The tensor in rows that kernels fetch 16 bytes at a time: itself, or a copy without gaps.
+/// The tensor in rows that kernels can fetch 16 bytes at a time: itself, or a copy without gaps.
 fn in_rows(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     let tensor = tensor.detach().to_dtype(dtype)?;
     let elements = 16 / dtype.size_in_bytes();

@@ -1,28 +1,28 @@
-//! In which order sm90 works on blocks of rows: in narrow sections of heads, since blocks at work then read the same rows, and in
-//! each the longest first. The last section is wide enough that its short blocks fill what is left idle.
+//! The order in which sm90 works on blocks of rows: in narrow sections of heads, since blocks in progress then read the same rows, and
+//! within each the longest first. The last section is wide enough that its short blocks fill idle multiprocessors.
 
 use super::super::arguments::{Reach, Spans};
 
-/// What a block costs besides what it visits, in visits: its own rows are brought, its sums stored.
+/// The cost of a block besides its visits, in visits: loading its rows and storing its sums.
 const OWN: usize = 1;
 
-/// How many times the longest block the last section keeps every multiprocessor busy.
+/// How many times its longest block the last section keeps every multiprocessor busy.
 const LAST: usize = 2;
 
-/// The order, as the kernel's `Items` reads it.
+/// The order of blocks, as the kernel's `Items` reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
-    /// Numbers of blocks, the longest first: for all batch rows, or for each; in backward for every tile (of every batch row).
+    /// Indices of blocks, the longest first: for all batch rows, or for each; in backward for every tile (of every batch row).
     pub(super) lists: Vec<Vec<i32>>,
-    /// Heads of a section.
+    /// The number of heads per section.
     pub(super) heads: usize,
-    /// Of the last one.
+    /// The number of heads of the last section.
     pub(super) last: usize,
 }
 
 impl Order {
-    /// Of the blocks of `all` heads, counted over batch rows and tiles, that stay while others are visited. `visits`: of every
-    /// list, how many each block visits, which `group` heads share.
+    /// The order of the staying blocks of `all` heads, counted over batch rows and tiles. `visits`: by list, how many blocks each one
+    /// visits, which `group` heads share.
     pub(super) fn new(
         visits: &[Vec<usize>],
         group: usize,
@@ -39,7 +39,7 @@ impl Order {
             [costs().max(), costs().min()].map(|cost| cost.map_or(0, |cost| cost + OWN));
         let of_head =
             (costs().map(|visits| visits + OWN).sum::<usize>() / visits.len().max(1)).max(1);
-        // Where all are as long, their order does not matter.
+        // The order does not matter where all blocks are equally long.
         let wanted = if longest == shortest {
             group
         } else {
@@ -55,8 +55,8 @@ impl Order {
 }
 
 impl Order {
-    /// Of the `blocks` blocks of keys of `all` heads, counted on over batch rows, that add to the gradient of queries in turn, the last
-    /// one first: each section has the heads that keep every multiprocessor busy.
+    /// The order of the `blocks` blocks of keys of `all` heads, counted over batch rows, that add to the gradient of queries in turn, the
+    /// last block first: each section has the heads that keep every multiprocessor busy.
     pub(super) fn in_turn(blocks: usize, all: usize, multiprocessors: usize) -> Order {
         let heads = (2 * multiprocessors).div_ceil(blocks.max(1)).clamp(1, all.max(1));
         Order {
@@ -67,8 +67,8 @@ impl Order {
     }
 }
 
-/// Of every block of queries the blocks of keys that visit it, as two intervals of their numbers, `keys` being what each of these
-/// reaches; none where some are more.
+/// The blocks of keys that visit each block of queries, as two intervals of indices; `keys` is what each of these reaches. `None` where
+/// some need more intervals.
 pub(super) fn visitors(keys: &[Reach], query_block: usize, blocks: usize) -> Option<Vec<Spans>> {
     let mut all = vec![Spans { start: [0; 2], end: [0; 2] }; blocks];
     for (number, reach) in (0..).zip(keys) {
@@ -88,7 +88,7 @@ pub(super) fn visitors(keys: &[Reach], query_block: usize, blocks: usize) -> Opt
     Some(all)
 }
 
-/// Of blocks of queries: what they visit in all `tiles`, each with one list for all batch rows or one for each.
+/// What blocks of queries visit in all `tiles`, each with one list for all batch rows or one for each.
 pub(super) fn visits_of_queries(tiles: &[Vec<Vec<Reach>>], block: usize) -> Vec<Vec<usize>> {
     let lists = tiles.iter().map(Vec::len).max().unwrap_or(0);
     let of = |list: usize| {
@@ -105,8 +105,8 @@ pub(super) fn visits_of_queries(tiles: &[Vec<Vec<Reach>>], block: usize) -> Vec<
     (0..lists).map(of).collect()
 }
 
-/// Of blocks of keys: a list for every tile, or where batch rows have their own for every tile of every batch row; as long as
-/// the longest tile's.
+/// What blocks of keys visit: a list for every tile, or where batch rows have their own for every tile of every batch row; as long as the
+/// longest tile's.
 pub(super) fn visits_of_keys(tiles: &[Vec<Vec<Reach>>], block: usize) -> Vec<Vec<usize>> {
     let rows = tiles.iter().map(Vec::len).max().unwrap_or(0);
     let most = tiles.iter().flatten().map(Vec::len).max().unwrap_or(0);
@@ -125,21 +125,21 @@ mod tests {
 
     use super::*;
 
-    /// Multiprocessors: of an H20, A100, PCIe H100, H100, L40S or RTX 6000 Ada, B200 and their like.
+    /// Numbers of multiprocessors: of an H20, A100, PCIe H100, H100, L40S or RTX 6000 Ada, B200 and the like.
     const WIDTHS: [usize; 7] = [78, 108, 114, 132, 142, 160, 188];
-    /// Positions of a rank in a ring.
+    /// Ranks of a ring that share the positions.
     const RANKS: usize = 4;
 
     /// Rows and columns of blocks: of forward for heads of 64, 128 and 256, and of backward, the keys' too, where rows are keys.
     const BLOCKS: [(usize, usize); 5] = [(192, 128), (128, 176), (128, 80), (128, 128), (128, 64)];
 
-    /// What is seen: whole sequences, and hops of a ring.
+    /// Visibilities to test: whole sequences, and hops of a ring.
     fn scenes(tokens: usize) -> Vec<(&'static str, Visibility)> {
         let whole = |mask: Mask| {
             let all = Positions::all(tokens);
             Visibility::new(&mask, &all, &all)
         };
-        // Of very unlike lengths: half, a quarter, and so on.
+        // Very different lengths: half, a quarter, and so on.
         let lengths: Vec<usize> = (1..8).map(|index| tokens >> index).collect();
         let hop = |layout: Layout, queries: usize, keys: usize| {
             let shards = layout.shard(RANKS * tokens, RANKS).unwrap();
@@ -157,7 +157,7 @@ mod tests {
         ]
     }
 
-    /// Head and block of the items in the order in which the kernel's `Items::at` numbers them.
+    /// Head and block of the items in the order of the kernel's `Items::at`.
     fn items(order: &Order, heads: usize) -> Vec<(usize, usize)> {
         let mut items = Vec::new();
         let mut section = |first: usize, width: usize| {
@@ -171,13 +171,13 @@ mod tests {
         items
     }
 
-    /// What each of them costs.
+    /// The cost of each item.
     fn costs(order: &Order, visits: &[usize], heads: usize) -> Vec<usize> {
         let visits = items(order, heads).into_iter().map(|(_, block)| visits[block]);
         visits.map(|visits| if visits == 0 { 0 } else { visits + OWN }).collect()
     }
 
-    /// The share of `width` multiprocessors' time that is work, where each takes the next item once it has done its last.
+    /// The fraction of `width` multiprocessors' time that is work, where each takes the next item when it has finished its last.
     fn efficiency(costs: &[usize], width: usize) -> f64 {
         let mut ends = std::collections::BinaryHeap::from(vec![std::cmp::Reverse(0); width]);
         for cost in costs {
@@ -188,8 +188,7 @@ mod tests {
         costs.iter().sum::<usize>() as f64 / (width * last.max(1)) as f64
     }
 
-    /// What no order can do better than: the longest block has to be done by one, and of `k * width + 1` blocks somebody does
-    /// `k + 1`.
+    /// A bound for any order: one multiprocessor computes the longest block, and of `k * width + 1` blocks one computes `k + 1`.
     fn best(costs: &[usize], width: usize) -> f64 {
         let mut sorted = costs.to_vec();
         sorted.sort_unstable_by_key(|cost| std::cmp::Reverse(*cost));
@@ -199,12 +198,12 @@ mod tests {
         sum as f64 / (width * least) as f64
     }
 
-    /// The least share, of what is possible, with so many blocks for each multiprocessor: a few cannot be shared out evenly.
+    /// The least accepted fraction of what is possible, with this many blocks per multiprocessor: few blocks cannot be balanced.
     fn bar(blocks: usize) -> f64 {
         if blocks < 6 { 0.89 } else { 0.95 }
     }
 
-    /// The lowest share of all heads and multiprocessors, with so many blocks for each and more, and where.
+    /// The lowest fraction over all heads and multiprocessors, with at least this many blocks for each, and where it is.
     fn worst(visits: &[Vec<usize>], many: bool) -> (f64, usize, usize) {
         let mut worst = (1.0, 0, 0);
         for heads in [8, 16, 24, 32, 40] {
@@ -222,10 +221,10 @@ mod tests {
 
     /// Blocks of backward that take turns: queries and keys, for heads of 64 and of 80 to 128.
     const TURNS: [(usize, usize); 2] = [(128, 128), (64, 128)];
-    /// How long after a block of keys has multiplied what it adds to a block of queries the next one may add, in visits.
+    /// The delay, in visits, from a block of keys multiplying what it adds to a block of queries until the next one may add.
     const PASSED_ON: f64 = 1.0;
 
-    /// The share of `width` multiprocessors' time that is work where blocks of keys take turns; a block waits for those before it.
+    /// The fraction of `width` multiprocessors' time that is work where blocks of keys take turns; a block waits for those before it.
     fn efficiency_in_turn(reaches: &[Reach], block: usize, heads: usize, width: usize) -> f64 {
         let order = Order::in_turn(reaches.len(), heads, width);
         let mut free = vec![0.0_f64; width];
@@ -287,7 +286,7 @@ mod tests {
             }
         }
         assert_eq!(refused, 0);
-        // Every other block of keys: six intervals.
+        // Every second block of keys: six intervals.
         let one = Reach { reach_start: [0; 2], reach_end: [64, 0], ..Reach::default() };
         let some: Vec<Reach> =
             (0..12).map(|number| if number % 2 == 0 { one } else { Reach::default() }).collect();

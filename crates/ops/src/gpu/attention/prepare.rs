@@ -1,4 +1,4 @@
-//! Before backward: what each row of queries needs besides the row itself and the gradient of its output.
+//! Prepares backward on a GPU: statistics of each row of queries.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -10,7 +10,7 @@ use super::tiles::strides;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Prepared};
 
-/// Per row: the log-sum-exp in base 2, and the sum of output times gradient (FlashAttention-2, arXiv 2307.08691, section 3.1).
+/// The log-sum-exp in base 2, and the sum of output times gradient, per row (FlashAttention-2, arXiv 2307.08691, section 3.1).
 pub(super) fn prepare(
     processor: &dyn Processor,
     attended: &Attended,

@@ -1,5 +1,5 @@
-//! Attention with order-free sums: tables of them in device memory, which tiles are added to in place. The bits do not depend on
-//! who holds which strict block of positions.
+//! Attention with order-free sums on a GPU: tables in device memory, to which tiles are added in place. The bits do not depend on which
+//! rank holds which strict block.
 
 use std::f64::consts::LOG2_E;
 
@@ -19,7 +19,7 @@ use crate::attention::sizes::Queries;
 use crate::attention::{Attended, BackwardTile, KeyValueGradients, Prepared, State, Tile, wrong};
 use crate::order_free::length;
 
-/// Queries, and the sums so far.
+/// Queries, and their sums so far.
 #[derive(Debug)]
 pub(super) struct Forward {
     kernel: &'static Kernel,
@@ -27,26 +27,26 @@ pub(super) struct Forward {
     sizes: Queries,
     scale: f64,
     q: Tensor,
-    /// Of outputs, [B, Hq, Sq, 3 D + 1].
+    /// The order-free sums of outputs, [B, Hq, Sq, 3 D + 1].
     out: Tensor,
-    /// Of what divides, [B, Hq, Sq, 4].
+    /// The order-free sums of weights, by which outputs are divided, [B, Hq, Sq, 4].
     sum: Tensor,
 }
 
-/// Queries with the gradient of their output, and the sums of the gradient of the queries so far.
+/// Queries with the gradient of their output, and the sums of the queries' gradient so far.
 #[derive(Debug)]
 pub(super) struct Backward {
-    /// What adds to the gradients of keys and values, and to that of queries.
+    /// The kernels that add the gradients of keys and values, and that of queries.
     kernels: [&'static Kernel; 2],
     block: usize,
     sizes: Queries,
     scale: f64,
     q: Tensor,
     gradient: Tensor,
-    /// Of rows, f32 [B, Hq, Sq].
+    /// The log-sum-exp of rows to base 2, f32 [B, Hq, Sq].
     lse_log2: Tensor,
     delta: Tensor,
-    /// [B, Hq, Sq, 3 D + 1].
+    /// The order-free sums of the queries' gradient, [B, Hq, Sq, 3 D + 1].
     dq: Tensor,
 }
 
@@ -54,7 +54,7 @@ impl State for Forward {}
 
 impl State for Backward {}
 
-/// Sums of nothing for queries, so many to a row.
+/// Sums of nothing for queries, `width` to a row.
 fn nothing(
     Queries { batch, heads, rows, .. }: Queries,
     width: usize,
@@ -63,7 +63,7 @@ fn nothing(
     Tensor::zeros((batch, heads, rows, length(width)), DType::U32, like.device())
 }
 
-/// Where blocks begin, as kernels read it: how many there are, the first row of each, and where the last ends.
+/// The rows at which blocks begin, in the form for kernels: their number, the first row of each, and the end of the last.
 fn starts(
     uploads: &mut Uploads,
     processor: &dyn Processor,
@@ -136,7 +136,7 @@ impl Forward {
         }
     }
 
-    /// The only division and the only cast.
+    /// Divides by the sums, and casts: the only division and the only cast.
     pub(super) fn finish(self, processor: &dyn Processor) -> Result<Attended> {
         let Queries { batch, heads, rows, dim } = self.sizes;
         let (shape, dtype, device) = (self.sizes.shape(), self.q.dtype(), self.q.device());
@@ -258,7 +258,7 @@ impl Backward {
         Ok(one)
     }
 
-    /// Blocks of what stays, heads, batch rows (and tiles).
+    /// The number of blocks that stay, of heads, and of batch rows (and tiles).
     fn grid(&self, kernel: &Kernel, rows: &[Rows]) -> [usize; 3] {
         let Queries { batch, heads, .. } = self.sizes;
         if !kernel.keeps_keys() {
@@ -290,7 +290,7 @@ impl Backward {
         }
     }
 
-    /// What a tile's gradients are added to: what it carries, or sums of nothing.
+    /// The sums that a tile's gradients are added to: those that it carries, or sums of nothing.
     fn begun(tile: &Tile<'_>, carried: Option<KeyValueGradients>) -> Result<KeyValueGradients> {
         let (batch, heads, rows, dim) = tile.k.dims4()?;
         let dims = [batch, heads, rows, length(dim)];

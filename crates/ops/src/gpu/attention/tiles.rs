@@ -1,4 +1,4 @@
-//! Tiles as kernels are told of them: addresses, strides, and intervals by rows and by blocks of rows.
+//! Tiles in the form for kernels: addresses, strides, and visible intervals by rows and by blocks of rows.
 
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ impl Rows {
     }
 }
 
-/// What keeps uploads of a launch alive until it has started.
+/// Uploads of a launch, kept alive until it has started.
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     sent: Vec<Uploaded>,
     kept: Vec<Arc<Uploaded>>,
 }
 
-/// What rows see, on the device by rows and by blocks of rows, and the latter on the host, for every batch row that has its own.
+/// The visibility of rows, on the device by rows and by blocks of rows, and the latter also on the host, for every batch row with its own.
 #[derive(Debug)]
 struct Seen {
     rows: u64,
@@ -45,7 +45,7 @@ struct Seen {
 }
 
 impl Uploads {
-    /// Where the copies of `values` are.
+    /// Uploads a copy of `values`; returns its address.
     pub(super) fn put<T: bytemuck::NoUninit>(
         &mut self,
         processor: &dyn Processor,
@@ -57,7 +57,7 @@ impl Uploads {
         Ok(address)
     }
 
-    /// Where the copies of `values` are, which stay on the device for launches that want the same.
+    /// Uploads `values` to stay on the device for launches that need the same; returns the address.
     pub(super) fn keep<T: bytemuck::NoUninit>(
         &mut self,
         processor: &dyn Processor,
@@ -69,8 +69,8 @@ impl Uploads {
         Ok(address)
     }
 
-    /// A tile as `kernel` is told of it, keys and values being at `at`; and what the blocks that stay reach of those that it visits,
-    /// for all batch rows or for each.
+    /// The tile in the form for `kernel`, with keys and values at `at`; and the blocks that each staying block reaches, for all batch rows
+    /// or for each.
     pub(super) fn tile(
         &mut self,
         processor: &dyn Processor,
@@ -99,7 +99,7 @@ impl Uploads {
         Ok((one, reaches))
     }
 
-    /// `order`, as the kernel is told of it.
+    /// The order of blocks in the form for the kernel.
     pub(super) fn order(
         &mut self,
         processor: &dyn Processor,
@@ -119,7 +119,7 @@ impl Uploads {
         })
     }
 
-    /// Which weights `kernel` leaves out; 0: none.
+    /// The dropout of weights in the form for `kernel`; 0: none.
     fn dropped(
         &mut self,
         processor: &dyn Processor,
@@ -150,7 +150,7 @@ impl Uploads {
         self.put(processor, &[one])
     }
 
-    /// Intervals by rows and by blocks of rows, of every batch row that has its own.
+    /// The visible intervals by rows and by blocks of rows, of every batch row with its own.
     fn seen<'a>(
         &mut self,
         processor: &dyn Processor,
@@ -167,7 +167,7 @@ impl Uploads {
     }
 }
 
-/// A tile with nothing said of who sees whom.
+/// A tile without its visibility.
 fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
     Keys {
         k,
@@ -191,13 +191,13 @@ fn keys(rows: &Rows, [k, v]: [u64; 2], visibilities: usize) -> Keys {
     }
 }
 
-/// Elements between batch rows, heads and rows.
+/// Elements between neighbouring batch rows, heads and rows.
 pub(super) fn strides(tensor: &Tensor) -> Strides {
     let stride = tensor.stride();
     Strides { batch: stride[0] as i64, head: stride[1] as i64, row: stride[2] as i64 }
 }
 
-/// How TMA fetches `block` rows of `tensor`, for kernels that use it.
+/// The map by which TMA fetches `block` rows of `tensor`, for kernels that use it.
 pub(super) fn map(
     processor: &dyn Processor,
     kernel: &Kernel,

@@ -1,7 +1,7 @@
-//! Several GPUs of one process: what each reads of another's memory.
+//! Several GPUs of one process, and copies between their memories.
 //!
-//! cudarc copies between GPUs, too, but lets the source's stream go on as soon as the copy was asked for: a source that is freed or
-//! written over then is so while it is read. Here both streams are told, by a [`super::super::Handover`].
+//! cudarc copies between GPUs, too, but lets the source's stream go on as soon as the copy has been requested: a source that is freed or
+//! overwritten then changes while it is read. Here both streams are ordered, by a [`super::super::Handover`].
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::super::find::Missing;
 use super::super::processor::{Mark, Processor};
 use super::Cuda;
 
-/// The GPUs of these numbers, each of which reads what the others have where the hardware has a way; where not, the driver goes through
+/// The GPUs of these numbers, each of which reads the others' memory directly where the hardware can; elsewhere the driver copies through
 /// the host.
 pub(in super::super) fn open_all(
     indices: &[usize],
@@ -28,7 +28,7 @@ pub(in super::super) fn open_all(
     Ok(all.into_iter().map(|cuda| Arc::new(cuda) as Arc<dyn Processor>).collect())
 }
 
-/// Lets `reader` reach what `owner` allocates, all of which is of its default pool: access to that is not given with the contexts'
+/// Lets `reader` access what `owner` allocates, all of it in its default pool: enabling access between contexts does not include pools
 /// (CUDA C++ programming guide, "Device accessibility for multi-GPU support").
 fn lend(owner: &Cuda, reader: &Cuda) -> Result<()> {
     let [of, by] = [owner, reader].map(|cuda| cuda.stream().context().cu_device());
@@ -47,7 +47,7 @@ fn lend(owner: &Cuda, reader: &Cuda) -> Result<()> {
     }
 }
 
-/// Reading and writing from a device. Of a location CUDA 13.2 has made a union, whose first member is the number of before.
+/// A description of read and write access from a device. CUDA 13.2 made its location a union, whose first member is the former number.
 fn access(device: sys::CUdevice) -> sys::CUmemAccessDesc {
     // SAFETY: a description is numbers, the location's kind and then its device, whatever names they have.
     unsafe {
@@ -60,12 +60,12 @@ fn access(device: sys::CUdevice) -> sys::CUmemAccessDesc {
 }
 
 impl Cuda {
-    /// An event behind all that is on the stream.
+    /// An event after everything that is on the stream.
     pub(super) fn marked(&self) -> Result<Mark> {
         Ok(Arc::new(self.stream().record_event(None).w()?))
     }
 
-    /// Has the stream wait for an event, of this or another device.
+    /// Makes the stream wait for an event, of this or another device.
     pub(super) fn waits_for(&self, mark: &Mark) -> Result<()> {
         let Some(event) = mark.downcast_ref::<CudaEvent>() else {
             bail!("found a mark of another kind of processor")
@@ -73,7 +73,7 @@ impl Cuda {
         self.stream().wait(event).w()
     }
 
-    /// See [`Processor::fetch`].
+    /// Copies a tensor as of [`Processor::fetch`].
     pub(super) fn fetched(&self, tensor: &Tensor) -> Result<Tensor> {
         let Device::Cuda(source) = tensor.device() else {
             return Err(Error::Msg(format!("{:?} is no CUDA device", tensor.device().location())));

@@ -1,4 +1,4 @@
-//! AdamW of all parameters in one launch: `kernels/adamw/adamw.h`.
+//! AdamW for all parameters in one launch: `kernels/adamw/adamw.h`.
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor, bail};
@@ -8,7 +8,7 @@ use super::chunks::{self, Tables};
 use super::{Extent, here, launch, of_type, plain};
 use crate::adamw::{AdamW, Parameter};
 
-/// `AdamwTensor`.
+/// Mirrors the C struct `AdamwTensor`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Row {
@@ -22,7 +22,7 @@ struct Row {
     _gap: u32,
 }
 
-/// `AdamwArguments`.
+/// Mirrors the C struct `AdamwArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Arguments {
@@ -39,7 +39,7 @@ struct Arguments {
     _gap: u32,
 }
 
-/// One step of all of `parameters`; shapes and types were checked.
+/// One step of all `parameters`; shapes and dtypes have been checked.
 pub(crate) fn update_all(
     processor: &dyn Processor,
     settings: &AdamW,
@@ -69,7 +69,7 @@ pub(crate) fn update_all(
     })
 }
 
-/// The one type of all copies.
+/// The dtype that all copies share.
 fn copied_type(parameters: &[Parameter<'_>]) -> Result<DType> {
     let mut types = parameters.iter().filter_map(|one| one.copy).map(Tensor::dtype);
     let first = types.next().unwrap_or(DType::F32);
@@ -79,7 +79,7 @@ fn copied_type(parameters: &[Parameter<'_>]) -> Result<DType> {
     }
 }
 
-/// The table; `writes` are three of each parameter, then the copies.
+/// The rows of the table; `writes` has three tensors of each parameter, then the copies.
 fn rows(settings: &AdamW, parameters: &[Parameter<'_>], reads: &[u64], writes: &[u64]) -> Vec<Row> {
     let (states, copies) = writes.split_at(3 * parameters.len());
     let mut copies = copies.iter().copied();

@@ -1,14 +1,14 @@
-//! Many tensors in one launch: a block works on a chunk of one of them.
+//! Launches over many tensors: each block works on a chunk of one of them.
 
 use bytemuck::NoUninit;
 use candle_core::Result;
 
 use super::super::{Processor, Uploaded};
 
-/// Elements of a chunk: `CHUNK_ELEMENTS`.
+/// Elements of a chunk; `CHUNK_ELEMENTS` in C.
 const ELEMENTS: usize = 65536;
 
-/// `Chunk` of `kernels/operators/chunks.h`.
+/// Mirrors the C struct `Chunk` of `kernels/operators/chunks.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, NoUninit)]
 #[repr(C, align(8))]
 struct Chunk {
@@ -16,20 +16,20 @@ struct Chunk {
     index: i32,
 }
 
-/// A table of tensors and one of their chunks, where kernels read them.
+/// A table of tensors and one of their chunks, in memory that kernels read.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) tensors: Uploaded,
     pub(super) chunks: Uploaded,
 }
 
-/// How many chunks tensors of these sizes have.
+/// The number of chunks of tensors of these sizes.
 pub(super) fn count(sizes: impl IntoIterator<Item = usize>) -> usize {
     sizes.into_iter().map(|size| size.div_ceil(ELEMENTS)).sum()
 }
 
 impl Tables {
-    /// Of tensors, each with its size.
+    /// The tables of tensors with their sizes.
     pub(super) fn new<T: NoUninit>(
         processor: &dyn Processor,
         tensors: &[T],

@@ -1,5 +1,4 @@
-//! The last projection and the cross entropy, a chunk of tokens at a time: `kernels/cross_entropy/cross_entropy.h` between two
-//! products.
+//! The output projection and the cross entropy, a chunk of tokens at a time: `kernels/cross_entropy/cross_entropy.h` between two products.
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor};
@@ -11,13 +10,13 @@ use super::{Extent, SCRATCH, launch, of_type, off_tape, order_free, plain, sums,
 use crate::cross_entropy::{check_shapes, check_targets};
 use crate::order_free::to_grid;
 
-/// `CROSS_ENTROPY_THREADS`.
+/// Threads per block; `CROSS_ENTROPY_THREADS` in C.
 const THREADS: u32 = 512;
 
-/// Rows of logits start at multiples of so many elements: 16 bytes of any type.
+/// Rows of logits start at multiples of this many elements: 16 bytes of any dtype.
 const ALIGNED: usize = 8;
 
-/// `CrossEntropyArguments`.
+/// Mirrors the C struct `CrossEntropyArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Arguments {
@@ -30,7 +29,7 @@ struct Arguments {
     _gap: u32,
 }
 
-/// See [`crate::linear_cross_entropy`].
+/// [`crate::linear_cross_entropy`] on a processor.
 pub(crate) fn linear_cross_entropy(
     processor: &dyn Processor,
     x: &Tensor,
@@ -44,7 +43,7 @@ pub(crate) fn linear_cross_entropy(
     sums::total(processor, &pass.losses)?.to_dtype(DType::F32)
 }
 
-/// See [`crate::linear_cross_entropy_loss`]: the host waits for it.
+/// [`crate::linear_cross_entropy_loss`] on a processor: the host waits for it.
 pub(crate) fn linear_cross_entropy_loss(
     processor: &dyn Processor,
     x: &Tensor,
@@ -58,8 +57,8 @@ pub(crate) fn linear_cross_entropy_loss(
     pass.loss()
 }
 
-/// See [`crate::linear_cross_entropy_gradients`]: the loss, for which the host waits, the gradient of x, and that of the weight where
-/// it is `trained`.
+/// [`crate::linear_cross_entropy_gradients`] on a processor: the loss, for which the host waits, the gradient of x, and that of the weight
+/// where it is `trained`.
 pub(crate) fn linear_cross_entropy_gradients(
     processor: &dyn Processor,
     x: &Tensor,
@@ -86,20 +85,20 @@ pub(crate) fn linear_cross_entropy_gradients(
     Ok((pass.loss()?, dx.reshape(x.shape())?, dw))
 }
 
-/// What all chunks share.
+/// The tensors that all chunks share.
 struct Pass<'a> {
     processor: &'a dyn Processor,
     chunk: usize,
-    /// [tokens, D].
+    /// The input, [tokens, D].
     x: Tensor,
-    /// [V, D].
+    /// The weight, [V, D].
     weight: Tensor,
-    /// i64 [tokens].
+    /// The targets, i64 [tokens].
     targets: Tensor,
-    /// f64 [tokens].
+    /// The loss of each token, f64 [tokens].
     losses: Tensor,
-    /// f32 [chunk, V] of one chunk after another, its rows a little apart. In the inputs' 16 bits a logit of thirty would be off by
-    /// a sixteenth.
+    /// The logits of one chunk after another, f32 [chunk, V], with small gaps between rows. In the inputs' 16 bits a logit of thirty would
+    /// be off by a sixteenth.
     logits: Tensor,
 }
 
@@ -113,13 +112,13 @@ impl<'a> Pass<'a> {
     ) -> Result<Pass<'a>> {
         let (rows, width) = weight.dims2()?;
         check_shapes(x, weight, targets, chunk)?;
-        // To look at others the host would have to wait: whoever makes them holds them to the classes, and one that is of none makes
-        // the loss NaN.
+        // Looking at targets on a GPU would make the host wait: whoever makes them checks them, and one that is no class makes the loss
+        // NaN.
         if targets.device().is_cpu() {
             check_targets(&targets.flatten_all()?.to_vec1()?, rows)?;
         }
         let tokens = targets.elem_count();
-        // Those of whole blocks, at least one, where sums are order-free.
+        // Tokens of whole blocks, at least one, where sums are order-free.
         let chunk = processor.block().map_or(chunk, |block| (chunk / block).max(1) * block);
         let chunk = chunk.min(tokens.max(1));
         // SAFETY: every token's loss is written, and of the logits what is read.
@@ -138,7 +137,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// The losses of all chunks, without gradients.
+    /// Computes the losses of all chunks, without gradients.
     fn losses_alone(&self) -> Result<()> {
         for start in self.starts() {
             self.logits(start)?;
@@ -147,7 +146,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// The sum of all losses; of every block rounded, where sums are order-free, so that those add up exactly.
+    /// The sum of all losses; where sums are order-free, each block's is rounded so that they add up exactly.
     fn loss(&self) -> Result<f64> {
         let Some(block) = self.processor.block() else {
             return sums::total(self.processor, &self.losses)?.to_scalar();
@@ -156,7 +155,7 @@ impl<'a> Pass<'a> {
         Ok(losses.chunks(block).map(|of_block| to_grid(of_block.iter().sum())).sum())
     }
 
-    /// What gradients of the weight are added to: f32 [V, D], or a table of order-free sums.
+    /// A zero gradient of the weight to add to: f32 [V, D], or a table of order-free sums.
     fn no_gradient(&self) -> Result<Tensor> {
         match self.processor.block() {
             Some(_) => order_free::nothing(self.processor, self.weight.elem_count()),
@@ -164,7 +163,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds that of a chunk, of gradients of logits and rows of x.
+    /// Adds a chunk's gradient of the weight, from gradients of logits and rows of x.
     fn add_to_weight(&self, dw: &Tensor, dlogits: &Tensor, x: &Tensor) -> Result<()> {
         let (dlogits, x) = (View::of(dlogits)?, View::of(x)?);
         match self.processor.block() {
@@ -173,12 +172,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Where chunks start.
+    /// The first token of each chunk.
     fn starts(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.losses.elem_count()).step_by(self.chunk)
     }
 
-    /// Where the gradients of logits go, in the type of x: [chunk, V].
+    /// A tensor for the gradients of logits, in the dtype of x: [chunk, V].
     fn gradients(&self) -> Result<Tensor> {
         if self.x.dtype() == DType::F32 {
             return Ok(self.logits.clone());
@@ -189,7 +188,7 @@ impl<'a> Pass<'a> {
         unsafe { unwritten(self.processor, shape, self.x.dtype()) }?.narrow(1, 0, rows)
     }
 
-    /// Makes the logits of the chunk from `start` on; gives its rows of x.
+    /// Computes the logits of the chunk from `start` on; returns its rows of x.
     fn logits(&self, start: usize) -> Result<Tensor> {
         let tokens = self.chunk.min(self.losses.elem_count() - start);
         let x = self.x.narrow(0, start, tokens)?;
@@ -199,7 +198,7 @@ impl<'a> Pass<'a> {
         Ok(x)
     }
 
-    /// Makes the losses of the chunk from `start` on, and turns its logits to their gradients, where those are wanted.
+    /// Computes the losses of the chunk from `start` on, and turns its logits into their gradients, where wanted.
     fn turn(&self, start: usize, into: Option<&Tensor>) -> Result<Tensor> {
         let tokens = self.chunk.min(self.losses.elem_count() - start);
         let part = |tensor: &Tensor| tensor.narrow(0, start, tokens);

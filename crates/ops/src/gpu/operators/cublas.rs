@@ -1,4 +1,4 @@
-//! Products of matrices by cuBLAS, on Candle's handle and stream.
+//! Matrix products by cuBLAS, on Candle's handle and stream.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -11,8 +11,8 @@ use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, bail};
 use super::super::cuda::{reading, writing};
 use super::product::{Call, Operand, Was};
 
-/// Has the handle of a device make every sum in f32: otherwise parts of a product may be rounded to 16 bits before they are added
-/// (cuBLAS, `cublasMath_t`).
+/// Makes a device's handle compute every sum in f32: otherwise parts of a product may be rounded to 16 bits before they are added (cuBLAS,
+/// `cublasMath_t`).
 ///
 /// # Errors
 /// What cuBLAS says.
@@ -24,11 +24,11 @@ pub(in crate::gpu) fn sum_in_f32(device: &CudaDevice) -> Result<()> {
     unsafe { sys::cublasSetMathMode(*blas.handle(), mode) }.result().w()
 }
 
-/// Held while a product is started. Ranks that share a GPU share Candle's handle and its workspace: two kernels of one product must
-/// not have one of another's between them.
+/// Held while a product is started. Ranks that share a GPU share Candle's handle and its workspace: the two kernels of one product must not
+/// be separated by one of another product.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// `c = first second`, or added to it: all sums in f32.
+/// Computes `c = first second`, or adds it to `c`: all sums in f32.
 pub(super) fn multiply(
     call: &Call,
     (first, first_layout): (&CudaStorage, &Layout),
@@ -121,7 +121,7 @@ fn element(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-/// Sums are f32; products of f32 are too, unless Candle was told to do with less.
+/// The precision of sums, f32; products of f32 inputs have it too, unless Candle was told to use less.
 fn precision(inputs: DType) -> sys::cublasComputeType_t {
     if inputs == DType::F32 && gemm_reduced_precision_f32() {
         sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32

@@ -1,4 +1,4 @@
-//! Copies, casts, sums element by element: `kernels/elementwise/`.
+//! Copies, casts and elementwise sums: `kernels/elementwise/`.
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor, bail};
@@ -7,7 +7,7 @@ use super::super::table::element_name;
 use super::super::{Processor, addresses};
 use super::{Extent, here, launch, of_type, unwritten};
 
-/// `AddRowArguments`.
+/// Mirrors the C struct `AddRowArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct AddRowArguments {
@@ -18,7 +18,7 @@ struct AddRowArguments {
     width: i64,
 }
 
-/// `AccumulateArguments`, and `CastArguments`.
+/// Mirrors the C structs `AccumulateArguments` and `CastArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct FromToArguments {
@@ -30,7 +30,7 @@ struct FromToArguments {
 /// The most tensors that one launch adds.
 const PARTS: usize = 8;
 
-/// `AddAllArguments`.
+/// Mirrors the C struct `AddAllArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct AddAllArguments {
@@ -41,7 +41,7 @@ struct AddAllArguments {
     _gap: u32,
 }
 
-/// `ScaleArguments`.
+/// Mirrors the C struct `ScaleArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ScaleArguments {
@@ -51,7 +51,7 @@ struct ScaleArguments {
     _gap: u32,
 }
 
-/// `GatherArguments`.
+/// Mirrors the C struct `GatherArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct GatherArguments {
@@ -61,18 +61,18 @@ struct GatherArguments {
     strides: [i64; 5],
 }
 
-/// The elements row-major and without gaps: the tensor itself where they lie like that, else a copy.
+/// The elements row-major and without gaps: the tensor itself where it is so, else a copy.
 pub(crate) fn contiguous(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
     here(processor, x)?;
     if x.is_contiguous() { Ok(x.detach()) } else { copied(processor, x) }
 }
 
-/// The same, always a copy.
+/// A row-major copy of the elements without gaps, always new.
 pub(super) fn copied(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
     gathered(processor, &[x], x.dims(), x.stride())
 }
 
-/// A copy of `dims` elements that lie `strides` apart, from the first one of `tensors` on, which follow one another in memory.
+/// A copy of `dims` elements at distances `strides`, starting with the first of `tensors`, which follow one another in memory.
 pub(super) fn gathered(
     processor: &dyn Processor,
     tensors: &[&Tensor],
@@ -97,7 +97,7 @@ pub(super) fn gathered(
     Ok(copy)
 }
 
-/// Sizes and strides of five dimensions, those that are missing first, as 1.
+/// Sizes and strides of five dimensions; missing ones come first, as 1.
 fn view(dims: &[usize], steps: &[usize]) -> Result<([i64; 5], [i64; 5])> {
     let (mut sizes, mut strides) = ([1; 5], [0; 5]);
     let Some(missing) = 5_usize.checked_sub(dims.len()) else {
@@ -125,7 +125,7 @@ pub(super) fn cast(processor: &dyn Processor, x: &Tensor, dtype: DType) -> Resul
     Ok(y)
 }
 
-/// `to += from`; both f32 and without gaps, which was checked.
+/// Adds `from` to `to`, which were checked to be f32 without gaps.
 pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) -> Result<()> {
     here(processor, to)?;
     here(processor, from)?;
@@ -138,8 +138,8 @@ pub(crate) fn accumulate(processor: &dyn Processor, to: &Tensor, from: &Tensor) 
     })
 }
 
-/// The sum of `parts`, f32 of one shape and without gaps, which was checked: in the order of a binary tree, of which eight parts are a
-/// whole subtree.
+/// The sum of `parts`, checked to be f32 of one shape without gaps, in the order of a binary tree, of which eight parts are a whole
+/// subtree.
 pub(crate) fn add_all(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
     let mut sums: Vec<Tensor> =
         parts.chunks(PARTS).map(|parts| added(processor, parts)).collect::<Result<_>>()?;
@@ -149,7 +149,7 @@ pub(crate) fn add_all(processor: &dyn Processor, parts: &[Tensor]) -> Result<Ten
     sums.pop().ok_or_else(|| candle_core::Error::Msg("the sum of no tensors".to_owned()))
 }
 
-/// The same of at most eight.
+/// The sum of at most eight `parts`, f32 of one shape and without gaps.
 fn added(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
     if let [only] = parts {
         return Ok(only.clone());
@@ -169,7 +169,7 @@ fn added(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Multiplies in place; f32 and without gaps, which was checked.
+/// Multiplies in place a tensor that was checked to be f32 without gaps.
 pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Result<()> {
     here(processor, tensor)?;
     addresses(&[], &[tensor], &mut |at| {
@@ -181,7 +181,7 @@ pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Resu
     })
 }
 
-/// `x + row` for every row of `x` [.., width], plain and of one type.
+/// Adds `row` to every row of `x` [.., width], both plain and of one dtype.
 pub(super) fn add_row(processor: &dyn Processor, x: &Tensor, row: &Tensor) -> Result<Tensor> {
     // SAFETY: every element is written.
     let y = unsafe { unwritten(processor, x.shape(), x.dtype()) }?;

@@ -1,4 +1,4 @@
-//! Rows of a table by token, and their gradients over tokens in order: `kernels/embedding/`.
+//! The embedding's rows by token, and their gradients over tokens in order: `kernels/embedding/`.
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor, bail};
@@ -9,16 +9,16 @@ use crate::embedding::check_tokens;
 
 /// Bits of a token that one pass sorts by: 512 digits.
 const DIGIT: u32 = 9;
-/// `ORDER_DIGITS`: threads that count and move.
+/// Threads that count and move; `ORDER_DIGITS` in C.
 const DIGITS: u32 = 1 << DIGIT;
-/// `ORDER_TILE`.
+/// Tokens of a tile; `ORDER_TILE` in C.
 const TILE: usize = 4096;
-/// `ORDER_SCAN_THREADS`.
+/// Threads that sum counts; `ORDER_SCAN_THREADS` in C.
 const SCAN_THREADS: u32 = 1024;
-/// `EMBEDDING_PART`.
+/// Tokens of a part of a row's gradient; `EMBEDDING_PART` in C.
 const PART: usize = 64;
 
-/// `EmbeddingForwardArguments`.
+/// Mirrors the C struct `EmbeddingForwardArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ForwardArguments {
@@ -31,7 +31,7 @@ struct ForwardArguments {
     _gap: u32,
 }
 
-/// `EmbeddingGradientArguments`.
+/// Mirrors the C struct `EmbeddingGradientArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct GradientArguments {
@@ -44,7 +44,7 @@ struct GradientArguments {
     width: i32,
 }
 
-/// `OrderArguments`.
+/// Mirrors the C struct `OrderArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct OrderArguments {
@@ -59,7 +59,7 @@ struct OrderArguments {
     _gap: u32,
 }
 
-/// See [`crate::embedding()`].
+/// [`crate::embedding()`] on a processor.
 pub(crate) fn embedding(
     processor: &dyn Processor,
     tokens: &Tensor,
@@ -91,7 +91,7 @@ pub(crate) fn embedding(
     Ok(y)
 }
 
-/// See [`crate::embedding_backward`].
+/// [`crate::embedding_backward`] on a processor.
 pub(crate) fn embedding_backward(
     processor: &dyn Processor,
     tokens: &Tensor,
@@ -128,8 +128,8 @@ pub(crate) fn embedding_backward(
     Ok(dweight)
 }
 
-/// The tokens, plain. Those that lie on the host are held to `rows` here; to look at others the host would have to wait, so whoever
-/// makes them does that ([`check_tokens`]), and one that is not below `rows` has zeros and no gradient.
+/// The tokens, plain. Those on the host are checked to be below `rows`; checking others would make the host wait, so whoever makes them
+/// does it ([`check_tokens`]), and a token that is not below `rows` has zeros and no gradient.
 fn ids(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<Tensor> {
     if tokens.dtype() != DType::U32 {
         bail!("embedding: found tokens of {:?}, wanted U32", tokens.dtype());
@@ -140,7 +140,7 @@ fn ids(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<Tensor
     plain(processor, tokens, DType::U32)
 }
 
-/// Tokens in order, and where each was: digit by digit, the lowest first.
+/// The tokens sorted, and the original index of each: by digits, the lowest first.
 fn in_order(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<[Tensor; 2]> {
     let count = tokens.elem_count();
     let tiles = count.div_ceil(TILE);
@@ -172,7 +172,7 @@ fn in_order(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<[
     Ok([sorted, places.map_or_else(in_place, Ok)?])
 }
 
-/// Counts, sums counts up, moves.
+/// One pass of the sort: counts, sums the counts, moves.
 fn pass(processor: &dyn Processor, tiles: usize, arguments: &OrderArguments) -> Result<()> {
     let each = Extent { grid: [tiles, 1, 1], threads: DIGITS, shared: 16 << 10 };
     let once = Extent { grid: [tiles.min(1), 1, 1], threads: SCAN_THREADS, shared: 4 << 10 };

@@ -1,7 +1,7 @@
 //! Projections and their gradients: products by cuBLAS, biases by kernels.
 //!
-//! Several of one input are one product where what they read is one matrix: weights that lie one after another in memory, and
-//! gradients side by side. Not where sums are order-free: each weight has a table of its own.
+//! Several projections of one input are one product where what they read is one matrix: weights that follow one another in memory, and
+//! gradients side by side. Not where sums are order-free: each weight then has a table of its own.
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
@@ -13,7 +13,7 @@ use super::{here, off_tape, order_free, plain, sums, unwritten, with_last};
 use crate::linear::Sizes;
 use crate::projections::{Affine, AffineGradients, array};
 
-/// See [`crate::linear()`].
+/// [`crate::linear()`] on a processor.
 pub(crate) fn linear(
     processor: &dyn Processor,
     x: &Tensor,
@@ -25,7 +25,7 @@ pub(crate) fn linear(
     Ok(y)
 }
 
-/// See [`crate::wide_linear`].
+/// [`crate::wide_linear`] on a processor.
 pub(crate) fn wide_linear(
     processor: &dyn Processor,
     x: &Tensor,
@@ -40,7 +40,7 @@ pub(crate) fn wide_linear(
     y.reshape(with_last(x.shape(), outputs))
 }
 
-/// See [`crate::projections()`].
+/// [`crate::projections()`] on a processor.
 pub(crate) fn projections<const N: usize>(
     processor: &dyn Processor,
     x: &Tensor,
@@ -59,7 +59,7 @@ pub(crate) fn projections<const N: usize>(
     }
 }
 
-/// See [`crate::projected_onto`].
+/// [`crate::projected_onto`] on a processor.
 pub(crate) fn projected_onto(
     processor: &dyn Processor,
     onto: &Tensor,
@@ -84,7 +84,7 @@ pub(crate) fn projected_onto(
     Ok(y)
 }
 
-/// See [`crate::input_gradient`]. Of several terms the sum is made in f32.
+/// [`crate::input_gradient`] on a processor. The sum of several terms is computed in f32.
 pub(crate) fn input_gradient<const N: usize>(
     processor: &dyn Processor,
     projections: [Affine<'_>; N],
@@ -113,7 +113,7 @@ pub(crate) fn input_gradient<const N: usize>(
     if dtype == narrow { Ok(dx) } else { cast(processor, &dx, narrow) }
 }
 
-/// See [`crate::parameter_gradients`]: f32, whatever the inputs are, or tables of order-free sums.
+/// [`crate::parameter_gradients`] on a processor: f32 for any inputs, or tables of order-free sums.
 pub(crate) fn parameter_gradients<const N: usize>(
     processor: &dyn Processor,
     x: &Tensor,
@@ -144,7 +144,7 @@ pub(crate) fn parameter_gradients<const N: usize>(
     )
 }
 
-/// `dyᵀ x`, of `dy` [tokens, O] and `x` [.., I], plain: f32 [O, I], or a table of order-free sums.
+/// The gradient `dyᵀ x` of a weight, of plain `dy` [tokens, O] and `x` [.., I]: f32 [O, I], or a table of order-free sums.
 fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Result<Tensor> {
     let x = view::rows(x)?;
     let ([_, outputs], [_, inputs]) = (dy.dims, x.dims);
@@ -159,7 +159,7 @@ fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Resu
     Ok(dw)
 }
 
-/// The tensor itself where it is rows of `dtype`, with gaps between them or without; else a copy without.
+/// The tensor itself where it is rows of `dtype`, with or without gaps between them; else a copy without gaps.
 pub(super) fn rows(processor: &dyn Processor, x: &Tensor, dtype: DType) -> Result<Tensor> {
     here(processor, x)?;
     if x.dtype() == dtype && View::rows(x).is_some() {
@@ -191,13 +191,13 @@ fn views<const N: usize>(all: &[Tensor; N]) -> Result<[View<'_>; N]> {
     array(all.iter().map(view::rows))
 }
 
-/// Several as one, where one product may take them.
+/// Several views as one, where a single product may take them.
 fn joined<'a>(processor: &dyn Processor, all: &[View<'a>], dim: usize) -> Option<View<'a>> {
     let is_fit = all.len() > 1 && processor.block().is_none();
     if is_fit { View::joined(all, dim) } else { None }
 }
 
-/// What lies in a tensor one after another along `dim`, of these sizes.
+/// The parts of these sizes that follow one another along `dim` of a tensor.
 fn parts(
     whole: &Tensor,
     dim: usize,
@@ -210,7 +210,7 @@ fn parts(
     })
 }
 
-/// A projection as it meets an input: of one type, its weight [O, I] in rows.
+/// A projection prepared for an input: of one dtype, with its weight [O, I] in rows.
 struct Read {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -236,16 +236,16 @@ impl Read {
     }
 }
 
-/// The same, or several of them as one.
+/// The operands of a projection, or of several as one.
 struct Operands<'a> {
-    /// [O, I].
+    /// The weight, [O, I].
     weight: View<'a>,
-    /// [1, O].
+    /// The bias, [1, O].
     bias: Option<View<'a>>,
 }
 
 impl<'a> Operands<'a> {
-    /// One projection to all outputs, where all weights touch, and all biases do or there are none.
+    /// A single projection to all outputs, where all weights touch, and all biases do or there are none.
     fn joined(processor: &dyn Processor, all: &[Operands<'a>]) -> Option<Operands<'a>> {
         let weights: Vec<_> = all.iter().map(|one| one.weight.clone()).collect();
         let biases: Vec<_> = all.iter().filter_map(|one| one.bias.clone()).collect();
@@ -259,7 +259,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// `x wᵀ + bias` of rows `x` [.., I]: [.., O]. Rounded once: the bias lies in every row, in f32, before the product is added.
+    /// `x wᵀ + bias` for rows `x` [.., I]: [.., O]. Rounded once: every row starts from the bias in f32, to which the product is added.
     fn projected(&self, processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
         let (rows, outputs) = (view::rows(x)?, self.weight.dims[0]);
         let (dims, dtype) = ([rows.dims[0], outputs], x.dtype());

@@ -1,8 +1,7 @@
-//! All operators but attention by kernels: a file mirrors the arguments of its kernels in `kernels/`, byte by byte, and launches
-//! them.
+//! All operators but attention as kernels: each file mirrors its kernels' arguments in `kernels/`, byte by byte, and launches them.
 //!
-//! Inputs are brought into the order that kernels read: without gaps, of one type. Results are off the tape. Nothing waits for
-//! the processor but what gives the host a number: a loss, a norm.
+//! Inputs are converted to what kernels read: without gaps, of one dtype. Results are off the tape. Only what gives the host a number waits
+//! for the processor: a loss, a norm.
 
 mod adamw;
 mod chunks;
@@ -43,37 +42,37 @@ pub(crate) use rms_norm::{rms_norm, rms_norm_backward};
 pub(crate) use rope::{Placed, rope, rope_qkv, rope_qkv_backward};
 pub(crate) use swiglu::{swiglu, swiglu_backward};
 
-/// Threads of most blocks: `OPERATOR_THREADS`.
+/// Threads of most blocks; `OPERATOR_THREADS` in C.
 const THREADS: u32 = 256;
 
-/// Elements of flat memory that a block works on: `FLAT_ELEMENTS`.
+/// Elements of flat memory that a block works on; `FLAT_ELEMENTS` in C.
 const FLAT: usize = 8192;
 
-/// Shared memory of sums over a row's threads: `TEAM_SCRATCH`.
+/// Bytes of shared memory for sums over a row's threads; `TEAM_SCRATCH` in C.
 const SCRATCH: u32 = 128;
 
-/// A kernel of a block size, and its extent.
+/// The extent of a launch whose blocks have a fixed size.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     grid: [usize; 3],
     threads: u32,
-    /// Bytes of shared memory.
+    /// Bytes of shared memory per block.
     shared: u32,
 }
 
 impl Extent {
-    /// Over `count` elements of flat memory.
+    /// The extent for `count` elements of flat memory.
     fn flat(count: usize) -> Extent {
         Extent::blocks(count.div_ceil(FLAT))
     }
 
-    /// Of some blocks without shared memory.
+    /// The extent of `blocks` blocks without shared memory.
     fn blocks(blocks: usize) -> Extent {
         Extent { grid: [blocks, 1, 1], threads: THREADS, shared: 0 }
     }
 }
 
-/// Launches `kernel`; nothing where there is nothing to do.
+/// Launches `kernel`, unless there is nothing to do.
 ///
 /// # Safety
 /// As [`Processor::launch`].
@@ -91,12 +90,12 @@ unsafe fn launch<A: NoUninit>(
     unsafe { processor.launch(&launch, bytemuck::bytes_of(arguments)) }
 }
 
-/// A kernel's name for tensors of `dtype`.
+/// The name of a kernel for tensors of `dtype`.
 fn of_type(kernel: &str, dtype: DType) -> Result<String> {
     Ok(format!("{kernel}_{}", element_name(dtype)?))
 }
 
-/// A tensor that nobody has written yet.
+/// A tensor that has not been written yet.
 ///
 /// # Safety
 /// What is launched next must write all of it.
@@ -109,7 +108,7 @@ unsafe fn unwritten(
     unsafe { Tensor::empty(shape, dtype, processor.device()) }
 }
 
-/// Refuses inputs whose gradients the tape would ask for: there are none here.
+/// Refuses inputs that are on the tape: kernels record no gradients.
 fn off_tape<'a>(operator: &str, inputs: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
     if inputs.into_iter().any(Tensor::track_op) {
         bail!(

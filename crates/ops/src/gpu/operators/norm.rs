@@ -7,7 +7,7 @@ use super::super::{Processor, addresses};
 use super::chunks::{self, Tables};
 use super::{Extent, launch, plain, sums, unwritten};
 
-/// `NormTensor`.
+/// Mirrors the C struct `NormTensor`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C, align(16))]
 pub(super) struct Row {
@@ -15,7 +15,7 @@ pub(super) struct Row {
     count: i64,
 }
 
-/// `NormSquaresArguments`.
+/// Mirrors the C struct `NormSquaresArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Arguments {
@@ -24,7 +24,7 @@ struct Arguments {
     squares: u64,
 }
 
-/// Tensors where they lie, with their sizes.
+/// The rows of the table: addresses of tensors with their sizes.
 pub(super) fn rows_at(values: &[u64], sizes: impl Iterator<Item = usize>) -> Vec<Row> {
     values
         .iter()

@@ -13,16 +13,16 @@ use super::view::View;
 use super::{Extent, launch, of_type, plain, unwritten};
 use crate::order_free::{SQUARES, groups, length, whole_blocks};
 
-/// Rows of a table that a block of threads takes: a warp each.
+/// Rows of a table per block of threads: one for each warp.
 const ROWS: usize = 8;
-/// `WEIGHT_TILE`: rows and columns that a block of threads multiplies.
+/// Rows and columns that a block of threads multiplies; `WEIGHT_TILE` in C.
 const TILE: usize = 64;
-/// `WEIGHT_LINES`: outputs that it takes where tensor cores multiply.
+/// Outputs per block of threads where tensor cores multiply; `WEIGHT_LINES` in C.
 const LINES: usize = 128;
-/// Shared memory of such a block, at most: what is multiplied at a time.
+/// The most bytes of shared memory of such a block: what is multiplied at a time.
 const TILES: u32 = 24 << 10;
 
-/// `AddSumsArguments`, `ReadSumsArguments`.
+/// Mirrors the C structs `AddSumsArguments` and `ReadSumsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct TableArguments {
@@ -33,7 +33,7 @@ struct TableArguments {
     _gap: u32,
 }
 
-/// `FoldPartialsArguments`.
+/// Mirrors the C struct `FoldPartialsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct PartialsArguments {
@@ -44,7 +44,7 @@ struct PartialsArguments {
     _gap: u32,
 }
 
-/// `EmbeddingSumsArguments`.
+/// Mirrors the C struct `EmbeddingSumsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct EmbeddingArguments {
@@ -59,7 +59,7 @@ struct EmbeddingArguments {
     _gap: u32,
 }
 
-/// `WeightSumsArguments`.
+/// Mirrors the C struct `WeightSumsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct WeightArguments {
@@ -73,7 +73,7 @@ struct WeightArguments {
     inputs: i32,
 }
 
-/// `ProductArguments`.
+/// Mirrors the C struct `ProductArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ProductArguments {
@@ -89,7 +89,7 @@ struct ProductArguments {
     onto: i32,
 }
 
-/// `ExactSquaresArguments`.
+/// Mirrors the C struct `ExactSquaresArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct SquaresArguments {
@@ -98,7 +98,7 @@ struct SquaresArguments {
     sums: u64,
 }
 
-/// `to += from`, tables of one shape without gaps.
+/// Adds `from` to `to`, tables of one shape without gaps.
 pub(crate) fn add_sums(processor: &dyn Processor, to: &Tensor, from: &Tensor) -> Result<()> {
     if !to.is_contiguous() || to.dtype() != DType::U32 || from.dtype() != DType::U32 {
         bail!("order-free sums: found {:?} {:?}, wanted U32 without gaps", to.dtype(), to.layout());
@@ -122,10 +122,10 @@ pub(crate) fn read_sums(processor: &dyn Processor, sums: &Tensor) -> Result<Tens
     Ok(values)
 }
 
-/// Launches a kernel that takes a table a row at a time.
+/// Launches a kernel that reads a table row by row.
 ///
 /// # Safety
-/// Both tensors must have as many rows as are said, of so many sums each, without gaps.
+/// Both tensors must have the given number of rows, of the given number of sums each, without gaps.
 unsafe fn row_by_row(
     processor: &dyn Processor,
     kernel: &str,
@@ -146,18 +146,18 @@ unsafe fn row_by_row(
     })
 }
 
-/// Rows of a table, and how many sums each has.
+/// The number of a table's rows, and of sums in each.
 fn sizes(sums: &Tensor) -> (usize, usize) {
     let row = sums.dims().last().copied().unwrap_or(1);
     (sums.elem_count() / row.max(1), row / 3)
 }
 
-/// A parameter's table of nothing.
+/// A parameter's table of sums of nothing.
 pub(super) fn nothing(processor: &dyn Processor, elements: usize) -> Result<Tensor> {
     Tensor::zeros((groups(elements), length(STRICT_ROW)), DType::U32, processor.device())
 }
 
-/// A parameter's table that nobody has written yet.
+/// A parameter's table that has not been written yet.
 ///
 /// # Safety
 /// What is launched next must write all of it.
@@ -166,7 +166,7 @@ unsafe fn unwritten_table(processor: &dyn Processor, elements: usize) -> Result<
     unsafe { unwritten(processor, (groups(elements), length(STRICT_ROW)), DType::U32) }
 }
 
-/// The table of the sums over `partials` f32 [count, width], each row of which a block of tokens came to.
+/// The table of the sums over `partials` f32 [count, width], each row a block of tokens' partial result.
 pub(super) fn of_partials(processor: &dyn Processor, partials: &Tensor) -> Result<Tensor> {
     let (count, width) = partials.dims2()?;
     // SAFETY: every row is written.
@@ -186,8 +186,8 @@ pub(super) fn of_partials(processor: &dyn Processor, partials: &Tensor) -> Resul
     Ok(sums)
 }
 
-/// The table of a gradient [rows, width]: for every token, of `tokens` in order and their `places`, its row of `dy` [count, width], in
-/// blocks of `block` places.
+/// The table of a gradient [rows, width], in blocks of `block` places: for every one of `tokens`, sorted, with their `places`, its row of
+/// `dy` [count, width].
 pub(super) fn of_rows(
     processor: &dyn Processor,
     [tokens, places]: [&Tensor; 2],
@@ -217,11 +217,11 @@ pub(super) fn of_rows(
     Ok(sums)
 }
 
-/// Adds `dyᵀ x` of every block of tokens to the table of a weight [outputs, inputs]: rows `dy` [tokens, outputs], and `x` [tokens,
-/// inputs] without gaps.
+/// Adds `dyᵀ x` of every block of tokens to the table of a weight [outputs, inputs]: rows `dy` [tokens, outputs], and `x` [tokens, inputs]
+/// without gaps.
 ///
 /// # Errors
-/// When the tokens are no whole blocks.
+/// When the tokens are not whole blocks.
 pub(super) fn add_products(
     processor: &dyn Processor,
     sums: &Tensor,
@@ -254,7 +254,7 @@ pub(super) fn add_products(
     })
 }
 
-/// `c = a b`, or `c += a b`: sizes and types were checked, and none is empty.
+/// Computes `c = a b`, or `c += a b`; sizes and dtypes were checked, and none is empty.
 pub(super) fn multiply(
     processor: &dyn Processor,
     c: &Tensor,
@@ -296,7 +296,7 @@ pub(super) fn multiply(
     })
 }
 
-/// Of the squares of all elements, by exponent, the sum of what stands before it: see [`crate::order_free::Squares`]. The host waits.
+/// The order-free sum of the squares of all elements, by exponent: see [`crate::order_free::Squares`]. The host waits for it.
 pub(crate) fn exact_squares<'a>(
     processor: &dyn Processor,
     tensors: impl IntoIterator<Item = &'a Tensor>,

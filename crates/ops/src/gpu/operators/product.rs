@@ -1,7 +1,7 @@
-//! Products of matrices: cuBLAS on a GPU, tiles of the CPU's where the processor is the emulator.
+//! Matrix products: by cuBLAS on a GPU, by the CPU's micro-tiles on the emulator.
 //!
-//! Candle's product would do but for two things: of 16-bit matrices it has 16 bits, where gradients of weights are to be f32; and
-//! it cannot be added to what is there. Both are what cuBLAS is asked for here, by Candle's handle.
+//! Candle's product would suffice but for two things: its result for 16-bit matrices has 16 bits, where gradients of weights must be f32;
+//! and it cannot add to an existing result. cuBLAS is asked for both here, through Candle's handle.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, bail};
@@ -14,18 +14,18 @@ use super::view::View;
 use crate::Pool;
 use crate::matrix::{self, Matrix};
 
-/// What becomes of what a product's place held.
+/// What becomes of the result's earlier values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Was {
-    /// It goes: `c = a b`.
+    /// They are overwritten: `c = a b`.
     Nothing,
-    /// It is added to: `c += a b`.
+    /// They are added to: `c += a b`.
     Sum,
 }
 
-/// `a` [M, K] times `b` [K, N] into `c` [M, N], summed in f32 and rounded once, but where a `c` of 16 bits is added to: cuBLAS rounds
-/// the product, then the sum. Rows or columns of each lie in one piece; `a` and `b` are of one type, `c` of that or f32. Where sums are order-free by a kernel of our own: a library chooses by the number of rows
-/// how it sums.
+/// Multiplies `a` [M, K] by `b` [K, N] into `c` [M, N], summed in f32 and rounded once, except where it is added to a `c` of 16 bits:
+/// cuBLAS rounds the product, then the sum. Rows or columns of each matrix are contiguous; `a` and `b` have one dtype, `c` that or f32.
+/// Order-free sums use a kernel of our own: a library chooses its order of summation by the number of rows.
 pub(super) fn multiply(
     processor: &dyn Processor,
     c: &Tensor,
@@ -40,7 +40,7 @@ pub(super) fn multiply(
     product(c, a, b, was, None)
 }
 
-/// The same by the kernel of a processor, or by a library.
+/// `a` [M, K] times `b` [K, N] into `c` [M, N], by a kernel of our own or a library.
 fn product(
     c: &Tensor,
     a: &View<'_>,
@@ -66,7 +66,7 @@ fn product(
     }
 }
 
-/// Of views, whose first tensors say where they begin.
+/// A product of views, given by their first tensors.
 struct Multiply<'a> {
     a: &'a View<'a>,
     b: &'a View<'a>,
@@ -109,27 +109,27 @@ impl InplaceOp3 for Multiply<'_> {
     }
 }
 
-/// The product as BLAS is told of it, to whom all matrices are columns: c transposed is b transposed times a transposed.
+/// The product as BLAS sees it, for which all matrices are column-major: c transposed is b transposed times a transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
-    /// Columns of c.
+    /// The number of columns of c.
     pub(super) m: usize,
-    /// Rows of c.
+    /// The number of rows of c.
     pub(super) n: usize,
-    /// What is summed over.
+    /// The depth, which is summed over.
     pub(super) k: usize,
-    /// b, then a.
+    /// The operands: b, then a.
     pub(super) operands: [Operand; 2],
     /// Elements from one row of c to the next.
     pub(super) step: usize,
 }
 
-/// A matrix in memory.
+/// A matrix in memory, as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
-    /// Whether its columns lie in one piece, not its rows.
+    /// Whether its columns are contiguous instead of its rows.
     pub(super) transposed: bool,
-    /// Elements from one piece to the next.
+    /// Elements from one contiguous row or column to the next.
     pub(super) step: usize,
 }
 
@@ -144,7 +144,7 @@ impl Call {
         Ok(Call { m, n, k, operands, step })
     }
 
-    /// By the CPU's tiles, rounded as cuBLAS does to where `c` is of `dtype`.
+    /// Multiplies by the CPU's micro-tiles, rounded as cuBLAS does where `c` is of `dtype`.
     fn run(&self, first: &[f32], second: &[f32], (c, dtype): (&mut [f32], DType), was: Was) {
         let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
         let a = Matrix::strided(second, [self.n, self.k], [a_row, a_column]);
@@ -160,7 +160,7 @@ impl Call {
         }
     }
 
-    /// Rounds the rows of a result to where it is from `start` on.
+    /// Rounds the rows of a result into `c` from `start` on.
     fn put(&self, sums: &[f32], c: &mut CpuStorage, start: usize) -> Result<()> {
         for row in 0..self.n {
             let from = &sums[row * self.step..][..self.m];
@@ -188,13 +188,13 @@ impl Operand {
         bail!("product: found a matrix of strides {row} and {column}, wanted one of them 1")
     }
 
-    /// From one column to the next, and from one row to the next, of the transposed matrix that BLAS multiplies.
+    /// The distance of columns, and of rows, of the transposed matrix that BLAS multiplies.
     fn strides(self) -> [usize; 2] {
         if self.transposed { [1, self.step] } else { [self.step, 1] }
     }
 }
 
-/// To the nearest number of a type.
+/// The nearest number of a dtype.
 fn rounded(number: f32, dtype: DType) -> f32 {
     match dtype {
         DType::BF16 => bf16::from_f32(number).to_f32(),
@@ -203,7 +203,7 @@ fn rounded(number: f32, dtype: DType) -> f32 {
     }
 }
 
-/// So many elements from `start` on, as f32.
+/// `many` elements from `start` on, as f32.
 fn wide(storage: &CpuStorage, start: usize, many: usize) -> Result<Vec<f32>> {
     let range = start..start + many;
     match storage {

@@ -7,14 +7,14 @@ use super::super::table::element_name;
 use super::super::{Processor, addresses};
 use super::{Extent, SCRATCH, THREADS, launch, off_tape, plain, sums, unwritten};
 
-/// The widest rows that a warp takes by itself: eight of them in a block, whose sums of columns, in backward, then leave a
-/// multiprocessor room for enough blocks.
+/// The widest rows that a single warp computes, eight of them per block: their column sums in backward then leave a multiprocessor room for
+/// enough blocks.
 const NARROW: usize = 1024;
 
-/// Threads of a warp.
+/// The number of threads in a warp.
 const WARP: u32 = 32;
 
-/// `RmsNormForwardArguments`.
+/// Mirrors the C struct `RmsNormForwardArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ForwardArguments {
@@ -26,7 +26,7 @@ struct ForwardArguments {
     epsilon: f32,
 }
 
-/// `RmsNormBackwardArguments`.
+/// Mirrors the C struct `RmsNormBackwardArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct BackwardArguments {
@@ -43,11 +43,11 @@ struct BackwardArguments {
     _gap: u32,
 }
 
-/// Who takes a row.
+/// The threads that compute a row.
 #[derive(Clone, Copy, Debug)]
 struct Team {
     name: &'static str,
-    /// How many rows a block takes at once.
+    /// The number of rows that a block computes concurrently.
     teams: usize,
 }
 
@@ -65,7 +65,7 @@ impl Team {
     }
 }
 
-/// Rows and width of `x`, as long as `weight`.
+/// The number of rows of `x` and their width, which `weight` must have.
 fn sizes(x: &Tensor, weight: &Tensor) -> Result<(usize, usize)> {
     let width = weight.dims1()?;
     match x.dims().split_last() {
@@ -74,7 +74,7 @@ fn sizes(x: &Tensor, weight: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// See [`crate::rms_norm`].
+/// [`crate::rms_norm`] on a processor.
 pub(crate) fn rms_norm(
     processor: &dyn Processor,
     x: &Tensor,
@@ -105,7 +105,7 @@ pub(crate) fn rms_norm(
     Ok(y)
 }
 
-/// See [`crate::rms_norm_backward`]; as many gradients as elements, which was checked.
+/// [`crate::rms_norm_backward`] on a processor; that gradients have as many elements was checked.
 pub(crate) fn rms_norm_backward(
     processor: &dyn Processor,
     (x, weight): (&Tensor, &Tensor),

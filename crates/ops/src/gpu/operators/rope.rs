@@ -1,4 +1,4 @@
-//! Rotary embedding from runs, no tables: `kernels/rope/rope.h`.
+//! The rotary embedding from runs, without tables: `kernels/rope/rope.h`.
 
 use annulus_sequence::Positions;
 use bytemuck::NoUninit;
@@ -10,16 +10,16 @@ use super::{Extent, THREADS, contiguous, here, launch, of_type, off_tape, unwrit
 use crate::projections::array;
 use crate::rope::Rotary;
 
-/// Pairs of columns of a block, in groups of four.
+/// Pairs of columns per block, in groups of four.
 const PAIRS: usize = 4 * THREADS as usize;
 
-/// As many blocks keep a GPU busy; more share heads, and each makes the angles again.
+/// The number of blocks that keeps a GPU busy; beyond it blocks share heads, and each computes the angles again.
 const BLOCKS: usize = 1024;
 
-/// Tensors of a launch: two that share the angles, and one that is moved as it is.
+/// The most tensors of a launch: two that share the angles, and one that is only copied.
 const MOST: usize = 3;
 
-/// `RotatedTensor`.
+/// Mirrors the C struct `RotatedTensor`.
 #[derive(Clone, Copy, Debug, Default, NoUninit)]
 #[repr(C)]
 struct Rotated {
@@ -31,7 +31,7 @@ struct Rotated {
     _gap: u32,
 }
 
-/// `RopeArguments`.
+/// Mirrors the C struct `RopeArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Arguments {
@@ -47,12 +47,12 @@ struct Arguments {
     direction: f32,
 }
 
-/// Runs and frequencies where kernels read them.
+/// Runs and frequencies in memory that kernels read.
 #[derive(Debug)]
 pub(crate) struct Placed {
-    /// i64 [runs, 4]: start, step, len, width.
+    /// The runs, i64 [runs, 4]: start, step, len, width.
     runs: Tensor,
-    /// f32 [D / 2].
+    /// The frequencies, f32 [D / 2].
     frequencies: Tensor,
 }
 
@@ -74,7 +74,7 @@ impl Placed {
     }
 }
 
-/// See [`crate::rope`].
+/// [`crate::rope`] on a processor.
 pub(crate) fn rope<const N: usize>(
     processor: &dyn Processor,
     all: &[Tensor; N],
@@ -85,7 +85,7 @@ pub(crate) fn rope<const N: usize>(
     rotated(processor, &array(all.iter().map(Heads::first))?, rotary)
 }
 
-/// See [`crate::rope_qkv`].
+/// [`crate::rope_qkv`] on a processor.
 pub(crate) fn rope_qkv(
     processor: &dyn Processor,
     qkv: &[Tensor; 3],
@@ -97,7 +97,7 @@ pub(crate) fn rope_qkv(
     rotated(processor, &array(all.iter().map(by_token))?, rotary)
 }
 
-/// Rotated into tensors [B, H, S, D] of their own.
+/// Heads rotated into separate tensors [B, H, S, D].
 fn rotated<const N: usize>(
     processor: &dyn Processor,
     from: &[Heads<'_>; N],
@@ -113,7 +113,7 @@ fn rotated<const N: usize>(
     Ok(written)
 }
 
-/// See [`crate::rope_qkv_backward`].
+/// [`crate::rope_qkv_backward`] on a processor.
 pub(crate) fn rope_qkv_backward(
     processor: &dyn Processor,
     gradients: &[Tensor; 3],
@@ -140,8 +140,8 @@ pub(crate) fn rope_qkv_backward(
     array(parts().map(|(begin, width)| whole.narrow(2, begin, width)))
 }
 
-/// Rotates heads of one type, each row by its position times `direction`, into as many heads in `written`: one for each, or one for
-/// all. A third one is only moved.
+/// Rotates heads of one dtype, each row by its position times `direction`, into the heads in `written`: one tensor for each, or one for
+/// all. A third one is only copied.
 fn rotate<const N: usize>(
     processor: &dyn Processor,
     (from, to): (&[Heads<'_>; N], &[Heads<'_>; N]),
@@ -181,7 +181,7 @@ fn rotate<const N: usize>(
     })
 }
 
-/// Refuses what `rotary` is not for, and what is not of one type and batch.
+/// Refuses heads that do not fit `rotary`, or differ in dtype or batch.
 fn alike(all: &[Heads<'_>], rotary: &Rotary) -> Result<()> {
     let of = |x: &Heads<'_>| (x.tensor.dtype(), x.dims[0]);
     if all.iter().any(|x| of(x) != of(&all[0])) {
@@ -191,7 +191,7 @@ fn alike(all: &[Heads<'_>], rotary: &Rotary) -> Result<()> {
     all.iter().try_for_each(|x| rotary.check(&Shape::from(&x.dims[..]), 2))
 }
 
-/// Blocks for so many pairs of columns of so many heads.
+/// The extent for this many pairs of columns and heads.
 fn extent(pairs: usize, heads: usize) -> Extent {
     let blocks = pairs.div_ceil(PAIRS);
     let sharing = BLOCKS.div_ceil(blocks.max(1)).clamp(1, heads.max(1));
@@ -207,14 +207,14 @@ fn readable(processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
 /// Heads [B, H, S, D] in the memory of a tensor.
 struct Heads<'a> {
     tensor: &'a Tensor,
-    /// Elements of the tensor before them.
+    /// The index in the tensor at which the heads begin.
     begin: usize,
     dims: [usize; 4],
     strides: Strides,
 }
 
 impl<'a> Heads<'a> {
-    /// Those of a tensor [B, H, S, D].
+    /// The heads of a tensor [B, H, S, D].
     fn first(tensor: &'a Tensor) -> Result<Heads<'a>> {
         let (batch, heads, rows, dim) = tensor.dims4()?;
         let stride = tensor.stride();
@@ -223,7 +223,7 @@ impl<'a> Heads<'a> {
         Ok(Heads { tensor, begin: 0, dims: [batch, heads, rows, dim], strides })
     }
 
-    /// Those that `width` columns of a tensor [B, S, ..] are, from one of them on.
+    /// The heads in `width` columns of a tensor [B, S, ..], from column `begin` on.
     fn last(tensor: &'a Tensor, begin: usize, width: usize, dim: usize) -> Result<Heads<'a>> {
         let (batch, rows, _) = tensor.dims3()?;
         if dim == 0 || !width.is_multiple_of(dim) {
@@ -234,14 +234,14 @@ impl<'a> Heads<'a> {
         Ok(Heads { tensor, begin, dims: [batch, width / dim, rows, dim], strides })
     }
 
-    /// Where they begin, in a tensor at this address.
+    /// The address of the heads, in a tensor at the address `tensor`.
     fn at(&self, tensor: u64) -> u64 {
         tensor + (self.begin * self.tensor.dtype().size_in_bytes()) as u64
     }
 }
 
 impl Rotated {
-    /// Of heads in tensors at these addresses.
+    /// The heads to rotate, from and to tensors at these addresses.
     fn new((from, x): (&Heads<'_>, u64), (to, y): (&Heads<'_>, u64)) -> Rotated {
         Rotated {
             x: from.at(x),

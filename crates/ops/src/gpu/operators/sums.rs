@@ -1,4 +1,4 @@
-//! Sums in a fixed order: over rows, and of a list of numbers: `kernels/sums/sums.h`.
+//! Sums in a fixed order, over rows and of a list of numbers: `kernels/sums/sums.h`.
 
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor};
@@ -11,7 +11,7 @@ use super::{Extent, launch, of_type, order_free, unwritten};
 /// The most blocks that share the rows of a sum.
 const BLOCKS: usize = 512;
 
-/// `SumRowsArguments`.
+/// Mirrors the C struct `SumRowsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct RowsArguments {
@@ -22,7 +22,7 @@ struct RowsArguments {
     rows_per_block: i32,
 }
 
-/// `SumPartialsArguments`.
+/// Mirrors the C struct `SumPartialsArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct PartialsArguments {
@@ -33,7 +33,7 @@ struct PartialsArguments {
     _gap: u32,
 }
 
-/// `SumArguments`.
+/// Mirrors the C struct `SumArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ListArguments {
@@ -42,8 +42,8 @@ struct ListArguments {
     count: i64,
 }
 
-/// How many rows a block sums: it follows from their number alone, and so do the sums' bits. Where sums are order-free, those of a
-/// block of tokens.
+/// The number of rows that a block sums, a function of `rows` alone, on which the sums' bits depend. Where sums are order-free, the rows of
+/// a strict block.
 pub(super) fn rows_per_block(processor: &dyn Processor, rows: usize) -> usize {
     processor.block().unwrap_or_else(|| rows.div_ceil(BLOCKS).next_multiple_of(8).max(8))
 }
@@ -75,7 +75,7 @@ pub(super) fn over_rows(processor: &dyn Processor, x: &View<'_>) -> Result<Tenso
     partials(processor, &sums)
 }
 
-/// The sum of `partials` [count, width] f32, made in f64: f32 `[width]`; or a table of order-free sums.
+/// The sum of `partials` [count, width] f32, computed in f64: f32 `[width]`; or a table of order-free sums.
 pub(super) fn partials(processor: &dyn Processor, partials: &Tensor) -> Result<Tensor> {
     if processor.block().is_some() {
         return order_free::of_partials(processor, partials);

@@ -9,7 +9,7 @@ use super::view;
 use super::{Extent, launch, of_type, off_tape, plain, unwritten, with_last};
 use crate::swiglu::SwiGluGradients;
 
-/// `SwigluRows`.
+/// Mirrors the C struct `SwigluRows`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct Rows {
@@ -17,7 +17,7 @@ struct Rows {
     gap: i64,
 }
 
-/// `SwigluForwardArguments`.
+/// Mirrors the C struct `SwigluForwardArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct ForwardArguments {
@@ -28,7 +28,7 @@ struct ForwardArguments {
     rows: Rows,
 }
 
-/// `SwigluBackwardArguments`.
+/// Mirrors the C struct `SwigluBackwardArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
 struct BackwardArguments {
@@ -43,7 +43,7 @@ struct BackwardArguments {
     gradients: Rows,
 }
 
-/// See [`crate::swiglu`]; of one shape, which was checked.
+/// [`crate::swiglu`] on a processor; shapes were checked to be equal.
 pub(crate) fn swiglu(processor: &dyn Processor, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     off_tape("swiglu", [gate, up])?;
     let ([gate, up], rows) = alike(processor, gate, up)?;
@@ -64,7 +64,7 @@ pub(crate) fn swiglu(processor: &dyn Processor, gate: &Tensor, up: &Tensor) -> R
     Ok(y)
 }
 
-/// See [`crate::swiglu_backward`]; of one shape, which was checked. The gradients of gate and up lie side by side.
+/// [`crate::swiglu_backward`] on a processor; shapes were checked to be equal. The gradients of gate and up lie side by side.
 pub(crate) fn swiglu_backward(
     processor: &dyn Processor,
     gate: &Tensor,
@@ -97,7 +97,7 @@ pub(crate) fn swiglu_backward(
     Ok(SwiGluGradients { gate: dgate, up: dup, y })
 }
 
-/// Gate and up as rows of one type with as wide gaps between them.
+/// Gate and up as rows of one dtype with equal gaps between them.
 fn alike(processor: &dyn Processor, gate: &Tensor, up: &Tensor) -> Result<([Tensor; 2], Rows)> {
     let dtype = gate.dtype();
     let (mut gate, mut up) = (rows(processor, gate, dtype)?, rows(processor, up, dtype)?);

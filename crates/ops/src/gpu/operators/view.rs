@@ -1,28 +1,27 @@
-//! Matrices as they lie in memory, and several that lie side by side there seen as one: what would take a product each takes one.
+//! Views of matrices in memory, which join neighbours into one, so that several products become one.
 
 use candle_core::{Result, Tensor, bail};
 
-/// A matrix in the memory of tensors that follow one another there.
+/// A matrix in the memory of tensors that follow one another.
 #[derive(Clone, Debug)]
 pub(super) struct View<'a> {
-    /// The first of them has the first element.
+    /// The tensors; the first one has the first element.
     pub(super) tensors: Vec<&'a Tensor>,
-    /// Rows, columns.
+    /// The numbers of rows and columns.
     pub(super) dims: [usize; 2],
-    /// Elements from one row to the next, and from one column to the next.
+    /// The distance of rows, and of columns, in elements.
     pub(super) strides: [usize; 2],
 }
 
 impl<'a> View<'a> {
-    /// A tensor of two dimensions, of any strides.
+    /// The view of a tensor of two dimensions, with any strides.
     pub(super) fn of(x: &'a Tensor) -> Result<View<'a>> {
         let (rows, columns) = x.dims2()?;
         let strides = [x.stride()[0], x.stride()[1]];
         Ok(View { tensors: vec![x], dims: [rows, columns], strides })
     }
 
-    /// The rows of `x` [.., columns], each in one piece, with or without gaps between them; none where some gaps are wider than others,
-    /// or rows lie in one another.
+    /// The rows of `x` [.., columns], each contiguous, with or without gaps between them; `None` where gaps differ, or rows overlap.
     pub(super) fn rows(x: &'a Tensor) -> Option<View<'a>> {
         let (&columns, outer) = x.dims().split_last()?;
         let (&column, strides) = x.stride().split_last()?;
@@ -36,20 +35,20 @@ impl<'a> View<'a> {
         is_fit.then_some(view)
     }
 
-    /// Seen by columns.
+    /// The transposed view.
     pub(super) fn t(self) -> View<'a> {
         let ([rows, columns], [row, column]) = (self.dims, self.strides);
         View { dims: [columns, rows], strides: [column, row], ..self }
     }
 
-    /// All of them as one, where along dimension `dim` each begins where the one before it ends.
+    /// All views as one, where along dimension `dim` each begins where the one before it ends.
     pub(super) fn joined(all: &[View<'a>], dim: usize) -> Option<View<'a>> {
         let (first, rest) = all.split_first()?;
         let mut whole = first.clone();
         let (begin, storage) = place(first.first());
         for next in rest {
             let end = begin + whole.dims[dim] * whole.strides[dim];
-            // Where there is one row, the next one is nowhere.
+            // With a single row, the row distance does not matter.
             let one_row = dim == 1 && whole.dims[0] == 1;
             let follows = place(next.first()) == (end, storage)
                 && next.dims[1 - dim] == whole.dims[1 - dim]
@@ -67,24 +66,24 @@ impl<'a> View<'a> {
         is_apart.then_some(whole)
     }
 
-    /// What has the first element.
+    /// The tensor with the first element.
     pub(super) fn first(&self) -> &'a Tensor {
         self.tensors[0]
     }
 
-    /// Elements between the end of a row and the next.
+    /// Elements between the end of a row and the next row.
     pub(super) fn gap(&self) -> usize {
         if self.dims[0] <= 1 { 0 } else { self.strides[0] - self.dims[1] }
     }
 
-    /// Elements from the first to after the last, of which there are some.
+    /// Elements from the first to past the last, of which there must be some.
     pub(super) fn reach(&self) -> usize {
         let all = self.dims.iter().zip(self.strides);
         all.map(|(size, stride)| (size - 1) * stride).sum::<usize>() + 1
     }
 }
 
-/// `x` as rows, which it is to be.
+/// The view of `x` as rows; an error where it is not.
 pub(super) fn rows(x: &Tensor) -> Result<View<'_>> {
     match View::rows(x) {
         Some(view) => Ok(view),
@@ -92,7 +91,7 @@ pub(super) fn rows(x: &Tensor) -> Result<View<'_>> {
     }
 }
 
-/// Where a tensor begins, and in which storage.
+/// The storage of a tensor, and where it begins in it.
 fn place(x: &Tensor) -> (usize, usize) {
     let (storage, layout) = x.storage_and_layout();
     (layout.start_offset(), std::ptr::from_ref(&*storage) as usize)
@@ -119,7 +118,7 @@ mod tests {
         assert_eq!(found(&x.narrow(1, 1, 1)?.narrow(2, 2, 1)?), Some(([2, 1], [12, 1], 11)));
         assert_eq!(found(&zeros(&[7])?), Some(([1, 7], [7, 1], 0)));
         assert_eq!(found(&zeros(&[0, 4])?), Some(([0, 4], [4, 1], 0)));
-        // Two gaps, columns, and rows in one another.
+        // Two different gaps, columns, and overlapping rows.
         assert_eq!(found(&x.narrow(1, 1, 2)?), None);
         assert_eq!(found(&x.transpose(1, 2)?), None);
         assert_eq!(found(&zeros(&[1, 4])?.broadcast_as((3, 4))?), None);
@@ -143,7 +142,7 @@ mod tests {
         let row = zeros(&[9])?;
         let parts = [row.narrow(0, 0, 2)?, row.narrow(0, 2, 6)?, row.narrow(0, 8, 1)?];
         assert_eq!(joined(&parts, 1), Some(([1, 9], [9, 1], 3)));
-        // Not in order, not touching, of another storage, and one row beside the next.
+        // Not in order, not touching, of another storage, and rows beside each other.
         assert_eq!(joined(&[lines(1, 3)?, lines(0, 1)?], 0), None);
         assert_eq!(joined(&[lines(0, 1)?, lines(2, 3)?], 0), None);
         assert_eq!(joined(&[lines(0, 1)?, zeros(&[6, 8])?.narrow(0, 1, 3)?], 0), None);

@@ -1,4 +1,4 @@
-//! The same bits with any number of workers, from run to run, and however tiles are handed in.
+//! The same bits with any number of workers, from run to run, and however tiles are grouped in calls.
 
 use std::cell::Cell;
 

@@ -38,7 +38,7 @@ fn ring(
     (results, travelling.into_iter().map(Option::unwrap).collect())
 }
 
-/// What a rank should have of the dense result of the whole sequence.
+/// The part of the whole sequence's dense result that a rank should have.
 fn of_rank(whole: &Dense, positions: &Positions) -> Dense {
     let indices: Vec<u32> = positions.iter().map(|position| position as u32).collect();
     let indices = Tensor::new(indices, &Device::Cpu).unwrap();

@@ -1,4 +1,4 @@
-//! Dropout by position: kernels against dense attention in f64 that leaves the same weights out.
+//! Dropout by position: kernels compared with dense attention in f64 that drops the same weights.
 
 use annulus_ops::attention::{
     AttentionKernel, BackwardTile, Dense, Dropout, Dropped, Fused, KeyValueGradients, Reference,

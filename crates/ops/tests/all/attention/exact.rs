@@ -1,4 +1,4 @@
-//! Outputs and gradients of one tile.
+//! Outputs and gradients of one tile, compared with dense attention.
 
 use annulus_ops::attention::{Attended, AttentionKernel, Instructions, Reference, dense};
 use annulus_ops::testing::{error, finite_differences, random, to_f64};
@@ -37,7 +37,7 @@ fn every_size_and_dimension() {
     one_tile(&Reference, Heads(1, 2, 2, 33), 61);
 }
 
-/// Rows are padded to whole vectors, so no length of a head is computed otherwise than another.
+/// Rows are padded to whole vectors, so that heads of any length are computed alike.
 #[test]
 fn any_length_of_a_head() {
     for kernel in machines(2) {

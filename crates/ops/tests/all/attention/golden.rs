@@ -10,7 +10,7 @@ use safetensors::SafeTensors;
 
 use super::support::{Case, TOLERANCE, fused};
 
-/// The mask by its name in the file; none where it has a rule that is not told from positions alone.
+/// The mask by its name in the file; `None` where it has a rule that depends on more than positions.
 fn mask(name: &str) -> Option<Mask> {
     name.split('+').try_fold(Mask::full(), |mask, rule| match rule.split_once(':') {
         None if rule == "full" => Some(mask),

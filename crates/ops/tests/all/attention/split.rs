@@ -1,4 +1,4 @@
-//! Attention whose queries and keys are shared out in blocks, forward and backward, with order-free sums.
+//! Attention with queries and keys divided into blocks, forward and backward, with order-free sums.
 
 use annulus_ops::attention::{
     Attended, AttentionKernel, BackwardTile, Dropout, Dropped, KeyValueGradients, State, Tile,
@@ -20,9 +20,9 @@ pub(crate) struct Split<'a> {
     pub(crate) mask: &'a Mask,
     pub(crate) shards: Vec<Positions>,
     pub(crate) dropout: Option<Dropout>,
-    /// Which shard's keys a shard meets first.
+    /// The shard whose keys a shard meets first.
     pub(crate) first: usize,
-    /// Whether forward has all tiles in one call, and backward carries sums on; or every tile has a call, and sums are added up.
+    /// Whether forward has all tiles in one call, and backward carries sums on; else every tile has a call, and sums are added up.
     pub(crate) at_once: bool,
 }
 
@@ -44,7 +44,7 @@ impl Split<'_> {
         order.flat_map(of).collect()
     }
 
-    /// Of a case where the kernel computes; the results are brought back.
+    /// Runs a case on the kernel's device; results are copied back.
     pub(crate) fn run(&self, case: &Case) -> Found {
         let (mut all, mut keys): (Vec<Vec<Tensor>>, Vec<Option<[Tensor; 2]>>) =
             (Vec::new(), vec![None; self.shards.len()]);
@@ -110,7 +110,7 @@ impl Split<'_> {
         (attended, values(&self.kernel.backend(), &dq).unwrap())
     }
 
-    /// Adds what a tile comes to, to the sums of its keys and values.
+    /// Adds a tile's results to the sums of its keys and values.
     fn add(&self, tile: Tile<'_>, state: &mut dyn State, sums: &mut Option<[Tensor; 2]>) {
         let carried = if self.at_once { sums.take() } else { None };
         let carried = carried.map(|[dk, dv]| KeyValueGradients { dk, dv });

@@ -1,5 +1,5 @@
-//! Order-free attention: the same bits however blocks of positions are shared out and in whatever order they meet, and dense
-//! attention's results.
+//! Order-free attention: the same bits however blocks of positions are divided and in whatever order they meet, and dense attention's
+//! results.
 
 use annulus_ops::Pool;
 use annulus_ops::attention::{

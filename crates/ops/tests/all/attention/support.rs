@@ -1,4 +1,4 @@
-//! Random tiles, a kernel run over them, and the measure of what is off.
+//! Random tiles, a kernel run over them, and the error measure.
 
 use annulus_ops::Pool;
 use annulus_ops::attention::{
@@ -26,16 +26,16 @@ pub(crate) struct Case {
     pub(crate) scale: f64,
 }
 
-/// What a kernel gave.
+/// The results of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) attended: Attended,
     pub(crate) dq: Tensor,
-    /// By tile.
+    /// Gradients of keys and values, by tile.
     pub(crate) gradients: Vec<KeyValueGradients>,
 }
 
-/// Keys of a rank, and how the queries at hand see them.
+/// The keys of a rank, with their visibility from the current queries.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     pub(crate) k: Tensor,

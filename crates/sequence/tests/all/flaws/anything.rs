@@ -46,7 +46,7 @@ const FLAWS: [(&str, Damage); 6] = [
     ("leaked buffer", leaked_buffer),
 ];
 
-/// Each can be planted in every schedule, and wherever it is, it is found. How often is printed.
+/// Each flaw can be planted in every schedule, and is found wherever it is. The numbers are printed.
 #[test]
 fn each_of_six_flaws_planted_in_every_schedule_is_found() {
     let mut planted = [0; FLAWS.len()];
@@ -73,7 +73,7 @@ fn each_of_six_flaws_planted_in_every_schedule_is_found() {
     assert!(planted.iter().all(|planted| *planted > 500), "{planted:?}");
 }
 
-/// At every rank and hop, whatever `damage` makes of the schedule there, if anything.
+/// At every rank and hop, the schedules that `damage` makes of this one, if any.
 fn everywhere(
     schedule: &Listed,
     damage: impl Fn(&mut Listed, usize, usize) -> bool,
@@ -183,7 +183,7 @@ fn leaked_buffer(schedule: &Listed) -> Vec<Listed> {
     everywhere(schedule, |s, rank, hop| s.ranks[rank][hop].frees.pop().is_some())
 }
 
-/// What else can be lost, doubled or taken away.
+/// Everything else that can be lost, doubled or removed.
 #[test]
 fn whatever_else_is_lost_or_doubled_is_found() {
     let more: [fn(&mut Hop) -> bool; 5] = [

@@ -1,10 +1,10 @@
-//! Keys and values apart: what is scored is weighed, once, after all of a row is scored.
+//! Keys and values that travel separately: what is scored is weighted, once, after all of a row is scored.
 
 use annulus_sequence::{Alive, Flaw, Mask, Part, Strategy, prove};
 
 use super::{HEADS, Listed, WORLD, broken, first, forward, whole};
 
-/// The hop in which the last rank, which sees all, weighs its own values.
+/// The hop in which the last rank, which sees all keys, weights its own values.
 const VALUES: usize = WORLD;
 const LAST: usize = WORLD - 1;
 
@@ -12,7 +12,7 @@ fn schedule() -> Listed {
     forward(Strategy::LiRing)
 }
 
-/// The first tile of the last rank in a hop moves to another one.
+/// Moves the first tile of the last rank to another hop.
 fn moved(schedule: &mut Listed, from: usize, to: usize) {
     let tile = schedule.ranks[LAST][from].tiles.edit(|tiles| tiles.remove(0));
     schedule.ranks[LAST][to].tiles.push(tile);

@@ -1,4 +1,4 @@
-//! Schedules whose hops are lists: what tests damage, and what both proofs say of them.
+//! Schedules with listed hops, which tests damage and both proofs check.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct Listed {
     pub(super) of: Schedule,
     pub(super) positions: Vec<Positions>,
     pub(super) ranks: Vec<Vec<Hop>>,
-    /// What it says of its ranks that are alike.
+    /// The symmetry of its ranks, as it claims.
     pub(super) alike: Option<Alike>,
 }
 
@@ -34,7 +34,7 @@ impl Listed {
         let generator = Arc::new(Alikes { ranks: self.ranks.clone(), alike: self.alike });
         Schedule { positions: self.positions.clone().into(), generator, ..self.of.clone() }
     }
-    /// What the full proof says. Where ranks are alike, the one of those that are says the same.
+    /// Proves the schedule rank by rank. Where ranks are alike, the proof of symmetric ranks must agree.
     pub(super) fn prove(&self) -> Result<Proof, Flaw> {
         let schedule = self.schedule();
         let (proof, shorter) = (prove_each(&schedule), prove_alike(&schedule));
@@ -46,7 +46,7 @@ impl Listed {
     }
 }
 
-/// What the proof says of a schedule that was proved before `damage` was done to it.
+/// The flaw found in a schedule that was proved before `damage`.
 #[track_caller]
 pub(super) fn broken(mut schedule: Listed, damage: impl FnOnce(&mut Listed)) -> Flaw {
     assert_eq!(schedule.prove().err(), None);
@@ -54,7 +54,7 @@ pub(super) fn broken(mut schedule: Listed, damage: impl FnOnce(&mut Listed)) -> 
     schedule.prove().expect_err("damage is found")
 }
 
-/// Listed hops of which ranks are alike, with a border wherever one is not.
+/// Listed hops with the symmetry of ranks, and a border wherever one differs.
 #[derive(Debug)]
 struct Alikes {
     ranks: Vec<Vec<Hop>>,
@@ -71,7 +71,7 @@ impl Generator for Alikes {
     fn hop(&self, rank: usize, index: usize) -> Hop {
         self.ranks[rank][index].clone()
     }
-    /// Lanes turn where they really do, and lists are as long as each other.
+    /// Lanes turn where they really do, and lists are equally long.
     fn alike(&self) -> Option<Alike> {
         let hops = self.ranks.first().map_or(0, Vec::len);
         let even = self.ranks.iter().all(|list| list.len() == hops);
@@ -92,7 +92,7 @@ impl Generator for Alikes {
 }
 
 impl Alikes {
-    /// Whether a hop of one rank is that of another, moved along.
+    /// Whether a hop of one rank is that of another, moved.
     fn is_like(&self, alike: Alike, one: usize, other: usize, index: usize) -> bool {
         let world = self.world();
         let moved = |rank: usize| {
@@ -129,7 +129,7 @@ impl Alikes {
     }
 }
 
-/// Where a rank is when `one` is moved to `other`.
+/// The rank that `rank` becomes when `one` is moved to `other`.
 fn moved_along(alike: Alike, world: usize, [one, other]: [usize; 2], rank: usize) -> usize {
     let (lanes, stations) = (alike.lanes, world / alike.lanes);
     let station = (rank / lanes + stations + other / lanes - one / lanes) % stations;

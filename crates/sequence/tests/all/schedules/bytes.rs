@@ -1,4 +1,4 @@
-//! What every rank hands over, by formulas written down here from the papers' algorithms.
+//! Bytes that every rank sends, by formulas written here from the papers' algorithms.
 
 use annulus_sequence::{
     BlockShape, Bytes, Exchange, Heads, Mask, Part, Route, Schedule, Split, Strategy, Wire, prove,
@@ -38,11 +38,11 @@ impl Case {
         let found = Bytes::of(schedule, SHAPE).0;
         assert_eq!(found, vec![each; self.world], "{} {:?}", schedule.strategy, schedule.pass);
     }
-    /// Rows of a shard of one head of the whole batch.
+    /// Rows of one head of a shard, over the whole batch.
     fn rows(&self) -> u64 {
         B * (TOKENS / self.world) as u64
     }
-    /// Keys and values of a shard, and their gradients.
+    /// Bytes of a shard's keys and values, and of their gradients.
     fn keys(&self) -> [u64; 2] {
         [E, G].map(|element| 2 * self.rows() * self.heads.key_value as u64 * D * element)
     }

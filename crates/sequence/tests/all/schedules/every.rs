@@ -1,4 +1,4 @@
-//! Random cases: everything is proved, and computes what is visible.
+//! Random cases: every schedule is proved, and computes what is visible.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ fn uneven(lengths: &[usize]) -> Vec<Positions> {
     lengths.iter().map(shard).collect()
 }
 
-/// What is proved rank by rank, and the same where ranks that are alike are proved together.
+/// Proves a schedule rank by rank, and with alike ranks together; both must agree.
 fn proved(schedule: &Schedule) -> Result<Proof, Flaw> {
     let (each, alike) = (prove_each(schedule), prove_alike(schedule));
     assert_eq!(each, alike, "{} {:?} {}", schedule.strategy, schedule.pass, schedule.layout);
     each
 }
 
-/// So many random cases; a failure is printed, not written down.
+/// A configuration of `cases` random cases; a failure is printed, not written to a file.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -63,7 +63,7 @@ fn has_empty_tiles(schedule: &Schedule) -> bool {
     })
 }
 
-/// The same with every tile listed by itself, as none is shared.
+/// The schedule with every tile listed separately, none shared between ranks.
 fn one_by_one(schedule: &Schedule) -> Schedule {
     let mut listed = schedule.listed();
     listed.iter_mut().flatten().for_each(|hop| hop.tiles.edit(|_| ()));
@@ -197,7 +197,7 @@ fn ranks_that_are_alike_are_proved_together_as_they_are_apart() {
     assert!(proofs > 2_000, "{proofs}");
 }
 
-/// What it takes where nobody else wants the core: the least of some times.
+/// The time without competition for the core: the least of several times.
 #[test]
 fn a_million_positions_over_64_ranks_are_generated_and_proved_at_once() {
     let heads = Heads { query: 64, key_value: 8 };

@@ -1,4 +1,4 @@
-//! Every strategy, mask, layout and number of ranks: proved, and as heavy as its closed form says.
+//! Every strategy, mask, layout and number of ranks: proved, and with the bytes of its closed form.
 
 mod bytes;
 mod every;
@@ -7,7 +7,7 @@ mod taken;
 
 use annulus_sequence::{Block, Heads, Hop, Mask, Part, Route, Rule, Schedule, Split, Strategy};
 
-/// All that is different on `world` ranks of so many heads: every width, exchange, shape and group.
+/// All variants on `world` ranks with these heads: every width, exchange, shape and group.
 pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
     let mut all = Strategy::variants(world, heads);
     all.push(Strategy::Striped { width: 3 });
@@ -15,7 +15,7 @@ pub(crate) fn variants(world: usize, heads: Heads) -> Vec<Strategy> {
     all
 }
 
-/// The forward schedule and the backward ones that there are.
+/// The forward schedule, and the backward schedules of all routes.
 pub(crate) fn schedules(strategy: Strategy, split: &Split) -> Vec<Schedule> {
     let backward = |how: &Route| strategy.backward(split, *how);
     let all = [strategy.forward(split)].into_iter().chain(strategy.routes().iter().map(backward));
@@ -26,7 +26,7 @@ pub(crate) fn window(width: usize) -> Mask {
     Mask::causal().and(Rule::Window(width))
 }
 
-/// How often every rank sends a part; the same on all.
+/// The number of times that every rank sends a part, equal on all.
 pub(crate) fn moves(schedule: &Schedule, part: Part) -> usize {
     let of_rank = |hops: &Vec<Hop>| blocks(hops).filter(|block| block.part == part).count();
     let counts: Vec<usize> = schedule.listed().iter().map(of_rank).collect();
@@ -34,7 +34,7 @@ pub(crate) fn moves(schedule: &Schedule, part: Part) -> usize {
     counts[0]
 }
 
-/// What is sent.
+/// The blocks that are sent.
 pub(crate) fn blocks(hops: &[Hop]) -> impl Iterator<Item = Block> {
     hops.iter().flat_map(|hop| &hop.sends).map(|sent| sent.block)
 }

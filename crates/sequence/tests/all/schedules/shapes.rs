@@ -1,4 +1,4 @@
-//! What single schedules look like: moves, balance, memory, names and errors.
+//! Single schedules: moves, balance, memory, names and errors.
 
 use annulus_sequence::{
     Exchange, Heads, Mask, Part, Proof, Route, Schedule, Split, Strategy, pairs_per_hop, prove,

@@ -1,5 +1,5 @@
-//! What the ranks of a process take, held to what was proved: of all ranks in one process what they make, of a rank alone
-//! what is alive.
+//! Buffers that the ranks of a process take, compared with the proof: for all ranks in one process what they make, for a rank alone what is
+//! alive.
 
 use annulus_sequence::{Alive, Heads, Mask, Pass, Schedule, prove, taken};
 

@@ -1,7 +1,7 @@
-//! Backward, from the final log-sum-exp: what every two blocks come to is added order-free.
+//! Backward from the final log-sum-exp, with order-free sums over pairs of blocks.
 //!
-//! A job is a block of keys of a key/value head: the sums of its keys and values are its own, and it adds to those of queries
-//! whenever nobody else does. Two blocks meet piece by piece, in order, and what they come to is f32 until they have met.
+//! A job is a block of keys of a key/value head: the sums of its keys and values belong to it, and it adds to those of queries whenever no
+//! other job does. Two blocks meet piece by piece, in order, and their partial results are f32 until they have met.
 
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::rows::Elements;
 use crate::vector::product::{Onto, Product, ROWS};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
-/// What is kept while tiles go by.
+/// The state of backward across tiles.
 #[derive(Debug)]
 pub(crate) struct Backward {
     sizes: Queries,
@@ -33,11 +33,11 @@ pub(crate) struct Backward {
     scale: f64,
     q: Tensor,
     gradient: Tensor,
-    /// The log-sum-exp to the base 2, +inf in rows that see nothing; [B, Hq, Sq].
+    /// The log-sum-exp to base 2, +inf in rows that see nothing; [B, Hq, Sq].
     shift: Vec<f32>,
     /// The sum over a row of output times its gradient, [B, Hq, Sq].
     delta: Vec<f32>,
-    /// The gradient of the queries so far, order-free sums of [B, Hq, Sq, D].
+    /// The accumulated gradient of the queries, order-free sums of [B, Hq, Sq, D].
     dq: Vec<u32>,
     scratch: Shelf<Column>,
 }
@@ -62,7 +62,7 @@ impl Backward {
         Ok(Backward { sizes, instructions, block, scale, q, gradient, shift, delta, dq, scratch })
     }
 
-    /// Adds one tile to the gradient of the queries; returns that of its keys and values, added to what it carried.
+    /// Adds one tile to the gradient of the queries; returns the gradients of its keys and values, added to those that it carried.
     pub(crate) fn tile(
         &mut self,
         pool: &Pool,
@@ -103,7 +103,7 @@ impl Backward {
     }
 }
 
-/// What sums of these dimensions are added to: what was carried, or nothing.
+/// The sums of these dimensions to add to: the carried ones, or sums of nothing.
 fn begun(carried: Option<&Tensor>, dims: &[usize]) -> Result<Vec<u32>> {
     let Some(carried) = carried else { return Ok(vec![0; dims.iter().product()]) };
     let carried = carried.contiguous()?;
@@ -119,7 +119,7 @@ fn begun(carried: Option<&Tensor>, dims: &[usize]) -> Result<Vec<u32>> {
     }
 }
 
-/// Rows of sums of all heads in blocks, each behind a lock of its own.
+/// Rows of sums of all heads, cut into blocks, each behind its own lock.
 fn parted<'a>(
     mut all: &'a mut [u32],
     blocks: &[Range<usize>],
@@ -136,24 +136,24 @@ fn parted<'a>(
     parts
 }
 
-/// What the jobs of a tile share.
+/// The state that the jobs of a tile share.
 struct Context<'a> {
     inputs: Inputs<'a>,
     /// The gradient of the output.
     gradient: Source<'a>,
     scale: f32,
     exponent: f32,
-    /// Shift and delta.
+    /// The shift and delta of each row.
     statistics: [&'a [f32]; 2],
-    /// By head and block.
+    /// The queries' sums, by head and block.
     dq: Vec<Mutex<&'a mut [u32]>>,
 }
 
-/// A tile whose gradients are wanted.
+/// A tile whose gradients are computed.
 struct TileGradients<'a> {
     pool: &'a Pool,
     context: Context<'a>,
-    /// Those of keys and of values, by key/value head and block.
+    /// The sums of keys and of values, by key/value head and block.
     sums: [Vec<Mutex<&'a mut [u32]>>; 2],
     scratch: &'a Shelf<Column>,
     progress: Progress<'a>,
@@ -162,7 +162,7 @@ struct TileGradients<'a> {
 impl Choice for TileGradients<'_> {
     type Output = Result<()>;
 
-    /// Blocks of keys are taken by columns, so that workers are at different heads while there are enough.
+    /// Runs a job for each block of keys, ordered by columns, so that workers are at different heads while there are enough.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let (context, inputs) = (&self.context, &self.context.inputs);
         let [dk, dv] = &self.sums;
@@ -201,37 +201,37 @@ impl Choice for TileGradients<'_> {
     }
 }
 
-/// A block of queries of a head and one of keys, by their pieces.
+/// A block of queries of a head and a block of keys, by their pieces.
 struct Pair {
     head: usize,
     rows: Range<usize>,
     columns: Range<usize>,
 }
 
-/// Where pieces that are whole panels begin in a block's copies.
+/// Where pieces padded to whole panels begin in a block's copy.
 fn padded_from(blocks: &Blocks, pieces: &Range<usize>, piece: usize) -> usize {
     blocks.padded(piece) - blocks.padded(pieces.start)
 }
 
-/// A worker's copies of one block of keys and of the query rows it is at, in whole panels.
+/// A worker's copies of one block of keys and of the current query rows, in whole panels.
 #[derive(Debug, Default)]
 struct Column {
     k_panels: Vec<f32>,
     v_panels: Vec<f32>,
-    /// By piece.
+    /// Keys by piece.
     k: Vec<Room>,
     between: Between,
     q: Room,
     gradient: Room,
-    /// What a block of queries and a piece of keys come to.
+    /// The partial result of a block of queries and a piece of keys.
     dk: Vec<f32>,
     dv: Vec<f32>,
-    /// What two blocks do.
+    /// The partial result of two blocks.
     dq: Vec<f32>,
 }
 
 impl Column {
-    /// Takes in a block of keys of a key/value head.
+    /// Copies a block of keys of a key/value head.
     fn enter<M: Machine>(
         &mut self,
         machine: M,
@@ -241,7 +241,7 @@ impl Column {
         let (dim, width) = (inputs.sizes.dim, inputs.width());
         let most = |blocks: &Blocks| blocks.rows.iter().map(Range::len).max().unwrap_or(0);
         let rows = most(&inputs.queries).next_multiple_of(ROWS);
-        // A product's rows are dozens from the first column that is seen on.
+        // A product's rows come in dozens, counted from the first visible column.
         let columns = most(&inputs.columns).next_multiple_of(PANEL) + ROWS;
         let all = inputs.columns.padded(pieces.end) - inputs.columns.padded(pieces.start);
         for panels in [&mut self.k_panels, &mut self.v_panels] {
@@ -267,7 +267,7 @@ impl Column {
         }
     }
 
-    /// What two blocks come to: gradients of keys and values into their sums, those of queries stay here.
+    /// Computes two blocks: adds the gradients of keys and values to their sums, and keeps those of queries.
     fn meet<M: Machine>(
         &mut self,
         machine: M,
@@ -305,7 +305,7 @@ impl Column {
         }
     }
 
-    /// Adds what two pieces come to, to what their blocks do.
+    /// Adds the partial result of two pieces to that of their blocks.
     fn multiply<M: Machine>(
         &mut self,
         machine: M,

@@ -1,4 +1,4 @@
-//! The blocks of a tile: what of it is computed by itself.
+//! The strict blocks of a tile, and the pieces in which they are computed.
 
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use crate::attention::sizes::{Keys, Queries, wrong};
 use crate::attention::{Dropped, Tile};
 use crate::vector::PANEL;
 
-/// Rows that are multiplied at a time, at most: a block is several such pieces, of which the last may be shorter.
+/// The most rows that are multiplied at a time: a block is several such pieces, of which the last may be shorter.
 const PIECE: usize = 128;
 
-/// Rows of one side of a tile in pieces of blocks.
+/// The rows of one side of a tile, in pieces of strict blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     /// The rows of each piece.
     pub(super) rows: Vec<Range<usize>>,
-    /// The block that a piece is of.
+    /// The block that each piece belongs to.
     of: Vec<usize>,
-    /// Where each begins if every piece is filled up to whole panels, and where the last one ends.
+    /// Where each piece begins if every piece is padded to whole panels, and where the last one ends.
     padded: Vec<usize>,
 }
 
@@ -40,13 +40,13 @@ impl Blocks {
         Blocks { rows, of, padded }
     }
 
-    /// So many rows at a time, at most a piece's.
+    /// Pieces of `together` rows, at most a piece's.
     pub(super) fn even(rows: usize, together: usize) -> Blocks {
         let starts = (0..rows).step_by(together);
         Blocks::new(starts.map(|start| start..rows.min(start + together)).collect())
     }
 
-    /// Rows whose positions are in the same block of `block` neighbours, which must be there whole, or one residue class of it.
+    /// Pieces of the blocks of `block` neighbours that rows belong to, of which all must be there, or one residue class.
     fn of(positions: &Positions, block: usize) -> Result<Blocks> {
         let all: Vec<usize> = positions.iter().collect();
         let (mut rows, mut start) = (Vec::new(), 0);
@@ -65,7 +65,7 @@ impl Blocks {
         Ok(Blocks::new(rows))
     }
 
-    /// Some pieces by block.
+    /// Some pieces, grouped by block.
     pub(super) fn by_block(&self, pieces: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let (of, mut start) = (&self.of[pieces.clone()], pieces.start);
         of.chunk_by(|a, b| a == b).map(move |same| {
@@ -74,7 +74,7 @@ impl Blocks {
         })
     }
 
-    /// All pieces by block.
+    /// All pieces, grouped by block.
     pub(super) fn all_by_block(&self) -> impl Iterator<Item = Range<usize>> {
         self.by_block(0..self.rows.len())
     }
@@ -90,17 +90,17 @@ impl Blocks {
         self.rows.len()
     }
 
-    /// The first row of a piece in a copy whose pieces are whole panels.
+    /// The first row of a piece in a copy whose pieces are padded to whole panels.
     pub(super) fn padded(&self, piece: usize) -> usize {
         self.padded[piece]
     }
 
-    /// Rows of such a copy.
+    /// The number of rows of a copy whose pieces are padded.
     pub(super) fn all_padded(&self) -> usize {
         self.padded[self.rows.len()]
     }
 
-    /// The pieces from the first in which some of these rows see something to the last.
+    /// The pieces from the first to the last in which some of these rows see something.
     fn reached(&self, spans: &[Spans]) -> Range<usize> {
         let seen = || spans.iter().flatten().filter(|span| span.start < span.end);
         let Some(first) = seen().map(|span| span.start as usize).min() else { return 0..0 };
@@ -113,7 +113,7 @@ impl Blocks {
 /// The positions of a tile's queries and keys.
 ///
 /// # Errors
-/// When it does not say them, or they are of other rows.
+/// When the tile has no positions, or they do not match its rows.
 pub(crate) fn sides<'a>(tile: &Tile<'a>, sizes: Queries, keys: Keys) -> Result<[&'a Positions; 2]> {
     let Some(sides) = tile.positions else {
         return wrong("a tile does not say at which positions it is");
@@ -125,16 +125,16 @@ pub(crate) fn sides<'a>(tile: &Tile<'a>, sizes: Queries, keys: Keys) -> Result<[
     Ok(sides)
 }
 
-/// The rows that begin another block of `block` positions, and where the last ends.
+/// The rows at which blocks of `block` positions begin, and the end of the last.
 ///
 /// # Errors
-/// When a block is not there whole.
+/// When a block is incomplete.
 pub(crate) fn begun_at(positions: &Positions, block: usize) -> Result<Vec<usize>> {
     let blocks = Blocks::of(positions, block)?.blocks();
     Ok(blocks.iter().map(|rows| rows.start).chain([positions.tokens()]).collect())
 }
 
-/// What the jobs of a tile read.
+/// The inputs of a tile's jobs.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
     pub(super) sizes: Queries,
@@ -145,12 +145,12 @@ pub(super) struct Inputs<'a> {
     pub(super) queries: Blocks,
     pub(super) columns: Blocks,
     visibility: &'a [Visibility],
-    /// By batch row, or one for all, and by piece of queries.
+    /// Reaches by piece of queries, by batch row or one for all.
     reaches: Vec<Vec<Range<usize>>>,
     dropped: Option<Dropped<'a>>,
 }
 
-/// A piece of the queries of a query head of all batch rows'.
+/// A piece of the queries of a query head, counted over all batch rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) head: usize,
@@ -158,7 +158,7 @@ pub(super) struct Place {
 }
 
 impl<'a> Inputs<'a> {
-    /// Queries so many `together`, or none: in the blocks of their positions.
+    /// Inputs with pieces of `together` queries; `None`: in the blocks of their positions.
     pub(super) fn new(
         (sizes, keys): (Queries, Keys),
         [q, k, v]: [Source<'a>; 3],
@@ -185,50 +185,50 @@ impl<'a> Inputs<'a> {
         self.sizes.dim.next_multiple_of(PANEL)
     }
 
-    /// Query heads of all batch rows.
+    /// The number of query heads over all batch rows.
     pub(super) fn heads(&self) -> usize {
         self.sizes.batch * self.sizes.heads
     }
 
-    /// Key/value heads of all batch rows.
+    /// The number of key/value heads over all batch rows.
     pub(super) fn kv_heads(&self) -> usize {
         self.sizes.batch * self.keys.heads
     }
 
-    /// Query heads per key/value head.
+    /// The number of query heads per key/value head.
     pub(super) fn group(&self) -> usize {
         self.sizes.heads / self.keys.heads
     }
 
-    /// Where a piece's rows are among those of all heads.
+    /// The rows of a piece, among those of all heads.
     pub(super) fn rows(&self, Place { head, block }: Place) -> Range<usize> {
         let (start, rows) = (head * self.sizes.rows, &self.queries.rows[block]);
         start + rows.start..start + rows.end
     }
 
-    /// Where those of a piece of columns are among those of all key/value heads.
+    /// The rows of a piece of columns, among those of all key/value heads.
     pub(super) fn columns(&self, kv_head: usize, column: usize) -> Range<usize> {
         let (start, rows) = (kv_head * self.keys.rows, &self.columns.rows[column]);
         start + rows.start..start + rows.end
     }
 
-    /// The pieces of columns from the first that a piece of queries sees to the last.
+    /// The pieces of columns from the first to the last that a piece of queries sees.
     pub(super) fn reach(&self, Place { head, block }: Place) -> Range<usize> {
         of_batch(&self.reaches, head / self.sizes.heads)[block].clone()
     }
 
-    /// What a piece's rows see.
+    /// The visible columns of each row of a piece.
     pub(super) fn spans(&self, Place { head, block }: Place) -> &'a [Spans] {
         let visibility = of_batch(self.visibility, head / self.sizes.heads);
         &visibility.queries[self.queries.rows[block].clone()]
     }
 
-    /// What they see of a piece of columns.
+    /// What a piece of queries sees of a piece of columns; `None`: nothing.
     pub(super) fn piece(&self, place: Place, column: usize) -> Option<Piece> {
         Piece::of(self.spans(place), self.columns.rows[column].clone(), PANEL)
     }
 
-    /// What leaves weights of a piece out; none where nothing does.
+    /// The dropout of a piece's weights; `None` without dropout.
     pub(super) fn drop(&self, Place { head, block }: Place, piece: &Piece) -> Option<Drop> {
         let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
         let rows = self.queries.rows[block].clone();

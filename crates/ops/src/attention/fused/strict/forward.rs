@@ -1,7 +1,7 @@
 //! Forward: for some query rows at a time, key block by key block, `out += 2^m (p v)`, `sum += 2^m (sum of p)`.
 //!
-//! Of a block piece by piece, in order, as the fast kernel goes through all: maxima are multiples of the bins' width, so that going
-//! over to a larger one rounds nothing.
+//! A block is computed piece by piece, in order, as the fast kernel computes all pieces: maxima are multiples of the bins' width, so that
+//! moving to a larger one rounds nothing.
 
 use std::f64::consts::LOG2_E;
 use std::sync::Mutex;
@@ -22,18 +22,18 @@ use crate::order_free::{WIDTH, length, quotient};
 use crate::rows::{tensor, unwritten};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
-/// What is carried across tiles and hops.
+/// The running state across tiles and hops.
 #[derive(Debug)]
 pub(crate) struct Forward {
     sizes: Queries,
     instructions: Instructions,
     block: usize,
-    /// What scores are multiplied by: `scale log2 e`.
+    /// The factor of scores: `scale log2 e`.
     scale: f32,
     q: Tensor,
-    /// Unnormalised output, order-free sums of [B, Hq, Sq, D].
+    /// The unnormalized output, order-free sums of [B, Hq, Sq, D].
     out: Vec<u32>,
-    /// Sums of weights, of [B, Hq, Sq, 1].
+    /// The sums of weights, order-free, of [B, Hq, Sq, 1].
     sum: Vec<u32>,
     scratch: Shelf<Scratch>,
 }
@@ -45,7 +45,7 @@ struct Rows<'a> {
     sum: &'a mut [u32],
 }
 
-/// A worker's query rows with what a block of keys has come to so far, and by row what bins that moves by.
+/// A worker's query rows with the partial result of a block of keys, and the number of bins by which each row's result moves.
 #[derive(Debug, Default)]
 struct Scratch {
     folding: Folding,
@@ -75,7 +75,7 @@ impl Forward {
         })
     }
 
-    /// Folds one tile into the state.
+    /// Folds one tile into the running state.
     pub(crate) fn fold(
         &mut self,
         pool: &Pool,
@@ -93,7 +93,7 @@ impl Forward {
         self.instructions.with(narrow(&sources), fold)
     }
 
-    /// Divides by the sums and casts.
+    /// Divides by the sums, and casts.
     pub(crate) fn finish(mut self, pool: &Pool) -> Result<Attended> {
         let Queries { batch, heads, rows, dim } = self.sizes;
         // SAFETY: `quotient` writes all of every row.
@@ -116,7 +116,7 @@ impl Forward {
 }
 
 impl<'a> Rows<'a> {
-    /// All blocks of all heads.
+    /// The sums of all heads, cut into blocks.
     fn of(
         Queries { rows, dim, .. }: Queries,
         [out, sum]: [&'a mut [u32]; 2],
@@ -129,7 +129,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A tile to be folded into the state.
+/// A tile to be folded into the running state.
 struct TileFold<'a> {
     pool: &'a Pool,
     inputs: Inputs<'a>,
@@ -142,7 +142,7 @@ struct TileFold<'a> {
 impl Choice for TileFold<'_> {
     type Output = Result<()>;
 
-    /// A job is a block of query rows of a head.
+    /// Runs a job for each block of query rows of a head.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
@@ -172,7 +172,7 @@ impl Choice for TileFold<'_> {
     }
 }
 
-/// Keys and values of a tile as right factors, once for all query rows; every piece in whole panels.
+/// Keys and values of a tile as right factors, packed once for all query rows, with every piece padded to whole panels.
 struct Packed {
     k: Vec<f32>,
     v: Vec<f32>,
@@ -226,7 +226,7 @@ impl Packed {
     }
 }
 
-/// A slice in parts of these lengths.
+/// A slice cut into parts of these lengths.
 fn cut(mut all: &mut [f32], lengths: impl Iterator<Item = usize>) -> Vec<&mut [f32]> {
     let next = |length: usize| {
         let (part, rest) = std::mem::take(&mut all).split_at_mut(length);
@@ -237,7 +237,7 @@ fn cut(mut all: &mut [f32], lengths: impl Iterator<Item = usize>) -> Vec<&mut [f
 }
 
 impl Scratch {
-    /// Adds what a block of keys came to.
+    /// Adds the partial result of a block of keys to the rows' sums.
     fn add_to<M: Machine>(&mut self, machine: M, dim: usize, rows: &mut Rows<'_>) {
         let (Folding { out, maximum, sum, .. }, shifts) = (&self.folding, &mut self.shifts);
         let count = rows.sum.len() / length(1);

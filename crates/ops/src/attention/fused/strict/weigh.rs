@@ -1,4 +1,4 @@
-//! What blocks come to, into order-free sums.
+//! Adds partial results of blocks to order-free sums.
 #![expect(
     clippy::inline_always,
     reason = "inlined, a loop is compiled for the caller's instructions"
@@ -7,17 +7,17 @@
 use crate::order_free::{self, WIDTH, add_one, length, spoil};
 use crate::vector::{Leaf, Machine};
 
-/// The largest maximum, in units of the bins' width, with which there are bins for what is added.
+/// The largest maximum, in units of the bins' width, for which there are bins.
 const MOST: f32 = (1 << 19) as f32;
 
-/// Sums of weights of a block of keys against its own maxima: by row, into the sums of all; what bins the maxima move by.
+/// Adds the sums of weights of a block of keys, against its own maxima, to the rows' sums, and says by how many bins the maxima move.
 pub(super) struct AddWeights<'a> {
-    /// By row, the order-free sum of weights.
+    /// The order-free sum of each row's weights.
     pub(super) sums: &'a mut [u32],
-    /// Those of the block, and its maxima: multiples of the bins' width, -inf where nothing is seen.
+    /// The block's sums of weights and maxima: multiples of the bins' width, -inf where nothing is seen.
     pub(super) weights: &'a [f32],
     pub(super) maxima: &'a [f32],
-    /// Afterwards the maxima in units of that width.
+    /// Output: the maxima in units of that width.
     pub(super) shifts: &'a mut [i32],
 }
 
@@ -40,16 +40,16 @@ impl Leaf for AddWeights<'_> {
     }
 }
 
-/// Rows of partial results into order-free sums.
+/// Adds rows of partial results to order-free sums.
 pub(super) struct AddRows<'a> {
     /// Rows of `dim` sums.
     pub(super) sums: &'a mut [u32],
-    /// Rows of `dim`, `step` apart.
+    /// Rows of `dim` numbers, `step` apart.
     pub(super) numbers: &'a [f32],
     pub(super) step: usize,
     pub(super) dim: usize,
     pub(super) factor: f32,
-    /// By row, the power of 2^13 that its numbers are to be multiplied by; empty: 1.
+    /// The power of 2^13 that multiplies each row's numbers; empty: 1.
     pub(super) shifts: &'a [i32],
 }
 

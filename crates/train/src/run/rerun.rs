@@ -1,4 +1,4 @@
-//! A run that is computed again: from where, and what is known beforehand of why bits may differ.
+//! A finished run, or a step of it, that is computed again: from where, and which known differences may change bits.
 
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,18 @@ use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.
 #[derive(Clone, Debug)]
-pub struct Again {
-    /// Its folder.
+pub struct Rerun {
+    /// The folder of the run that is computed again.
     pub run: PathBuf,
-    /// What made it.
+    /// The manifest of the run that is computed again.
     pub manifest: Manifest,
-    /// Whether it is computed from where it began, so that the weights to begin with must be the same.
+    /// Whether it is computed from its first step, so that the initial weights must be the same.
     pub whole: bool,
 }
 
-impl Again {
-    /// Why bits may differ though nothing is wrong with the run: what made it and what computes it now, `now`, are not the same. Each is a
-    /// part of a sentence.
+impl Rerun {
+    /// Why bits may differ though nothing is wrong with the run: differences between what made it and what computes it `now`. Each is part
+    /// of a sentence.
     pub fn reasons(&self, now: &Manifest) -> Vec<String> {
         let then = &self.manifest;
         let other = |what: &str, then: &str, now: &str| {
@@ -57,7 +57,7 @@ fn kernels(then: Option<&str>, now: Option<&str>) -> Option<String> {
     (then != now).then(|| format!("computed on {}, the run on {}", said(now), said(then)))
 }
 
-/// The first of what a program is known by that differs.
+/// The first difference between two manifests in what identifies the program.
 fn program(then: &Manifest, now: &Manifest) -> Option<String> {
     let rows = [
         ("version", &then.version, &now.version),
@@ -68,8 +68,8 @@ fn program(then: &Manifest, now: &Manifest) -> Option<String> {
     Some(format!("another program: the {what} was `{then}`, it is `{now}`"))
 }
 
-/// Starts whose steps were computed otherwise than those of the last start, of the same stage: with other ranks, another strategy or
-/// other vector instructions. The last one is what is computed again.
+/// Starts whose steps were computed otherwise than those of their phase's last start, which is what is computed again: with other ranks,
+/// another strategy or other vector instructions.
 fn earlier(attempts: &[Attempt]) -> Vec<String> {
     let how = |one: &Attempt| {
         let vector = one.vector.as_ref().map_or_else(String::new, |word| format!(", {word}"));
@@ -80,7 +80,7 @@ fn earlier(attempts: &[Attempt]) -> Vec<String> {
     for (index, one) in attempts.iter().enumerate() {
         let last = attempts.iter().rfind(|other| other.stage == one.stage);
         let Some(last) = last.filter(|last| how(last) != how(one)) else { continue };
-        // What the next start went on from; where it began anew, nothing of this one is left.
+        // The step from which the next start resumed; if it began anew, no step of this start is left.
         let left = attempts.get(index + 1).and_then(|next| next.resumed_from);
         if let Some(step) = left {
             let (then, now) = (how(one), how(last));
@@ -90,11 +90,11 @@ fn earlier(attempts: &[Attempt]) -> Vec<String> {
     reasons
 }
 
-/// Where the run in `folder`, which `manifest` made, began, if not with its own weights: the checkpoint itself, though the run that it
-/// was forked from may have gone on since.
+/// Where the run in `folder`, made as `manifest` says, began, if not with its own weights: the checkpoint itself, since the run that it was
+/// forked from may have gone on.
 ///
 /// # Errors
-/// It is not there any more.
+/// A checkpoint that is not there any more.
 pub fn beginning(folder: &Path, manifest: &Manifest) -> Result<Option<Fork>> {
     let Some(fork) = &manifest.fork else { return Ok(None) };
     let of_run = manifest.began.filter(|_| !is_checkpoint(&fork.from));
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_may_make_other_bits_is_named() {
-        let again = |whole| Again { run: PathBuf::from("run"), manifest: manifest("avx2"), whole };
+        let again = |whole| Rerun { run: PathBuf::from("run"), manifest: manifest("avx2"), whole };
         assert_eq!(again(true).reasons(&manifest("avx2")), [""; 0]);
         let other = Manifest { weights: "others".into(), ..manifest("portable") };
         let vector = "computed with portable, the run with avx2";
@@ -155,7 +155,7 @@ mod tests {
             said,
             ["steps to 3 were computed on 2 ranks, ring, later ones on 4 ranks, ring"]
         );
-        // Nothing was saved of the first.
+        // The first start saved nothing.
         assert_eq!(earlier(&[attempt(2, None), attempt(4, None)]), [""; 0]);
     }
 }

@@ -1,8 +1,7 @@
-//! A run over several processes: the first leads, and before the first step all say what they have.
+//! A run over several processes: process 0 leads, and before the first step all are checked to be alike.
 //!
-//! Process 0 resolves the experiment, owns the run's folder and finds the checkpoint. The others are
-//! told which, read data and weights for their own ranks, from the same folders or from copies on
-//! their hosts, and what they read is held to what process 0 read by hashes.
+//! Process 0 resolves the experiment, locks the run's folder and finds the checkpoint. The others are told which, read data and weights for
+//! their own ranks, from the same folders or from copies on their hosts, and prove by hashes that they have read what process 0 has.
 
 use std::sync::Arc;
 
@@ -24,34 +23,34 @@ use crate::setup::prepare::{ResumeFrom, Work};
 use crate::setup::shared::{once, unreached};
 use crate::{Result, Setup, TrainError};
 
-/// What process 0 has found before the first step.
+/// What process 0 tells the others before the first step.
 #[derive(Serialize, Deserialize)]
 enum Word {
-    /// The run begins, or goes on from the checkpoint of a step.
+    /// The run begins, or resumes from the checkpoint of `step`.
     Begin { step: Option<u64>, fork: Option<Fork> },
-    /// It had been finished before.
+    /// The run had been finished before, at `step`.
     Done { step: u64 },
-    /// It was asked to stop.
+    /// Process 0 was asked to stop.
     Stopped,
-    /// It cannot begin; process 0 says why.
+    /// The run cannot begin; process 0 reports why.
     Failed,
 }
 
-/// What every process must have alike.
+/// What must be the same in every process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Facts {
-    /// What differs is told in this order, under these names.
+    /// Names and values; differences are looked for in this order and reported by these names.
     alike: Vec<(String, String)>,
 }
 
 /// What a process says before the first step.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// What it has.
+    /// The process can begin, with these facts.
     Has(Facts),
-    /// It was asked to stop.
+    /// The process was asked to stop.
     Stopped,
-    /// Why it cannot begin, and the way out.
+    /// The process cannot begin: why, and the way out.
     Cannot(String, Option<String>),
 }
 
@@ -68,7 +67,7 @@ impl Said {
     }
 }
 
-/// Tells the others what process 0 has found.
+/// Tells the other processes what process 0 has found.
 pub(crate) fn lead(world: &World, led: &Result<Led>) -> Result<()> {
     let word = match led {
         Err(_) => Word::Failed,
@@ -84,7 +83,7 @@ pub(crate) fn lead(world: &World, led: &Result<Led>) -> Result<()> {
     exchange(world, Some(&word)).map(drop)
 }
 
-/// The run on a process that does not lead.
+/// The run on a process other than process 0.
 pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
     let folder = &plan.experiment.output;
     let nothing = Outcome::of_another(folder);
@@ -100,7 +99,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     given.fork = fork;
     given.world.note("opening data and weights");
     let opened = open(plan, &mut given, stages, step);
-    // What this one cannot do is said to all, who end for it.
+    // If this process cannot begin, it says so to all, and they end too.
     let facts = match &opened {
         Ok((setup, found, work)) => Said::of(&Facts::of(setup, plan, found.as_ref(), work)),
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
@@ -118,7 +117,7 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
     Ok(Outcome { ending, step, ..nothing })
 }
 
-/// Data and weights of the run that process 0 goes on with from `step`.
+/// Opens data and weights of the run that process 0 resumes from `step`.
 fn open(
     plan: &Plan,
     given: &mut Given,
@@ -135,8 +134,8 @@ fn open(
     Ok((setup, prepared.found, work))
 }
 
-/// Holds what all processes have to what process 0 has; `own` is what this one says. Whether the run begins: not where one was
-/// asked to stop.
+/// An error unless the facts of all processes equal those of process 0; `own` is this process's word. Returns whether the run begins: it
+/// does not if a process was asked to stop.
 pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
     let all: Vec<Option<Said>> = exchange(world, Some(own))?;
     if all.iter().any(|said| matches!(said, Some(Said::Stopped))) {
@@ -174,7 +173,7 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
 }
 
 impl Facts {
-    /// Of a process that has opened all it needs.
+    /// The facts of a process that has opened everything it needs.
     pub(crate) fn of(
         setup: &Setup,
         plan: &Plan,
@@ -198,7 +197,7 @@ impl Facts {
         ))
     }
 
-    /// These, behind what every process has.
+    /// The facts that every process has (program, MPI library, vector instructions), and `more`.
     fn with<const N: usize>(world: &World, more: [(&str, String); N]) -> Facts {
         let instructions = Core::here().instructions.word().to_owned();
         let library = world.facts().map_or_else(String::new, |facts| facts.library.clone());
@@ -213,13 +212,13 @@ impl Facts {
 }
 
 fn hashed(plan: &Plan) -> String {
-    blake3::hash(identity::text(plan).as_bytes()).to_hex().to_string()
+    blake3::hash(identity::resolved_text(plan).as_bytes()).to_hex().to_string()
 }
 
-/// Holds the program of every process, its plan and its weights, where it has them, to those of process 0.
+/// An error unless the program of every process and, where given, its plan and weights equal those of process 0.
 ///
 /// # Errors
-/// The first difference, said by process 0; the others' ends are of another.
+/// The first difference, reported by process 0; the other processes get an error that process 0 has ended.
 pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> Result<()> {
     if world.processes() == 1 {
         return Ok(());
@@ -232,7 +231,7 @@ pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> R
     agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
 }
 
-/// What every process says, by process.
+/// Exchanges what every process says; returns it by process.
 fn exchange<T: Serialize + DeserializeOwned>(
     world: &World,
     own: Option<&T>,

@@ -1,4 +1,4 @@
-//! What a run came to, for tables of many runs.
+//! The results of a run, for tables of many runs.
 
 use std::path::{Path, PathBuf};
 
@@ -11,35 +11,35 @@ use crate::run::lines::EVALUATION;
 use crate::run::logged::{Logged, median};
 use crate::run::manifest::FINISHED;
 
-/// Tokens per second of a step that was logged.
+/// The tag of a logged step's tokens per second.
 const SPEED: &str = "speed/tokens_per_second";
 
-/// What a run came to.
+/// The results of one run.
 #[derive(Clone, Debug)]
-pub struct CameTo {
-    /// The folder.
+pub struct RunSummary {
+    /// The run's folder.
     pub folder: PathBuf,
-    /// Its resolved experiment.
+    /// The run's resolved experiment.
     pub experiment: Experiment,
-    /// Whether its last step is logged, evaluated where it holds anything out, and saved: what training it again would say, too.
+    /// Whether its last step is logged, evaluated where text is held out, and saved: training it again would then do nothing.
     pub is_finished: bool,
     /// The training loss that was logged last, in nats per token; `None`: none was, or it is not finite.
     pub train_loss: Option<f64>,
-    /// The same of held-out text.
+    /// The loss on held-out text that was logged last, in nats per token; `None`: none was, or it is not finite.
     pub evaluation_loss: Option<f64>,
-    /// The median over logged steps.
+    /// Tokens per second: the median over logged steps.
     pub tokens_per_second: Option<f64>,
 }
 
-/// Reads what the run in `folder` came to; it may go on meanwhile.
+/// Reads the results of the run in `folder`, which may still be running.
 ///
 /// # Errors
 /// A folder that is no run's, or cannot be read.
-pub fn came_to(folder: &Path) -> Result<CameTo> {
+pub fn run_summary(folder: &Path) -> Result<RunSummary> {
     let read = Logged::lenient(folder)?;
     let last = |tag| read.numbers(tag).last().map(|(_, value)| *value);
     let speeds = read.numbers(SPEED).into_iter().map(|(_, value)| value);
-    Ok(CameTo {
+    Ok(RunSummary {
         folder: folder.to_owned(),
         is_finished: is_finished(folder, &read),
         train_loss: last(LOSS).filter(|loss| loss.is_finite()),
@@ -49,8 +49,8 @@ pub fn came_to(folder: &Path) -> Result<CameTo> {
     })
 }
 
-/// A run that was killed between its last checkpoint and the last line of its manifest is finished, too; one whose checkpoints were
-/// removed afterwards as well.
+/// Whether a run is finished; also if it was killed between its last checkpoint and the last line of its manifest, or its checkpoints were
+/// removed afterwards.
 fn is_finished(folder: &Path, run: &Logged) -> bool {
     let (experiment, last) = (&run.experiment, run.experiment.last_step());
     let Some(line) = run.lines.iter().rev().find(|line| line.step == last) else { return false };
