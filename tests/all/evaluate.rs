@@ -121,7 +121,8 @@ fn of_packed_documents_those_of_the_last_sequences_are_held_out() {
 fn a_text_to_read_is_made_of_what_its_name_says_or_of_what_the_run_learned_from() {
     let place = Place::new(ANNULUS);
     let lines = |numbers: std::ops::Range<usize>| -> String {
-        numbers.map(|number| format!("{{\"text\": \"{number:40}\"}}\n")).collect()
+        let line = |number: usize| format!("{{\"text\": \"{number:40}\"}}\n");
+        numbers.map(line).collect()
     };
     place.write("learned.jsonl", &lines(0..30));
     place.write("read.jsonl", &lines(30..60));

@@ -58,11 +58,11 @@ pub(crate) struct Arguments {
 enum Measure {
     /// Attention, forward and backward
     Attention,
-    /// The same; its computing alone, its messages alone, and all with MPI's progress in waits only
+    /// Attention, its computing alone, its messages alone, and all of it with MPI's progress in waits only
     Parts,
     /// A message between two processes both ways at once, as it is and with checksums
     Hop,
-    /// The same with MPI alone, with and without a header in front
+    /// A message between two processes by MPI alone, with and without a header in front
     Raw,
 }
 

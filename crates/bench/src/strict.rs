@@ -31,10 +31,10 @@ pub(crate) struct Arguments {
     /// Threads
     #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
-    /// Exit with 10 where a step takes more than this, of the other
+    /// Exit with 10 where a step with order-free sums takes more than this many times one with plain sums
     #[arg(long, value_name = "RATIO")]
     pub(crate) at_most: Option<f64>,
-    /// The same of attention
+    /// Exit with 10 where attention with order-free sums takes more than this many times plain attention
     #[arg(long, value_name = "RATIO")]
     pub(crate) attention_at_most: Option<f64>,
 }

@@ -23,7 +23,7 @@ const HANDED: usize = 1 << 12;
 /// The longest stretch that is encoded at once, in bytes: it takes about two hundred times as much.
 pub(crate) const WHOLE: usize = 1 << 21;
 
-/// The same for a tokenizer that makes a text up to `growth` times as long.
+/// The longest stretch that is encoded at once, in bytes, by a tokenizer that makes a text up to `growth` times as long.
 pub(crate) fn longest(growth: usize) -> usize {
     WHOLE / shorter(growth)
 }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// In bytes.
     pub size: u64,
-    /// Seconds since 1970, and nanoseconds.
+    /// When the contents were last written: seconds since 1970, and nanoseconds.
     modified: (i64, i64),
-    /// The same of the last change of the file or of its metadata.
+    /// When the file or its metadata last changed: seconds since 1970, and nanoseconds.
     changed: (i64, i64),
     inode: u64,
     device: u64,

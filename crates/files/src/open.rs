@@ -44,7 +44,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > limit { Err(too_large(limit)) } else { Ok(bytes) }
 }
 
-/// The same as text.
+/// A file of at most `limit` bytes, as text.
 ///
 /// # Errors
 /// Those of [`read`]; `InvalidData` for what is not UTF-8.

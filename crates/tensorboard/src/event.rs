@@ -132,7 +132,7 @@ fn text_summary(tag: &str, text: &str) -> Message {
     Message::default().message(1, &value)
 }
 
-/// The same of another plugin; without a value the tensor is as short as one can be, since TensorBoard wants one.
+/// A summary of a plugin. Without a value its tensor is empty, since TensorBoard wants one.
 fn plugin_summary(tag: &str, plugin: &str, content: &[u8], value: &[u8]) -> Message {
     let nothing = || Message::default().number(1, FLOAT).message(2, &dimension(0));
     let tensor = if value.is_empty() { nothing() } else { string_tensor(value) };

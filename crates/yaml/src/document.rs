@@ -102,8 +102,7 @@ impl Document {
         Some(entries.remove(index))
     }
 
-    /// The same file with other values for keys by their dotted names. Mistakes in it are its own, and stand where those values were
-    /// written.
+    /// This file with other `values` for keys, by their dotted names. Mistakes are reported where those values were written.
     #[must_use]
     pub fn with(&self, values: &[&Entry]) -> Document {
         let mut root = self.root.clone();

@@ -101,7 +101,7 @@ impl Unit {
         (least..=LARGEST).contains(&value).then_some(value)
     }
 
-    /// The same where only whole numbers are wanted: `1.5G` is one, `0.1k` is none.
+    /// The whole number that `text` is; `None` where it is none, as `0.1k`. `1.5G` is one.
     pub fn count(self, text: &str) -> Option<u64> {
         const EXACT: f64 = (1_u64 << 53) as f64;
         let plain = whole(text);

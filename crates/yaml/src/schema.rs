@@ -119,7 +119,7 @@ fn kind(kind: Kind) -> Value {
     }
 }
 
-/// The same under any name.
+/// A mapping of any names to what `section` describes.
 fn each(section: &Value) -> Value {
     json!({ "type": "object", "additionalProperties": section })
 }

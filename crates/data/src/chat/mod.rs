@@ -134,38 +134,37 @@ fn messages(record: &Json) -> Result<&[Json], String> {
         return Err("`messages` is no list of messages".into());
     };
     for (index, message) in messages.iter().enumerate() {
-        let turn = index + 1;
-        let role = match &message["role"] {
-            Json::String(role) => role,
-            Json::Null => return Err(format!("message {turn} has no `role`")),
-            other => return Err(format!("the role of message {turn} is {other}, wanted a text")),
-        };
-        if !ROLES.contains(&role.as_str()) {
-            let known = ROLES.map(|role| format!("`{role}`")).join(", ");
-            return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
-        }
-        check_weight(message).map_err(|weight| {
-            format!(
-                "the weight of message {turn} is {weight}: every answer is learned, with weight 1"
-            )
-        })?;
-        let calls = tools::calls(message).map_err(|found| {
-            format!("the `tool_calls` of message {turn} are {found}, wanted a list of objects")
-        })?;
-        match &message["content"] {
-            Json::String(_) => {}
-            Json::Null if calls => {}
-            Json::Null => return Err(format!("message {turn} has no `content`")),
-            other => {
-                let kind = kind(other);
-                return Err(format!("the content of message {turn} is {kind}, wanted a text"));
-            }
-        }
+        check_message(index + 1, message)?;
     }
     if !messages.iter().any(says) {
         return Err("no message is the `assistant`'s: there is nothing to learn".into());
     }
     Ok(messages)
+}
+
+/// Holds the `turn`-th message, from 1, to what a template can render.
+fn check_message(turn: usize, message: &Json) -> Result<(), String> {
+    let role = match &message["role"] {
+        Json::String(role) => role,
+        Json::Null => return Err(format!("message {turn} has no `role`")),
+        other => return Err(format!("the role of message {turn} is {other}, wanted a text")),
+    };
+    if !ROLES.contains(&role.as_str()) {
+        let known = ROLES.map(|role| format!("`{role}`")).join(", ");
+        return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
+    }
+    check_weight(message).map_err(|weight| {
+        format!("the weight of message {turn} is {weight}: every answer is learned, with weight 1")
+    })?;
+    let calls = tools::calls(message).map_err(|found| {
+        format!("the `tool_calls` of message {turn} are {found}, wanted a list of objects")
+    })?;
+    match &message["content"] {
+        Json::String(_) => Ok(()),
+        Json::Null if calls => Ok(()),
+        Json::Null => Err(format!("message {turn} has no `content`")),
+        other => Err(format!("the content of message {turn} is {}, wanted a text", kind(other))),
+    }
 }
 
 /// Holds a message of the assistant's to the only weight there is; else what it has.

@@ -16,7 +16,7 @@ use text::Draft;
 pub enum Task {
     /// A number that one sentence tells, at a given depth of a text about other things.
     Needle,
-    /// The same with the one pass key of a text (Mohtashami and Jaggi, arXiv 2305.16300).
+    /// The one pass key that is told at a given depth of a text (Mohtashami and Jaggi, arXiv 2305.16300).
     Passkey,
     /// What one of many lines says that are all alike (LongEval; Li et al., 2023).
     Lines,

@@ -38,7 +38,7 @@ pub(super) enum Pass {
     StrictForward,
     /// The order-free sums of the gradients of keys and values.
     StrictKeys,
-    /// The same of the gradient of the queries.
+    /// The order-free sums of the gradient of the queries.
     StrictQueries,
 }
 

@@ -267,9 +267,8 @@ fn recorder<'a>(
     if earlier {
         curves.go_on(manifest).map_err(failed)?;
     } else {
-        curves
-            .begin(experiment, &identity::resolved_text(plan), manifest, parameters)
-            .map_err(failed)?;
+        let text = identity::resolved_text(plan);
+        curves.begin(experiment, &text, manifest, parameters).map_err(failed)?;
     }
     curves.flush().map_err(failed)?;
     let mut recorder = Recorder {

@@ -20,7 +20,7 @@ use crate::{Result, TrainError};
 ///
 /// # Errors
 /// A GPU that is named but cannot be used, several that cannot be shared, and fewer GPUs than processes on this host. `auto` takes the CPU
-/// instead of a GPU that cannot be used, and [`warning`] says so.
+/// instead of a GPU that cannot be used, and [`device_warning`] says so.
 pub fn open_device(wanted: &Wanted, world: &World, ranks: usize) -> Result<Processors> {
     let devices = match wanted {
         _ if world.processes() > 1 => 1,

@@ -80,17 +80,10 @@ impl<T, R> Meeting<T, R> {
         }
         let mut watching: Option<(usize, Box<dyn Watching + 'a>)> = None;
         loop {
-            // A rank that leaves after this meeting was in it.
-            if state.meetings > meeting {
-                return state.take().map_or(Met::Not, Met::All);
+            if let Some(ended) = state.ended(meeting) {
+                return ended;
             }
-            if state.has_left {
-                return Met::Not;
-            }
-            let late = state
-                .maker
-                .or_else(|| state.brought.iter().position(Option::is_none))
-                .unwrap_or(own);
+            let late = state.late().unwrap_or(own);
             let (_, watched) = match watching.take().filter(|(of, _)| *of == late) {
                 Some(same) => watching.insert(same),
                 None => watching.insert((late, watch(late))),
@@ -137,6 +130,19 @@ impl<T, R> State<T, R> {
             self.made = Some(Arc::new(made));
             (self.meetings, self.taken) = (self.meetings + 1, 0);
         }
+    }
+
+    /// How meeting number `meeting` ended for one of its ranks; `None`: it has not. A rank that leaves afterwards was in it.
+    fn ended(&mut self, meeting: u64) -> Option<Met<R>> {
+        if self.meetings > meeting {
+            return Some(self.take().map_or(Met::Not, Met::All));
+        }
+        self.has_left.then_some(Met::Not)
+    }
+
+    /// The rank that the others wait for: the one that makes the result, else the first that is missing.
+    fn late(&self) -> Option<usize> {
+        self.maker.or_else(|| self.brought.iter().position(Option::is_none))
     }
 
     /// The result; the last rank to take it removes it, and only then can the next meeting begin.
