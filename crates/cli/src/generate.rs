@@ -114,7 +114,8 @@ pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(
     task.show(&format!("{shown}▸"))
 }
 
-/// A prompt from the held-out data: the last sequence without its last `tokens` tokens, and the end of it as text.
+/// A prompt from the held-out data, and its end as text: the last sequence, of packed documents without padding, and of documents that do
+/// not see each other the last alone; without its last `tokens` tokens, or half of it where it is shorter than twice that.
 fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), Failure> {
     const SHOWN: usize = 240;
     let opening = Opening { tokenizer: Some(&subject.tokenizer), ..Opening::default() };

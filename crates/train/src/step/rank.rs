@@ -35,7 +35,7 @@ pub(crate) struct Rank {
     pub(crate) division: Division,
     /// The ranks of the mesh, whose traffic is counted.
     pub(crate) meter: Arc<Metered>,
-    /// All ranks as `meter` has them, uncounted: for measurements and errors.
+    /// All ranks, like `meter`, for what is not counted as traffic of the step: measurements, errors, agreement.
     pub(crate) comm: Arc<dyn Communicator>,
     /// Where activations wait for backward, if not in memory.
     pub(crate) offload: Option<Offload>,
