@@ -3,9 +3,12 @@
 //! `kernels/mutants.txt` lists bugs to plant. Each is planted alone into a copy of the sources, the copy is compiled, and the tests
 //! that it concerns must fail with every seed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -41,7 +44,7 @@ const TESTS: [&str; 7] =
     ["test", "--package", "annulus-ops", "--features", "emulator", "--test", "kernels"];
 
 /// A bug to plant; the default plants none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Mutant {
     /// The file below `kernels/`.
     file: String,
@@ -60,31 +63,58 @@ fn mutants(only: &str) -> Result<()> {
     let text = std::fs::read_to_string(&list).context("kernels/mutants.txt")?;
     let all = read(&text)?;
     let tests = test_program()?;
-    let mut missed = Vec::new();
-    let chosen = all.iter().filter(|mutant| mutant.what.contains(only));
-    let run = |mutant: &Mutant| (mutant.kernels.clone(), mutant.tests());
-    for (kernels, own) in chosen.clone().map(run).collect::<BTreeSet<_>>() {
+    let chosen: Vec<&Mutant> = all.iter().filter(|mutant| mutant.what.contains(only)).collect();
+    let unchanged = |mutant: &&Mutant| (mutant.kernels.clone(), mutant.tests());
+    let unchanged: BTreeSet<_> = chosen.iter().map(unchanged).collect();
+    on_all_cores(unchanged, |folder, (kernels, own)| {
         let right = Mutant { kernels, ..Mutant::default() };
-        if right.fails(&tests, own)? {
+        if right.fails(folder, &tests, own)? {
             bail!("the tests of {} fail without a planted bug", right.kernels);
         }
-    }
-    for mutant in chosen.clone() {
-        let found = mutant.fails(&tests, mutant.tests()).with_context(|| mutant.what.clone())?;
-        let said = match (found, mutant.seen) {
-            (true, true) => "found",
-            (false, false) => "not found, as expected",
-            (true, false) => "found, though marked `unseen`",
-            (false, true) => "MISSED",
-        };
-        tool::say(&format!("{:<60} {said}", mutant.what));
-        missed.extend((!found && mutant.seen).then_some(&*mutant.what));
-    }
+        Ok(())
+    })?;
+    let missed = Mutex::new(Vec::new());
+    on_all_cores(chosen.iter().copied(), |folder, mutant| {
+        let found = mutant.fails(folder, &tests, mutant.tests());
+        let found = found.with_context(|| mutant.what.clone())?;
+        tool::say(&format!("{:<60} {}", mutant.what, mutant.said(found)));
+        if !found && mutant.seen {
+            locked(&missed).push(&*mutant.what);
+        }
+        Ok(())
+    })?;
+    let missed = missed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !missed.is_empty() {
-        let (count, all) = (missed.len(), chosen.count());
+        let (count, all) = (missed.len(), chosen.len());
         bail!("{count} of {all} planted bugs were missed: {}", missed.join("; "));
     }
     Ok(())
+}
+
+/// Calls `run` for every item, on as many threads as there are cores, each with a folder of its own; stops at the first error.
+fn on_all_cores<T: Send>(
+    items: impl IntoIterator<Item = T>,
+    run: impl Fn(&Path, T) -> Result<()> + Sync,
+) -> Result<()> {
+    let left = Mutex::new(items.into_iter().collect::<VecDeque<T>>());
+    let next = || locked(&left).pop_front();
+    let worker = |number: usize| {
+        let folder = root().join(format!("target/mutants/{number}"));
+        while let Some(item) = next() {
+            run(&folder, item).inspect_err(|_| locked(&left).clear())?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let start = |number| scope.spawn(move || worker(number));
+        let workers: Vec<_> = (0..cores).map(start).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("does not panic"))
+    })
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Parses the list: `= FILE | KERNELS | WHAT [| unseen]`, then the original lines, each after `- `, and the planted ones, each after
@@ -130,19 +160,24 @@ impl Mutant {
         }
     }
 
-    /// Whether the tests `own` fail with it for every seed.
-    fn fails(&self, tests: &Path, own: &[&str]) -> Result<bool> {
-        let Some(library) = self.compiled()? else { return Ok(true) };
+    /// What is printed of it.
+    const fn said(&self, found: bool) -> &'static str {
+        match (found, self.seen) {
+            (true, true) => "found",
+            (false, false) => "not found, as expected",
+            (true, false) => "found, though marked `unseen`",
+            (false, true) => "MISSED",
+        }
+    }
+
+    /// Whether the tests `own` fail with it for every seed; it is compiled in `folder`.
+    fn fails(&self, folder: &Path, tests: &Path, own: &[&str]) -> Result<bool> {
+        let Some(library) = self.compiled(folder)? else { return Ok(true) };
         for seed in SEEDS {
-            let status = Command::new(tests)
-                .args(own)
-                .env("ANNULUS_EMULATOR", &library)
-                .env("ANNULUS_KERNELS_ONLY", &self.kernels)
-                .env("ANNULUS_KERNELS_SEED", seed)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()?;
-            if status.success() {
+            let mut command = Command::new(tests);
+            command.args(own).env("ANNULUS_EMULATOR", &library);
+            command.env("ANNULUS_KERNELS_ONLY", &self.kernels).env("ANNULUS_KERNELS_SEED", seed);
+            if !failed(command)? {
                 return Ok(false);
             }
         }
@@ -150,8 +185,7 @@ impl Mutant {
     }
 
     /// The compiled emulator with this bug, of attention only with the kernels that its tests run; `None` if it does not compile.
-    fn compiled(&self) -> Result<Option<PathBuf>> {
-        let folder = root().join("target/mutants");
+    fn compiled(&self, folder: &Path) -> Result<Option<PathBuf>> {
         let kernels = folder.join("kernels");
         copy(&root().join("kernels"), &kernels)?;
         change(&kernels.join("attention/table.h"), |table| Ok(self.cut(table)))?;
@@ -187,6 +221,17 @@ impl Mutant {
         };
         table.lines().filter(stays).flat_map(|line| [line, "\n"]).collect()
     }
+}
+
+/// Whether a program of tests fails; it is ended at the first failure.
+fn failed(mut command: Command) -> Result<bool> {
+    let mut tests = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let stdout = tests.stdout.take().context("a pipe")?;
+    let mut lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
+    if lines.any(|line| line.ends_with(b"... FAILED")) {
+        tests.kill()?;
+    }
+    Ok(!tests.wait()?.success())
 }
 
 /// Rewrites a file by `changed`.
