@@ -1,5 +1,8 @@
 //! The errors that end a run, by the class that a shell or a scheduler acts on.
 
+use std::io;
+use std::path::Path;
+
 use annulus_comm::{Cause, Failure};
 use annulus_data::DataError;
 use annulus_experiment::Problems;
@@ -229,4 +232,22 @@ impl From<Failure<TrainError>> for TrainError {
             }
         }
     }
+}
+
+/// The error that `what` failed on `path` in a run folder.
+pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError {
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull => Some("free some space, or set another `output`".into()),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            Some("set an `output` that can be written".into())
+        }
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            Some("set an `output` that is a folder, or that does not exist yet".into())
+        }
+        io::ErrorKind::Unsupported => {
+            Some("set an `output` on a file system that can, as those of local disks".into())
+        }
+        _ => None,
+    };
+    TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
 }

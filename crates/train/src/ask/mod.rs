@@ -4,5 +4,4 @@ pub(crate) mod evaluate;
 pub(crate) mod generate;
 pub(crate) mod judge;
 pub(crate) mod score;
-pub(crate) mod weights;
 pub mod whole;

@@ -7,11 +7,10 @@
 //! A folder exists whole or not at all, and is trusted only if every file has the size and hash that `hashes.json` says. Nothing in it
 //! depends on how many ranks there were or how the sequence was split.
 
-mod copied;
-mod gathered;
+mod contents;
 mod hashes;
+pub(crate) mod identity;
 mod read;
-mod slices;
 mod tokenizer;
 mod write;
 
@@ -19,12 +18,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use copied::Copied;
-pub(crate) use gathered::Gathered;
-pub(crate) use read::{
-    Found, Kept, beside, is_checkpoint, load, named_by, newest, opened, weights,
-};
-pub(crate) use slices::{Contents, Piece, Slices};
+pub(crate) use contents::{Contents, Piece};
+pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten};
 

@@ -2,17 +2,14 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use annulus_model::{Config, Llama, Runs, Specification, stored, stored_adapter};
+use annulus_model::{Config, Llama, Runs, Specification};
 use annulus_tensors::{Dtype, Entry, Room, TensorFile};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
-use super::{HASHES, LATEST, OPTIMIZER, STATE, State, VERSION, steps};
-use crate::run::folder::failure;
-use crate::setup::start::Start;
-use crate::setup::weights::{InitialWeights, Layer};
+use super::{HASHES, LATEST, STATE, State, VERSION, steps};
+use crate::error::failure;
 use crate::{Result, TrainError};
 
 /// The largest `state.json` that is read, in bytes: it holds an experiment.
@@ -145,43 +142,13 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
     Ok(state)
 }
 
-/// The weights that a checkpoint stands for, as they were computed with, not their masters: f32, except the untrained ones of `base`.
-pub(crate) fn weights(
-    folder: &Path,
-    base: Option<&Path>,
-    config: &Config,
-) -> Result<InitialWeights> {
-    let specification = Llama::specification(config);
-    let layers = match base {
-        None => vec![Layer::Stored(stored(folder, &specification, &|_| DType::F32)?)],
-        Some(base) => {
-            let adapters = stored_adapter(folder, &specification, DType::F32)?;
-            let base = crate::setup::initial::base(base, config)?;
-            vec![Layer::Stored(adapters), Layer::Stored(base)]
-        }
-    };
-    Ok(InitialWeights::of(config, layers))
-}
-
-/// Parameters and optimizer state of a checkpoint, which may hold only adapters of `base`.
-pub(crate) fn load(found: &Found, base: Option<&Path>, config: &Config) -> Result<Start> {
-    let mut weights = weights(&found.folder, base, config)?;
-    let kept = Arc::new(Kept::open(&found.folder.join(OPTIMIZER), config)?);
-    if config.dtype != DType::F32 {
-        weights = weights.beneath(Layer::Masters(kept.clone()));
-    }
-    let since = found.state.moments.unwrap_or_default();
-    let State { step, tokens, .. } = found.state;
-    Ok(Start { step, tokens, weights, moments: Some(kept), since })
-}
-
 /// The file with the optimizer's tensors of a checkpoint, for every trained parameter.
 #[derive(Debug)]
 pub(crate) struct Kept(TensorFile);
 
 impl Kept {
     /// Opens the file at `path` and checks it against the model.
-    fn open(path: &Path, config: &Config) -> Result<Kept> {
+    pub(crate) fn open(path: &Path, config: &Config) -> Result<Kept> {
         let specification = Llama::specification(config);
         let mut room = Room::of(4 * specification.len());
         let file = TensorFile::open(path, path, &mut room)

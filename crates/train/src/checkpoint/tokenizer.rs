@@ -7,8 +7,6 @@ use annulus_data::{Tokenizer, byte_tokenizer};
 use annulus_experiment::{Experiment, Shape};
 use serde_json::json;
 
-use crate::setup::texts::records_of;
-
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
@@ -18,8 +16,7 @@ pub(crate) fn missing(
     experiment: &Experiment,
     shape: &Shape,
 ) -> io::Result<Vec<(&'static str, String)>> {
-    let text = records_of(experiment.data.format).is_some();
-    if !text || folder.join(CONFIG).is_file() {
+    if !experiment.data.format.is_text() || folder.join(CONFIG).is_file() {
         return Ok(Vec::new());
     }
     let mut files = Vec::new();

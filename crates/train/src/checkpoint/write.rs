@@ -12,8 +12,9 @@ use annulus_plan::Plan;
 use super::hashes::Hashes;
 use super::read::named;
 use super::tokenizer::missing;
-use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, Slices, State, steps};
-use crate::run::folder::{failure, write_atomically};
+use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, steps};
+use crate::error::failure;
+use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
 /// The most bytes of a weights file; larger models are cut into several.
@@ -47,18 +48,21 @@ pub(crate) struct Unfinished {
 pub(crate) type Note<'a> = &'a (dyn Fn(&'static str) + Sync);
 
 impl Layouts {
-    /// The layouts of what the ranks write of `slices`.
-    pub(crate) fn of(plan: &Plan, slices: &Slices<'_>) -> Result<Layouts> {
-        let (weights, optimizer) = (slices.weights(), slices.optimizer());
+    /// The layouts of the files with these weights and optimizer's tensors.
+    pub(crate) fn of(
+        plan: &Plan,
+        weights: &[Described],
+        optimizer: &[Described],
+    ) -> Result<Layouts> {
         let names = |all: &[Described]| all.iter().map(|one| one.name.clone()).collect();
         let layout = match plan.experiment.lora {
-            None => Layout::of_weights(&weights, SHARD_BYTES)?,
-            Some(_) => adapter_layout(&weights, plan.shape.tie_word_embeddings)?,
+            None => Layout::of_weights(weights, SHARD_BYTES)?,
+            Some(_) => adapter_layout(weights, plan.shape.tie_word_embeddings)?,
         };
         let kept = optimizer.iter().map(|one| (one.name.as_str(), one.clone()));
         Ok(Layouts {
-            weights: (layout, names(&weights)),
-            optimizer: (Layout::of_file(OPTIMIZER, kept)?, names(&optimizer)),
+            weights: (layout, names(weights)),
+            optimizer: (Layout::of_file(OPTIMIZER, kept)?, names(optimizer)),
         })
     }
 

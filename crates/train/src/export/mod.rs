@@ -3,6 +3,7 @@
 
 mod card;
 
+use crate::setup::saved::weights;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,11 @@ use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
 use crate::checkpoint::{Found, missing, named_by, unwritten};
-use crate::run::folder::{failure, write_atomically};
-use crate::run::lines::read_lines;
-use crate::run::manifest::Manifest;
-use crate::run::metrics::Record;
+use crate::error::failure;
+use crate::folder::lines::read_lines;
+use crate::folder::manifest::Manifest;
+use crate::folder::record::Record;
+use crate::folder::write_atomically;
 use crate::{Result, TrainError, model_config};
 
 /// The largest file that is copied, in bytes: a tokenizer.
@@ -123,7 +125,7 @@ impl Checkpoint {
         }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
         let config = Config { lora: Some(lora.clone()), ..plain };
-        let weights = crate::checkpoint::weights(&self.folder, Some(base), &config)?.all()?;
+        let weights = weights(&self.folder, Some(base), &config)?.all()?;
         let merged = Llama::merged(&config, weights)?.into_iter();
         Ok(merged
             .map(|(name, weight)| Ok((name, weight.to_dtype(config.dtype)?)))

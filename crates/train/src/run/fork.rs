@@ -1,27 +1,19 @@
 //! A run that begins from another run's checkpoint: with its weights, its count of steps and, unless asked not to, its optimizer state;
 //! everything but the model may differ.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use annulus_experiment::{Scaling, read_config};
 use annulus_plan::Plan;
-use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{load, named_by, steps};
-use crate::run::folder::failure;
-use crate::run::identity;
+use crate::checkpoint::identity;
+use crate::checkpoint::{named_by, steps};
+use crate::error::failure;
+use crate::folder::manifest::Fork;
 use crate::setup::initial::base_of;
+use crate::setup::saved::load;
 use crate::setup::start::Start;
 use crate::{Result, Setup, TrainError};
-
-/// The checkpoint that a run begins from, instead of weights of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fork {
-    /// A checkpoint, or a run's folder, which means its newest checkpoint.
-    pub from: PathBuf,
-    /// Whether the optimizer starts anew.
-    pub fresh_optimizer: bool,
-}
 
 impl Fork {
     /// The state to begin with, and what is wrong with newer checkpoints.

@@ -1,5 +1,6 @@
 //! What a run is given besides its plan.
 
+use crate::setup::shared::ranks_here;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use annulus_comm::flight;
 use annulus_data::Tokenizer;
 use annulus_plan::Plan;
 
-use crate::run::folder::failure;
-use crate::run::fork::Fork;
+use crate::error::failure;
+use crate::folder::manifest::Fork;
 use crate::run::rerun::Rerun;
-use crate::run::sink::{Silent, Sink};
 use crate::setup::device;
 use crate::setup::processors::Processors;
+use crate::sink::{Silent, Sink};
 use crate::step::dump::Dump;
-use crate::{Result, Setup, TrainError};
+use crate::{Result, Setup};
 
 /// What a run is given besides its plan.
 pub struct Given {
@@ -112,18 +113,4 @@ impl Given {
             processors: self.processors.clone(),
         }
     }
-}
-
-/// Which of `ranks` ranks are threads of this process.
-///
-/// # Errors
-/// Processes that cannot share the ranks evenly.
-pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
-    world.here(ranks).ok_or_else(|| TrainError::Configuration {
-        message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
-        hint: Some(
-            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)"
-                .into(),
-        ),
-    })
 }

@@ -12,13 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::run::jsonl;
+use crate::folder::{HASHES, MESSAGES, jsonl};
 use crate::step::hashes::Hashes;
 use crate::step::points::{At, Messages, Points};
-
-/// The name of the file with hashes of state and computation in a run's folder.
-pub(crate) const STATE: &str = "hashes.jsonl";
-pub(crate) const MESSAGES: &str = "messages.jsonl";
 
 /// A step's line of `hashes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +111,7 @@ impl HashLines {
         }
         let folder = &experiment.output;
         // Lines may be long: none is kept in memory.
-        let (state, _) = jsonl::resume(&folder.join(STATE), |line| {
+        let (state, _) = jsonl::resume(&folder.join(HASHES), |line| {
             parse::<StepHashes>(line).filter(|line| line.step <= step).map(drop)
         })?;
         let (messages, _) = jsonl::resume(&folder.join(MESSAGES), |line| {
@@ -154,7 +150,7 @@ fn parse<L: DeserializeOwned>(line: &str) -> Option<L> {
 /// # Errors
 /// A file that cannot be read, and a torn line that is not the last.
 pub fn hashed(folder: &Path) -> Result<Vec<StepHashes>> {
-    let mut steps: Vec<StepHashes> = read(&folder.join(STATE))?;
+    let mut steps: Vec<StepHashes> = read(&folder.join(HASHES))?;
     steps.sort_by_key(|line| line.step);
     Ok(steps)
 }

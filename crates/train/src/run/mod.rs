@@ -1,34 +1,18 @@
-//! A run from its first step to its last: phases, metrics, checkpoints in a folder.
+//! A run from its first step to its last: phases, what is recorded, when checkpoints are saved.
 
-pub(crate) mod agree;
-pub(crate) mod aligned;
 pub(crate) mod attempt;
-pub(crate) mod bisect;
-pub(crate) mod clocks;
-pub(crate) mod compare;
-pub(crate) mod curves;
-pub(crate) mod folder;
 pub(crate) mod fork;
 pub(crate) mod given;
 pub(crate) mod hashes;
-pub(crate) mod identity;
-pub(crate) mod jsonl;
-pub(crate) mod lines;
-pub(crate) mod logged;
-pub(crate) mod manifest;
-pub(crate) mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod phases;
+pub(crate) mod prepare;
 pub(crate) mod processes;
-pub(crate) mod ranks;
-pub(crate) mod replayed;
-pub(crate) mod reproduced;
+pub(crate) mod rank_thread;
+pub(crate) mod recorder;
 pub(crate) mod rerun;
 pub(crate) mod saving;
 pub(crate) mod sharded_save;
-pub(crate) mod sink;
-pub(crate) mod summary;
-pub(crate) mod table;
-pub(crate) mod traces;
+pub(crate) mod starts;
 pub(crate) mod train_loop;
 mod writing;

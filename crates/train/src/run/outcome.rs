@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::Result;
-use crate::run::folder::failure;
-use crate::run::lines::read_lines;
-use crate::run::metrics::Record;
+use crate::error::failure;
+use crate::folder::lines::read_lines;
+use crate::folder::record::Record;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use annulus_plan::Plan;
 
 use crate::checkpoint::newest;
 use crate::run::attempt::run_phase;
-use crate::run::sink::{Notice, Silent, Sink, Value};
 use crate::setup::shared::unreached;
+use crate::sink::{Notice, Silent, Sink, Value};
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
 
 /// Trains `plans`, those of [`annulus_experiment::Experiment::phases`] in order, to their end, from the step that their folder has reached.

@@ -13,14 +13,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Found;
+use crate::checkpoint::identity;
+use crate::folder::manifest::Fork;
+use crate::folder::manifest::program;
 use crate::run::attempt::{Attempt, Led, prepared};
-use crate::run::fork::Fork;
 use crate::run::given::Given;
-use crate::run::identity;
-use crate::run::manifest::{program, weights_hash};
 use crate::run::outcome::{Ending, Outcome};
-use crate::setup::prepare::{ResumeFrom, Work};
+use crate::run::prepare::{ResumeFrom, Work};
 use crate::setup::shared::{once, unreached};
+use crate::setup::weights::InitialWeights;
 use crate::{Result, Setup, TrainError};
 
 /// What process 0 tells the others before the first step.
@@ -223,7 +224,10 @@ pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> R
     if world.processes() == 1 {
         return Ok(());
     }
-    let weights = weights.map(weights_hash).transpose()?.unwrap_or_default();
+    let weights = weights
+        .map(|own| InitialWeights::from(own.clone()).hash())
+        .transpose()?
+        .unwrap_or_default();
     let facts = Facts::with(
         world,
         [("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)],

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::is_checkpoint;
-use crate::run::fork::Fork;
-use crate::run::manifest::{Attempt, Manifest};
+use crate::folder::manifest::Fork;
+use crate::folder::manifest::{Attempt, Manifest};
 use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.

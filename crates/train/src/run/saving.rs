@@ -3,62 +3,57 @@
 //! A run that is asked to stop ends wherever its ranks are, so the state it leaves is saved by ranks that nobody stops: those of a second
 //! run over the same state.
 
+use crate::step::finished::Finished;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use annulus_comm::{Communicator, Label, all_gather_values};
 use annulus_plan::Plan;
 
-use crate::checkpoint::Slices;
 use crate::run::attempt::Attempt;
-use crate::run::metrics::Recorder;
+use crate::run::recorder::Recorder;
 use crate::run::sharded_save::{self, PendingSave};
 use crate::step::parameters::RankParameters;
+use crate::step::slices::Slices;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
 
-/// A finished step, as one rank has it.
-#[derive(Debug)]
-pub(crate) struct Finished<'a> {
-    pub(crate) step: u64,
-    /// The step since which moments are accumulated.
-    pub(crate) since: u64,
-    pub(crate) comm: &'a dyn Communicator,
-    pub(crate) slices: Slices<'a>,
+/// One rank of a run.
+pub(crate) struct RankRun<'a> {
+    pub(crate) trainer: Trainer,
+    /// What records the run, on rank 0.
+    pub(crate) recorder: Option<Recorder<'a>>,
+    /// This rank's share of a checkpoint that is being written beside training.
+    pub(crate) pending: Option<PendingSave>,
 }
 
-impl Trainer {
-    pub(crate) fn finished(&self) -> Finished<'_> {
-        let (rank, step) = (&self.rank, self.finished);
-        let only_trained = rank.setup.config.lora.is_some();
-        let slices = Slices { stake: &self.store, division: &rank.division, only_trained };
-        Finished { step, since: self.since, comm: rank.comm.as_ref(), slices }
-    }
-
+impl RankRun<'_> {
     /// Saves the last step: rank 0 all of it, or every rank its share.
-    pub(crate) fn save(&mut self, plan: &Plan, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        if self.rank.setup.shards_state() {
-            self.end_saving(recorder)?;
-            self.share = sharded_save::save(self.finished(), plan, recorder)?;
+    pub(crate) fn save(&mut self, plan: &Plan) -> Result<()> {
+        if self.trainer.rank.setup.shards_state() {
+            self.end_saving()?;
+            self.pending = sharded_save::save(self.trainer.finished(), plan, &mut self.recorder)?;
             return Ok(());
         }
-        recorder.as_mut().map_or(Ok(()), |recorder| recorder.save(self.finished()))
+        let finished = self.trainer.finished();
+        self.recorder.as_mut().map_or(Ok(()), |recorder| recorder.save(finished))
     }
 
     /// Lets rank 0 commit the checkpoint that ranks write beside training, once all have written their shares.
-    pub(crate) fn look_after_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        if let Some(share) = self.share.take() {
-            self.share = share.look((self.rank.comm.as_ref(), self.finished), recorder)?;
+    pub(crate) fn look_after_saving(&mut self) -> Result<()> {
+        if let Some(pending) = self.pending.take() {
+            let at = (self.trainer.rank.comm.as_ref(), self.trainer.finished);
+            self.pending = pending.look(at, &mut self.recorder)?;
         }
         Ok(())
     }
 
     /// Waits for the checkpoint that is being written beside training.
-    pub(crate) fn end_saving(&mut self, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        let comm = self.rank.comm.as_ref();
-        if let Some(share) = self.share.take() {
-            share.end(comm, recorder)?;
+    pub(crate) fn end_saving(&mut self) -> Result<()> {
+        let comm = self.trainer.rank.comm.as_ref();
+        if let Some(pending) = self.pending.take() {
+            pending.end(comm, &mut self.recorder)?;
         }
-        settle(comm, recorder)
+        settle(comm, &mut self.recorder)
     }
 }
 

@@ -14,11 +14,15 @@ use annulus_comm::{Communicator, Error as CommError, Label, Reduce, all_gather_v
 use annulus_plan::Plan;
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::{Contents, Copied, Gathered, Layouts, Piece, State, Unfinished};
-use crate::run::metrics::{Recorder, alive};
-use crate::run::saving::{Finished, noted};
-use crate::run::sink::Notice;
+use crate::checkpoint::{Contents, Layouts, Piece, State, Unfinished};
+use crate::run::recorder::Recorder;
+use crate::run::saving::noted;
 use crate::run::writing::Writing;
+use crate::sink::Notice;
+use crate::step::alive::alive;
+use crate::step::copied_slices::CopiedSlices;
+use crate::step::finished::Finished;
+use crate::step::gathered_slices::GatheredSlices;
 use crate::{Result, TrainError};
 
 /// A rank's share of a checkpoint that is written while training goes on; dropped before its end, it leaves no checkpoint.
@@ -47,7 +51,7 @@ pub(crate) fn save(
     plan: &Plan,
     recorder: &mut Option<Recorder<'_>>,
 ) -> Result<Option<PendingSave>> {
-    let layouts = Layouts::of(plan, &slices)?;
+    let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
     let begin =
         |recorder: &mut Recorder<'_>| Commit::begin(recorder, (comm, step, since), &layouts);
     let commit = recorder.as_mut().map(begin).transpose()?;
@@ -56,7 +60,7 @@ pub(crate) fn save(
     let (folder, named) = (told(comm, step, (output, own))?, output.join(format!("step-{step}")));
     let blind = blind(comm, step, &folder)?;
     if plan.experiment.background_saves && blind.is_empty() {
-        let copied = alive(comm, || Copied::of(slices, comm.rank()))?;
+        let copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
         let dropped = Arc::new(AtomicBool::new(false));
         let mut contents = Wanted { copied, dropped: dropped.clone() };
         let write = move || layouts.fill((&folder, &named), &mut contents, &|_| ());
@@ -67,7 +71,7 @@ pub(crate) fn save(
     let written = if blind.is_empty() {
         alive(comm, || layouts.fill((&folder, &named), &mut slices, &note))?
     } else {
-        let mut all = Gathered::new(comm, step, slices);
+        let mut all = GatheredSlices::new(comm, step, slices);
         match &commit {
             Some(_) => alive(comm, || layouts.fill((&folder, &named), &mut all, &note))?,
             None => layouts.hand_over(&mut all)?,
@@ -137,12 +141,12 @@ impl Drop for PendingSave {
 
 /// A copy of a rank's share that gives nothing more once the save is dropped.
 struct Wanted {
-    copied: Copied,
+    copied: CopiedSlices,
     dropped: Arc<AtomicBool>,
 }
 
 impl Wanted {
-    fn still(&mut self) -> Result<&mut Copied> {
+    fn still(&mut self) -> Result<&mut CopiedSlices> {
         let is_dropped = self.dropped.load(Ordering::Relaxed);
         if is_dropped { Err(CommError::Stopped.into()) } else { Ok(&mut self.copied) }
     }

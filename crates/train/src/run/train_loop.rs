@@ -9,13 +9,13 @@ use annulus_trace::Span;
 
 use crate::Result;
 use crate::ask::evaluate::Evaluation;
-use crate::run::lines::EVALUATION;
-use crate::run::metrics::Recorder;
-use crate::run::sink::{Notice, Value};
-use crate::run::traces::{gathered, recorded};
+use crate::folder::lines::EVALUATION;
+use crate::run::saving::RankRun;
 use crate::setup::data::HeldOut;
+use crate::sink::{Notice, Value};
 use crate::step::rank::Rank;
 use crate::step::resident::OfProcess;
+use crate::step::spans::{gathered, recorded};
 use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
@@ -49,15 +49,12 @@ fn due(every: u64, step: u64, last: u64) -> bool {
 
 impl TrainLoop<'_> {
     /// Trains to the end; rank 0 has a recorder. All ranks make the same calls: none depends on having one.
-    pub(crate) fn run(
-        &self,
-        trainer: &mut Trainer,
-        recorder: &mut Option<Recorder<'_>>,
-    ) -> Result<()> {
+    pub(crate) fn run(&self, rank: &mut RankRun<'_>) -> Result<()> {
         let mut lap = Lap::default();
-        self.catch_up(trainer, recorder)?;
-        while trainer.finished < self.last {
-            self.check_stop(trainer)?;
+        self.catch_up(rank)?;
+        while rank.trainer.finished < self.last {
+            self.check_stop(&rank.trainer)?;
+            let RankRun { trainer, recorder, .. } = rank;
             statistics::begin(&trainer.rank);
             let traced = self.trace.contains(trainer.finished + 1);
             let (report, spans) = lap.time(|| recorded(traced, || trainer.step()));
@@ -69,39 +66,33 @@ impl TrainLoop<'_> {
             if let (Some(recorder), Some(hashes)) = (recorder.as_mut(), trainer.hashes.take()) {
                 recorder.hash(report.step, &hashes, &trainer.rank.model.stages)?;
             }
-            self.log(trainer, recorder, &report, &mut lap)?;
+            self.log(rank, &report, &mut lap)?;
             if let Some(spans) = spans {
-                keep(trainer, recorder, spans)?;
+                keep(rank, spans)?;
             }
-            self.check_stop(trainer)?;
-            trainer.look_after_saving(recorder)?;
+            self.check_stop(&rank.trainer)?;
+            rank.look_after_saving()?;
             if due(self.every.checkpoint, report.step, self.last) {
-                trainer.save(self.plan, recorder)?;
+                rank.save(self.plan)?;
             }
         }
-        trainer.end_saving(recorder)
+        rank.end_saving()
     }
 
     /// Measures, evaluates and logs a step, where that is due. If interrupted, the step is still logged, with what is known of it: it is
     /// finished.
-    fn log(
-        &self,
-        trainer: &Trainer,
-        recorder: &mut Option<Recorder<'_>>,
-        report: &Report,
-        lap: &mut Lap,
-    ) -> Result<()> {
+    fn log(&self, rank: &mut RankRun<'_>, report: &Report, lap: &mut Lap) -> Result<()> {
         let step = report.step;
         let evaluate = self.held_out.filter(|_| due(self.every.evaluate, step, self.last));
         if evaluate.is_none() && !due(self.every.log, step, self.last) {
             return Ok(());
         }
         let lap = std::mem::take(lap);
-        let costs = statistics::costs(&trainer.rank, step, &lap, self.process);
+        let costs = statistics::costs(&rank.trainer.rank, step, &lap, self.process);
         let evaluate = evaluate.filter(|_| costs.is_ok());
-        let evaluation = evaluate.map(|held_out| evaluate_all(trainer, held_out, recorder));
+        let evaluation = evaluate.map(|held_out| evaluate_all(rank, held_out));
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
-        if let Some(recorder) = recorder {
+        if let Some(recorder) = &mut rank.recorder {
             let costs = costs.as_ref().ok();
             let mut values: Vec<(&str, Value<'_>)> = self.values(report, lap.speed(self.tokens));
             values.extend(costs.into_iter().flat_map(Costs::values));
@@ -128,16 +119,16 @@ impl TrainLoop<'_> {
     }
 
     /// Makes the evaluation that an earlier attempt missed. All ranks take part, though only the process that reads the log knows of it.
-    fn catch_up(&self, trainer: &Trainer, recorder: &mut Option<Recorder<'_>>) -> Result<()> {
-        let step = trainer.finished;
+    fn catch_up(&self, rank: &mut RankRun<'_>) -> Result<()> {
+        let step = rank.trainer.finished;
         let is_due = step > 0 && due(self.every.evaluate, step, self.last);
         let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
         let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
-        if !any_rank_says(trainer.rank.comm.as_ref(), label, self.owes)? {
+        if !any_rank_says(rank.trainer.rank.comm.as_ref(), label, self.owes)? {
             return Ok(());
         }
-        let evaluation = evaluate_all(trainer, held_out, recorder)?;
-        let Some(recorder) = recorder else { return Ok(()) };
+        let evaluation = evaluate_all(rank, held_out)?;
+        let Some(recorder) = &mut rank.recorder else { return Ok(()) };
         recorder.log(step, &found(held_out, &evaluation))
     }
 
@@ -169,7 +160,7 @@ fn any_rank_says(comm: &dyn Communicator, label: Label, own: bool) -> Result<boo
 }
 
 /// Writes the trace of the last step, of all ranks, to the run's folder.
-fn keep(trainer: &Trainer, recorder: &mut Option<Recorder<'_>>, spans: Vec<Span>) -> Result<()> {
+fn keep(RankRun { trainer, recorder, .. }: &mut RankRun<'_>, spans: Vec<Span>) -> Result<()> {
     let ranks = gathered(&trainer.rank, trainer.finished, spans)?;
     match (recorder, ranks) {
         (Some(recorder), Some(ranks)) => recorder.trace(trainer, ranks),
@@ -177,11 +168,8 @@ fn keep(trainer: &Trainer, recorder: &mut Option<Recorder<'_>>, spans: Vec<Span>
     }
 }
 
-fn evaluate_all(
-    trainer: &Trainer,
-    held_out: &HeldOut,
-    recorder: &mut Option<Recorder<'_>>,
-) -> Result<Evaluation> {
+fn evaluate_all(rank: &mut RankRun<'_>, held_out: &HeldOut) -> Result<Evaluation> {
+    let RankRun { trainer, recorder, .. } = rank;
     trainer.evaluate(held_out, &mut |done, total| {
         if let Some(recorder) = recorder {
             recorder.console.notice(&Notice::Evaluating { done, total });

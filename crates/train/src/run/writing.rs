@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
-use crate::run::folder::failure;
+use crate::error::failure;
 use crate::{Result, TrainError};
 
 /// A write on a thread of its own. Dropping it waits for its end: nothing that was begun is lost.

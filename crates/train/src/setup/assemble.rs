@@ -5,30 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
-use annulus_comm::threads::Options;
-use annulus_comm::{Axis, Communicator, Grid, Mesh, Metered, Places, World};
+use annulus_comm::{Axis, Communicator, Grid, Places, World};
 use annulus_experiment::{
     Dtype, Engine, Frequencies, Kernel, Offload, Order, Packed, Parallel, Recompute, Shape,
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
-use annulus_model::{Attentions, Config, Llama, TensorRanks, element_type};
+use annulus_model::{Attentions, Config, element_type};
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
-use annulus_ops::{Backend, Cores, Pool, Rotary};
+use annulus_ops::{Backend, Cores};
 use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
 use candle_core::DType;
 
-use crate::run::given::ranks_here;
 use crate::setup::device;
-use crate::setup::pages::Room;
 use crate::setup::processors::Processors;
-use crate::setup::shared::{once, unreached};
-use crate::step::division::Division;
-use crate::step::rank::Rank;
-use crate::{Result, TrainError, memory};
+use crate::setup::shared::unreached;
+use crate::{Result, TrainError};
 
 /// A layer group: layers with one mask, strategy and backward route, and their schedules.
 #[derive(Clone, Debug)]
@@ -269,7 +264,7 @@ impl Setup {
     }
 
     /// The attention of every layer on this rank.
-    fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
+    pub(crate) fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
         let first = &self.groups[0];
@@ -278,69 +273,6 @@ impl Setup {
         let groups =
             groups.map(|group| (first.beside(group.schedules.clone()), group.layers.clone()));
         Attentions::new(self.config.shape.num_hidden_layers, groups)
-    }
-
-    /// Runs `program` on all ranks, and returns the result of the first rank of this process.
-    ///
-    /// # Errors
-    /// Failures of the ranks, and processes that cannot share them evenly.
-    pub(crate) fn run<T: Send>(
-        self: &Arc<Self>,
-        program: impl Fn(Rank) -> Result<T> + Send + Sync,
-    ) -> Result<T> {
-        let (processes, ranks) = (&self.processes, self.world());
-        ranks_here(processes, ranks).map_err(|error| once(processes, error))?;
-        self.join()?;
-        let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
-        let mut found = self.joined().run(&options, |comm| program(self.rank(comm)?))?;
-        Ok(found.swap_remove(0))
-    }
-
-    /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
-    pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
-        let mesh = Mesh::of(comm.clone(), self.grid())?;
-        let (rank, here) = (comm.rank(), self.ranks_of_process());
-        let division = Division::new(&mesh, rank, here, self.parts(), self.sharding())?;
-        Ok((mesh, division))
-    }
-
-    /// This rank, on the thread that will run it: its cores, its attention, its place in the mesh.
-    pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
-        let rank = comm.rank();
-        memory::enter(rank);
-        let here = self.ranks_of_process();
-        let own = rank % here;
-        let backend = if let Some(processor) = self.processors.of(own, here) {
-            Backend::Gpu(processor.clone())
-        } else {
-            let enter = move || memory::enter(rank);
-            Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
-        };
-        let backend = backend.in_blocks(self.block);
-        let meter = Metered::at(comm.clone(), self.places());
-        let counted: Arc<dyn Communicator> = meter.clone();
-        let (mesh, division) = self.divided(&counted)?;
-        let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
-        let Frequencies { inverse, factor } = &self.frequencies;
-        let rotary = Rotary::new(attention.positions(), inverse, *factor);
-        let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
-        // Traffic of setting up the mesh counts for no step.
-        meter.take();
-        Ok(Rank {
-            model: Llama::new(&self.config, self.loss_chunk),
-            attention,
-            rotary: Arc::new(rotary),
-            tensor,
-            backend,
-            device: own / self.ranks_of_device(),
-            mesh,
-            division,
-            meter,
-            comm,
-            offload: None,
-            room: Room::ANY,
-            setup: self.clone(),
-        })
     }
 }
 

@@ -7,10 +7,10 @@ use annulus_model::element_type;
 use annulus_plan::Plan;
 
 use crate::setup::assemble::planned_config;
+use crate::setup::checked_data::of_data;
 use crate::setup::data::named;
 use crate::setup::device;
 use crate::setup::initial::check_stored;
-use crate::setup::prepare::of_data;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
 use crate::{Opening, Result, TrainError};
 

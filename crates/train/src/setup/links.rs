@@ -7,8 +7,8 @@ use annulus_comm::{Communicator, Places, World, threads};
 use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
-use crate::run::given::ranks_here;
 use crate::setup::rates::{DEADLINE, Sample, link};
+use crate::setup::shared::ranks_here;
 use crate::setup::shared::{of_another, shared, unreached};
 
 impl Sample {

@@ -1,6 +1,7 @@
 //! Before the first step: what an experiment names is opened, planned, assembled and checked.
 
 pub(crate) mod assemble;
+pub(crate) mod checked_data;
 pub(crate) mod data;
 pub(crate) mod device;
 pub(crate) mod engine;
@@ -10,12 +11,13 @@ pub(crate) mod initial;
 pub(crate) mod links;
 pub(crate) mod open;
 pub(crate) mod pages;
-pub(crate) mod prepare;
 pub(crate) mod processors;
 pub(crate) mod rates;
 pub(crate) mod resolve;
+pub(crate) mod saved;
 pub(crate) mod shared;
 pub(crate) mod slow;
 pub(crate) mod start;
 pub(crate) mod texts;
+pub(crate) mod trained;
 pub(crate) mod weights;

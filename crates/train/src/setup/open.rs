@@ -8,7 +8,7 @@ use annulus_plan::Plan;
 use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
 
 use crate::Result;
-use crate::run::folder::RESOLVED;
+use crate::folder::RESOLVED;
 use crate::setup::device;
 use crate::setup::rates::Sample;
 use crate::setup::shared::unreached;

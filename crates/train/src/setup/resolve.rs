@@ -11,8 +11,8 @@ use annulus_experiment::{
 };
 use annulus_plan::Plan;
 
-use crate::ask::weights::model_folder;
 use crate::setup::texts::records_of;
+use crate::setup::trained::model_folder;
 use crate::setup::{device, open};
 use crate::{Result, TrainError};
 

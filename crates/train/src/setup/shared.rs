@@ -1,8 +1,10 @@
 //! What several processes do before and between the runs of their ranks: all go on or none does, and only one reports an error.
 
+use std::ops::Range;
+
 use annulus_comm::{Cause, Error as CommError, Failure, World};
 
-use crate::TrainError;
+use crate::{Result, TrainError};
 
 /// Has every process make a thing for itself; if one cannot, none goes on: the first that cannot returns why, the others an error that
 /// another has ended ([`TrainError::is_of_another`]). In a single process it is just `make`.
@@ -40,4 +42,18 @@ pub(crate) fn unreached(failure: Failure<CommError>) -> TrainError {
 /// The error of a process that ends because of another, which says why.
 pub(crate) fn of_another() -> TrainError {
     CommError::Ended { rank: 0 }.into()
+}
+
+/// Which of `ranks` ranks are threads of this process.
+///
+/// # Errors
+/// Processes that cannot share the ranks evenly.
+pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
+    world.here(ranks).ok_or_else(|| TrainError::Configuration {
+        message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
+        hint: Some(
+            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)"
+                .into(),
+        ),
+    })
 }

@@ -8,8 +8,7 @@ use annulus_data::{DataError, Excluded, Records, left_out, repeated, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 
 use crate::checkpoint::LATEST;
-use crate::run::folder::{GIVEN, LOCK, RESOLVED};
-use crate::run::{hashes, lines, manifest};
+use crate::folder::{GIVEN, HASHES, LOCK, MESSAGES, RESOLVED, lines, manifest};
 use crate::{Result, TrainError};
 
 /// File names that a run writes into its folder, besides checkpoints, traces and curves.
@@ -20,8 +19,8 @@ const MADE: [&str; 11] = [
     GIVEN,
     manifest::FILE,
     lines::FILE,
-    hashes::STATE,
-    hashes::MESSAGES,
+    HASHES,
+    MESSAGES,
     flight::FOLDER,
     "evaluation",
     "offload",

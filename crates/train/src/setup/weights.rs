@@ -19,6 +19,9 @@ pub struct InitialWeights {
     layers: Vec<Layer>,
 }
 
+/// How many elements of weights are hashed at a time.
+const PIECE: usize = 1 << 22;
+
 /// A source of some weights.
 #[derive(Debug)]
 pub(crate) enum Layer {
@@ -53,6 +56,21 @@ impl InitialWeights {
     pub(crate) fn beneath(mut self, layer: Layer) -> InitialWeights {
         self.layers.insert(0, layer);
         self
+    }
+
+    /// blake3 of names, shapes and elements as f32, in the order of names; only a few elements at a time are in memory.
+    pub(crate) fn hash(&self) -> Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        for (name, shape) in self.shapes() {
+            hasher.update(format!("{name} {shape:?}\n").as_bytes());
+            let elements = shape.iter().product();
+            for begins in (0..elements).step_by(PIECE) {
+                let many = PIECE.min(elements - begins);
+                let some = self.elements(name, &[(begins, many)])?;
+                some.to_dtype(DType::F32)?.write_bytes(&mut hasher)?;
+            }
+        }
+        Ok(hasher.finalize().to_hex().to_string())
     }
 
     /// The shapes of all weights, in the order of names.

@@ -13,13 +13,13 @@ use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
-use crate::run::traces::name;
 use crate::step::finite::is_finite;
 use crate::step::gathered::WeightSource;
 use crate::step::gradients::Gradients;
 use crate::step::kept::Kept;
 use crate::step::points::At;
 use crate::step::rank::{MicroBatch, Rank};
+use crate::step::spans::name;
 use crate::step::sum::Partial;
 
 /// What the forward pass of a stage leaves for backward: by piece of rows, the kept tensors and the pullback.

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use annulus_model::{Described, Layout, Weights};
 use candle_core::DType;
 
-use crate::checkpoint::{Gathered, Piece, Slices};
-use crate::run::metrics::alive;
-use crate::run::saving::Finished;
+use crate::checkpoint::Piece;
+use crate::step::alive::alive;
+use crate::step::finished::Finished;
+use crate::step::gathered_slices::GatheredSlices;
 use crate::step::hashes::{GRADIENTS, WEIGHTS};
+use crate::step::slices::Slices;
 use crate::{Result, TrainError};
 
 /// Which step's tensors are written down, and where.
@@ -26,7 +28,7 @@ impl Dump {
     pub(crate) fn write(&self, finished: Finished<'_>, gradients: &Weights) -> Result<()> {
         let Finished { step, comm, slices, .. } = finished;
         let all = described(&slices, gradients);
-        let mut gathered = Gathered::new(comm, step, slices);
+        let mut gathered = GatheredSlices::new(comm, step, slices);
         for of_kind in all.chunk_by(|a, b| kind(&a.name) == kind(&b.name)) {
             let named = of_kind.iter().map(|one| (one.name.as_str(), one.clone()));
             let layout = Layout::of_file(&file(kind(&of_kind[0].name)), named)?;

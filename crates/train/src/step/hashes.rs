@@ -9,7 +9,8 @@ use annulus_comm::{Communicator, Label, all_gather_values};
 use annulus_model::Weights;
 use candle_core::{DType, Tensor};
 
-use crate::checkpoint::{Piece, Slices};
+use crate::checkpoint::Piece;
+use crate::step::slices::Slices;
 use crate::{Result, TrainError};
 
 /// Hashes by tensor: `gradients.NAME`, `weights.NAME`, `first.NAME`, `second.NAME` and `master.NAME`.

@@ -2,7 +2,7 @@
 
 use annulus_comm::Places;
 
-use crate::run::sink::Value;
+use crate::sink::Value;
 
 /// By link, within a host and between hosts: the tags of bytes sent and of time waited.
 const TAGS: [[&str; 2]; 2] = [

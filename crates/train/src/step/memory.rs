@@ -7,9 +7,9 @@ use annulus_comm::{Label, World, all_gather_values};
 use annulus_memory::{ByClass, Class, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
 
-use crate::run::given::ranks_here;
 use crate::setup::initial::initial_weights;
 use crate::setup::pages::{Room, return_what_was_freed};
+use crate::setup::shared::ranks_here;
 use crate::setup::start::{Handout, Start};
 use crate::step::parameters::Store;
 use crate::step::rank::Rank;

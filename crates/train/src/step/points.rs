@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use crate::run::traces;
 use crate::step::gathered::PASS as GATHER;
 use crate::step::hashes::Hashes;
 use crate::step::rank::MicroBatch;
+use crate::step::spans;
 use crate::{Result, TrainError};
 
 /// The name of the point of what a step reads.
@@ -239,12 +239,12 @@ impl At {
             At::Forward(stage, In::Hop(hop)) => {
                 format!("forward, layer {}, hop {hop}", layer(*stage))
             }
-            At::Forward(stage, In::End) => traces::name(stages[*stage].as_ref(), "forward"),
+            At::Forward(stage, In::End) => spans::name(stages[*stage].as_ref(), "forward"),
             At::Backward(before, In::Hop(hop)) => {
                 format!("backward, layer {}, hop {hop}", layer(backward(*before)))
             }
             At::Backward(before, In::End) => {
-                traces::name(stages[backward(*before)].as_ref(), "backward")
+                spans::name(stages[backward(*before)].as_ref(), "backward")
             }
             At::Other(pass, 0, hop) => format!("{pass}, hop {hop}"),
             At::Other(pass, layer, hop) => format!("{pass}, layer {layer}, hop {hop}"),

@@ -1,5 +1,9 @@
 //! One rank: the model, its attention, its workers, its place in the mesh.
 
+use crate::setup::shared::{once, ranks_here};
+use annulus_comm::threads::Options;
+use annulus_experiment::Frequencies;
+use annulus_ops::Pool;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +20,7 @@ use crate::setup::pages::Room;
 use crate::step::division::Division;
 use crate::step::offload::Offload;
 use crate::step::points::Watch;
-use crate::{Result, Setup};
+use crate::{Result, Setup, memory};
 
 /// One rank and what it computes with; weights are handed to it.
 #[derive(Debug)]
@@ -51,6 +55,71 @@ pub(crate) struct MicroBatch {
     pub(crate) targets: u64,
     /// Where hashes of what is computed go, if the step is hashed.
     pub(crate) watch: Option<Watch>,
+}
+
+impl Setup {
+    /// Runs `program` on all ranks, and returns the result of the first rank of this process.
+    ///
+    /// # Errors
+    /// Failures of the ranks, and processes that cannot share them evenly.
+    pub(crate) fn run<T: Send>(
+        self: &Arc<Self>,
+        program: impl Fn(Rank) -> Result<T> + Send + Sync,
+    ) -> Result<T> {
+        let (processes, ranks) = (&self.processes, self.world());
+        ranks_here(processes, ranks).map_err(|error| once(processes, error))?;
+        self.join()?;
+        let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
+        let mut found = self.joined().run(&options, |comm| program(self.rank(comm)?))?;
+        Ok(found.swap_remove(0))
+    }
+
+    /// The mesh of a rank, and which elements of parameters are its own. All ranks must call it.
+    pub(crate) fn divided(&self, comm: &Arc<dyn Communicator>) -> Result<(Mesh, Division)> {
+        let mesh = Mesh::of(comm.clone(), self.grid())?;
+        let (rank, here) = (comm.rank(), self.ranks_of_process());
+        let division = Division::new(&mesh, rank, here, self.parts(), self.sharding())?;
+        Ok((mesh, division))
+    }
+
+    /// This rank, on the thread that will run it: its cores, its attention, its place in the mesh.
+    pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
+        let rank = comm.rank();
+        memory::enter(rank);
+        let here = self.ranks_of_process();
+        let own = rank % here;
+        let backend = if let Some(processor) = self.processors.of(own, here) {
+            Backend::Gpu(processor.clone())
+        } else {
+            let enter = move || memory::enter(rank);
+            Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
+        };
+        let backend = backend.in_blocks(self.block);
+        let meter = Metered::at(comm.clone(), self.places());
+        let counted: Arc<dyn Communicator> = meter.clone();
+        let (mesh, division) = self.divided(&counted)?;
+        let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
+        let Frequencies { inverse, factor } = &self.frequencies;
+        let rotary = Rotary::new(attention.positions(), inverse, *factor);
+        let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
+        // Traffic of setting up the mesh counts for no step.
+        meter.take();
+        Ok(Rank {
+            model: Llama::new(&self.config, self.loss_chunk),
+            attention,
+            rotary: Arc::new(rotary),
+            tensor,
+            backend,
+            device: own / self.ranks_of_device(),
+            mesh,
+            division,
+            meter,
+            comm,
+            offload: None,
+            room: Room::ANY,
+            setup: self.clone(),
+        })
+    }
 }
 
 impl Rank {

@@ -6,7 +6,7 @@ use annulus_comm::{Label, Traffic, all_gather_values};
 use annulus_memory::{Class, peaks, reset_peaks};
 
 use crate::Result;
-use crate::run::sink::Value;
+use crate::sink::Value;
 use crate::step::hosts::{Hosts, Spent};
 use crate::step::rank::Rank;
 use crate::step::resident::{OfProcess, logged};

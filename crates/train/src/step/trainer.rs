@@ -19,10 +19,8 @@ use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
 
-use crate::checkpoint::Slices;
-use crate::run::metrics::alive;
-use crate::run::sharded_save::PendingSave;
 use crate::setup::start::Start;
+use crate::step::alive::alive;
 use crate::step::dump::Dump;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::gathered::{Gathering, WeightSource, spread};
@@ -33,6 +31,7 @@ use crate::step::optimizer::Update;
 use crate::step::parameters::{RankParameters, Store};
 use crate::step::points::{Found, Points};
 use crate::step::rank::{MicroBatch, Rank};
+use crate::step::slices::Slices;
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
 
@@ -68,8 +67,6 @@ pub(crate) struct Trainer {
     pub(crate) finished: u64,
     /// The step since which moments are accumulated.
     pub(crate) since: u64,
-    /// This rank's share of a checkpoint that is being written beside training.
-    pub(crate) share: Option<PendingSave>,
 }
 
 /// The numbers of a step, the same on every rank.
@@ -129,7 +126,6 @@ impl Trainer {
             dump: None,
             finished: start.step,
             since: start.since,
-            share: None,
         })
     }
 

@@ -3,6 +3,7 @@
 //! Three tests for every strategy on every number of ranks: attention on random inputs against the dense reference; which key a query sees,
 //! read off the output itself; loss and every parameter gradient of the whole model against one rank with the reference kernel.
 
+pub(crate) mod bits;
 mod measure;
 
 use annulus_comm::World;
@@ -16,8 +17,8 @@ use candle_core::{Result, Tensor};
 
 use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
 use crate::ask::whole::{Answer, Question, Split, attend};
-use crate::run::given::ranks_here;
 use crate::setup::processors::Processors;
+use crate::setup::shared::ranks_here;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
 
 /// The largest allowed errors of tensors against their references.

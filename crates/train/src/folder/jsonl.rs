@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::run::folder::{failure, write_atomically};
+use crate::error::failure;
+use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
 /// The largest JSON-lines file that is read, in bytes: some million lines.

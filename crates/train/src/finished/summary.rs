@@ -6,10 +6,10 @@ use annulus_experiment::Experiment;
 
 use crate::Result;
 use crate::checkpoint::last_checkpoint;
-use crate::run::compare::LOSS;
-use crate::run::lines::EVALUATION;
-use crate::run::logged::{Logged, median};
-use crate::run::manifest::FINISHED;
+use crate::finished::compare::LOSS;
+use crate::finished::logged::{Logged, median};
+use crate::folder::lines::EVALUATION;
+use crate::folder::manifest::FINISHED;
 
 /// The tag of a logged step's tokens per second.
 const SPEED: &str = "speed/tokens_per_second";

@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::Result;
-use crate::run::folder::failure;
-use crate::run::lines::{Line, read_lines};
-use crate::run::logged::is_of_run;
+use crate::error::failure;
+use crate::finished::logged::is_of_run;
+use crate::folder::lines::{Line, read_lines};
 
 /// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag (of values by rank, the largest); an empty cell
 /// where a step has no such value.

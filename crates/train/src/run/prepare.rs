@@ -9,23 +9,24 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::{Format, what_may_differ};
+use annulus_experiment::what_may_differ;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{Found, load, newest, opened};
-use crate::run::folder::failure;
-use crate::run::fork::Fork;
-use crate::run::given::ranks_here;
-use crate::run::identity;
-use crate::run::lines::read_lines;
-use crate::run::manifest::initial_hash;
-use crate::run::sink::{Notice, Sink};
+use crate::checkpoint::identity;
+use crate::checkpoint::{Found, newest, opened};
+use crate::error::failure;
+use crate::folder::lines::read_lines;
+use crate::folder::manifest::Fork;
+use crate::setup::checked_data::of_data;
 use crate::setup::fits;
 use crate::setup::initial::{base_of, initial_weights};
+use crate::setup::saved::load;
+use crate::setup::shared::ranks_here;
 use crate::setup::start::Start;
+use crate::sink::{Notice, Sink};
 use crate::step::parameters::Store;
 use crate::step::resident::OfProcess;
-use crate::{Data, Opening, Result, Setup, TrainError, open_data};
+use crate::{Data, Opening, Result, Setup, TrainError};
 
 /// The interval at which a request to stop is looked for.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -145,7 +146,7 @@ pub(crate) fn prepare(
         }
         (None, None) => Start::fresh(initial_weights(plan, &setup.config)?),
     };
-    let weights = initial_hash(&start.weights)?;
+    let weights = start.weights.hash()?;
     let process = OfProcess::before();
     let store = Store::new(setup, &start.weights, ranks_here(&setup.processes, setup.world())?)?;
     let work = Work { data, fingerprint, start, weights, process, store };
@@ -187,18 +188,6 @@ fn examined(plan: &Plan, opening: Opening<'_>, progress: &mut dyn FnMut(Progress
     of_data(plan, opening, progress)
 }
 
-/// The data of `plan`, with as many batches as its steps need and only ids of the model's vocabulary.
-pub(crate) fn of_data(
-    plan: &Plan,
-    opening: Opening<'_>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Data> {
-    let data = open_data(plan, opening, progress)?;
-    check_batches(plan, &data)?;
-    check_vocabulary(plan, &data)?;
-    Ok(data)
-}
-
 /// Whether `metrics.jsonl` has an evaluation of step `step`.
 fn is_evaluated(output: &Path, step: u64) -> Result<bool> {
     let lines = read_lines(output).map_err(|error| failure("read", output, &error))?;
@@ -230,40 +219,4 @@ fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
     }
     let folder = folder.display();
     refuse(found, &[format!("the hash of the weights in `{folder}` was `{saved}` and is `{now}`")])
-}
-
-/// An error if the steps need more batches than ready-made data has, which otherwise would end the run only when the data ends.
-fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
-    let part = plan.experiment.phase_start();
-    let steps = plan.experiment.last_step().saturating_sub(part.steps.start);
-    let (first, wanted) = (part.steps.start, part.batch + steps);
-    let ready_made = plan.experiment.data.format == Format::Batches;
-    match data.train.batches().filter(|_| ready_made && steps > 0) {
-        Some(batches) if batches < wanted => Err(TrainError::Configuration {
-            message: format!("{wanted} steps, but the data has {batches} batches"),
-            hint: Some(format!(
-                "set `schedule.stop` to {} or less",
-                first + batches.saturating_sub(part.batch)
-            )),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// An error if the data has an id outside the model's vocabulary, which otherwise would end the run at the step that meets it.
-fn check_vocabulary(plan: &Plan, data: &Data) -> Result<()> {
-    let (wanted, rows) = (data.train.vocabulary(), plan.vocabulary());
-    if wanted <= rows {
-        return Ok(());
-    }
-    let path = plan.experiment.data.path.first();
-    let path = path.map_or(Path::new("the data"), |source| &source.path);
-    Err(TrainError::Configuration {
-        message: format!(
-            "`{}` holds the id {}, but the model has {rows} tokens",
-            path.display(),
-            wanted - 1
-        ),
-        hint: Some(format!("set `model.vocab_size` to {wanted} or more, or use other data")),
-    })
 }

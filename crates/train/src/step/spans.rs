@@ -1,20 +1,14 @@
 //! The trace of a step: what every rank did and when, gathered on rank 0.
 
-use std::fs;
-use std::path::Path;
-
 use annulus_comm::{Label, Move, Places};
 use annulus_model::Stage;
 use annulus_plan::Plan;
 use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
-use crate::run::clocks;
+use crate::step::clocks;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
-
-/// The largest trace file that is read, in bytes.
-const LARGEST: u64 = 1 << 28;
 
 /// Runs `step`; if it is `traced`, also returns the spans of this thread.
 pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<Vec<Span>>) {
@@ -73,45 +67,6 @@ impl Rank {
         }
         Ok(())
     }
-}
-
-/// The steps of which the run in `folder` has a trace, rising.
-///
-/// # Errors
-/// A folder that cannot be read.
-pub fn traced_steps(folder: &Path) -> Result<Vec<u64>> {
-    let failed = |error| unread(format!("cannot read `{}`: {error}", folder.display()));
-    let mut steps = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        steps.extend(traced_step(&entry.map_err(failed)?.path()));
-    }
-    steps.sort_unstable();
-    Ok(steps)
-}
-
-/// The step of a trace file, `trace-STEP.json`.
-pub fn traced_step(path: &Path) -> Option<u64> {
-    let step = path.file_name()?.to_str()?.strip_prefix("trace-")?;
-    step.strip_suffix(".json")?.parse().ok()
-}
-
-/// Reads a trace, of a run or of a plan, from a file.
-///
-/// # Errors
-/// A file that cannot be read, or was not written by this program.
-pub fn read_trace(path: &Path) -> Result<Trace> {
-    let text = annulus_files::read_to_string(path, LARGEST)
-        .map_err(|error| unread(format!("cannot read `{}`: {error}", path.display())))?;
-    Trace::from_json(&text).map_err(|error| TrainError::Unreadable {
-        message: format!("`{}`: {error}", path.display()),
-        hint: "such files are written by `trace.steps`, and by `annulus trace FILE --out PATH`"
-            .to_owned(),
-    })
-}
-
-fn unread(message: String) -> TrainError {
-    let hint = "give an experiment, a run's folder, or a `trace-STEP.json` in one".to_owned();
-    TrainError::Unreadable { message, hint }
 }
 
 fn unreadable(error: &serde_json::Error) -> TrainError {

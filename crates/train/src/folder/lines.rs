@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use crate::Result;
-use crate::run::folder::write_atomically;
-use crate::run::jsonl;
-use crate::run::sink::{Sink, Value};
+use crate::folder::jsonl;
+use crate::folder::write_atomically;
+use crate::sink::{Sink, Value};
 
 /// The file's name in a run's folder.
 pub(crate) const FILE: &str = "metrics.jsonl";

@@ -1,5 +1,6 @@
 //! The share of a checkpoint that a rank writes.
 
+use crate::checkpoint::{Contents, Piece};
 use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
 use annulus_plan::slice;
@@ -9,22 +10,6 @@ use crate::step::division::Division;
 use crate::step::optimizer::Optimizer;
 use crate::step::parameters::RankParameters;
 use crate::{Result, TrainError};
-
-/// The share of a checkpoint that a rank writes, a tensor at a time.
-pub(crate) trait Contents {
-    /// The pieces of a weight that this rank writes.
-    fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>>;
-    /// The pieces that this rank writes of an optimizer's tensor, by its name in the checkpoint.
-    fn of_optimizer(&mut self, name: &str) -> Result<Vec<Piece>>;
-}
-
-/// Some elements of a tensor, flat, and their places.
-#[derive(Clone, Debug)]
-pub(crate) struct Piece {
-    pub(crate) elements: Tensor,
-    /// The places of the elements in the whole tensor: runs of neighbours, each as (first, count).
-    pub(crate) runs: Vec<(usize, usize)>,
-}
 
 /// A rank's weights and optimizer state, and which of it the rank writes: where processes hold shards, each rank its own; otherwise rank 0
 /// writes everything.

@@ -6,28 +6,29 @@ use annulus_memory::{Class, on_behalf_of};
 use annulus_model::Described;
 use candle_core::{Device, Tensor};
 
-use super::{Contents, Piece, Slices};
 use crate::Result;
+use crate::checkpoint::{Contents, Piece};
+use crate::step::slices::Slices;
 
 /// A host copy of a rank's share of a checkpoint, which training does not change; each tensor's memory is freed once it is written.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct CopiedSlices {
     weights: Copies,
     optimizer: Copies,
 }
 
-/// Copied pieces by tensor name.
+/// CopiedSlices pieces by tensor name.
 type Copies = BTreeMap<String, Vec<Piece>>;
 
-impl Copied {
+impl CopiedSlices {
     /// Copies everything that this rank writes of `slices`; the memory counts to rank `owner`.
-    pub(crate) fn of(mut slices: Slices<'_>, owner: usize) -> Result<Copied> {
+    pub(crate) fn of(mut slices: Slices<'_>, owner: usize) -> Result<CopiedSlices> {
         let (weights, optimizer) = (slices.weights(), slices.optimizer());
         let of_weights = |name: &str| slices.of_weight(name);
         let weights = copies(weights, of_weights, (owner, Class::Weights))?;
         let of_optimizer = |name: &str| slices.of_optimizer(name);
         let optimizer = copies(optimizer, of_optimizer, (owner, Class::Optimizer))?;
-        Ok(Copied { weights, optimizer })
+        Ok(CopiedSlices { weights, optimizer })
     }
 }
 
@@ -54,7 +55,7 @@ fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
     }
 }
 
-impl Contents for Copied {
+impl Contents for CopiedSlices {
     fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
         Ok(self.weights.remove(name).unwrap_or_default())
     }

@@ -6,10 +6,11 @@ use std::sync::{Arc, PoisonError};
 use annulus_comm::threads::Options;
 use annulus_comm::{Checked, Communicator, Hashed};
 
+use crate::folder::record::Record;
 use crate::run::attempt::Attempt;
-use crate::run::metrics::{Record, Recorder};
 use crate::run::outcome::Ending;
-use crate::run::saving::Reached;
+use crate::run::recorder::Recorder;
+use crate::run::saving::{RankRun, Reached};
 use crate::run::sharded_save::PendingSave;
 use crate::run::train_loop::TrainLoop;
 use crate::setup::pages::return_what_was_freed;
@@ -22,7 +23,7 @@ struct End<'a> {
     ending: Ending,
     reached: Reached,
     /// What the rank still writes of a checkpoint of which every rank writes its share.
-    share: Option<PendingSave>,
+    pending: Option<PendingSave>,
     recorder: Option<Recorder<'a>>,
 }
 
@@ -30,11 +31,11 @@ impl Attempt<'_> {
     /// Runs all ranks to their end: returns how the attempt ended, after which step, and the record.
     pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
         let mut ends = self.on_ranks(self.stop.clone(), |comm| self.rank(comm))?;
-        let shares = ends.iter_mut().map(|end| end.share.take()).collect();
+        let pending = ends.iter_mut().map(|end| end.pending.take()).collect();
         // The process's first rank; only rank 0 has a recorder.
         let End { ending, reached, mut recorder, .. } = ends.swap_remove(0);
         if self.setup.shards_state() {
-            recorder = self.save_sharded(reached, shares, recorder)?;
+            recorder = self.save_sharded(reached, pending, recorder)?;
         }
         if let Some(recorder) = &mut recorder {
             recorder.flush()?;
@@ -68,7 +69,7 @@ impl Attempt<'_> {
     /// Runs one rank from its start to its end.
     fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
         let start = self.start.take(comm.rank());
-        let mut recorder = match comm.rank() {
+        let recorder = match comm.rank() {
             0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
             _ => None,
         };
@@ -76,41 +77,39 @@ impl Attempt<'_> {
         let trainer = self.trainer(comm, &start);
         drop(start);
         return_what_was_freed();
-        let mut trainer = match trainer {
+        let trainer = match trainer {
             Ok(trainer) => trainer,
             Err(error) => {
                 self.preempted(error)?;
-                return Ok(End { ending: Ending::Preempted, reached, share: None, recorder });
+                return Ok(End { ending: Ending::Preempted, reached, pending: None, recorder });
             }
         };
-        let ending = self.to_the_end(&mut trainer, &mut recorder)?;
+        let mut rank = RankRun { trainer, recorder, pending: None };
+        let ending = self.to_the_end(&mut rank)?;
         if !self.setup.shards_state() {
-            trainer.save(self.plan, &mut recorder)?;
-            trainer.end_saving(&mut recorder)?;
+            rank.save(self.plan)?;
+            rank.end_saving()?;
         }
+        let RankRun { trainer, recorder, pending } = rank;
         let reached = Reached { step: trainer.finished, since: trainer.since };
-        Ok(End { ending, reached, share: trainer.share.take(), recorder })
+        Ok(End { ending, reached, pending, recorder })
     }
 
     /// Trains all steps on one rank.
-    fn to_the_end(
-        &self,
-        trainer: &mut Trainer,
-        recorder: &mut Option<Recorder<'_>>,
-    ) -> Result<Ending> {
-        match self.course().run(trainer, recorder) {
+    fn to_the_end(&self, rank: &mut RankRun<'_>) -> Result<Ending> {
+        match self.course().run(rank) {
             Ok(()) => Ok(Ending::Finished),
             // A half-applied step leaves a state that can be neither saved nor trained further.
-            Err(error) if trainer.is_between => Err(error),
+            Err(error) if rank.trainer.is_between => Err(error),
             Err(error) => {
                 if matches!(error, TrainError::NonFinite(_) | TrainError::NotANumber { .. }) {
                     // All ranks have the same loss, so all end here. The checkpoint that was begun before is still written.
-                    let _ = trainer.end_saving(recorder);
+                    let _ = rank.end_saving();
                 }
                 if !self.setup.shards_state() && error.leaves_steps_whole() {
                     // The error that ended the run is reported, whether this checkpoint can be written or not.
-                    let _ = trainer.save(self.plan, recorder);
-                    let _ = trainer.end_saving(recorder);
+                    let _ = rank.save(self.plan);
+                    let _ = rank.end_saving();
                 }
                 self.preempted(error)?;
                 Ok(Ending::Preempted)

@@ -1,45 +1,32 @@
 //! What rank 0 does besides computing: it writes measurements to their sinks and checkpoints to disk.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
 
 use annulus_comm::Communicator;
 use annulus_model::Stage;
 use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
-use serde_json::Value as Json;
 
 use crate::Result;
-use crate::checkpoint::{Copied, Layouts, State, VERSION, prune, save};
-use crate::run::curves::Curves;
-use crate::run::folder::{failure, write_atomically};
+use crate::checkpoint::identity;
+use crate::checkpoint::{Layouts, State, VERSION, prune, save};
+use crate::error::failure;
+use crate::folder::curves::Curves;
+use crate::folder::lines::Lines;
+use crate::folder::manifest::StateHash;
+use crate::folder::record::Record;
+use crate::folder::write_atomically;
 use crate::run::hashes::HashLines;
-use crate::run::identity;
-use crate::run::lines::{Line, Lines};
-use crate::run::manifest::StateHash;
-use crate::run::saving::{Finished, noted};
-use crate::run::sink::{Notice, Sink, Value};
-use crate::run::traces;
+use crate::run::saving::noted;
 use crate::run::writing::Writing;
+use crate::sink::{Notice, Sink, Value};
+use crate::step::alive::alive;
+use crate::step::copied_slices::CopiedSlices;
+use crate::step::finished::Finished;
 use crate::step::hashes::Hashes;
 use crate::step::points::Points;
+use crate::step::spans;
 use crate::step::trainer::Trainer;
-
-/// The interval at which a rank that writes says that it is alive.
-const PULSE: Duration = Duration::from_secs(1);
-
-/// First and last value by tag, the losses, the newest checkpoint, and the state's hash.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Record {
-    pub(crate) first: BTreeMap<String, f64>,
-    pub(crate) last: BTreeMap<String, f64>,
-    pub(crate) losses: Vec<(u64, f64)>,
-    pub(crate) checkpoint: Option<PathBuf>,
-    pub(crate) state: Option<StateHash>,
-}
 
 /// Writer of everything that a run records; only rank 0 has one.
 pub(crate) struct Recorder<'a> {
@@ -63,28 +50,6 @@ pub(crate) struct Recorder<'a> {
     pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
     /// Whether the warning was given that other ranks do not see the run's folder.
     pub(crate) warned: bool,
-}
-
-impl Record {
-    /// The record of earlier attempts, from their `lines`.
-    pub(crate) fn of(lines: &[Line]) -> Record {
-        let mut record = Record::default();
-        for line in lines {
-            for (tag, value) in &line.values {
-                let value = match value.as_array() {
-                    Some(counts) => counts.iter().filter_map(Json::as_f64).reduce(f64::max),
-                    None => value.as_f64(),
-                };
-                record.note(tag, value.unwrap_or(f64::NAN));
-            }
-        }
-        record
-    }
-
-    fn note(&mut self, tag: &str, value: f64) {
-        self.first.entry(tag.to_owned()).or_insert(value);
-        self.last.insert(tag.to_owned(), value);
-    }
 }
 
 impl Recorder<'_> {
@@ -133,9 +98,10 @@ impl Recorder<'_> {
             return Ok(());
         }
         let state = self.state(step, since)?;
-        let (plan, layouts) = (self.plan, Layouts::of(self.plan, &slices)?);
+        let plan = self.plan;
+        let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
         if plan.experiment.background_saves {
-            let mut copied = alive(comm, || Copied::of(slices, comm.rank()))?;
+            let mut copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
             let (output, plan) = (self.output.clone(), plan.clone());
             let write = move || save(&output, &plan, &state, &layouts, &mut copied, &|_| ());
             self.writing = Some((step, Writing::begin(&self.output, write)?));
@@ -193,7 +159,7 @@ impl Recorder<'_> {
     pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
         let step = trainer.finished;
         let places = trainer.rank.setup.places();
-        let trace = traces::trace(self.plan, step, ranks, &places);
+        let trace = spans::trace(self.plan, step, ranks, &places);
         let path = self.output.join(format!("trace-{step}.json"));
         let write = || write_atomically(&path, trace.to_json().as_bytes());
         alive(trainer.rank.comm.as_ref(), write)
@@ -208,22 +174,4 @@ impl Recorder<'_> {
         self.lines.flush().map_err(failed)?;
         self.curves.flush().map_err(failed)
     }
-}
-
-/// Runs `work` while another thread says that this rank is alive. If the system has no more threads, nobody does, and `work` that takes
-/// longer than the deadline ends the run.
-pub(crate) fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
-    let (done, ended) = channel::<()>();
-    thread::scope(|scope| {
-        let saying = thread::Builder::new().name("alive".to_owned());
-        let _ = saying.spawn_scoped(scope, move || {
-            while ended.recv_timeout(PULSE) == Err(RecvTimeoutError::Timeout) {
-                // A run that is to stop still finishes what it writes.
-                let _ = comm.progress();
-            }
-        });
-        let result = work();
-        drop(done);
-        result
-    })
 }

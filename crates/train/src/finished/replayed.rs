@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::checkpoint::{opened, steps};
-use crate::run::bisect::{Difference, kinds};
-use crate::run::folder::failure;
+use crate::error::failure;
+use crate::finished::bisect::{Difference, kinds};
+use crate::finished::logged::Logged;
+use crate::finished::reproduced::{Unlike, unlike, unreadable};
 use crate::run::hashes::{StepHashes, hashed};
-use crate::run::logged::Logged;
-use crate::run::reproduced::{Unlike, unlike, unreadable};
 use crate::step::dump::FILES;
 use crate::step::hashes::{Hashes, of_run};
 

@@ -8,10 +8,11 @@ use annulus_model::Described;
 use annulus_plan::Plan;
 use candle_core::DType;
 
-use crate::checkpoint::{Contents, Gathered, Piece};
-use crate::run::given::ranks_here;
+use crate::checkpoint::{Contents, Piece};
 use crate::setup::initial::initial_weights;
+use crate::setup::shared::ranks_here;
 use crate::setup::start::{Handout, Start};
+use crate::step::gathered_slices::GatheredSlices;
 use crate::step::parameters::Store;
 use crate::step::rank::Rank;
 use crate::step::trainer::Trainer;
@@ -83,7 +84,7 @@ fn state(trainer: &Trainer, norm: f64) -> Result<[[u8; 32]; 2]> {
     add("norm", &norm.to_bits().to_le_bytes(), false);
     let (comm, division) = (trainer.rank.comm.as_ref(), &trainer.rank.division);
     let mut slices = trainer.finished().slices;
-    let mut gathered = Gathered::new(comm, trainer.finished, trainer.finished().slices);
+    let mut gathered = GatheredSlices::new(comm, trainer.finished, trainer.finished().slices);
     let is_parted = trainer.rank.setup.tensor > 1;
     for Described { name, shape, .. } in slices.weights() {
         let is_shared = is_parted || division.shards_weights();

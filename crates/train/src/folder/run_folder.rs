@@ -1,27 +1,17 @@
 //! A run folder: who may write to it, and how, so that a crash leaves the old file or the new one and never half of one.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use annulus_comm::flight;
-pub(crate) use annulus_files::write as write_atomically;
 
+use crate::error::failure;
+use crate::folder::{GIVEN, LOCK, RESOLVED, write_atomically};
 use crate::{Result, TrainError};
 
-/// The file with the resolved experiment, which every later command, and a resumed run, reads.
-pub const RESOLVED: &str = "experiment.yaml";
-/// The file with the experiment's text as given, before the command line replaced anything.
-pub(crate) const GIVEN: &str = "given.yaml";
-/// The file that a running process keeps locked.
-pub(crate) const LOCK: &str = "run.lock";
 /// The most bytes of a process's number that are read from a lock file.
 const LONGEST: u64 = 64;
-
-/// Whether a folder holds a run.
-pub fn is_run(folder: &Path) -> bool {
-    [RESOLVED, LOCK].iter().all(|name| folder.join(name).is_file())
-}
 
 /// The number of the process that is writing to a run's folder, as its lock file has it; `None`: no process is.
 pub fn holder(folder: &Path) -> Option<String> {
@@ -89,24 +79,6 @@ fn lock(folder: &Path) -> Result<File> {
     }
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
     Ok(file)
-}
-
-/// The error that `what` failed on `path` in a run folder.
-pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError {
-    let hint = match error.kind() {
-        io::ErrorKind::StorageFull => Some("free some space, or set another `output`".into()),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            Some("set an `output` that can be written".into())
-        }
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            Some("set an `output` that is a folder, or that does not exist yet".into())
-        }
-        io::ErrorKind::Unsupported => {
-            Some("set an `output` on a file system that can, as those of local disks".into())
-        }
-        _ => None,
-    };
-    TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
 }
 
 /// Writes the resolved experiment and, unless it is the same, the text as it was given.

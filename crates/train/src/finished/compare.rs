@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{Experiment, varying};
 use serde::Serialize;
 
-use crate::run::aligned::{Aligned, align};
-use crate::run::lines::{EVALUATION, FILE};
-use crate::run::logged::{Logged, median};
-use crate::run::manifest::Manifest;
+use crate::finished::aligned::{Aligned, align};
+use crate::finished::logged::{Logged, median};
+use crate::folder::lines::{EVALUATION, FILE};
+use crate::folder::manifest::Manifest;
 use crate::{Result, TrainError};
 
 /// The tag by which training runs are compared.

@@ -1,14 +1,15 @@
 //! The weights of a plan's model, from a run or from a folder.
 
+use crate::setup::saved::weights;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, WeightsFrom};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{is_checkpoint, named_by, newest, weights};
-use crate::run::folder::is_run;
-use crate::run::identity;
+use crate::checkpoint::identity;
+use crate::checkpoint::{is_checkpoint, named_by, newest};
+use crate::folder::is_run;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError};
 

@@ -6,19 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use annulus_comm::Places;
 use annulus_machine::Core;
-use annulus_model::Weights;
-use annulus_plan::Plan;
-use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
-use crate::run::folder::{failure, write_atomically};
-use crate::run::fork::Fork;
-use crate::run::metrics::Record;
-use crate::setup::weights::InitialWeights;
-use crate::step::resident::held;
-use crate::{Result, Setup, TrainError};
+use crate::error::failure;
+use crate::folder::write_atomically;
+use crate::{Result, TrainError};
 
 /// The file's name in a run's folder.
 pub(crate) const FILE: &str = "manifest.json";
@@ -56,6 +49,15 @@ pub struct Manifest {
     pub reproduces: Option<PathBuf>,
     /// Every start of the run, in order.
     pub attempts: Vec<Attempt>,
+}
+
+/// The checkpoint that a run begins from, instead of weights of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// A checkpoint, or a run's folder, which means its newest checkpoint.
+    pub from: PathBuf,
+    /// Whether the optimizer starts anew.
+    pub fresh_optimizer: bool,
 }
 
 /// The machine of a run's process 0.
@@ -158,17 +160,6 @@ pub struct Mpi {
     pub file: PathBuf,
 }
 
-/// The processes of a run; empty where there is only one.
-fn processes(places: &Places) -> Vec<Process> {
-    let process = |(process, host): (usize, &String)| Process {
-        host: host.clone(),
-        ranks: places.ranks_of(process).collect(),
-        resident: None,
-        planned: None,
-    };
-    places.processes().iter().enumerate().map(process).collect()
-}
-
 /// The largest manifest that is read, in bytes: it has some lines for every start.
 const LARGEST: u64 = 1 << 26;
 
@@ -218,35 +209,6 @@ impl Manifest {
         }
     }
 
-    /// Adds a start.
-    pub(crate) fn begin(
-        &mut self,
-        (plan, setup): (&Plan, &Setup),
-        stage: Option<String>,
-        resumed_from: Option<u64>,
-        command: &[String],
-    ) {
-        self.attempts.push(Attempt {
-            start: now(),
-            end: None,
-            ending: None,
-            resumed_from,
-            stage,
-            command: command.to_vec(),
-            ranks: setup.world(),
-            strategy: setup.strategies(),
-            vector: self.machine.vector.clone(),
-            processes: processes(&setup.places()),
-            gpus: plan.gpus(),
-            mpi: setup
-                .processes
-                .facts()
-                .map(|facts| Mpi { library: facts.library.clone(), file: facts.path.clone() }),
-            nccl: setup.processes.nccl().map(|(version, file)| Nccl { version, file }),
-            state: None,
-        });
-    }
-
     /// The strategy of the last start.
     pub fn strategy(&self) -> &str {
         self.attempts.last().map_or("", |attempt| &attempt.strategy)
@@ -285,16 +247,6 @@ impl Manifest {
         self.attempts.last()?.nccl.as_ref()
     }
 
-    /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
-    pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
-        let Some(attempt) = self.attempts.last_mut() else { return };
-        attempt.state.clone_from(&record.state);
-        let held = held(plan, &record.last);
-        for (process, held) in attempt.processes.iter_mut().zip(held) {
-            (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
-        }
-    }
-
     /// Notes the end of the last start.
     pub(crate) fn end(&mut self, ending: &str) {
         if let Some(attempt) = self.attempts.last_mut() {
@@ -315,29 +267,6 @@ impl Manifest {
     }
 }
 
-/// How many elements of weights are hashed at a time.
-const PIECE: usize = 1 << 22;
-
-/// blake3 of names, shapes and elements as f32, in name order.
-pub(crate) fn weights_hash(weights: &Weights) -> Result<String> {
-    initial_hash(&InitialWeights::from(weights.clone()))
-}
-
-/// The [`weights_hash`] of weights that are not read yet; only a few at a time are in memory.
-pub(crate) fn initial_hash(initial: &InitialWeights) -> Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    for (name, shape) in initial.shapes() {
-        hasher.update(format!("{name} {shape:?}\n").as_bytes());
-        let elements = shape.iter().product();
-        for begins in (0..elements).step_by(PIECE) {
-            let many = PIECE.min(elements - begins);
-            let some = initial.elements(name, &[(begins, many)])?;
-            some.to_dtype(DType::F32)?.write_bytes(&mut hasher)?;
-        }
-    }
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
 /// What identifies the running program: the hash of its file.
 pub(crate) fn program() -> String {
     binary().unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned())
@@ -354,30 +283,13 @@ fn binary() -> Option<String> {
     HASH.get_or_init(hash).clone()
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processes_say_their_hosts_and_ranks() {
-        let hosts: Vec<String> = ["left", "right", "left"].map(str::to_owned).into();
-        let found = processes(&Places::new(hosts, 6));
-        let process = |host: &str, ranks: [usize; 2]| Process {
-            host: host.into(),
-            ranks: ranks.into(),
-            resident: None,
-            planned: None,
-        };
-        assert_eq!(
-            found,
-            [process("left", [0, 1]), process("right", [2, 3]), process("left", [4, 5])]
-        );
-        assert_eq!(processes(&Places::new([], 6)), []);
-    }
 
     #[test]
     fn an_attempt_of_one_process_says_nothing_of_processes() {

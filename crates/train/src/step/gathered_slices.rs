@@ -3,21 +3,26 @@
 use annulus_comm::{Communicator, Label};
 use candle_core::{Device, Tensor};
 
-use super::{Contents, Piece, Slices};
 use crate::Result;
+use crate::checkpoint::{Contents, Piece};
+use crate::step::slices::Slices;
 
 /// The whole content of a checkpoint on rank 0, nothing on other ranks; all must ask for the same tensors in the same order.
-pub(crate) struct Gathered<'a> {
+pub(crate) struct GatheredSlices<'a> {
     comm: &'a dyn Communicator,
     pub(crate) slices: Slices<'a>,
     label: Label,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> GatheredSlices<'a> {
     /// Gathers the `slices` of all ranks.
-    pub(crate) fn new(comm: &'a dyn Communicator, step: u64, slices: Slices<'a>) -> Gathered<'a> {
+    pub(crate) fn new(
+        comm: &'a dyn Communicator,
+        step: u64,
+        slices: Slices<'a>,
+    ) -> GatheredSlices<'a> {
         let label = Label { step, pass: "checkpoint, handed over", ..Label::default() };
-        Gathered { comm, slices, label }
+        GatheredSlices { comm, slices, label }
     }
 
     /// The pieces of all ranks, on rank 0: each sends first where its elements lie, then the elements.
@@ -49,7 +54,7 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Contents for Gathered<'_> {
+impl Contents for GatheredSlices<'_> {
     fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
         let own = self.slices.of_weight(name)?;
         self.all(own)

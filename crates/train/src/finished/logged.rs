@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{Experiment, parse, read_experiment};
 use serde_json::Value as Json;
 
-use crate::run::folder::{GIVEN, RESOLVED, failure, is_run};
-use crate::run::lines::{Line, checked_lines, read_lines};
-use crate::run::manifest::Manifest;
-use crate::run::metrics::Record;
+use crate::error::failure;
+use crate::folder::lines::{Line, checked_lines, read_lines};
+use crate::folder::manifest::Manifest;
+use crate::folder::record::Record;
+use crate::folder::{GIVEN, RESOLVED, is_run};
 use crate::{Result, TrainError};
 
 /// The content of a run's folder, of a run that is finished or not.

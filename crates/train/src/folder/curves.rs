@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use annulus_experiment::Experiment;
 use annulus_tensorboard::{Category, Chart, Setting, Writer};
 
-use crate::run::lines::EVALUATION;
-use crate::run::manifest::Manifest;
-use crate::run::sink::{Sink, Value};
+use crate::folder::lines::EVALUATION;
+use crate::folder::manifest::Manifest;
+use crate::sink::{Sink, Value};
 
 /// How long events may wait in memory before they are written.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -195,7 +195,7 @@ mod tests {
     use annulus_tensorboard::{What, read};
 
     use super::*;
-    use crate::run::manifest::Attempt;
+    use crate::folder::manifest::Attempt;
     use crate::step::hosts::{Hosts, Spent};
 
     #[test]

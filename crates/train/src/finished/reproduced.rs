@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::checkpoint::{Found, last_checkpoint, opened};
-use crate::run::bisect::{Bisected, bisect};
-use crate::run::folder::failure;
+use crate::error::failure;
+use crate::finished::bisect::{Bisected, bisect};
+use crate::finished::logged::Logged;
+use crate::folder::lines::Line;
 use crate::run::hashes::{StepHashes, hashed};
-use crate::run::lines::Line;
-use crate::run::logged::Logged;
 use crate::{Result, TrainError};
 
 /// The beginnings of tags of computed values; other tags are measurements: speed, memory, waiting.

@@ -1,0 +1,41 @@
+//! What a run has logged so far, tag by tag.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value as Json;
+
+use crate::folder::lines::Line;
+use crate::folder::manifest::StateHash;
+
+/// First and last value by tag, the losses, the newest checkpoint, and the state's hash.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) first: BTreeMap<String, f64>,
+    pub(crate) last: BTreeMap<String, f64>,
+    pub(crate) losses: Vec<(u64, f64)>,
+    pub(crate) checkpoint: Option<PathBuf>,
+    pub(crate) state: Option<StateHash>,
+}
+
+impl Record {
+    /// The record of earlier attempts, from their `lines`.
+    pub(crate) fn of(lines: &[Line]) -> Record {
+        let mut record = Record::default();
+        for line in lines {
+            for (tag, value) in &line.values {
+                let value = match value.as_array() {
+                    Some(counts) => counts.iter().filter_map(Json::as_f64).reduce(f64::max),
+                    None => value.as_f64(),
+                };
+                record.note(tag, value.unwrap_or(f64::NAN));
+            }
+        }
+        record
+    }
+
+    pub(crate) fn note(&mut self, tag: &str, value: f64) {
+        self.first.entry(tag.to_owned()).or_insert(value);
+        self.last.insert(tag.to_owned(), value);
+    }
+}

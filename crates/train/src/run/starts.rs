@@ -1,0 +1,83 @@
+//! The starts of a run, as its manifest lists them.
+
+use annulus_comm::Places;
+use annulus_plan::Plan;
+
+use crate::Setup;
+use crate::folder::manifest::{Attempt, Manifest, Mpi, Nccl, Process, now};
+use crate::folder::record::Record;
+use crate::step::resident::held;
+
+impl Manifest {
+    /// Adds a start.
+    pub(crate) fn begin(
+        &mut self,
+        (plan, setup): (&Plan, &Setup),
+        stage: Option<String>,
+        resumed_from: Option<u64>,
+        command: &[String],
+    ) {
+        self.attempts.push(Attempt {
+            start: now(),
+            end: None,
+            ending: None,
+            resumed_from,
+            stage,
+            command: command.to_vec(),
+            ranks: setup.world(),
+            strategy: setup.strategies(),
+            vector: self.machine.vector.clone(),
+            processes: processes(&setup.places()),
+            gpus: plan.gpus(),
+            mpi: setup
+                .processes
+                .facts()
+                .map(|facts| Mpi { library: facts.library.clone(), file: facts.path.clone() }),
+            nccl: setup.processes.nccl().map(|(version, file)| Nccl { version, file }),
+            state: None,
+        });
+    }
+
+    /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
+    pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
+        let Some(attempt) = self.attempts.last_mut() else { return };
+        attempt.state.clone_from(&record.state);
+        let held = held(plan, &record.last);
+        for (process, held) in attempt.processes.iter_mut().zip(held) {
+            (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
+        }
+    }
+}
+
+/// The processes of a run; empty where there is only one.
+fn processes(places: &Places) -> Vec<Process> {
+    let process = |(process, host): (usize, &String)| Process {
+        host: host.clone(),
+        ranks: places.ranks_of(process).collect(),
+        resident: None,
+        planned: None,
+    };
+    places.processes().iter().enumerate().map(process).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_say_their_hosts_and_ranks() {
+        let hosts: Vec<String> = ["left", "right", "left"].map(str::to_owned).into();
+        let found = processes(&Places::new(hosts, 6));
+        let process = |host: &str, ranks: [usize; 2]| Process {
+            host: host.into(),
+            ranks: ranks.into(),
+            resident: None,
+            planned: None,
+        };
+        assert_eq!(
+            found,
+            [process("left", [0, 1]), process("right", [2, 3]), process("left", [4, 5])]
+        );
+        assert_eq!(processes(&Places::new([], 6)), []);
+    }
+}
