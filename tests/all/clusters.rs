@@ -46,6 +46,10 @@ fn the_textbooks_case_needs_no_experiment() {
     let text = run(ANNULUS, &place.path(""), &["plan", "--compare"]).ended(0).stdout.clone();
     assert!(text.contains("64 GB, 0.32 s"), "{text}");
     let asked = ["plan", "--compare", "--tokens", "64k", "--ranks", "4", "--json"];
+    for wrong in [&["--key-value-heads", "3"][..], &["--hidden", "100", "--head-dim", "64"]] {
+        run(ANNULUS, &place.path(""), &[&["plan", "--compare"], wrong].concat()).ended(2);
+    }
+    run(ANNULUS, &place.path(""), &["plan", "--compare", "--tokens", "1G"]).ended(0);
     let shown = ask(&place, &asked);
     let methods = shown["methods"].as_array().expect("methods");
     let names: Vec<&str> = methods.iter().filter_map(|method| method["name"].as_str()).collect();

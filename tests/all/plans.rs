@@ -52,6 +52,48 @@ fn runs_on(strategy: Strategy, ranks: usize) -> bool {
     strategy.check(ranks, Heads { query: 4, key_value: 2 }).is_ok()
 }
 
+/// The memory of threads of one process is one: what fits into the budget is chosen as what fits.
+#[test]
+fn auto_takes_what_fits_into_the_memory_that_all_ranks_share() {
+    let place = Place::new(ANNULUS);
+    let open = ["attention.strategy=auto", "mesh.sequence=4", "model.hidden_size=256"];
+    let said = |budget: &[&str]| {
+        let words = [&["plan", "experiment.yaml"][..], &open, budget].concat();
+        run(ANNULUS, &place.path(""), &words).ended(0).stdout.clone()
+    };
+    let plan = ask(&place, "plan", &open).remove(0);
+    let held: u64 = ranks(&plan).filter_map(|rank| rank["together"].as_u64()).sum();
+    let budget = format!("memory.budget={}M", (held + held / 20) >> 20);
+    let text = said(&[&budget]);
+    assert!(text.contains("it fits") && !text.contains("none fits"), "{text}");
+}
+
+/// Devices of a described cluster share no memory: each holds what it would alone.
+#[test]
+fn the_plan_for_a_cluster_is_of_its_devices() {
+    let place = Place::new(ANNULUS);
+    let cluster = root().join("experiments/clusters/h100.yaml");
+    let there = format!("mesh.cluster={}", cluster.display());
+    let held = |more: &[&str]| -> Vec<u64> {
+        let plan = ask(&place, "plan", &[&["mesh.sequence=4"], more].concat()).remove(0);
+        ranks(&plan).filter_map(|rank| rank["peak"]["weights"].as_u64()).collect()
+    };
+    let (threads, devices) = (held(&[]), held(&[&there]));
+    assert!(threads[0] > threads[1] && threads.len() == 4, "{threads:?}");
+    assert!(devices.iter().all(|rank| *rank == devices[0] && *rank > 0), "{devices:?}");
+    // Trained here, its ranks are threads that share this machine's memory.
+    let all = |more: &[&str]| -> u64 {
+        let own = ["mesh.sequence=4", "model.hidden_size=256"];
+        let plan = ask(&place, "plan", &[&own[..], more].concat()).remove(0);
+        ranks(&plan).filter_map(|rank| rank["together"].as_u64()).sum()
+    };
+    let (threads, devices) = (all(&[]), all(&[&there]));
+    assert!(threads + threads / 4 < devices, "{threads} {devices}");
+    let budget = format!("memory.budget={}M", (threads + threads / 8) >> 20);
+    let words = [&*there, &budget, "mesh.sequence=4", "model.hidden_size=256", "schedule.steps=3"];
+    place.train("here", &words).ended(0);
+}
+
 /// Relative: both are rounded to f32.
 const FREQUENCY: f64 = 3e-7;
 

@@ -135,7 +135,10 @@ pub fn rope_qkv(backend: &Backend, qkv: [Tensor; 3], rotary: &Arc<Rotary>) -> Re
         x.reshape((batch, rows, width / dim.max(1), dim))?.transpose(1, 2)
     };
     let [q, k, v] = qkv;
-    let [q, k] = rope(backend, [heads_first(&q)?, heads_first(&k)?], rotary)?;
+    let by_head = [heads_first(&q)?, heads_first(&k)?];
+    // Each is freed as soon as it is rotated.
+    drop((q, k));
+    let [q, k] = rope(backend, by_head, rotary)?;
     Ok([q, k, contiguous(backend, &heads_first(&v)?)?])
 }
 

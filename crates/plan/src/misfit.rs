@@ -23,7 +23,14 @@ pub struct Misfit(Room);
 impl Plan {
     /// Peak bytes that all ranks on this machine hold together; on GPUs, bytes of the fullest GPU.
     pub fn needed(&self) -> u64 {
-        self.fullest(|rank| self.ranks[rank].together)
+        if self.experiment.host.apart.is_none() {
+            return self.fullest(|rank| self.ranks[rank].together);
+        }
+        // Ranks are planned for devices of a described cluster, and would share memory here.
+        let kinds = self.kinds();
+        let of_kind = |kind| self.held(self.memory, kind).together;
+        let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
+        self.fullest(|rank| held[kinds.number(rank)])
     }
 
     /// The memory that this plan needs here, and the least of `memory.budget` and what exists. `None`: unknown, for an absent GPU, or a

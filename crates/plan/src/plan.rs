@@ -242,7 +242,7 @@ impl Plan {
 
     /// Peak memory of a rank of `kind`: by class, of all classes at once, and what one more worker adds in attention and in matrix
     /// products. What is held while attention runs is the most of any layer group.
-    fn held(&self, memory: Settled, kind: &Kind) -> RankMemory {
+    pub(crate) fn held(&self, memory: Settled, kind: &Kind) -> RankMemory {
         let workers = self.experiment.host.workers;
         let held = self.held_by(memory, kind, workers);
         held.and_workspace(self.attending(held.worker, workers))
@@ -295,7 +295,7 @@ impl Plan {
             let of_group = |group: &LayerGroup| pairs_between(&group.mask, own, &everything);
             self.groups.iter().map(|group| of_group(group).saturating_mul(sequences)).collect()
         };
-        let held: Vec<_> = kinds.all.iter().map(|kind| self.held(self.memory, kind)).collect();
+        let held: Vec<_> = kinds.all.iter().map(|kind| self.held_there(kind)).collect();
         let (mesh, own) = (&self.experiment.mesh, self.experiment.mesh.replica(0));
         let of_place = |(place, positions): (usize, &Positions)| {
             let rank = own.rank(place);
@@ -324,6 +324,16 @@ impl Plan {
             RankPlan { rank, tensor, gradients, weights, peak, together, ..place }
         };
         self.gradient_sums().into_iter().zip(self.gathers()).enumerate().map(of_rank).collect()
+    }
+
+    /// Memory of a rank of `kind`, which shares its process's or, on a described cluster, has a device of its own.
+    fn held_there(&self, kind: &Kind) -> RankMemory {
+        let held = self.held(self.memory, kind);
+        if self.experiment.host.apart.is_none() {
+            return held;
+        }
+        let (peak, together) = self.held_apart(self.memory, kind);
+        RankMemory { peak, together, ..held }
     }
 
     /// Adds what attention sends to the ranks of a sequence, by place.

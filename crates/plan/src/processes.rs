@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use annulus_experiment::{Experiment, Host, Parallel, Settled, State};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Pass, Schedules, Taken, taken};
+use annulus_sequence::{Alive, Move, Part, Pass, Schedule, Schedules, Taken, taken};
 use annulus_yaml::Problem;
 
 use crate::cost::Share;
@@ -181,13 +181,35 @@ impl Plan {
                 return taken(passes.of(pass), beside.clone());
             }
             // With all places in one process, the proof has counted them.
-            let made = passes.proof(pass).made.iter();
-            made.map(|made| Taken { made: *made, received: Alive::default() }).collect()
+            let proof = passes.proof(pass);
+            let copies = copies_what_it_lends(passes.of(pass), self.micro_batch);
+            let lent =
+                |alive: &Alive| Alive { outputs: 0, query_gradients: 0, gradients: 0, ..*alive };
+            let received = |alive| if copies { lent(alive) } else { Alive::default() };
+            let both = proof.made.iter().zip(&proof.alive);
+            both.map(|(made, alive)| Taken { made: *made, received: received(alive) }).collect()
         };
         let of_group =
             |passes: &Schedules| [Pass::Forward, Pass::Backward].map(|pass| of_pass(passes, pass));
         self.passes.iter().map(|passes| of_group(passes)).collect()
     }
+}
+
+/// Whether ranks copy what they lend of their own: some heads of several sequences, or some rows of several heads, do not lie side by side.
+fn copies_what_it_lends(schedule: &Schedule, sequences: usize) -> bool {
+    let is_copied = |sent: &Move| {
+        let block = sent.block;
+        let is_lent = matches!(block.part, Part::Query | Part::KeyValue | Part::Key | Part::Value);
+        let whole = schedule.whole(block.part, block.owner);
+        let few_heads = block.heads != whole.heads && sequences > 1;
+        let few_rows = block.rows != whole.rows && sequences * block.heads.len() > 1;
+        is_lent && (few_heads || few_rows)
+    };
+    let in_hop = |hop: usize| {
+        let groups = schedule.groups(hop);
+        groups.iter().any(|group| schedule.hop(group.first(), hop).sends.iter().any(is_copied))
+    };
+    (0..schedule.hops()).any(in_hop)
 }
 
 /// Refuses processes, and GPUs of a process, that cannot share the ranks evenly.

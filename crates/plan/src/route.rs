@@ -75,8 +75,11 @@ impl RouteChoice {
                 sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
             let ways = ways.collect::<Vec<_>>().join(", ");
             let why = if self.automatic { "sends least" } else { "as written" };
-            return format!("{word}: {why} per attention and rank, of {ways}");
+            return format!("{word}: {why} per layer and micro-batch, of {ways}");
         };
-        format!("{word}: the only way, {} per attention and rank", size(only.1))
+        format!(
+            "{word}: the only backward route, {} from the busiest rank per layer and micro-batch",
+            size(only.1)
+        )
     }
 }

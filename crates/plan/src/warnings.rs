@@ -54,10 +54,13 @@ impl Plan {
 
     /// Warns of a window that is no shorter than the sequences.
     fn idle_window(&self) -> Option<String> {
-        let (window, tokens) =
-            (self.experiment.attention.masking.window?, self.experiment.data.tokens);
-        (window >= tokens).then(|| {
-            format!("`attention.window` of {window} hides nothing in sequences of {tokens} tokens")
+        let (attention, tokens) = (&self.experiment.attention, self.experiment.data.tokens);
+        let sliding = attention.sliding.as_ref().map(|sliding| sliding.window);
+        let windows =
+            [("attention.window", attention.masking.window), ("attention.sliding.window", sliding)];
+        windows.into_iter().find_map(|(key, window)| {
+            let window = window.filter(|window| *window >= tokens)?;
+            Some(format!("`{key}` of {window} hides nothing in sequences of {tokens} tokens"))
         })
     }
 

@@ -44,7 +44,8 @@ pub fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut name = "B";
     for unit in UNITS {
-        if value < 1024.0 {
+        // What would be rounded to 1024.0 is written in the next unit.
+        if value < 1023.95 {
             break;
         }
         value /= 1024.0;
@@ -62,8 +63,8 @@ pub fn wrapped(text: &str, indent: usize) -> String {
 fn wrapped_line(line: &str, indent: usize) -> String {
     let (mut done, mut rest) = (String::new(), line.to_owned());
     loop {
-        let end = rest.char_indices().nth(COLUMNS).map(|(end, _)| end);
-        let last = |end: usize| rest[..=end].rfind(' ').filter(|at| *at > indent);
+        let end = rest.char_indices().nth(COLUMNS).map(|(end, next)| end + next.len_utf8());
+        let last = |end: usize| rest[..end].rfind(' ').filter(|at| *at > indent);
         let Some(at) = end.and_then(last) else { return done + &rest };
         done.push_str(rest[..at].trim_end());
         done.push('\n');
@@ -82,6 +83,14 @@ mod tests {
         assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
         assert_eq!(shown.split_whitespace().count(), 32);
         assert_eq!(shown.lines().filter(|line| line.starts_with("        word")).count(), 2);
+        let letters = format!("{} {}", "é".repeat(79), "数é ".repeat(60));
+        let shown = wrapped(&letters, 0);
+        assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
+        assert_eq!(size(1 << 20), "1.0 MiB");
+        assert_eq!(
+            [size((1 << 20) - 1), size(1023), size(1000 << 10)],
+            ["1.0 MiB", "1023 B", "1000.0 KiB"]
+        );
         let endless = "x".repeat(100);
         assert_eq!(wrapped(&endless, 8), endless, "a word is not cut");
     }

@@ -137,8 +137,8 @@ impl<'a> Pairs<'a> {
                 let [q, k] = sides.map(rows);
                 pairs_between(mask, &q, &k)
             });
-            seen * meeting.queries.heads.len() as u64
+            seen.saturating_mul(meeting.queries.heads.len() as u64)
         };
-        scored.map(of_meeting).sum()
+        scored.map(of_meeting).fold(0, u64::saturating_add)
     }
 }

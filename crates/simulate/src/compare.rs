@@ -216,9 +216,9 @@ impl Comparison {
 /// The slowest rank of every hop against an even share, as text.
 fn balance(schedule: &Schedule) -> String {
     let hops = pairs_per_hop(schedule);
-    let slowest: u64 = hops.iter().filter_map(|ranks| ranks.iter().max()).sum();
-    let all: u64 = hops.iter().flatten().sum();
-    let times = slowest as f64 * schedule.world() as f64 / all as f64;
+    let slowest: f64 = hops.iter().filter_map(|ranks| ranks.iter().max()).map(|n| *n as f64).sum();
+    let all: f64 = hops.iter().flatten().map(|pairs| *pairs as f64).sum();
+    let times = slowest * schedule.world() as f64 / all;
     if times < 1.005 { String::from("even") } else { format!("{times:.2} times uneven") }
 }
 

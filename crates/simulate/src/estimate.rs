@@ -33,6 +33,7 @@ use annulus_yaml::Problems;
 
 use crate::choose::enough_devices;
 use crate::load::Counted;
+use crate::plans::ranks_of_memory;
 use crate::tensor::{AT_ENDS, collectives};
 use crate::walk::latest;
 use crate::work::{Work, added};
@@ -62,7 +63,7 @@ pub struct Estimate {
     pub gradient_sum: f64,
     /// The wait for offloaded activations and moments: a part of `exposed`.
     pub offloaded: Offloaded,
-    /// Peak memory by rank of a sequence, bytes, where each has a device of its own.
+    /// Peak memory by rank of a sequence, bytes, where each has a device of its own; where ranks share a memory, an even share of it.
     pub peak: Vec<u64>,
     /// Peak memory of the fullest rank by class: their sum exceeds its peak, because classes peak at different times.
     pub classes: ByClass,
@@ -92,8 +93,12 @@ impl Estimate {
         let (step, _) = slowest_replica(plan, cluster, &loads);
         let passes = Timing { plan, cluster: &seen, loads: &loads }.passes();
         let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), &loads);
-        // Threads of a process lend each other what they send.
-        let together = || plan.ranks.iter().map(|rank| (rank.peak, rank.together)).collect();
+        // Threads of a process lend each other what they send, and share one memory, whoever of them is booked for what.
+        let even = || plan.needed().div_ceil(ranks_of_memory(&plan.experiment));
+        let together = || {
+            let even = even();
+            plan.ranks.iter().map(|rank| (rank.peak, even)).collect()
+        };
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
         let fullest = peaks.iter().max_by_key(|(_, together)| *together);
         let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(&seen));
@@ -196,11 +201,17 @@ fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
     ]
 }
 
-/// Seconds of gradient sums, weight gathers and offloading that do not hide behind the passes of the first replica.
+/// Seconds of gradient sums, weight gathers and offloading that do not hide behind the passes of the slowest replica.
 pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
-    let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
-    let loads = loads(plan, &seen);
-    waits(plan, cluster, Timing { plan, cluster: &seen, loads: &loads }.passes())
+    let mesh = &plan.experiment.mesh;
+    let loads = loads(plan, &cluster.of_replica(mesh.replica(0)));
+    let passes = |replica: usize| {
+        let seen = cluster.of_replica(mesh.replica(replica));
+        Timing { plan, cluster: &seen, loads: &loads }.passes()
+    };
+    let all = (0..replicas(plan, cluster)).map(passes);
+    let slowest = all.max_by(|a, b| (a[0] + a[1]).total_cmp(&(b[0] + b[1])));
+    waits(plan, cluster, slowest.unwrap_or_default())
 }
 
 /// Seconds of gradient sums, a ring over all ranks, that do not hide behind backward passes of `back` seconds while links are free. Every
@@ -227,14 +238,14 @@ fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
 /// The number of replicas to walk: 1 where all are alike.
 fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
     let mesh = &plan.experiment.mesh;
-    // The ranks that must lie evenly on nodes for replicas to be alike.
+    // The ranks that must lie evenly on nodes, and on groups of nodes, for replicas to be alike.
     let unit = match mesh.order {
         Order::SequenceFirst => mesh.sequence,
         Order::DataFirst => mesh.data,
     };
     let unit = unit * mesh.tensor;
-    let within = cluster.devices_per_node.is_multiple_of(unit);
-    let aligned = within || unit.is_multiple_of(cluster.devices_per_node);
+    let lies_evenly = |group: usize| group.is_multiple_of(unit) || unit.is_multiple_of(group);
+    let aligned = cluster.groups().all(lies_evenly);
     let alike = aligned && cluster.slowdown.is_empty();
     if alike { 1 } else { mesh.data }
 }

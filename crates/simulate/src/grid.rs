@@ -156,6 +156,7 @@ pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
     experiment.data.batch = 1;
     experiment.memory.micro_batch = None;
     experiment.mesh.weights = None;
+    experiment.extend = None;
     if let Some(sliding) = &mut experiment.attention.sliding {
         sliding.strategy = bare(sliding.strategy);
     }

@@ -51,7 +51,7 @@ section! {
     /// The section `compute`.
     #[derive(Clone, Debug)]
     pub struct ComputeKeys {
-        forward: f64 = Quantity(Unit::Speed), Required, "speed of attention forward, as achieved";
+        forward: f64 = Quantity(Unit::Speed), Required, "speed of attention forward, as achieved, counting 4 · head_dim per visible pair and query head; backward counts 10 · head_dim";
         backward: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of attention backward";
         products: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of matrix multiplications with weights";
         tile: usize = Count(1, 1 << 16), Is("128"),

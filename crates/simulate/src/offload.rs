@@ -23,7 +23,11 @@ impl Offloaded {
         let Some(link) = cluster.offload else {
             return if bytes == [0, 0] { Offloaded::Nothing } else { Offloaded::Untimed };
         };
-        let [activations, moments] = bytes.map(|bytes| bytes as f64 / link.bandwidth);
+        let seconds = |bytes: u64| match bytes {
+            0 => 0.0,
+            bytes => link.latency + bytes as f64 / link.bandwidth,
+        };
+        let [activations, moments] = bytes.map(seconds);
         let waits = passes.map(|pass| (activations - pass).max(0.0)).iter().sum::<f64>();
         match bytes {
             [0, 0] => Offloaded::Nothing,

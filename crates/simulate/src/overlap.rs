@@ -73,6 +73,7 @@ impl Cluster {
     /// out.
     pub fn hiding(&self, plan: &Plan) -> Vec<Hiding> {
         let shape = &plan.shape;
+        let wire = plan.block().wire;
         let causal = plan.experiment.attention.masking.mask == MaskKind::Causal;
         let tokens = |link: Link, speed: f64, pass: Pass| {
             let overlap = Overlap {
@@ -80,8 +81,8 @@ impl Cluster {
                 link,
                 group: shape.num_attention_heads as f64 / shape.num_key_value_heads as f64,
                 visible: if causal { 0.5 } else { 1.0 },
-                element: plan.experiment.model.dtype.bytes() as f64,
-                gradient: size_of::<f32>() as f64,
+                element: wire.key_value as f64,
+                gradient: wire.gradient as f64,
             };
             overlap.tokens(pass)
         };

@@ -66,13 +66,19 @@ pub fn plans_measured(
     Ok(plans)
 }
 
+/// The number of ranks that share this machine's memory, or that of a GPU.
+pub(crate) fn ranks_of_memory(experiment: &Experiment) -> u64 {
+    let (ranks, host) = (experiment.mesh.ranks(), &experiment.host);
+    let here = host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
+    let sharing = if host.device.is_some() { ranks / host.sharing() } else { here };
+    sharing.max(1) as u64
+}
+
 /// This machine as `measure` describes it, with the budget shared evenly by its ranks, or a GPU's by the ranks that share it.
 fn this_machine(experiment: &Experiment, measure: impl FnOnce(usize) -> Cluster) -> Cluster {
     let ranks = experiment.mesh.ranks();
-    let here = experiment.host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
-    let sharing = experiment.host.sharing();
-    let beside = if experiment.host.device.is_some() { ranks / sharing } else { here };
-    let memory = Some(experiment.memory.budget(&experiment.host) / beside.max(1) as u64);
+    let memory = experiment.memory.budget(&experiment.host) / ranks_of_memory(experiment);
+    let memory = Some(memory);
     let Host { core, workers: cores, .. } = experiment.host;
     Cluster { memory, cores, core, ..measure(ranks) }
 }

@@ -84,9 +84,18 @@ impl ClusterKeys {
             let hint = "add `between: { bandwidth: 50GB/s, latency: 5us }`";
             problems.push(places.problem("nodes", message).hint(hint));
         }
+        for (key, link) in [("between", &self.between), ("offload", &self.offload)] {
+            if link.bandwidth.is_none() && link.latency > 0.0 {
+                let message = format!("`{key}` has a latency and no bandwidth");
+                let problem = places.problem(&format!("{key}.latency"), message);
+                problems.push(problem.hint(format!("add `{key}.bandwidth`, as in 50GB/s")));
+            }
+        }
         problems.extend(self.problems_of_levels(places));
         for (word, _) in &self.devices {
-            if !word.parse().is_ok_and(|device: usize| device < devices) {
+            // `01` would be a second name of device 1.
+            let is_plain = |device: usize| device < devices && device.to_string() == *word;
+            if !word.parse().is_ok_and(is_plain) {
                 let message = format!("`{word}` is no device of this cluster");
                 let hint = format!("its devices are numbered from 0 to {}", devices - 1);
                 problems.push(places.problem(&format!("devices.{word}"), message).hint(hint));

@@ -1,7 +1,7 @@
 //! The best strategy by sequence length and number of devices, from one node to the whole cluster.
 
 use annulus_experiment::Resolved;
-use annulus_plan::{duration, size};
+use annulus_plan::{duration, size, wrapped};
 use annulus_sequence::aligned;
 use serde_json::{Value, json};
 
@@ -72,10 +72,15 @@ impl Scale {
     pub fn to_text(&self) -> String {
         let head = ["tokens", "devices", "strategy", "step", "waiting %", "memory"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
+        let mut reasons: Vec<String> = Vec::new();
         for Row { tokens, devices, outcome } in &self.rows {
             let mut row = vec![count(*tokens), devices.to_string()];
             match outcome {
-                Err(why) => row.push(format!("cannot run: {why}")),
+                Err(why) => {
+                    row.push("cannot run".to_owned());
+                    let shape = format!("{} on {devices}", count(*tokens));
+                    reasons.push(wrapped(&format!("{shape}: {why}"), 4));
+                }
                 Ok((strategy, fits, estimate)) => {
                     let share = |part: f64| format!("{:.1}", 100.0 * part / estimate.step);
                     let over = if *fits { "" } else { " !" };
@@ -94,7 +99,7 @@ impl Scale {
              (waiting for links (exposed) + for slower ranks (uneven), per cent of the step;\n\
              memory of the fullest device, ! does not fit)\n{}",
             self.title,
-            aligned(&rows)
+            [aligned(&rows)].into_iter().chain(reasons).collect::<Vec<_>>().join("\n")
         )
     }
 

@@ -164,7 +164,7 @@ impl Choice {
                 duration(seconds)
             )),
             Offloaded::Untimed => Some(String::from(
-                "  what offloading takes is not counted: the cluster's file has no `offload: { bandwidth: 50GB/s }`",
+                "  the step leaves out offloading: add the link's speed to the cluster's file, as in `offload: { bandwidth: 50GB/s }`",
             )),
         }
     }

@@ -187,8 +187,8 @@ impl Table {
         let why = match (self.candidates.len(), fits(best, cluster)) {
             (1, _) => format!("`{chosen}` is written"),
             (_, true) => format!(
-                "auto takes `{chosen}`: the fastest that fits; where steps are within 1 %, memory \
-                 decides"
+                "auto takes `{chosen}`: the fastest that fits; among those within 1 % of it, the one \
+                 with the least memory"
             ),
             (_, false) => {
                 format!("auto takes `{chosen}`: none fits, and it needs the least memory")

@@ -137,6 +137,59 @@ fn hold(memory: &[Memory], what: &str) {
     }
 }
 
+/// Queries and keys as wide as the model, in one layer: what attention's half recomputes is the peak.
+#[test]
+fn queries_and_keys_are_freed_as_they_are_rotated() {
+    let wide = [
+        ("model.num_key_value_heads", "4"),
+        ("model.num_hidden_layers", "1"),
+        ("memory.mlp_chunk", "128"),
+        ("memory.loss_chunk", "64"),
+    ];
+    check(&place(), 2, "striped", &wide);
+}
+
+/// Heads of several sequences that are lent to other ranks are copied.
+#[test]
+fn heads_of_several_sequences_are_held_as_planned() {
+    let place = place();
+    let several =
+        [("data.batch", "4"), ("memory.micro_batch", "4"), ("model.num_key_value_heads", "4")];
+    for strategy in ["ring", "ulysses", "usp", "all-gather"] {
+        let memory = measured(&plan(&place, 4, strategy, &several));
+        let fullest = |of: fn(&Memory) -> &ByClass| {
+            memory.iter().map(|rank| of(rank)[Class::KeyValue]).max().unwrap() as f64
+        };
+        let off = fullest(|rank| &rank.measured) / fullest(|rank| &rank.planned) - 1.0;
+        assert!(off.abs() < LIMIT, "{strategy}: {off}");
+    }
+}
+
+#[test]
+fn order_free_sums_of_micro_batches_are_held_in_slices() {
+    let place = place();
+    let strict = [
+        ("reproducible", "strict"),
+        ("data.batch", "2"),
+        ("memory.micro_batch", "1"),
+        ("model.hidden_size", "256"),
+    ];
+    for ranks in [2, 3] {
+        let memory = measured(&plan(&place, ranks, "striped", &strict));
+        for Memory { rank, measured, planned, together, planned_together } in memory {
+            let gradients = [measured, planned].map(|classes| classes[Class::Gradients]);
+            // Less, where ranks keep pace: a gradient is held until the others have read their slices.
+            for [measured, planned] in [gradients, [together, planned_together]] {
+                let most = planned as f64 * (1.0 + LIMIT);
+                assert!(
+                    (measured as f64) < most,
+                    "rank {rank} of {ranks}: {measured} of {planned}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn one_rank_holds_what_was_planned() {
     let place = place();

@@ -135,7 +135,8 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
 /// As [`add_sums`].
 pub fn sum_of(backend: &Backend, parts: &[Tensor]) -> Result<Tensor> {
     let Some((first, rest)) = parts.split_first() else { bail!("order-free sums: of nothing") };
-    let sum = first.reshape(((), length(STRICT_ROW)))?.copy()?;
+    // Of a view, `copy` would copy all of its storage.
+    let sum = first.reshape(((), length(STRICT_ROW)))?.force_contiguous()?;
     for part in rest {
         add_sums(backend, &sum, &part.reshape(((), length(STRICT_ROW)))?)?;
     }

@@ -1,6 +1,6 @@
 //! How many elements a model has, and how many of them are trained.
 
-use annulus_architecture::{Besides, Shape};
+use annulus_architecture::{Besides, Shape, Target};
 use annulus_experiment::Recompute;
 
 use crate::{LayerGroup, Plan};
@@ -76,17 +76,28 @@ impl Plan {
     }
 
     /// Floating-point operations per token that a rank computes in products with weights: of a layer forward, of a layer backward, and of
-    /// the loss. With activation checkpointing, backward recomputes a layer's projections except the last of each half.
+    /// the loss. With activation checkpointing, backward recomputes a layer's projections except the last of each half. Weights that are
+    /// not trained have no gradient; adapters have one.
     pub fn products_per_row(&self) -> [f64; 3] {
         let shape = &self.own;
         let [h, f] = [shape.hidden_size, shape.intermediate_size].map(|size| size as f64);
         let [a, k] = [shape.query_width(), shape.key_value_width()].map(|size| size as f64);
-        let forward = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
+        let own = 2.0 * (2.0 * h * a + 2.0 * h * k + 3.0 * h * f);
+        let adapters = self.experiment.lora.as_ref().map_or(0.0, |lora| {
+            let elements = |target: &Target| target.sizes(shape).iter().sum::<u64>();
+            2.0 * (lora.rank as u64 * lora.targets.iter().map(elements).sum::<u64>()) as f64
+        });
+        let weight_gradients = if self.experiment.lora.is_some() { 0.0 } else { own };
         let again = match self.memory.recompute {
             Recompute::None => 0.0,
             Recompute::Layer | Recompute::Auto => 2.0 * (h * a + 2.0 * h * k + 2.0 * h * f),
         };
-        [forward, 2.0 * forward + again, 6.0 * h * self.own_vocabulary() as f64]
+        let head = if self.counts().head { 6.0 } else { 4.0 };
+        [
+            own + adapters,
+            own + weight_gradients + 2.0 * adapters + again,
+            head * h * self.own_vocabulary() as f64,
+        ]
     }
 
     /// Elements of the trained parameters that every tensor-parallel rank holds whole.

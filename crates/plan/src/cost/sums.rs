@@ -10,7 +10,7 @@ use annulus_architecture::{Besides, Target, slice};
 use annulus_machine::blocks::{NORM_BYTES, STRICT_ROW};
 use annulus_sequence::order_free_row;
 
-use super::{F32, Share};
+use super::{F32, Share, product};
 use crate::{Plan, StateSharding};
 
 /// Model stages whose gradient sums are in flight, beside the stage that backward computes.
@@ -141,10 +141,12 @@ impl Plan {
             let sent = |elements: &u64| {
                 let of = |slot| sharding.summed(*elements as usize, slot);
                 let others = (0..sharding.ranks()).filter(|other| *other != slot);
-                let summed: u64 = others.map(|other| bytes(of(other))).sum();
-                summed * self.micro_batches as u64 + F32 * of(slot).len() as u64 * passed_on
+                let summed = others.map(|other| bytes(of(other))).fold(0, u64::saturating_add);
+                let own = product(&[F32, of(slot).len() as u64, passed_on]);
+                summed.saturating_mul(self.micro_batches as u64).saturating_add(own)
             };
-            stages.iter().flatten().map(sent).sum::<u64>() + self.between_parts()
+            let all = stages.iter().flatten().map(sent);
+            all.fold(self.between_parts(), u64::saturating_add)
         };
         (0..self.world()).map(of_rank).collect()
     }

@@ -179,10 +179,7 @@ fn a_large_plan_is_soon_made() {
 
 #[test]
 fn the_largest_sizes_do_not_overflow() {
-    let plan = plan(&[
-        "data.tokens=1024M",
-        "data.batch=64",
-        "memory.micro_batch=64",
+    let sizes = [
         "mesh={ sequence: 64 }",
         "model.hidden_size=1048576",
         "model.intermediate_size=4194304",
@@ -191,14 +188,19 @@ fn the_largest_sizes_do_not_overflow() {
         "model.num_key_value_heads=4096",
         "model.head_dim=1024",
         "model.vocab_size=256M",
-    ]);
-    assert!(plan.ranks.iter().all(|rank| rank.peak.total() > 1 << 40));
+    ];
+    let long = ["data.tokens=1024M", "data.batch=64", "memory.micro_batch=64"];
+    let many = ["data.tokens=64k", "data.batch=1048576", "memory.micro_batch=1"];
+    for steps in [long, many] {
+        let plan = plan(&[&sizes[..], &steps].concat());
+        assert!(plan.ranks.iter().all(|rank| rank.peak.total() > 1 << 40));
+    }
 }
 
 #[test]
 fn model_flops_are_those_of_products_and_visible_pairs() {
     let folder = tempfile::tempdir().expect("a folder");
-    let flops = |tied: bool, more: &str| {
+    let plan = |tied: bool, more: &str| {
         let config = format!(
             r#"{{"model_type": "llama", "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2,
                 "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 37,
@@ -212,8 +214,9 @@ fn model_flops_are_those_of_products_and_visible_pairs() {
         );
         let experiment = parse("flops.yaml", &yaml, &[]).unwrap_or_else(|p| panic!("{p}"));
         let resolved = Resolved::read(experiment, None).unwrap_or_else(|p| panic!("{p}"));
-        Plan::new(&resolved).unwrap_or_else(|p| panic!("{p}")).flops() as u64
+        Plan::new(&resolved).unwrap_or_else(|p| panic!("{p}"))
     };
+    let flops = |tied: bool, more: &str| plan(tied, more).flops() as u64;
     // Per layer: q and o 2 x 48 x 20, k and v 2 x 16 x 20, gate, up and down 3 x 28 x 20, two norms of 20; then a norm and the
     // projection to the vocabulary. Causal, a sequence shows 5050 pairs.
     let layer = 2 * 48 * 20 + 2 * 16 * 20 + 3 * 28 * 20 + 2 * 20;
@@ -224,5 +227,15 @@ fn model_flops_are_those_of_products_and_visible_pairs() {
     // An adapter of rank 2 of every q, [48, 20]; what is frozen has no gradients of its own.
     let adapters = 2 * 2 * (48 + 20);
     let wanted = 3 * ((6 * adapters + 4 * multiplied) * 100 + pairs);
-    assert_eq!(flops(false, "lora: { rank: 2, alpha: 4, targets: [q_proj] }"), wanted);
+    let lora = "lora: { rank: 2, alpha: 4, targets: [q_proj]";
+    assert_eq!(flops(false, &format!("{lora} }}")), wanted);
+    // Forward and backward of a layer, and the loss: frozen weights, and a frozen head, give gradients of inputs alone.
+    let without_norms = 2 * (layer - 2 * 20);
+    let [own, adapter, head] = [without_norms, 2 * adapters / 2, 37 * 20].map(|all| all as f64);
+    let kept = "memory: { recompute: none }\n";
+    let products = |more: &str| plan(false, &format!("{kept}{more}")).products_per_row();
+    assert_eq!(products(""), [own, 2.0 * own, 6.0 * head]);
+    let [ahead, back] = [own + adapter, own + 2.0 * adapter];
+    assert_eq!(products(&format!("{lora} }}")), [ahead, back, 4.0 * head]);
+    assert_eq!(products(&format!("{lora}, train: [head] }}")), [ahead, back, 6.0 * head]);
 }

@@ -103,6 +103,8 @@ fn wrong_files_are_answered() {
         ("nodes that nothing joins", edited("between: ", "# between: ")),
         ("a device that is none", CLUSTER.to_owned() + "devices: { 16: { slowdown: 2 } }\n"),
         ("a device by name", CLUSTER.to_owned() + "devices: { last: { slowdown: 2 } }\n"),
+        ("a device written otherwise", CLUSTER.to_owned() + "devices: { 01: { slowdown: 2 } }\n"),
+        ("a latency of nothing", CLUSTER.to_owned() + "offload: { latency: 5us }\n"),
         ("too many devices", edited("devices_per_node: 8", "devices_per_node: 16384")),
         ("groups that do not fill the cluster", LEVELS.replace("nodes: 32", "nodes: 31")),
         ("groups that do not fill the next", LEVELS.replace("nodes: 4,", "nodes: 5,")),

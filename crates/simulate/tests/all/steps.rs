@@ -99,6 +99,35 @@ fn a_straggler_of_another_replica_counts_too() {
     assert!(slow.step > 1.5 * even.step, "{slow:?} {even:?}");
 }
 
+/// Of nodes of one device: rails of four cut the second of four replicas of three, and rails of three none.
+#[test]
+fn a_replica_that_rails_cut_counts_too() {
+    let step = |rail: usize| {
+        let text = format!(
+            "name: a\nnodes: 12\ndevices_per_node: 1\ncompute: {{ forward: 600TFLOP/s }}\ninside: {{ bandwidth: 450GB/s }}\n\
+             between: {{ bandwidth: 50GB/s }}\nlevels: {{ rail: {{ nodes: {rail}, bandwidth: 100MB/s }} }}\n"
+        );
+        let cluster =
+            Cluster::parse("a.yaml", &text).unwrap_or_else(|problems| panic!("{problems}"));
+        let mesh = ["mesh={ sequence: 3, data: 4 }", "data.tokens=96k", "data.batch=4"];
+        estimate(&mesh, &cluster).step
+    };
+    assert!(step(4) > 1.2 * step(3), "{} {}", step(4), step(3));
+}
+
+/// Of three tensor-parallel groups of four, nodes of six cut the second.
+#[test]
+fn tensor_parallel_ranks_wait_for_the_slowest_group() {
+    let step = |devices: usize| {
+        let mut cluster = plain(12, 600e12, 450e9);
+        cluster.between = Link { bandwidth: 1e9, latency: 0.0 };
+        (cluster.nodes, cluster.devices_per_node) = (12 / devices, devices);
+        let mesh = ["mesh={ sequence: 1, data: 3, tensor: 4 }", "attention.strategy=local"];
+        estimate(&[&mesh[..], &["data.tokens=8k", "data.batch=3"]].concat(), &cluster).step
+    };
+    assert!(step(6) > 1.2 * step(4), "{} {}", step(6), step(4));
+}
+
 #[test]
 fn nodes_cost_what_their_link_costs() {
     let arguments = ["attention.strategy=striped", "mesh.sequence=16", "data.tokens=64k"];
