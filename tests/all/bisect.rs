@@ -46,6 +46,25 @@ fn hashes_do_not_depend_on_who_holds_what_or_on_how_often_a_run_was_resumed() {
     assert!(alike["first"].is_null() && alike["alike"].as_u64() >= Some(4), "{alike}");
 }
 
+/// As if it had been killed in its last steps, of which its checkpoints know nothing.
+#[test]
+fn what_a_killed_start_wrote_of_lost_steps_is_gone_whatever_the_next_one_writes() {
+    let place = Place::new(ANNULUS);
+    let kept = ["every.checkpoint=2", "keep=9", STEPS, LEVEL];
+    place.train("run", &[&kept[..], &[EACH, "trace.steps=[1, 4]"]].concat()).ended(0);
+    for step in ["step-4", "step-6"] {
+        fs::remove_dir_all(place.path("run").join(step)).expect("a checkpoint");
+    }
+    let said = place.train("run", &[&kept[..], &["every.hash=0", "trace.steps=[]"]].concat());
+    assert!(said.ended(0).stderr.contains("going on from `step-2`"), "{said:?}");
+    assert_eq!(hashes(&place, "run").lines().count(), 2);
+    let traced = |step: u64| place.path("run").join(format!("trace-{step}.json")).is_file();
+    assert!(traced(1) && !traced(4));
+    place.train("longer", &[&kept[..], &[EACH]].concat()).ended(0);
+    let said = run(ANNULUS, &place.path(""), &["bisect", "run", "longer"]).ended(0).stdout.clone();
+    assert!(said.contains("4 more are only in the other, and are not compared"), "{said}");
+}
+
 #[test]
 fn what_differs_first_is_found_by_step_and_tensor() {
     let place = Place::new(ANNULUS);

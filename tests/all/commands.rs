@@ -290,3 +290,36 @@ fn mistakes_are_answered_with_a_way_out() {
     assert!(wide.ended(0).stderr.contains("hides nothing in sequences of 48 tokens"));
     assert!(!Path::new(&place.path("run")).exists());
 }
+
+/// Links stay, and what they lead to is written: a file, or the output of a shell.
+#[cfg(unix)]
+#[test]
+fn what_a_link_leads_to_is_written_and_the_link_stays() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new(ANNULUS);
+    trained(&place);
+    let write = |name: &str| -> std::process::Command {
+        let mut command = std::process::Command::new(ANNULUS);
+        command.current_dir(place.path(""));
+        command.args(["export-metrics", "run", "--csv", "--out", name]);
+        command
+    };
+    // What the shell wrote before stays, and what is printed later comes behind.
+    symlink("/proc/self/fd/1", place.path("page")).expect("a link");
+    fs::write(place.path("all"), "before\n").expect("a file");
+    let all = fs::File::options().append(true).open(place.path("all")).expect("a file");
+    let mut report = std::process::Command::new(ANNULUS);
+    report.current_dir(place.path("")).args(["report", "run", "--output", "page"]).stdout(all);
+    assert!(report.status().expect("it starts").success());
+    let all = fs::read_to_string(place.path("all")).expect("text");
+    assert!(all.starts_with("before\n<!DOCTYPE html>") && all.contains("</html>"), "{all:.80}");
+    for (link, leads_to, read) in [("out", "/proc/self/fd/1", "shown"), ("link", "file", "file")] {
+        symlink(leads_to, place.path(link)).expect("a link");
+        fs::write(place.path(read), "").expect("a file");
+        let shown = fs::File::create(place.path("shown")).expect("a file");
+        assert!(write(link).stdout(shown).status().expect("it starts").success());
+        assert!(place.path(link).is_symlink(), "{link}");
+        let written = fs::read_to_string(place.path(read)).expect("text");
+        assert!(written.contains("train/loss"), "{link}: {written}");
+    }
+}

@@ -38,7 +38,7 @@ fn text(page: &Html, of: &str) -> String {
 
 /// The row of a panel's table that begins with a name: the numbers in its cells, as programs read them.
 #[track_caller]
-fn row(page: &Html, panel: &str, name: &str) -> Vec<f64> {
+pub(crate) fn row(page: &Html, panel: &str, name: &str) -> Vec<f64> {
     let (rows, head) = (selector(&format!("section#{panel} tr")), selector("th"));
     let named = |row: &ElementRef<'_>| {
         row.select(&head).next().is_some_and(|head| head.text().collect::<String>() == name)
@@ -68,6 +68,48 @@ fn assert_still(html: &str) {
     for word in ["http://", "https://", " src=", "@import", "url(", "<script", "<link", "<img"] {
         assert!(!html.contains(word), "{word}");
     }
+}
+
+/// The panels of a run's memory and traffic are of the start that is planned, as it was split over processes.
+#[test]
+fn a_run_is_held_against_the_plan_of_its_own_ranks_and_processes() {
+    let place = Place::new(ANNULUS);
+    place
+        .train("run", &["mesh.sequence=1", "attention.strategy=local", "schedule.stop=3"])
+        .ended(0);
+    place
+        .train("run", &["mesh.sequence=2", "attention.strategy=ring", "schedule.steps=6"])
+        .ended(0);
+    let memory = |name: &str| {
+        report(&place, &["run"]).ended(0);
+        let html = fs::read_to_string(place.path("report.html")).expect("a page");
+        row(&Html::parse_document(&html), "memory", name)
+    };
+    // Measured and planned of two ranks: one rank alone held all keys and values.
+    let [first, planned, second, _] = memory("key/value")[..] else { panic!("two ranks") };
+    assert!(first <= planned * 1.1 && second <= planned * 1.1, "{first}, {second}, {planned}");
+    let threads = memory("optimizer");
+    let path = place.path("run/manifest.json");
+    let mut manifest: Value =
+        serde_json::from_str(&fs::read_to_string(&path).expect("a manifest")).expect("JSON");
+    let last = manifest["attempts"].as_array_mut().and_then(|all| all.last_mut()).expect("a start");
+    last["processes"] =
+        serde_json::json!([{"host": "a", "ranks": [0]}, {"host": "a", "ranks": [1]}]);
+    fs::write(&path, manifest.to_string()).expect("it is written");
+    let processes = memory("optimizer");
+    assert!(threads[0] == processes[0] && threads[1] != processes[1], "{threads:?} {processes:?}");
+}
+
+#[test]
+fn a_trace_that_cannot_be_read_costs_its_panel_alone() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    fs::write(place.path("run/trace-2.json"), "{").expect("it is written");
+    fs::write(place.path("run/trace-007.json"), "{").expect("it is written");
+    report(&place, &["run"]).ended(0);
+    let html = fs::read_to_string(place.path("report.html")).expect("a page");
+    let said = text(&Html::parse_document(&html), "section#ring");
+    assert!(said.contains("run/trace-2.json"), "{said}");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use annulus_tests::Ran;
-use annulus_tests::runs::{Place, contents, flip};
+use annulus_tests::runs::{Place, contents, flip, metrics};
+use annulus_tests::{Ran, run};
 use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -149,6 +149,33 @@ fn a_fork_begins_where_it_began_though_its_origin_went_on() {
     fs::remove_dir_all(place.path("base/step-2")).unwrap();
     let said = reproduce(&place, &["fork", "--output", "b"], None).ended(4).stderr.clone();
     assert!(said.contains("began from `base/step-2`, which is not there"), "{said}");
+}
+
+/// As if the fork had been killed before it saved anything.
+#[test]
+fn a_fork_that_begins_anew_is_a_run_of_its_own_from_there() {
+    let place = Place::new(ANNULUS);
+    let level = ["schedule.decay=constant", "keep=9", "every.checkpoint=0"];
+    let base = |steps: &str| place.train("base", &[&level[..], &[steps]].concat());
+    base("schedule.steps=2").ended(0);
+    let fork = |rate: &str| {
+        let own = ["schedule.steps=5", "--from", "base", rate];
+        place.train("fork", &[&level[..], &own].concat()).ended(0);
+    };
+    fork("optimizer.learning_rate=5e-3");
+    fs::remove_dir_all(place.path("fork/step-5")).unwrap();
+    fs::remove_file(place.path("fork/LATEST")).unwrap();
+    base("schedule.steps=3").ended(0);
+    fork("optimizer.learning_rate=2e-3");
+    let steps: Vec<_> =
+        metrics(&place.path("fork")).iter().map(|line| line["step"].clone()).collect();
+    assert!(steps.iter().all(|step| step.as_u64() >= Some(3)), "{steps:?}");
+    let said = reproduce(&place, &["fork"], None).ended(0).stdout.clone();
+    assert!(said.contains("losses of 2 logged steps"), "{said}");
+    let words = ["replay", "fork", "--step", "3"];
+    let said = run(ANNULUS, &place.path(""), &words).ended(2).stderr.clone();
+    assert!(said.contains("`fork` began after step 3"), "{said}");
+    assert!(!place.path("fork-replayed-3").exists());
 }
 
 #[test]

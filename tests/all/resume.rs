@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::parse;
+use annulus_tests::run;
 use annulus_tests::runs::{
     Place, assert_same, contents, difference, flip, last_saved, losses, truncate,
 };
@@ -32,6 +33,42 @@ fn ten_steps_and_ten_are_twenty_to_the_bit() {
         place.train(&halves, &changes).ended(0);
         assert_same(&place.path(&halves), &place.path(&whole));
     }
+}
+
+/// A folder's name is a name, not YAML, and no variable of the environment.
+#[test]
+fn a_run_goes_on_in_its_folder_whatever_that_is_called() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.stop=2"]).ended(0);
+    let odd = ["a #1", "b: c", "d ${HOME}", "~", "[e]"];
+    for name in odd {
+        fs::rename(place.path("run"), place.path(name)).expect("it is renamed");
+        let words = ["evaluate", name, "evaluation.lengths=[16]", "--json"];
+        run(ANNULUS, &place.path(""), &words).ended(0);
+        assert!(place.path(name).join("evaluation/perplexity.json").is_file(), "{name}");
+        fs::rename(place.path(name), place.path("run")).expect("it is renamed");
+    }
+    fs::rename(place.path("run"), place.path(odd[2])).expect("it is renamed");
+    run(ANNULUS, &place.path(""), &["train", odd[2], "schedule.stop=4"]).ended(0);
+    assert_eq!(last_saved(&place.path(odd[2])), 4);
+    let again = ["reproduce", odd[2], "--output", odd[0]];
+    run(ANNULUS, &place.path(""), &again).ended(0);
+    assert!(place.path(odd[0]).join("metrics.jsonl").is_file());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_argument_that_is_no_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new(ANNULUS);
+    let name = std::ffi::OsStr::from_bytes(b"odd/a\xff");
+    let said = std::process::Command::new(ANNULUS)
+        .current_dir(place.path(""))
+        .args(["train".as_ref(), name])
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.code() == Some(2) && text.contains("is not UTF-8"), "{text}");
 }
 
 /// What it has written there since, hashes among it, is no data.

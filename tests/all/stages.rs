@@ -5,7 +5,10 @@ use std::path::Path;
 
 use annulus_tests::runs::Place;
 use annulus_tests::{Ran, root, run};
+use scraper::Html;
 use serde_json::Value;
+
+use crate::report::row;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
@@ -60,6 +63,9 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
         [&serde_json::json!([1, 3]), &serde_json::json!([4, 5]), &serde_json::json!([6, 7])]
     );
 
+    let proved = annulus(&place, &["prove", "FILE", "--json"], &SMALL).ended(0).json().remove(0);
+    assert_eq!(proved.as_array().map(Vec::len), Some(3), "{proved}");
+
     // Stopped in the middle of the second.
     let stopped = annulus(&place, &["train", "FILE", "schedule.stop=4"], &SMALL);
     assert!(stopped.ended(0).stderr.contains("phase `middle`, 32 tokens"), "{}", stopped.stderr);
@@ -93,11 +99,16 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
 #[test]
 fn a_run_of_stages_and_steps_of_each_are_computed_again() {
     let place = Place::new(ANNULUS);
-    let hashed = [&SMALL[..], &["every.hash=1"]].concat();
+    let hashed = [&SMALL[..], &["every.hash=1", "trace.steps=[2]"]].concat();
     annulus(&place, &["train", "FILE", "schedule.stop=4"], &hashed).ended(0);
     annulus(&place, &["train", "FILE"], &hashed).ended(0);
     let said = annulus(&place, &["reproduce", "run", "--json"], &[]).ended(0).json().remove(0);
     assert!(said["found"]["hashes"]["steps"] == 7 && said["reasons"][0].is_null(), "{said}");
+    annulus(&place, &["report", "run"], &[]).ended(0);
+    let html = fs::read_to_string(place.path("report.html")).expect("a page");
+    let of_rank = row(&Html::parse_document(&html), "ring", "forward rank 0");
+    let [.., sent, planned] = of_rank[..] else { panic!("{of_rank:?}") };
+    assert!(sent > 0.0 && sent == planned, "the plan is of another stage: {of_rank:?}");
     // The first step of a stage, one behind a stop, and one that a whole stage lies before.
     for (step, from) in [("4", 3), ("5", 4), ("7", 5)] {
         let words = ["replay", "run", "--step", step, "--json"];

@@ -92,6 +92,36 @@ fn a_resumed_run_is_one_curve() {
     check_texts(&seen.texts, &place.path("run"));
 }
 
+/// As if it had been killed before its first checkpoint, then begun with other values in the same folder.
+#[test]
+fn a_run_that_begins_anew_shows_nothing_of_what_came_before() {
+    let Some(python) = python() else { return };
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=4", "every.checkpoint=0"]).ended(0);
+    fs::remove_dir_all(place.path("run/step-4")).expect("the checkpoint");
+    fs::remove_file(place.path("run/LATEST")).expect("its name");
+    let other = ["schedule.steps=3", "optimizer.learning_rate=0.003", "every.log=1"];
+    place.train("run", &other).ended(0);
+    let seen = read(&python, &place.path("run"));
+    assert_eq!(seen.scalars["train/loss"], recorded(&place.path("run"))["train/loss"]);
+    assert_eq!(seen.hparams.values["learning rate"], json!(0.003));
+}
+
+#[test]
+fn an_evaluation_replaces_the_one_before() {
+    let Some(python) = python() else { return };
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=4", "every.checkpoint=2", "keep=9"]).ended(0);
+    for asked in ["run", "run", "run/step-2"] {
+        let words = ["evaluate", asked, "evaluation.lengths=[16]"];
+        annulus_tests::run(ANNULUS, &place.path(""), &words).ended(0);
+    }
+    let seen = read(&python, &place.path("run/evaluation"));
+    let steps: Vec<u64> =
+        seen.scalars["evaluation/loss/16"].iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps, [2]);
+}
+
 #[test]
 fn ranks_have_curves_where_the_experiment_asks_for_them() {
     let Some(python) = python() else { return };

@@ -13,8 +13,8 @@ accumulator.Reload()
 tags = accumulator.Tags()
 scalars = {tag: [[e.step, e.value] for e in accumulator.Scalars(tag)] for tag in tags["scalars"]}
 texts = {}
-layout = None
-hparams = {}
+layout = []
+hparams = {"columns": [], "metrics": [], "values": {}}
 for tag in tags["tensors"]:
     data = accumulator.SummaryMetadata(tag).plugin_data
     values = accumulator.Tensors(tag)

@@ -8,7 +8,7 @@ use annulus_experiment::{Device, Override};
 use annulus_machine::{Instructions, VECTOR};
 use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning};
 
-use crate::experiment_file::{ExperimentFile, replaced};
+use crate::experiment_file::{ExperimentFile, replaced_path};
 use crate::failure::{Failure, INTERNAL};
 use crate::print;
 use crate::processes::{self, JobError};
@@ -74,7 +74,7 @@ impl OriginalRun {
     ) -> Result<Train, Failure> {
         let Rerun { run, manifest, .. } = &self.again;
         let fork = if from_start { beginning(run, manifest)? } else { None };
-        let output = replaced("output", &output.display().to_string());
+        let output = replaced_path("output", output);
         let replacements = replacements.iter().cloned().chain([output]).collect();
         Ok(Train {
             file: ExperimentFile { file: run.join(RESOLVED), replacements },

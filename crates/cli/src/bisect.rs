@@ -53,7 +53,12 @@ pub(crate) fn rows(kinds: &BTreeMap<String, (Vec<String>, usize)>) -> String {
 pub(crate) fn text(found: &Bisected) -> String {
     let Some(first) = &found.first else {
         let (steps, last) = (found.steps, found.alike.unwrap_or_default());
-        return format!("bit-identical after all {steps} hashed steps, the last {last}");
+        let only = ["the first run", "the other"].iter().zip(found.only);
+        let more = only
+            .filter(|(_, count)| *count > 0)
+            .map(|(run, count)| format!("; {count} more are only in {run}, and are not compared"));
+        let more = more.collect::<Vec<_>>().concat();
+        return format!("bit-identical after all {steps} hashed steps, the last {last}{more}");
     };
     format!("{}{}", table(found.alike, first), meaning(found.alike, first))
 }

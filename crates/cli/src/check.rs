@@ -1,12 +1,12 @@
 //! `annulus check`, `schema`: checks an experiment without running it.
 
-use annulus_experiment::{Experiment, Override, Problem, parse, parse_sweep, read_experiment};
+use annulus_experiment::{Experiment, Problem, parse, parse_sweep, read_experiment};
 use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, TrainError, is_run};
 use serde_json::json;
 
-use crate::experiment_file::{ExperimentFile, Inspection};
+use crate::experiment_file::{ExperimentFile, Inspection, replaced_path};
 use crate::failure::Failure;
 use crate::{Done, hub, print, shown, sweep};
 
@@ -123,8 +123,7 @@ pub(crate) fn experiment_of_run(file: &ExperimentFile) -> ExperimentFile {
     if !is_run(&file.file) {
         return file.clone();
     }
-    let value = file.file.display().to_string();
-    let output = Override { key: String::from("output"), value };
+    let output = replaced_path("output", &file.file);
     let replacements = std::iter::once(output).chain(file.replacements.iter().cloned());
     ExperimentFile { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
 }

@@ -183,6 +183,10 @@ fn distances(curve: &Aligned) -> Vec<String> {
             _ => format!("  {name}: equal bits at {steps}"),
         }
     };
+    let of = |one: (usize, &annulus_train::Distance)| match one.1.not_finite {
+        Some(step) => format!("{}; first not finite at step {step}", of(one)),
+        None => of(one),
+    };
     curve.against_first.iter().enumerate().map(of).collect()
 }
 
@@ -197,7 +201,7 @@ fn costs(runs: &[Compared]) -> String {
     let rows: [(&str, Of, f64, fn(f64) -> String); 4] = [
         ("tokens/s, median", |run| run.tokens_per_second, 0.0, |speed| format!("{speed:.0}")),
         ("MFU, median", |run| run.mfu, 0.0, |mfu| format!("{:.1} %", 100.0 * mfu)),
-        ("time in all", |run| Some(run.seconds as f64), SHORT, time),
+        ("time in all", |run| run.seconds.map(|seconds| seconds as f64), SHORT, time),
         ("peak memory of a rank", |run| run.memory.map(|b| b as f64), 0.0, |b| size(b as u64)),
     ];
     let mut table = Columns::new("speed and memory", (0..runs.len()).map(letter));

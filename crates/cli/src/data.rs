@@ -9,7 +9,7 @@ use annulus_data::{
 };
 use annulus_experiment::Override;
 use annulus_plan::size;
-use annulus_train::{Opening, note_on, open_data};
+use annulus_train::{Opening, is_run, note_on, open_data};
 use clap::{Args, Subcommand};
 
 use crate::Done;
@@ -28,14 +28,14 @@ pub(crate) enum DataCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct Show {
-    /// A text, a folder of texts, a cache (`.tokens`), or an experiment (`.yaml`)
+    /// A text, a folder of texts, a cache (`.tokens`), an experiment (`.yaml`), or a run's folder
     file: PathBuf,
     /// Keys of an experiment to replace, as in `data.tokens=64k`
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
-    /// `bytes`, or a tokenizer.json; an experiment names its own
-    #[arg(long, default_value = "bytes")]
-    tokenizer: String,
+    /// A tokenizer.json [default: bytes]; an experiment names its own
+    #[arg(long)]
+    tokenizer: Option<String>,
     #[command(flatten)]
     format: InputFormat,
     /// Number of tokens to show
@@ -69,15 +69,46 @@ impl InputFormat {
 
 pub(crate) fn show(arguments: &Show) -> Done {
     let ending = arguments.file.extension().and_then(|ending| ending.to_str());
+    let is_experiment = matches!(ending, Some("yaml" | "yml")) || is_run(&arguments.file);
+    arguments.refuse_others(is_experiment)?;
     match ending {
-        Some("yaml" | "yml") => experiment(arguments)?,
+        _ if is_experiment => experiment(arguments)?,
         Some("tokens") => {
-            let tokenizer = Tokenizer::open(&hub::tokenizer(&arguments.tokenizer)?)?;
+            let tokenizer = Tokenizer::open(&hub::tokenizer(arguments.tokenizer())?)?;
             cache(Cache::open_file(&arguments.file)?, &tokenizer, arguments.tokens)?;
         }
         _ => text(arguments)?,
     }
     Ok(0)
+}
+
+impl Show {
+    fn tokenizer(&self) -> &str {
+        self.tokenizer.as_deref().unwrap_or("bytes")
+    }
+
+    /// An error if an argument is given that means nothing for this file.
+    fn refuse_others(&self, is_experiment: bool) -> Result<(), Failure> {
+        let file = self.file.display();
+        let replaced = self.replacements.first().map(|one| format!("{}={}", one.key, one.value));
+        let given = [
+            ("--tokenizer", self.tokenizer.is_some()),
+            ("--jsonl", self.format.jsonl),
+            ("--chat", self.format.chat),
+        ];
+        let given = given.into_iter().find_map(|(name, is_given)| is_given.then_some(name));
+        match (is_experiment, replaced, given) {
+            (false, Some(replaced), _) => Err(Failure::usage(
+                format!("`{replaced}` replaces a key of an experiment, and `{file}` is none"),
+                "leave it out, or name an experiment",
+            )),
+            (true, _, Some(given)) => Err(Failure::usage(
+                format!("`{given}` is for texts, and `{file}` is an experiment"),
+                "leave it out; `data.tokenizer` and `data.format` say it",
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Prints the batch of an experiment's first step, as it is trained on.
@@ -111,8 +142,9 @@ const A_TOKEN: u64 = 64;
 
 /// Tokenizes files and folders into a temporary cache, and shows it.
 fn text(arguments: &Show) -> Result<(), Failure> {
-    let Show { file, tokenizer, format, tokens, .. } = arguments;
-    let (tokenizer, records) = (Tokenizer::open(&hub::tokenizer(tokenizer)?)?, format.records());
+    let Show { file, format, tokens, .. } = arguments;
+    let tokenizer = Tokenizer::open(&hub::tokenizer(arguments.tokenizer())?)?;
+    let records = format.records();
     if records == Records::Chats {
         let way = if Chat::open(&tokenizer)?.is_marked() {
             "its `{% generation %}`"

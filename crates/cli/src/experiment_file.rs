@@ -1,8 +1,8 @@
 //! An experiment as a command line names it: its file, and the keys that are replaced.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use annulus_experiment::Override;
+use annulus_experiment::{Override, quoted_path};
 use clap::Args;
 
 use crate::values::replacement;
@@ -30,4 +30,9 @@ pub(crate) struct Inspection {
 /// The replacement of a key by a value.
 pub(crate) fn replaced(key: &str, value: &str) -> Override {
     Override { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// The replacement of a key by a path, whatever is in its name.
+pub(crate) fn replaced_path(key: &str, path: &Path) -> Override {
+    replaced(key, &quoted_path(path))
 }

@@ -28,7 +28,7 @@ const SIGNALLED: i32 = 128;
 
 #[derive(Args, Debug)]
 pub(crate) struct Launch {
-    /// Number of processes, which share the ranks of the experiment evenly [default: one per host, those of a Slurm allocation or this machine]
+    /// Number of processes; the ranks of the experiment are divided evenly among them [default: one per node of the Slurm allocation, one without Slurm]
     #[arg(short = 'n', long, value_parser = ranks())]
     processes: Option<usize>,
     /// How often to restart after a lost process; a run resumes from its last checkpoint

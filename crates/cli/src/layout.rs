@@ -35,7 +35,7 @@ pub(crate) struct Layout {
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     window: Option<usize>,
     /// Also show what is sent, hop by hop
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     hops: bool,
     /// With `--hops`: show every rank, hop and message, however many
     #[arg(long, requires = "hops")]

@@ -84,7 +84,8 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
     load_kernels_early();
     // A panic's message may contain outside text, so it is escaped as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
-    let done = ignore_file_size_signal().and_then(|()| match Arguments::try_parse() {
+    let checked = check_arguments().and_then(|()| ignore_file_size_signal());
+    let done = checked.and_then(|()| match Arguments::try_parse() {
         Ok(arguments) => run(arguments.command, wrap),
         Err(said) => print_clap_output(&said),
     });
@@ -103,7 +104,9 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
 /// may be a transfer whose other end waits for this process (CUDA C++ programming guide, "Lazy Loading").
 fn load_kernels_early() {
     const LOADING: &str = "CUDA_MODULE_LOADING";
-    if World::launched().is_ok_and(|processes| processes > 1) && env::var_os(LOADING).is_none() {
+    if World::launched().is_ok_and(|processes| processes != Some(1))
+        && env::var_os(LOADING).is_none()
+    {
         // SAFETY: no other thread exists yet.
         unsafe { env::set_var(LOADING, "EAGER") };
     }
@@ -124,6 +127,15 @@ fn check_environment() -> Result<(), Failure> {
     };
     annulus_machine::check().map_err(|unusable| wrong(unusable.to_string(), VECTOR))?;
     untried::check().map_err(|said| wrong(said, UNTRIED))
+}
+
+/// Checks that all arguments are UTF-8: paths are kept as text, in experiments and in records.
+fn check_arguments() -> Result<(), Failure> {
+    let wrong = env::args_os().find(|argument| argument.to_str().is_none());
+    wrong.map_or(Ok(()), |wrong| {
+        let message = format!("`{}` is not UTF-8", wrong.to_string_lossy());
+        Err(Failure::usage(message, "rename the file or folder"))
+    })
 }
 
 fn run(command: Command, wrap: Option<Wrap>) -> Done {

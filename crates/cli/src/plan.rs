@@ -217,11 +217,20 @@ fn compare(arguments: &Arguments) -> Done {
     }
     let given = &arguments.sizes;
     let heads = (given.hidden / given.head_dim).max(1);
+    if given.hidden > given.head_dim && !given.hidden.is_multiple_of(given.head_dim) {
+        let (hidden, dim) = (given.hidden, given.head_dim);
+        let message = format!("`--hidden {hidden}` is no multiple of `--head-dim {dim}`");
+        return Err(Failure::usage(message, "give heads of equal size"));
+    }
+    if let Some(few) = given.key_value_heads.filter(|&few| few == 0 || !heads.is_multiple_of(few)) {
+        let message = format!("{heads} query heads cannot share {few} key/value heads evenly");
+        return Err(Failure::usage(message, format!("give a divisor of {heads}")));
+    }
     let comparison = Comparison {
         tokens: given.tokens,
         hidden: given.hidden,
         head_dim: given.head_dim.min(given.hidden),
-        key_value_heads: given.key_value_heads.unwrap_or(heads).min(heads),
+        key_value_heads: given.key_value_heads.unwrap_or(heads),
         ranks: given.ranks,
         bandwidth: given.bandwidth,
         element: given.element,

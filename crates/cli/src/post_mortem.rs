@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck, now};
-use annulus_train::last_checkpoint;
+use annulus_train::{last_checkpoint, run_summary};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -33,6 +33,11 @@ pub(crate) fn run(arguments: &PostMortem) -> Done {
     })?;
     print::line(&told(&wreck, &wreck.verdict_so_far()))?;
     Ok(0)
+}
+
+/// Whether a run has finished all steps, of all phases.
+fn is_finished(run: &Path) -> bool {
+    run_summary(run).is_ok_and(|run| run.is_finished)
 }
 
 /// A description of how a job ended, in a box.
@@ -65,6 +70,7 @@ pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
         let saved = match last_checkpoint(run) {
             Some(step) if running => format!("step-{step}"),
             None if running => "nothing yet".to_owned(),
+            Some(step) if is_finished(run) => format!("step-{step}, the last: the run is finished"),
             Some(step) => format!("step-{step}: the same command resumes from there"),
             None => "nothing yet: the same command starts again".to_owned(),
         };
@@ -127,7 +133,7 @@ fn who(record: &Record) -> String {
 fn how(wreck: &Wreck, verdict: &Verdict) -> Vec<String> {
     match verdict {
         Verdict::Lost { .. } => {
-            vec!["it hangs, or was killed (SIGKILL, out of memory), without a message".to_owned()]
+            vec!["it hangs, was killed (SIGKILL, out of memory) or crashed (a segmentation fault), without a message".to_owned()]
         }
         Verdict::Blamed { by, why, .. } => vec![format!("{by} says: {why}")],
         Verdict::Failed { why, .. } => vec![why.clone()],

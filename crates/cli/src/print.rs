@@ -1,9 +1,9 @@
 //! The only place where the program prints: data to standard output, messages to standard error.
 
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use annulus_experiment::Device;
 use annulus_train::device_warning;
@@ -57,14 +57,20 @@ fn written(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes an output file, whole or not at all; something that is no regular file, such as `/dev/stdout`, is written directly.
+/// Writes an output file, whole or not at all; where it is a link, what that leads to. An open file, such as `/dev/stdout`, and something
+/// that is no regular file are written directly.
 ///
 /// # Errors
 /// It cannot be written, for example because of its name or of a full disk.
 pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let written = match fs::metadata(path) {
-        Ok(there) if !there.is_file() && !there.is_dir() => fs::write(path, bytes),
-        _ => annulus_files::write(path, bytes),
+    let there = led_to(path);
+    let is_special = |there: fs::Metadata| !there.is_file() && !there.is_dir();
+    let written = match open_file(&there) {
+        // By its own descriptor: what is printed later goes behind it.
+        Some("1") => io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()),
+        Some(_) => File::options().append(true).open(path).and_then(|mut to| to.write_all(bytes)),
+        None if fs::metadata(path).is_ok_and(is_special) => fs::write(path, bytes),
+        None => annulus_files::write(&there, bytes),
     };
     written.map_err(|error| {
         let message = format!("cannot write `{}`: {error}", path.display());
@@ -76,6 +82,26 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
             _ => Failure::usage(message, "name a file in a folder that exists and can be written"),
         }
     })
+}
+
+/// The file that a path leads to through links, up to one that a process has open.
+fn led_to(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // More links than a path may have.
+    for _ in 0..40 {
+        let to = fs::read_link(&path).ok().filter(|_| open_file(&path).is_none());
+        let Some(to) = to else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(to);
+    }
+    path
+}
+
+/// The number of a file that a process has open, as in `/proc/self/fd/1`, to which `/dev/stdout` leads.
+fn open_file(path: &Path) -> Option<&str> {
+    let folder = path.parent()?;
+    let is_open =
+        folder == Path::new("/dev/fd") || (folder.starts_with("/proc") && folder.ends_with("fd"));
+    path.file_name()?.to_str().filter(|_| is_open)
 }
 
 /// Warns if `auto` selects the CPU though this program could use a GPU.

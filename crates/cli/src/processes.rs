@@ -11,7 +11,7 @@ use annulus_comm::flight::EARLY;
 use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
 use annulus_experiment::{Experiment, Mesh, Problems};
 use annulus_machine::Instructions;
-use annulus_train::{Exit, TrainError};
+use annulus_train::{Exit, Manifest, TrainError};
 
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::{Done, print};
@@ -117,11 +117,12 @@ pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
         Err(error) if sharing == Sharing::Launcher => {
             return Some(Err(not_joined(error.what, error.why)));
         }
-        Err(_) => 1,
+        Err(_) => Some(1),
     };
-    if started == 1 || sharing == Sharing::Shared {
+    if started == Some(1) || sharing == Sharing::Shared {
         return None;
     }
+    let started = started.map_or_else(|| "several".to_owned(), |count| count.to_string());
     let message = format!("{started} processes were started, but this command works in one");
     let hint = "start it without `mpirun`; `train`, `reproduce`, `replay`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
                 their ranks among processes";
@@ -148,6 +149,15 @@ pub(crate) fn place(world: &World, experiment: &mut Experiment) -> Result<(), Fa
     experiment.host.here = ranks_on_host(world, &experiment.mesh)?;
     experiment.host.processes = world.processes();
     Ok(())
+}
+
+/// Tells an experiment how many processes computed it in the last start of a run, and which ranks were on the first host.
+pub(crate) fn place_as(manifest: Option<&Manifest>, experiment: &mut Experiment) {
+    let last = manifest.and_then(|manifest| manifest.attempts.last());
+    let Some(all @ [first, ..]) = last.map(|last| &*last.processes) else { return };
+    let beside = all.iter().take_while(|process| process.host == first.host);
+    experiment.host.here = Some(0..beside.map(|process| process.ranks.len()).sum());
+    experiment.host.processes = all.len();
 }
 
 /// Prints how many processes run on which hosts, and which library joins them.

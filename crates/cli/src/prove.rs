@@ -2,6 +2,7 @@
 
 use annulus_plan::{Plan, Proving, wrapped};
 use annulus_simulate::plans;
+use serde_json::Value;
 
 use crate::experiment_file::Inspection;
 use crate::failure::EXPECT;
@@ -16,10 +17,20 @@ pub(crate) fn run(arguments: &Inspection) -> Done {
     } else {
         resolved.phases()
     };
+    let mut found = Vec::new();
     for phase in phases {
         let proving = Proving::of(&phase)?;
-        print::either(arguments.json, || proving.to_json(), || wrapped(&proving.to_text(), 4))?;
         holds &= proving.holds();
+        if arguments.json {
+            found.push(proving.to_json());
+        } else {
+            print::line(&wrapped(&proving.to_text(), 4))?;
+        }
+    }
+    if let [one] = &*found {
+        print::line(&one.to_string())?;
+    } else if arguments.json {
+        print::line(&Value::from(found).to_string())?;
     }
     Ok(if holds { 0 } else { EXPECT })
 }

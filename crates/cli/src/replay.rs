@@ -67,15 +67,29 @@ impl Replay {
         Dump { step: self.step, folder: folder.to_owned() }
     }
 
-    fn ready(&self) -> Result<Ready, Failure> {
-        let original = OriginalRun::read(&self.run, false)?;
-        // Damaged hashes are reported before the step is computed, not after it.
-        hashed(&self.run)?;
+    /// An error if the run has no such step.
+    fn refuse_no_step(&self, original: &OriginalRun) -> Result<(), Failure> {
         let (step, last) = (self.step, original.logged.experiment.all_steps());
         if step > last {
             let message = format!("`{}` has {last} steps, no step {step}", self.run.display());
             return Err(Failure::usage(message, format!("give a `--step` from 1 to {last}")));
         }
+        if let Some(began) = original.again.manifest.began.filter(|began| step <= *began) {
+            let message = format!("`{}` began after step {began}", self.run.display());
+            let from = original.again.manifest.fork.as_ref().map(|fork| fork.from.display());
+            let hint = from.map(|from| format!("; step {step} was computed in `{from}`"));
+            let hint = format!("give a later `--step`{}", hint.unwrap_or_default());
+            return Err(Failure::usage(message, hint));
+        }
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<Ready, Failure> {
+        let original = OriginalRun::read(&self.run, false)?;
+        // Damaged hashes are reported before the step is computed, not after it.
+        hashed(&self.run)?;
+        self.refuse_no_step(&original)?;
+        let step = self.step;
         let output = beside(&self.run, self.output.as_deref(), &format!("replayed-{step}"))?;
         refuse_used(&output)?;
         let failed = |error| {

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
-use crate::{Done, check, print};
+use crate::{Done, check, print, processes};
 
 /// The default file of the page.
 const PAGE: &str = "report.html";
@@ -31,7 +31,7 @@ pub(crate) struct Report {
 
 pub(crate) fn run(arguments: &Report) -> Done {
     let cluster = arguments.cluster.as_deref().map(Cluster::load).transpose()?;
-    let page = report(&arguments.runs, &|logged| planned(logged, cluster.as_ref()))?;
+    let page = report(&arguments.runs, &|logged, step| planned(logged, step, cluster.as_ref()))?;
     print::file(&arguments.output, page.as_bytes())?;
     let runs = match arguments.runs.len() {
         1 => "a run".to_owned(),
@@ -42,13 +42,14 @@ pub(crate) fn run(arguments: &Report) -> Done {
     Ok(0)
 }
 
-/// The plan of the phase that a run has reached, with the cluster that times are planned on; or why there is none.
-fn planned(logged: &Logged, given: Option<&Cluster>) -> Result<Planned, String> {
+/// The plan of the phase in which a run computed `step`, with the cluster that times are planned on; or why there is none.
+fn planned(logged: &Logged, step: u64, given: Option<&Cluster>) -> Result<Planned, String> {
     let said = |failure: Failure| failure.problems.to_string();
     let file = ExperimentFile { file: logged.folder.clone(), replacements: Vec::<Override>::new() };
-    let opened = check::opened(&file).map_err(said)?;
+    let mut opened = check::opened(&file).map_err(said)?;
+    processes::place_as(logged.manifest.as_ref(), &mut opened.resolved.experiment);
     let plans = opened.plans(annulus_machine::cores()).map_err(|error| error.to_string())?;
-    let plan = check::phase_at(plans, logged.last_step().unwrap_or_default());
+    let plan = check::phase_at(plans, step);
     let cluster = match (given, &plan.experiment.mesh.cluster) {
         (Some(given), _) => Ok(given.clone()),
         (None, Some(path)) => named(path),

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_evaluation::Subject;
-use annulus_experiment::{ModelSource, Override, parse, quoted, read_config, read_experiment};
+use annulus_experiment::{
+    ModelSource, Override, parse, quoted, quoted_path, read_config, read_experiment,
+};
 use annulus_train::{
     Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
 };
 
-use crate::experiment_file::{ExperimentFile, replaced};
+use crate::experiment_file::{ExperimentFile, replaced_path};
 use crate::failure::{DATA, Failure};
 use crate::processes::{self, JobError};
 use crate::{check, hub, print};
@@ -125,7 +127,7 @@ fn of_weights(
 }
 
 fn output(run: &Path) -> Override {
-    replaced("output", &run.display().to_string())
+    replaced_path("output", run)
 }
 
 /// The text of an experiment for a Hugging Face model; the command line names its data by `data.path`.
@@ -138,7 +140,7 @@ fn of_model(path: &Path) -> Result<String, Failure> {
     let plain =
         |letter: char| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '-' };
     let name: String = stem.chars().map(plain).collect();
-    let path = quoted(&path.display().to_string());
+    let path = quoted_path(path);
     Ok(format!(
         "name: {}\nmodel: {{ path: {path}, allow_longer: true }}\ndata: {{ tokens: {tokens} }}\n\
          optimizer: {{ learning_rate: 1e-4 }}\nschedule: {{ steps: 1 }}\n",

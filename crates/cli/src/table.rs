@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) struct TableOptions {
     #[command(flatten)]
     format: TableFormat,
-    /// Leave out tokens per second; the rest does not depend on how often runs were stopped
+    /// Leave out tokens per second, the only column that changes where a run was interrupted
     #[arg(long)]
     no_times: bool,
 }

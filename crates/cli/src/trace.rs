@@ -6,14 +6,14 @@ use annulus_experiment::Override;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
-use annulus_train::{read_trace, traced_step, traced_steps};
+use annulus_train::{Manifest, RESOLVED, read_trace, trace_of, traced_step, traced_steps};
 use clap::Args;
 use serde_json::json;
 
-use crate::experiment_file::{ExperimentFile, replaced};
+use crate::experiment_file::{ExperimentFile, replaced_path};
 use crate::failure::{DATA, Failure};
 use crate::values::{replacement, svg};
-use crate::{Done, check, print};
+use crate::{Done, check, print, processes};
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// Write a picture of the layer's hops
     #[arg(long, value_name = "PATH", value_parser = svg)]
     svg: Option<PathBuf>,
-    /// Write the planned trace, which Perfetto opens next to a run's
+    /// Also write the planned schedule as a trace; open it in Perfetto beside the run's `trace-STEP.json`
     #[arg(long, alias = "output", value_name = "PATH")]
     out: Option<PathBuf>,
     /// Print JSON
@@ -48,10 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         return measured(arguments, path);
     }
     // A strategy `auto` is chosen for the given cluster.
-    let cluster = arguments
-        .cluster
-        .as_ref()
-        .map(|path| replaced("mesh.cluster", &path.display().to_string()));
+    let cluster = arguments.cluster.as_deref().map(|path| replaced_path("mesh.cluster", path));
     let replacements = arguments.replacements.iter().cloned().chain(cluster).collect();
     let file = ExperimentFile { file: path.clone(), replacements };
     let trace = planned(arguments, &check::opened(&file)?.plan(annulus_machine::cores())?)?;
@@ -80,22 +77,32 @@ fn measured(arguments: &Arguments, path: &Path) -> Done {
     let (sums, planned) = (Sums::of(&trace), planned.as_ref().map(Sums::of));
     let value = || {
         let planned = planned.as_ref().map(Sums::to_json);
-        let (title, step) = (&trace.title, trace.step);
-        json!({"title": title, "step": step, "measured": sums.to_json(), "planned": planned})
+        let (title, step, moves) = (&trace.title, trace.step, trace.moves_json(arguments.layer));
+        json!({
+            "title": title, "step": step, "measured": sums.to_json(), "planned": planned, "moves": moves
+        })
     };
-    let text = || format!("{}\n\n{}", trace.heading(), sums.to_text(planned.as_ref()));
+    let moves = || trace.moves(arguments.layer);
+    let text = || format!("{}\n\n{}{}", trace.heading(), moves(), sums.to_text(planned.as_ref()));
     print::either(arguments.json, value, text)?;
     Ok(0)
 }
 
 /// The planned trace of the run that a measured one belongs to, if the run's folder still has the same plan.
 fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Trace>, Failure> {
-    let file = path.with_file_name(annulus_train::RESOLVED);
+    let file = path.with_file_name(RESOLVED);
     if !file.is_file() {
+        if let Some(out) = &arguments.out {
+            let message = format!("`{}` is not written: there is no plan", out.display());
+            let hint = format!("put the trace beside the run's `{RESOLVED}`, or drop `--out`");
+            return Err(Failure::usage(message, hint));
+        }
         print::say(&format!("no planned trace is shown: there is no `{}`", file.display()));
         return Ok(None);
     }
-    let opened = check::opened(&ExperimentFile { file, replacements: Vec::new() })?;
+    let mut opened = check::opened(&ExperimentFile { file, replacements: Vec::new() })?;
+    let manifest = Manifest::open(path.parent().unwrap_or(Path::new("")))?;
+    processes::place_as(manifest.as_ref(), &mut opened.resolved.experiment);
     let plans = opened.plans(annulus_machine::cores())?;
     let plan = check::phase_at(plans, traced_step(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
@@ -144,5 +151,5 @@ fn latest(folder: &Path) -> Result<PathBuf, Failure> {
     if !others.is_empty() {
         print::say(&format!("the last of {} traces; name a file to see another", steps.len()));
     }
-    Ok(folder.join(format!("trace-{last}.json")))
+    Ok(trace_of(folder, *last))
 }

@@ -12,15 +12,18 @@ mod wreck;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
 
 pub use record::{Ending, Failed, Head, Place, Record, Waits};
 pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
 use self::lines::Lines;
+use self::wreck::SEEN;
 use crate::threads::lock;
 use crate::{Blame, Label, World};
 
@@ -28,6 +31,9 @@ use crate::{Blame, Label, World};
 pub const FOLDER: &str = "flight";
 /// The environment variable by which a supervisor names a folder for the records of a job whose run is not known yet.
 pub const EARLY: &str = "ANNULUS_FLIGHT";
+
+/// Opening a pipe does not wait for its other end.
+const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
 
 /// The line of the head.
 const HEAD: usize = 0;
@@ -55,7 +61,33 @@ pub struct Flight {
 /// Opens the writing end of `pipe` if a supervisor has made it; otherwise nothing would read it, and opening would block.
 fn supervised(pipe: &Path) -> Option<File> {
     let is_read = fs::symlink_metadata(pipe).is_ok_and(|pipe| pipe.file_type().is_fifo());
-    if is_read { File::options().write(true).open(pipe).ok() } else { None }
+    if !is_read {
+        return None;
+    }
+    // Nobody reads the pipe of a supervisor that was killed: opening it would wait for ever.
+    File::options().write(true).custom_flags(NONBLOCK).open(pipe).ok()
+}
+
+/// Removes from a folder what earlier attempts left in it: records that no process holds, which would be taken for those of processes that
+/// were killed. Records of this job's processes, from a phase before, stay until they are replaced, and so does the folder: on NFS it
+/// cannot be removed while a record in it is open.
+///
+/// # Errors
+/// A folder that cannot be read or changed.
+pub fn drop_unheld(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_record = name.starts_with("process-") || name.starts_with("new-");
+        if name == SEEN || is_record && !record::is_locked(&path) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a file, if possible.

@@ -190,13 +190,12 @@ impl World {
         first..first + self.hosts.iter().filter(|host| *host == own).count()
     }
 
-    /// How many processes a launcher of MPI says it started; 1 where none did or it does not say.
+    /// How many processes a launcher of MPI says it started; 1 where none did, `None` where it does not say.
     ///
     /// # Errors
     /// When this is one of several copies that no launcher of MPI started.
-    pub fn launched() -> annulus_mpi::Result<usize> {
-        let launched = annulus_mpi::launched()?;
-        Ok(launched.and_then(|launched| launched.processes).unwrap_or(1))
+    pub fn launched() -> annulus_mpi::Result<Option<usize>> {
+        Ok(annulus_mpi::launched()?.map_or(Some(1), |launched| launched.processes))
     }
 
     /// The number of this process as its launcher has it, before MPI has begun; 0 where none started it.

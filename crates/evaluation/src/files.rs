@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_figure::{Axis, Curves, Heatmap, Picture, Point, Series};
-use annulus_tensorboard::Writer;
-use annulus_train::{Result, TrainError};
+use annulus_tensorboard::{Writer, remove};
+use annulus_train::{Result, TrainError, is_run};
 use serde::Serialize;
 
 use crate::statistics::Mean;
@@ -27,7 +27,10 @@ impl Files {
     /// # Errors
     /// When the folder cannot be written to.
     pub fn create(folder: &Path, step: u64) -> Result<Files> {
-        let events = Writer::create(folder, None).map_err(|error| failed(folder, &error))?;
+        // TensorBoard would show the points of all evaluations; a run's own curves stay.
+        let removed = if is_run(folder) { Ok(()) } else { remove(folder) };
+        let events = removed.and_then(|()| Writer::create(folder, None));
+        let events = events.map_err(|error| failed(folder, &error))?;
         Ok(Files { folder: folder.to_owned(), events, step, written: Vec::new() })
     }
 

@@ -30,6 +30,7 @@ pub use annulus_architecture::{
 };
 pub use annulus_yaml::{
     Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,
+    quoted_path,
 };
 pub use attention::{
     Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,

@@ -22,7 +22,7 @@ section! {
         order: Order = Word(Order::WORDS), Is("sequence_first"),
             "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results are bit-identical";
         engine: Engine = Word(Engine::WORDS), Is("auto"),
-            "what carries tensors between processes: nccl: NCCL, between GPUs, where every process has one rank; MPI carries metadata and control messages beside it (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results are bit-identical";
+            "what carries tensors between processes: nccl: NCCL, between GPUs, with one rank and one GPU per process; MPI still starts the processes and carries small control messages (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results are bit-identical";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";

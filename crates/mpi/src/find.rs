@@ -10,8 +10,10 @@ use crate::{Error, Launched, Result};
 pub const NAMED: &str = "ANNULUS_MPI";
 
 /// File names of libraries of Open MPI, and of MPICH and libraries with its ABI.
-const OPEN: [&str; 2] = ["libmpi.so.40", "libmpi.so"];
-const MPICH: [&str; 4] = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so"];
+const OPEN: [&str; 1] = ["libmpi.so.40"];
+const MPICH: [&str; 3] = ["libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12"];
+/// The name that a library of either has without a version.
+const UNNAMED: [&str; 1] = ["libmpi.so"];
 
 /// A library of MPI that was loaded.
 pub struct Found {
@@ -42,12 +44,8 @@ pub fn find(launched: Option<Launched>) -> Result<Found> {
     if let Some(path) = env::var_os(NAMED).map(PathBuf::from) {
         return Found::load(path);
     }
-    let names: Vec<&str> = match launched {
-        Some(Launched { open: true, .. }) => OPEN.into_iter().chain(MPICH).collect(),
-        _ => MPICH.into_iter().chain(OPEN).collect(),
-    };
     let mut tried = Vec::new();
-    for path in folders().iter().flat_map(|folder| names.iter().map(|name| folder.join(name))) {
+    for path in candidates(&folders(), launched) {
         let is_bare = path.parent().is_some_and(|folder| folder.as_os_str().is_empty());
         if !is_bare && !path.exists() {
             continue;
@@ -60,6 +58,25 @@ pub fn find(launched: Option<Launched>) -> Result<Found> {
     let what = String::from("no library of MPI was found");
     let why = format!("name one with {NAMED}=/path/to/libmpi.so ({})", tried.join("; "));
     Err(Error { what, why })
+}
+
+/// The files to try, in order: in all folders those of the launcher's own family, then any.
+fn candidates(folders: &[PathBuf], launched: Option<Launched>) -> Vec<PathBuf> {
+    let own = match launched {
+        Some(Launched { open: true, .. }) => &OPEN[..],
+        Some(_) => &MPICH,
+        None => &[],
+    };
+    let any = match launched {
+        Some(Launched { open: true, .. }) => [&OPEN[..], &MPICH, &UNNAMED].concat(),
+        _ => [&MPICH[..], &OPEN, &UNNAMED].concat(),
+    };
+    let of = |names: &[&str]| -> Vec<PathBuf> {
+        folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name))).collect()
+    };
+    let first = of(own);
+    let rest = of(&any).into_iter().filter(|path| !first.contains(path));
+    first.iter().cloned().chain(rest).collect()
 }
 
 /// Folders to look in: those beside the launcher that started this process and beside the `mpirun` in `PATH`, and where the system
@@ -92,4 +109,24 @@ fn ancestors() -> Vec<PathBuf> {
         process = above;
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_of_the_launcher_s_family_come_first_wherever_they_are() {
+        let folders = [PathBuf::from("/venv/lib"), PathBuf::new()];
+        let place = |open: bool, name: &str| {
+            let launched = Launched { open, processes: Some(2), by: "X" };
+            let all = candidates(&folders, Some(launched));
+            all.iter().position(|path| path == Path::new(name)).expect(name)
+        };
+        assert!(place(true, "libmpi.so.40") < place(true, "/venv/lib/libmpi.so.12"));
+        assert!(place(false, "libmpi.so.12") < place(false, "/venv/lib/libmpi.so.40"));
+        assert!(place(true, "/venv/lib/libmpi.so.40") < place(true, "libmpi.so.40"));
+        let all = candidates(&folders, None);
+        assert_eq!((&*all[0], all.len()), (Path::new("/venv/lib/libmpi_abi.so.1"), 10));
+    }
 }

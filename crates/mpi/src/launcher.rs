@@ -59,11 +59,13 @@ impl Environment<'_> {
         if let Some(count) = copies.filter(|_| self.has(&["TORCHELASTIC_RUN_ID"])) {
             return Err(of_torch(count));
         }
-        if let Some(launched) = self.joined() {
-            return Ok(Some(launched));
-        }
-        if let Some(count) = copies.filter(|_| self.has(&["RANK"])) {
+        let joined = self.joined();
+        let is_one = joined.is_none_or(|joined| joined.processes == Some(1));
+        if let Some(count) = copies.filter(|_| is_one && self.has(&["RANK"])) {
             return Err(of_torch(count));
+        }
+        if joined.is_some() {
+            return Ok(joined);
         }
         self.count(SLURM).filter(|count| *count > 1).map_or(Ok(None), |count| Err(of_slurm(count)))
     }
@@ -192,6 +194,10 @@ mod tests {
         // An `mpirun` in a pod whose operator sets PyTorch's variables.
         let in_a_pod = [&torch[..], &[("OMPI_COMM_WORLD_SIZE", "2")]].concat();
         assert_eq!(processes(&in_a_pod), Some((true, Some(2))));
+        // Copies that a launcher of PyTorch starts below one task.
+        let below_a_task =
+            [&torch[..], &[("PMIX_RANK", "0"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
+        refused(&below_a_task, ["WORLD_SIZE=4", "mpirun -n 4"]);
     }
 
     #[test]

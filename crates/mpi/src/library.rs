@@ -139,14 +139,13 @@ const TEXT: usize = 4096;
 
 impl Family {
     fn of(loaded: &Loaded, path: &Path) -> Family {
+        // First the name: Open MPI's own symbols are also found where its library only stands below the standard's.
+        if path.file_name().unwrap_or_default().to_string_lossy().contains("mpi_abi") {
+            return Family::Standard;
+        }
         // SAFETY: only looked for, not read.
         let is_open = unsafe { loaded.get::<*const c_void>(b"ompi_mpi_comm_world\0") }.is_ok();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        match (is_open, name.contains("mpi_abi")) {
-            (true, _) => Family::OpenMpi,
-            (_, true) => Family::Standard,
-            _ => Family::Mpich,
-        }
+        if is_open { Family::OpenMpi } else { Family::Mpich }
     }
 
     /// The name of the family.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io::Write;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +27,8 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// MPI between `MPI_Init_thread` and `MPI_Finalize`.
 pub struct Session {
-    library: Library,
+    /// Never unloaded: threads run destructors of the library at their end, and after an error MPI has not ended.
+    library: ManuallyDrop<Library>,
     /// Where the library was found.
     pub path: PathBuf,
     /// The rank of MPI that this process is.
@@ -119,7 +121,7 @@ impl Session {
     pub fn begin(found: Found) -> Result<Session> {
         let Found { path, library, .. } = found;
         let mut session = Session {
-            library,
+            library: ManuallyDrop::new(library),
             path,
             rank: 0,
             size: 1,

@@ -1,6 +1,7 @@
 //! The functions of NCCL that we call, and their types and constants.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
@@ -98,8 +99,8 @@ pub struct Library {
     /// Streams of the host, if this is our emulated library.
     #[cfg(feature = "emulator")]
     pub(crate) streams: Option<crate::emulated::Streams>,
-    /// Keeps the functions of `calls` loaded.
-    _loaded: Loaded,
+    /// Keeps the functions of `calls` loaded; never unloaded, since threads of the library may outlive a clique that was given up.
+    _loaded: ManuallyDrop<Loaded>,
 }
 
 impl std::fmt::Debug for Library {
@@ -128,7 +129,7 @@ impl Library {
             version: 0,
             #[cfg(feature = "emulator")]
             streams,
-            _loaded: loaded,
+            _loaded: ManuallyDrop::new(loaded),
         };
         let mut version = 0;
         // SAFETY: the number is written into a variable that lives.

@@ -40,8 +40,8 @@ pub struct Planned {
     pub cluster: std::result::Result<Cluster, String>,
 }
 
-/// A function that makes a run's plan, or says why there is none.
-pub type Planner<'a> = &'a dyn Fn(&Logged) -> std::result::Result<Planned, String>;
+/// A function that makes the plan of a run's step, or says why there is none.
+pub type Planner<'a> = &'a dyn Fn(&Logged, u64) -> std::result::Result<Planned, String>;
 
 /// Reads the runs in `folders` and writes one page about them, of at most [`LARGEST`] bytes. `planner` makes their plans; where there is
 /// none, the page says why.

@@ -68,7 +68,7 @@ fn attempts(all: &[Attempt]) -> Markup {
         @if earlier > 0 { p.note { (earlier) " earlier starts are left out." } }
         table {
             thead { tr {
-                th { "start" } th { "end" } th { "ending" } th { "from step" } th { "ranks" } th { "strategy" } th { "processes" }
+                th { "start, UTC" } th { "end, UTC" } th { "ending" } th { "from step" } th { "ranks" } th { "strategy" } th { "processes" }
                 th { "command" }
             } }
             tbody { @for one in &all[earlier..] { tr {

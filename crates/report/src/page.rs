@@ -87,8 +87,8 @@ fn listed(runs: &[Run]) -> Markup {
         Some(html! { (cut(ending, LONG)) })
     });
     table.row("time in all", |run| {
-        let seconds = run.logged.seconds();
-        (seconds > 0).then(|| html! { (duration(seconds as f64)) })
+        let seconds = run.logged.seconds().filter(|&seconds| seconds > 0)?;
+        Some(html! { (duration(seconds as f64)) })
     });
     table.row("ranks", |run| Some(html! { (run.logged.manifest.as_ref()?.ranks()) }));
     table.row("strategy", |run| Some(html! { (run.logged.manifest.as_ref()?.strategy()) }));

@@ -23,10 +23,11 @@ fn body(runs: &[Run]) -> Markup {
     let way_out = html! {
         code { "trace.steps: [2]" } " records what every rank does in step 2, without changing a bit of it."
     };
-    if runs.iter().all(|run| run.traced.is_none()) {
+    if runs.iter().all(|run| matches!(run.traced, Ok(None))) {
         return absent("No step has been recorded.", &way_out);
     }
-    let traced = runs.iter().filter_map(|run| Some((run, run.traced.as_ref()?)));
+    let traced = runs.iter().filter_map(|run| Some((run, run.traced.as_ref().ok()?.as_ref()?)));
+    let unread = runs.iter().filter_map(|run| Some((run, run.traced.as_ref().err()?)));
     html! {
         @for (run, traced) in traced {
             h3 { (label(run)) ", " (traced.trace.heading()) }
@@ -35,7 +36,8 @@ fn body(runs: &[Run]) -> Markup {
             (sums(traced))
             (hops(&traced.trace, ROWS / runs.len()))
         }
-        (absent_of(runs.iter().filter(|run| run.traced.is_none()), &way_out))
+        @for (run, why) in unread { h3 { (label(run)) } p.note { (why) } }
+        (absent_of(runs.iter().filter(|run| matches!(run.traced, Ok(None))), &way_out))
     }
 }
 

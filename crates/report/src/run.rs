@@ -7,7 +7,7 @@ use annulus_evaluation::{Evaluated, FOLDER};
 use annulus_experiment::Experiment;
 use annulus_simulate::timeline;
 use annulus_trace::Trace;
-use annulus_train::{Logged, Result, StepHashes, hashed, read_trace, traced_steps};
+use annulus_train::{Logged, Result, StepHashes, hashed, read_trace, trace_of, traced_steps};
 
 use crate::{Planned, Planner};
 
@@ -22,7 +22,8 @@ pub(crate) struct Run {
     /// The experiment of the phase that the run is in.
     pub(crate) phase: Experiment,
     pub(crate) evaluated: Evaluated,
-    pub(crate) traced: Option<Traced>,
+    /// The last recorded step; an error: why it cannot be shown.
+    pub(crate) traced: std::result::Result<Option<Traced>, String>,
     pub(crate) hashed: Vec<StepHashes>,
     /// The run's plan; an error: why there is none.
     pub(crate) planned: std::result::Result<Planned, String>,
@@ -40,13 +41,14 @@ pub(crate) struct Traced {
 impl Run {
     pub(crate) fn read(place: usize, folder: &Path, planner: Planner<'_>) -> Result<Run> {
         let logged = Logged::read(folder)?;
-        let phase = logged.experiment.phase_at(logged.last_step().unwrap_or_default());
-        let planned = planner(&logged);
+        let last = logged.last_step().unwrap_or_default();
+        let phase = logged.experiment.phase_at(last);
+        let planned = planner(&logged, last);
         Ok(Run {
             place,
             phase,
             evaluated: Evaluated::read(&folder.join(FOLDER))?,
-            traced: traced(folder, planned.as_ref().ok())?,
+            traced: traced(&logged, planner, &planned).map_err(|error| error.to_string()),
             hashed: hashed(folder)?,
             planned,
             logged,
@@ -73,10 +75,11 @@ impl Run {
         format!("{} {}", self.letter(), self.short())
     }
 
-    /// The steps of the run's phase that may have been logged.
+    /// The steps of the run's phase that may have been logged; only those that were computed as its plan says.
     fn steps(&self) -> Range<u64> {
         let Range { start, end } = self.phase.phase_start().steps;
-        start + 1..end.max(self.logged.last_step().unwrap_or(end)) + 1
+        start.max(self.logged.alike_since()) + 1
+            ..end.max(self.logged.last_step().unwrap_or(end)) + 1
     }
 
     /// The values of a tag in the run's phase; of values by rank, the largest.
@@ -92,13 +95,23 @@ impl Run {
     }
 }
 
-/// The last recording of a run; `None` without any.
-fn traced(folder: &Path, planned: Option<&Planned>) -> Result<Option<Traced>> {
-    let steps = traced_steps(folder)?;
-    let Some(last) = steps.last() else { return Ok(None) };
-    let trace = read_trace(&folder.join(format!("trace-{last}.json")))?;
-    let planned = planned.and_then(|Planned { plan, cluster }| {
-        let planned = timeline(plan, cluster.as_ref().ok()?).ok()?;
+/// The last recording of a run; `None` without any. `planned` is the plan of the run's last phase.
+fn traced(
+    logged: &Logged,
+    planner: Planner<'_>,
+    planned: &std::result::Result<Planned, String>,
+) -> Result<Option<Traced>> {
+    let steps = traced_steps(&logged.folder)?;
+    let Some(&last) = steps.last() else { return Ok(None) };
+    let trace = read_trace(&trace_of(&logged.folder, last))?;
+    let phase = |step| logged.experiment.phase_index_at(step);
+    let of_phase = if phase(last) == phase(logged.last_step().unwrap_or_default()) {
+        planned.clone()
+    } else {
+        planner(logged, last)
+    };
+    let planned = of_phase.ok().and_then(|Planned { plan, cluster }| {
+        let planned = timeline(&plan, &cluster.ok()?).ok()?;
         let alike = (&planned.title, planned.ranks.len()) == (&trace.title, trace.ranks.len());
         alike.then_some(planned)
     });

@@ -22,7 +22,7 @@ const PANELS: [&str; 9] = [
 ];
 const HOSTILE: &str = "<script>alert(1)</script><img src=\"http://a.example/x\" onerror=alert(2)>";
 
-fn unplanned(_: &Logged) -> Result<Planned, String> {
+fn unplanned(_: &Logged, _: u64) -> Result<Planned, String> {
     Err(format!("not asked for {HOSTILE}"))
 }
 
@@ -262,7 +262,6 @@ fn what_cannot_be_read_is_named_with_file_and_line() {
         ("hashes.jsonl", "{}\n{}\n", "hashes.jsonl`, line 1: "),
         ("manifest.json", "{\n\"version\": 3}\n", "manifest.json`: invalid type: integer `3`"),
         ("manifest.json", "{\n\"version\": 3}\n", "at line 2 column "),
-        ("trace-2.json", "[]", "trace-2.json`: "),
         ("evaluation/tasks.json", "{\n}", "tasks.json`: missing field"),
     ] {
         let error = refused(file, broken);

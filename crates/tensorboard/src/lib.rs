@@ -15,4 +15,4 @@ mod writer;
 pub use event::{Event, What};
 pub use plugins::{Category, Chart, Setting};
 pub use read::read;
-pub use writer::Writer;
+pub use writer::{Writer, remove};

@@ -144,6 +144,29 @@ fn last_stamp(folder: &Path) -> io::Result<u64> {
     Ok(last)
 }
 
+/// Removes the event files of earlier [`Writer`]s from `folder`, which need not exist; files of other programs, whose names say more,
+/// stay.
+///
+/// # Errors
+/// A folder that cannot be read or changed.
+pub fn remove(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_prefix(PREFIX));
+        let parts = name.and_then(|name| name.split_once('.'));
+        let digits =
+            |text: &str, many| text.len() == many && text.bytes().all(|b| b.is_ascii_digit());
+        if parts.is_some_and(|(seconds, rest)| digits(seconds, 10) && digits(rest, 6)) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
 /// The time in `SECONDS.MICROSECONDS`, or in other writers' `SECONDS.HOST…`.
 fn stamp_of(name: &str) -> Option<u64> {
     let (seconds, rest) = name.split_once('.').unwrap_or((name, ""));

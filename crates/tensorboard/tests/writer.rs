@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use annulus_tensorboard::{Category, Chart, Setting, What, Writer, read};
+use annulus_tensorboard::{Category, Chart, Setting, What, Writer, read, remove};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
@@ -93,6 +93,25 @@ fn a_later_file_sorts_last_even_after_the_clock_was_set_back() {
         let files = files(folder.path());
         assert_eq!((files.len(), files.last().unwrap().as_path()), (count, writer.path()));
     }
+}
+
+#[test]
+fn files_of_earlier_writers_are_removed_and_those_of_others_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    remove(&folder.path().join("nowhere")).unwrap();
+    let others = ["events.out.tfevents.1700000000.host.17.0", "notes", "events.out.tfevents.17.0"];
+    for name in others {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    drop(Writer::create(folder.path(), None).unwrap());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+    remove(folder.path()).unwrap();
+    let left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().file_name()).collect();
+    assert!(
+        left.len() == 3 && others.iter().all(|name| left.contains(&(*name).into())),
+        "{left:?}"
+    );
 }
 
 /// What TensorBoard's own reader prints of a folder; `None`: it is not installed.

@@ -38,11 +38,12 @@ pub use finished::replayed::{Nearest, Replayed, nearest, replayed};
 pub use finished::reproduced::{Comparable, Reproduced, Unlike, Weighed, comparable, reproduced};
 pub use finished::summary::{RunSummary, run_summary};
 pub use finished::table::metrics_table;
-pub use finished::traces::{read_trace, traced_step, traced_steps};
+pub use finished::traces::read_trace;
 pub use folder::manifest::{
     Attempt, FINISHED, Fork, Machine, Manifest, Mpi, Nccl, Process, StateHash,
 };
 pub use folder::run_folder::holder;
+pub use folder::traces::{trace_of, traced_step, traced_steps};
 pub use folder::{RESOLVED, is_run};
 pub use run::attempt::run;
 pub use run::given::Given;

@@ -36,4 +36,4 @@ pub use source::{Places, Source, Span, printable};
 pub use tree::{Entry, Node, Value};
 pub use values::{Typed, Values};
 pub use words::Word;
-pub use write::{Lines, Path, list, quoted, ranges, real};
+pub use write::{Lines, Path, list, quoted, quoted_path, ranges, real};

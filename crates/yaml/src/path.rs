@@ -1,4 +1,4 @@
-//! Paths as a shell would read them: `~/books`, `${DATA}/books`.
+//! Paths as a shell would read them: `~/books`, `${DATA}/books`; `$${` is a `${` of the name itself.
 
 use std::env;
 
@@ -12,6 +12,11 @@ pub(crate) fn expanded(text: &str) -> Result<String, String> {
     let mut rest = if home { &text[1..] } else { text };
     let mut path = if home { value("HOME")? } else { String::new() };
     while let Some((before, after)) = rest.split_once("${") {
+        if let Some(before) = before.strip_suffix('$') {
+            path.extend([before, "${"]);
+            rest = after;
+            continue;
+        }
         let (name, behind) = after.split_once('}').ok_or("a `${` is not closed by `}`")?;
         path.push_str(before);
         path.push_str(&value(name)?);
@@ -19,6 +24,12 @@ pub(crate) fn expanded(text: &str) -> Result<String, String> {
     }
     path.push_str(rest);
     Ok(path)
+}
+
+/// What [`expanded`] reads as exactly this path.
+pub(crate) fn literal(path: &str) -> String {
+    let home = path == "~" || path.starts_with("~/");
+    format!("{}{}", if home { "./" } else { "" }, path.replace("${", "$${"))
 }
 
 fn value(name: &str) -> Result<String, String> {
@@ -39,6 +50,10 @@ mod tests {
         for plain in ["books/~x", "~other/books", "$HOME/books", "a b", "hf://a/b@c"] {
             assert_eq!(expanded(plain).unwrap(), plain);
         }
+        for path in ["a/${HOME}/b", "a/$${x", "$${${HOME}", "${", "a b # c: [d]"] {
+            assert_eq!(expanded(&literal(path)).unwrap(), path);
+        }
+        assert_eq!(literal("~/a"), "./~/a");
         for wrong in ["${NOT_SET_ANYWHERE}/x", "${HOME", ""] {
             assert!(expanded(wrong).is_err(), "{wrong}");
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::write::{Lines, Path, list, quoted, ranges, real};
+use crate::write::{Lines, Path, list, quoted, quoted_path, ranges, real};
 use crate::{Key, Typed, Values, Word, join};
 
 /// A section of a file; [`section!`](crate::section) implements it.
@@ -172,7 +172,7 @@ macro_rules! scalar {
 
 scalar! {
     String, Typed::Text(text) => Some(text.clone()), self => quoted(self);
-    PathBuf, Typed::Text(text) => Some(PathBuf::from(text)), self => quoted(&self.to_string_lossy());
+    PathBuf, Typed::Text(text) => Some(PathBuf::from(text)), self => quoted_path(self);
     bool, Typed::Truth(truth) => Some(*truth), self => self.to_string();
     u64, Typed::Count(count) => Some(*count), self => self.to_string();
     usize, Typed::Count(count) => usize::try_from(*count).ok(), self => self.to_string();

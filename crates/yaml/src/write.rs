@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::path::literal;
+
 /// The path of a key, section by section; names that the user chooses may have dots in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(Vec<String>);
@@ -87,6 +89,11 @@ pub fn quoted(text: &str) -> String {
     } else {
         serde_json::Value::from(text).to_string().chars().map(escaped).collect()
     }
+}
+
+/// A path as YAML that is read as exactly this path, whatever is in its name.
+pub fn quoted_path(path: &std::path::Path) -> String {
+    quoted(&literal(&path.to_string_lossy()))
 }
 
 /// A character of a text in quotes, as JSON's escape where a file of YAML may not hold it as it is (YAML 1.2, 5.1), or

@@ -300,7 +300,7 @@ fn page(place: &Place, name: &str, bytes: &[u8]) -> Result<(), String> {
     place.write("reported/run.lock", b"1\n");
     place.write("reported/experiment.yaml", file.as_bytes());
     place.write(&format!("reported/{name}"), bytes);
-    let page = annulus_report::report(&[run], &|_| Err(String::from("not planned")));
+    let page = annulus_report::report(&[run], &|_, _| Err(String::from("not planned")));
     page.map(drop).map_err(|error| error.to_string())
 }
 

@@ -86,6 +86,7 @@ Examples:
 pub(super) const BISECT: &str = "\
 Examples:
   annulus train experiments/quickstart.yaml every.hash=1 output=runs/a
+  annulus train experiments/quickstart.yaml every.hash=1 output=runs/b mesh.sequence=2
   annulus bisect runs/a runs/b
   annulus bisect runs/a runs/b --json";
 pub(super) const REPRODUCE: &str = "\

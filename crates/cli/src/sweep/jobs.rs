@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use annulus_comm::flight::EARLY;
 use annulus_experiment::{Sweep, SweptRun};
 use annulus_plan::duration;
 use annulus_train::{Exit, holder, run_summary};
@@ -128,6 +129,8 @@ impl<'a> Jobs<'a> {
         let mut command = Command::new(&self.program);
         command.arg("train").arg(&file).stdin(Stdio::null());
         command.stdout(talk.try_clone()?).stderr(talk);
+        // The record that a supervisor reads is the sweep's own.
+        command.env_remove(EARLY);
         let code = self.waited(&mut command)?;
         if code == 0 {
             return Ok(End::Finished(began.elapsed()));

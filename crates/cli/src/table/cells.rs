@@ -47,7 +47,10 @@ fn columns(table: &Table) -> Vec<Column> {
             any(|row| row.evaluate_loss.is_some()),
             ("evaluate loss", |row, _| loss(row.evaluate_loss.as_ref())),
         ),
-        (table.rows.len() > 1 && table.best.is_some(), ("- best", |row, is_best| by(row, is_best))),
+        (
+            table.rows.len() > 1 && table.best.is_some(),
+            ("minus best", |row, is_best| by(row, is_best)),
+        ),
         (
             table.rows.len() > 1 && table.best.is_some(),
             ("beyond seeds", |row, is_best| beyond(row, is_best)),
@@ -117,7 +120,7 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
     let best = table.best.filter(|_| table.rows.len() > 1);
     if let (Some(best), Some(tag)) = (best, table.compared_by) {
         let named = table.rows[best].values.join(", ");
-        notes.push(format!("- best: mean {tag} less that of the best row ({named})"));
+        notes.push(format!("minus best: mean {tag} less that of the best row ({named})"));
         notes.extend(several.then(|| {
             format!(
                 "beyond seeds: whether that is more than seeds explain, two-sided p < 0.05, {}",

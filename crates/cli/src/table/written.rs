@@ -159,16 +159,17 @@ mod tests {
         let text = text(&table());
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         let lines: Vec<&str> = text.lines().collect();
-        let head = "data.tokens  extend.tokens  seeds   train loss       - best   beyond seeds";
+        let head = "data.tokens  extend.tokens  seeds   train loss       minus best  beyond seeds";
         assert_eq!(lines[0], head);
         assert_eq!(lines[1], "1k           a, b           2       2.0000 ± 0.0000  best");
-        let second = "2k           a|b            2       3.2500 ± 3.1766  +1.2500  yes, p < 0.001";
+        let second =
+            "2k           a|b            2       3.2500 ± 3.1766  +1.2500     yes, p < 0.001";
         assert_eq!(lines[2], second);
-        assert_eq!(lines[3], "4k           c              1 of 2  2.0000           +1e-5    -");
+        assert_eq!(lines[3], "4k           c              1 of 2  2.0000           +1e-5       -");
         assert_eq!(lines[5], "data.tokens  extend.tokens  tokens/s");
         assert_eq!(lines[7], "2k           a|b            1000 ± 0");
         assert!(
-            text.contains("- best: mean train/loss less that of the best row (1k, a, b)"),
+            text.contains("minus best: mean train/loss less that of the best row (1k, a, b)"),
             "{text}"
         );
         assert!(text.contains("two-sided p < 0.05,\n  paired by seed"), "{text}");

@@ -177,8 +177,7 @@ impl Record {
 
     /// Whether its process is alive: it holds a lock on the record as long as it lives.
     pub fn is_held(&self) -> bool {
-        let lock = fs::File::open(&self.path).map(|file| file.try_lock_shared());
-        matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+        is_locked(&self.path)
     }
 
     /// The failures that its ranks, and the process outside of runs, have noted.
@@ -203,4 +202,10 @@ pub(super) fn cut(text: &str, most: usize) -> String {
         sign => sign,
     };
     text[..end.unwrap_or_default()].chars().map(plain).collect()
+}
+
+/// Whether a process holds a lock on a record.
+pub(super) fn is_locked(record: &Path) -> bool {
+    let lock = fs::File::open(record).map(|file| file.try_lock_shared());
+    matches!(lock, Ok(Err(TryLockError::WouldBlock)))
 }

@@ -11,7 +11,7 @@ use super::{Failed, Place, Record};
 use crate::Blame;
 
 /// The file in which a supervisor keeps what it saw, next to the records.
-const SEEN: &str = "seen.json";
+pub(super) const SEEN: &str = "seen.json";
 
 /// The flight records of a job.
 #[derive(Clone, Debug, Default)]

@@ -123,8 +123,8 @@ impl MpiState {
             Some((current, group)) if run == *current => {
                 group.may_receive(header.from, header.to, header.ticket())
             }
-            // The ranks of a run that has not begun here will post their receives.
-            _ => run <= self.runs,
+            // The ranks of a run that has not begun here will post their receives, if it still begins.
+            _ => run <= self.runs || self.closing,
         }
     }
 

@@ -302,7 +302,10 @@ impl MpiThread {
             // That process has told all others, so it is not to be passed on.
             self.stopped = *run;
         }
-        state.undelivered.push(arrived);
+        // The next heartbeat comes soon: those for a run that has not begun here, which may take long, are not kept.
+        if !arrived.is_routine() || arrived.run() <= state.runs {
+            state.undelivered.push(arrived);
+        }
     }
 
     /// Delivers what has come for the run that is under way, in the order in which it came. What is for a run that has not begun here

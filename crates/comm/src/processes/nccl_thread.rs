@@ -87,15 +87,17 @@ fn serve(run: NcclRun) -> Result<(), String> {
     let (setup, place) = (transfers.setup.clone(), [transfers.rank, *size]);
     let here = |error| format!("NCCL, rank {}: {error}", transfers.rank);
     let clique = Clique::begin(setup.found.library, setup.lane, &id, place).map_err(here)?;
-    // Connecting may take longer than a deadline between ranks.
-    let mut watch = Watch::new((*deadline).max(BEGIN));
+    // Connecting may take longer than a deadline between ranks, which meanwhile count as making progress.
+    let limit = (*deadline).max(BEGIN);
+    let mut watch = Watch::new(limit);
     while !clique.is_ready().map_err(here)? {
         if run.has_failed() {
             return Ok(());
         }
         if watch.is_over(0) {
-            return Err(format!("NCCL has not begun within {} s", BEGIN.as_secs_f64()));
+            return Err(format!("NCCL has not begun within {} s", limit.as_secs_f64()));
         }
+        (0..*size).for_each(|rank| run.group.makes_progress(rank));
         thread::sleep(SLEEP[0]);
     }
     let (watch, passes) = (Watch::new(*deadline), Passes::default());

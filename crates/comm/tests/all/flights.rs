@@ -1,9 +1,10 @@
 //! Flight records: what is written at a call is there when nobody has said goodbye, and the first cause is found.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, now};
+use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, drop_unheld, now};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Error, Failure, Label, Move, World};
 use twox_hash::XxHash3_64;
@@ -217,4 +218,21 @@ fn a_record_that_another_replaces_is_written_on() {
         assert_eq!(record.ranks, []);
     });
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// On NFS a folder cannot be removed while a record in it is open; what nobody holds would be taken for that of a killed process.
+#[test]
+fn records_that_processes_hold_stay_and_the_others_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let world = World::alone();
+    world.record(folder.path(), 0..2).unwrap();
+    for name in ["process-1", "process-12", "new-1-77", "seen.json", "notes"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    drop_unheld(folder.path()).unwrap();
+    let mut left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["notes", "process-0"]);
+    drop_unheld(&folder.path().join("nowhere")).unwrap();
 }

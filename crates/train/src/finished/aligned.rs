@@ -40,6 +40,8 @@ pub struct Distance {
     pub first: Option<u64>,
     /// The common step with the largest absolute difference, and the difference: the run minus the first.
     pub largest: Option<(u64, f64)>,
+    /// The first common step at which the value of either run is not finite, so that their difference is unknown.
+    pub not_finite: Option<u64>,
 }
 
 /// Aligns a curve of several runs, each of which has a value at one step at least.
@@ -75,7 +77,9 @@ fn distance(common: &[Row], run: usize) -> Distance {
     // Of equal differences the first.
     let larger = |a: (u64, f64), b: (u64, f64)| if b.1.abs() > a.1.abs() { b } else { a };
     let largest = differences.filter(|(_, by)| by.is_finite()).reduce(larger);
-    Distance { equal_bits: first.is_none() && !common.is_empty(), first, largest }
+    let unknown = |row: &&Row| !(row.values[run] - row.values[0]).is_finite();
+    let not_finite = common.iter().find(unknown).map(|row| row.step);
+    Distance { equal_bits: first.is_none() && !common.is_empty(), first, largest, not_finite }
 }
 
 #[cfg(test)]
@@ -98,6 +102,13 @@ mod tests {
         assert_eq!(
             (found.equal_bits, found.first, found.largest),
             (false, Some(2), Some((300, 300.0)))
+        );
+        assert_eq!(found.not_finite, None);
+        let unknown = run(1..=300, |step| if step == 7 { f64::NAN } else { 2.0 });
+        let found = &align("train/loss", &[runs[0].clone(), unknown]).against_first[0];
+        assert_eq!(
+            (found.first, found.largest, found.not_finite),
+            (Some(7), Some((1, 0.0)), Some(7))
         );
         assert_eq!(aligned.last, [(300, 2.0), (400, 402.0)]);
     }

@@ -18,6 +18,8 @@ pub struct Bisected {
     pub alike: Option<u64>,
     /// The number of steps that both runs have hashes of.
     pub steps: usize,
+    /// For each run: how many steps only it has hashes of, which are not compared.
+    pub only: [usize; 2],
     /// The first step in which they differ; `None`: they are alike.
     pub first: Option<Difference>,
 }
@@ -122,7 +124,8 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
     let first = both.iter().find_map(difference);
     let is_before = |step: &u64| first.as_ref().is_none_or(|first| *step < first.step);
     let alike = both.iter().map(|(a, _)| a.step).take_while(is_before).last();
-    Ok(Bisected { alike, steps: both.len(), first })
+    let steps = both.len();
+    Ok(Bisected { alike, steps, only: [a.len() - steps, b.len() - steps], first })
 }
 
 /// The first difference within a step that both runs have hashed.

@@ -50,13 +50,13 @@ pub struct Compared {
     pub losses: Vec<(u64, f64)>,
     /// The first and the last step with a logged loss.
     pub steps: (u64, u64),
-    /// Tokens per second, the median over logged steps.
+    /// Tokens per second, the median over the logged steps that ranks, processes and strategy of the last start computed.
     pub tokens_per_second: Option<f64>,
-    /// Model FLOPs utilisation, the median over logged steps.
+    /// Model FLOPs utilisation, the median over the same steps.
     pub mfu: Option<f64>,
-    /// Seconds from start to end, over all attempts that ended.
-    pub seconds: u64,
-    /// Peak memory in bytes of the rank that had the most.
+    /// Seconds from start to end, over all attempts; `None` if one was killed, or goes on.
+    pub seconds: Option<u64>,
+    /// Peak memory in bytes of the rank that had the most in the same steps.
     pub memory: Option<u64>,
 }
 
@@ -103,8 +103,10 @@ fn with_losses(folder: &Path) -> Result<Logged> {
 
 fn compared(run: &Logged) -> Compared {
     let losses = run.numbers(LOSS);
-    let middle = |tag| median(run.numbers(tag).into_iter().map(|(_, value)| value));
-    let memory = run.numbers("memory/peak").into_iter().map(|(_, bytes)| bytes as u64).max();
+    let since = run.alike_since();
+    let measured = |tag| run.numbers(tag).into_iter().filter(move |(step, _)| *step > since);
+    let middle = |tag| median(measured(tag).map(|(_, value)| value));
+    let memory = measured("memory/peak").map(|(_, bytes)| bytes as u64).max();
     Compared {
         folder: run.folder.clone(),
         ending: run.ending().map(str::to_owned),
@@ -123,13 +125,18 @@ fn origins(runs: &[Logged]) -> Vec<Differing> {
     let rows: [(&str, Said); 16] = [
         ("version", |manifest| Some(manifest.version.clone())),
         ("commit", |manifest| Some(manifest.commit.clone())),
-        ("program, hash", |manifest| Some(manifest.binary.clone())),
+        ("program, hash", |manifest| {
+            Some(manifest.of_starts(|start| start.binary.as_ref(), &manifest.binary))
+        }),
         ("data, hash", |manifest| Some(manifest.data.clone())),
         ("first weights, hash", |manifest| Some(manifest.weights.clone())),
         ("forked from", |manifest| Some(manifest.fork.as_ref()?.from.display().to_string())),
         ("processor", |manifest| Some(manifest.machine.cpu.clone())),
         ("cores", |manifest| Some(manifest.machine.cores.to_string())),
-        ("vector instructions", |manifest| manifest.machine.vector.clone()),
+        ("vector instructions", |manifest| {
+            let last = manifest.machine.vector.as_ref()?;
+            Some(manifest.of_starts(|start| start.vector.as_ref(), last))
+        }),
         ("GPU", |manifest| manifest.machine.kernels.clone()),
         ("ranks", |manifest| Some(manifest.ranks().to_string())),
         ("processes", |manifest| Some(manifest.hosts().map_or(1, |(count, _)| count).to_string())),

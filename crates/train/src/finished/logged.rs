@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::error::failure;
 use crate::folder::lines::{Line, checked_lines, read_lines};
-use crate::folder::manifest::Manifest;
+use crate::folder::manifest::{Attempt, Manifest, Process};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
 use crate::{Result, TrainError};
@@ -88,10 +88,28 @@ impl Logged {
         self.manifest.as_ref()?.attempts.last()?.ending.as_deref()
     }
 
-    /// Seconds from start to end, over all attempts that ended.
-    pub fn seconds(&self) -> u64 {
+    /// Seconds from start to end, over all attempts; `None` if one has no end: it was killed, or goes on.
+    pub fn seconds(&self) -> Option<u64> {
         let attempts = self.manifest.iter().flat_map(|manifest| &manifest.attempts);
-        attempts.map(|one| one.end.unwrap_or(one.start).saturating_sub(one.start)).sum()
+        attempts.map(|one| Some(one.end?.saturating_sub(one.start))).sum()
+    }
+
+    /// The last step that was computed with other ranks, with ranks shared otherwise by processes and hosts, or by another strategy than the
+    /// last start: what was measured up to it is not of the last start's plan. 0: none was.
+    pub fn alike_since(&self) -> u64 {
+        let attempts = self.manifest.as_ref().map_or(&[][..], |manifest| &manifest.attempts);
+        let how = |one: &Attempt| {
+            // Not the names of hosts: a scheduler may give others.
+            let host = |process: &Process| {
+                one.processes.iter().position(|other| other.host == process.host)
+            };
+            let of_process = |process: &Process| (host(process), process.ranks.clone());
+            let processes: Vec<_> = one.processes.iter().map(of_process).collect();
+            (one.ranks, one.strategy.clone(), processes)
+        };
+        let alike = attempts.chunk_by(|one, next| how(one) == how(next)).last().unwrap_or_default();
+        // A start that began anew, or resumed from an older checkpoint, dropped the steps behind it.
+        alike.iter().map(|one| one.resumed_from.unwrap_or(0)).min().unwrap_or(0)
     }
 }
 

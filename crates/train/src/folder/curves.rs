@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use annulus_experiment::Experiment;
-use annulus_tensorboard::{Category, Chart, Setting, Writer};
+use annulus_tensorboard::{Category, Chart, Setting, Writer, remove};
 
 use crate::folder::lines::EVALUATION;
 use crate::folder::manifest::Manifest;
@@ -70,9 +70,12 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
-    /// A new event file in `folder`. `resumed`: the step after which earlier attempts may have written events. `ranks`: every rank also has
-    /// a curve of its own.
+    /// A new event file in `folder`. `resumed`: the step after which the run goes on; `None`: it begins, and what an earlier attempt may have
+    /// drawn is removed, since TensorBoard keeps the first settings that it reads. `ranks`: every rank also has a curve of its own.
     pub(crate) fn create(folder: &Path, resumed: Option<u64>, ranks: bool) -> io::Result<Curves> {
+        if resumed.is_none() {
+            remove(folder)?;
+        }
         let writer = Writer::create(folder, resumed)?;
         Ok(Curves { writer, flushed: Instant::now(), ranks, uneven: BTreeSet::new() })
     }

@@ -1,11 +1,12 @@
 //! Files with a JSON object per line, to which a run appends. The last line may be torn: it is being written, or its writer was killed.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
+use annulus_files::Pending;
+
 use crate::error::failure;
-use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
 /// The largest JSON-lines file that is read, in bytes: some million lines.
@@ -20,23 +21,52 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Opens a file to append to it after the lines that `kept` reads, which are returned; all others, and a torn one, are dropped.
+/// Opens a file to append to it after the lines that `kept` reads, which are returned; all others, and a torn one, are dropped. The file may
+/// be longer than memory: one line at a time is read.
 pub(crate) fn resume<L>(
     path: &Path,
     kept: impl Fn(&str) -> Option<L>,
 ) -> io::Result<(File, Vec<L>)> {
-    let text = text(path)?;
-    let (mut left, mut lines) = (String::new(), Vec::new());
-    for line in text.lines() {
-        if let Some(read) = kept(line) {
-            left.extend([line, "\n"]);
-            lines.push(read);
-        }
-    }
-    if left != text {
-        write_atomically(path, left.as_bytes())?;
+    let mut lines = Vec::new();
+    let all_kept = each_line(path, |line| {
+        let read = kept(text_of(line));
+        let is_kept = read.is_some();
+        lines.extend(read);
+        Ok(is_kept && line.ends_with(b"\n"))
+    })?;
+    if !all_kept {
+        let mut left = Pending::create(path)?;
+        each_line(path, |line| {
+            if kept(text_of(line)).is_some() {
+                left.file_mut().write_all(line)?;
+                // An editor may have left out the last line's end.
+                left.file_mut().write_all(if line.ends_with(b"\n") { b"" } else { b"\n" })?;
+            }
+            Ok(true)
+        })?;
+        left.commit()?;
     }
     Ok((annulus_files::append(path)?, lines))
+}
+
+/// Calls `of_line` for every line, with its end; whether all calls returned true. A file that is not there has no lines.
+fn each_line(path: &Path, mut of_line: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<bool> {
+    let mut file = match annulus_files::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    let (mut line, mut all) = (Vec::new(), true);
+    while file.read_until(b'\n', &mut line)? > 0 {
+        all &= of_line(&line)?;
+        line.clear();
+    }
+    Ok(all)
+}
+
+/// A line without its end; empty where it is not UTF-8.
+fn text_of(line: &[u8]) -> &str {
+    std::str::from_utf8(line).unwrap_or_default().trim_end_matches(['\r', '\n'])
 }
 
 /// All lines, each read by `parse`, and whether the last one is torn.
@@ -55,8 +85,7 @@ pub(crate) fn read<L>(
             Err(_) if !line.ends_with('\n') => return Ok((lines, true)),
             Err(why) => {
                 let message = format!("`{}`, line {}: {why}", path.display(), index + 1);
-                let hint =
-                    "delete that line, or train the run on: what cannot be read is dropped then";
+                let hint = "delete that line; a run that is not finished drops it when it resumes";
                 return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
             }
         }

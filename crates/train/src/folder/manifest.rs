@@ -21,11 +21,11 @@ pub const FINISHED: &str = "finished";
 /// What made a run: program, experiment, data, weights, machine, and every start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The program's version.
+    /// The version of the last start's program.
     pub version: String,
-    /// The commit from which the program was built.
+    /// The commit from which that program was built.
     pub commit: String,
-    /// blake3 of the program's file.
+    /// blake3 of that program's file.
     pub binary: String,
     /// blake3 of the experiment's text as given.
     pub experiment: String,
@@ -33,7 +33,7 @@ pub struct Manifest {
     pub data: String,
     /// blake3 of the weights before the first step.
     pub weights: String,
-    /// The machine on which the run began.
+    /// The machine of the last start.
     pub machine: Machine,
     /// What `strategy: auto` chose from and why, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,6 +98,9 @@ pub struct Attempt {
     pub ranks: usize,
     /// The name of the strategy, or of those of the layer groups.
     pub strategy: String,
+    /// blake3 of the program's file; `None` in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<String>,
     /// The vector instructions that the attempt computed with; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<String>,
@@ -181,7 +184,9 @@ impl Manifest {
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| TrainError::Unreadable {
             message: format!("`{}`: {error}", path.display()),
-            hint: String::from("remove it, or train the run on: a new one is written then"),
+            hint: String::from(
+                "remove it; a run that is not finished writes a new one when it resumes",
+            ),
         })
     }
 
@@ -207,6 +212,20 @@ impl Manifest {
             reproduces: None,
             attempts: Vec::new(),
         }
+    }
+
+    /// What the starts say by `said`, each value once, in order; `last` where none says.
+    pub(crate) fn of_starts(&self, said: fn(&Attempt) -> Option<&String>, last: &str) -> String {
+        let mut all: Vec<&str> = Vec::new();
+        for one in self.attempts.iter().filter_map(said) {
+            if !all.contains(&one.as_str()) {
+                all.push(one);
+            }
+        }
+        if all.is_empty() {
+            all.push(last);
+        }
+        all.join(", then ")
     }
 
     /// The strategy of the last start.

@@ -6,6 +6,7 @@ pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod record;
 pub(crate) mod run_folder;
+pub(crate) mod traces;
 
 use std::path::Path;
 

@@ -44,11 +44,10 @@ impl RunFolder {
         Ok(RunFolder { path: path.to_owned(), is_new, _lock: lock })
     }
 
-    /// Removes the flight records of an earlier attempt, which may have had more processes.
+    /// Removes the flight records of an earlier attempt.
     pub(crate) fn forget_flight(&self) -> Result<()> {
         let folder = self.path.join(flight::FOLDER);
-        let failed = |error| failure("remove", &folder, &error);
-        if folder.exists() { annulus_files::remove(&folder).map_err(failed) } else { Ok(()) }
+        flight::drop_unheld(&folder).map_err(|error| failure("clear", &folder, &error))
     }
 
     /// Removes the folder if this process made it and it holds nothing but the lock file: the run never began.

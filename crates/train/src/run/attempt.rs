@@ -4,6 +4,7 @@
 //! writes its own (`run/sharded_save.rs`). Ranks apply a step together or not at all: those of a process decide it in memory
 //! (`step/meeting.rs`), and a rank that has contributed to a step's last sum does not stop before it knows whether all have.
 
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,7 @@ use crate::folder::manifest::Fork;
 use crate::folder::manifest::{FINISHED, Manifest};
 use crate::folder::record::Record;
 use crate::folder::run_folder::{RunFolder, write_experiment};
+use crate::folder::traces;
 use crate::run::given::Given;
 use crate::run::hashes::HashLines;
 use crate::run::outcome::{Ending, Outcome};
@@ -185,7 +187,7 @@ fn train(
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let (mut manifest, earlier) = manifest(plan, (&given, setup), folder, &work)?;
+    let mut manifest = manifest(plan, (&given, setup), folder, &work, outcome.resumed_from)?;
     let stage = plan.experiment.phase().map(|stage| stage.name.clone());
     manifest.begin((plan, setup), stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
@@ -193,7 +195,7 @@ fn train(
         given.console.notice(&Notice::Warning(&format!("{reason}: bits may differ")));
     }
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
-    let (recorder, owes) = recorder(plan, console, folder, &work.start, &manifest, earlier)?;
+    let (recorder, owes) = recorder(plan, console, folder, &work.start, &manifest)?;
     let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
@@ -215,22 +217,16 @@ fn train(
     Ok(outcome)
 }
 
-/// The manifest of this attempt, and whether an earlier attempt left one.
+/// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
 fn manifest(
     plan: &Plan,
     (given, setup): (&Given, &Setup),
     folder: &RunFolder,
     work: &Work,
-) -> Result<(Manifest, bool)> {
-    let earlier = Manifest::read(&folder.path);
-    let weights = match &earlier {
-        // A resumed run has other weights in hand than those that it began with.
-        Some(earlier) if work.start.step > 0 => earlier.weights.clone(),
-        _ => work.weights.clone(),
-    };
-    let data = work.fingerprint.clone();
+    resumed_from: Option<u64>,
+) -> Result<Manifest> {
+    let (data, weights) = (work.fingerprint.clone(), work.weights.clone());
     let mut manifest = Manifest::new(given.cores, &given.yaml, data, weights);
-    let was = earlier.is_some();
     // A plan for a described core computes with that core's instructions.
     let instructions = plan.experiment.host.core.instructions;
     manifest.machine.vector = Some(instructions.word().to_owned());
@@ -240,14 +236,17 @@ fn manifest(
     manifest.began = given.fork.as_ref().map(|_| work.start.step);
     manifest.reproduces = given.again.as_ref().map(|again| again.run.clone());
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
-    if let Some(earlier) = earlier {
+    if let Some(earlier) = Manifest::read(&folder.path) {
         manifest.choice = manifest.choice.or(earlier.choice);
-        manifest.began = earlier.began.or(manifest.began);
         manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
         manifest.attempts = earlier.attempts;
+        if resumed_from.is_some() {
+            // A resumed run has other weights in hand than those that it began with.
+            (manifest.began, manifest.weights) = (earlier.began, earlier.weights);
+        }
     }
     write_experiment(&folder.path, &given.yaml, &identity::resolved_text(plan))?;
-    Ok((manifest, was))
+    Ok(manifest)
 }
 
 /// Rank 0's recorder, and whether the step to resume from still lacks its evaluation.
@@ -257,28 +256,22 @@ fn recorder<'a>(
     folder: &RunFolder,
     start: &Start,
     manifest: &Manifest,
-    earlier: bool,
 ) -> Result<(Recorder<'a>, bool)> {
     let failed = |error| failure("write to", &folder.path, &error);
-    let (lines, kept) = Lines::resume(&folder.path, start.step).map_err(failed)?;
+    let resumed = manifest.attempts.last().and_then(|attempt| attempt.resumed_from);
+    // Steps of earlier attempts that are part of the run; those of the run that it was forked from are not in its folder.
+    let held = resumed.unwrap_or(0);
+    let (lines, kept) = Lines::resume(&folder.path, held).map_err(failed)?;
+    traces::drop_after(&folder.path, held).map_err(failed)?;
     let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
     let parameters = start.weights.parameters();
-    let (experiment, resumed) = (&plan.experiment, earlier.then_some(start.step));
-    let mut curves =
-        Curves::create(&folder.path, resumed, experiment.every.ranks).map_err(failed)?;
-    if earlier {
-        curves.go_on(manifest).map_err(failed)?;
-    } else {
-        let text = identity::resolved_text(plan);
-        curves.begin(experiment, &text, manifest, parameters).map_err(failed)?;
-    }
-    curves.flush().map_err(failed)?;
+    let curves = curves(plan, (folder, resumed), manifest, parameters).map_err(failed)?;
     let mut recorder = Recorder {
         plan,
         output: folder.path.clone(),
         lines,
         curves,
-        hashes: HashLines::wanted(experiment, start.step).map_err(failed)?,
+        hashes: HashLines::wanted(&plan.experiment, held).map_err(failed)?,
         console,
         record: Record::of(&kept),
         data: manifest.data.clone(),
@@ -290,6 +283,24 @@ fn recorder<'a>(
     };
     recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))
+}
+
+/// TensorBoard's curves of a run that resumed from a step, or begins.
+fn curves(
+    plan: &Plan,
+    (folder, resumed): (&RunFolder, Option<u64>),
+    manifest: &Manifest,
+    parameters: u64,
+) -> io::Result<Curves> {
+    let experiment = &plan.experiment;
+    let mut curves = Curves::create(&folder.path, resumed, experiment.every.ranks)?;
+    if resumed.is_some() {
+        curves.go_on(manifest)?;
+    } else {
+        curves.begin(experiment, &identity::resolved_text(plan), manifest, parameters)?;
+    }
+    curves.flush()?;
+    Ok(curves)
 }
 
 /// The notice that the run begins, or resumes, after `step`.

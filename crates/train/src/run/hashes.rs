@@ -100,24 +100,24 @@ pub(crate) struct HashLines {
 }
 
 impl HashLines {
-    /// The writer for a run of `experiment` that resumes after step `step`; `None` if it hashes nothing.
+    /// The writer for a run of `experiment` that resumes after step `step`; `None` if it hashes nothing. Lines of later steps are dropped.
     pub(crate) fn wanted(experiment: &Experiment, step: u64) -> io::Result<Option<HashLines>> {
-        if experiment.every.hash == 0 {
+        let folder = &experiment.output;
+        if experiment.every.hash == 0 && !folder.join(HASHES).exists() {
             return Ok(None);
         }
         let mut split = blake3::Hasher::new();
         for (key, value) in experiment.split_lines() {
             split.update(format!("{key}: {value}\n").as_bytes());
         }
-        let folder = &experiment.output;
-        // Lines may be long: none is kept in memory.
         let (state, _) = jsonl::resume(&folder.join(HASHES), |line| {
             parse::<StepHashes>(line).filter(|line| line.step <= step).map(drop)
         })?;
         let (messages, _) = jsonl::resume(&folder.join(MESSAGES), |line| {
             parse::<Sent>(line).filter(|line| line.step <= step).map(drop)
         })?;
-        Ok(Some(HashLines { state, messages, split: split.finalize().to_hex()[..16].to_owned() }))
+        let split = split.finalize().to_hex()[..16].to_owned();
+        Ok((experiment.every.hash > 0).then_some(HashLines { state, messages, split }))
     }
 
     /// Writes the hashes of a step with these stages; returns the hash of its whole state, and the first corrupted message, if any.

@@ -15,6 +15,7 @@ use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
 use crate::folder::manifest::StateHash;
 use crate::folder::record::Record;
+use crate::folder::traces::trace_of;
 use crate::folder::write_atomically;
 use crate::run::hashes::HashLines;
 use crate::run::saving::noted;
@@ -160,7 +161,7 @@ impl Recorder<'_> {
         let step = trainer.finished;
         let places = trainer.rank.setup.places();
         let trace = spans::trace(self.plan, step, ranks, &places);
-        let path = self.output.join(format!("trace-{step}.json"));
+        let path = trace_of(&self.output, step);
         let write = || write_atomically(&path, trace.to_json().as_bytes());
         alive(trainer.rank.comm.as_ref(), write)
             .map_err(|error| failure("write", &path, &error))?;

@@ -69,12 +69,14 @@ fn program(then: &Manifest, now: &Manifest) -> Option<String> {
 }
 
 /// Starts whose steps were computed otherwise than those of their phase's last start, which is what is computed again: with other ranks,
-/// another strategy or other vector instructions.
+/// another strategy, other vector instructions or another program.
 fn earlier(attempts: &[Attempt]) -> Vec<String> {
     let how = |one: &Attempt| {
         let vector = one.vector.as_ref().map_or_else(String::new, |word| format!(", {word}"));
         let ranks = if one.ranks == 1 { "1 rank".into() } else { format!("{} ranks", one.ranks) };
-        format!("{ranks}, {}{vector}", one.strategy)
+        let program = one.binary.as_ref().and_then(|hash| hash.get(..16));
+        let program = program.map_or_else(String::new, |hash| format!(", program {hash}"));
+        format!("{ranks}, {}{vector}{program}", one.strategy)
     };
     let mut reasons = Vec::new();
     for (index, one) in attempts.iter().enumerate() {

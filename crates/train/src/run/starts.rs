@@ -26,6 +26,7 @@ impl Manifest {
             command: command.to_vec(),
             ranks: setup.world(),
             strategy: setup.strategies(),
+            binary: Some(self.binary.clone()),
             vector: self.machine.vector.clone(),
             processes: processes(&setup.places()),
             gpus: plan.gpus(),
