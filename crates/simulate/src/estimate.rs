@@ -94,9 +94,8 @@ impl Estimate {
         let passes = Timing { plan, cluster: &seen, loads: &loads }.passes();
         let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), &loads);
         // Threads of a process lend each other what they send, and share one memory, whoever of them is booked for what.
-        let even = || plan.needed().div_ceil(ranks_of_memory(&plan.experiment));
         let together = || {
-            let even = even();
+            let even = plan.needed().div_ceil(ranks_of_memory(&plan.experiment));
             plan.ranks.iter().map(|rank| (rank.peak, even)).collect()
         };
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };

@@ -18,8 +18,7 @@ use crate::TrainError;
 use crate::setup::assemble::kernel;
 use crate::setup::device;
 use crate::setup::processors::Processors;
-use crate::setup::shared::once;
-use crate::setup::shared::ranks_here;
+use crate::setup::shared::{once, ranks_here};
 
 /// Inputs of attention and its gradient: q, gradient [B, Hq, S, D]; k, v [B, Hkv, S, D].
 #[derive(Clone, Debug)]

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use crate::Result;
-use crate::folder::jsonl;
-use crate::folder::write_atomically;
+use crate::folder::{jsonl, write_atomically};
 use crate::sink::{Sink, Value};
 
 /// The file's name in a run's folder.

@@ -12,13 +12,11 @@ use annulus_comm::World;
 use annulus_data::Progress;
 use annulus_plan::Plan;
 
-use crate::checkpoint::identity;
-use crate::checkpoint::{last_checkpoint, point};
+use crate::checkpoint::{identity, last_checkpoint, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
-use crate::folder::manifest::Fork;
-use crate::folder::manifest::{FINISHED, Manifest};
+use crate::folder::manifest::{FINISHED, Fork, Manifest};
 use crate::folder::record::Record;
 use crate::folder::run_folder::{RunFolder, write_experiment};
 use crate::folder::traces;

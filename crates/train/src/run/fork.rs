@@ -6,8 +6,7 @@ use std::path::Path;
 use annulus_experiment::{Scaling, read_config};
 use annulus_plan::Plan;
 
-use crate::checkpoint::identity;
-use crate::checkpoint::{named_by, steps};
+use crate::checkpoint::{identity, named_by, steps};
 use crate::error::failure;
 use crate::folder::manifest::Fork;
 use crate::setup::initial::base_of;

@@ -12,8 +12,7 @@ use annulus_data::Progress;
 use annulus_experiment::what_may_differ;
 use annulus_plan::Plan;
 
-use crate::checkpoint::identity;
-use crate::checkpoint::{Found, newest, opened};
+use crate::checkpoint::{Found, identity, newest, opened};
 use crate::error::failure;
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Fork;

@@ -12,10 +12,8 @@ use annulus_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::Found;
-use crate::checkpoint::identity;
-use crate::folder::manifest::Fork;
-use crate::folder::manifest::program;
+use crate::checkpoint::{Found, identity};
+use crate::folder::manifest::{Fork, program};
 use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::given::Given;
 use crate::run::outcome::{Ending, Outcome};

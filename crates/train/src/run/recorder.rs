@@ -8,8 +8,7 @@ use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 
 use crate::Result;
-use crate::checkpoint::identity;
-use crate::checkpoint::{Layouts, State, VERSION, prune, save};
+use crate::checkpoint::{Layouts, State, VERSION, identity, prune, save};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::is_checkpoint;
-use crate::folder::manifest::Fork;
-use crate::folder::manifest::{Attempt, Manifest};
+use crate::folder::manifest::{Attempt, Fork, Manifest};
 use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.

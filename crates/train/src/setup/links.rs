@@ -8,8 +8,7 @@ use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
 use crate::setup::rates::{DEADLINE, Sample, link};
-use crate::setup::shared::ranks_here;
-use crate::setup::shared::{of_another, shared, unreached};
+use crate::setup::shared::{of_another, ranks_here, shared, unreached};
 
 impl Sample {
     /// Measures the ranks of all processes at once. Every process is a node of the cluster; hosts with several processes are a level above

@@ -7,8 +7,7 @@ use annulus_experiment::{Experiment, WeightsFrom};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
-use crate::checkpoint::identity;
-use crate::checkpoint::{is_checkpoint, named_by, newest};
+use crate::checkpoint::{identity, is_checkpoint, named_by, newest};
 use crate::folder::is_run;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError};
