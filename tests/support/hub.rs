@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use parking_lot::Mutex;
 use serde_json::json;
 use sha1::Digest as _;
 
@@ -142,8 +143,8 @@ impl Hub {
         std::mem::take(&mut self.state().asked)
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 }
 
@@ -223,7 +224,7 @@ fn answer(
     other: SocketAddr,
 ) -> std::io::Result<()> {
     let (asked, token) = request(stream, elsewhere)?;
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut state = state.lock();
     state.asked.push(asked.clone());
     let bare = |status: &str, headers: &str| {
         send(stream, &format!("HTTP/1.1 {status}\r\n{headers}Content-Length: 0\r\n"), b"")

@@ -5,12 +5,13 @@
 //! bits on all.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::Label;
 use annulus_ops::attention::{Attended, Tile};
 use annulus_sequence::{Positions, View};
 use candle_core::{DType, Result, Tensor, bail};
+use parking_lot::Mutex;
 
 use crate::seen::one_softmax;
 use crate::{Attention, Place, Qkv};
@@ -62,7 +63,7 @@ impl Cache {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<usize, Rows>) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.lock())
     }
 }
 
@@ -79,7 +80,8 @@ impl Attention {
     pub(crate) fn add(
         &self,
         place: Place,
-        (cache, position): (&Cache, usize),
+        cache: &Cache,
+        position: usize,
         qkv: &Qkv,
     ) -> Result<Attended> {
         let [k, v] = self.lent(qkv)?;

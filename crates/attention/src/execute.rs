@@ -1,6 +1,6 @@
 //! Sets up an attention on one rank, and runs its two passes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_memory::{Class, scope};
@@ -9,6 +9,7 @@ use annulus_ops::charge;
 use annulus_ops::order_free::{is_order_free, values};
 use annulus_sequence::{Block, Extent, Heads, Hop, Mask, Part, Pass, Positions, Schedules, Wire};
 use candle_core::{DType, Result, Tensor};
+use parking_lot::Mutex;
 
 use crate::buffers::Tensors;
 use crate::cache::{Cache, Growing};
@@ -158,13 +159,13 @@ impl Attention {
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
         if let Some(Growing::Token(cache, position)) = &self.growing {
-            return self.add(place, (cache, *position), qkv);
+            return self.add(place, cache, *position, qkv);
         }
         self.remember(place, qkv)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
         let (batch, heads, rows, dim) = qkv.q.dims4()?;
-        let mut running = Running::new(self, (Pass::Forward, place), &qkv.q)?;
+        let mut running = Running::new(self, Pass::Forward, place, &qkv.q)?;
         running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
         let lent = self.lent(qkv)?;
         running.hold(self.own(Part::KeyValue), lent.to_vec())?;
@@ -199,7 +200,7 @@ impl Attention {
     ) -> Result<Qkv> {
         let _workspace = scope(Class::Workspace);
         self.keep(None);
-        let mut running = Running::new(self, (Pass::Backward, place), &qkv.q)?;
+        let mut running = Running::new(self, Pass::Backward, place, &qkv.q)?;
         if !self.own(Part::Query).is_empty() {
             let rounded = |tensor| self.rounded(Part::Query, tensor);
             let gradient = rounded(&gradient)?.to_dtype(qkv.q.dtype())?;
@@ -258,7 +259,7 @@ impl Attention {
     }
 
     fn keep(&self, own: Option<[Tensor; 2]>) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = own;
+        *self.kept.lock() = own;
     }
 }
 

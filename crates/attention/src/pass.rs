@@ -46,11 +46,12 @@ impl<'a> Running<'a> {
     /// A pass whose queries have these dimensions: [B, Hq, S, D].
     pub(crate) fn new(
         attention: &'a Attention,
-        (pass, place): (Pass, Place),
+        pass: Pass,
+        place: Place,
         q: &Tensor,
     ) -> Result<Running<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
-        let travels = Travels::new(Scene::new(attention, (pass, place), q)?);
+        let travels = Travels::new(Scene::new(attention, pass, place, q)?);
         let held = Buffers::of(attention.comm.rank(), attention.kernel.backend());
         let (states, scores) = (BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());

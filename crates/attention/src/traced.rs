@@ -24,7 +24,8 @@ impl<'a> Scene<'a> {
     /// A scene whose queries have these dimensions: [B, Hq, S, D].
     pub(crate) fn new(
         attention: &'a Attention,
-        (pass, place): (Pass, Place),
+        pass: Pass,
+        place: Place,
         q: &Tensor,
     ) -> Result<Scene<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;

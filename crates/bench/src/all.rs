@@ -124,7 +124,8 @@ impl arguments::All {
         &self,
         name: String,
         words: &str,
-        (script, theirs): (&str, &str),
+        script: &str,
+        theirs: &str,
         least: f64,
     ) -> Comparison {
         let script = self.peers.join(script);
@@ -165,7 +166,7 @@ fn attention(arguments: &arguments::All) -> Vec<Comparison> {
                 "--n {tokens} --d {dim} --hkv {groups} --mask {mask} --dtype {dtype} --mode {mode}"
             );
             let name = format!("sdpa/{dtype}/{mask}/{pass}/kv{groups}/d{dim}/{tokens}");
-            all.push(arguments.peer(name, &words, ("bench_sdpa.py", &theirs), least));
+            all.push(arguments.peer(name, &words, "bench_sdpa.py", &theirs, least));
         }
     }
     all
@@ -207,7 +208,7 @@ fn steps(arguments: &arguments::All) -> Vec<Comparison> {
             all.push(step);
             let theirs = format!("--impl jax --seq {tokens} {checkpoint}");
             let name = format!("step/jax/{recompute}/{tokens}");
-            all.push(arguments.peer(name, &words, ("bench_train.py", &theirs), jax));
+            all.push(arguments.peer(name, &words, "bench_train.py", &theirs, jax));
         }
     }
     all
@@ -217,13 +218,13 @@ fn steps(arguments: &arguments::All) -> Vec<Comparison> {
 fn rings(arguments: &arguments::All) -> Vec<Comparison> {
     let mut all = Vec::new();
     let words = "ring --tokens 16k --ranks 4 --strategy striped --pass both";
-    let theirs = ("bench_jax_ring.py", "--p 4 --n 16384 --mode fwdbwd");
-    all.push(arguments.peer("ring/jax/16384".into(), words, theirs, 4.0));
+    let theirs = "--p 4 --n 16384 --mode fwdbwd";
+    all.push(arguments.peer("ring/jax/16384".into(), words, "bench_jax_ring.py", theirs, 4.0));
     for (strategy, package) in [("ring", "lucid-ring"), ("striped", "lucid-striped")] {
         let words = format!("ring --tokens 4k --ranks 4 --strategy {strategy} --pass both");
         let theirs = format!("--impl {package} --p 4 --n 4096 --mode fwdbwd");
         let name = format!("ring/{package}/4096");
-        all.push(arguments.peer(name, &words, ("bench_torch_dist.py", &theirs), 8.0));
+        all.push(arguments.peer(name, &words, "bench_torch_dist.py", &theirs, 8.0));
     }
     for (ranks, strategy) in every([2, 4, 8], ["striped", "megatron", "ring"]) {
         let words = format!("ring --part step --tokens 16k --ranks {ranks} --strategy {strategy}");

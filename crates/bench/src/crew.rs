@@ -1,12 +1,13 @@
 //! Ranks on threads that wait for orders: set up once, then run step by step.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use annulus_comm::{Communicator, World, threads};
 use anyhow::{Error, Result, anyhow};
+use parking_lot::Mutex;
 
 /// The time that a rank waits for another that shows no progress.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -93,7 +94,7 @@ where
 {
     let options = threads::Options { world: ends.len(), deadline: DEADLINE, stop: Arc::default() };
     let member = |comm: Arc<dyn Communicator>| -> Result<()> {
-        let taken = ends[comm.rank()].lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = ends[comm.rank()].lock().take();
         let (orders, answer) = taken.expect("every rank takes its own once");
         let mut work = set_up(comm)?;
         let mut heard = answer.send(None).is_ok();

@@ -80,7 +80,7 @@ impl Step {
             move |comm: Arc<dyn Communicator>| -> Result<Work<Stepped>> {
                 let mut stepper = {
                     let source = source.clone();
-                    Stepper::new(&setup, comm, &plan, source, (&weights, &store))?
+                    Stepper::new(&setup, comm, &plan, source, &weights, &store)?
                 };
                 Ok(Box::new(move || Ok(stepper.step()?)))
             },

@@ -1,11 +1,12 @@
 //! What a checkpoint that is written beside training costs the steps meanwhile: `saves`.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use annulus_experiment::{Override, parse};
 use annulus_train::{Given, Sink, Value, run as train};
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::arguments;
@@ -77,7 +78,7 @@ impl Run {
         let speeds = Speeds::default();
         let console = Box::new(speeds.clone());
         train(&step.plan, Given { console, ..Given::new(EXPERIMENT, self.threads) })?;
-        let speeds = speeds.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let speeds = speeds.0.lock();
         speeds.first().context("no step was logged")?;
         Ok(speeds.iter().map(|speed| self.tokens as f64 / speed).collect())
     }
@@ -94,7 +95,7 @@ impl Sink for Speeds {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         let speed = values.iter().find(|(tag, _)| *tag == "speed/tokens_per_second");
         if let Some((_, speed)) = speed.filter(|_| step > WARM) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(speed.number());
+            self.0.lock().push(speed.number());
         }
         Ok(())
     }

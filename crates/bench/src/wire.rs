@@ -84,8 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         for strategy in &arguments.strategies {
             let routes = strategy.routes().iter().filter(|route| **route != Route::Queries);
             for &route in routes {
-                let point =
-                    |ranks: &usize| question.point((*strategy, route), *ranks, wire, &exact);
+                let point = |ranks: &usize| question.point(*strategy, route, *ranks, wire, &exact);
                 let points = arguments.ranks.iter().map(point).collect::<Result<_>>()?;
                 let series = Series { strategy: *strategy, route, types, points };
                 series.tell(arguments.table, &mut record)?;
@@ -159,7 +158,8 @@ impl Question {
 
     fn point(
         &self,
-        (strategy, route): (Strategy, Route),
+        strategy: Strategy,
+        route: Route,
         ranks: usize,
         wire: Types,
         exact: &Dense,

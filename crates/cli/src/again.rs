@@ -146,7 +146,7 @@ pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, 
 }
 
 /// Whether a training finished; if it was stopped, prints that, and what the same command does next.
-pub(crate) fn is_over((ending, step): (Ending, u64), then: &str) -> bool {
+pub(crate) fn is_over(ending: Ending, step: u64, then: &str) -> bool {
     if ending == Ending::Preempted {
         print::say(&format!("stopped at step {step}; the same command {then}"));
     }

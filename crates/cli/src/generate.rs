@@ -1,7 +1,6 @@
 //! `annulus generate`: continues a text.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
@@ -11,6 +10,7 @@ use annulus_train::{
     Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
 };
 use clap::Args;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::Done;
@@ -188,9 +188,9 @@ impl<'a> Task<'a> {
     fn show(&self, text: &str) -> Result<(), JobError> {
         print::piece(text)?;
         let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
-        let told = |ids: &[u32]| stream.lock().unwrap_or_else(PoisonError::into_inner).show(ids);
+        let told = |ids: &[u32]| stream.lock().show(ids);
         let ids = self.run(&told)?;
-        Ok(stream.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&ids)?)
+        Ok(stream.into_inner().finish(&ids)?)
     }
 
     /// Warns if prompt and generated tokens exceed the length that the model was trained for.

@@ -128,21 +128,22 @@ impl Replay {
             Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
         };
         let (_, outcome) = job.steps(&more)?;
-        if !is_over((outcome.ending, outcome.step), "starts again") {
+        if !is_over(outcome.ending, outcome.step, "starts again") {
             return Ok(PREEMPTED);
         }
-        let found = replayed(&self.run, scratch.path(), (self.step, output))?;
+        let found = replayed(&self.run, scratch.path(), self.step, output)?;
         let reasons = original.reasons(scratch.path())?;
         let differs = found.first.is_some() || found.value.is_some();
         let value = || json!({"equal": !differs, "from": from.step, "output": output, "reasons": reasons, "found": found});
-        print::either(self.json, value, || self.text(&found, (from.step, output), &reasons))?;
+        print::either(self.json, value, || self.text(&found, from.step, output, &reasons))?;
         Ok(if differs { Exit::Expectation.code() } else { 0 })
     }
 
     fn text(
         &self,
         found: &Replayed,
-        (from, output): (Option<u64>, &Path),
+        from: Option<u64>,
+        output: &Path,
         reasons: &[String],
     ) -> String {
         let from = from.map_or_else(|| "the start".to_owned(), |from| format!("step-{from}"));

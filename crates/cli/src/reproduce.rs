@@ -107,7 +107,7 @@ impl Reproduce {
         let job = Job { arguments: train, stop, world };
         let again = original.again.clone();
         let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
-        if !is_over((outcome.ending, outcome.step), "resumes from there") {
+        if !is_over(outcome.ending, outcome.step, "resumes from there") {
             return Ok(PREEMPTED);
         }
         let found = reproduced(&self.run, output)?;

@@ -91,7 +91,7 @@ fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let setting =
         Setting { layout, route: backward, ..Setting::new(strategy, tokens, ranks, heads) };
     ranks_here(world, ranks)?;
-    let setup = setup(&arguments.split, config, &setting, (sequences.len(), world))?;
+    let setup = setup(&arguments.split, config, &setting, sequences.len(), world)?;
     Ok(Asked { setup, weights, sequences })
 }
 
@@ -139,7 +139,8 @@ fn setup(
     split: &SplitFlags,
     config: Config,
     setting: &Setting,
-    (batch, world): (usize, &World),
+    batch: usize,
+    world: &World,
 ) -> Result<Setup, Failure> {
     let (tokens, sequence) = (setting.tokens, split.ranks);
     Ok(Setup {

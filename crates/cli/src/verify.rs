@@ -52,30 +52,30 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
     };
     let plan = processes::led(world, lead, follow)?;
     alike(world, Some(&plan), None)?;
-    let machine = (processes::cores(world), world);
+    let cores = processes::cores(world);
     if world.process() > 0 {
-        let lines = verify(&plan, arguments.ranks, machine, &mut |_| ())?;
+        let lines = verify(&plan, arguments.ranks, cores, world, &mut |_| ())?;
         return Ok(if are_exact(&lines) { 0 } else { EXPECT });
     }
     processes::announce(world);
     if matches!(plan.experiment.device, Device::Cuda(_)) {
         print::warn("`verify` compares on the CPU: it does not test a GPU's kernels");
     }
-    shown(arguments, &plan, machine)
+    shown(arguments, &plan, cores, world)
 }
 
 /// Verifies, and prints every line as soon as it is known.
-fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8, JobError> {
+fn shown(arguments: &Verify, plan: &Plan, cores: usize, world: &World) -> Result<u8, JobError> {
     let mut table = Table::default();
     let mut written = Ok(());
-    let (total, mut done) = (ways(plan, (arguments.ranks, machine.1)), 0);
+    let (total, mut done) = (ways(plan, arguments.ranks, world), 0);
     let tokens = plan.experiment.data.tokens;
     print::say(&format!(
         "dense attention first, then {total} ways to split {tokens} tokens compared with it"
     ));
     let meter = Meter::new(Unit::Number);
     meter.show("ways tried", 0, total);
-    let lines = verify(plan, arguments.ranks, machine, &mut |line| {
+    let lines = verify(plan, arguments.ranks, cores, world, &mut |line| {
         if written.is_ok() {
             let show =
                 || if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
@@ -98,7 +98,7 @@ fn shown(arguments: &Verify, plan: &Plan, machine: (usize, &World)) -> Result<u8
 }
 
 /// How many combinations of strategy and ranks are tried. The experiment's own may be one more.
-fn ways(plan: &Plan, (most, world): (usize, &World)) -> u64 {
+fn ways(plan: &Plan, most: usize, world: &World) -> u64 {
     let runs = |strategy: &Strategy| {
         let shared = (1..=most).filter(|ranks| world.here(*ranks).is_some());
         shared.filter(|&ranks| strategy.check(ranks, plan.heads()).is_ok()).count() as u64

@@ -14,9 +14,10 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 pub use record::{Ending, Failed, Head, Place, Record, Waits};
@@ -24,7 +25,6 @@ pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
 use self::lines::Lines;
 use self::wreck::SEEN;
-use crate::threads::lock;
 use crate::{Blame, Label, World};
 
 /// The folder of a run's flight records, within the run's folder.
@@ -121,9 +121,9 @@ impl Flight {
             _life: supervised(&life(folder, world.number_of_mpi())),
             before: Mutex::default(),
         });
-        flight.lines.write(HEAD, &*lock(&flight.head));
+        flight.lines.write(HEAD, &*flight.head.lock());
         for (index, place) in flight.places.iter().enumerate() {
-            flight.lines.write(OWN + index, &*lock(place));
+            flight.lines.write(OWN + index, &*place.lock());
         }
         flight.pulse();
         fs::rename(&new, &flight.path).inspect_err(|_| forget(&new))?;
@@ -157,11 +157,11 @@ impl Flight {
     pub(crate) fn moved(self: Arc<Flight>, to: &Flight) {
         let path = fs::canonicalize(&to.path).unwrap_or_else(|_| to.path.clone());
         self.change(|head| head.moved = Some(path));
-        *lock(&to.before) = Some(self);
+        *to.before.lock() = Some(self);
     }
 
     fn change(&self, change: impl FnOnce(&mut Head)) {
-        let mut head = lock(&self.head);
+        let mut head = self.head.lock();
         change(&mut head);
         self.lines.write(HEAD, &*head);
     }
@@ -172,7 +172,7 @@ impl Flight {
         let Some((index, place)) = index.and_then(|at| Some((at, self.places.get(at)?))) else {
             return;
         };
-        let mut place = lock(place);
+        let mut place = place.lock();
         change(&mut place);
         self.lines.write(OWN + index, &*place);
     }

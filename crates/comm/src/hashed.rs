@@ -1,10 +1,11 @@
 //! Hashes of messages, to find where two runs that should be equal differ, and which message was damaged on its way.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
+use parking_lot::Mutex;
 
 use crate::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper, payload};
 
@@ -54,7 +55,7 @@ impl Hashed {
 
 impl Ledger {
     fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<Label, Exchanged>) -> T) -> T {
-        change(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.found.lock())
     }
 
     fn add(&self, label: Label, hash: impl FnOnce(&mut Exchanged) -> &mut u64, one: u64) {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use parking_lot::Mutex;
 
 use crate::{
     Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, Watching, payload,
@@ -173,7 +174,7 @@ struct Totals(Arc<Mutex<Traffic>>);
 
 impl Totals {
     fn with<T>(&self, change: impl FnOnce(&mut Traffic) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
     /// Counts a call that hands over so many bytes, `between` of them between hosts.
     fn call(&self, label: Label, bytes: u64, between: u64) {

@@ -15,7 +15,7 @@ pub(crate) use group::{Group, SMALL};
 pub(crate) use heartbeat::Heartbeat;
 pub use local_ranks::{Copied, DeviceCopy};
 pub(crate) use local_ranks::{LocalRanks, Transport};
-pub(crate) use mail::{After, Message, Ticket, lock};
+pub(crate) use mail::{After, Message, Ticket};
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

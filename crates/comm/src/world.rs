@@ -4,15 +4,16 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_mpi::Session;
 use candle_core::Device;
+use parking_lot::Mutex;
 
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, MpiProcess, Unjoined};
-use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options, lock};
+use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options};
 use crate::{Blame, Communicator, Error, Failure, Label, Places, all_gather_values};
 
 /// The name of this machine.
@@ -134,14 +135,14 @@ impl World {
         if let Some(mpi) = &self.mpi {
             mpi.keep_alive_in(flight.clone());
         }
-        if let Some(before) = lock(&self.flight).replace(flight.clone()) {
+        if let Some(before) = self.flight.lock().replace(flight.clone()) {
             before.moved(&flight);
         }
         Ok(())
     }
 
     fn flight(&self) -> Option<Arc<Flight>> {
-        lock(&self.flight).clone()
+        self.flight.lock().clone()
     }
 
     /// Says in the flight record what this process does outside of runs.

@@ -21,7 +21,8 @@ const OVERHEAD: usize = 64;
 pub(crate) fn build(
     inputs: &[Input],
     maker: &Maker<'_>,
-    (path, file): (&Path, &mut dyn Out),
+    path: &Path,
+    file: &mut dyn Out,
     key: blake3::Hash,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), DataError> {

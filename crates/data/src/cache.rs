@@ -17,9 +17,9 @@ use std::io::{ErrorKind, Write};
 use std::mem;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use annulus_files::Identity;
+use parking_lot::Mutex;
 
 use crate::build::build;
 use crate::files::{MARK, identity, open, read_error, read_exact};
@@ -225,7 +225,7 @@ impl Cache {
     /// The file is the one that was opened, or has the same contents.
     fn hold(&self) -> Result<(), DataError> {
         let now = identity(&self.file, &self.path)?;
-        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.identity.lock();
         if now == *known {
             return Ok(());
         }
@@ -323,7 +323,7 @@ impl Made {
     ) -> Result<(), DataError> {
         let Texts { records, column, tokenizer, .. } = *texts;
         let maker = Maker { records, column, tokenizer, chat: self.chat.as_ref() };
-        build(&self.inputs, &maker, (path, file), self.key, progress)
+        build(&self.inputs, &maker, path, file, self.key, progress)
     }
 }
 

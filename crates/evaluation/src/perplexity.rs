@@ -96,7 +96,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     let mut found = Vec::new();
     let mut positions = Vec::new();
     for (&tokens, setup) in lengths.iter().zip(&setups) {
-        let verdicts = ask((subject, setup), &windows, tokens == longest, progress)?;
+        let verdicts = ask(subject, setup, &windows, tokens == longest, progress)?;
         let first = tokens - windows.targets;
         let asked = |verdicts: &Vec<Verdict>| {
             mean(verdicts.iter().filter(|verdict| verdict.position >= first))
@@ -133,7 +133,8 @@ fn setups(subject: &Subject, lengths: &[usize]) -> Result<Vec<Setup>> {
 
 /// The losses and predictions at the targets, by window.
 fn ask(
-    (subject, setup): (&Subject, &Setup),
+    subject: &Subject,
+    setup: &Setup,
     windows: &Windows,
     all: bool,
     progress: Progress<'_>,

@@ -132,7 +132,7 @@ fn question(
     let experiment = &subject.plan.experiment;
     let question = match experiment.data.format {
         Format::Needles => Needles::question(tokens, depth, sample, experiment.seed)?,
-        _ => task.question(tokens, depth, (sample, experiment.seed), &subject.tokenizer)?,
+        _ => task.question(tokens, depth, sample, experiment.seed, &subject.tokenizer)?,
     };
     let begin = subject.tokenizer.before(true);
     let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();

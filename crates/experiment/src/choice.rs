@@ -36,7 +36,8 @@ impl Memory {
     pub fn settle(
         &self,
         host: &Host,
-        (state, rows): (State, usize),
+        state: State,
+        rows: usize,
         needs: impl Fn(Settled) -> u64,
     ) -> Settled {
         let mut last = None;
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn the_fastest_that_fits_is_chosen_and_else_the_smallest() {
         let settled = |needs: &dyn Fn(Settled) -> u64| {
-            OPEN.settle(&Host::default(), (State::Auto, 5000), needs)
+            OPEN.settle(&Host::default(), State::Auto, 5000, needs)
         };
         let (auto, layer) = (Recompute::None, Recompute::Layer);
         let state = State::Replicated;
@@ -178,7 +179,7 @@ mod tests {
         let written =
             Memory { recompute: Recompute::None, loss_chunk: Some(7), mlp_chunk: Some(9), ..OPEN };
         let state = State::Zero1;
-        let settled = written.settle(&Host::default(), (state, 5000), |_| u64::MAX);
+        let settled = written.settle(&Host::default(), state, 5000, |_| u64::MAX);
         let wanted = Settled { state, recompute: Recompute::None, loss_chunk: 7, mlp_chunk: 9 };
         assert_eq!(settled, wanted);
         assert_eq!(written.with(settled), written);
@@ -189,13 +190,13 @@ mod tests {
         let host = Host { processes: 2, ..Host::default() };
         let settled = |state, least| {
             let needs = |c: Settled| if c.state == least { 1000 } else { 1001 };
-            OPEN.settle(&host, (state, 100), needs).state
+            OPEN.settle(&host, state, 100, needs).state
         };
         for least in [State::Replicated, State::Zero1, State::Zero3] {
             assert_eq!(settled(State::Auto, least), least);
         }
         assert_eq!(settled(State::Zero2, State::Zero1), State::Zero2);
-        let alone = OPEN.settle(&Host::default(), (State::Auto, 100), |_| u64::MAX);
+        let alone = OPEN.settle(&Host::default(), State::Auto, 100, |_| u64::MAX);
         assert_eq!(alone.state, State::Replicated);
     }
 }

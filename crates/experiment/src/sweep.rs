@@ -140,7 +140,7 @@ pub fn parse_sweep(
         points.iter().map(|point| read(document.with(&point.iter().collect::<Vec<_>>()))).collect();
     let names = names(&axes.keys, &points);
     let experiments = all_right(parsed, &names)?;
-    let runs = seeded(&experiments, (&names, &points), sweep.seeds, &places)?;
+    let runs = seeded(&experiments, &names, &points, sweep.seeds, &places)?;
     refuse_twins(&runs, &places)?;
     let Some(first) = experiments.first() else { return Ok(None) };
     let (name, output) = (first.name.clone(), first.output.clone());
@@ -281,7 +281,8 @@ impl Sweep {
 /// The runs of every combination with every seed.
 fn seeded(
     experiments: &[Experiment],
-    (names, points): (&[String], &[Vec<Entry>]),
+    names: &[String],
+    points: &[Vec<Entry>],
     seeds: u64,
     places: &Places,
 ) -> Result<Vec<SweptRun>, Problem> {

@@ -195,10 +195,10 @@ impl Fetching<'_> {
         if !self.store.holds(&hash)? {
             let part = part_of(&self.store.blob(&hash));
             let resumed = length(&part) > 0;
-            let mut arrived = self.arrive(file, entry, &hash, (&part, most), told);
+            let mut arrived = self.arrive(file, entry, &hash, &part, most, told);
             // What had been left by another program, or of another day, may be what is wrong.
             if resumed && matches!(arrived, Err(HubError::Damaged { .. })) {
-                arrived = self.arrive(file, entry, &hash, (&part, most), told);
+                arrived = self.arrive(file, entry, &hash, &part, most, told);
             }
             arrived?;
             self.store.keep(&part, &hash)?;
@@ -220,7 +220,8 @@ impl Fetching<'_> {
         file: &str,
         entry: &Entry,
         hash: &Hash,
-        (part, most): (&Path, u64),
+        part: &Path,
+        most: u64,
         told: &dyn Fn(u64) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
         let folder = part.parent().unwrap_or(Path::new(""));

@@ -46,18 +46,19 @@ impl AttentionHalf {
         let keys = shape.num_key_value_heads * head_dim;
         let bias = shape.has_query_key_value_bias();
         let within = |word| format!("model.layers.{layer}.self_attn.{word}");
-        let projection =
-            |word, split, bias| Projection::new(config, layer, &within(word), split, bias);
+        let projection = |word, shape, dim, bias| {
+            Projection::new(config, layer, &within(word), shape, dim, bias)
+        };
         let head_norm = |word| Norm::new(&within(word), head_dim, config);
         let path = format!("model.layers.{layer}.input_layernorm");
         let mut half = AttentionHalf {
             layer,
             head_dim,
             norm: Norm::new(&path, hidden_size, config),
-            q: projection("q_proj", ([queries, hidden_size], OUTPUTS), bias),
-            k: projection("k_proj", ([keys, hidden_size], OUTPUTS), bias),
-            v: projection("v_proj", ([keys, hidden_size], OUTPUTS), bias),
-            o: projection("o_proj", ([hidden_size, queries], INPUTS), shape.attention_bias),
+            q: projection("q_proj", [queries, hidden_size], OUTPUTS, bias),
+            k: projection("k_proj", [keys, hidden_size], OUTPUTS, bias),
+            v: projection("v_proj", [keys, hidden_size], OUTPUTS, bias),
+            o: projection("o_proj", [hidden_size, queries], INPUTS, shape.attention_bias),
             head_norms: shape.has_query_key_norm().then(|| ["q_norm", "k_norm"].map(head_norm)),
             parameters: Vec::new(),
         };
@@ -118,7 +119,8 @@ impl AttentionHalf {
         &self,
         [dq_bsd, dk_bsd]: [Tensor; 2],
         projected: Projected,
-        (weights, backend): (&Weights, &Backend),
+        weights: &Weights,
+        backend: &Backend,
         harvest: Harvest<'_>,
     ) -> Result<[Tensor; 2]> {
         let Some((norms, [q_bsd, k_bsd])) = self.head_norms.as_ref().zip(projected) else {
@@ -126,7 +128,7 @@ impl AttentionHalf {
         };
         let mut before = |norm: &Norm, x_bsd: Tensor, dy_bsd: Tensor| {
             let (x, dy) = (self.by_head(&x_bsd)?, self.by_head(&dy_bsd)?);
-            norm.backward(&x, weights, backend, (&dy, None), harvest)?.flatten_from(2)
+            norm.backward(&x, weights, backend, &dy, None, harvest)?.flatten_from(2)
         };
         Ok([before(&norms[0], q_bsd, dq_bsd)?, before(&norms[1], k_bsd, dk_bsd)?])
     }
@@ -172,7 +174,7 @@ impl AttentionHalf {
         let side_by_side = self.head_norms.is_none();
         let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary, side_by_side)?;
         let [dq_bsd, dk_bsd] =
-            self.before_norms([dq_bsd, dk_bsd], projected, (weights, backend), harvest)?;
+            self.before_norms([dq_bsd, dk_bsd], projected, weights, backend, harvest)?;
 
         let normed_bsd = self.normed(x_bsd, site)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
@@ -180,7 +182,7 @@ impl AttentionHalf {
         drop(normed_bsd);
         let spot = site.spot("gradient of attention's input");
         let dnormed_bsd = shard.own_rows(spot, &project_back(qkv, dqkv, site)?)?;
-        self.norm.backward(x_bsd, weights, backend, (&dnormed_bsd, Some(dy_bsd)), harvest)
+        self.norm.backward(x_bsd, weights, backend, &dnormed_bsd, Some(dy_bsd), harvest)
     }
 }
 
@@ -237,17 +239,17 @@ pub(crate) struct FeedForwardHalf {
 impl FeedForwardHalf {
     pub(crate) fn new(config: &Config, layer: usize) -> FeedForwardHalf {
         let Shape { hidden_size, intermediate_size, mlp_bias, .. } = config.shape;
-        let projection = |word, split| {
+        let projection = |word, shape, dim| {
             let path = format!("model.layers.{layer}.mlp.{word}");
-            Projection::new(config, layer, &path, split, mlp_bias)
+            Projection::new(config, layer, &path, shape, dim, mlp_bias)
         };
         let path = format!("model.layers.{layer}.post_attention_layernorm");
         let mut half = FeedForwardHalf {
             layer,
             norm: Norm::new(&path, hidden_size, config),
-            gate: projection("gate_proj", ([intermediate_size, hidden_size], OUTPUTS)),
-            up: projection("up_proj", ([intermediate_size, hidden_size], OUTPUTS)),
-            down: projection("down_proj", ([hidden_size, intermediate_size], INPUTS)),
+            gate: projection("gate_proj", [intermediate_size, hidden_size], OUTPUTS),
+            up: projection("up_proj", [intermediate_size, hidden_size], OUTPUTS),
+            down: projection("down_proj", [hidden_size, intermediate_size], INPUTS),
             parameters: Vec::new(),
         };
         half.parameters = names(half.specification());
@@ -277,7 +279,8 @@ impl FeedForwardHalf {
     /// The gradient of x, given that of the output; gate and up are recomputed where they were not kept.
     fn backward(
         &self,
-        (x_rd, gate_and_up): (&Tensor, Option<[Tensor; 2]>),
+        x_rd: &Tensor,
+        gate_and_up: Option<[Tensor; 2]>,
         dy_rd: &Tensor,
         site: Site<'_>,
         harvest: Harvest<'_>,
@@ -300,7 +303,7 @@ impl FeedForwardHalf {
         reap(both, &normed_rd, dboth, site, harvest)?;
         let spot = site.spot("gradient of feed-forward's input");
         let dnormed_rd = site.shard.own_rows(spot, &project_back(both, dboth, site)?)?;
-        self.norm.backward(x_rd, weights, backend, (&dnormed_rd, Some(dy_rd)), harvest)
+        self.norm.backward(x_rd, weights, backend, &dnormed_rd, Some(dy_rd), harvest)
     }
 }
 
@@ -340,7 +343,8 @@ impl Stage for FeedForwardHalf {
             let [x_rd] = kept(tensors)?;
             let both = if both.is_empty() { None } else { Some(kept(both)?) };
             self.backward(
-                (&x_rd, both),
+                &x_rd,
+                both,
                 dy_rd,
                 Site { weights, shard, layer: self.layer, first },
                 harvest,

@@ -53,7 +53,8 @@ impl Adapter {
         lora: &Lora,
         layer: usize,
         path: &str,
-        ([outputs, inputs], dim): ([usize; 2], usize),
+        [outputs, inputs]: [usize; 2],
+        dim: usize,
     ) -> Option<Adapter> {
         let word = path.rsplit('.').next().unwrap_or(path);
         let target = Target::from_word(word).filter(|target| lora.targets.contains(target))?;

@@ -76,7 +76,8 @@ impl Norm {
         x: &Tensor,
         weights: &Weights,
         backend: &Backend,
-        (dy, onto): (&Tensor, Option<&Tensor>),
+        dy: &Tensor,
+        onto: Option<&Tensor>,
         harvest: Harvest<'_>,
     ) -> Result<Tensor> {
         let weight = self.weight.of(weights)?;
@@ -108,7 +109,8 @@ impl Projection {
         config: &Config,
         layer: usize,
         path: &str,
-        (shape, dim): ([usize; 2], usize),
+        shape: [usize; 2],
+        dim: usize,
         bias: bool,
     ) -> Projection {
         let lora = config.lora.as_ref();
@@ -119,7 +121,7 @@ impl Projection {
         Projection {
             weight: own("weight", &shape).sharded(dim),
             bias: bias.then(|| of_bias(own("bias", &shape[..1]))),
-            adapter: lora.and_then(|lora| Adapter::new(lora, layer, path, (shape, dim))),
+            adapter: lora.and_then(|lora| Adapter::new(lora, layer, path, shape, dim)),
         }
     }
     /// A projection of `weight` alone, without bias and adapter.

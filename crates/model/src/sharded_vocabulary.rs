@@ -26,7 +26,8 @@ pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<
 
 /// The gradient of this rank's part of the table, given that of own rows.
 pub(crate) fn embed_backward(
-    (rows, classes): (usize, usize),
+    rows: usize,
+    classes: usize,
     dy_rd: &Tensor,
     shard: &Shard,
 ) -> Result<Tensor> {
@@ -68,8 +69,10 @@ pub(crate) enum Wanted {
 /// The loss of `x` [R, D], all rows, with this rank's part of the head for `classes` classes; `chunk` rows of logits at a time.
 pub(crate) fn lose(
     x_rd: &Tensor,
-    (head_vd, classes): (&Tensor, usize),
-    (chunk, wanted): (usize, Wanted),
+    head_vd: &Tensor,
+    classes: usize,
+    chunk: usize,
+    wanted: Wanted,
     shard: &Shard,
 ) -> Result<Lost> {
     let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
@@ -84,14 +87,14 @@ pub(crate) fn lose(
         let index = Tensor::new(rows, x_rd.device())?;
         let x_cd = x_rd.index_select(&index, 0)?;
         let classes_of = rows.iter().map(|row| targets[*row as usize] as usize);
-        let found = Found::of(&x_cd, head_vd, (classes_of.collect(), &own_classes), shard)?;
+        let found = Found::of(&x_cd, head_vd, classes_of.collect(), &own_classes, shard)?;
         let losses = rows.iter().zip(&found.losses);
         loss += losses
             .filter(|(row, _)| own_rows.contains(&(**row as usize)))
             .map(|(_, l)| l)
             .sum::<f64>();
         if wanted != Wanted::Nothing {
-            dx_of_asked.push(found.back((&x_cd, head_vd), dhead_vd.as_ref(), &shard.backend)?);
+            dx_of_asked.push(found.back(&x_cd, head_vd, dhead_vd.as_ref(), &shard.backend)?);
         }
     }
     let dx_rd = (wanted != Wanted::Nothing).then(|| in_all_rows(x_rd, &asked, &dx_of_asked));
@@ -126,7 +129,8 @@ impl Found {
     fn of(
         x_cd: &Tensor,
         head_vd: &Tensor,
-        (targets, own): (Vec<usize>, &Range<usize>),
+        targets: Vec<usize>,
+        own: &Range<usize>,
         shard: &Shard,
     ) -> Result<Found> {
         let here = |target: usize| own.contains(&target).then(|| target - own.start);
@@ -145,12 +149,13 @@ impl Found {
     /// The gradient of these tokens' rows of the input, a part of a sum over ranks; that of this rank's part of the head is added to `sum`.
     fn back(
         self,
-        (x_cd, head_vd): (&Tensor, &Tensor),
+        x_cd: &Tensor,
+        head_vd: &Tensor,
         sum: Option<&Tensor>,
         backend: &Backend,
     ) -> Result<Tensor> {
-        let of = (self.targets.as_slice(), self.factors.as_slice());
-        let dlogits_cv = partial_softmax_gradient(backend, self.powers_cv, of)?;
+        let dlogits_cv =
+            partial_softmax_gradient(backend, self.powers_cv, &self.targets, &self.factors)?;
         let dlogits_cv = match backend {
             Backend::Cpu(_) => dlogits_cv,
             // The dtype that tensor cores multiply.

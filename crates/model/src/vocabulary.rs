@@ -59,7 +59,7 @@ impl Stage for Embed {
                 let dtable_vd = if is_whole {
                     embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?
                 } else {
-                    embed_backward((rows, classes), dy_bsd, shard)?
+                    embed_backward(rows, classes, dy_bsd, shard)?
                 };
                 harvest(&self.table.name, dtable_vd)?;
             }
@@ -210,8 +210,9 @@ impl Loss {
             (_, true) => Wanted::Both,
         };
         let x_rd = shard.tensor.gathered(shard.spot("the loss's input"), x_rd)?;
-        let head = (head_vd, self.head.weight.shape[0]);
-        let Lost { loss, dx_rd, dhead_vd } = lose(&x_rd, head, (self.chunk, wanted), shard)?;
+        let classes = self.head.weight.shape[0];
+        let Lost { loss, dx_rd, dhead_vd } =
+            lose(&x_rd, head_vd, classes, self.chunk, wanted, shard)?;
         let Some(dx_rd) = dx_rd else { return Ok((loss, None)) };
         let dx_rd = shard.own_rows(shard.spot("gradient of the loss's input"), &dx_rd)?;
         Ok((loss, Some((dx_rd, dhead_vd))))
@@ -250,7 +251,7 @@ impl Stage for Loss {
                 harvest(&self.head.weight.name, times(dhead_vd)?)?;
             }
             let dnormed_bsd = times(dx_bsd)?;
-            self.norm.backward(&x_bsd, weights, backend, (&dnormed_bsd, None), harvest)
+            self.norm.backward(&x_bsd, weights, backend, &dnormed_bsd, None, harvest)
         }))
     }
 }

@@ -3,9 +3,10 @@
 //! Generic over the memory, and over asynchronous work that uses it, such as a copy by a GPU, so that the pool is tested without a GPU.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use candle_core::Result;
+use parking_lot::{Mutex, MutexGuard};
 
 /// The smallest size: smaller requests get so many bytes.
 const LEAST: usize = 1 << 16;
@@ -112,7 +113,7 @@ impl<M: Memory, W: Work> Pool<M, W> {
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf<M, W>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shelf.lock()
     }
 }
 

@@ -8,8 +8,9 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::library::{Handle, Library, SUCCESS};
 use crate::requests::{Piece, Requests};
@@ -56,7 +57,7 @@ impl Beginning {
             "error: {library} ({path}) ended this process instead of beginning; it says why above, or is not the launcher's library\n\
              hint: if it says nothing, name the launcher's by {NAMED}=/path/to/libmpi.so, or start by the `mpirun` that belongs to this one\n"
         );
-        let mut unbegun = UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unbegun = UNBEGUN.lock();
         if unbegun.replace(said).is_none() {
             // SAFETY: the function uses only what lives as long as the program. If it cannot be registered, MPI begins all the same.
             let _ = unsafe { libc::atexit(say_unbegun) };
@@ -73,11 +74,11 @@ impl Drop for Beginning {
 
 /// Says that this process no longer waits for MPI to begin, and ends for another reason.
 pub fn give_up_beginning() {
-    *UNBEGUN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *UNBEGUN.lock() = None;
 }
 
 extern "C" fn say_unbegun() {
-    if let Some(said) = UNBEGUN.try_lock().ok().and_then(|mut unbegun| unbegun.take()) {
+    if let Some(said) = UNBEGUN.try_lock().and_then(|mut unbegun| unbegun.take()) {
         // If this cannot be printed, nothing can.
         let _ = std::io::stderr().write_all(said.as_bytes());
     }
@@ -179,7 +180,7 @@ impl Session {
             (self.library.calls.send)(from, count, byte, to as c_int, tag, world, request)
         };
         let mut sending = Sending { pieces: VecDeque::new(), bytes: Some(bytes) };
-        self.post(("MPI_Isend", false), length, post, &mut sending.pieces)?;
+        self.post("MPI_Isend", false, length, post, &mut sending.pieces)?;
         Ok(sending)
     }
 
@@ -195,7 +196,7 @@ impl Session {
             (self.library.calls.receive)(to, count, byte, from as c_int, tag, world, request)
         };
         let mut receiving = Receiving { pieces: VecDeque::new(), bytes: Some(bytes), came: 0 };
-        self.post(("MPI_Irecv", true), length, post, &mut receiving.pieces)?;
+        self.post("MPI_Irecv", true, length, post, &mut receiving.pieces)?;
         Ok(receiving)
     }
 
@@ -203,7 +204,8 @@ impl Session {
     /// write its request.
     fn post(
         &self,
-        (name, is_received): (&str, bool),
+        name: &str,
+        is_received: bool,
         length: usize,
         call: impl Fn(usize, c_int, Handle, Handle, *mut Handle) -> c_int,
         pieces: &mut VecDeque<Piece>,

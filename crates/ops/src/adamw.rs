@@ -232,7 +232,9 @@ mod tests {
         settings: AdamW,
         clip: f64,
         gradient: f64,
-        (p, m, v): (f64, f64, f64),
+        p: f64,
+        m: f64,
+        v: f64,
     ) -> (f64, f64, f64) {
         let AdamW { learning_rate, betas, epsilon, weight_decay, step } = settings;
         let (g, k) = (gradient * clip, i32::try_from(step).unwrap());
@@ -259,7 +261,8 @@ mod tests {
                 let gradient = random(&format!("gradient {step}"), &shape)?;
                 settings.update(&pool, &parameter, &gradient, 0.7, &moments)?;
                 for (state, g) in slow.iter_mut().zip(to_f64(&gradient)?) {
-                    *state = reference(settings, 0.7, g, *state);
+                    let (p, m, v) = *state;
+                    *state = reference(settings, 0.7, g, p, m, v);
                 }
             }
             let wanted = |of: fn(&(f64, f64, f64)) -> f64| {

@@ -144,8 +144,9 @@ impl<'scope, 'env> Helpers<'scope, 'env> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::{Condvar, Mutex};
     use std::thread::{ThreadId, current, sleep};
+
+    use parking_lot::{Condvar, Mutex};
 
     use super::*;
     use crate::Pool;
@@ -157,11 +158,11 @@ mod tests {
         let watched = pool.watched((0..jobs).collect(), &|| Ok::<(), ()>(()), |index| {
             sleep(2 * WORTH);
             job(index);
-            *counts.lock().unwrap().entry(format!("{:?}", current().id())).or_default() += 1;
+            *counts.lock().entry(format!("{:?}", current().id())).or_default() += 1;
         });
         assert_eq!(watched, Ok(()));
         assert_eq!(cores.busy.load(Ordering::Relaxed), 0, "all are free again");
-        counts.into_inner().unwrap().into_values().collect()
+        counts.into_inner().into_values().collect()
     }
 
     /// Waits until two threads have come.
@@ -170,12 +171,11 @@ mod tests {
 
     impl Meeting {
         fn join(&self) {
-            let mut here = self.0.lock().unwrap();
+            let mut here = self.0.lock();
             *here += 1;
             self.1.notify_all();
             let patience = Duration::from_secs(60);
-            let (_here, waited) =
-                self.1.wait_timeout_while(here, patience, |here| *here < 2).unwrap();
+            let waited = self.1.wait_while_for(&mut here, |here| *here < 2, patience);
             assert!(!waited.timed_out(), "nobody helped");
         }
     }
@@ -205,10 +205,10 @@ mod tests {
             let of_other = Pool::share(&cores, 2, || ());
             let watched = of_other.watched(vec![(); 9], &|| Ok::<(), ()>(()), |()| {
                 sleep(2 * WORTH);
-                counts.lock().unwrap().push(current().id());
+                counts.lock().push(current().id());
             });
             assert_eq!(watched, Ok(()));
-            assert!(counts.into_inner().unwrap().iter().all(|id| *id == current().id()));
+            assert!(counts.into_inner().iter().all(|id| *id == current().id()));
         });
         assert_eq!(done_by(&Cores::from(1), 9, job), [9], "there is one core");
     }
@@ -225,11 +225,11 @@ mod tests {
                 meeting.join();
             }
             if current().id() != caller {
-                wanted.lock().unwrap().push(cores.keep_busy(1));
-                helped.lock().unwrap().push(current().id());
+                wanted.lock().push(cores.keep_busy(1));
+                helped.lock().push(current().id());
             }
         });
-        assert_eq!((watched, helped.into_inner().unwrap().len()), (Ok(()), 1));
+        assert_eq!((watched, helped.into_inner().len()), (Ok(()), 1));
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub fn linear_cross_entropy_gradients(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<CrossEntropyGradients> {
-    let (loss, x, of_weight) = gradients(backend, x, weight, (targets, chunk), true)?;
+    let (loss, x, of_weight) = gradients(backend, x, weight, targets, chunk, true)?;
     let Some(weight) = of_weight else { bail!("internal: the weight's gradient was not made") };
     Ok(CrossEntropyGradients { loss, x, weight })
 }
@@ -123,7 +123,7 @@ pub fn linear_cross_entropy_input_gradient(
     targets: &Tensor,
     chunk: usize,
 ) -> Result<(f64, Tensor)> {
-    let (loss, x, _) = gradients(backend, x, weight, (targets, chunk), false)?;
+    let (loss, x, _) = gradients(backend, x, weight, targets, chunk, false)?;
     Ok((loss, x))
 }
 
@@ -132,14 +132,17 @@ fn gradients(
     backend: &Backend,
     x: &Tensor,
     weight: &Tensor,
-    (targets, chunk): (&Tensor, usize),
+    targets: &Tensor,
+    chunk: usize,
     trained: bool,
 ) -> Result<(f64, Tensor, Option<Tensor>)> {
     let pool = match backend {
         Backend::Cpu(pool) => pool,
         Backend::Gpu(processor) => {
-            let of = (targets, chunk);
-            return operators::linear_cross_entropy_gradients(&**processor, x, weight, of, trained);
+            let processor = &**processor;
+            return operators::linear_cross_entropy_gradients(
+                processor, x, weight, targets, chunk, trained,
+            );
         }
     };
     let kept = kept(x, weight, targets, chunk)?;
@@ -257,8 +260,7 @@ impl Pass<'_> {
         });
         let dlogits = Matrix::new(logits, kept.len(), rows);
         if let (Some(sums), Some(block)) = (&mut gradients.sums, self.pool.block()) {
-            let (dy, of_x) = ((&*logits, rows), (&*x, width));
-            sums.add_products(self.pool, dy, of_x, &blocks(kept, block));
+            sums.add_products(self.pool, logits, rows, x, width, &blocks(kept, block));
         } else if self.wanted.1 {
             let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
             multiply(self.pool, vec![Product { onto: Onto::Output, ..product }]);

@@ -52,7 +52,7 @@ pub fn embedding_backward(
     }
     if let Some(block) = pool.block() {
         let mut sums = Sums::of(rows * width);
-        sums.add_rows(pool, &ids, (&dy, width), block);
+        sums.add_rows(pool, &ids, &dy, width, block);
         return sums.tensor();
     }
     tensor(pool, summed(pool, &ids, rows, width, &dy), (rows, width), DType::F32)

@@ -130,11 +130,11 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
         let by_columns = terms.iter().all(|(a, b)| a.column_stride == 1 && b.row_stride == 1);
         // Sums of dots are in another order than those of tiles: bits would depend on the number of rows.
         if rows <= DOTS && by_columns && pool.block().is_none() {
-            dots(pool, columns, &terms, (output, add));
+            dots(pool, columns, &terms, output, add);
         } else if rows < FEW_ROWS && by_columns {
-            sum_turned(pool, (rows, columns), terms, (output, add));
+            sum_turned(pool, rows, columns, terms, output, add);
         } else {
-            sum(pool, columns, terms, (output, add));
+            sum(pool, columns, terms, output, add);
         }
     }
 }
@@ -161,7 +161,8 @@ fn sum(
     pool: &Pool,
     columns: usize,
     terms: Vec<(Matrix<'_>, Matrix<'_>)>,
-    (output, mut add): (&mut [f32], bool),
+    output: &mut [f32],
+    mut add: bool,
 ) {
     for (a, b) in terms {
         if a.columns == 0 {
@@ -196,9 +197,11 @@ fn sum(
 /// The sum of `terms`, computed as the transpose: for few rows, whose right factors lie by columns.
 fn sum_turned(
     pool: &Pool,
-    (rows, columns): (usize, usize),
+    rows: usize,
+    columns: usize,
     terms: Vec<(Matrix<'_>, Matrix<'_>)>,
-    (output, add): (&mut [f32], bool),
+    output: &mut [f32],
+    add: bool,
 ) {
     // SAFETY: a sum writes every element, or all are written here.
     let mut turned = unsafe { unwritten(rows * columns) };
@@ -208,7 +211,7 @@ fn sum_turned(
         });
     }
     let terms = terms.into_iter().map(|(a, b)| (b.transposed(), a.transposed()));
-    sum(pool, rows, terms.collect(), (&mut turned, add));
+    sum(pool, rows, terms.collect(), &mut turned, add);
     pool.for_chunks(output, columns, |row, to| {
         to.iter_mut().enumerate().for_each(|(column, to)| *to = turned[column * rows + row]);
     });
@@ -219,7 +222,8 @@ fn dots(
     pool: &Pool,
     columns: usize,
     terms: &[(Matrix<'_>, Matrix<'_>)],
-    (output, add): (&mut [f32], bool),
+    output: &mut [f32],
+    add: bool,
 ) {
     let instructions = pool.core().instructions;
     for (row, output) in output.chunks_mut(columns).enumerate() {

@@ -1,12 +1,13 @@
 //! The workers of one rank.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, panicking};
 use std::time::Duration;
 
 use annulus_machine::Core;
 use candle_core::{Result, Tensor, bail};
+use parking_lot::{Condvar, Mutex};
 use pulp::Arch;
 
 use crate::cores::{Busy, Cores, Helpers, Share};
@@ -138,7 +139,7 @@ impl Pool {
         };
         let items = Mutex::new(items);
         // The lock is held for one step of the iterator, never while a job runs.
-        let next = || lock(&items).next();
+        let next = || items.lock().next();
         let class = annulus_memory::class();
         threads.in_place_scope(|scope| {
             for _ in 0..threads.current_num_threads().min(jobs) {
@@ -222,7 +223,7 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
     }
     /// The next job that nobody has begun.
     fn next(&self) -> Option<T> {
-        lock(&self.items).next()
+        self.items.lock().next()
     }
     /// Leaves out the jobs that nobody has begun.
     fn leave_out(&self) {
@@ -230,7 +231,7 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
     }
     /// The number of jobs that nobody has begun.
     pub(crate) fn waiting(&self) -> usize {
-        lock(&self.items).len()
+        self.items.lock().len()
     }
     /// Runs one job after another while there are any, and while `stay` holds after each.
     pub(crate) fn work(&self, stay: impl Fn() -> bool) {
@@ -259,13 +260,12 @@ impl<T: Send, F: Fn(T) + Send + Sync> Jobs<T, F> {
         &self,
         watch: &mut dyn FnMut() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut left = lock(&self.left);
+        let mut left = self.left.lock();
         while *left > 0 {
-            left =
-                self.none_left.wait_timeout(left, WATCH).unwrap_or_else(PoisonError::into_inner).0;
+            self.none_left.wait_for(&mut left, WATCH);
             drop(left);
             watch()?;
-            left = lock(&self.left);
+            left = self.left.lock();
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ struct One<'a, T, F>(&'a Jobs<T, F>);
 
 impl<T, F> Drop for One<'_, T, F> {
     fn drop(&mut self) {
-        let mut left = lock(&self.0.left);
+        let mut left = self.0.left.lock();
         *left = if panicking() { 0 } else { left.saturating_sub(1) };
         if *left == 0 {
             self.0.none_left.notify_all();
@@ -294,17 +294,12 @@ impl<T: Default> Shelf<T> {
         Shelf(Mutex::new(items.collect()))
     }
     pub(crate) fn with<R>(&self, job: impl FnOnce(&mut T) -> R) -> R {
-        let taken = lock(&self.0).pop();
+        let taken = self.0.lock().pop();
         let mut item = taken.unwrap_or_default();
         let result = job(&mut item);
-        lock(&self.0).push(item);
+        self.0.lock().push(item);
         result
     }
-}
-
-/// Locks what only one job at a time uses; a panic in a job has already ended the call.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -149,8 +149,8 @@ pub fn parameter_gradients<const N: usize>(
             .iter()
             .zip(&dy)
             .map(|(Read { sizes, .. }, dy)| {
-                let x = (&*x_values, sizes.inputs);
-                order_free::weight_gradient(pool, (&**dy, sizes.outputs), x, block)
+                let Sizes { outputs, inputs, .. } = *sizes;
+                order_free::weight_gradient(pool, dy, outputs, &x_values, inputs, block)
             })
             .collect::<Result<Vec<_>>>()?,
         None => weight_gradients(pool, &x_values, &all, &dy)?,

@@ -108,7 +108,7 @@ pub fn rms_norm_backward(
     }
     let pool = match backend {
         Backend::Gpu(processor) => {
-            return operators::rms_norm_backward(&**processor, (x, weight), epsilon, dy, onto);
+            return operators::rms_norm_backward(&**processor, x, weight, epsilon, dy, onto);
         }
         Backend::Cpu(pool) => pool,
     };

@@ -60,10 +60,10 @@ impl<'a> Rows<'a> {
     pub(crate) fn copy(&self, first: usize, into: &mut [f32]) {
         match self.storage {
             CpuStorage::F32(data) => {
-                self.gather((data, first, into), |from, to| to.copy_from_slice(from), |from| from);
+                self.gather(data, first, into, |from, to| to.copy_from_slice(from), |from| from);
             }
             CpuStorage::BF16(data) => {
-                self.gather((data, first, into), <[bf16]>::convert_to_f32_slice, bf16::to_f32);
+                self.gather(data, first, into, <[bf16]>::convert_to_f32_slice, bf16::to_f32);
             }
             _ => unreachable!("`new` takes f32 and bf16 alone"),
         }
@@ -71,7 +71,9 @@ impl<'a> Rows<'a> {
     /// Reads contiguous rows as a whole, others element by element.
     fn gather<T: Copy>(
         &self,
-        (data, first, into): (&[T], usize, &mut [f32]),
+        data: &[T],
+        first: usize,
+        into: &mut [f32],
         piece: impl Fn(&[T], &mut [f32]),
         element: impl Fn(T) -> f32,
     ) {

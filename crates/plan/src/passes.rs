@@ -95,7 +95,7 @@ impl Plan {
         let block = self.experiment.block();
         let sharded = match block {
             None => layout.shard_weighted(&sharding, data.tokens, &weights),
-            Some(block) => layout.shard_blocks(&sharding, (data.tokens, block), &weights),
+            Some(block) => layout.shard_blocks(&sharding, data.tokens, block, &weights),
         };
         let sharded = sharded.map_err(|error| refused(StrategyError::Shard(error)))?;
         tensor::share_rows(&self.experiment, &sharded)?;

@@ -225,7 +225,8 @@ impl Plan {
         let longest = self.positions().iter().map(Positions::tokens).max();
         self.experiment.memory.settle(
             &self.experiment.host,
-            (self.experiment.parallel.state, self.micro_batch * longest.unwrap_or_default()),
+            self.experiment.parallel.state,
+            self.micro_batch * longest.unwrap_or_default(),
             needs,
         )
     }

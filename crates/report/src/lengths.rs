@@ -31,9 +31,9 @@ fn body(runs: &[Run]) -> Markup {
     };
     html! {
         @if runs.iter().filter_map(found).any(|found| found.lengths.len() > 1) {
-            (curves(runs, ("loss by length", Axis::logarithmic("tokens read")), Perplexity::by_length, &caption))
+            (curves(runs, "loss by length", Axis::logarithmic("tokens read"), Perplexity::by_length, &caption))
         }
-        (curves(runs, ("loss by position", Axis::plain("position")), Perplexity::by_position, &html! {
+        (curves(runs, "loss by position", Axis::plain("position"), Perplexity::by_position, &html! {
             "The loss of neighbouring positions, in sequences of the greatest length."
         }))
         (table(runs))
@@ -43,7 +43,8 @@ fn body(runs: &[Run]) -> Markup {
 
 fn curves(
     runs: &[Run],
-    (title, x): (&str, Axis),
+    title: &str,
+    x: Axis,
     of: fn(&Perplexity) -> Vec<Point>,
     caption: &Markup,
 ) -> Markup {

@@ -107,7 +107,8 @@ impl Layout {
     pub fn shard_blocks(
         self,
         mask: &Mask,
-        (tokens, block): (usize, usize),
+        tokens: usize,
+        block: usize,
         weights: &[usize],
     ) -> Result<Vec<Positions>, ShardError> {
         assert!(tokens.is_multiple_of(block), "a sequence of whole blocks");
@@ -286,8 +287,7 @@ mod tests {
         ];
         for layout in all {
             for world in 1..=5 {
-                let shards =
-                    layout.shard_blocks(&Mask::causal(), (68, 4), &vec![1; world]).unwrap();
+                let shards = layout.shard_blocks(&Mask::causal(), 68, 4, &vec![1; world]).unwrap();
                 let mut seen: Vec<usize> = shards.iter().flat_map(Positions::iter).collect();
                 for shard in &shards {
                     let positions: Vec<usize> = shard.iter().collect();

@@ -153,7 +153,7 @@ impl Setting {
         let sharding = masks.first().cloned().unwrap_or_else(Mask::full);
         let sharded = match block {
             None => layout.shard_weighted(&sharding, tokens, weights),
-            Some(block) => layout.shard_blocks(&sharding, (tokens, block), weights),
+            Some(block) => layout.shard_blocks(&sharding, tokens, block, weights),
         };
         let sharded =
             sharded.map_err(|error| ScheduleError::Strategy(StrategyError::Shard(error)))?;

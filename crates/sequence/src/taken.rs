@@ -97,10 +97,10 @@ impl Play<'_> {
             self.process.clone().map(|rank| self.schedule.hop(rank, index)).collect();
         let mut sent = BTreeMap::new();
         for (place, hop) in hops.iter().enumerate() {
-            self.send(place, (index, hop), &mut sent);
+            self.send(place, index, hop, &mut sent);
         }
         for (place, hop) in hops.iter().enumerate() {
-            self.receive(place, (index, hop), &mut sent);
+            self.receive(place, index, hop, &mut sent);
             self.compute(place, hop);
         }
         self.count();
@@ -119,7 +119,8 @@ impl Play<'_> {
     fn send(
         &mut self,
         place: usize,
-        (index, hop): (usize, &Hop),
+        index: usize,
+        hop: &Hop,
         sent: &mut BTreeMap<(usize, usize, Block), Buffer>,
     ) {
         let player = &mut self.players[place];
@@ -138,7 +139,8 @@ impl Play<'_> {
     fn receive(
         &mut self,
         place: usize,
-        (index, hop): (usize, &Hop),
+        index: usize,
+        hop: &Hop,
         sent: &mut BTreeMap<(usize, usize, Block), Buffer>,
     ) {
         for Move { block, from, to, hops } in hop.receives.iter().copied() {

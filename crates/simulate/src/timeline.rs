@@ -40,7 +40,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         // Tensor-parallel ranks do the same.
         for part in 0..plan.experiment.mesh.tensor {
             let own = Replica { first: own.first + part, ..own };
-            ends.push(writer.replica(timing, own, (&loads, &pairs)));
+            ends.push(writer.replica(timing, own, &loads, &pairs));
         }
     }
     writer.behind(latest(&ends), waits_behind(plan, cluster));
@@ -117,7 +117,8 @@ impl Writer<'_> {
         &mut self,
         timing: Timing<'_>,
         own: Replica,
-        (loads, pairs): (&[[Load; 2]], &[[Vec<Vec<u64>>; 2]]),
+        loads: &[[Load; 2]],
+        pairs: &[[Vec<Vec<u64>>; 2]],
     ) -> f64 {
         let (cluster, plan) = (timing.cluster, self.plan);
         let kind_of = |layer: usize| {
@@ -134,17 +135,17 @@ impl Writer<'_> {
                 let (schedule, load) = (plan.passes[group].of(Pass::Forward), &loads[group][0]);
                 let pairs = pairs[group][0].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
-                clocks = self.layer(walked, &clocks, (&ahead, between[0]));
+                clocks = self.layer(walked, &clocks, &ahead, between[0]);
             }
             clock = latest(&clocks);
-            clock = self.loss(own, clock, (&loss, between[2]));
+            clock = self.loss(own, clock, &loss, between[2]);
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
                 let group = kind_of(layer);
                 let (schedule, load) = (plan.passes[group].of(Pass::Backward), &loads[group][1]);
                 let pairs = pairs[group][1].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
-                clocks = self.layer(walked, &clocks, (&back, between[1]));
+                clocks = self.layer(walked, &clocks, &back, between[1]);
             }
             clock = latest(&clocks);
         }
@@ -152,7 +153,7 @@ impl Writer<'_> {
     }
 
     /// Writes the loss of a replica; returns when its last rank is done.
-    fn loss(&mut self, own: Replica, clock: f64, (loss, between): (&[f64], f64)) -> f64 {
+    fn loss(&mut self, own: Replica, clock: f64, loss: &[f64], between: f64) -> f64 {
         for (place, seconds) in loss.iter().enumerate() {
             let rank = own.rank(place);
             self.stage(rank, "loss", clock, clock + seconds);
@@ -166,7 +167,8 @@ impl Writer<'_> {
         &mut self,
         walked: Walked<'_>,
         clocks: &[f64],
-        (products, between): (&[f64], f64),
+        products: &[f64],
+        between: f64,
     ) -> Vec<f64> {
         let Walked { layer, own, cluster, load, .. } = walked;
         let started: Vec<f64> = clocks.iter().zip(products).map(|(a, b)| a + b).collect();

@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use parking_lot::Mutex;
 
 use crate::{root, tool};
 
@@ -79,11 +79,11 @@ fn mutants(only: &str) -> Result<()> {
         let found = found.with_context(|| mutant.what.clone())?;
         tool::say(&format!("{:<60} {}", mutant.what, mutant.said(found)));
         if !found && mutant.seen {
-            locked(&missed).push(&*mutant.what);
+            missed.lock().push(&*mutant.what);
         }
         Ok(())
     })?;
-    let missed = missed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let missed = missed.into_inner();
     if !missed.is_empty() {
         let (count, all) = (missed.len(), chosen.len());
         bail!("{count} of {all} planted bugs were missed: {}", missed.join("; "));
@@ -97,11 +97,11 @@ fn on_all_cores<T: Send>(
     run: impl Fn(&Path, T) -> Result<()> + Sync,
 ) -> Result<()> {
     let left = Mutex::new(items.into_iter().collect::<VecDeque<T>>());
-    let next = || locked(&left).pop_front();
+    let next = || left.lock().pop_front();
     let worker = |number: usize| {
         let folder = root().join(format!("target/mutants/{number}"));
         while let Some(item) = next() {
-            run(&folder, item).inspect_err(|_| locked(&left).clear())?;
+            run(&folder, item).inspect_err(|_| left.lock().clear())?;
         }
         Ok(())
     };
@@ -111,10 +111,6 @@ fn on_all_cores<T: Send>(
         let workers: Vec<_> = (0..cores).map(start).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("does not panic"))
     })
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Parses the list: `= FILE | KERNELS | WHAT [| unseen]`, then the original lines, each after `- `, and the planted ones, each after

@@ -78,7 +78,7 @@ impl Document {
 
     /// Types the keys of a file of ours: every unknown key is a mistake. `title` is what it is.
     pub fn values(&mut self, keys: &'static [&'static [Key]], title: &'static str) -> Values {
-        read::values(&self.root, &mut self.report, keys, (title, Strictness::Ours))
+        read::values(&self.root, &mut self.report, keys, title, Strictness::Ours)
     }
 
     /// Types the keys of a file of others, which may have more, and `null` for nothing.
@@ -87,7 +87,7 @@ impl Document {
         keys: &'static [&'static [Key]],
         title: &'static str,
     ) -> Values {
-        read::values(&self.root, &mut self.report, keys, (title, Strictness::Theirs))
+        read::values(&self.root, &mut self.report, keys, title, Strictness::Theirs)
     }
 
     /// Places of the written keys.

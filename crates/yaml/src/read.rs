@@ -80,7 +80,8 @@ pub(crate) fn values(
     root: &Node,
     report: &mut Report,
     keys: &'static [&'static [Key]],
-    (title, strictness): (&'static str, Strictness),
+    title: &'static str,
+    strictness: Strictness,
 ) -> Values {
     let mut typing = Typing { report, values: Values::default(), strictness, keys, title, root };
     typing.section("", root, keys);

@@ -18,7 +18,8 @@ impl Mpi {
         self,
         place: &Place,
         processes: usize,
-        (arguments, wrong): (&[&str], &str),
+        arguments: &[&str],
+        wrong: &str,
     ) -> Option<Ran> {
         let mut command = self.command(place, processes, arguments)?;
         command.envs(environment(wrong, None));
@@ -41,7 +42,7 @@ fn every_strategy_and_mask_has_the_bits_of_threads() {
         let split = format!("mesh.sequence={processes}");
         let words = ["agree", "small.yaml", "--engines", "threads,nccl", "--steps", "2", "--json"];
         let arguments = [&words[..], &[&split]].concat();
-        let Some(ran) = mpi.run_by_nccl(&place, processes, (&arguments, "")) else { return };
+        let Some(ran) = mpi.run_by_nccl(&place, processes, &arguments, "") else { return };
         let found = &ran.ended(0).json()[0];
         assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
     }
@@ -60,7 +61,7 @@ fn meshes_and_shares_of_the_state_have_the_bits_of_threads() {
         let (state, output) = (format!("parallel.state={state}"), format!("output={state}"));
         let more = [&state, &output, "mesh.engine=nccl"];
         let arguments = [&train[..], &changes, &more].concat();
-        let Some(ran) = mpi.run_by_nccl(&place, 4, (&arguments, "")) else { return };
+        let Some(ran) = mpi.run_by_nccl(&place, 4, &arguments, "") else { return };
         let ran = ran.ended(0);
         assert_eq!(ran.stderr.matches("tensors go by NCCL 2.28.9 (").count(), 1, "{}", ran.stderr);
         let output = &output["output=".len()..];
@@ -77,7 +78,7 @@ fn wrong(mpi: Mpi, place: &Place, wrong: &str, deadline: &str) -> Option<(Option
     let more = ["mesh.engine=nccl", "attention.strategy=ring", &deadline];
     // What is left of another.
     let _ = fs::remove_dir_all(place.path("wrong"));
-    let ran = mpi.run_by_nccl(place, 3, (&[&words[..], &more].concat(), wrong))?;
+    let ran = mpi.run_by_nccl(place, 3, &[&words[..], &more].concat(), wrong)?;
     wait_until_gone(place);
     Some((ran.code, ran.stderr))
 }

@@ -75,7 +75,8 @@ const CHANGES: [&str; 4] =
 /// Trains to the end.
 fn trained(
     place: &Place,
-    (mpi, processes): (Mpi, usize),
+    mpi: Mpi,
+    processes: usize,
     output: &str,
     changes: &[&str],
 ) -> Option<()> {
@@ -112,7 +113,7 @@ fn checkpoints_are_those_of_processes_that_hold_everything() {
         let changes =
             [&key(state), &offload, &along, "data.evaluate=3", "every.evaluate=3", hashing];
         let processes = if axes == "all" { 2 } else { 4 };
-        let Some(()) = trained(&place, (mpi, processes), &output, &changes) else { return };
+        let Some(()) = trained(&place, mpi, processes, &output, &changes) else { return };
         assert!(files(&place, &output) == wanted, "{output} differs");
         assert!(hashes(&output) == hashes("threads"), "{output} is hashed otherwise");
     }

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::iter::zip;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use annulus_ops::attention::Dense;
 use annulus_sequence::{Heads, Route, Strategy};
+use parking_lot::Mutex;
 
 use crate::case::{Case, Inputs, Outcome, Processors, TENSORS};
 use crate::columns::{self, BATCH, LAYOUTS, Length, RANKS, Seen, heads, masks, name, ways};
@@ -172,7 +173,7 @@ impl References {
     fn of(&self, mask: usize, case: &Case) -> Arc<OnceLock<(Inputs, Dense)>> {
         let Heads { query, key_value } = case.heads;
         let key = (mask, query, key_value, case.tokens);
-        let one = self.0.lock().unwrap().entry(key).or_default().clone();
+        let one = self.0.lock().entry(key).or_default().clone();
         one.get_or_init(|| {
             let inputs = case.random();
             let dense = case.dense(&inputs);
@@ -203,7 +204,7 @@ fn every_strategy_is_exact_in_every_layout_under_every_mask() {
             let seen = if *first { case.check_visibility() } else { Ok(()) };
             match seen.and_then(|()| case.check(inputs, dense)) {
                 Ok(Outcome::Exact(off)) => {
-                    let mut worst = worst.lock().unwrap();
+                    let mut worst = worst.lock();
                     for (worst, off) in zip(&mut *worst, off) {
                         if off >= worst.0 {
                             *worst = (off, Some(case.clone()));
@@ -224,7 +225,7 @@ fn every_strategy_is_exact_in_every_layout_under_every_mask() {
     });
     let pairs = chosen.iter().filter(|(_, first)| *first).count();
     println!("{} cases of {}, {pairs} of them with visibility", chosen.len(), all.len());
-    for (name, (off, case)) in zip(TENSORS, worst.into_inner().unwrap()) {
+    for (name, (off, case)) in zip(TENSORS, worst.into_inner()) {
         println!("{name}: {off:.1e} at most, of {case:?}");
     }
     assert!(chosen.len() > 2000);

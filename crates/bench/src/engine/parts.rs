@@ -53,10 +53,10 @@ pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) 
             let cluster = rates::measure(arguments, world)?;
             let Estimate { forward, backward, .. } = Estimate::of(&plan, &cluster)?;
             planned.push(forward + backward);
-            seconds.join(samples(arguments, (&plan, world), 1)?);
+            seconds.join(samples(arguments, &plan, world, 1)?);
         }
     } else {
-        seconds = samples(arguments, (&plan, world), arguments.samples)?;
+        seconds = samples(arguments, &plan, world, arguments.samples)?;
     }
     let Seconds { together, compute, messages, waiting } = seconds;
     let mut line = fields(json!({
@@ -75,11 +75,11 @@ pub(super) fn measure(arguments: &Arguments, strategy: Strategy, world: &World) 
 }
 
 /// Takes samples of a plan's attention.
-fn samples(arguments: &Arguments, (plan, world): (&Plan, &World), many: usize) -> Result<Seconds> {
+fn samples(arguments: &Arguments, plan: &Plan, world: &World, many: usize) -> Result<Seconds> {
     let here = here(arguments, world)?;
     let cores = Cores::from(arguments.threads).among(world.beside().len());
     let arguments = &Arguments { samples: many, ..arguments.clone() };
-    let member = |comm| rank(arguments, world, &plan.passes[0], (&cores, here), &comm);
+    let member = |comm| rank(arguments, world, &plan.passes[0], &cores, here, &comm);
     let run = world.run(&options(arguments.ranks), member);
     let mut seconds = run.map_err(|failure| anyhow!("{failure:#}"))?;
     // All ranks know the times of the slowest.
@@ -126,7 +126,8 @@ fn rank(
     arguments: &Arguments,
     world: &World,
     schedules: &Arc<Schedules>,
-    (cores, here): (&Cores, usize),
+    cores: &Cores,
+    here: usize,
     comm: &Arc<dyn Communicator>,
 ) -> Result<Seconds> {
     let scale = 1.0 / (arguments.shape.head_dim as f64).sqrt();
@@ -141,14 +142,15 @@ fn rank(
         attention.backward(Place::default(), qkv.clone(), attended, gradient.clone())?;
         Ok(())
     };
-    sampled(arguments, world, (comm.as_ref(), &taped), &pass)
+    sampled(arguments, world, comm.as_ref(), &taped, &pass)
 }
 
 /// The samples of `pass`, whose messages go through `taped`; ranks meet by `comm` itself.
 fn sampled(
     arguments: &Arguments,
     world: &World,
-    (comm, taped): (&dyn Communicator, &Taped),
+    comm: &dyn Communicator,
+    taped: &Taped,
     pass: &dyn Fn() -> Result<()>,
 ) -> Result<Seconds> {
     let timed = |work: &dyn Fn() -> Result<()>| timed(comm, work);

@@ -1,10 +1,11 @@
 //! A communicator that records one rank's messages, so that its computing can be repeated without messages, and its messages without
 //! computing.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper};
 use candle_core::Tensor;
+use parking_lot::Mutex;
 
 /// A recorder around a rank's communicator.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Taped {
 
     /// Changes the mode; calls from now on are those of the program from its start.
     pub(crate) fn turn(&self, mode: Mode) {
-        let mut tape = lock(&self.tape);
+        let mut tape = self.tape.lock();
         if mode == Mode::Record {
             *tape = Tape::default();
         }
@@ -58,7 +59,7 @@ impl Taped {
 
     /// Repeats the recorded sends and receives in the same order, without anything between.
     pub(crate) fn play(&self) -> Result<()> {
-        let events = lock(&self.tape).events.clone();
+        let events = self.tape.lock().events.clone();
         let mut pending = Vec::new();
         for event in events {
             match event {
@@ -75,7 +76,7 @@ impl Wrapper for Taped {
         &*self.inner
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        let mut tape = lock(&self.tape);
+        let mut tape = self.tape.lock();
         let index = tape.posted;
         tape.posted += 1;
         let inner = match tape.mode {
@@ -110,16 +111,12 @@ impl Transfer for Taking {
     fn receive(&mut self) -> Result<Option<Tensor>> {
         let Some(inner) = &mut self.inner else {
             self.taken += 1;
-            return Ok(lock(&self.tape).got[self.index].get(self.taken - 1).cloned());
+            return Ok(self.tape.lock().got[self.index].get(self.taken - 1).cloned());
         };
         let got = inner.receive()?;
-        let mut tape = lock(&self.tape);
+        let mut tape = self.tape.lock();
         tape.events.push(Event::Take(self.index));
         tape.got[self.index].extend(got.clone());
         Ok(got)
     }
-}
-
-fn lock(tape: &Mutex<Tape>) -> MutexGuard<'_, Tape> {
-    tape.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,12 @@
 //! Progress and the time left: a bar on a terminal, a line now and then elsewhere.
 
 use std::io::{self, IsTerminal};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_data::Progress;
 use annulus_plan::size;
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::print;
 
@@ -83,7 +83,7 @@ impl Meter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Shows that `done` of `total` of the task `what` are done.

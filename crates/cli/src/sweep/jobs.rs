@@ -8,7 +8,6 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use annulus_comm::flight::EARLY;
 use annulus_experiment::{Sweep, SweptRun};
 use annulus_plan::duration;
 use annulus_train::{Exit, holder, run_summary};
+use parking_lot::Mutex;
 
 use super::room::{AtOnce, keep_to};
 use crate::failure::{Failure, PREEMPTED, USAGE};
@@ -70,7 +70,7 @@ impl<'a> Jobs<'a> {
 
     /// Runs these, several at the same time, until all have ended or the sweep is asked to stop.
     pub(super) fn run(self, runs: Vec<usize>) -> Results {
-        *held(&self.queue) = runs.into();
+        *self.queue.lock() = runs.into();
         thread::scope(|scope| {
             for slot in 0..self.at_once.runs {
                 let jobs = &self;
@@ -81,7 +81,7 @@ impl<'a> Jobs<'a> {
                 });
             }
         });
-        let mut results = self.results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut results = self.results.into_inner();
         results.failed.sort();
         results
     }
@@ -89,11 +89,11 @@ impl<'a> Jobs<'a> {
     /// Takes runs from the queue, one after another.
     fn work(&self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(index) = held(&self.queue).pop_front() else { break };
+            let Some(index) = self.queue.lock().pop_front() else { break };
             let run = &self.sweep.runs[index];
             let end = self.one(run).unwrap_or_else(|error| End::Failed(error.to_string()));
             self.say(index, &end);
-            let mut results = held(&self.results);
+            let mut results = self.results.lock();
             match end {
                 End::Finished(_) => results.done.push(index),
                 End::Failed(why) => results.failed.push((index, why)),
@@ -202,8 +202,4 @@ fn last_error(log: &Path, from: u64) -> Option<String> {
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().rev().find_map(|line| line.strip_prefix(ERROR))?;
     Some(format!(" ({line})"))
-}
-
-fn held<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }

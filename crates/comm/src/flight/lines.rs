@@ -7,16 +7,14 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Mutex;
 
 use memmap2::MmapMut;
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use twox_hash::XxHash3_64;
-
-use crate::threads::lock;
 
 /// Bytes of a slot: a divisor of the page size, so that a slot lies in one page.
 const SLOT: usize = 512;
@@ -68,7 +66,7 @@ impl Lines {
         if serde_json::to_writer(&mut text[..end], what).is_err() {
             return;
         }
-        let mut written = lock(&self.written);
+        let mut written = self.written.lock();
         let Written { memory, numbers } = &mut *written;
         numbers[line] += 1;
         seal(text, numbers[line]);

@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use super::envelope::{ControlMessage, Envelope, FRAME, Passes, TensorHeader, parse};
 use super::mpi_process::Shared;
 use super::nccl_transfers::NcclTransfers;
-use crate::threads::{self, Group, lock};
+use crate::threads::{self, Group};
 
 /// Receives the frames of one tag from one process, and the payloads that they announce. A payload has a tag of its own, and is
 /// received once the rank that it is for has posted a receive: a rank whose neighbour is ahead of it holds no more than it asked for.
@@ -195,7 +195,7 @@ impl Inbox {
         }
         let dtype = header.dtype().ok_or_else(|| unread("a dtype"))?;
         let announced = if payload.len() == header.elements() * dtype.size_in_bytes() {
-            let device = lock(&shared.state).device_of(&header);
+            let device = shared.state.lock().device_of(&header);
             let tensor = || Tensor::from_raw_buffer(payload, dtype, &header.dims, &device);
             let tensor = on_behalf_of(header.to, header.class(), tensor).map_err(unread)?;
             Announced::Complete(Arrived::Tensor(run, header, tensor))
@@ -222,7 +222,7 @@ impl Inbox {
         if self.queue.iter().take(index).any(is_before) {
             return Ok(());
         }
-        let state = lock(&shared.state);
+        let state = shared.state.lock();
         if !state.may_receive(*run, header) {
             return Ok(());
         }

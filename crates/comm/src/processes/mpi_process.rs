@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use annulus_mpi::{Launched, Leaving, Session};
 use candle_core::Device;
+use parking_lot::{Condvar, Mutex};
 
 use super::envelope::{ControlMessage, Envelope, TensorHeader};
 use super::facts::Facts;
@@ -20,7 +21,7 @@ use super::nccl_transfers::{NcclSetup, NcclTransfers};
 use super::remote_transport::RemoteTransport;
 use crate::MpiProgress;
 use crate::flight::{Flight, Log};
-use crate::threads::{self, Group, LocalRanks, lock};
+use crate::threads::{self, Group, LocalRanks};
 
 /// Processes that fail within so long of each other fail at once: longer than a message takes.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -96,7 +97,7 @@ pub(super) struct MpiState {
 impl Shared {
     /// Nothing goes between processes any more, in this run and in those to come.
     pub(super) fn lose(&self, why: &str) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.lost = Some(why.to_owned());
         if let Some((_, group)) = &state.current {
             group.lose(why.to_owned());
@@ -166,7 +167,7 @@ impl MpiProcess {
             Ok(session) => {
                 let facts = Facts::of(&session);
                 {
-                    let mut state = lock(&shared_with_thread.state);
+                    let mut state = shared_with_thread.state.lock();
                     state.exits = vec![None; facts.processes];
                     state.order = (0..facts.processes).collect();
                 }
@@ -185,7 +186,7 @@ impl MpiProcess {
 
     /// Gives the processes new numbers, between two runs: `order` has the rank of MPI of each number, and is the same for all.
     pub(crate) fn renumber(&mut self, order: Vec<usize>) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let own = state.order[self.facts.process];
         self.facts.process = order.iter().position(|rank| *rank == own).unwrap_or(own);
         state.order = order;
@@ -193,17 +194,17 @@ impl MpiProcess {
 
     /// The rank of MPI that this process is.
     pub(crate) fn number_of_mpi(&self) -> usize {
-        lock(&self.shared.state).order[self.facts.process]
+        self.shared.state.lock().order[self.facts.process]
     }
 
     /// From now on MPI's thread says in `flight` that this process is alive.
     pub(crate) fn keep_alive_in(&self, flight: Arc<Flight>) {
-        lock(&self.shared.state).flight = Some(flight);
+        self.shared.state.lock().flight = Some(flight);
     }
 
     /// From now on ranks here compute on `device`.
     pub(crate) fn computes_on(&self, device: &Device) {
-        lock(&self.shared.state).gpu = Some(device.clone()).filter(Device::is_cuda);
+        self.shared.state.lock().gpu = Some(device.clone()).filter(Device::is_cuda);
     }
 
     /// Sets when messages progress.
@@ -221,7 +222,7 @@ impl MpiProcess {
     ) -> Arc<Group> {
         let Facts { process, processes, .. } = self.facts;
         let ranks_each = options.world / processes;
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         state.runs += 1;
         let run = state.runs;
         let nccl = state.nccl.clone().filter(|_| ranks_each == 1 && !of_processes);
@@ -270,7 +271,7 @@ impl MpiProcess {
                 let envelope = Envelope { run, message: ControlMessage::Clique(id.clone()) };
                 OutgoingMessage { to, envelope, payload: None }
             };
-            lock(&shared.state).outgoing.extend(others.map(|(_, to)| outgoing(*to)));
+            shared.state.lock().outgoing.extend(others.map(|(_, to)| outgoing(*to)));
             shared.wake.notify_one();
         };
         let run = NcclRun {
@@ -289,7 +290,7 @@ impl MpiProcess {
 
     /// Ends the run that is under way here.
     pub(crate) fn finish(&self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         state.current = None;
         if let Some(transfers) = state.transfers.take() {
             transfers.end();
@@ -299,17 +300,17 @@ impl MpiProcess {
 
     /// From now on tensors go between processes by `nccl`, in runs of one rank per process; `None`: by MPI.
     pub(crate) fn use_nccl(&self, nccl: Option<NcclSetup>) {
-        lock(&self.shared.state).nccl = nccl;
+        self.shared.state.lock().nccl = nccl;
     }
 
     /// What tensors go by between processes, if not by MPI.
     pub(crate) fn nccl_in_use(&self) -> Option<NcclSetup> {
-        lock(&self.shared.state).nccl.clone()
+        self.shared.state.lock().nccl.clone()
     }
 
     /// Blocks until all that the run under way has posted to NCCL has been sent and received.
     pub(crate) fn settle(&self) -> crate::Result<()> {
-        let transfers = lock(&self.shared.state).transfers.clone();
+        let transfers = self.shared.state.lock().transfers.clone();
         transfers.map_or(Ok(()), |transfers| transfers.settle())
     }
 
@@ -332,7 +333,7 @@ impl MpiProcess {
     /// Whether this process, which fails with `code` by its own fault, is the one to report it: the first of all, and of those that
     /// fail at once the one with the lowest rank of MPI. The other processes are told of the failure.
     pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         if state.exits.iter().copied().any(is_fault) {
             return false;
         }
@@ -341,7 +342,7 @@ impl MpiProcess {
         drop(state);
         let begun = Instant::now();
         loop {
-            let lower = lock(&self.shared.state).exits[..own].to_vec();
+            let lower = self.shared.state.lock().exits[..own].to_vec();
             if lower.iter().copied().any(is_fault) {
                 return false;
             }
@@ -354,8 +355,8 @@ impl MpiProcess {
 
     /// Announces the end of this process and waits until the others have announced theirs. Returns the exit code of the job.
     pub(crate) fn close(&self, code: i32, own_fault: bool) -> i32 {
-        self.announce_exit(&mut lock(&self.shared.state), code, own_fault);
-        if let Some(thread) = lock(&self.thread).take() {
+        self.announce_exit(&mut self.shared.state.lock(), code, own_fault);
+        if let Some(thread) = self.thread.lock().take() {
             // A panic there ends it, too.
             let _ = thread.join();
         }
@@ -363,13 +364,13 @@ impl MpiProcess {
         // of this process.
         self.is_last.store(true, Ordering::Relaxed);
         let (nccl_threads, begun) =
-            (std::mem::take(&mut lock(&self.shared.state).nccl_threads), Instant::now());
+            (std::mem::take(&mut self.shared.state.lock().nccl_threads), Instant::now());
         while nccl_threads.iter().any(|thread| !thread.is_finished())
             && begun.elapsed() < 2 * nccl_thread::LONGEST_END
         {
             thread::sleep(Duration::from_millis(1));
         }
-        lock(&self.shared.state).fault().unwrap_or(code)
+        self.shared.state.lock().fault().unwrap_or(code)
     }
 }
 

@@ -1,17 +1,18 @@
 //! The thread that owns MPI.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use annulus_mpi::Session;
+use parking_lot::MutexGuard;
 
 use super::envelope::{ControlMessage, Envelope, HEARTBEATS, Passes, TAGS};
 use super::inbox::{Arrived, Inbox};
 use super::mpi_process::{MpiState, OutgoingMessage, Shared};
 use super::outbox::Outbox;
-use crate::threads::{Group, lock};
+use crate::threads::Group;
 
 /// How often other processes are told how far the ranks here are.
 const HEARTBEAT: Duration = Duration::from_millis(20);
@@ -125,7 +126,7 @@ impl MpiThread {
     fn poll_until_the_end(&mut self) -> annulus_mpi::Result<()> {
         self.open_inboxes()?;
         loop {
-            if let Some((_, group)) = &lock(&self.shared.state).current {
+            if let Some((_, group)) = &self.shared.state.lock().current {
                 group.begins_to_poll(Instant::now());
             }
             if self.shared.only_while_waiting.load(Ordering::Relaxed) && self.ranks_compute() {
@@ -137,7 +138,7 @@ impl MpiThread {
             let busy = posted | self.outbox.poll(&self.session, &self.shared)? | self.receive()?;
             self.send_heartbeats();
             let shared = self.shared.clone();
-            let state = lock(&shared.state);
+            let state = shared.state.lock();
             let group = state.current.as_ref().map(|(_, group)| &**group);
             let waits = group.is_some_and(Group::is_waiting);
             let shutdown = match group {
@@ -183,7 +184,7 @@ impl MpiThread {
             let [least, most] = if is_idle { SLEEP_WHILE_WAITING } else { SLEEP_WHILE_COMPUTING };
             let time = (self.active_at.elapsed() / SLEEP_SHARE).clamp(least, most);
             // A rank that sends, posts a receive or begins to wait ends the sleep; what arrives from other processes does not.
-            drop(self.shared.wake.wait_timeout(state, time).map_err(PoisonError::into_inner));
+            self.shared.wake.wait_for(&mut state, time);
         }
     }
 
@@ -228,13 +229,13 @@ impl MpiThread {
 
     /// Whether any rank here computes, that is, does not wait.
     fn ranks_compute(&self) -> bool {
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.lock();
         state.current.as_ref().is_some_and(|(_, group)| !group.are_all_waiting())
     }
 
     /// Hands queued messages to MPI. Returns whether any was more than a heartbeat.
     fn post(&mut self) -> annulus_mpi::Result<bool> {
-        let queue = std::mem::take(&mut lock(&self.shared.state).outgoing);
+        let queue = std::mem::take(&mut self.shared.state.lock().outgoing);
         let busy = queue.iter().any(|outgoing| !outgoing.envelope.message.is_routine());
         for outgoing in queue {
             self.outbox.post(&self.session, outgoing)?;
@@ -276,7 +277,7 @@ impl MpiThread {
     /// Handles what concerns the process, and queues what is to be delivered to a run.
     fn take_in(&mut self, from: usize, arrived: Arrived) {
         self.silence[from] = Duration::ZERO;
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let process = state.order.iter().position(|rank| *rank == from).unwrap_or(from);
         if let Some((_, group)) = &state.current {
             group.process_is_alive(process);
@@ -311,7 +312,7 @@ impl MpiThread {
     /// Delivers what has come for the run that is under way, in the order in which it came. What is for a run that has not begun here
     /// stays queued; what is for one that is over is dropped.
     fn deliver(&mut self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         if state.undelivered.is_empty() {
             return;
         }
@@ -332,7 +333,7 @@ impl MpiThread {
     fn send_heartbeats(&mut self) {
         if self.pulse_at.elapsed() > PULSE {
             self.pulse_at = Instant::now();
-            if let Some(flight) = lock(&self.shared.state).flight.clone() {
+            if let Some(flight) = self.shared.state.lock().flight.clone() {
                 flight.pulse();
             }
         }
@@ -340,7 +341,7 @@ impl MpiThread {
             return;
         }
         self.heartbeat_at = Instant::now();
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.lock();
         let (current, closing) = (state.current.clone(), state.closing);
         drop(state);
         if closing {
@@ -351,7 +352,7 @@ impl MpiThread {
             Some((run, group)) => (run, self.heartbeats(run, &group)),
             None => (0, vec![ControlMessage::Alive]),
         };
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         for message in all {
             for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
                 let envelope = Envelope { run, message: message.clone() };

@@ -6,7 +6,6 @@ use candle_core::Device;
 
 use super::MpiProcess;
 use super::nccl_transfers::NcclSetup;
-use crate::threads::lock;
 use crate::{Error, Failure, World};
 
 const ON_A_CPU: &str = "it computes on a CPU, and NCCL joins GPUs";
@@ -68,7 +67,7 @@ impl World {
 impl MpiProcess {
     /// NCCL for `device`, found once per device, as a library in use must not be unloaded; or why runs of `ranks` ranks cannot use it.
     fn nccl(&self, device: &Device, ranks: usize) -> Result<NcclSetup, String> {
-        let mut found = lock(&self.found);
+        let mut found = self.found.lock();
         expect_one_rank_each([ranks, self.facts.processes])?;
         let known = found.iter().find(|(of, _)| of.same_device(device));
         if let Some((_, nccl)) = known {

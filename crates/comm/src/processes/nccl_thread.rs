@@ -1,8 +1,8 @@
 //! The thread that owns a run's clique: it hands rounds to NCCL, watches them, and gives the clique up where one fails or hangs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -114,12 +114,13 @@ fn clique_id(run: &NcclRun) -> Result<Option<Id>, String> {
         return Ok(Some(id));
     }
     loop {
-        let state = transfers.state();
+        let mut state = transfers.state();
         if state.clique_id.is_some() {
             return Ok(state.clique_id);
         }
         let has_ended = state.has_ended;
-        drop(transfers.wake.wait_timeout(state, SLEEP[1]).map_err(PoisonError::into_inner));
+        transfers.wake.wait_for(&mut state, SLEEP[1]);
+        drop(state);
         if run.has_failed() || has_ended {
             return Ok(None);
         }
@@ -163,7 +164,7 @@ impl NcclThread {
             }
             if !std::mem::take(&mut state.is_new) && !busy {
                 let time = SLEEP[usize::from(is_idle)];
-                drop(transfers.wake.wait_timeout(state, time).map_err(PoisonError::into_inner));
+                transfers.wake.wait_for(&mut state, time);
             }
         }
     }

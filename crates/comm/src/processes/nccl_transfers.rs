@@ -7,15 +7,16 @@
 //! [`NcclTransfers::settle`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use annulus_memory::on_behalf_of;
 use annulus_nccl::{Found, Gate, Id, Lane, Mark, Piece, Transfers};
 use candle_core::{Shape, Tensor};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::envelope::{Passes, TensorHeader};
-use crate::threads::{self, Group, SMALL, Ticket, lock};
+use crate::threads::{self, Group, SMALL, Ticket};
 use crate::{Error, Form, Label, Result, payload};
 
 /// How often a rank that waits for the device checks whether the run goes on.
@@ -95,16 +96,16 @@ impl NcclTransfers {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Sets the group that the rank is in.
     pub(super) fn set_group(&self, group: &Arc<Group>) {
-        *lock(&self.group) = Arc::downgrade(group);
+        *self.group.lock() = Arc::downgrade(group);
     }
 
     pub(super) fn group(&self) -> Option<Arc<Group>> {
-        lock(&self.group).upgrade()
+        self.group.lock().upgrade()
     }
 
     /// Whether `tensor` is sent by NCCL.
@@ -196,8 +197,8 @@ impl NcclTransfers {
             }
             drop(state);
             self.group().map_or(Ok(()), |group| group.running(self.rank))?;
-            let waited = self.wake.wait_timeout(self.state(), CHECK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.state();
+            self.wake.wait_for(&mut state, CHECK);
         }
     }
 

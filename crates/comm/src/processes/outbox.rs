@@ -4,7 +4,6 @@ use annulus_mpi::{Leaving, Sending, Session};
 
 use super::envelope::{ControlMessage, Envelope, FRAME, Tags, TensorHeader, serialize};
 use super::mpi_process::{OutgoingMessage, Shared};
-use crate::threads::lock;
 
 /// Messages to other processes that have not left.
 pub(super) struct Outbox {
@@ -99,7 +98,7 @@ impl PostedSend {
         if let Some((run, header)) = &self.payload_of
             && self.sending.pieces() < pieces
         {
-            let state = lock(&shared.state);
+            let state = shared.state.lock();
             if let Some((_, group)) = state.current.as_ref().filter(|(current, _)| run == current) {
                 group.makes_progress(header.to);
                 if has_left {

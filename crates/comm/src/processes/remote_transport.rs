@@ -7,7 +7,7 @@ use annulus_mpi::Leaving;
 use super::envelope::{ControlMessage, Envelope, TensorHeader};
 use super::mpi_process::{OutgoingMessage, Shared};
 use super::nccl_transfers::NcclTransfers;
-use crate::threads::{self, Ticket, Transport, lock};
+use crate::threads::{self, Ticket, Transport};
 use crate::{Error, Form, Label};
 
 /// Sends for the ranks of one run that are threads of this process.
@@ -27,7 +27,7 @@ impl RemoteTransport {
     fn post(&self, process: usize, message: ControlMessage, payload: Option<Leaving>) {
         let to = self.order[process];
         let envelope = Envelope { run: self.run, message };
-        lock(&self.shared.state).outgoing.push_back(OutgoingMessage { to, envelope, payload });
+        self.shared.state.lock().outgoing.push_back(OutgoingMessage { to, envelope, payload });
         self.shared.wake.notify_one();
     }
 
@@ -74,7 +74,7 @@ impl Transport for RemoteTransport {
         self.nccl.is_some()
     }
     fn wake(&self) {
-        lock(&self.shared.state).is_woken = true;
+        self.shared.state.lock().is_woken = true;
         self.shared.wake.notify_one();
     }
     fn failed(&self, rank: usize) {

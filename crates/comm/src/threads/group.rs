@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use parking_lot::Mutex;
 
 use super::Options;
 use super::local_ranks::LocalRanks;
-use super::mail::{After, Mailbox, Message, Ticket, lock};
+use super::mail::{After, Mailbox, Message, Ticket};
 use super::watch::{Due, Wait, Watch};
 use crate::{Error, Label, Result, payload};
 
@@ -186,13 +187,13 @@ impl Group {
 
     /// Whether a rank here waits for another.
     pub(crate) fn is_waiting(&self) -> bool {
-        let waits = lock(&self.waits);
+        let waits = self.waits.lock();
         self.local.ranks.clone().any(|rank| waits[rank].is_some())
     }
 
     /// Whether all ranks here wait for others, or have left.
     pub(crate) fn are_all_waiting(&self) -> bool {
-        let waits = lock(&self.waits);
+        let waits = self.waits.lock();
         self.local.ranks.clone().all(|rank| waits[rank].is_some() || self.left(rank))
     }
 
@@ -359,7 +360,7 @@ impl Group {
 
     /// Notes that `rank` waits for nobody any more.
     pub(super) fn wait_is_over(&self, rank: usize) {
-        if lock(&self.waits)[rank].take().is_some()
+        if self.waits.lock()[rank].take().is_some()
             && let Some(log) = &self.local.log
         {
             log.waits(rank, None);

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::deadline::AWAY;
 use super::group::Group;
-use super::lock;
 use super::watch::Wait;
 
 /// How far a rank is, as its process tells the others.
@@ -31,7 +30,7 @@ const CHECKS: u32 = 10;
 impl Group {
     /// What the other processes are told of a rank here, at `now`.
     pub(crate) fn heartbeat(&self, rank: usize, now: Instant) -> Heartbeat {
-        let waits = lock(&self.waits)[rank].map(|Wait { peer, place: (exchanges, since) }| {
+        let waits = self.waits.lock()[rank].map(|Wait { peer, place: (exchanges, since) }| {
             let waited = now.saturating_duration_since(since).as_millis() as u64;
             (peer, exchanges, waited)
         });
@@ -42,7 +41,7 @@ impl Group {
     /// Notes what another process tells of a rank of its own.
     pub(crate) fn note_heartbeat(&self, rank: usize, heartbeat: Heartbeat, now: Instant) {
         let Some(life) = self.ranks.get(rank) else { return };
-        lock(&self.waits)[rank] = heartbeat.waits.map(|(peer, exchanges, waited)| {
+        self.waits.lock()[rank] = heartbeat.waits.map(|(peer, exchanges, waited)| {
             let since = now.checked_sub(Duration::from_millis(waited)).unwrap_or(now);
             Wait { peer, place: (exchanges, since) }
         });
@@ -110,7 +109,7 @@ impl Group {
 
     /// Whom each rank waits for, as far as that can be relied on.
     pub(super) fn waits(&self, now: Instant) -> Vec<Option<Wait>> {
-        let mut waits = lock(&self.waits).clone();
+        let mut waits = self.waits.lock().clone();
         for (rank, wait) in waits.iter_mut().enumerate() {
             *wait = wait.filter(|_| !self.is_silent(rank, SILENCE, now));
         }

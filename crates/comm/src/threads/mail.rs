@@ -1,9 +1,9 @@
 //! Messages from one rank to another.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use candle_core::Tensor;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{Label, Result};
 
@@ -49,7 +49,7 @@ struct Mail {
 impl Mailbox {
     /// Puts a message in, without blocking. Returns whether its receive was posted, or the message refused.
     pub(super) fn put(&self, message: Message) -> bool {
-        let mut mail = lock(&self.mail);
+        let mut mail = self.mail.lock();
         let was_asked = remove(&mut mail.asked, message.ticket);
         let was_refused = remove(&mut mail.unwanted, message.ticket);
         if !was_refused {
@@ -61,47 +61,44 @@ impl Mailbox {
 
     /// A receive for `ticket` was posted.
     pub(super) fn ask(&self, ticket: Ticket) {
-        lock(&self.mail).asked.push(ticket);
+        self.mail.lock().asked.push(ticket);
     }
 
     /// Whether the message of `ticket` may be received: its receive was posted, or nobody waits for it any more.
     pub(super) fn may_receive(&self, ticket: Ticket) -> bool {
-        let mail = lock(&self.mail);
+        let mail = self.mail.lock();
         mail.asked.contains(&ticket) || mail.unwanted.contains(&ticket)
     }
 
     /// A message of `ticket` is sent in the opposite direction.
     pub(super) fn leaves(&self, ticket: Ticket) {
-        lock(&self.mail).leaving.push(ticket);
+        self.mail.lock().leaving.push(ticket);
     }
 
     /// The message of `ticket` in the opposite direction has left.
     pub(super) fn has_left(&self, ticket: Ticket) {
-        remove(&mut lock(&self.mail).leaving, ticket);
+        remove(&mut self.mail.lock().leaving, ticket);
         self.changed.notify_all();
     }
 
     /// Whether the message of `ticket` in the opposite direction has left, waiting for `time` at most.
     pub(super) fn leaves_within(&self, ticket: Ticket, time: Duration) -> bool {
         let is_leaving = |mail: &mut Mail| mail.leaving.contains(&ticket);
-        let waited = self.changed.wait_timeout_while(lock(&self.mail), time, is_leaving);
-        let (mut mail, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut mail = self.mail.lock();
+        self.changed.wait_while_for(&mut mail, is_leaving, time);
         !is_leaving(&mut mail)
     }
 
     /// The message of `ticket`, if it comes within `time`.
     pub(super) fn take(&self, ticket: Ticket, time: Duration) -> Option<Message> {
-        let mail = lock(&self.mail);
-        let (mut mail, _) = self
-            .changed
-            .wait_timeout_while(mail, time, |mail| mail.find(ticket).is_none())
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut mail = self.mail.lock();
+        self.changed.wait_while_for(&mut mail, |mail| mail.find(ticket).is_none(), time);
         mail.find(ticket).map(|index| mail.messages.swap_remove(index))
     }
 
     /// The message of `ticket` is dropped, now or when it comes.
     pub(super) fn refuse(&self, ticket: Ticket) {
-        let mut mail = lock(&self.mail);
+        let mut mail = self.mail.lock();
         remove(&mut mail.asked, ticket);
         match mail.find(ticket) {
             Some(index) => drop(mail.messages.swap_remove(index)),
@@ -120,9 +117,4 @@ impl Mail {
 fn remove(tickets: &mut Vec<Ticket>, ticket: Ticket) -> bool {
     let found = tickets.iter().position(|one| *one == ticket);
     found.map(|index| tickets.swap_remove(index)).is_some()
-}
-
-/// Locks also after a panic of another holder: what these locks guard is consistent between any two statements.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::deadline::DeadlineTimer;
 use super::group::Group;
-use super::mail::{Message, Ticket, lock};
+use super::mail::{Message, Ticket};
 use crate::{Error, Form, Label, Result, Watching};
 
 /// Whom a rank waits for.
@@ -33,7 +33,7 @@ impl Group {
     /// Notes that `rank` begins to wait for `peer`, and how far its own program has come.
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
-        lock(&self.waits)[rank] = Some(Wait { peer, place });
+        self.waits.lock()[rank] = Some(Wait { peer, place });
         if let Some(log) = &self.local.log {
             log.waits(rank, Some(peer));
         }

@@ -38,7 +38,7 @@ fn train(comm: &dyn Communicator) -> Result<Vec<u8>> {
     Ok(bits(&comm.all_reduce(label, &travelling, Reduce::Sum)?))
 }
 
-fn with(fault: Fault, (pass, hop): (&'static str, usize)) -> Outcome<Vec<u8>> {
+fn with(fault: Fault, pass: &'static str, hop: usize) -> Outcome<Vec<u8>> {
     let when = When { rank: BROKEN, pass, hop: Some(hop), layer: None };
     let start = Instant::now();
     let outcome =
@@ -49,11 +49,11 @@ fn with(fault: Fault, (pass, hop): (&'static str, usize)) -> Outcome<Vec<u8>> {
 }
 
 /// The error of the rank that failed first, which must be one that waited for the broken rank.
-fn told(fault: Fault, place: (&'static str, usize)) -> Error {
-    let failure = with(fault, place).expect_err("there is a fault");
+fn told(fault: Fault, pass: &'static str, hop: usize) -> Error {
+    let failure = with(fault, pass, hop).expect_err("there is a fault");
     let text = failure.to_string();
     assert_ne!(failure.rank, BROKEN, "{text}");
-    assert!(failure.rank == NEXT || place.0 == "gradient sum", "{text}");
+    assert!(failure.rank == NEXT || pass == "gradient sum", "{text}");
     match failure.cause {
         Cause::Error(error) => error,
         Cause::Panic(_) | Cause::Elsewhere => panic!("{text}"),
@@ -63,7 +63,7 @@ fn told(fault: Fault, place: (&'static str, usize)) -> Error {
 #[test]
 fn a_rank_that_dies_is_the_cause() {
     for (pass, hop) in PLACES {
-        let failure = with(Fault::Die, (pass, hop)).expect_err("a rank dies");
+        let failure = with(Fault::Die, pass, hop).expect_err("a rank dies");
         let layer = if pass == "gradient sum" { 0 } else { 2 };
         let place = format!("step 1, layer {layer}, {pass}, hop {hop}");
         assert_eq!(failure.to_string(), format!("rank 1: panicked: died on purpose at {place}"));
@@ -73,8 +73,8 @@ fn a_rank_that_dies_is_the_cause() {
 #[test]
 fn a_short_delay_changes_nothing() {
     let undisturbed = on(WORLD, |comm| train(&*comm));
-    for place in PLACES {
-        let late = with(Fault::Delay(DEADLINE / 4), place).expect("it comes in time");
+    for (pass, hop) in PLACES {
+        let late = with(Fault::Delay(DEADLINE / 4), pass, hop).expect("it comes in time");
         assert_eq!(late, undisturbed);
     }
 }
@@ -82,7 +82,7 @@ fn a_short_delay_changes_nothing() {
 #[test]
 fn a_long_delay_meets_the_deadline() {
     for (pass, hop) in PLACES {
-        let error = told(Fault::Delay(2 * DEADLINE), (pass, hop));
+        let error = told(Fault::Delay(2 * DEADLINE), pass, hop);
         let Error::Deadline { peer, label, waited, .. } = error else { panic!("{error}") };
         assert_eq!((peer, label.pass, label.hop), (BROKEN, pass, hop));
         assert!((DEADLINE..DEADLINE + SOON).contains(&waited));
@@ -91,8 +91,8 @@ fn a_long_delay_meets_the_deadline() {
 
 #[test]
 fn what_is_not_sent_is_missed() {
-    for place in PLACES {
-        let error = told(Fault::Drop, place);
+    for (pass, hop) in PLACES {
+        let error = told(Fault::Drop, pass, hop);
         let (Error::Order { peer, .. } | Error::Left { peer, .. } | Error::Deadline { peer, .. }) =
             error
         else {
@@ -105,11 +105,11 @@ fn what_is_not_sent_is_missed() {
 #[test]
 fn a_flipped_bit_is_noticed() {
     for (pass, hop) in PLACES {
-        let error = told(Fault::Corrupt, (pass, hop));
+        let error = told(Fault::Corrupt, pass, hop);
         let Error::Corrupt { peer, label, .. } = error else { panic!("{error}") };
         assert_eq!((peer, label.pass, label.hop), (BROKEN, pass, hop));
     }
-    let failure = with(Fault::Corrupt, ("forward", 0)).expect_err("a bit is flipped");
+    let failure = with(Fault::Corrupt, "forward", 0).expect_err("a bit is flipped");
     assert_eq!(
         failure.to_string(),
         "rank 2: rank 2 received damaged data from rank 1 (step 1, layer 2, forward, hop 0): \

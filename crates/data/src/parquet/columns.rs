@@ -137,33 +137,33 @@ impl Leaf {
     fn next(&mut self) -> Result<usize, String> {
         self.levels.clear();
         self.repeated.clear();
-        let levels = (&mut self.levels, &mut self.repeated);
+        let (levels, repeated) = (&mut self.levels, &mut self.repeated);
         let (bytes, count) = match &mut self.reader {
             Values::Bytes(reader, values) => {
-                let count = one(reader, levels, values)?;
+                let count = one(reader, levels, repeated, values)?;
                 (values.iter().map(ByteArray::len).sum::<usize>(), count)
             }
             Values::Fixed(reader, values) => {
-                let count = one(reader, levels, values)?;
+                let count = one(reader, levels, repeated, values)?;
                 (values.iter().map(|value| value.as_bytes().len()).sum(), count)
             }
             Values::Other(ColumnReader::BoolColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(ColumnReader::Int32ColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(ColumnReader::Int64ColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(ColumnReader::Int96ColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(ColumnReader::FloatColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(ColumnReader::DoubleColumnReader(reader)) => {
-                (0, one(reader, levels, &mut Vec::new())?)
+                (0, one(reader, levels, repeated, &mut Vec::new())?)
             }
             Values::Other(_) => (0, 0),
         };
@@ -176,7 +176,8 @@ impl Leaf {
 /// Reads the next row's values, and says how many places it has.
 fn one<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
-    (levels, repeated): (&mut Vec<i16>, &mut Vec<i16>),
+    levels: &mut Vec<i16>,
+    repeated: &mut Vec<i16>,
     values: &mut Vec<T::T>,
 ) -> Result<usize, String> {
     values.clear();

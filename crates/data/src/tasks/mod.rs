@@ -81,7 +81,8 @@ impl Task {
         self,
         tokens: usize,
         depth: f64,
-        (sample, seed): (u64, u64),
+        sample: u64,
+        seed: u64,
         tokenizer: &Tokenizer,
     ) -> Result<Question, DataError> {
         let numbers = [seed, self as u64, tokens as u64, depth.to_bits(), sample];

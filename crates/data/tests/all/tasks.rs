@@ -38,7 +38,7 @@ fn questions_fill_their_length_and_are_functions_of_what_is_given() {
         for task in Task::ALL {
             for tokens in [1200, 5000] {
                 let of =
-                    |sample, seed| task.question(tokens, 0.3, (sample, seed), &tokenizer).unwrap();
+                    |sample, seed| task.question(tokens, 0.3, sample, seed, &tokenizer).unwrap();
                 let question = of(1, 2);
                 let (length, name) = (question.tokens(), task.name());
                 assert!((tokens - 120..=tokens).contains(&length), "{name}: {length} of {tokens}");
@@ -58,7 +58,7 @@ fn questions_fill_their_length_and_are_functions_of_what_is_given() {
 fn what_is_asked_for_is_told_at_its_depth() {
     for task in [Task::Needle, Task::Passkey, Task::Lines] {
         for depth in [0.0, 0.25, 0.5, 1.0] {
-            let question = task.question(4096, depth, (3, 1), &Tokenizer::Bytes).unwrap();
+            let question = task.question(4096, depth, 3, 1, &Tokenizer::Bytes).unwrap();
             let (text, answer) = texts(&question, &Tokenizer::Bytes);
             let found = text.find(answer.trim()).expect("it is told") as f64 / text.len() as f64;
             assert!((found - depth).abs() < 0.08, "{}: {found} for {depth}", task.name());
@@ -69,7 +69,7 @@ fn what_is_asked_for_is_told_at_its_depth() {
 #[test]
 fn answers_are_those_of_the_texts() {
     let asked = |task: Task| {
-        let question = task.question(6000, 0.0, (5, 1), &Tokenizer::Bytes).unwrap();
+        let question = task.question(6000, 0.0, 5, 1, &Tokenizer::Bytes).unwrap();
         let (text, answer) = texts(&question, &Tokenizer::Bytes);
         (text, answer.trim().to_owned(), question.parts)
     };
@@ -115,7 +115,7 @@ fn answers_are_those_of_the_texts() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let error = Task::Needle.question(64, 0.5, (0, 0), &Tokenizer::Bytes).unwrap_err();
+    let error = Task::Needle.question(64, 0.5, 0, 0, &Tokenizer::Bytes).unwrap_err();
     assert!(error.to_string().starts_with("a question of `needle` takes "), "{error}");
     assert!(error.hint().unwrap().contains("evaluation.lengths"));
 }

@@ -33,8 +33,8 @@ fn answers_are_judged_by_the_logits_of_their_tokens() {
         let task = Task::from_name(&cell.task).unwrap();
         assert_eq!(cell.answers.len(), 2);
         for (sample, answer) in cell.answers.iter().enumerate() {
-            let (depth, of) = (cell.depth.unwrap_or(0.5), (sample as u64, 3));
-            let question = task.question(cell.tokens, depth, of, &subject.tokenizer).unwrap();
+            let (depth, tokenizer) = (cell.depth.unwrap_or(0.5), &subject.tokenizer);
+            let question = task.question(cell.tokens, depth, sample as u64, 3, tokenizer).unwrap();
             let one = [question.sequence(cell.tokens)];
             let setup = subject.setup(cell.tokens).unwrap();
             let want = Want { logits: true, gradients: false };

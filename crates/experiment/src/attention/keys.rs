@@ -197,7 +197,7 @@ impl AttentionKeys {
         let wire = Wire { query, key_value, output, query_gradient, gradient };
         let sliding = self.sliding.as_ref().map(|sliding| {
             let own = sliding.words(words);
-            sliding.meant(own, (strategy, layout), backward)
+            sliding.meant(own, strategy, layout, backward)
         });
         let AttentionKeys { kernel, deterministic, dropout, masking, .. } = self;
         Attention {
@@ -237,7 +237,8 @@ impl SlidingKeys {
     fn meant(
         &self,
         words: Words,
-        (others, layout): (Strategy, Option<LayoutKeys>),
+        others: Strategy,
+        layout: Option<LayoutKeys>,
         backward: Option<annulus_sequence::Route>,
     ) -> Sliding {
         // Stripes are as wide as in all layers.

@@ -191,7 +191,7 @@ impl Filling<'_> {
             let Some((run, behind)) = rest.split_at_checked(many * size) else {
                 return Err(self.refused(name, begins, many));
             };
-            self.put_run(name, (begins, many, run))?;
+            self.put_run(name, begins, many, run)?;
             rest = behind;
         }
         if rest.is_empty() { Ok(()) } else { Err(self.refused(name, 0, elements.elem_count())) }
@@ -201,7 +201,9 @@ impl Filling<'_> {
     fn put_run(
         &mut self,
         name: &str,
-        (begins, many, bytes): (usize, usize, &[u8]),
+        begins: usize,
+        many: usize,
+        bytes: &[u8],
     ) -> Result<(), WeightsError> {
         let size = bytes.len().checked_div(many).unwrap_or_default();
         let (at, end) = ((begins * size) as u64, ((begins + many) * size) as u64);

@@ -222,7 +222,7 @@ fn a_limit_is_not_used_up_by_memory_that_cannot_be_made() {
 
 /// All copies that were begun are over.
 fn end(copies: &Mutex<Vec<Copying>>) {
-    for copy in copies.lock().unwrap().drain(..) {
+    for copy in copies.lock().drain(..) {
         copy.over.store(true, Ordering::SeqCst);
     }
 }
@@ -246,7 +246,7 @@ fn nothing_is_lost_and_nobody_has_what_another_has() {
                     if round % 3 == 0 {
                         let copy = Copying::default();
                         lent.is_used_by(copy.clone());
-                        copies.lock().unwrap().push(copy);
+                        copies.lock().push(copy);
                     }
                     if round % 7 == 0 {
                         end(copies);

@@ -66,7 +66,7 @@ impl AttentionKernel for Reference {
                 progress()?;
                 let spans = spans(tile.visibility, head / state.sizes.heads);
                 for (row, spans) in spans.iter().enumerate() {
-                    state.fold(head, row, spans, (keys, tile), [&k, &v]);
+                    state.fold(head, row, spans, keys, tile, [&k, &v]);
                 }
             }
         }
@@ -136,7 +136,8 @@ impl Forward {
         head: usize,
         row: usize,
         spans: &Spans,
-        (keys, tile): (Keys, &Tile<'_>),
+        keys: Keys,
+        tile: &Tile<'_>,
         [k, v]: [&[f64]; 2],
     ) {
         let factor = factors(tile, self.sizes.heads, head, row);

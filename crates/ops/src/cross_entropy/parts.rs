@@ -1,6 +1,6 @@
 //! The softmax of tokens with some classes on other ranks: powers in place of logits, until all are known.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use candle_core::{CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
 
@@ -28,7 +28,7 @@ pub fn partial_softmax(
         Backend::Cpu(pool) => {
             let told = Mutex::new(vec![0.0; targets.len() * TOLD]);
             logits.inplace_op1(&Rise { pool, targets, told: &told })?;
-            let told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let told = told.into_inner();
             let told = Tensor::from_vec(told, (targets.len(), TOLD), &Device::Cpu)?;
             Ok((logits, told))
         }
@@ -51,7 +51,8 @@ pub fn partial_softmax(
 pub fn partial_softmax_gradient(
     backend: &Backend,
     powers: Tensor,
-    (targets, factors): (&[Option<usize>], &[f32]),
+    targets: &[Option<usize>],
+    factors: &[f32],
 ) -> Result<Tensor> {
     check(&powers, targets)?;
     if factors.len() != targets.len() {
@@ -104,7 +105,7 @@ impl InplaceOp1 for Rise<'_> {
     fn cpu_fwd(&self, logits: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let classes = layout.shape().dims2()?.1.max(1);
         let logits = in_place_mut(logits, layout)?;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let jobs = logits.chunks_mut(JOB * classes).zip(self.targets.chunks(JOB));
         self.pool.each(jobs.zip(told.chunks_mut(JOB * TOLD)), |((logits, targets), told)| {
             let tokens = logits.chunks_exact_mut(classes).zip(targets);
@@ -190,7 +191,7 @@ mod tests {
             factors.push((scale(left) / sum) as f32);
         }
         assert!((loss / wanted.loss - 1.0).abs() < 1e-6, "{loss} {}", wanted.loss);
-        let gradient = partial_softmax_gradient(&backend, left, (&left_targets, &factors))?;
+        let gradient = partial_softmax_gradient(&backend, left, &left_targets, &factors)?;
         let head = Affine { weight: &head, bias: None };
         let [found] = parameter_gradients(&backend, &x, [head], [&gradient])?;
         assert!(error(&found.weight, &wanted.weight.narrow(0, 0, cut)?)? < 1e-6);

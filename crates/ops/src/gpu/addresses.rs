@@ -42,7 +42,7 @@ pub(crate) fn addresses(
     #[cfg(feature = "emulator")]
     touched::set(reads, writes);
     let mut lent = Addresses { reads: vec![0; reads.len()], writes: vec![0; writes.len()] };
-    lend_writes(&read, (&written, &written.storages), &mut lent, then)
+    lend_writes(&read, &written, &written.storages, &mut lent, then)
 }
 
 /// The storages lent to this thread's launch, for an emulated processor with a memory of its own.
@@ -137,23 +137,25 @@ impl<'a> Asked<'a> {
 
 fn lend_writes(
     reads: &Asked<'_>,
-    (writes, storages): (&Asked<'_>, &[Vec<usize>]),
+    writes: &Asked<'_>,
+    storages: &[Vec<usize>],
     lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
     let Some((all, rest)) = storages.split_first() else {
-        return lend_reads((reads, &reads.storages), lent, then);
+        return lend_reads(reads, &reads.storages, lent, then);
     };
     let first = all[0];
     let go_on = RefCell::new(|address: u64| {
         writes.put(all, address - writes.places[first].begin as u64, &mut lent.writes);
-        lend_writes(reads, (writes, rest), lent, then)
+        lend_writes(reads, writes, rest, lent, then)
     });
     writes.tensors[first].inplace_op1(&Lend { go_on })
 }
 
 fn lend_reads(
-    (reads, storages): (&Asked<'_>, &[Vec<usize>]),
+    reads: &Asked<'_>,
+    storages: &[Vec<usize>],
     lent: &mut Addresses,
     then: &mut dyn FnMut(&Addresses) -> Result<()>,
 ) -> Result<()> {
@@ -164,7 +166,7 @@ fn lend_reads(
     let (storage, _) = first.storage_and_layout();
     let mut go_on = |address: u64| {
         reads.put(all, address, &mut lent.reads);
-        lend_reads((reads, rest), lent, then)
+        lend_reads(reads, rest, lent, then)
     };
     match &*storage {
         Storage::Cpu(storage) => go_on(cpu(storage)?),

@@ -7,8 +7,8 @@ mod peers;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::sys::{
     self, CUdevice_attribute_enum as Attribute, CUfunction_attribute_enum,
@@ -20,6 +20,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
+use parking_lot::Mutex;
 
 use super::find::{Gpu, Missing, code_for};
 use super::kept::Kept;
@@ -117,7 +118,7 @@ impl Cuda {
 
     /// The kernel's function, allowed the shared memory that it asks for.
     fn function(&self, launch: &Launch<'_>) -> Result<CudaFunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self.functions.lock();
         if let Some((function, allowed)) = functions.get(launch.kernel)
             && *allowed >= launch.shared
         {

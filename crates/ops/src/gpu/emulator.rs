@@ -6,11 +6,12 @@
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Error, Result, Tensor, bail};
 use libloading::Library;
+use parking_lot::Mutex;
 
 use super::addresses::touched;
 use super::kept::Kept;
@@ -98,7 +99,7 @@ impl Emulator {
         // The compiler's predefined macros give its version and the processor's instructions.
         made_of.update(&said(compiler().args(["-dM", "-E", "-x", "c++", "/dev/null"]))?);
         let library = into.join(format!("libannulus_emulator-{}.so", made_of.finalize().to_hex()));
-        let _one = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = COMPILING.lock();
         if library.exists() {
             return Ok(library);
         }

@@ -1,9 +1,10 @@
 //! Keeps uploads on the device by content: what kernels need of a mask is equal for every layer, and mostly for every step.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::Result;
+use parking_lot::Mutex;
 
 use super::{Processor, Uploaded};
 
@@ -35,7 +36,7 @@ impl Kept {
     /// As [`Processor::upload`].
     pub fn upload(&self, processor: &dyn Processor, bytes: &[u8]) -> Result<Arc<Uploaded>> {
         let hash = blake3::hash(bytes);
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = self.0.lock();
         shelf.asked += 1;
         let asked = shelf.asked;
         if let Some(entry) = shelf.entries.get_mut(&hash) {

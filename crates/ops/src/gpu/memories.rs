@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::{Result, Tensor, bail};
+use parking_lot::Mutex;
 
 /// The memories of several processors.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Memories {
     }
 
     fn with<T>(&self, then: impl FnOnce(&mut State) -> T) -> T {
-        then(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        then(&mut self.0.lock())
     }
 }
 

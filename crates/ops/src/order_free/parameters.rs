@@ -52,8 +52,10 @@ impl Sums {
     pub(crate) fn add_products(
         &mut self,
         pool: &Pool,
-        (dy, outputs): (&[f32], usize),
-        (x, inputs): (&[f32], usize),
+        dy: &[f32],
+        outputs: usize,
+        x: &[f32],
+        inputs: usize,
         blocks: &[Range<usize>],
     ) {
         if outputs * inputs == 0 {
@@ -75,7 +77,8 @@ impl Sums {
         &mut self,
         pool: &Pool,
         ids: &[u32],
-        (dy, width): (&[f32], usize),
+        dy: &[f32],
+        width: usize,
         block: usize,
     ) {
         // Sorted as (row, token), so that a row's tokens of a block are neighbours.
@@ -125,13 +128,15 @@ impl Choice for Add<'_> {
 /// When the tokens are not whole blocks.
 pub(crate) fn weight_gradient(
     pool: &Pool,
-    (dy, outputs): (&[f32], usize),
-    (x, inputs): (&[f32], usize),
+    dy: &[f32],
+    outputs: usize,
+    x: &[f32],
+    inputs: usize,
     block: usize,
 ) -> Result<Tensor> {
     let tokens = x.len() / inputs.max(1);
     let mut sums = Sums::of(outputs * inputs);
-    sums.add_products(pool, (dy, outputs), (x, inputs), &whole_blocks(tokens, block)?);
+    sums.add_products(pool, dy, outputs, x, inputs, &whole_blocks(tokens, block)?);
     sums.tensor()
 }
 
@@ -185,8 +190,8 @@ impl Products<'_> {
         products.resize(height * width, 0.0);
         for start in block.clone().step_by(DEPTH) {
             let some = start..block.end.min(start + DEPTH);
-            in_groups::<ROWS>(left, (self.dy, self.outputs), (&some, &self.rows));
-            in_groups::<PANEL>(right, (self.x, self.inputs), (&some, &columns));
+            in_groups::<ROWS>(left, self.dy, self.outputs, &some, &self.rows);
+            in_groups::<PANEL>(right, self.x, self.inputs, &some, &columns);
             machine.call(Product {
                 a: Left { units: left, dozen: some.len() * ROWS, row: 1, depth: ROWS },
                 b: Right { units: right, panel: some.len() * PANEL, depth: PANEL },
@@ -212,8 +217,10 @@ impl Products<'_> {
 /// Columns of `TOGETHER` rows at a time, those of each row contiguous; the last group is padded.
 fn in_groups<const TOGETHER: usize>(
     to: &mut Vec<f32>,
-    (from, step): (&[f32], usize),
-    (rows, columns): (&Range<usize>, &Range<usize>),
+    from: &[f32],
+    step: usize,
+    rows: &Range<usize>,
+    columns: &Range<usize>,
 ) {
     to.resize(rows.len() * columns.len().next_multiple_of(TOGETHER), 0.0);
     // A few rows of all groups at a time: reads are contiguous, and so are writes.
@@ -249,22 +256,22 @@ mod tests {
     }
 
     /// The gradient of some of 6 blocks of 16 tokens.
-    fn gradient(workers: usize, (o, i): (usize, usize), blocks: &[usize]) -> Tensor {
+    fn gradient(workers: usize, o: usize, i: usize, blocks: &[usize]) -> Tensor {
         let (dy, x) = (numbers("dy", 96 * o), numbers("x", 96 * i));
         let of = |all: &[f32], width: usize| -> Vec<f32> {
             blocks.iter().flat_map(|b| all[b * 16 * width..][..16 * width].to_vec()).collect()
         };
         let pool = Pool::new(workers);
-        weight_gradient(&pool, (&of(&dy, o), o), (&of(&x, i), i), 16).unwrap()
+        weight_gradient(&pool, &of(&dy, o), o, &of(&x, i), i, 16).unwrap()
     }
 
     #[test]
     fn gradients_of_a_weight_have_the_same_bits_whoever_has_which_blocks() {
         for (o, i) in [(7, 5), (97, 344), (200, 64), (12, 300), (1, 1)] {
-            let all = gradient(1, (o, i), &[0, 1, 2, 3, 4, 5]);
-            let parts = gradient(2, (o, i), &[5, 1]);
+            let all = gradient(1, o, i, &[0, 1, 2, 3, 4, 5]);
+            let parts = gradient(2, o, i, &[5, 1]);
             for other in [&[0, 4][..], &[3], &[2]] {
-                add_sums(&Backend::serial(), &parts, &gradient(3, (o, i), other)).unwrap();
+                add_sums(&Backend::serial(), &parts, &gradient(3, o, i, other)).unwrap();
             }
             let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<u32>().unwrap();
             assert_eq!(bits(&all), bits(&parts));
@@ -290,7 +297,7 @@ mod tests {
             let ids: Vec<u32> = blocks.iter().flat_map(|b| ids[b * 16..][..16].to_vec()).collect();
             let dy: Vec<f32> = blocks.iter().flat_map(|b| dy[b * 80..][..80].to_vec()).collect();
             let mut sums = Sums::of(rows * width);
-            sums.add_rows(&Pool::new(2), &ids, (&dy, width), 16);
+            sums.add_rows(&Pool::new(2), &ids, &dy, width, 16);
             sums.tensor().unwrap()
         };
         let (all, parts) = (of(&[0, 1, 2, 3, 4, 5]), of(&[4, 2, 0]));

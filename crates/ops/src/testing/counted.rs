@@ -1,10 +1,11 @@
 //! A processor that counts what is asked of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Result, Tensor};
+use parking_lot::Mutex;
 
 use crate::gpu::{Boxes, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
@@ -24,14 +25,14 @@ impl Counted {
     }
     /// The number of launches of each kernel; of uploads as `upload`, and of products as `product`.
     pub fn calls(&self) -> BTreeMap<String, usize> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.calls.lock().clone()
     }
     /// Bytes of the largest upload.
     pub fn largest(&self) -> usize {
         self.largest.load(Ordering::Relaxed)
     }
     fn count(&self, what: &str) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.calls.lock();
         *calls.entry(what.to_owned()).or_default() += 1;
     }
 }

@@ -148,7 +148,7 @@ unsafe fn tile<M: Machine, const R: usize, const P: usize>(
             left = left.add(a.depth);
             right = right.add(b.depth);
         }
-        put(machine, &sums, result, (step, onto, row));
+        put(machine, &sums, result, step, onto, row);
     }
 }
 
@@ -161,7 +161,9 @@ unsafe fn put<M: Machine, const R: usize, const P: usize>(
     machine: M,
     sums: &[[M::Panel; P]; R],
     result: *mut f32,
-    (step, onto, row): (usize, Onto<'_>, usize),
+    step: usize,
+    onto: Onto<'_>,
+    row: usize,
 ) {
     let at = |i: usize, j: usize| -> *mut [f32; PANEL] {
         // SAFETY: `i < R` and `j < P`.

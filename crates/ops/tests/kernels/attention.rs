@@ -1,6 +1,5 @@
 //! Attention: every kernel of the list, with every mask, geometry, and way to launch.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_ops::attention::{AttentionKernel, Dropout, Reference, Tile};
@@ -9,6 +8,7 @@ use annulus_ops::gpu::attention::{Kernels, Variant};
 use annulus_ops::testing::{error, to_f64};
 use annulus_sequence::Layout;
 use candle_core::{DType, Device, Tensor};
+use parking_lot::Mutex;
 
 use crate::cover;
 use crate::family::{Family, families};
@@ -115,7 +115,7 @@ fn every_kernel_equals_plain_loops() {
     let work = || {
         while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
             let share = check(scene);
-            let worst = &mut worst.lock().unwrap()[scene[0][0]];
+            let worst = &mut worst.lock()[scene[0][0]];
             *worst = largest(*worst, share);
         }
     };
@@ -124,7 +124,7 @@ fn every_kernel_equals_plain_loops() {
             scope.spawn(work);
         }
     });
-    let worst = worst.into_inner().unwrap();
+    let worst = worst.into_inner();
     for (index, (family, worst)) in families().into_iter().zip(worst).enumerate() {
         let choices = rows.iter().filter(|row| row[0] == index).count();
         let found = worst.map_or("not run: this GPU has others".to_owned(), |worst| {

@@ -73,7 +73,8 @@ impl<'a> Holder<'a> {
     /// Begins sums, computes tiles and finishes queries. `take` takes a tile from what is left to compute; false unless all of it was left.
     pub(super) fn compute(
         &mut self,
-        (hop, plan): (usize, &Hop),
+        hop: usize,
+        plan: &Hop,
         found: &mut Found,
         take: &mut impl FnMut(TilePlan) -> bool,
     ) -> Result<(), Flaw> {

@@ -109,7 +109,7 @@ impl<'a> Player<'a> {
         found: &mut Found,
         cover: &mut Cover,
     ) -> Result<(), Flaw> {
-        self.holder.compute((hop, &self.hop), found, &mut |tile| cover.take(&self.group, tile))
+        self.holder.compute(hop, &self.hop, found, &mut |tile| cover.take(&self.group, tile))
     }
 
     /// Checks that what was lent is still held when it has arrived.

@@ -191,8 +191,9 @@ impl Generator for Round {
         self.ring.torus.and_exchanges(self.of_ring())
     }
     fn hop(&self, rank: usize, index: usize) -> Hop {
-        let (all, ring) = ((self.pass, self.of_ring()), |hop| self.of_round(rank, hop));
-        self.ring.torus.exchanged((rank, index), all, ring)
+        self.ring
+            .torus
+            .exchanged(rank, index, self.pass, self.of_ring(), |hop| self.of_round(rank, hop))
     }
     fn alike(&self) -> Option<Alike> {
         self.ring.torus.alike()

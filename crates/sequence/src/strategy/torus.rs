@@ -139,8 +139,10 @@ impl Torus {
     /// ring's.
     pub(super) fn exchanged(
         &self,
-        (rank, index): (usize, usize),
-        (pass, hops): (Pass, usize),
+        rank: usize,
+        index: usize,
+        pass: Pass,
+        hops: usize,
         ring: impl FnOnce(usize) -> Hop,
     ) -> Hop {
         match self.within(index, hops) {

@@ -98,7 +98,7 @@ impl Rank {
             return Ok(Vec::new());
         }
         let cache = Arc::new(Cache::default());
-        let mut generated = vec![self.read(weights, prompt, (&cache, wanted))?];
+        let mut generated = vec![self.read(weights, prompt, &cache, wanted)?];
         tell(&generated);
         while let (Some(&last), true) = (generated.last(), generated.len() < wanted.tokens) {
             if wanted.ends.contains(&last) {
@@ -120,7 +120,8 @@ impl Rank {
         &self,
         weights: &Weights,
         prompt: &[u32],
-        (cache, wanted): (&Arc<Cache>, &Wanted),
+        cache: &Arc<Cache>,
+        wanted: &Wanted,
     ) -> Result<u32> {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };

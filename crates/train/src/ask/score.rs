@@ -95,7 +95,7 @@ impl Rank {
         }
         let gradients = if want.gradients {
             gradients.check(parameters.trained())?;
-            Some(gradients.sum(&self.backend, (&self.mesh, &parameters), 1)?)
+            Some(gradients.sum(&self.backend, &self.mesh, &parameters, 1)?)
         } else {
             None
         };

@@ -81,15 +81,15 @@ impl Layouts {
     /// written and synced to disk.
     pub(crate) fn fill(
         &self,
-        (folder, named): (&Path, &Path),
+        folder: &Path,
+        named: &Path,
         contents: &mut dyn Contents,
         note: Note<'_>,
     ) -> Result<u64> {
         note("checkpoint, weights");
-        let weights = filled(&self.weights, (folder, named), |name| contents.of_weight(name))?;
+        let weights = filled(&self.weights, folder, named, |name| contents.of_weight(name))?;
         note("checkpoint, optimizer");
-        let optimizer =
-            filled(&self.optimizer, (folder, named), |name| contents.of_optimizer(name))?;
+        let optimizer = filled(&self.optimizer, folder, named, |name| contents.of_optimizer(name))?;
         Ok(weights + optimizer)
     }
 }
@@ -97,7 +97,8 @@ impl Layouts {
 /// Writes the pieces that `read` returns; returns how many bytes they are.
 fn filled(
     (layout, names): &(Layout, Vec<String>),
-    (folder, named): (&Path, &Path),
+    folder: &Path,
+    named: &Path,
     mut read: impl FnMut(&str) -> Result<Vec<Piece>>,
 ) -> Result<u64> {
     let failed = |error| unwritten(error, named);
@@ -122,9 +123,9 @@ impl Unfinished {
         Ok(Unfinished { folder, named, bytes: layouts.bytes() })
     }
 
-    /// The folder to be filled, and the name that it will get.
-    pub(crate) fn place(&self) -> (&Path, &Path) {
-        (self.folder.path(), &self.named)
+    /// The folder to be filled.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Commits the folder, after all ranks together have written `written` bytes to disk, and points `LATEST` at it.
@@ -169,7 +170,7 @@ pub(crate) fn save(
     note: Note<'_>,
 ) -> Result<PathBuf> {
     let unfinished = Unfinished::begin(output, state.step, layouts)?;
-    let written = layouts.fill(unfinished.place(), contents, note)?;
+    let written = layouts.fill(unfinished.folder(), &unfinished.named, contents, note)?;
     unfinished.end(plan, state, written, note)
 }
 

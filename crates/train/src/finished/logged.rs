@@ -39,19 +39,20 @@ impl Logged {
     pub fn read(folder: &Path) -> Result<Logged> {
         is_of_run(folder)?;
         let (lines, torn) = checked_lines(folder)?;
-        Logged::of(folder, (lines, torn), Manifest::open(folder)?)
+        Logged::of(folder, lines, torn, Manifest::open(folder)?)
     }
 
     /// Reads a run's folder as if lines and a manifest that cannot be read were not there.
     pub(crate) fn lenient(folder: &Path) -> Result<Logged> {
         is_of_run(folder)?;
         let lines = read_lines(folder).map_err(|error| failure("read", folder, &error))?;
-        Logged::of(folder, (lines, false), Manifest::read(folder))
+        Logged::of(folder, lines, false, Manifest::read(folder))
     }
 
     fn of(
         folder: &Path,
-        (lines, torn): (Vec<Line>, bool),
+        lines: Vec<Line>,
+        torn: bool,
         manifest: Option<Manifest>,
     ) -> Result<Logged> {
         let (path, given) = (folder.join(RESOLVED), folder.join(GIVEN));

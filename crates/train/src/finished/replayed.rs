@@ -83,7 +83,7 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn replayed(run: &Path, again: &Path, (step, folder): (u64, &Path)) -> Result<Replayed> {
+pub fn replayed(run: &Path, again: &Path, step: u64, folder: &Path) -> Result<Replayed> {
     let own = StepHashes::new(step, &hashes(folder)?, Vec::new());
     let theirs = hashed(run)?.into_iter().find(|line| line.step == step);
     let first = theirs.as_ref().filter(|theirs| theirs.tensors != own.tensors);

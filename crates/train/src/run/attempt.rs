@@ -5,12 +5,13 @@
 //! (`step/meeting.rs`), and a rank that has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use annulus_comm::World;
 use annulus_data::Progress;
 use annulus_plan::Plan;
+use parking_lot::Mutex;
 
 use crate::checkpoint::{identity, last_checkpoint, point};
 use crate::error::failure;
@@ -67,7 +68,7 @@ pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Resul
             given.console.notice(&Notice::Joined(&said));
         }
     }
-    outcome.warnings = announced(plan, (&mut given, &setup), prepared.warnings);
+    outcome.warnings = announced(plan, &mut given, &setup, prepared.warnings);
     if let Some(found) = prepared.found {
         point(&folder.path, found.state.step)?;
         outcome.step = found.state.step;
@@ -81,11 +82,7 @@ pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Resul
 }
 
 /// Announces the GPUs that compute and all warnings, those of device and plan before `warnings`; returns the warnings.
-fn announced(
-    plan: &Plan,
-    (given, setup): (&mut Given, &Setup),
-    warnings: Vec<String>,
-) -> Vec<String> {
+fn announced(plan: &Plan, given: &mut Given, setup: &Setup, warnings: Vec<String>) -> Vec<String> {
     let gpus = plan.gpus();
     if !gpus.is_empty() {
         given.console.notice(&Notice::OnGpus(&gpus));
@@ -147,7 +144,7 @@ pub(crate) fn prepared(
         (given.tokenizer.clone(), given.verify_cache, given.fork.clone());
     let work = move |progress: &mut dyn FnMut(Progress)| {
         let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
-        prepare(&plan, &setup, &stages, (from, fork.as_ref()), opening, progress)
+        prepare(&plan, &setup, &stages, from, fork.as_ref(), opening, progress)
     };
     let prepared = interruptible(&given.stop, given.console.as_mut(), work)?;
     if prepared.is_none() {
@@ -185,9 +182,9 @@ fn train(
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let mut manifest = manifest(plan, (&given, setup), folder, &work, outcome.resumed_from)?;
+    let mut manifest = manifest(plan, &given, setup, folder, &work, outcome.resumed_from)?;
     let stage = plan.experiment.phase().map(|stage| stage.name.clone());
-    manifest.begin((plan, setup), stage, outcome.resumed_from, &given.command);
+    manifest.begin(plan, setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
     for reason in given.again.iter().flat_map(|again| again.reasons(&manifest)) {
         given.console.notice(&Notice::Warning(&format!("{reason}: bits may differ")));
@@ -218,7 +215,8 @@ fn train(
 /// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
 fn manifest(
     plan: &Plan,
-    (given, setup): (&Given, &Setup),
+    given: &Given,
+    setup: &Setup,
     folder: &RunFolder,
     work: &Work,
     resumed_from: Option<u64>,
@@ -263,7 +261,7 @@ fn recorder<'a>(
     traces::drop_after(&folder.path, held).map_err(failed)?;
     let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
     let parameters = start.weights.parameters();
-    let curves = curves(plan, (folder, resumed), manifest, parameters).map_err(failed)?;
+    let curves = curves(plan, folder, resumed, manifest, parameters).map_err(failed)?;
     let mut recorder = Recorder {
         plan,
         output: folder.path.clone(),
@@ -286,7 +284,8 @@ fn recorder<'a>(
 /// TensorBoard's curves of a run that resumed from a step, or begins.
 fn curves(
     plan: &Plan,
-    (folder, resumed): (&RunFolder, Option<u64>),
+    folder: &RunFolder,
+    resumed: Option<u64>,
     manifest: &Manifest,
     parameters: u64,
 ) -> io::Result<Curves> {

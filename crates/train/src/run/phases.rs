@@ -1,10 +1,11 @@
 //! A run of several phases: one after another in the same folder, each beginning from the last checkpoint of the one before.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use annulus_plan::Plan;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::checkpoint::newest;
 use crate::run::attempt::run_phase;
@@ -104,7 +105,7 @@ struct Shared(Arc<Mutex<Said>>);
 
 impl Shared {
     fn said(&self) -> MutexGuard<'_, Said> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -116,7 +116,8 @@ pub(crate) fn prepare(
     plan: &Plan,
     setup: &Setup,
     stages: &[Plan],
-    (from, fork): (ResumeFrom, Option<&Fork>),
+    from: ResumeFrom,
+    fork: Option<&Fork>,
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared> {

@@ -1,7 +1,7 @@
 //! The ranks of an attempt, from their start to their end.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use annulus_comm::threads::Options;
 use annulus_comm::{Checked, Communicator, Hashed};
@@ -70,7 +70,7 @@ impl Attempt<'_> {
     fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
         let start = self.start.take(comm.rank());
         let recorder = match comm.rank() {
-            0 => self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            0 => self.recorder.lock().take(),
             _ => None,
         };
         let reached = Reached { step: start.step, since: start.since };

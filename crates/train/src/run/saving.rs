@@ -4,10 +4,11 @@
 //! run over the same state.
 
 use crate::step::finished::Finished;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::{Communicator, Label, all_gather_values};
 use annulus_plan::Plan;
+use parking_lot::Mutex;
 
 use crate::run::attempt::Attempt;
 use crate::run::recorder::Recorder;
@@ -41,8 +42,8 @@ impl RankRun<'_> {
     /// Lets rank 0 commit the checkpoint that ranks write beside training, once all have written their shares.
     pub(crate) fn look_after_saving(&mut self) -> Result<()> {
         if let Some(pending) = self.pending.take() {
-            let at = (self.trainer.rank.comm.as_ref(), self.trainer.finished);
-            self.pending = pending.look(at, &mut self.recorder)?;
+            let comm = self.trainer.rank.comm.as_ref();
+            self.pending = pending.look(comm, self.trainer.finished, &mut self.recorder)?;
         }
         Ok(())
     }
@@ -100,11 +101,11 @@ impl Attempt<'_> {
         let pens = self.on_ranks(Arc::default(), |comm| {
             let mut pen = None;
             if comm.rank() == 0 {
-                pen = recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
+                pen = recorder.lock().take();
             }
             let share = &shares[comm.rank() % here];
-            let begun = share.lock().unwrap_or_else(PoisonError::into_inner).take();
-            self.save_share(&comm, (reached, begun), &mut pen).map(|()| pen)
+            let begun = share.lock().take();
+            self.save_share(&comm, reached, begun, &mut pen).map(|()| pen)
         })?;
         Ok(pens.into_iter().flatten().next())
     }
@@ -113,7 +114,8 @@ impl Attempt<'_> {
     fn save_share(
         &self,
         comm: &Arc<dyn Communicator>,
-        (reached, begun): (Reached, Option<PendingSave>),
+        reached: Reached,
+        begun: Option<PendingSave>,
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<()> {
         let Reached { step, since } = reached;

@@ -52,28 +52,27 @@ pub(crate) fn save(
     recorder: &mut Option<Recorder<'_>>,
 ) -> Result<Option<PendingSave>> {
     let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
-    let begin =
-        |recorder: &mut Recorder<'_>| Commit::begin(recorder, (comm, step, since), &layouts);
+    let begin = |recorder: &mut Recorder<'_>| Commit::begin(recorder, comm, step, since, &layouts);
     let commit = recorder.as_mut().map(begin).transpose()?;
     let output = &plan.experiment.output;
-    let own = commit.as_ref().map(|commit| commit.unfinished.place().0);
-    let (folder, named) = (told(comm, step, (output, own))?, output.join(format!("step-{step}")));
+    let own = commit.as_ref().map(|commit| commit.unfinished.folder());
+    let (folder, named) = (told(comm, step, output, own)?, output.join(format!("step-{step}")));
     let blind = blind(comm, step, &folder)?;
     if plan.experiment.background_saves && blind.is_empty() {
         let copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
         let dropped = Arc::new(AtomicBool::new(false));
         let mut contents = Wanted { copied, dropped: dropped.clone() };
-        let write = move || layouts.fill((&folder, &named), &mut contents, &|_| ());
+        let write = move || layouts.fill(&folder, &named, &mut contents, &|_| ());
         let writing = Writing::begin(output, write)?;
         return Ok(Some(PendingSave { step, writing, dropped, commit }));
     }
     let note = |pass| noted(comm, step, pass);
     let written = if blind.is_empty() {
-        alive(comm, || layouts.fill((&folder, &named), &mut slices, &note))?
+        alive(comm, || layouts.fill(&folder, &named, &mut slices, &note))?
     } else {
         let mut all = GatheredSlices::new(comm, step, slices);
         match &commit {
-            Some(_) => alive(comm, || layouts.fill((&folder, &named), &mut all, &note))?,
+            Some(_) => alive(comm, || layouts.fill(&folder, &named, &mut all, &note))?,
             None => layouts.hand_over(&mut all)?,
         }
     };
@@ -90,7 +89,9 @@ impl Commit {
     /// Makes the files of an unfinished checkpoint.
     fn begin(
         recorder: &mut Recorder<'_>,
-        (comm, step, since): (&dyn Communicator, u64, u64),
+        comm: &dyn Communicator,
+        step: u64,
+        since: u64,
         layouts: &Layouts,
     ) -> Result<Commit> {
         let (state, plan) = (recorder.state(step, since)?, recorder.plan.clone());
@@ -103,7 +104,8 @@ impl PendingSave {
     /// Returns itself while some rank still writes; after that rank 0 begins to commit. All ranks must call it, after step `now`.
     pub(crate) fn look(
         self,
-        (comm, now): (&dyn Communicator, u64),
+        comm: &dyn Communicator,
+        now: u64,
         recorder: &mut Option<Recorder<'_>>,
     ) -> Result<Option<PendingSave>> {
         let done = Tensor::new(&[f64::from(u8::from(self.writing.is_done()))], &Device::Cpu)?;
@@ -166,11 +168,7 @@ fn label(step: u64, pass: &'static str) -> Label {
 }
 
 /// The unfinished folder in `output`, whose name rank 0 sends to all.
-fn told(
-    comm: &dyn Communicator,
-    step: u64,
-    (output, own): (&Path, Option<&Path>),
-) -> Result<PathBuf> {
+fn told(comm: &dyn Communicator, step: u64, output: &Path, own: Option<&Path>) -> Result<PathBuf> {
     let name = own.and_then(Path::file_name).map(OsStr::as_encoded_bytes);
     let name = name.map(|name| Tensor::new(name, &Device::Cpu)).transpose()?;
     let name = comm.broadcast(label(step, "checkpoint, its folder"), name.as_ref(), 0)?;

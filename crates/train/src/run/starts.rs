@@ -12,7 +12,8 @@ impl Manifest {
     /// Adds a start.
     pub(crate) fn begin(
         &mut self,
-        (plan, setup): (&Plan, &Setup),
+        plan: &Plan,
+        setup: &Setup,
         stage: Option<String>,
         resumed_from: Option<u64>,
         command: &[String],

@@ -58,12 +58,12 @@ fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processor
     let (place, gpus) = (world.process() - beside.start, visible());
     // NCCL refuses processes that share a GPU unless this is set, which nobody does by accident.
     let shared = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|word| word == "1");
-    let seat = if shared && gpus > 0 {
+    let (place, processes) = if shared && gpus > 0 {
         (place % gpus, beside.len().min(gpus))
     } else {
         (place, beside.len())
     };
-    let numbers = choice(wanted, devices, seat, gpus)?;
+    let numbers = choice(wanted, devices, place, processes, gpus)?;
     if numbers.is_empty() {
         return Ok(Processors::default());
     }
@@ -133,7 +133,8 @@ pub(crate) fn gpu(wanted: &Wanted) -> Option<gpu::Gpu> {
 fn choice(
     wanted: &Wanted,
     devices: usize,
-    (place, processes): (usize, usize),
+    place: usize,
+    processes: usize,
     gpus: usize,
 ) -> Result<Vec<usize>> {
     let refused =
@@ -238,17 +239,17 @@ mod tests {
 
     fn of_all(wanted: &str, processes: usize, gpus: usize) -> Vec<Vec<usize>> {
         let wanted = Wanted::from_word(wanted).unwrap();
-        let of = |place| choice(&wanted, 1, (place, processes), gpus).unwrap();
+        let of = |place| choice(&wanted, 1, place, processes, gpus).unwrap();
         (0..processes).map(of).collect()
     }
 
     fn alone(wanted: &str, devices: usize, gpus: usize) -> Vec<usize> {
-        choice(&Wanted::from_word(wanted).unwrap(), devices, (0, 1), gpus).unwrap()
+        choice(&Wanted::from_word(wanted).unwrap(), devices, 0, 1, gpus).unwrap()
     }
 
     fn refusal(wanted: &str, processes: usize, gpus: usize) -> String {
         let wanted = Wanted::from_word(wanted).unwrap();
-        let all = (0..processes).map(|place| choice(&wanted, 1, (place, processes), gpus));
+        let all = (0..processes).map(|place| choice(&wanted, 1, place, processes, gpus));
         let mut said: Vec<String> = all
             .map(|one| one.unwrap_err())
             .map(|e| format!("{e}; {}", e.hint().unwrap()))

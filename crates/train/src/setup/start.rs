@@ -1,7 +1,9 @@
 //! The state that an attempt starts from: fresh or saved.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::checkpoint::Kept;
 use crate::setup::weights::InitialWeights;
@@ -48,7 +50,7 @@ impl<T> Handout<T> {
     }
 
     pub(crate) fn take(&self, rank: usize) -> Arc<T> {
-        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut things = self.things.lock();
         things[rank - self.first].take().expect("every rank takes once")
     }
 }

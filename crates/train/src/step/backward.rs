@@ -49,7 +49,7 @@ impl Rank {
         let mut traces = Vec::with_capacity(stages.len());
         let turn = stages.len().checked_sub(2);
         self.forget_what_is_away();
-        let x = self.forward((stages, turn), weights, &shard, |(stage, x), begun, trace| {
+        let x = self.forward(stages, turn, weights, &shard, |(stage, x), begun, trace| {
             micro.pass(|| At::output(traces.len()), x)?;
             let trace = self.put_away(traces.len(), trace)?;
             traces.push(trace);
@@ -67,7 +67,7 @@ impl Rank {
             let Some(trace) = traces.pop() else { break };
             self.ask_for(&traces);
             let lent = weights.back(self, index)?;
-            dx = self.run_back((stage.as_ref(), &lent), trace, &dx, gradients)?;
+            dx = self.run_back(stage.as_ref(), &lent, trace, &dx, gradients)?;
             drop(lent);
             micro.pass(|| At::gradient(index, stages.len()), &dx)?;
             after(index, gradients)?;
@@ -93,7 +93,7 @@ impl Rank {
         micro: &MicroBatch,
     ) -> Result<Partial> {
         let stages = &self.model.stages;
-        let loss = self.forward((stages, None), weights, &micro.shard, |_, _, _| Ok(()))?;
+        let loss = self.forward(stages, None, weights, &micro.shard, |_, _, _| Ok(()))?;
         Ok(Partial::new(loss.to_scalar()?, micro.targets))
     }
 
@@ -105,7 +105,7 @@ impl Rank {
     ) -> Result<Tensor> {
         let stages = &self.model.stages;
         let last = stages.len() - 1;
-        self.forward((&stages[..last], Some(last)), weights, shard, |_, _, _| Ok(()))
+        self.forward(&stages[..last], Some(last), weights, shard, |_, _, _| Ok(()))
     }
 
     /// The model's judgement of every target at this rank's positions, or at those of all its tensor-parallel ranks.
@@ -130,7 +130,8 @@ impl Rank {
     /// after each with the stage, its output, the time at which it began, and its trace.
     fn forward<'a>(
         &self,
-        (stages, next): (&'a [Box<dyn Stage>], Option<usize>),
+        stages: &'a [Box<dyn Stage>],
+        next: Option<usize>,
         weights: &mut WeightSource<'_>,
         shard: &'a Shard,
         mut done: impl FnMut((&dyn Stage, &Tensor), Begun, Trace<'a>) -> Result<()>,
@@ -173,7 +174,8 @@ impl Rank {
     /// The gradient of a stage's input, given that of its output; the gradients of the stage's parameters are added to `gradients`.
     fn run_back(
         &self,
-        (stage, weights): (&dyn Stage, &Weights),
+        stage: &dyn Stage,
+        weights: &Weights,
         trace: Trace<'_>,
         dy: &Tensor,
         gradients: &mut Gradients,

@@ -25,9 +25,9 @@ impl CopiedSlices {
     pub(crate) fn of(mut slices: Slices<'_>, owner: usize) -> Result<CopiedSlices> {
         let (weights, optimizer) = (slices.weights(), slices.optimizer());
         let of_weights = |name: &str| slices.of_weight(name);
-        let weights = copies(weights, of_weights, (owner, Class::Weights))?;
+        let weights = copies(weights, of_weights, owner, Class::Weights)?;
         let of_optimizer = |name: &str| slices.of_optimizer(name);
-        let optimizer = copies(optimizer, of_optimizer, (owner, Class::Optimizer))?;
+        let optimizer = copies(optimizer, of_optimizer, owner, Class::Optimizer)?;
         Ok(CopiedSlices { weights, optimizer })
     }
 }
@@ -35,7 +35,8 @@ impl CopiedSlices {
 fn copies(
     described: Vec<Described>,
     mut read: impl FnMut(&str) -> Result<Vec<Piece>>,
-    (owner, class): (usize, Class),
+    owner: usize,
+    class: Class,
 ) -> Result<Copies> {
     let copied = |Piece { elements, runs }| Ok(Piece { elements: copy(&elements)?, runs });
     let one = |Described { name, .. }| {

@@ -139,7 +139,7 @@ impl<'a> Gathering<'a> {
             };
             self.stake.parameters.assembled(&names.iter().collect(), first, pieces).map(Arc::new)
         };
-        let made = rank.meet((&self.stake.table, division.sharers()), pieces, make, label)?;
+        let made = rank.meet(&self.stake.table, division.sharers(), pieces, make, label)?;
         waiting.end(|| of_weights(names, bytes, division));
         match made.as_ref() {
             Ok(weights) => Ok(weights.clone()),

@@ -56,7 +56,8 @@ impl Gradients {
     pub(crate) fn sum(
         self,
         backend: &Backend,
-        (mesh, parameters): (&Mesh, &Parameters),
+        mesh: &Mesh,
+        parameters: &Parameters,
         step: u64,
     ) -> Result<Weights> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence]);
@@ -124,7 +125,8 @@ pub(crate) struct Summed {
 impl Sums<'_> {
     /// No sums yet, for the gradients of `parameters`.
     pub(crate) fn new<'a>(
-        (division, backend): (&'a Division, &Backend),
+        division: &'a Division,
+        backend: &Backend,
         parameters: &'a Parameters,
         step: u64,
     ) -> Sums<'a> {

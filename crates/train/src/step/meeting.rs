@@ -5,11 +5,12 @@
 //! without. Then none applies the step. No message is needed: they share memory.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
 use annulus_comm::{Error as CommError, Label, Watching};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Result;
 use crate::step::division::Seats;
@@ -62,7 +63,8 @@ impl<T, R> Meeting<T, R> {
     /// run that is to stop does not end a meeting: what one rank has applied, all must.
     pub(crate) fn meet<'a>(
         &self,
-        (own, thing): (usize, T),
+        own: usize,
+        thing: T,
         make: impl FnOnce(Vec<T>) -> R,
         watch: impl Fn(usize) -> Box<dyn Watching + 'a>,
     ) -> Met<R> {
@@ -88,8 +90,7 @@ impl<T, R> Meeting<T, R> {
                 Some(same) => watching.insert(same),
                 None => watching.insert((late, watch(late))),
             };
-            let waited = self.changed.wait_timeout(state, watched.slice());
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut state, watched.slice());
             // The rank may have arrived meanwhile.
             if state.meetings == meeting
                 && let Err(error) = watched.look()
@@ -108,7 +109,7 @@ impl<T, R> Meeting<T, R> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T, R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -165,7 +166,8 @@ impl Rank {
     /// A rank that has left, for a reason that is known when its program has returned, or one that is late.
     pub(crate) fn meet<T, R>(
         &self,
-        (meeting, seats): (&Meeting<T, R>, Seats),
+        meeting: &Meeting<T, R>,
+        seats: Seats,
         thing: T,
         make: impl FnOnce(Vec<T>) -> R,
         label: Label,
@@ -173,7 +175,7 @@ impl Rank {
         let comm = &self.comm;
         let first = comm.rank() - self.division.crew().own + seats.first;
         let watch = |late| comm.watch(label, first + late * seats.step);
-        match meeting.meet((seats.own, thing), make, watch) {
+        match meeting.meet(seats.own, thing, make, watch) {
             Met::All(made) => Ok(made),
             Met::Late(error) => Err(error.into()),
             Met::Not => {
@@ -215,7 +217,7 @@ mod tests {
 
     /// Meets, bringing the own number; the result is the sum of all numbers.
     fn meet(meeting: &Meeting<usize, usize>, own: usize) -> Option<usize> {
-        let met = meeting.meet((own, own), |all| all.iter().sum(), |_| Box::new(Looks(None)));
+        let met = meeting.meet(own, own, |all| all.iter().sum(), |_| Box::new(Looks(None)));
         if let Met::All(sum) = met { Some(*sum) } else { None }
     }
 
@@ -260,16 +262,16 @@ mod tests {
         let meeting = Meeting::new(3);
         let watched = Mutex::new(Vec::new());
         let watch = |late| -> Box<dyn Watching> {
-            watched.lock().unwrap().push(late);
+            watched.lock().push(late);
             Box::new(Looks(Some(20)))
         };
         scope(|scope| {
             let meeting = &meeting;
             let first = scope.spawn(move || meet(meeting, 0));
-            assert!(matches!(meeting.meet((1, 1), |_| 0, watch), Met::Late(_)));
+            assert!(matches!(meeting.meet(1, 1, |_| 0, watch), Met::Late(_)));
             assert_eq!(first.join().expect("no rank panics"), None);
         });
-        assert_eq!(watched.into_inner().unwrap().last(), Some(&2));
+        assert_eq!(watched.into_inner().last(), Some(&2));
         assert_eq!(meet(&meeting, 2), None);
     }
 
@@ -294,9 +296,9 @@ mod tests {
                     }
                     7
                 };
-                matches!(meeting.meet((1, 1), for_ever, |_| Box::new(Looks(None))), Met::Not)
+                matches!(meeting.meet(1, 1, for_ever, |_| Box::new(Looks(None))), Met::Not)
             });
-            assert!(matches!(meeting.meet((0, 0), |_| 0, watch), Met::Late(_)));
+            assert!(matches!(meeting.meet(0, 0, |_| 0, watch), Met::Late(_)));
             assert!(maker.join().expect("no rank panics"), "it has what the other has not");
         });
         assert_eq!(watched.into_inner(), 1);

@@ -1,10 +1,11 @@
 //! AdamW's moments of the slices that a rank updates: in memory, or on a disk between updates.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::Communicator;
 use annulus_ops::Moments;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::step::offload::{Away, Offload};
 use crate::{Result, TrainError};
@@ -31,7 +32,7 @@ impl Disk {
     }
 
     fn moments(&self) -> MutexGuard<'_, BTreeMap<String, Away>> {
-        self.moments.lock().unwrap_or_else(PoisonError::into_inner)
+        self.moments.lock()
     }
 
     /// Says that the rank is alive while moments are read and written. It does not ask whether to stop: a step is applied whole or not at

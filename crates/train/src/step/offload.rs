@@ -8,15 +8,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use annulus_memory::{Class, on_behalf_of};
 use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor};
 use half::bf16;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{Result, TrainError};
 
@@ -79,7 +80,12 @@ enum Job {
 impl Offload {
     /// The file of a rank, without a name, in `folder`, which is made if missing; tensors that are read back count to the given rank and
     /// class.
-    pub(crate) fn new(folder: &Path, owner: (usize, Class), device: Device) -> Result<Offload> {
+    pub(crate) fn new(
+        folder: &Path,
+        owner: usize,
+        class: Class,
+        device: Device,
+    ) -> Result<Offload> {
         let failed = |error| failure("write", folder, &error);
         let is_new = !folder.exists();
         let file = || {
@@ -88,8 +94,8 @@ impl Offload {
         };
         let file = file().map_err(failed)?;
         let (jobs, hear) = channel();
-        let thread = thread::Builder::new().name(format!("offload {}", owner.0));
-        let thread = thread.spawn(move || serve(&file, owner, &hear)).map_err(failed)?;
+        let thread = thread::Builder::new().name(format!("offload {owner}"));
+        let thread = thread.spawn(move || serve(&file, owner, class, &hear)).map_err(failed)?;
         Ok(Offload {
             folder: folder.to_owned(),
             is_new,
@@ -104,7 +110,7 @@ impl Offload {
     /// Forgets everything in the file: none of it is wanted any more.
     pub(crate) fn forget(&self) {
         self.end.store(0, Ordering::Relaxed);
-        lock(&self.writing).clear();
+        self.writing.lock().clear();
     }
 
     /// Begins to write tensors; calls `alive` now and then while it waits because too many writes are under way.
@@ -125,14 +131,14 @@ impl Offload {
         tensors: Vec<Tensor>,
         alive: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
-        while lock(&self.writing).len() >= IN_FLIGHT {
-            let first = lock(&self.writing).pop_front();
+        while self.writing.lock().len() >= IN_FLIGHT {
+            let first = self.writing.lock().pop_front();
             if let Some(first) = first {
                 self.wait(&first, alive, |state| matches!(state, State::Leaving))?;
             }
         }
         *away = away.again();
-        lock(&self.writing).push_back(away.slot.clone());
+        self.writing.lock().push_back(away.slot.clone());
         self.tell(Job::Write { at: away.at, tensors, slot: away.slot.clone() });
         Ok(())
     }
@@ -150,7 +156,7 @@ impl Offload {
         self.ask(away);
         self.wait(&away.slot, alive, |state| !matches!(state, State::Back(_)))?;
         // Nobody waits for the read any more: what is taken is not under way.
-        match std::mem::replace(&mut *lock(&away.slot.state), State::Away) {
+        match std::mem::replace(&mut *away.slot.state.lock(), State::Away) {
             State::Back(tensors) => {
                 let back = |tensor: Tensor| tensor.to_device(&self.device);
                 Ok(tensors.into_iter().map(back).collect::<candle_core::Result<_>>()?)
@@ -180,7 +186,7 @@ impl Offload {
         alive: &dyn Fn() -> Result<()>,
         is_under_way: impl Fn(&State) -> bool,
     ) -> Result<()> {
-        let mut state = lock(&slot.state);
+        let mut state = slot.state.lock();
         loop {
             if let State::Failed(error) = &*state {
                 return Err(failure("keep what is offloaded in", &self.folder, error));
@@ -192,8 +198,7 @@ impl Offload {
                 let gone = io::Error::other("the thread that writes and reads them has ended");
                 return Err(failure("keep what is offloaded in", &self.folder, &gone));
             }
-            let waited = slot.changed.wait_timeout(state, PULSE);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            slot.changed.wait_for(&mut state, PULSE);
             alive()?;
         }
     }
@@ -234,17 +239,17 @@ fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
 }
 
 /// The thread: does its jobs in order.
-fn serve(file: &File, (owner, class): (usize, Class), jobs: &Receiver<Job>) {
+fn serve(file: &File, owner: usize, class: Class, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
         let (slot, state) = match job {
             Job::Write { at, tensors, slot } => (slot, write(file, at, tensors)),
-            Job::Read { slot, .. } if matches!(*lock(&slot.state), State::Failed(_)) => continue,
+            Job::Read { slot, .. } if matches!(*slot.state.lock(), State::Failed(_)) => continue,
             Job::Read { at, forms, slot } => {
                 let read = || read(file, at, &forms);
                 (slot, on_behalf_of(owner, class, read))
             }
         };
-        *lock(&slot.state) = state.unwrap_or_else(State::Failed);
+        *slot.state.lock() = state.unwrap_or_else(State::Failed);
         slot.changed.notify_all();
     }
 }
@@ -331,15 +336,14 @@ fn size((dtype, shape): &(DType, Shape)) -> usize {
     dtype.size_in_bytes() * shape.elem_count()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const OWNER: (usize, Class) = (0, Class::Activations);
+    /// The file of rank 0 in `folder`.
+    fn offload(folder: &Path) -> Result<Offload> {
+        Offload::new(folder, 0, Class::Activations, Device::Cpu)
+    }
 
     fn tensors(seed: f32) -> Vec<Tensor> {
         let wide: Vec<f32> = (0..700_000).map(|n| (n as f32 * 0.37 + seed).sin()).collect();
@@ -358,7 +362,7 @@ mod tests {
     #[test]
     fn what_was_put_away_comes_back_with_its_bits() {
         let folder = tempfile::tempdir().unwrap();
-        let offload = Offload::new(folder.path(), OWNER, Device::Cpu).unwrap();
+        let offload = offload(folder.path()).unwrap();
         for round in 0..2 {
             offload.forget();
             let put =
@@ -381,9 +385,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = Offload::new(&file.join("below"), OWNER, Device::Cpu).unwrap_err().to_string();
+        let error = offload(&file.join("below")).unwrap_err().to_string();
         assert!(error.contains("below") && error.starts_with("cannot write"), "{error}");
-        let offload = Offload::new(folder.path(), OWNER, Device::Cpu).unwrap();
+        let offload = offload(folder.path()).unwrap();
         let ids = Tensor::new(&[1_u32, 2], &Device::Cpu).unwrap();
         let away = offload.put(vec![ids], &|| Ok(())).unwrap();
         let error = offload.take(&away, &|| Ok(())).unwrap_err().to_string();

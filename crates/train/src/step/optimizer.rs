@@ -51,7 +51,8 @@ impl Optimizer {
 
     /// The slices of `parameters` that this rank of `division` updates, as a run starts from them.
     pub(crate) fn new(
-        (settings, disk): (&Settings, Option<Disk>),
+        settings: &Settings,
+        disk: Option<Disk>,
         parameters: &Parameters,
         start: &Start,
         division: &Division,
@@ -79,8 +80,8 @@ impl Optimizer {
             if shape.rank() == 2 {
                 own.decay.insert(name.clone());
             }
-            let slice = (range.len(), &parameters.device);
-            let moments = begun(start.moments.as_deref(), (name, &runs), slice)?;
+            let saved = start.moments.as_deref();
+            let moments = begun(saved, name, &runs, range.len(), &parameters.device)?;
             own.moments.insert(name, moments)?;
             own.add(name, share, || start.weights.elements(name, &runs))?;
         }
@@ -165,8 +166,10 @@ impl Optimizer {
 /// The moments of a slice of a weight: the saved ones, or zeros.
 fn begun(
     saved: Option<&Kept>,
-    (name, runs): (&str, &Runs),
-    (elements, device): (usize, &Device),
+    name: &str,
+    runs: &Runs,
+    elements: usize,
+    device: &Device,
 ) -> Result<Moments> {
     let one = |which| {
         let read = saved.map(|saved| saved.elements(which, name, runs)).transpose()?;

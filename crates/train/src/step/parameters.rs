@@ -194,12 +194,13 @@ impl RankParameters {
     /// Makes this rank's optimizer: its slices by `division`, as `start` has them.
     pub(crate) fn take(
         store: &Arc<Store>,
-        (settings, disk): (&Settings, Option<Disk>),
+        settings: &Settings,
+        disk: Option<Disk>,
         start: &Start,
         division: &Division,
     ) -> Result<RankParameters> {
         let stake = RankParameters::of(store, division);
-        let optimizer = Optimizer::new((settings, disk), &stake.parameters, start, division)?;
+        let optimizer = Optimizer::new(settings, disk, &stake.parameters, start, division)?;
         // Set once: every rank makes only its own.
         stake.optimizers[stake.own].get_or_init(|| optimizer);
         Ok(stake)

@@ -4,11 +4,12 @@
 //! not depend on which rank computes which rows, in which micro-batch. Hashes of messages do depend on how the run is split.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use annulus_comm::{Communicator, Exchanged, Label, all_gather_values};
 use annulus_model::Stage;
 use candle_core::{DType, Tensor};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
@@ -81,7 +82,7 @@ impl MicroBatch {
         if let Some(watch) = &micro.watch {
             let rows = micro.batch()?;
             let hash = watch.hash(micro.places(0), rows.iter().map(bytemuck::bytes_of));
-            add(&mut lock(&watch.found), At::Batch, hash);
+            add(&mut watch.found.lock(), At::Batch, hash);
         }
         Ok(micro)
     }
@@ -97,7 +98,7 @@ impl MicroBatch {
             let bytes = bytemuck::cast_slice(&values).chunks(width * size_of::<f32>());
             sum = sum.wrapping_add(watch.hash(self.places(from), bytes));
         }
-        add(&mut lock(&watch.found), at(), sum);
+        add(&mut watch.found.lock(), at(), sum);
         Ok(())
     }
 
@@ -142,10 +143,11 @@ impl Points {
     pub(crate) fn own(
         weights: &Hashes,
         found: &Found,
-        (rank, exchanged): (usize, BTreeMap<Label, Exchanged>),
+        rank: usize,
+        exchanged: BTreeMap<Label, Exchanged>,
         stages: usize,
     ) -> Points {
-        let found = std::mem::take(&mut *lock(found));
+        let found = std::mem::take(&mut *found.lock());
         let weights = weights.iter().map(|(name, hash)| (At::Weight(name.clone()), *hash));
         let messages = exchanged.into_iter().map(|(label, Exchanged { sent, came })| {
             let sent = BTreeMap::from([(rank, sent)]);
@@ -179,10 +181,6 @@ impl Points {
         let (computed, messages) = (computed.into_iter().collect(), messages.into_iter().collect());
         Ok(Points { computed, messages })
     }
-}
-
-fn lock(found: &Found) -> MutexGuard<'_, BTreeMap<At, u64>> {
-    found.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add<K: Ord>(sums: &mut BTreeMap<K, u64>, key: K, hash: u64) {

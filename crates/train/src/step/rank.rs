@@ -136,12 +136,13 @@ impl Rank {
 
     /// Where this rank offloads what is of a class; `None`: it stays in memory.
     pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Offload>> {
-        let (setup, owner) = (&self.setup, (self.comm.rank(), class));
+        let setup = &self.setup;
         let is_wanted = match class {
             Class::Optimizer => setup.offload.optimizer(),
             _ => setup.offload.activations(),
         };
-        let offload = || Offload::new(&setup.offload_folder, owner, self.backend.device());
+        let device = || self.backend.device();
+        let offload = || Offload::new(&setup.offload_folder, self.comm.rank(), class, device());
         is_wanted.then(offload).transpose()
     }
 

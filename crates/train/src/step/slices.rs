@@ -67,17 +67,17 @@ impl Slices<'_> {
 
     /// The piece that this rank writes of a parameter, of which it has elements from `begins` on. It is what the rank sums of the gradient:
     /// so all ranks write, and no two the same.
-    fn own_piece(&self, name: &str, (begins, has): (usize, &Tensor)) -> Result<Vec<Piece>> {
+    fn own_piece(&self, name: &str, begins: usize, has: &Tensor) -> Result<Vec<Piece>> {
         let range = self.division.own_sums(self.elements(name));
         if range.is_empty() || self.is_another_s(name) {
             return Ok(Vec::new());
         }
         let own = has.flatten_all()?.narrow(0, range.start - begins, range.len())?;
-        Ok(vec![self.piece(name, (range.start, own))])
+        Ok(vec![self.piece(name, range.start, own)])
     }
 
     /// The piece of a parameter's part that begins with element number `begins`.
-    fn piece(&self, name: &str, (begins, elements): (usize, Tensor)) -> Piece {
+    fn piece(&self, name: &str, begins: usize, elements: Tensor) -> Piece {
         let parameters = &self.stake.parameters;
         let (whole, placement) = &parameters.placed[name];
         let range = begins..begins + elements.elem_count();
@@ -97,7 +97,7 @@ impl Slices<'_> {
     pub(crate) fn whole(&self, name: &str) -> Result<Vec<Piece>> {
         let weight =
             self.stake.parameters.weights.get(name).map(Tensor::flatten_all).transpose()?;
-        Ok(weight.map(|all| self.piece(name, (0, all))).into_iter().collect())
+        Ok(weight.map(|all| self.piece(name, 0, all)).into_iter().collect())
     }
 
     /// A parameter's tensor of the kind `which`, from the optimizers of all ranks of this process.
@@ -107,7 +107,7 @@ impl Slices<'_> {
         for (rank, one) in optimizers.iter().enumerate() {
             let own = Slices::kept(which, name, one)?;
             let begins = slice(elements, rank, optimizers.len()).start;
-            pieces.extend(own.map(|own| self.piece(name, (begins, own))));
+            pieces.extend(own.map(|own| self.piece(name, begins, own)));
         }
         Ok(pieces)
     }
@@ -115,11 +115,11 @@ impl Slices<'_> {
     /// The elements of a weight that this rank writes: over all ranks, each element once.
     pub(crate) fn own_weight(&self, name: &str) -> Result<Vec<Piece>> {
         if let Some(part) = self.stake.parameters.weights.get(name) {
-            return self.own_piece(name, (0, part));
+            return self.own_piece(name, 0, part);
         }
         let begins = self.division.updated(self.elements(name)).start;
         let own = self.stake.optimizer().and_then(|own| own.share(name));
-        own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, own)))
+        own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, begins, own))
     }
 
     /// The elements that this rank writes of an optimizer's tensor, by its name in the checkpoint: over all ranks, each element once.
@@ -127,13 +127,13 @@ impl Slices<'_> {
         let (which, name) = parts(called)?;
         let begins = self.division.updated(self.elements(name)).start;
         let own = self.stake.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
-        own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, (begins, &own)))
+        own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, begins, &own))
     }
 
     /// The elements of a gradient that count for this rank, which updates `slice`: over all ranks, each element once.
     pub(crate) fn own_gradient(&self, name: &str, slice: &Tensor) -> Result<Vec<Piece>> {
         let begins = self.division.updated(self.elements(name)).start;
-        self.own_piece(name, (begins, slice))
+        self.own_piece(name, begins, slice)
     }
 }
 

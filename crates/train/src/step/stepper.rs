@@ -40,7 +40,8 @@ impl Stepper {
         comm: Arc<dyn Communicator>,
         plan: &Plan,
         source: Arc<dyn Source>,
-        (weights, store): (&Weights, &Arc<Store>),
+        weights: &Weights,
+        store: &Arc<Store>,
     ) -> Result<Stepper> {
         let start = Start::fresh(weights.clone().into());
         let rank = setup.rank(comm)?;

@@ -102,9 +102,8 @@ impl Trainer {
         let rank = rank.offloading()?;
         let comm = rank.comm.clone();
         let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
-        let settings = (&experiment.optimizer, disk);
         let store = alive(rank.comm.as_ref(), || {
-            RankParameters::take(store, settings, start, &rank.division)
+            RankParameters::take(store, &experiment.optimizer, disk, start, &rank.division)
         })?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         let dropout = dropout(experiment, &rank);
@@ -193,7 +192,7 @@ impl Trainer {
         let (hashing, comm) = (begin(), self.rank.comm.as_ref());
         let messages = self.messages.as_ref().map(|messages| messages.take()).unwrap_or_default();
         let stages = self.stages.len();
-        let points = Points::own(weights, found, (comm.rank(), messages), stages);
+        let points = Points::own(weights, found, comm.rank(), messages, stages);
         let own = self.finished().slices;
         let mut hashes = hashes::of_gradients(&own, slices)?;
         hashes.extend(hashes::of_weights(&own)?);
@@ -241,7 +240,7 @@ impl Trainer {
     /// The sums of a step's gradients.
     fn sums(&self, step: u64) -> Sums<'_> {
         let Rank { division, backend, .. } = &self.rank;
-        Sums::new((division, backend), &self.store.parameters, step)
+        Sums::new(division, backend, &self.store.parameters, step)
     }
 
     /// Where the passes of step `step` get the weights.
@@ -273,8 +272,8 @@ impl Trainer {
     /// Waits for the other ranks of this process.
     fn meet(&self) -> Result<()> {
         let label = Label { pass: "commit", ..self.label() };
-        let commit = (self.store.commit(), self.rank.division.crew());
-        self.rank.meet(commit, (), |_| (), label).map(drop)
+        let crew = self.rank.division.crew();
+        self.rank.meet(self.store.commit(), crew, (), |_| (), label).map(drop)
     }
 
     /// The label of the next step's messages.

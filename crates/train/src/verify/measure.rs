@@ -51,7 +51,8 @@ pub(super) fn sequence(plan: &Plan, vocabulary: usize, packed: bool) -> Sequence
 /// key/value head as a head is wide.
 pub(super) fn one_hot(
     tokens: usize,
-    (heads, width): (Heads, usize),
+    heads: Heads,
+    width: usize,
     first: usize,
     mask: &Mask,
 ) -> Result<Question> {

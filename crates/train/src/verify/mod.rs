@@ -83,7 +83,8 @@ pub enum Line {
 pub fn verify(
     plan: &Plan,
     most: usize,
-    (cores, world): (usize, &World),
+    cores: usize,
+    world: &World,
     tell: &mut dyn FnMut(&Line),
 ) -> std::result::Result<Vec<Line>, TrainError> {
     let bench = shared(world, || {
@@ -205,7 +206,7 @@ impl<'a> Bench<'a> {
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
         let mut lines: Option<Vec<Line>> = None;
         for (group, (question, dense)) in way.setup.groups.iter().zip(&self.questions) {
-            let attention = |how: &Route| way.attention(group, *how, (question, dense));
+            let attention = |how: &Route| way.attention(group, *how, question, dense);
             let ways = group.strategy.routes().iter().map(attention);
             let ways = ways.collect::<std::result::Result<Vec<_>, _>>()?;
             let mut of_group = ways.into_iter().reduce(worse).unwrap_or_default();
@@ -229,7 +230,7 @@ impl<'a> Bench<'a> {
         let (heads, width) = (self.plan.heads(), self.plan.shape.head_dim);
         let mut worst = 0.0f64;
         for first in (0..tokens).step_by(heads.key_value * width) {
-            let question = one_hot(tokens, (heads, width), first, mask)?;
+            let question = one_hot(tokens, heads, width, first, mask)?;
             let out = values(&attend(&question, &way.split(group))?.out)?;
             for (head, out) in out.chunks_exact(tokens * width).enumerate() {
                 let first = first + head / heads.group() * width;
@@ -284,7 +285,8 @@ impl Way {
         &self,
         group: &Attending,
         how: Route,
-        (question, dense): (&Question, &Dense),
+        question: &Question,
+        dense: &Dense,
     ) -> std::result::Result<Vec<Line>, TrainError> {
         let split = Split { route: how, ..self.split(group) };
         let Answer { out, lse, dq, dk, dv } = attend(question, &split)?;

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::common::{BASE, Place, difference, losses, number, state};
 use annulus_comm::{Fault, Faulty, When, World, Wrap};
@@ -296,7 +298,7 @@ fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
 struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
 impl Sink for Second {
     fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        *self.1.lock().unwrap() = run(&self.0, Given::new(BASE, 1)).err();
+        *self.1.lock() = run(&self.0, Given::new(BASE, 1)).err();
         Ok(())
     }
 }
@@ -329,7 +331,7 @@ fn a_live_folder_is_refused() {
     let mut given = Given::new(BASE, 1);
     given.console = Box::new(Second(plan.clone(), refused.clone()));
     run(&plan, given).unwrap();
-    let error = refused.lock().unwrap().take().unwrap();
+    let error = refused.lock().take().unwrap();
     assert_eq!(error.exit_code(), 4);
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
 }

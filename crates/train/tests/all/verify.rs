@@ -9,7 +9,7 @@ use crate::common::Place;
 /// Checks that every line is within its limit; returns the number of lines of the experiment's own way, and of all.
 #[track_caller]
 fn check(plan: &Plan) -> [usize; 2] {
-    let lines = verify(plan, 3, (3, &World::alone()), &mut |_| ()).unwrap();
+    let lines = verify(plan, 3, 3, &World::alone(), &mut |_| ()).unwrap();
     let mut counts = [0, 0];
     for line in &lines {
         if let Line::Error { own, error, limit, .. } = line {
@@ -104,7 +104,7 @@ fn the_split_is_verified_not_the_wire() {
 fn a_sequence_that_dense_attention_cannot_hold_is_refused() {
     let place = Place::new();
     let plan = place.plan(&[("data.tokens", "1M")]);
-    let refused = verify(&plan, 2, (2, &World::alone()), &mut |_| ()).unwrap_err();
+    let refused = verify(&plan, 2, 2, &World::alone(), &mut |_| ()).unwrap_err();
     assert!(refused.to_string().contains("1048576 tokens"), "{refused}");
     assert!(refused.hint().unwrap().contains("data.tokens="), "{refused:?}");
 }

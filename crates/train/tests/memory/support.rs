@@ -1,20 +1,20 @@
 //! Plans, what ranks held, and how far the two may be apart.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use annulus_experiment::Resolved;
 use annulus_machine::Caches;
 use annulus_memory::Class;
 use annulus_plan::Plan;
 use annulus_train::{Memory, measure_memory};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::common::Place;
 
 /// One run at a time: ranks of one process are told apart only by their number.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ONE.lock()
 }
 
 /// How far a class may be from its plan, as a fraction.

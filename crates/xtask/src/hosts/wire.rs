@@ -55,7 +55,7 @@ impl Wire {
             let (ways, counts) = (ways.clone(), counts.clone());
             let delay = Duration::from_millis(delay);
             let seed = index as u64;
-            thread::spawn(move || read(reader, &ways, (delay, lost), seed, &counts));
+            thread::spawn(move || read(reader, &ways, delay, lost, seed, &counts));
             thread::spawn(move || write(writer, &end));
         }
         Ok(Wire { counts })
@@ -93,7 +93,8 @@ fn device(number: usize) -> Result<File> {
 fn read(
     mut device: File,
     ways: &[Sender<Packet>],
-    (delay, lost): (Duration, u32),
+    delay: Duration,
+    lost: u32,
     seed: u64,
     counts: &Counts,
 ) {

@@ -9,9 +9,9 @@
 //! so that every sum adds the same pieces in the same order with any number of workers.
 
 use std::f64::consts::LOG2_E;
-use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
+use parking_lot::Mutex;
 
 use super::column::{Column, Context};
 use super::inputs::{Held, Inputs, Source, contiguous, guests};
@@ -46,7 +46,8 @@ impl State for Backward {}
 
 impl Backward {
     pub(super) fn new(
-        (pool, instructions): (&Pool, Instructions),
+        pool: &Pool,
+        instructions: Instructions,
         q: &Tensor,
         prepared: &Prepared,
         scale: f64,
@@ -78,7 +79,7 @@ impl Backward {
         let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
         let sources = [q.source(), k.source(), v.source()];
-        let inputs = Inputs::new((self.sizes, keys), sources, &tile);
+        let inputs = Inputs::new(self.sizes, keys, sources, &tile);
         let places = inputs.heads() * inputs.row_blocks();
         let tile = TileGradients {
             pool,
@@ -152,11 +153,11 @@ impl Choice for TileGradients<'_> {
         self.pool.watched(jobs, self.progress, |(head, column)| {
             let block = head * inputs.column_blocks() + column;
             self.scratch.with(|scratch| {
-                scratch.enter(machine, &self.context, (head, column));
+                scratch.enter(machine, &self.context, head, column);
                 let taker = self.context.turns.taker();
                 for head in head * group..(head + 1) * group {
                     for block in reached_by(head, column) {
-                        scratch.add(machine, &self.context, (head, block, column), &taker);
+                        scratch.add(machine, &self.context, head, block, column, &taker);
                     }
                 }
                 scratch.leave(machine, &self.context, [&self.dk[block], &self.dv[block]]);
@@ -167,7 +168,8 @@ impl Choice for TileGradients<'_> {
 
 /// The sum of output times gradient, and the log-sum-exp as a shift, for every query row.
 pub(super) fn prepare(
-    (pool, instructions): (&Pool, Instructions),
+    pool: &Pool,
+    instructions: Instructions,
     attended: &Attended,
     gradient: &Tensor,
 ) -> Result<Prepared> {

@@ -1,13 +1,12 @@
 //! The backward work of one job: one block of key columns.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use annulus_sequence::Spans;
+use parking_lot::Mutex;
 
 use super::drop::Drop;
 use super::inputs::{Inputs, Place, Source};
-use super::lock;
 use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, Extent, Piece, ROWS};
 use super::scores::{AddRows, Differentiate, STEP, clear, hide};
@@ -145,7 +144,8 @@ impl Column {
         &mut self,
         machine: M,
         context: &Context<'_>,
-        (head, column): (usize, usize),
+        head: usize,
+        column: usize,
     ) {
         let inputs = &context.inputs;
         let (dim, width) = (inputs.sizes.dim, inputs.width());
@@ -176,7 +176,9 @@ impl Column {
         &mut self,
         machine: M,
         context: &Context<'_>,
-        (head, block, column): (usize, usize, usize),
+        head: usize,
+        block: usize,
+        column: usize,
         taker: &Taker<'_>,
     ) {
         let inputs = &context.inputs;
@@ -188,7 +190,7 @@ impl Column {
         self.gradients(machine, context, Place { head, block, piece: &piece }, column);
         let (dim, step) = (inputs.sizes.dim, inputs.width());
         taker.take(index, turn, || {
-            let to: &mut [f32] = &mut lock(&context.dq[index]);
+            let to: &mut [f32] = &mut context.dq[index].lock();
             machine.call(AddRows { to, from: &self.dq, scale: context.scale, dim, step });
         });
     }
@@ -218,7 +220,7 @@ impl Column {
         let [p, ds] = self.between.differentiate(machine, &scene, &extents, factors);
         let by_columns = |c: &mut [f32], a: Factor<'_>, b: Factor<'_>| {
             for extent in piece.transposed(&extents) {
-                let product = down_columns::<M>((c, a, b), &extent, (rows, width));
+                let product = down_columns::<M>(c, a, b, &extent, rows, width);
                 machine.call(Product { onto: Onto::Sum, ..product });
             }
         };
@@ -226,7 +228,7 @@ impl Column {
         by_columns(&mut dk[first * width..], ds, q);
         let k = &k.factor::<M>().interleaved[first / M::UNIT * width..];
         for extent in &extents {
-            machine.call(along_rows::<M>((&mut self.dq, ds, k), extent, width));
+            machine.call(along_rows::<M>(&mut self.dq, ds, k, extent, width));
         }
     }
 
@@ -240,14 +242,16 @@ impl Column {
         let (dim, width) = (context.inputs.sizes.dim, context.inputs.width());
         let from = [(&self.block.dk, context.scale), (&self.block.dv, 1.0)];
         for (to, (from, scale)) in to.into_iter().zip(from) {
-            machine.call(AddRows { to: &mut lock(to), from, scale, dim, step: width });
+            machine.call(AddRows { to: &mut to.lock(), from, scale, dim, step: width });
         }
     }
 }
 
 /// Computes `c = a bT` for an extent, with `b` in panels.
 fn of_extent<'a>(
-    (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
+    c: &'a mut [f32],
+    a: Factor<'a>,
+    b: &'a [f32],
     Extent { rows, columns }: &Extent,
     [depth, width]: [usize; 2],
 ) -> Product<'a> {
@@ -265,9 +269,12 @@ fn of_extent<'a>(
 
 /// Computes `c = aT b` for the columns of an extent: rows of `c`, `width` apart, each a sum over the extent's existing rows.
 pub(super) fn down_columns<'a, M: Machine>(
-    (c, a, b): (&'a mut [f32], Factor<'a>, Factor<'a>),
+    c: &'a mut [f32],
+    a: Factor<'a>,
+    b: Factor<'a>,
     Extent { rows, columns }: &Extent,
-    (exist, width): (usize, usize),
+    exist: usize,
+    width: usize,
 ) -> Product<'a> {
     let start = rows.start / M::UNIT;
     Product {
@@ -284,7 +291,9 @@ pub(super) fn down_columns<'a, M: Machine>(
 
 /// Computes `c = a b` for the rows of an extent, each a sum over its columns.
 pub(super) fn along_rows<'a, M: Machine>(
-    (c, a, b): (&'a mut [f32], Factor<'a>, &'a [f32]),
+    c: &'a mut [f32],
+    a: Factor<'a>,
+    b: &'a [f32],
     Extent { rows, columns }: &Extent,
     width: usize,
 ) -> Product<'a> {
@@ -307,7 +316,7 @@ pub(super) fn along_rows<'a, M: Machine>(
 
 /// Copies rows of a block, padded with `rest` up to `rows`.
 #[inline(always)]
-fn padded(to: &mut Vec<f32>, from: &[f32], (rows, rest): (usize, f32)) {
+fn padded(to: &mut Vec<f32>, from: &[f32], rows: usize, rest: f32) {
     to.clear();
     to.extend_from_slice(from);
     to.resize(rows, rest);
@@ -348,16 +357,16 @@ impl Between {
         let rows = scene.spans.len().next_multiple_of(product::ROWS);
         let scores = |a: Factor<'_>, panels: &[f32], c: &mut Room| {
             for extent in extents {
-                machine.call(of_extent((&mut c.natural, a, panels), extent, sizes));
+                machine.call(of_extent(&mut c.natural, a, panels, extent, sizes));
             }
         };
         scores(q, k, &mut self.p);
         scores(gradient, v, &mut self.ds);
         if scene.piece.is_masked() {
-            hide(&mut self.p.natural, scene.spans, (columns, &scene.piece.seen));
+            hide(&mut self.p.natural, scene.spans, columns, &scene.piece.seen);
         }
-        padded(&mut self.shift, scene.shift, (rows, f32::INFINITY));
-        padded(&mut self.delta, scene.delta, (rows, 0.0));
+        padded(&mut self.shift, scene.shift, rows, f32::INFINITY);
+        padded(&mut self.delta, scene.delta, rows, 0.0);
         if let Some(drop) = &scene.drop {
             machine.call(drop.of(&mut self.ds.natural));
         }

@@ -30,7 +30,8 @@ impl Drop {
     /// The dropout of query rows and key columns of a batch row and query head. Columns beyond the keys have no draws.
     pub(super) fn new(
         dropped: &Dropped<'_>,
-        (batch, head): (usize, usize),
+        batch: usize,
+        head: usize,
         rows: Range<usize>,
         columns: Range<usize>,
     ) -> Drop {

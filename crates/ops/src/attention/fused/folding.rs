@@ -49,7 +49,8 @@ impl Folding {
         &mut self,
         machine: M,
         q: Source<'_>,
-        (rows, dim): (Range<usize>, usize),
+        rows: Range<usize>,
+        dim: usize,
     ) {
         let width = dim.next_multiple_of(PANEL);
         self.q.resize(ROWS * width, 0.0);
@@ -73,7 +74,7 @@ impl Folding {
     pub(super) fn attend<M: Machine>(&mut self, machine: M, meeting: &Meeting<'_>) {
         let &Meeting { piece, spans, keys: [k, v], exist, dim, .. } = meeting;
         let width = dim.next_multiple_of(PANEL);
-        self.score(machine, (piece, spans), k, (width, units::<M>(dim)));
+        self.score(machine, piece, spans, k, width, units::<M>(dim));
         self.weigh(machine, meeting);
         for Extent { rows, columns: seen } in piece.extents(spans) {
             machine.call(Product {
@@ -94,9 +95,11 @@ impl Folding {
     fn score<M: Machine>(
         &mut self,
         machine: M,
-        (piece, spans): (&Piece, &[Spans]),
+        piece: &Piece,
+        spans: &[Spans],
         k: &[f32],
-        (width, depth): (usize, usize),
+        width: usize,
+        depth: usize,
     ) {
         for Extent { rows, columns } in piece.extents(spans) {
             machine.call(Product {
@@ -111,7 +114,7 @@ impl Folding {
             });
         }
         if piece.is_masked() {
-            hide(&mut self.scores, spans, (&piece.columns, &piece.seen));
+            hide(&mut self.scores, spans, &piece.columns, &piece.seen);
         }
     }
 

@@ -4,15 +4,15 @@
 use std::borrow::Cow;
 use std::f32::consts::LN_2;
 use std::f64::consts::LOG2_E;
-use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
+use parking_lot::Mutex;
 
 use super::folding::{Folding, Meeting};
 use super::inputs::{Held, Inputs, Place, contiguous, guests};
 use super::pack::{Interleaved, Panels, units};
 use super::pieces::{COLUMNS, ROWS};
-use super::{Shelf, blocks, heaviest_first, lock, narrow};
+use super::{Shelf, blocks, heaviest_first, narrow};
 use crate::Pool;
 use crate::attention::sizes::Queries;
 use crate::attention::{Attended, Progress, State, Tile};
@@ -78,7 +78,7 @@ impl Forward {
         let state = Rows::of(&self.sizes, [&mut self.out, &mut self.maximum, &mut self.sum]);
         let fold = TileFold {
             pool,
-            inputs: Inputs::new((self.sizes, keys), sources, tile),
+            inputs: Inputs::new(self.sizes, keys, sources, tile),
             scale: self.scale,
             state: state.map(Mutex::new).collect(),
             scratch: &self.scratch,
@@ -170,9 +170,9 @@ impl Choice for TileFold<'_> {
             inputs.reach(head, block).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
-            let mut rows = lock(&self.state[head * inputs.row_blocks() + block]);
+            let mut rows = self.state[head * inputs.row_blocks() + block].lock();
             self.scratch.with(|folding| {
-                folding.enter(machine, inputs.q, (inputs.rows(head, block), inputs.sizes.dim));
+                folding.enter(machine, inputs.q, inputs.rows(head, block), inputs.sizes.dim);
                 rows.enter(folding, inputs.width());
                 let reach = inputs.reach(head, block);
                 for piece in reach.filter_map(|column| inputs.piece(head, block, column)) {

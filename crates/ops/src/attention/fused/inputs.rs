@@ -155,7 +155,8 @@ pub(super) struct Place<'a> {
 
 impl<'a> Inputs<'a> {
     pub(super) fn new(
-        (sizes, keys): (Queries, Keys),
+        sizes: Queries,
+        keys: Keys,
         [q, k, v]: [Source<'a>; 3],
         &Tile { visibility, dropped, .. }: &Tile<'a>,
     ) -> Inputs<'a> {
@@ -232,7 +233,7 @@ impl<'a> Inputs<'a> {
         let Place { head, block, piece } = place;
         let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
         let dropped = self.dropped?;
-        Some(Drop::new(&dropped, (batch, head), self.block_rows(block), piece.columns.clone()))
+        Some(Drop::new(&dropped, batch, head, self.block_rows(block), piece.columns.clone()))
     }
 
     /// The visible columns of each query row of a block.

@@ -18,15 +18,15 @@ pub(crate) mod strict;
 mod turns;
 
 use std::cmp::Reverse;
-use std::sync::Mutex;
 
 use candle_core::{Result, Tensor};
+use parking_lot::Mutex;
 
 use super::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
     own, taken,
 };
-use crate::pool::{Shelf, lock};
+use crate::pool::Shelf;
 use crate::{Backend, Pool};
 pub use annulus_machine::Instructions;
 use backward::Backward;
@@ -58,7 +58,7 @@ impl AttentionKernel for Fused {
         let instructions = self.instructions;
         Ok(match self.pool.block() {
             None => Box::new(Forward::new(instructions, q, scale)?),
-            Some(block) => Box::new(strict::Forward::new((instructions, block), q, scale)?),
+            Some(block) => Box::new(strict::Forward::new(instructions, block, q, scale)?),
         })
     }
 
@@ -85,7 +85,7 @@ impl AttentionKernel for Fused {
     }
 
     fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
-        backward::prepare((&self.pool, self.instructions), attended, gradient)
+        backward::prepare(&self.pool, self.instructions, attended, gradient)
     }
 
     fn begin_prepared(
@@ -96,10 +96,9 @@ impl AttentionKernel for Fused {
     ) -> Result<Box<dyn State>> {
         let (pool, instructions) = (&self.pool, self.instructions);
         Ok(match pool.block() {
-            None => Box::new(Backward::new((pool, instructions), q, prepared, scale)?),
+            None => Box::new(Backward::new(pool, instructions, q, prepared, scale)?),
             Some(block) => {
-                let with = (pool, instructions, block);
-                Box::new(strict::Backward::new(with, q, prepared, scale)?)
+                Box::new(strict::Backward::new(pool, instructions, block, q, prepared, scale)?)
             }
         })
     }

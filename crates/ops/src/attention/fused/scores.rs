@@ -20,7 +20,8 @@ pub(super) const STEP: usize = COLUMNS;
 pub(super) fn hide(
     scores: &mut [f32],
     spans: &[Spans],
-    (columns, seen): (&Range<usize>, &Range<usize>),
+    columns: &Range<usize>,
+    seen: &Range<usize>,
 ) {
     let local = |column: u32| (column as usize).clamp(seen.start, seen.end) - columns.start;
     for (scores, spans) in scores.chunks_mut(STEP).zip(spans) {

@@ -139,7 +139,7 @@ impl AttentionKernel for Kernels {
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
         Ok(match self.processor.block() {
             None => Box::new(Forward::new(self, q, scale)?),
-            Some(block) => Box::new(strict::Forward::new((self, block), q, scale)?),
+            Some(block) => Box::new(strict::Forward::new(self, block, q, scale)?),
         })
     }
 
@@ -176,7 +176,7 @@ impl AttentionKernel for Kernels {
     ) -> Result<Box<dyn State>> {
         Ok(match self.processor.block() {
             None => Box::new(Backward::new(self, q, prepared, scale)?),
-            Some(block) => Box::new(strict::Backward::new((self, block), q, prepared, scale)?),
+            Some(block) => Box::new(strict::Backward::new(self, block, q, prepared, scale)?),
         })
     }
 

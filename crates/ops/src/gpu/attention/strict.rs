@@ -76,11 +76,7 @@ fn starts(
 }
 
 impl Forward {
-    pub(super) fn new(
-        (kernels, block): (&Kernels, usize),
-        q: &Tensor,
-        scale: f64,
-    ) -> Result<Forward> {
+    pub(super) fn new(kernels: &Kernels, block: usize, q: &Tensor, scale: f64) -> Result<Forward> {
         let sizes = Queries::new(q, scale)?;
         let kernel = kernels.kernel(Pass::StrictForward, q.dtype(), sizes.dim)?;
         let (out, sum) = (nothing(sizes, sizes.dim, q)?, nothing(sizes, 1, q)?);
@@ -166,7 +162,8 @@ impl Forward {
 
 impl Backward {
     pub(super) fn new(
-        (kernels, block): (&Kernels, usize),
+        kernels: &Kernels,
+        block: usize,
         q: &Tensor,
         prepared: &Prepared,
         scale: f64,
@@ -213,7 +210,7 @@ impl Backward {
         let writes: Vec<&Tensor> = [&self.dq].into_iter().chain(made).collect();
         addresses(&reads, &writes, &mut |at| {
             let mut kernels = self.kernels.into_iter();
-            kernels.try_for_each(|kernel| self.launch(processor, kernel, (&plain, &rows), at))
+            kernels.try_for_each(|kernel| self.launch(processor, kernel, &plain, &rows, at))
         })?;
         Ok(gradients)
     }
@@ -222,7 +219,8 @@ impl Backward {
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        (tiles, rows): (&[Tile<'_>], &[Rows]),
+        tiles: &[Tile<'_>],
+        rows: &[Rows],
         at: &Addresses,
     ) -> Result<()> {
         let mut uploads = Uploads::default();
@@ -230,7 +228,7 @@ impl Backward {
         let lent = at.reads[4..].chunks(2).zip(at.writes[1..].chunks(2));
         for ((tile, rows), (read, written)) in tiles.iter().zip(rows).zip(lent) {
             let lent = [[read[0], read[1]], [written[0], written[1]]];
-            all.push(self.tile(processor, kernel, (tile, rows), lent, &mut uploads)?);
+            all.push(self.tile(processor, kernel, tile, rows, lent, &mut uploads)?);
         }
         let arguments = StrictBackwardArguments {
             tiles: Tiles::new(kernel, &all, |all| uploads.put(processor, all))?,
@@ -245,7 +243,8 @@ impl Backward {
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        (tile, rows): (&Tile<'_>, &Rows),
+        tile: &Tile<'_>,
+        rows: &Rows,
         [read, written]: [[u64; 2]; 2],
         uploads: &mut Uploads,
     ) -> Result<Keys> {

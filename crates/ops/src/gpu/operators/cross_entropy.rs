@@ -63,7 +63,8 @@ pub(crate) fn linear_cross_entropy_gradients(
     processor: &dyn Processor,
     x: &Tensor,
     weight: &Tensor,
-    (targets, chunk): (&Tensor, usize),
+    targets: &Tensor,
+    chunk: usize,
     trained: bool,
 ) -> Result<(f64, Tensor, Option<Tensor>)> {
     let pass = Pass::new(processor, x, weight, targets, chunk)?;
@@ -167,7 +168,7 @@ impl<'a> Pass<'a> {
     fn add_to_weight(&self, dw: &Tensor, dlogits: &Tensor, x: &Tensor) -> Result<()> {
         let (dlogits, x) = (View::of(dlogits)?, View::of(x)?);
         match self.processor.block() {
-            Some(block) => order_free::add_products(self.processor, dw, (&dlogits, &x), block),
+            Some(block) => order_free::add_products(self.processor, dw, &dlogits, &x, block),
             None => multiply(self.processor, dw, &dlogits.t(), &x, Was::Sum),
         }
     }

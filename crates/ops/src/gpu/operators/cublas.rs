@@ -1,12 +1,12 @@
 //! Matrix products by cuBLAS, on Candle's handle and stream.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::cuda_backend::{WrapErr, gemm_reduced_precision_f32};
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, bail};
+use parking_lot::Mutex;
 
 use super::super::cuda::{reading, writing};
 use super::product::{Call, Operand, Was};
@@ -50,7 +50,7 @@ pub(super) fn multiply(
                     second + bytes(second_layout, inputs),
                     c + bytes(c_layout, output),
                 ];
-                let _held = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+                let _held = STARTING.lock();
                 // SAFETY: the addresses hold what the layouts reach, which `call` was made of.
                 unsafe { start(*blas.handle(), call, at, types, precision, was) }
             })

@@ -106,7 +106,7 @@ pub(crate) fn embedding_backward(
     let dy = plain(processor, dy, dy.dtype())?;
     let [tokens, places] = in_order(processor, &ids, rows)?;
     if let Some(block) = processor.block() {
-        return order_free::of_rows(processor, [&tokens, &places], &dy, (rows, width), block);
+        return order_free::of_rows(processor, [&tokens, &places], &dy, rows, width, block);
     }
     let dweight = Tensor::zeros((rows, width), DType::F32, processor.device())?;
     let grid = [count.div_ceil(PART), width.div_ceil(256), 1];

@@ -150,7 +150,7 @@ fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Resu
     let ([_, outputs], [_, inputs]) = (dy.dims, x.dims);
     if let Some(block) = processor.block() {
         let sums = order_free::nothing(processor, outputs * inputs)?;
-        order_free::add_products(processor, &sums, (dy, &x), block)?;
+        order_free::add_products(processor, &sums, dy, &x, block)?;
         return Ok(sums);
     }
     // SAFETY: the product writes all of it.

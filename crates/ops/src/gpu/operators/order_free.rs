@@ -104,8 +104,9 @@ pub(crate) fn add_sums(processor: &dyn Processor, to: &Tensor, from: &Tensor) ->
         bail!("order-free sums: found {:?} {:?}, wanted U32 without gaps", to.dtype(), to.layout());
     }
     let from = plain(processor, from, DType::U32)?;
+    let (rows, width) = sizes(to);
     // SAFETY: both are tables of so many rows.
-    unsafe { row_by_row(processor, "order_free_add", [&from, to], sizes(to)) }
+    unsafe { row_by_row(processor, "order_free_add", [&from, to], rows, width) }
 }
 
 /// The sums [.., 3 D + 1] of a table as f32, flat, each rounded once.
@@ -118,7 +119,7 @@ pub(crate) fn read_sums(processor: &dyn Processor, sums: &Tensor) -> Result<Tens
     // SAFETY: every row is written.
     let values = unsafe { unwritten(processor, rows * width, DType::F32) }?;
     // SAFETY: a table of so many rows, and as many values.
-    unsafe { row_by_row(processor, "order_free_read", [&sums, &values], (rows, width)) }?;
+    unsafe { row_by_row(processor, "order_free_read", [&sums, &values], rows, width) }?;
     Ok(values)
 }
 
@@ -130,7 +131,8 @@ unsafe fn row_by_row(
     processor: &dyn Processor,
     kernel: &str,
     [from, to]: [&Tensor; 2],
-    (rows, width): (usize, usize),
+    rows: usize,
+    width: usize,
 ) -> Result<()> {
     addresses(&[from], &[to], &mut |at| {
         let arguments = TableArguments {
@@ -192,7 +194,8 @@ pub(super) fn of_rows(
     processor: &dyn Processor,
     [tokens, places]: [&Tensor; 2],
     dy: &Tensor,
-    (rows, width): (usize, usize),
+    rows: usize,
+    width: usize,
     block: usize,
 ) -> Result<Tensor> {
     // SAFETY: every row is written.
@@ -225,7 +228,8 @@ pub(super) fn of_rows(
 pub(super) fn add_products(
     processor: &dyn Processor,
     sums: &Tensor,
-    (dy, x): (&View<'_>, &View<'_>),
+    dy: &View<'_>,
+    x: &View<'_>,
     block: usize,
 ) -> Result<()> {
     let ([tokens, outputs], [_, inputs], dtype) = (dy.dims, x.dims, dy.first().dtype());

@@ -91,7 +91,7 @@ impl InplaceOp3 for Multiply<'_> {
         let second = wide(a, a_layout.start_offset(), self.a.reach())?;
         let start = c_layout.start_offset();
         let mut sums = wide(c, start, (call.n - 1) * call.step + call.m)?;
-        call.run(&first, &second, (&mut sums, c.dtype()), self.was);
+        call.run(&first, &second, &mut sums, c.dtype(), self.was);
         call.put(&sums, c, start)
     }
     #[cfg(feature = "cuda")]
@@ -145,7 +145,7 @@ impl Call {
     }
 
     /// Multiplies by the CPU's micro-tiles, rounded as cuBLAS does where `c` is of `dtype`.
-    fn run(&self, first: &[f32], second: &[f32], (c, dtype): (&mut [f32], DType), was: Was) {
+    fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], dtype: DType, was: Was) {
         let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
         let a = Matrix::strided(second, [self.n, self.k], [a_row, a_column]);
         let b = Matrix::strided(first, [self.k, self.m], [b_row, b_column]);

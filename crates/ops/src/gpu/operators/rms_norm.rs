@@ -108,7 +108,8 @@ pub(crate) fn rms_norm(
 /// [`crate::rms_norm_backward`] on a processor; that gradients have as many elements was checked.
 pub(crate) fn rms_norm_backward(
     processor: &dyn Processor,
-    (x, weight): (&Tensor, &Tensor),
+    x: &Tensor,
+    weight: &Tensor,
     epsilon: f64,
     dy: &Tensor,
     onto: Option<&Tensor>,

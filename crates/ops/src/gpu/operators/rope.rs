@@ -109,7 +109,7 @@ fn rotated<const N: usize>(
     };
     let written: [Tensor; N] = array(from.iter().map(room))?;
     let to: [Heads<'_>; N] = array(written.iter().map(Heads::first))?;
-    rotate(processor, (from, &to), &written.each_ref(), rotary, 1.0)?;
+    rotate(processor, from, &to, &written.each_ref(), rotary, 1.0)?;
     Ok(written)
 }
 
@@ -129,14 +129,14 @@ pub(crate) fn rope_qkv_backward(
     if !side_by_side {
         let apart: [Tensor; 3] = array(widths.into_iter().map(room))?;
         let to = apart.iter().zip(widths).map(|(dx, width)| Heads::last(dx, 0, width, dim));
-        rotate(processor, (&from, &array(to)?), &apart.each_ref(), rotary, -1.0)?;
+        rotate(processor, &from, &array(to)?, &apart.each_ref(), rotary, -1.0)?;
         return Ok(apart);
     }
     let whole = room(widths.iter().sum())?;
     let begins = [0, widths[0], widths[0] + widths[1]];
     let parts = || begins.into_iter().zip(widths);
     let to = array(parts().map(|(begin, width)| Heads::last(&whole, begin, width, dim)))?;
-    rotate(processor, (&from, &to), &[&whole], rotary, -1.0)?;
+    rotate(processor, &from, &to, &[&whole], rotary, -1.0)?;
     array(parts().map(|(begin, width)| whole.narrow(2, begin, width)))
 }
 
@@ -144,7 +144,8 @@ pub(crate) fn rope_qkv_backward(
 /// all. A third one is only copied.
 fn rotate<const N: usize>(
     processor: &dyn Processor,
-    (from, to): (&[Heads<'_>; N], &[Heads<'_>; N]),
+    from: &[Heads<'_>; N],
+    to: &[Heads<'_>; N],
     written: &[&Tensor],
     rotary: &Rotary,
     direction: f32,
@@ -161,7 +162,7 @@ fn rotate<const N: usize>(
         let mut tensors = [Rotated::default(); MOST];
         for (index, tensor) in tensors[..N].iter_mut().enumerate() {
             let y = at.writes[index.min(written.len() - 1)];
-            *tensor = Rotated::new((&from[index], at.reads[2 + index]), (&to[index], y));
+            *tensor = Rotated::new(&from[index], at.reads[2 + index], &to[index], y);
         }
         let [tensor, another, moved] = tensors;
         let arguments = Arguments {
@@ -242,7 +243,7 @@ impl<'a> Heads<'a> {
 
 impl Rotated {
     /// The heads to rotate, from and to tensors at these addresses.
-    fn new((from, x): (&Heads<'_>, u64), (to, y): (&Heads<'_>, u64)) -> Rotated {
+    fn new(from: &Heads<'_>, x: u64, to: &Heads<'_>, y: u64) -> Rotated {
         Rotated {
             x: from.at(x),
             y: to.at(y),

@@ -5,15 +5,15 @@
 
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use candle_core::{CpuStorage, Result, Storage, Tensor};
+use parking_lot::Mutex;
 
 use super::super::column::{Between, Room, Scene, along_rows, down_columns};
 use super::super::inputs::{Held, Source, contiguous, guests};
 use super::super::pack::{Panels, units};
 use super::super::pieces::{Extent, Piece};
-use super::super::{Shelf, lock, narrow};
+use super::super::{Shelf, narrow};
 use super::blocks::{Blocks, Inputs, Place};
 use super::weigh::AddRows;
 use crate::Pool;
@@ -46,7 +46,9 @@ impl State for Backward {}
 
 impl Backward {
     pub(crate) fn new(
-        (pool, instructions, block): (&Pool, Instructions, usize),
+        pool: &Pool,
+        instructions: Instructions,
+        block: usize,
         q: &Tensor,
         prepared: &Prepared,
         scale: f64,
@@ -78,7 +80,7 @@ impl Backward {
         let [q, k, v, gradient] = [&self.q, &k, &v, &self.gradient].map(Held::new);
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
         let sources = [q.source(), k.source(), v.source()];
-        let inputs = Inputs::new((self.sizes, keys), sources, &tile, (self.block, None))?;
+        let inputs = Inputs::new(self.sizes, keys, sources, &tile, self.block, None)?;
         let rows = inputs.queries.blocks();
         let columns = inputs.columns.blocks();
         let context = Context {
@@ -184,14 +186,14 @@ impl Choice for TileGradients<'_> {
         self.pool.watched(jobs, self.progress, |(head, column)| {
             self.scratch.with(|scratch| {
                 let (block, columns) = (head * columns.len() + column, columns[column].clone());
-                scratch.enter(machine, inputs, (head, columns.clone()));
-                let (mut dk, mut dv) = (lock(&dk[block]), lock(&dv[block]));
+                scratch.enter(machine, inputs, head, columns.clone());
+                let (mut dk, mut dv) = (dk[block].lock(), dv[block].lock());
                 for head in head * group..(head + 1) * group {
                     for (index, rows) in queries.iter().enumerate() {
                         if reaches(head, rows, &columns) {
                             let pair = Pair { head, rows: rows.clone(), columns: columns.clone() };
                             scratch.meet(machine, context, &pair, [&mut dk, &mut dv]);
-                            let mut dq = lock(&context.dq[head * queries.len() + index]);
+                            let mut dq = context.dq[head * queries.len() + index].lock();
                             scratch.add_queries(machine, context, &mut dq);
                         }
                     }
@@ -236,7 +238,8 @@ impl Column {
         &mut self,
         machine: M,
         inputs: &Inputs<'_>,
-        (head, pieces): (usize, Range<usize>),
+        head: usize,
+        pieces: Range<usize>,
     ) {
         let (dim, width) = (inputs.sizes.dim, inputs.width());
         let most = |blocks: &Blocks| blocks.rows.iter().map(Range::len).max().unwrap_or(0);
@@ -287,7 +290,7 @@ impl Column {
             for block in pair.rows.clone() {
                 let place = Place { head: pair.head, block };
                 if let Some(piece) = inputs.piece(place, column) {
-                    self.multiply(machine, context, pair, (place, column, &piece));
+                    self.multiply(machine, context, pair, place, column, &piece);
                 }
             }
             let first = columns[column].start - columns[pair.columns.start].start;
@@ -311,7 +314,9 @@ impl Column {
         machine: M,
         context: &Context<'_>,
         pair: &Pair,
-        (place, column, piece): (Place, usize, &Piece),
+        place: Place,
+        column: usize,
+        piece: &Piece,
     ) {
         let inputs = &context.inputs;
         let (dim, width, columns) = (inputs.sizes.dim, inputs.width(), &inputs.columns);
@@ -331,7 +336,7 @@ impl Column {
         for (to, a, b) in [(&mut self.dv, p, gradient), (&mut self.dk, ds, q)] {
             let to = &mut to[first * width..];
             for extent in piece.transposed(&extents) {
-                let product = down_columns::<M>((&mut *to, a, b), &extent, (range.len(), width));
+                let product = down_columns::<M>(&mut *to, a, b, &extent, range.len(), width);
                 machine.call(Product { onto: Onto::Sum, ..product });
             }
         }
@@ -340,7 +345,7 @@ impl Column {
         let rows = &inputs.queries.rows;
         let dq = &mut self.dq[(rows[place.block].start - rows[pair.rows.start].start) * width..];
         for extent in extents.iter().filter(|extent| !extent.columns.is_empty()) {
-            let product = along_rows::<M>((&mut *dq, ds, k), extent, width);
+            let product = along_rows::<M>(&mut *dq, ds, k, extent, width);
             machine.call(Product { onto: Onto::Sum, ..product });
         }
     }

@@ -160,10 +160,12 @@ pub(super) struct Place {
 impl<'a> Inputs<'a> {
     /// Inputs with pieces of `together` queries; `None`: in the blocks of their positions.
     pub(super) fn new(
-        (sizes, keys): (Queries, Keys),
+        sizes: Queries,
+        keys: Keys,
         [q, k, v]: [Source<'a>; 3],
         tile: &Tile<'a>,
-        (block, together): (usize, Option<usize>),
+        block: usize,
+        together: Option<usize>,
     ) -> Result<Inputs<'a>> {
         let [rows, columns] = sides(tile, sizes, keys)?;
         let queries = match together {
@@ -232,7 +234,7 @@ impl<'a> Inputs<'a> {
     pub(super) fn drop(&self, Place { head, block }: Place, piece: &Piece) -> Option<Drop> {
         let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
         let rows = self.queries.rows[block].clone();
-        Some(Drop::new(&self.dropped?, (batch, head), rows, piece.columns.clone()))
+        Some(Drop::new(&self.dropped?, batch, head, rows, piece.columns.clone()))
     }
 }
 

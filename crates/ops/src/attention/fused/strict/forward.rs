@@ -4,15 +4,15 @@
 //! moving to a larger one rounds nothing.
 
 use std::f64::consts::LOG2_E;
-use std::sync::Mutex;
 
 use candle_core::{DType, Result, Tensor};
+use parking_lot::Mutex;
 
 use super::super::folding::{Folding, Meeting};
 use super::super::inputs::{Held, contiguous, guests};
 use super::super::pack::{Interleaved, Panels, units};
 use super::super::pieces::{Piece, ROWS};
-use super::super::{Shelf, heaviest_first, lock, narrow};
+use super::super::{Shelf, heaviest_first, narrow};
 use super::blocks::{Inputs, Place};
 use super::weigh::{AddRows, AddWeights};
 use crate::Pool;
@@ -56,7 +56,8 @@ impl State for Forward {}
 
 impl Forward {
     pub(crate) fn new(
-        (instructions, block): (Instructions, usize),
+        instructions: Instructions,
+        block: usize,
         q: &Tensor,
         scale: f64,
     ) -> Result<Forward> {
@@ -86,7 +87,7 @@ impl Forward {
         let [k, v] = [guests(tile.k)?, guests(tile.v)?];
         let [q, k, v] = [Held::new(&self.q)?, Held::new(&k)?, Held::new(&v)?];
         let sources = [q.source(), k.source(), v.source()];
-        let inputs = Inputs::new((self.sizes, keys), sources, tile, (self.block, Some(ROWS)))?;
+        let inputs = Inputs::new(self.sizes, keys, sources, tile, self.block, Some(ROWS))?;
         let state = Rows::of(self.sizes, [&mut self.out, &mut self.sum]).map(Mutex::new).collect();
         let (scale, scratch) = (self.scale, &self.scratch);
         let fold = TileFold { pool, inputs, scale, state, scratch, progress };
@@ -151,17 +152,16 @@ impl Choice for TileFold<'_> {
             inputs.reach(Place { head, block }).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
-            let mut rows = lock(&self.state[head * blocks + block]);
+            let mut rows = self.state[head * blocks + block].lock();
             let place = Place { head, block };
             self.scratch.with(|scratch| {
-                let rows_and_dim = (inputs.rows(place), inputs.sizes.dim);
-                scratch.folding.enter(machine, inputs.q, rows_and_dim);
+                scratch.folding.enter(machine, inputs.q, inputs.rows(place), inputs.sizes.dim);
                 for pieces in inputs.columns.by_block(inputs.reach(place)) {
                     scratch.folding.begin();
                     for column in pieces {
                         if let Some(piece) = inputs.piece(place, column) {
-                            let met = (place, column, &piece);
-                            let meeting = packed.met::<M>(inputs, met, self.scale);
+                            let meeting =
+                                packed.met::<M>(inputs, place, column, &piece, self.scale);
                             scratch.folding.attend(machine, &meeting);
                         }
                     }
@@ -205,7 +205,9 @@ impl Packed {
     fn met<'a, M: Machine>(
         &'a self,
         inputs: &Inputs<'a>,
-        (place, column, piece): (Place, usize, &'a Piece),
+        place: Place,
+        column: usize,
+        piece: &'a Piece,
         scale: f32,
     ) -> Meeting<'a> {
         let (dim, columns) = (inputs.sizes.dim, &inputs.columns);
