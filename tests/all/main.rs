@@ -1,6 +1,7 @@
 //! The whole program, and what of the crates meets only there.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod beside_weights;
 mod bisect;
 mod bytes;
 mod chats;

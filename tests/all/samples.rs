@@ -39,18 +39,30 @@ fn a_sample_goes_on_from_a_document_that_is_held_out_and_not_from_padding() {
 }
 
 #[test]
+fn what_is_written_for_whole_sequences_does_not_keep_a_sample_from_being_written() {
+    let place = Place::new(ANNULUS);
+    let masks: [&[&str]; 4] = [
+        &["attention.documents=[24, 24]"],
+        &["attention.padding=40"],
+        &["attention.global=[40]", "attention.window=8"],
+        // No longer than the model was extended to.
+        &["extend={ rope: yarn, tokens: 50 }", "model.max_position_embeddings=48"],
+    ];
+    for (number, mask) in masks.into_iter().enumerate() {
+        let sample = ["sample={prompt: alpha, tokens: 60}", "schedule.steps=2"];
+        let run = place.train(&format!("run-{number}"), &[&sample[..], mask].concat());
+        assert!(run.ended(0).stdout.contains("alpha▸"), "{}{}", run.stdout, run.stderr);
+    }
+}
+
+#[test]
 fn a_sample_that_cannot_be_written_does_not_fail_the_run() {
     let place = Place::new(ANNULUS);
-    let sample = "sample={prompt: alpha, tokens: 3}";
-    for mask in ["attention.documents=[24, 24]", "attention.padding=40"] {
-        let run = place.train("documents", &[sample, mask, "schedule.steps=2"]);
-        let said = ["there will be no sample", "there is no sample"];
-        assert!(said.iter().all(|said| run.ended(0).stderr.contains(said)), "{}", run.stderr);
-        fs::remove_dir_all(place.path("documents")).expect("it is there");
-    }
-    let short = ["attention.global=[40]", "attention.window=8", "schedule.steps=2"];
-    let run = place.train("run", &[&short[..], &[sample]].concat());
+    let ids = ["data={ format: recall, tokens: 48, batch: 2 }", "model.vocab_size=85"];
+    let sample = ["sample={prompt: alpha, tokens: 3}", "schedule.steps=2"];
+    let run = place.train("run", &[&ids[..], &sample].concat());
     assert!(run.ended(0).stderr.contains("there is no sample"), "{}", run.stderr);
+    assert!(run.stderr.contains("has no tokenizer"), "{}", run.stderr);
 }
 
 #[test]

@@ -68,6 +68,32 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
     }
 }
 
+/// The ids at which generation ends by `folder/generation_config.json`; none where there is no such file, or it names none.
+///
+/// # Errors
+/// A file that cannot be read, or is no JSON object.
+pub fn generation_ends(folder: &Path) -> Result<Vec<u32>, Problems> {
+    const NAME: &str = "generation_config.json";
+    if !folder.join(NAME).is_file() {
+        return Ok(Vec::new());
+    }
+    let text = read_within(folder, NAME)?;
+    let path = folder.join(NAME);
+    let settings: Map<String, Json> = serde_json::from_str(&text).map_err(|error| {
+        Problem::new(format!("`{}` is no JSON object: {error}", path.display()))
+    })?;
+    Ok(settings.get("eos_token_id").map(ids).unwrap_or_default())
+}
+
+/// Token ids where one or a list of them is written.
+pub(crate) fn ids(written: &Json) -> Vec<u32> {
+    let id = |value: &Json| u32::try_from(value.as_u64()?).ok();
+    match written {
+        Json::Array(all) => all.iter().filter_map(id).collect(),
+        one => id(one).into_iter().collect(),
+    }
+}
+
 fn special_tokens(text: &str) -> BTreeMap<String, Json> {
     let config: Map<_, _> = serde_json::from_str(text).unwrap_or_default();
     let special = |key: &str| SPECIAL_TOKENS.contains(&key);

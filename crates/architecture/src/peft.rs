@@ -18,11 +18,11 @@ const NORMS: [&str; 3] = ["input_layernorm", "post_attention_layernorm", "norm"]
 /// Names of the norms of query and key heads.
 const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
 
-/// Reads `folder/adapter_config.json`, which becomes the adapters' `path`.
+/// Reads `folder/adapter_config.json` of adapters for a model of `shape`; the folder becomes their `path`.
 ///
 /// # Errors
 /// The key that is not supported.
-pub fn read_adapter(folder: &Path) -> Result<Lora, Problems> {
+pub fn read_adapter(folder: &Path, shape: &Shape) -> Result<Lora, Problems> {
     let path = folder.join("adapter_config.json");
     let text = read_within(folder, "adapter_config.json")?;
     let name = path.display();
@@ -36,7 +36,7 @@ pub fn read_adapter(folder: &Path) -> Result<Lora, Problems> {
     let alpha = number("lora_alpha").filter(|alpha| alpha.is_finite() && *alpha > 0.0);
     let Some(alpha) = alpha else { return Err(read.wrong("lora_alpha", "a number above 0")) };
     let rslora = read.config.get("use_rslora").and_then(Json::as_bool).unwrap_or(false);
-    let (targets, train) = (read.targets()?, read.besides()?);
+    let (targets, train) = (read.targets()?, read.besides(shape)?);
     let dropout = number("lora_dropout").unwrap_or(0.0);
     if !(0.0..1.0).contains(&dropout) {
         return Err(read.wrong("lora_dropout", "a number from 0 to below 1"));
@@ -102,7 +102,7 @@ impl Reading {
         targets.map(sorted).ok_or_else(wrong)
     }
 
-    fn besides(&self) -> Result<Vec<Besides>, Problems> {
+    fn besides(&self, shape: &Shape) -> Result<Vec<Besides>, Problems> {
         let empty = Vec::new();
         let list = match self.config.get("modules_to_save") {
             None | Some(Json::Null) => &empty,
@@ -122,6 +122,12 @@ impl Reading {
                     return Err(self.wrong("modules_to_save", wanted));
                 }
             }
+        }
+        // Otherwise PEFT trains the embedding alone, and the model is not tied any more.
+        let ties = self.config.get("ensure_weight_tying") == Some(&Json::Bool(true));
+        if shape.tie_word_embeddings && train.contains(&Besides::Embeddings) && !ties {
+            let wanted = "`true`: the model ties its last projection to the embedding";
+            return Err(self.wrong("ensure_weight_tying", wanted));
         }
         // The names of all norms end in `norm`.
         match norms.contains(&"norm") {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use annulus_yaml::{Places, Problem, words};
 
+use crate::config::ids;
 use crate::{Frequencies, Rope, Scaling};
 
 /// The shape of a model, read strictly.
@@ -120,11 +121,7 @@ words!(LayerType { Full = "full_attention", Sliding = "sliding_attention" });
 impl Shape {
     /// The ids of a special token, such as `eos_token_id`, which may be one or a list.
     pub fn special(&self, name: &str) -> Vec<u32> {
-        let id = |value: &serde_json::Value| u32::try_from(value.as_u64()?).ok();
-        match self.special_tokens.get(name) {
-            Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(id).collect(),
-            one => one.and_then(id).into_iter().collect(),
-        }
+        self.special_tokens.get(name).map(ids).unwrap_or_default()
     }
 
     /// The rotary frequencies for sequences of `tokens`.
@@ -197,6 +194,12 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
         let problem = places.problem(&key("num_key_value_heads"), message);
         problems.push(problem.hint(format!("choose a divisor of {heads}")));
     }
+    if shape.initializer_range > 1.0 {
+        let found = shape.initializer_range;
+        let message =
+            format!("`initializer_range` is {found}, and transformers takes no more than 1");
+        problems.push(places.problem(&key("initializer_range"), message));
+    }
     problems
 }
 
@@ -220,7 +223,8 @@ pub fn turning(shape: &Shape, places: &Places, section: &str) -> Option<Problem>
         _ => {}
     }
     let Frequencies { inverse, factor } = shape.frequencies(shape.longest(2));
-    let sound = inverse.iter().chain([&(factor as f32)]).all(|f| f.is_finite() && *f > 0.0);
+    let mut found = inverse.into_iter().chain([factor as f32, shape.rope.theta as f32]);
+    let sound = found.all(|f| f.is_finite() && f > 0.0);
     let message = format!("`{section}` makes frequencies that are no numbers above 0");
     (!sound).then(|| places.problem(section, message))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::{Override, Pack, Packed, Sample};
+use annulus_experiment::{Override, Pack, Packed, Sample, generation_ends};
 use annulus_train::{
     Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
 };
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::Done;
-use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::failure::{DATA, Failure, INTERNAL, USAGE};
 use crate::print;
 use crate::processes::{self, JobError};
 use crate::subject::subject;
@@ -40,7 +40,7 @@ pub(crate) struct Generate {
     #[arg(long, default_value_t = 0.8, value_parser = at_least_zero, allow_negative_numbers = true)]
     temperature: f64,
     /// Sample from the N most likely tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens)]
     top_k: Option<usize>,
     /// Sample from the most likely tokens with this total probability (nucleus)
     #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
@@ -72,7 +72,8 @@ fn go_on(arguments: &Generate, world: &World) -> Result<u8, JobError> {
         return Ok(0);
     }
     let ids = task.run(&|_| ())?;
-    let (answer, prompt) = (subject.tokenizer.decode(&ids).map_err(Failure::from)?, &task.prompt);
+    let answer = task.tokenizer.decode(&ids).map_err(Failure::from)?;
+    let prompt = &task.prompt;
     let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
     print::line(&value.to_string())?;
     Ok(0)
@@ -108,8 +109,11 @@ pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(
         Some(text) => (encoded(&subject, text)?, text.clone()),
         None => end_of_data(&subject, *tokens)?,
     };
+    // An extended model has no positions beyond its new length.
+    let room = subject.longest().map(|longest| longest.saturating_sub(ids.len()));
+    let tokens = room.filter(|room| *room > 0).map_or(*tokens, |room| room.min(*tokens));
     print::line(&format!("\na sample, {tokens} tokens from ▸ on:\n"))?;
-    let task = Task::new(&subject, ids, *tokens, SAMPLING)?;
+    let task = Task::new(&subject, ids, tokens, SAMPLING)?;
     task.warn();
     task.show(&format!("{shown}▸"))
 }
@@ -118,7 +122,8 @@ pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(
 /// not see each other the last alone; without its last `tokens` tokens, or half of it where it is shorter than twice that.
 fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), Failure> {
     const SHOWN: usize = 240;
-    let opening = Opening { tokenizer: Some(&subject.tokenizer), ..Opening::default() };
+    let tokenizer = subject.tokenizer()?;
+    let opening = Opening { tokenizer: Some(tokenizer), ..Opening::default() };
     let data = open_data(&subject.plan, opening, &mut |_| {})?;
     let held_out =
         data.held_out.ok_or_else(|| Failure::new(INTERNAL, "nothing is held out", None))?;
@@ -145,20 +150,22 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
     // Of a short document half: there is something left to go on to.
     let kept = ids.len().saturating_sub(tokens).max(ids.len() / 2);
     ids.truncate(kept.clamp(1, room));
-    let end = subject.tokenizer.decode(&ids[ids.len().saturating_sub(SHOWN)..])?;
+    let end = tokenizer.decode(&ids[ids.len().saturating_sub(SHOWN)..])?;
     Ok((ids, format!("…{end}")))
 }
 
 /// A prompt as token ids.
 fn encoded(subject: &Subject, text: &str) -> Result<Vec<u32>, Failure> {
-    let mut ids = subject.tokenizer.before(true).to_vec();
-    subject.tokenizer.encode(text, &mut |more| ids.extend_from_slice(more))?;
+    let tokenizer = subject.tokenizer()?;
+    let mut ids = tokenizer.before(true).to_vec();
+    tokenizer.encode(text, &mut |more| ids.extend_from_slice(more))?;
     Ok(ids)
 }
 
 /// A prompt, and how it is continued.
 struct Task<'a> {
     subject: &'a Subject,
+    tokenizer: &'a Tokenizer,
     setup: Setup,
     prompt: Vec<u32>,
     wanted: Wanted,
@@ -171,13 +178,14 @@ impl<'a> Task<'a> {
         tokens: usize,
         sampling: Sampling,
     ) -> Result<Task<'a>, Failure> {
-        // RoPE's frequencies are those of the full length, prompt and generated tokens together.
-        let all = subject.setup(prompt.len() + tokens)?;
-        let setup = Setup { frequencies: all.frequencies, ..subject.setup(prompt.len().max(1))? };
-        // The model's own end-of-text tokens, and the one that ended documents in training.
-        let ends = subject.plan.shape.special("eos_token_id");
-        let ends = [&ends[..], subject.tokenizer.after()].concat();
-        Ok(Task { subject, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
+        let (tokenizer, length) = (subject.tokenizer()?, prompt.len().max(1));
+        let setup = subject.setup_of_prompt(length, length + tokens)?;
+        // The model's own end-of-text tokens, those of its generation settings, and the one that ended documents in training.
+        let own = subject.plan.shape.special("eos_token_id");
+        let settings = generation_ends(&subject.folder)
+            .map_err(|problems| Failure { code: DATA, problems })?;
+        let ends = [&own[..], &settings, tokenizer.after()].concat();
+        Ok(Task { subject, tokenizer, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
     }
 
     fn run(&self, told: &(dyn Fn(&[u32]) + Sync)) -> Result<Vec<u32>, TrainError> {
@@ -187,7 +195,7 @@ impl<'a> Task<'a> {
     /// Prints the prompt and streams the generated text.
     fn show(&self, text: &str) -> Result<(), JobError> {
         print::piece(text)?;
-        let stream = Mutex::new(Stream::new(&self.subject.tokenizer));
+        let stream = Mutex::new(Stream::new(self.tokenizer));
         let told = |ids: &[u32]| stream.lock().show(ids);
         let ids = self.run(&told)?;
         Ok(stream.into_inner().finish(&ids)?)

@@ -28,8 +28,8 @@ use crate::tensors::{TensorFile, save};
 use crate::{hub, print};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The most token ids in a file.
-const MOST_IDS: u64 = 1 << 24;
+/// The most logits of a file's tokens, which are held at once: 32 GiB.
+const MOST_LOGITS: u64 = 1 << 33;
 
 #[derive(Args, Debug)]
 pub(crate) struct Score {
@@ -76,7 +76,10 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
 /// Opens the model and the sequences.
 fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let model = hub::folder(&arguments.model)?;
-    let shape = read_config(&model).map_err(|problems| Failure { code: DATA, problems })?;
+    // Adapters of an extended model have a config.json of their own, with its frequencies.
+    let own = arguments.adapter.as_deref().filter(|adapter| adapter.join("config.json").is_file());
+    let shape = read_config(own.unwrap_or(&model));
+    let shape = shape.map_err(|problems| Failure { code: DATA, problems })?;
     // Weights of any dtype are widened to f32, so that no rounding of a narrower dtype is part of the score.
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
@@ -180,7 +183,7 @@ fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, W
     let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
     check_beside(adapter, model)?;
     let failure = |problems| Failure { code: DATA, problems };
-    let lora = read_adapter(adapter).map_err(failure)?;
+    let lora = read_adapter(adapter, &config.shape).map_err(failure)?;
     lora.suits(&config.shape).map_err(|problem| failure(problem.into()))?;
     let config = Config { lora: Some(lora), ..config };
     let specification = Llama::specification(&config);
@@ -191,9 +194,11 @@ fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, W
 /// Reads the sequences. `labels[b, t + 1]` is the target of position `t`; the last position has none.
 fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     let file = TensorFile::open(path)?;
-    let inputs = rows(&file, "input_ids", &|id| (0..vocabulary as i64).contains(&id))?;
+    let most = MOST_LOGITS / vocabulary as u64;
+    let inputs = rows(&file, "input_ids", most, &|id| (0..vocabulary as i64).contains(&id))?;
     let label = |id| id == IGNORED || (0..vocabulary as i64).contains(&id);
-    let labels = if file.has("labels") { rows(&file, "labels", &label)? } else { inputs.clone() };
+    let labels =
+        if file.has("labels") { rows(&file, "labels", most, &label)? } else { inputs.clone() };
     if inputs.is_empty() || inputs[0].len() < 2 {
         return Err(file.bad("`input_ids` needs at least one row of two ids"));
     }
@@ -216,10 +221,11 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     Ok(sequences)
 }
 
-/// Rows of token ids, all of which must satisfy `known`.
+/// Rows of at most so many token ids, all of which must satisfy `known`.
 fn rows(
     file: &TensorFile,
     name: &str,
+    most: u64,
     known: &dyn Fn(i64) -> bool,
 ) -> Result<Vec<Vec<i64>>, Failure> {
     let entry = file.entry(name)?;
@@ -230,9 +236,9 @@ fn rows(
         return Err(file.bad(text));
     }
     let ids = entry.length() / entry.dtype.bitsize() as u64 * 8;
-    if ids > MOST_IDS {
+    if ids > most {
         return Err(file.bad(format!(
-            "`{name}` has {ids} ids, wanted at most {MOST_IDS}: their logits are held at once"
+            "`{name}` has {ids} ids, wanted at most {most}: their logits are held at once"
         )));
     }
     let rows: Vec<Vec<i64>> = file.tensor(name)?.to_dtype(DType::I64)?.to_vec2()?;

@@ -51,7 +51,7 @@ pub(crate) struct TrainTokenizer {
     /// The inputs are lines of JSON with a field `text`
     #[arg(long)]
     jsonl: bool,
-    /// The tokenizer.json to write
+    /// The tokenizer.json to write; tokenizer_config.json, which names the end of a document, lies beside it
     #[arg(long, alias = "output")]
     out: PathBuf,
 }

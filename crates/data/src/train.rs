@@ -1,5 +1,6 @@
 //! A tokenizer of one's own: byte pairs learned from texts, the same every time.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -10,7 +11,6 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use crate::files::{Lines, Utf8, line_error, text_of};
@@ -22,6 +22,15 @@ use crate::{DataError, Excluded, Records};
 
 /// What follows every document.
 const END: &str = "<|endoftext|>";
+
+/// The text of `tokenizer_config.json`.
+const CONFIG: &str = r#"{
+  "clean_up_tokenization_spaces": false,
+  "eos_token": "<|endoftext|>",
+  "model_input_names": ["input_ids", "attention_mask"],
+  "tokenizer_class": "PreTrainedTokenizerFast"
+}
+"#;
 
 /// How texts are split into words: as GPT-4 and Llama 3 do.
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -46,12 +55,14 @@ pub struct Trained {
 }
 
 /// Learns a byte-level tokenizer of `vocabulary` tokens from `inputs` (files, and folders walked in name
-/// order; of `records`), and writes it to `out` as a `tokenizer.json`.
+/// order; of `records`), and writes it to `out` as a `tokenizer.json`, with the `tokenizer_config.json` beside it that names the end of a
+/// document. In `tokenizer.json` the end would follow every text that `transformers` encodes, also prompts that are to be continued.
 ///
 /// Memory grows with the number of different words. Equal inputs give equal files.
 ///
 /// # Errors
-/// Inputs that cannot be read, a vocabulary that is too small, or `out` that cannot be written.
+/// Inputs that cannot be read, a vocabulary that is too small, or `out` that cannot be written, or has the `tokenizer_config.json` of
+/// another tokenizer beside it.
 pub fn train_tokenizer(
     inputs: &[PathBuf],
     records: Records,
@@ -65,6 +76,7 @@ pub fn train_tokenizer(
         return Err(DataError::TooMany { what: "--vocab", found: vocabulary, wanted: MOST });
     }
     let files = list(inputs, records, Excluded::NOTHING)?.files;
+    let config = config_beside(out)?;
     let broken = |error: Box<dyn std::error::Error + Send + Sync>| DataError::Tokenizer {
         path: out.to_owned(),
         message: error.to_string(),
@@ -84,9 +96,24 @@ pub fn train_tokenizer(
     let tokenizer = trained.map_err(broken)?;
     let found = tokenizer.get_vocab_size(true);
     let text = tokenizer.to_string(true).map_err(broken)?;
-    let written = annulus_files::write(out, (text + "\n").as_bytes());
-    written.map_err(|source| DataError::Write { path: out.to_owned(), source })?;
+    for (path, text) in [(out, text + "\n"), (&config, CONFIG.to_owned())] {
+        let written = annulus_files::write(path, text.as_bytes());
+        written.map_err(|source| DataError::Write { path: path.to_owned(), source })?;
+    }
     Ok(Trained { vocabulary: found })
+}
+
+/// Where the file that names the end of a document is to lie.
+///
+/// # Errors
+/// Another tokenizer's lies there.
+fn config_beside(out: &Path) -> Result<PathBuf, DataError> {
+    let path = out.with_file_name("tokenizer_config.json");
+    if path.exists() && !std::fs::read_to_string(&path).is_ok_and(|text| text == CONFIG) {
+        let source = io::Error::other("it belongs to another tokenizer; name another folder");
+        return Err(DataError::Write { path, source });
+    }
+    Ok(path)
 }
 
 fn learn(
@@ -109,12 +136,6 @@ fn learn(
         .build()
         .into();
     tokenizer.train(&mut trainer, texts)?;
-    let id = tokenizer.token_to_id(END).ok_or("the end of a document has no id")?;
-    let framed = TemplateProcessing::builder()
-        .try_single(vec!["$A", END])?
-        .special_tokens(vec![(END, id)])
-        .build()?;
-    tokenizer.with_post_processor(Some(framed));
     Ok(tokenizer)
 }
 

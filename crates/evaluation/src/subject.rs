@@ -1,10 +1,11 @@
 //! The subject of an evaluation: a model's weights, and how its sequences are split.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::Tokenizer;
-use annulus_experiment::{Experiment, Reproducible, Resolved};
+use annulus_experiment::{BYTES, Experiment, Reproducible, Resolved};
 use annulus_plan::Plan;
 use annulus_train::{Placed, Result, Setup, TrainError, Trained, shared};
 
@@ -26,8 +27,8 @@ pub struct Subject {
     pub(crate) trained_by: Option<Experiment>,
     /// Flaws of the folder that did not keep it from being read.
     pub warnings: Vec<String>,
-    /// The tokenizer of the texts.
-    pub tokenizer: Arc<Tokenizer>,
+    /// The tokenizer of the texts; `None`: the data are token ids, and no tokenizer lies beside the weights.
+    tokenizer: Option<Arc<Tokenizer>>,
     /// Whether texts and token caches are checked against their hashes even if nothing indicates a change.
     pub verify_cache: bool,
     /// The setup at the training length.
@@ -36,10 +37,10 @@ pub struct Subject {
 
 impl Subject {
     /// The model of `plan` with the newest weights of the run in folder `run`, or those that `model.path` names; `setup` is the plan's on
-    /// the processes that evaluate. Data without a tokenizer are read as bytes.
+    /// the processes that evaluate. Where the data have no tokenizer, it is the one beside the weights.
     ///
     /// # Errors
-    /// When there are no weights, or they belong to another model.
+    /// When there are no weights, they belong to another model, or the tokenizer beside them cannot be read.
     pub fn open(
         plan: &Plan,
         setup: Setup,
@@ -50,16 +51,34 @@ impl Subject {
             Some(run) => Trained::of_run(plan, &setup, run)?,
             None => Trained::of_folder(plan, &setup)?,
         };
+        let tokenizer = match tokenizer {
+            None => beside(&folder)?,
+            some => some,
+        };
         Ok(Subject {
             weights: setup.placed(&weights)?,
             folder,
             step,
             trained_by,
             warnings,
-            tokenizer: tokenizer.unwrap_or_else(|| Arc::new(Tokenizer::Bytes)),
+            tokenizer,
             verify_cache: false,
             plan: plan.clone(),
             setup,
+        })
+    }
+
+    /// The tokenizer of the texts.
+    ///
+    /// # Errors
+    /// When the data are token ids, and no tokenizer lies beside the weights.
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
+        self.tokenizer.as_ref().ok_or_else(|| TrainError::Configuration {
+            message: format!(
+                "`{}` has no tokenizer: its data are token ids",
+                self.folder.display()
+            ),
+            hint: Some(format!("name one by `data.tokenizer=…`, or `{BYTES}`")),
         })
     }
 
@@ -73,24 +92,63 @@ impl Subject {
     /// # Errors
     /// When sequences of this length cannot be split so.
     pub fn setup(&self, tokens: usize) -> Result<Setup> {
-        let Resolved { mut experiment, model, vocabulary } = self.plan.resolved();
-        let longest = experiment.extend.as_ref().map_or(usize::MAX, |extend| extend.tokens);
-        if tokens > longest {
+        let hint = "ask with at most so many (`evaluation.lengths`), or train for longer sequences";
+        let Resolved { experiment, model, vocabulary } = self.open_to(tokens, hint)?;
+        self.split(&Resolved::new(experiment.of_tokens(tokens), model, vocabulary)?)
+    }
+
+    /// [`Subject::setup`] for a prompt of `prompt` tokens that grows to `all`: RoPE's frequencies and the windows of layers are those of the
+    /// whole length.
+    ///
+    /// # Errors
+    /// As [`Subject::setup`].
+    pub fn setup_of_prompt(&self, prompt: usize, all: usize) -> Result<Setup> {
+        let hint = "generate fewer (`--tokens`, `sample.tokens`), or train for longer sequences";
+        let Resolved { experiment, model, vocabulary } = self.open_to(all, hint)?;
+        let global = experiment.attention.masking.global.clone();
+        let experiment = experiment.of_prompt(&model, prompt, all)?;
+        let mut setup = self.split(&Resolved::new(experiment, model, vocabulary)?)?;
+        setup.frequencies = self.plan.shape.frequencies(all);
+        // Positions that the prompt has not reached yet may be global.
+        let beyond = |global: &Vec<Range<usize>>| global.iter().any(|range| range.end > prompt);
+        Ok(match global.filter(beyond) {
+            Some(global) => setup.with_global(&global),
+            None => setup,
+        })
+    }
+
+    /// The longest sequences that the model was extended to; `None`: it was not.
+    pub fn longest(&self) -> Option<usize> {
+        self.plan.experiment.extend.as_ref().map(|extend| extend.tokens)
+    }
+
+    /// The subject's experiment without the rules of training, for sequences of up to `tokens`.
+    fn open_to(&self, tokens: usize, hint: &str) -> Result<Resolved> {
+        if let Some(longest) = self.longest().filter(|longest| tokens > *longest) {
             return Err(TrainError::Configuration {
                 message: format!("{tokens} tokens are longer than the {longest} of `extend`"),
-                hint: Some(format!(
-                    "ask with at most {longest} (`evaluation.lengths`), or train for longer sequences"
-                )),
+                hint: Some(hint.to_owned()),
             });
         }
-        experiment.data.tokens = tokens;
+        let mut resolved = self.plan.resolved();
         // Lengths are arbitrary, also without strict blocks: evaluation sums nothing over tokens but the answer's loss.
-        experiment.reproducible = Reproducible::Layout;
+        resolved.experiment.reproducible = Reproducible::Layout;
         // Nothing is trained, and what the model makes of longer sequences is the question.
-        experiment.model.allow_longer = true;
-        let plan = Plan::new(&Resolved::new(experiment, model, vocabulary)?)?;
+        resolved.experiment.model.allow_longer = true;
+        Ok(resolved)
+    }
+
+    fn split(&self, resolved: &Resolved) -> Result<Setup> {
+        let plan = Plan::new(resolved)?;
         let Setup { cores, processors, processes, .. } = self.setup.clone();
         let setup = Setup::new(&plan, cores);
         Ok(Setup { processors, processes, micro_batch: 1, dropout: false, ..setup })
     }
+}
+
+/// The tokenizer in a folder of weights, if there is one.
+fn beside(folder: &Path) -> Result<Option<Arc<Tokenizer>>> {
+    let path = folder.join("tokenizer.json");
+    let open = || Ok(Arc::new(Tokenizer::open(&path.to_string_lossy())?));
+    path.is_file().then(open).transpose()
 }

@@ -130,13 +130,14 @@ fn question(
     sample: u64,
 ) -> Result<Question> {
     let experiment = &subject.plan.experiment;
-    let question = match experiment.data.format {
-        Format::Needles => Needles::question(tokens, depth, sample, experiment.seed)?,
-        _ => task.question(tokens, depth, sample, experiment.seed, &subject.tokenizer)?,
-    };
-    let begin = subject.tokenizer.before(true);
+    if experiment.data.format == Format::Needles {
+        return Ok(Needles::question(tokens, depth, sample, experiment.seed)?);
+    }
+    let tokenizer = subject.tokenizer()?;
+    let question = task.question(tokens, depth, sample, experiment.seed, tokenizer)?;
+    let begin = tokenizer.before(true);
     let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
-    if begins != begin.len() && experiment.data.format != Format::Needles {
+    if begins != begin.len() {
         return Err(TrainError::Configuration {
             message: format!("a text has {begins} tokens that begin one, wanted {}", begin.len()),
             hint: Some("use the tokenizer that came with the model".into()),
@@ -151,7 +152,7 @@ fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Resul
     let text = |ids: &[u32]| match subject.plan.experiment.data.format {
         // The ids of this task are not text.
         Format::Needles => Ok(format!("{ids:?}")),
-        _ => subject.tokenizer.decode(ids),
+        _ => Ok::<_, TrainError>(subject.tokenizer()?.decode(ids)?),
     };
     let (right, said) = (said == question.answer, text(&said)?);
     Ok(Answer {

@@ -35,7 +35,7 @@ impl Windows {
         };
         let (inputs, records, column) = text(experiment)?;
         let excluded = excluded(&inputs, &experiment.output)?;
-        let tokenizer = &subject.tokenizer;
+        let tokenizer = subject.tokenizer()?;
         let texts =
             Texts { inputs: &inputs, records, column: &column, tokenizer, excluded: &excluded };
         let folder = cache_folder(&experiment.output);

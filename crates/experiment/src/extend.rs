@@ -81,7 +81,8 @@ impl Extension {
             problem(key, format!("`extend.{key}` is missing, which `rope: {way}` needs"))
         })?;
         // Dynamic scaling starts beyond the model's own length, which config.json must keep.
-        let longest = if self.rope == Stretch::Dynamic { original } else { self.tokens };
+        let is_dynamic = matches!(rope.scaling, Scaling::Dynamic { .. });
+        let longest = if is_dynamic { original } else { self.tokens };
         Ok(Shape { rope, max_position_embeddings: Some(longest), ..shape })
     }
 

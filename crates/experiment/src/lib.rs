@@ -11,6 +11,7 @@ mod lora;
 mod mask;
 mod mesh;
 mod model;
+mod prompt;
 mod reproducible;
 mod resolved;
 mod rules;
@@ -26,7 +27,8 @@ mod written;
 
 pub use annulus_architecture::{
     Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope, Scaling,
-    Shape, Target, Yarn, parse_config, read_adapter, read_config, write_adapter, write_config,
+    Shape, Target, Yarn, generation_ends, parse_config, read_adapter, read_config, write_adapter,
+    write_config,
 };
 pub use annulus_yaml::{
     Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,

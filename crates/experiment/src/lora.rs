@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use annulus_architecture::{Besides, Lora, Shape, Target, read_adapter, sorted};
+use annulus_architecture::{Besides, Lora, Shape, Target, read_adapter, read_config, sorted};
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
 use annulus_yaml::Kind::{Count, Path, Real, Truth, Words};
 use annulus_yaml::{Problem, Problems, section};
 
-use crate::{Experiment, ModelSource, WeightsFrom};
+use crate::{Experiment, ModelSource, Resolved, WeightsFrom};
 
 /// The projections with adapters where `targets` is not written.
 const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
@@ -86,7 +86,7 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
         return Err(places.problem("lora.train", message).hint("write `embeddings`").into());
     }
     let Some(path) = &lora.path else { return Ok(()) };
-    let theirs = read_adapter(path)?;
+    let theirs = read_adapter(path, shape)?;
     let listed = |words: Vec<&str>| format!("[{}]", words.join(", "));
     let describe = |lora: &Lora| {
         [
@@ -109,4 +109,24 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
     };
     let problems: Vec<Problem> = differing.map(problem).collect();
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+}
+
+/// Refuses to go on with adapters that were trained for an extended model, unless this one is extended alike: they mean nothing under
+/// other frequencies. PEFT's own folders have no config.json, which would say so.
+pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
+    let Resolved { experiment, model, .. } = resolved;
+    let path = experiment.lora.as_ref().and_then(|lora| lora.path.as_ref());
+    let Some(path) = path.filter(|path| path.join("config.json").is_file()) else { return Ok(()) };
+    let (theirs, ours) = (read_config(path)?.rope, resolved.shape()?.rope);
+    if theirs == model.rope || theirs == ours {
+        return Ok(());
+    }
+    let [theirs, ours] = [theirs, ours]
+        .map(|rope| format!("`rope_type: {}` with base {}", rope.scaling.word(), rope.theta));
+    let message = format!(
+        "the adapters in `{}` were trained under {theirs}, and this model has {ours}",
+        path.display()
+    );
+    let hint = "extend it as in the run that trained them: `extend` in its `experiment.yaml`";
+    Err(experiment.places.problem("lora.path", message).hint(hint).into())
 }

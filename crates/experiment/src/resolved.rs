@@ -45,6 +45,7 @@ impl Resolved {
         let experiment = sliding::with_windows(experiment, &model)?;
         let resolved = Resolved { experiment, model, vocabulary };
         resolved.refuse_longer()?;
+        lora::stretched_alike(&resolved)?;
         Ok(resolved)
     }
 

@@ -66,6 +66,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         scores,
         batches,
         schedule::rules,
+        epsilon,
         trace,
         data,
         expectations,
@@ -75,6 +76,18 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         reproducible::rules,
     ];
     rules.iter().flat_map(|rule| rule(experiment)).collect()
+}
+
+/// What is added in f32 must be more than 0 there.
+fn epsilon(experiment: &Experiment) -> Vec<Problem> {
+    let least = f64::from(f32::MIN_POSITIVE);
+    let epsilon = experiment.optimizer.epsilon;
+    let problem = || {
+        let message = format!("{epsilon:e} is 0 in f32, in which AdamW computes");
+        let problem = experiment.places.problem("optimizer.epsilon", message);
+        problem.hint(format!("{least:e} or more"))
+    };
+    (epsilon < least).then(problem).into_iter().collect()
 }
 
 fn ranks(experiment: &Experiment) -> Vec<Problem> {

@@ -94,8 +94,8 @@ impl Llama {
         let many = values.len();
         Tensor::from_vec(values, many, &Device::Cpu)?.to_dtype(config.dtype)
     }
-    /// The weights, f32, of the model without adapters that computes the same as `config` with `weights`: adapters are added to their
-    /// projections.
+    /// The weights, in the model's dtype, of the model without adapters that computes the same as `config` with `weights`: adapters are
+    /// added to their projections, in f32.
     ///
     /// # Errors
     /// A missing weight, and what Candle says.
@@ -114,7 +114,7 @@ impl Llama {
                 (Some(a), Some(b)) => (weight + (b.matmul(&a)? * lora.scale())?)?,
                 _ => weight,
             };
-            Ok((name, merged))
+            Ok((name, merged.to_dtype(config.dtype)?))
         });
         merged.collect()
     }

@@ -4,8 +4,8 @@
 
 use annulus_architecture::Besides;
 use annulus_ops::{
-    IGNORED, embedding, embedding_backward, linear, linear_cross_entropy_gradients,
-    linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
+    IGNORED, embedding, embedding_backward, linear_cross_entropy_gradients,
+    linear_cross_entropy_input_gradient, linear_cross_entropy_loss, wide_linear,
 };
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -118,9 +118,9 @@ impl Loss {
         weights: &Weights,
         shard: &Shard,
     ) -> Result<Tensor> {
-        let part_bsv = linear(&shard.backend, normed_bsd, self.head.weight.of(weights)?, None)?;
-        let parts =
-            shard.tensor.all_gather(shard.spot("logits"), &part_bsv.to_dtype(DType::F32)?)?;
+        // As in training's loss: not rounded to what the model computes in.
+        let part_bsv = wide_linear(&shard.backend, normed_bsd, self.head.weight.of(weights)?)?;
+        let parts = shard.tensor.all_gather(shard.spot("logits"), &part_bsv)?;
         Tensor::cat(&parts, D::Minus1)
     }
 }

@@ -1,6 +1,6 @@
 //! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
-use annulus_experiment::{MaskKind, Packed, Schedule};
+use annulus_experiment::{Family, MaskKind, Schedule};
 
 use crate::Plan;
 
@@ -14,7 +14,7 @@ impl Plan {
             self.learned_padding(),
             self.idle_extension(),
             self.only_warm_up(),
-            self.sample_of_no_sequence(),
+            self.beyond_transformers(),
         ];
         all.into_iter().flatten().collect()
     }
@@ -64,15 +64,13 @@ impl Plan {
         })
     }
 
-    /// Warns of a sample whose length differs from the one that the mask is written for.
-    fn sample_of_no_sequence(&self) -> Option<String> {
-        let masking = &self.experiment.attention.masking;
-        let documents = matches!(masking.documents, Some(Packed::Lengths(_)));
-        let key = documents.then_some("attention.documents");
-        let key = key.or(masking.padding.map(|_| "attention.padding"))?;
-        self.experiment.sample.as_ref().map(|_| {
+    /// Warns of a model that `transformers` refuses to load (5.0 and later).
+    fn beyond_transformers(&self) -> Option<String> {
+        let (hidden, heads) = (self.shape.hidden_size, self.shape.num_attention_heads);
+        let splits = hidden.is_multiple_of(heads) || self.shape.model_type != Family::Llama;
+        (!splits).then(|| {
             format!(
-                "there will be no sample: it is no sequence of the length that `{key}` is given for"
+                "transformers 5 loads no `llama` with {hidden} of `hidden_size` over {heads} heads, also with `head_dim`: it would refuse checkpoints"
             )
         })
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{Batches, Cache, Records, Texts, Tokenizer};
-use annulus_experiment::Override;
+use annulus_experiment::{Override, parse_config, read_adapter};
 use annulus_simulate::Cluster;
 use serde_json::json;
 
@@ -93,7 +93,9 @@ pub const READERS: &[Reader] = &[
         seeds: |_| texts(&[include_str!("../../fixtures/adapter/adapter_config.json")]),
         read: |place, bytes| {
             place.write("adapter_config.json", bytes);
-            annulus_experiment::read_adapter(&place.path("")).map(drop).map_err(|e| e.to_string())
+            let config = include_str!("../../fixtures/untied/config.json");
+            let shape = parse_config("config.json", config).map_err(|e| e.to_string())?;
+            read_adapter(&place.path(""), &shape).map(drop).map_err(|e| e.to_string())
         },
     },
     Reader {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus_data::{Records, Tokenizer, train_tokenizer};
+use serde_json::{Value, json};
 
 #[test]
 fn a_tokenizer_is_trained_and_reads_everything() {
@@ -28,6 +29,9 @@ fn a_tokenizer_is_trained_and_reads_everything() {
         tokenizer.encode(text, &mut |part| ids.extend_from_slice(part)).unwrap();
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     }
+    // What `transformers` encodes may be a prompt: its end is in the file beside.
+    let file = fs::read_to_string(path("one.json")).unwrap();
+    assert!(file.contains("\"post_processor\": null"));
     // No pair is left long before: said, not filled up.
     assert!(train(100_000, "three.json") < 1000);
     // Lines of JSON with the same texts.
@@ -35,6 +39,10 @@ fn a_tokenizer_is_trained_and_reads_everything() {
     fs::write(path("a.jsonl"), lines).unwrap();
     let found = train_tokenizer(&[path("a.jsonl")], Records::Lines, 290, &path("four.json"));
     assert_eq!(found.unwrap().vocabulary, 290);
+    fs::write(path("tokenizer_config.json"), "{}").unwrap();
+    let error = train_tokenizer(&inputs, Records::Text, 290, &path("five.json")).unwrap_err();
+    assert!(error.to_string().contains("tokenizer_config.json"), "{error}");
+    assert!(!path("five.json").exists());
 }
 
 #[test]
@@ -58,6 +66,13 @@ fn special_tokens_are_held_to_the_models() {
     let (input, out) = (folder.path().join("a.txt"), folder.path().join("out.json"));
     fs::write(&input, "a").unwrap();
     train_tokenizer(&[input], Records::Text, 257, &out).unwrap();
+    let mut file: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+    let end = "<|endoftext|>";
+    let single = json!([{ "Sequence": { "id": "A", "type_id": 0 } }, { "SpecialToken": { "id": end, "type_id": 0 } }]);
+    let special = json!({ end: { "id": end, "ids": [0], "tokens": [end] } });
+    let template = json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special });
+    file["post_processor"] = template;
+    fs::write(&out, file.to_string()).unwrap();
     let tokenizer = Tokenizer::open(out.to_str().unwrap()).unwrap();
     let config = Path::new("model/config.json");
     let check = |begin: &[u32], end: &[u32]| tokenizer.check_special(config, begin, end);

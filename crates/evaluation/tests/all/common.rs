@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use annulus_data::Tokenizer;
 use annulus_evaluation::Subject;
 use annulus_experiment::{Override, Resolved, parse, write_config};
 use annulus_model::Llama;
@@ -55,6 +57,16 @@ impl Place {
         place
     }
 
+    /// Has the model's layers slide over `window` keys.
+    pub fn slides(&self, window: usize) {
+        let path = self.path("model/config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["model_type"] = "mistral".into();
+        config["sliding_window"] = window.into();
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -74,7 +86,7 @@ impl Place {
 
 fn open(plan: &Plan) -> Result<Subject> {
     let setup = Setup::on_its_device(plan, 4)?;
-    Subject::open(plan, setup, None, None)
+    Subject::open(plan, setup, None, Some(Arc::new(Tokenizer::Bytes)))
 }
 
 fn plan(changes: &[(&str, &str)]) -> Plan {

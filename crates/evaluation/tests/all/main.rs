@@ -3,4 +3,5 @@
 
 mod common;
 mod perplexity;
+mod prompts;
 mod tasks;

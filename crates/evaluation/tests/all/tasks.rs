@@ -33,7 +33,7 @@ fn answers_are_judged_by_the_logits_of_their_tokens() {
         let task = Task::from_name(&cell.task).unwrap();
         assert_eq!(cell.answers.len(), 2);
         for (sample, answer) in cell.answers.iter().enumerate() {
-            let (depth, tokenizer) = (cell.depth.unwrap_or(0.5), &subject.tokenizer);
+            let (depth, tokenizer) = (cell.depth.unwrap_or(0.5), subject.tokenizer().unwrap());
             let question = task.question(cell.tokens, depth, sample as u64, 3, tokenizer).unwrap();
             let one = [question.sequence(cell.tokens)];
             let setup = subject.setup(cell.tokens).unwrap();
@@ -50,10 +50,10 @@ fn answers_are_judged_by_the_logits_of_their_tokens() {
                 .to_vec1()
                 .unwrap();
             let said = &all[question.prompt.len() - 1..][..question.answer.len()];
-            assert_eq!(answer.said, subject.tokenizer.decode(said).unwrap());
+            assert_eq!(answer.said, tokenizer.decode(said).unwrap());
             assert_eq!(answer.right, said == question.answer);
             assert!(!answer.right || (answer.parts - 1.0).abs() < 1e-12, "{answer:?}");
-            assert_eq!(answer.wanted, subject.tokenizer.decode(&question.answer).unwrap());
+            assert_eq!(answer.wanted, tokenizer.decode(&question.answer).unwrap());
         }
     }
 }

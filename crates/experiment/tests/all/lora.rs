@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{Lora, Override, Problems, Resolved, parse, read_adapter, write_adapter};
+use annulus_experiment::{
+    Lora, Override, Problems, Resolved, Shape, parse, read_adapter, write_adapter,
+};
 use annulus_memory::Class;
 use annulus_plan::Plan;
 use serde_json::{Value, json};
@@ -61,7 +63,8 @@ fn what_peft_reads_reads_back_the_same() {
         let plan = plan(folder.path(), lora, &[]).unwrap_or_else(|problems| panic!("{problems}"));
         let text = write_adapter(settings(&plan), "a/model", Some("main"), &plan.shape);
         fs::write(folder.path().join("adapter_config.json"), text).expect("a scratch folder");
-        let read = read_adapter(folder.path()).unwrap_or_else(|problems| panic!("{problems}"));
+        let read = read_adapter(folder.path(), &plan.shape)
+            .unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(Lora { path: None, ..read }, *settings(&plan));
     }
 }
@@ -101,8 +104,13 @@ fn wrong_adapters() {
         let mut config = written.clone();
         config[key] = value;
         fs::write(path.join("adapter_config.json"), config.to_string()).expect("a scratch folder");
-        say(title, read_adapter(path).expect_err(title));
+        say(title, read_adapter(path, &own().shape).expect_err(title));
     }
+    let mut untied = written.clone();
+    untied["modules_to_save"] = json!(["embed_tokens"]);
+    fs::write(path.join("adapter_config.json"), untied.to_string()).expect("a scratch folder");
+    let tied = Shape { tie_word_embeddings: true, ..own().shape };
+    say("an embedding that is tied no more", read_adapter(path, &tied).expect_err("untied"));
     fs::write(path.join("adapter_config.json"), written.to_string()).expect("a scratch folder");
     let from = format!("{{ rank: 8, targets: [q_proj], path: {} }}", path.display());
     say("another adapter than is said", plan(path, &from, &[]).expect_err("a difference"));

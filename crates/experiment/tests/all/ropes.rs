@@ -182,6 +182,10 @@ fn the_original_length_is_kept() {
 
     let dynamic = extended("extend: { rope: dynamic, tokens: 4k }").expect("right");
     assert_eq!(dynamic.max_position_embeddings, Some(1024), "from there on the base grows");
+    let scaled = "  rope_parameters: { rope_type: dynamic, factor: 2 }\nextend: { rope: abf, tokens: 4k, theta: 500000 }";
+    let other = extended(scaled).expect("right");
+    let saved = parse_config("config.json", &write_config(&other, Dtype::F32)).expect("ours");
+    assert_eq!((saved.frequencies(4096), other.rope.theta), (other.frequencies(4096), 5e5));
 }
 
 #[test]
@@ -196,6 +200,7 @@ fn wrong_extensions() {
         ),
         ("shorter than the sequences", "extend: { rope: yarn, tokens: 2k }"),
         ("no base", "extend: { rope: abf, tokens: 4k }"),
+        ("heads of one pair", "  head_dim: 2\nextend: { rope: ntk, tokens: 4k }"),
         ("a base for another way", "extend: { rope: yarn, tokens: 4k, theta: 500000 }"),
         ("no factors", "extend: { rope: longrope, tokens: 4k }"),
         ("too few factors", "extend: { rope: longrope, tokens: 4k, long_factor: [1, 2] }"),

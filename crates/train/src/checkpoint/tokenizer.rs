@@ -10,19 +10,20 @@ use serde_json::json;
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// The tokenizer files that `folder` lacks, as names and texts.
+/// The tokenizer files that are missing beside `tokenizer`, a `tokenizer.json` if there is one, as names and texts; `is_said`: there is a
+/// file that says how to read it.
 pub(crate) fn missing(
-    folder: &Path,
+    tokenizer: Option<&Path>,
+    is_said: bool,
     experiment: &Experiment,
     shape: &Shape,
 ) -> io::Result<Vec<(&'static str, String)>> {
-    if !experiment.data.format.is_text() || folder.join(CONFIG).is_file() {
+    if !experiment.data.format.is_text() || is_said {
         return Ok(Vec::new());
     }
     let mut files = Vec::new();
     let (begin, end);
-    if folder.join(TOKENIZER).is_file() {
-        let path = folder.join(TOKENIZER);
+    if let Some(path) = tokenizer {
         let tokenizer = Tokenizer::open(&path.to_string_lossy()).map_err(io::Error::other)?;
         (begin, end) = tokenizer.special();
     } else if let Some(bytes) = byte_tokenizer(shape.vocab_size.unwrap_or_default()) {
@@ -35,6 +36,8 @@ pub(crate) fn missing(
         // Any other class adds steps of its own.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false,
+        // Version 4 gives types of tokens besides, which no Llama takes.
+        "model_input_names": ["input_ids", "attention_mask"],
     });
     for (key, token) in [("bos_token", begin), ("eos_token", end)] {
         if let Some(token) = token {

@@ -1,32 +1,21 @@
 //! Writing checkpoints.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, ModelSource, WeightsFrom, write_adapter, write_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
 use super::hashes::Hashes;
 use super::read::named;
-use super::tokenizer::missing;
-use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, steps};
+use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, steps};
 use crate::error::failure;
 use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
 /// The most bytes of a weights file; larger models are cut into several.
 const SHARD_BYTES: u64 = 5 << 30;
-/// The file name of the tokenizer that `transformers` looks for.
-const TOKENIZER: &str = "tokenizer.json";
-/// The largest file that is copied into a checkpoint, in bytes: a tokenizer.
-const LARGEST: u64 = 1 << 26;
-/// Files that may lie beside a tokenizer and are copied with it.
-const BESIDE_TOKENIZER: [&str; 3] =
-    ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
-
 /// Where the tensors of a checkpoint lie in its files, the same on all ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Layouts {
@@ -131,7 +120,7 @@ impl Unfinished {
     /// Commits the folder, after all ranks together have written `written` bytes to disk, and points `LATEST` at it.
     pub(crate) fn end(
         self,
-        plan: &Plan,
+        texts: &Texts,
         state: &State,
         written: u64,
         note: Note<'_>,
@@ -144,7 +133,11 @@ impl Unfinished {
         }
         let failed = |error| failure("write", &named, &error);
         note("checkpoint, texts and hashes");
-        write_texts(folder.path(), plan, state).map_err(failed)?;
+        let write = || {
+            texts.write(folder.path())?;
+            fs::write(folder.path().join(STATE), serde_json::to_vec_pretty(state)?)
+        };
+        write().map_err(failed)?;
         Hashes::of(folder.path()).and_then(|hashes| hashes.write(folder.path())).map_err(failed)?;
         note("checkpoint, commit");
         let commit = || {
@@ -163,7 +156,7 @@ impl Unfinished {
 /// Writes `output/step-N`, all of which `contents` has, whole or not at all, and points `LATEST` at it.
 pub(crate) fn save(
     output: &Path,
-    plan: &Plan,
+    texts: &Texts,
     state: &State,
     layouts: &Layouts,
     contents: &mut dyn Contents,
@@ -171,7 +164,7 @@ pub(crate) fn save(
 ) -> Result<PathBuf> {
     let unfinished = Unfinished::begin(output, state.step, layouts)?;
     let written = layouts.fill(unfinished.folder(), &unfinished.named, contents, note)?;
-    unfinished.end(plan, state, written, note)
+    unfinished.end(texts, state, written, note)
 }
 
 /// Points `LATEST` at `output/step-N`. If a run is killed just before, the next start does it.
@@ -192,80 +185,6 @@ pub(crate) fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
         }
         error => TrainError::Checkpoint { message: error.to_string(), hint: error.hint() },
     }
-}
-
-fn write_texts(folder: &Path, plan: &Plan, state: &State) -> io::Result<()> {
-    let experiment = &plan.experiment;
-    let config = write_config(&plan.shape, experiment.model.dtype);
-    fs::write(folder.join("config.json"), config)?;
-    if let Some(lora) = &experiment.lora {
-        let (base, revision) = name_of(&experiment.model.source)?;
-        let adapter = write_adapter(lora, &base, revision.as_deref(), &plan.shape);
-        fs::write(folder.join("adapter_config.json"), adapter)?;
-    }
-    write_generation(folder, &experiment.model.source)?;
-    if let Some(tokenizer) = tokenizer_of(experiment) {
-        annulus_files::copy(&tokenizer, &folder.join(TOKENIZER), LARGEST)?;
-        let beside = tokenizer.parent().unwrap_or(Path::new(""));
-        BESIDE_TOKENIZER.iter().try_for_each(|name| copied(beside, name, folder).map(drop))?;
-    }
-    for (name, text) in missing(folder, experiment, &plan.shape)? {
-        fs::write(folder.join(name), text)?;
-    }
-    fs::write(folder.join(STATE), serde_json::to_vec_pretty(state)?)
-}
-
-/// The tokenizer.json that is saved with the weights: the one that texts are read with or, where that is bytes, the model's own, which has
-/// its chat template.
-fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
-    let named = PathBuf::from(experiment.data.tokenizer());
-    let own = match &experiment.model.source {
-        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => {
-            annulus_files::within(path, TOKENIZER).ok()
-        }
-        _ => None,
-    };
-    if named.is_file() { Some(named) } else { own.filter(|own| own.is_file()) }
-}
-
-/// The name by which PEFT finds a model: its name and revision on the hub, or its absolute folder.
-fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
-    match source {
-        ModelSource::Folder { hub: Some(hub), .. } => {
-            let name = hub.strip_prefix("hf://").unwrap_or(hub);
-            let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
-            Ok((name.to_owned(), Some(revision.to_owned())))
-        }
-        ModelSource::Folder { path, .. } => {
-            Ok((std::path::absolute(path)?.display().to_string(), None))
-        }
-        ModelSource::Inline(_) => Ok((String::new(), None)),
-    }
-}
-
-/// Copies `name` from a folder that somebody else may have made, if it is there. A link that leads out of the folder is refused: its target
-/// would be published with the checkpoint.
-fn copied(from: &Path, name: &str, folder: &Path) -> io::Result<bool> {
-    if fs::symlink_metadata(from.join(name)).is_err() {
-        return Ok(false);
-    }
-    let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("`{}`: {error}", from.join(name).display()))
-    };
-    let found = annulus_files::within(from, name).map_err(named)?;
-    annulus_files::copy(&found, &folder.join(name), LARGEST).map_err(named)?;
-    Ok(true)
-}
-
-/// Writes the generation settings: the pretrained model's, if it has any.
-fn write_generation(folder: &Path, source: &ModelSource) -> io::Result<()> {
-    const NAME: &str = "generation_config.json";
-    if let ModelSource::Folder { path, .. } = source
-        && copied(path, NAME, folder)?
-    {
-        return Ok(());
-    }
-    fs::write(folder.join(NAME), "{\n  \"_from_model_config\": true\n}\n")
 }
 
 /// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good.

@@ -126,10 +126,7 @@ impl Checkpoint {
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
         let config = Config { lora: Some(lora.clone()), ..plain };
         let weights = weights(&self.folder, Some(base), &config)?.all()?;
-        let merged = Llama::merged(&config, weights)?.into_iter();
-        Ok(merged
-            .map(|(name, weight)| Ok((name, weight.to_dtype(config.dtype)?)))
-            .collect::<candle_core::Result<_>>()?)
+        Ok(Llama::merged(&config, weights)?)
     }
 
     /// Writes the model with these weights to the new folder `out`, in files of at most `shard_bytes`; returns the names of the files.
@@ -162,7 +159,10 @@ impl Checkpoint {
             annulus_files::copy(&found, &folder.join(name), LARGEST)?;
             files.push(name.to_owned());
         }
-        for (name, text) in missing(folder, &self.experiment, &self.shape)? {
+        let [tokenizer, said] =
+            ["tokenizer.json", "tokenizer_config.json"].map(|name| folder.join(name));
+        let tokenizer = Some(tokenizer.as_path()).filter(|tokenizer| tokenizer.is_file());
+        for (name, text) in missing(tokenizer, said.is_file(), &self.experiment, &self.shape)? {
             write_atomically(&folder.join(name), text.as_bytes())?;
             files.push(name.to_owned());
         }

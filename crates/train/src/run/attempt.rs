@@ -13,7 +13,7 @@ use annulus_data::Progress;
 use annulus_plan::Plan;
 use parking_lot::Mutex;
 
-use crate::checkpoint::{identity, last_checkpoint, point};
+use crate::checkpoint::{Texts, identity, last_checkpoint, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
@@ -271,6 +271,7 @@ fn recorder<'a>(
         console,
         record: Record::of(&kept),
         data: manifest.data.clone(),
+        texts: Texts::of(plan)?,
         base: base_hash(plan)?,
         began: (start.step, start.tokens),
         saved: start.step,

@@ -8,7 +8,7 @@ use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 
 use crate::Result;
-use crate::checkpoint::{Layouts, State, VERSION, identity, prune, save};
+use crate::checkpoint::{Layouts, State, Texts, VERSION, identity, prune, save};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
@@ -40,6 +40,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) record: Record,
     /// The data's fingerprint.
     pub(crate) data: String,
+    /// What lies beside the weights of checkpoints.
+    pub(crate) texts: Texts,
     /// The hash of the base weights beside which adapters lie.
     pub(crate) base: Option<String>,
     /// Steps and tokens before the attempt's first step.
@@ -102,13 +104,13 @@ impl Recorder<'_> {
         let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
         if plan.experiment.background_saves {
             let mut copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
-            let (output, plan) = (self.output.clone(), plan.clone());
-            let write = move || save(&output, &plan, &state, &layouts, &mut copied, &|_| ());
+            let (output, texts) = (self.output.clone(), self.texts.clone());
+            let write = move || save(&output, &texts, &state, &layouts, &mut copied, &|_| ());
             self.writing = Some((step, Writing::begin(&self.output, write)?));
             return Ok(());
         }
         let note = |pass| noted(comm, step, pass);
-        let save = || save(&self.output, plan, &state, &layouts, &mut slices, &note);
+        let save = || save(&self.output, &self.texts, &state, &layouts, &mut slices, &note);
         let folder = alive(comm, save)?;
         self.is_saved(step, folder);
         Ok(())

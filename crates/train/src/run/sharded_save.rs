@@ -14,7 +14,7 @@ use annulus_comm::{Communicator, Error as CommError, Label, Reduce, all_gather_v
 use annulus_plan::Plan;
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::{Contents, Layouts, Piece, State, Unfinished};
+use crate::checkpoint::{Contents, Layouts, Piece, State, Texts, Unfinished};
 use crate::run::recorder::Recorder;
 use crate::run::saving::noted;
 use crate::run::writing::Writing;
@@ -40,7 +40,7 @@ pub(crate) struct PendingSave {
 #[derive(Debug)]
 struct Commit {
     unfinished: Unfinished,
-    plan: Plan,
+    texts: Texts,
     state: State,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn save(
         }
     };
     let written = total(comm, step, written)?;
-    if let (Some(Commit { unfinished, state, .. }), Some(recorder)) = (commit, recorder) {
-        let folder = alive(comm, || unfinished.end(plan, &state, written, &note))?;
+    if let (Some(Commit { unfinished, texts, state }), Some(recorder)) = (commit, recorder) {
+        let folder = alive(comm, || unfinished.end(&texts, &state, written, &note))?;
         recorder.is_saved(step, folder);
         warn(recorder, &blind);
     }
@@ -94,9 +94,9 @@ impl Commit {
         since: u64,
         layouts: &Layouts,
     ) -> Result<Commit> {
-        let (state, plan) = (recorder.state(step, since)?, recorder.plan.clone());
+        let (state, texts) = (recorder.state(step, since)?, recorder.texts.clone());
         let unfinished = alive(comm, || Unfinished::begin(&recorder.output, step, layouts))?;
-        Ok(Commit { unfinished, plan, state })
+        Ok(Commit { unfinished, texts, state })
     }
 }
 
@@ -125,8 +125,8 @@ impl PendingSave {
         let written = alive(comm, || self.writing.wait())?;
         let (step, written) = (self.step, total(comm, self.step, written)?);
         if let (Some(commit), Some(recorder)) = (self.commit.take(), recorder) {
-            let Commit { unfinished, plan, state } = commit;
-            let end = move || unfinished.end(&plan, &state, written, &|_| ());
+            let Commit { unfinished, texts, state } = commit;
+            let end = move || unfinished.end(&texts, &state, written, &|_| ());
             recorder.writing = Some((step, Writing::begin(&recorder.output, end)?));
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! From the names in an experiment to objects: the one place that matches on names.
 
+use std::mem;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,9 @@ use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::{Backend, Cores};
 use annulus_plan::{LayerGroup, Plan};
-use annulus_sequence::{Heads, Mask, Route, ScheduleError, Schedules, Setting, Strategy, Wire};
+use annulus_sequence::{
+    Heads, Mask, Route, Rule, ScheduleError, Schedules, Setting, Strategy, Wire,
+};
 use candle_core::DType;
 
 use crate::setup::device;
@@ -159,6 +163,15 @@ impl Setup {
         Ok(Some(peaks.map(f64::from_le_bytes).sum()))
     }
 
+    /// This setup with these positions as global ones besides, which sequences may reach later.
+    #[must_use]
+    pub fn with_global(mut self, positions: &[Range<usize>]) -> Setup {
+        for group in &mut self.groups {
+            group.mask = mem::take(&mut group.mask).and(Rule::Global(positions.to_vec()));
+        }
+        self
+    }
+
     /// The setup of `plan` on a machine with `cores` cores.
     pub fn new(plan: &Plan, cores: impl Into<Cores>) -> Setup {
         let experiment = &plan.experiment;
@@ -269,9 +282,10 @@ impl Setup {
         let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
         let first = &self.groups[0];
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
-        let groups = self.groups.iter();
-        let groups =
-            groups.map(|group| (first.beside(group.schedules.clone()), group.layers.clone()));
+        let groups = self.groups.iter().map(|Attending { layers, mask, schedules, .. }| {
+            // Schedules for any documents show more than the mask of a single one.
+            (first.beside(schedules.clone()).seeing(mask.clone()), layers.clone())
+        });
         Attentions::new(self.config.shape.num_hidden_layers, groups)
     }
 }

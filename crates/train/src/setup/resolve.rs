@@ -115,8 +115,13 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     let resolved = Resolved::new(experiment, model, None)?;
     let Resolved { mut experiment, model, .. } = resolved;
     let reads = records_of(experiment.data.format).is_some();
-    let tokenizer =
-        if reads { Some(Arc::new(tokenizer(&mut experiment, model.vocab_size)?)) } else { None };
+    let tokenizer = match &experiment.data.tokenizer {
+        _ if reads => Some(tokenizer(&mut experiment, model.vocab_size)?),
+        // Its data are token ids; what it is asked and answers is text.
+        Some(named) if named != BYTES => Some(Tokenizer::open(named)?),
+        _ => None,
+    };
+    let tokenizer = tokenizer.map(Arc::new);
     if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
         (&tokenizer, &experiment.model.source)
     {
@@ -125,8 +130,8 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     }
     experiment.data.tokenizer.get_or_insert_with(|| BYTES.to_owned());
     let vocabulary = match &tokenizer {
-        Some(tokenizer) => Some(tokenizer.vocabulary()),
-        None => made_up(&experiment)?,
+        Some(tokenizer) if reads => Some(tokenizer.vocabulary()),
+        _ => made_up(&experiment)?,
     };
     Ok(Opened { resolved: Resolved { experiment, model, vocabulary }, tokenizer })
 }

@@ -12,7 +12,7 @@ use crate::folder::is_run;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::{Result, Setup, TrainError};
 
-/// Trained weights on the host, with their origin: f32, except those beside which adapters lie.
+/// Trained weights on the host, in the dtype of computation, with their origin.
 #[derive(Debug)]
 pub struct Trained {
     /// The weights by name.
@@ -75,7 +75,8 @@ impl Trained {
                 hint: Some("set them back, or name the folder under `model.path` of a file".into()),
             });
         }
-        let weights = weights(&found.folder, base_of(plan), &setup.config)?.all()?;
+        let weights = weights(&found.folder, base_of(plan), &setup.config)?;
+        let weights = weights.all_in(setup.config.dtype)?;
         let (by, step) = (Some(identity::saved(&found)?), found.state.step);
         Ok(Trained { weights, folder: found.folder, step, by, warnings })
     }
@@ -95,7 +96,7 @@ impl Trained {
                 )),
             });
         };
-        let weights = initial_weights(plan, &setup.config)?.all()?;
+        let weights = initial_weights(plan, &setup.config)?.all_in(setup.config.dtype)?;
         Ok(Trained { weights, folder: folder.clone(), step: 0, by: None, warnings: Vec::new() })
     }
 }

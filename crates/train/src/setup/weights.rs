@@ -104,6 +104,12 @@ impl InitialWeights {
     pub(crate) fn all(&self) -> Result<Weights> {
         self.shapes.keys().map(|name| Ok((name.clone(), self.whole(name)?))).collect()
     }
+
+    /// All weights, read and rounded to `dtype` one by one.
+    pub(crate) fn all_in(&self, dtype: DType) -> Result<Weights> {
+        let names = self.shapes.keys();
+        names.map(|name| Ok((name.clone(), self.whole(name)?.to_dtype(dtype)?))).collect()
+    }
 }
 
 impl Layer {

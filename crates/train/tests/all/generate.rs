@@ -43,6 +43,7 @@ fn greedy_tokens_are_those_of_reading_everything_again() {
         &[][..],
         &[("attention.window", "9")],
         &[("attention.window", "9"), ("attention.sinks", "2")],
+        &[("attention.window", "9"), ("attention.global", "[3-7]")],
     ] {
         let one = setup(&place, prompt.len(), changes);
         let weights = weights(&one);

@@ -1,0 +1,174 @@
+//! The texts that lie beside a checkpoint's weights: configurations and the tokenizer.
+//!
+//! They are read once, before training: what is moved or changed meanwhile is saved as it was trained with.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annulus_data::Tokenizer;
+use annulus_experiment::{
+    BYTES, Experiment, ModelSource, Shape, WeightsFrom, write_adapter, write_config,
+};
+use annulus_plan::Plan;
+use serde_json::{Map, Value, json};
+
+use super::tokenizer::missing;
+use crate::Result;
+use crate::error::failure;
+
+/// The file name of the tokenizer that `transformers` looks for.
+const TOKENIZER: &str = "tokenizer.json";
+/// The file that says how `transformers` reads the tokenizer.
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The file of generation settings.
+const GENERATION: &str = "generation_config.json";
+/// The largest file that is kept, in bytes: a tokenizer.
+const LARGEST: u64 = 1 << 26;
+/// Files that may lie beside a tokenizer and are saved with it.
+const BESIDE_TOKENIZER: [&str; 3] =
+    [TOKENIZER_CONFIG, "special_tokens_map.json", "chat_template.jinja"];
+/// The keys of special tokens in config.json and in the generation settings.
+const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
+
+/// The texts of a run's checkpoints, by file name.
+#[derive(Clone, Debug)]
+pub(crate) struct Texts(Arc<BTreeMap<&'static str, Vec<u8>>>);
+
+impl Texts {
+    /// The texts of `plan`.
+    ///
+    /// # Errors
+    /// A tokenizer or settings that cannot be read.
+    pub(crate) fn of(plan: &Plan) -> Result<Texts> {
+        let texts = texts(plan);
+        let texts = texts
+            .map_err(|error| failure("keep the tokenizer for", &plan.experiment.output, &error))?;
+        Ok(Texts(Arc::new(texts)))
+    }
+
+    /// Writes all of them into `folder`.
+    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
+        self.0.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))
+    }
+}
+
+fn texts(plan: &Plan) -> io::Result<BTreeMap<&'static str, Vec<u8>>> {
+    let experiment = &plan.experiment;
+    let tokenizer = tokenizer_of(experiment);
+    let shape = with_ends(&plan.shape, tokenizer.as_deref())?;
+    let mut texts = BTreeMap::new();
+    texts.insert("config.json", write_config(&shape, experiment.model.dtype).into_bytes());
+    if let Some(lora) = &experiment.lora {
+        let (base, revision) = name_of(&experiment.model.source)?;
+        let adapter = write_adapter(lora, &base, revision.as_deref(), &shape);
+        texts.insert("adapter_config.json", adapter.into_bytes());
+    }
+    texts.insert(GENERATION, generation(plan, &shape)?);
+    if let Some(tokenizer) = &tokenizer {
+        texts.insert(TOKENIZER, annulus_files::read(tokenizer, LARGEST)?);
+        let beside = tokenizer.parent().unwrap_or(Path::new(""));
+        for name in BESIDE_TOKENIZER {
+            if let Some(text) = found(beside, name)? {
+                texts.insert(name, text);
+            }
+        }
+        if let Some(text) = texts.get_mut(TOKENIZER_CONFIG) {
+            *text = raised(std::mem::take(text), "model_max_length", plan, 0);
+        }
+    }
+    let is_said = texts.contains_key(TOKENIZER_CONFIG);
+    let missing = missing(tokenizer.as_deref(), is_said, experiment, &plan.shape)?;
+    texts.extend(missing.into_iter().map(|(name, text)| (name, text.into_bytes())));
+    Ok(texts)
+}
+
+/// The tokenizer.json that is saved with the weights: the one that texts are read with or, where that is bytes, the model's own, which has
+/// its chat template.
+fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
+    let named = Some(experiment.data.tokenizer()).filter(|named| *named != BYTES);
+    let own = || match &experiment.model.source {
+        ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } => {
+            annulus_files::within(path, TOKENIZER).ok().filter(|own| own.is_file())
+        }
+        _ => None,
+    };
+    named.map(PathBuf::from).or_else(own)
+}
+
+/// `shape` with the tokens that begin and end the tokenizer's documents, where config.json names none: `generate` in `transformers` stops
+/// at the end that it finds there.
+fn with_ends(shape: &Shape, tokenizer: Option<&Path>) -> io::Result<Shape> {
+    let mut shape = shape.clone();
+    let Some(path) = tokenizer.filter(|_| shape.special("eos_token_id").is_empty()) else {
+        return Ok(shape);
+    };
+    let tokenizer = Tokenizer::open(&path.to_string_lossy()).map_err(io::Error::other)?;
+    let ends = [tokenizer.before(true).last(), tokenizer.after().first()];
+    for (key, id) in SPECIAL.into_iter().zip(ends) {
+        if let Some(id) = id {
+            shape.special_tokens.entry(key.to_owned()).or_insert_with(|| json!(id));
+        }
+    }
+    Ok(shape)
+}
+
+/// The name by which PEFT finds a model: its name and revision on the hub, or its absolute folder.
+fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
+    match source {
+        ModelSource::Folder { hub: Some(hub), .. } => {
+            let name = hub.strip_prefix("hf://").unwrap_or(hub);
+            let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
+            Ok((name.to_owned(), Some(revision.to_owned())))
+        }
+        ModelSource::Folder { path, .. } => {
+            Ok((std::path::absolute(path)?.display().to_string(), None))
+        }
+        ModelSource::Inline(_) => Ok((String::new(), None)),
+    }
+}
+
+/// The generation settings: the pretrained model's, or the special tokens of `shape`. Where the file exists, `transformers` reads no
+/// special token in config.json.
+fn generation(plan: &Plan, shape: &Shape) -> io::Result<Vec<u8>> {
+    if let ModelSource::Folder { path, .. } = &plan.experiment.model.source
+        && let Some(own) = found(path, GENERATION)?
+    {
+        let least = plan.model.max_position_embeddings.unwrap_or_default();
+        return Ok(raised(own, "max_length", plan, least));
+    }
+    let mut settings = Map::from_iter([("_from_model_config".to_owned(), json!(true))]);
+    let special = SPECIAL.into_iter().filter_map(|key| Some((key, shape.special_tokens.get(key)?)));
+    settings.extend(special.map(|(key, ids)| (key.to_owned(), ids.clone())));
+    Ok(format!("{:#}\n", Value::Object(settings)).into_bytes())
+}
+
+/// A JSON text whose number `key`, if it is `least` or more, is no less than the model's length, where that has grown.
+fn raised(text: Vec<u8>, key: &str, plan: &Plan, least: usize) -> Vec<u8> {
+    let (own, now) = (plan.model.max_position_embeddings, plan.shape.max_position_embeddings);
+    let longest = now.max(plan.experiment.extend.as_ref().map(|extend| extend.tokens));
+    let Some(longest) = longest.filter(|_| own.is_some() && longest > own) else { return text };
+    let Ok(mut settings) = serde_json::from_slice::<Map<String, Value>>(&text) else { return text };
+    let is_short =
+        |of: &Value| of.as_u64().is_some_and(|of| (least as u64..longest as u64).contains(&of));
+    match settings.get_mut(key).filter(|of| is_short(of)) {
+        Some(number) => *number = json!(longest),
+        None => return text,
+    }
+    format!("{:#}\n", Value::Object(settings)).into_bytes()
+}
+
+/// The text of `name` in a folder that somebody else may have made, if it is there. A link that leads out of the folder is refused: its
+/// target would be published with the checkpoint.
+fn found(folder: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    if fs::symlink_metadata(folder.join(name)).is_err() {
+        return Ok(None);
+    }
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("`{}`: {error}", folder.join(name).display()))
+    };
+    let path = annulus_files::within(folder, name).map_err(named)?;
+    annulus_files::read(&path, LARGEST).map(Some).map_err(named)
+}
