@@ -1,6 +1,7 @@
 //! Checks licences, sources and banned crates with cargo-deny; advisories too if their database can be fetched.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -8,7 +9,7 @@ use crate::{root, tool};
 
 const VERSION: &str = "0.20.2";
 
-/// Installs cargo-deny below `target/` if it is not there, and runs it.
+/// Installs cargo-deny below `target/` if it is not there in this version, and runs it.
 pub(crate) fn run() -> Result<()> {
     let program = installed()?;
     let config = ["--config", ".deny.toml", "check", "--hide-inclusion-graph"];
@@ -23,8 +24,8 @@ pub(crate) fn run() -> Result<()> {
 fn installed() -> Result<PathBuf> {
     let tools = root().join("target/tools");
     let program = tools.join("bin/cargo-deny");
-    if !program.exists() {
-        tool::say("installing cargo-deny below target/tools (once, some minutes)");
+    if !is_pinned(&program) {
+        tool::say("installing cargo-deny below target/tools (once a version, some minutes)");
         let tools = tools.to_string_lossy();
         // A debug build takes half the time, and is fast enough for a few hundred manifests.
         let flags = ["--locked", "--no-default-features", "--debug", "--quiet"];
@@ -32,4 +33,27 @@ fn installed() -> Result<PathBuf> {
         tool::cargo(&[&install[..], &flags].concat())?;
     }
     Ok(program)
+}
+
+/// Whether the program is there and says that it is of the pinned version.
+fn is_pinned(program: &Path) -> bool {
+    let said = Command::new(program).arg("--version").output();
+    said.is_ok_and(|said| is_version(&String::from_utf8_lossy(&said.stdout)))
+}
+
+/// As in `cargo-deny 0.20.2`.
+fn is_version(said: &str) -> bool {
+    said.split_whitespace().nth(1) == Some(VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_installed_anew() {
+        assert!(is_version(&format!("cargo-deny {VERSION}\n")));
+        assert!(!is_version("cargo-deny 0.1.0\n") && !is_version(""));
+        assert!(!is_pinned(Path::new("no/such/program")));
+    }
 }

@@ -1,12 +1,12 @@
 //! `cargo xtask emulate`: tests the CUDA kernels on the CPU, or, by mutation testing, their tests.
 //!
 //! `kernels/mutants.txt` lists bugs to plant. Each is planted alone into a copy of the sources, the copy is compiled, and the tests
-//! that it concerns must fail with every seed.
+//! that it concerns must fail with every seed. A bug that does not compile is none, unless its line says so.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -52,41 +52,64 @@ struct Mutant {
     kernels: String,
     /// A description of the bug.
     what: String,
-    /// Whether tests in the emulator can find it.
-    seen: bool,
+    /// What is to become of it.
+    wanted: Outcome,
     from: String,
     to: String,
+}
+
+/// What becomes of a planted bug.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// The tests fail with every seed.
+    #[default]
+    Found,
+    /// Some seed's tests succeed: `unseen` in its line where the emulator cannot find it.
+    Missed,
+    /// It does not compile: `refused` in its line where that is how it is found.
+    Refused,
+}
+
+/// Those whose description contains `only`.
+fn chosen<'a>(all: &'a [Mutant], only: &str) -> Result<Vec<&'a Mutant>> {
+    let chosen: Vec<&Mutant> = all.iter().filter(|mutant| mutant.what.contains(only)).collect();
+    if chosen.is_empty() {
+        bail!("kernels/mutants.txt: none of {} planted bugs is described by `{only}`", all.len());
+    }
+    Ok(chosen)
 }
 
 fn mutants(only: &str) -> Result<()> {
     let list = root().join("kernels/mutants.txt");
     let text = std::fs::read_to_string(&list).context("kernels/mutants.txt")?;
     let all = read(&text)?;
+    let chosen = chosen(&all, only)?;
     let tests = test_program()?;
-    let chosen: Vec<&Mutant> = all.iter().filter(|mutant| mutant.what.contains(only)).collect();
     let unchanged = |mutant: &&Mutant| (mutant.kernels.clone(), mutant.tests());
     let unchanged: BTreeSet<_> = chosen.iter().map(unchanged).collect();
     on_all_cores(unchanged, |folder, (kernels, own)| {
         let right = Mutant { kernels, ..Mutant::default() };
-        if right.fails(folder, &tests, own)? {
-            bail!("the tests of {} fail without a planted bug", right.kernels);
+        match right.outcome(folder, &tests, own)? {
+            Outcome::Missed => Ok(()),
+            Outcome::Found => bail!("the tests of {} fail without a planted bug", right.kernels),
+            Outcome::Refused => bail!("{} does not compile without a planted bug", right.kernels),
         }
-        Ok(())
     })?;
-    let missed = Mutex::new(Vec::new());
+    let wrong = Mutex::new(Vec::new());
     on_all_cores(chosen.iter().copied(), |folder, mutant| {
-        let found = mutant.fails(folder, &tests, mutant.tests());
-        let found = found.with_context(|| mutant.what.clone())?;
-        tool::say(&format!("{:<60} {}", mutant.what, mutant.said(found)));
-        if !found && mutant.seen {
-            missed.lock().push(&*mutant.what);
+        let outcome = mutant.outcome(folder, &tests, mutant.tests());
+        let outcome = outcome.with_context(|| mutant.what.clone())?;
+        let (said, fine) = mutant.said(outcome);
+        tool::say(&format!("{:<60} {said}", mutant.what));
+        if !fine {
+            wrong.lock().push(format!("{} ({said})", mutant.what));
         }
         Ok(())
     })?;
-    let missed = missed.into_inner();
-    if !missed.is_empty() {
-        let (count, all) = (missed.len(), chosen.len());
-        bail!("{count} of {all} planted bugs were missed: {}", missed.join("; "));
+    let wrong = wrong.into_inner();
+    if !wrong.is_empty() {
+        let (count, all) = (wrong.len(), chosen.len());
+        bail!("{count} of {all} planted bugs were missed or are none: {}", wrong.join("; "));
     }
     Ok(())
 }
@@ -113,8 +136,8 @@ fn on_all_cores<T: Send>(
     })
 }
 
-/// Parses the list: `= FILE | KERNELS | WHAT [| unseen]`, then the original lines, each after `- `, and the planted ones, each after
-/// `+ `; `#` starts a comment.
+/// Parses the list: `= FILE | KERNELS | WHAT [| unseen | refused]`, then the original lines, each after `- `, and the planted ones, each
+/// after `+ `; `#` starts a comment.
 fn read(text: &str) -> Result<Vec<Mutant>> {
     let mut all: Vec<Mutant> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -124,8 +147,16 @@ fn read(text: &str) -> Result<Vec<Mutant>> {
                 bail!("kernels/mutants.txt: `{line}`, wanted `= FILE | KERNELS | WHAT`");
             };
             let [file, kernels, what] = [file, kernels, what].map(|word| (*word).to_owned());
+            let wanted = match rest {
+                [] => Outcome::Found,
+                ["unseen"] => Outcome::Missed,
+                ["refused"] => Outcome::Refused,
+                _ => {
+                    bail!("kernels/mutants.txt: `{line}`, wanted `unseen` or `refused` at its end")
+                }
+            };
             let (from, to) = (String::new(), String::new());
-            all.push(Mutant { file, kernels, what, seen: rest != ["unseen"], from, to });
+            all.push(Mutant { file, kernels, what, wanted, from, to });
             continue;
         }
         let mutant = all.last_mut().context("kernels/mutants.txt: a change before its header")?;
@@ -156,28 +187,31 @@ impl Mutant {
         }
     }
 
-    /// What is printed of it.
-    const fn said(&self, found: bool) -> &'static str {
-        match (found, self.seen) {
-            (true, true) => "found",
-            (false, false) => "not found, as expected",
-            (true, false) => "found, though marked `unseen`",
-            (false, true) => "MISSED",
+    /// What is printed of it, and whether that is as it should be.
+    const fn said(&self, outcome: Outcome) -> (&'static str, bool) {
+        match (outcome, self.wanted) {
+            (Outcome::Found, Outcome::Found) => ("found", true),
+            (Outcome::Missed, Outcome::Missed) => ("not found, as expected", true),
+            (Outcome::Refused, Outcome::Refused) => ("does not compile, as expected", true),
+            (Outcome::Found, Outcome::Missed) => ("found, though marked `unseen`", true),
+            (Outcome::Refused, _) => ("DOES NOT COMPILE", false),
+            (_, Outcome::Refused) => ("COMPILES, though marked `refused`", false),
+            (Outcome::Missed, Outcome::Found) => ("MISSED", false),
         }
     }
 
-    /// Whether the tests `own` fail with it for every seed; it is compiled in `folder`.
-    fn fails(&self, folder: &Path, tests: &Path, own: &[&str]) -> Result<bool> {
-        let Some(library) = self.compiled(folder)? else { return Ok(true) };
+    /// What becomes of it: found if the tests `own` fail for every seed. It is compiled in `folder`.
+    fn outcome(&self, folder: &Path, tests: &Path, own: &[&str]) -> Result<Outcome> {
+        let Some(library) = self.compiled(folder)? else { return Ok(Outcome::Refused) };
         for seed in SEEDS {
             let mut command = Command::new(tests);
             command.args(own).env("ANNULUS_EMULATOR", &library);
             command.env("ANNULUS_KERNELS_ONLY", &self.kernels).env("ANNULUS_KERNELS_SEED", seed);
             if !failed(command)? {
-                return Ok(false);
+                return Ok(Outcome::Missed);
             }
         }
-        Ok(true)
+        Ok(Outcome::Found)
     }
 
     /// The compiled emulator with this bug, of attention only with the kernels that its tests run; `None` if it does not compile.
@@ -190,12 +224,16 @@ impl Mutant {
         }
         let library = folder.join("libannulus_emulator.so");
         let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        let status = Command::new(compiler)
+        let Output { status, stderr, .. } = Command::new(compiler)
             .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w", "-o"])
             .arg(&library)
             .arg(kernels.join("emulate.cpp"))
-            .stderr(Stdio::null())
-            .status()?;
+            .output()?;
+        if !status.success() && self.wanted != Outcome::Refused {
+            let said = String::from_utf8_lossy(&stderr);
+            let why = said.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+            tool::say(&format!("{}: {why}", self.what));
+        }
         Ok(status.success().then_some(library))
     }
 
@@ -262,9 +300,29 @@ mod tests {
         let text = "# remark\n= a/b.h | sm80 | a wait dropped\n- wait<0>();\n+\n\n= c.h | sm90 | no fence | unseen\n- x\n+ y\n";
         let all = read(text).unwrap();
         assert_eq!(all.len(), 2);
-        assert_eq!((&*all[0].from, &*all[0].to, all[0].seen), ("wait<0>();", "", true));
-        assert_eq!((&*all[1].file, &*all[1].kernels, all[1].seen), ("c.h", "sm90", false));
+        let first = (&*all[0].from, &*all[0].to, all[0].wanted);
+        assert_eq!(first, ("wait<0>();", "", Outcome::Found));
+        let second = (&*all[1].file, &*all[1].kernels, all[1].wanted);
+        assert_eq!(second, ("c.h", "sm90", Outcome::Missed));
         assert!(read("- x").is_err() && read("= a | b").is_err());
+        assert_eq!(read("= a | b | c | refused").unwrap()[0].wanted, Outcome::Refused);
+        assert!(read("= a | b | c | unsen").is_err());
+        assert_eq!(chosen(&all, "fence").unwrap(), [&all[1]]);
+        let refused = chosen(&all, "fense").unwrap_err().to_string();
+        assert!(refused.contains("none of 2 planted bugs"), "{refused}");
+    }
+
+    #[test]
+    fn a_bug_that_does_not_compile_is_not_found() {
+        let is_fine = |outcome, wanted| Mutant { wanted, ..Mutant::default() }.said(outcome).1;
+        assert!(is_fine(Outcome::Found, Outcome::Found));
+        assert!(is_fine(Outcome::Refused, Outcome::Refused));
+        assert!(is_fine(Outcome::Found, Outcome::Missed));
+        for wanted in [Outcome::Found, Outcome::Missed] {
+            assert!(!is_fine(Outcome::Refused, wanted));
+        }
+        assert!(!is_fine(Outcome::Missed, Outcome::Found));
+        assert!(!is_fine(Outcome::Missed, Outcome::Refused));
     }
 
     #[test]

@@ -72,16 +72,18 @@ pub(crate) fn python() -> Result<()> {
     Ok(())
 }
 
-/// Makes a virtual environment once, with one call of pip for each list of packages.
+/// As [`environment_at`], below `target/python`.
 fn environment(name: &str, packages: &[&[&str]]) -> Result<PathBuf> {
     environment_at(&root().join("target/python").join(name), packages)
 }
 
-/// Makes a virtual environment in `folder` once; returns its Python.
+/// Makes a virtual environment in `folder`, with one call of pip for each list of packages; once, and again if the lists have changed.
+/// Returns its Python.
 pub(crate) fn environment_at(folder: &Path, packages: &[&[&str]]) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let finished = folder.join("finished");
-    if finished.exists() {
+    let wanted = listed(packages);
+    if std::fs::read_to_string(&finished).is_ok_and(|there| there == wanted) {
         return Ok(python);
     }
     let folder = folder.to_string_lossy();
@@ -90,6 +92,27 @@ pub(crate) fn environment_at(folder: &Path, packages: &[&[&str]]) -> Result<Path
         let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         tool::run(&python, &[&install[..], list].concat())?;
     }
-    std::fs::write(finished, "")?;
+    std::fs::write(finished, wanted)?;
     Ok(python)
+}
+
+/// What is installed, a line for each call of pip: the text of the file that says that an environment is finished.
+fn listed(packages: &[&[&str]]) -> String {
+    packages.iter().map(|list| list.join(" ") + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_is_finished_only_with_what_is_pinned_now() {
+        let folder = std::env::temp_dir().join(format!("annulus-setup-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let packages: [&[&str]; 2] = [&["a==1", "b"], &["--no-deps", "c==2"]];
+        std::fs::write(folder.join("finished"), "a==1 b\n--no-deps c==2\n").unwrap();
+        assert_eq!(environment_at(&folder, &packages).unwrap(), folder.join("bin/python"));
+        assert_ne!(listed(&packages), listed(&[&["a==1", "b"], &["--no-deps", "c==3"]]));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -48,7 +48,8 @@ pub(crate) fn check(toolkit: &Toolkit, all: bool) -> Result<()> {
     for (&(architecture, required), binary) in wanted.iter().zip(binaries) {
         let binary = binary?;
         let list = |option| listed_by(toolkit, option, &binary);
-        let listed = functions(&list("-sass")?, &list("--dump-resource-usage")?);
+        let listed = functions(&list("-sass")?, &list("--dump-resource-usage")?)
+            .with_context(|| binary.display().to_string())?;
         if listed.is_empty() {
             bail!("no kernel in {}", binary.display());
         }
@@ -95,12 +96,12 @@ fn shown(flaws: &[String]) -> String {
     if flaws.is_empty() { String::new() } else { format!("  <- {}", flaws.join("; ")) }
 }
 
-/// The compiled kernels for an architecture; not compiled again if neither the sources nor this file have changed.
+/// The compiled kernels for an architecture; not compiled again if neither the sources, nor the compiler, nor this file have changed.
 fn compiled(toolkit: &Toolkit, wanted: &(&str, &[Required]), all: bool) -> Result<PathBuf> {
     let (architecture, required) = *wanted;
     let binary = root().join(format!("target/cuda/kernels-{architecture}.cubin"));
     let kept = binary.with_extension("from");
-    let from = format!("{all}\n{}", sources()?);
+    let from = format!("{all}\n{}\n{}", version(toolkit)?, sources()?);
     let same = binary.exists() && fs::read_to_string(&kept).is_ok_and(|before| before == from);
     if !same {
         let _ = fs::remove_file(&kept);
@@ -108,6 +109,13 @@ fn compiled(toolkit: &Toolkit, wanted: &(&str, &[Required]), all: bool) -> Resul
         fs::write(&kept, from)?;
     }
     Ok(binary)
+}
+
+/// What the compiler says of its version.
+fn version(toolkit: &Toolkit) -> Result<String> {
+    let output = Command::new(toolkit.program("nvcc")).arg("--version").output();
+    let output = output.context("cannot start nvcc")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The text of this file and of all sources of kernels.

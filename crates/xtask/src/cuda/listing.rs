@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use anyhow::{Context, Result};
+
+/// Instructions that multiply: those of tensor cores by generation, and those without.
+const PRODUCTS: [&str; 4] = ["HMMA", "HGMMA", "UTCHMMA", "FFMA"];
+
 /// A compiled kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -27,7 +32,8 @@ impl Function {
         let of = |word: &str| self.instructions.get(word).copied().unwrap_or(0);
         let all: u32 = self.instructions.values().sum();
         let mut line = format!("{:<44} {:>3} registers", self.name, self.registers);
-        for word in ["HMMA", "HGMMA", "UTMALDG"].into_iter().filter(|word| of(word) > 0) {
+        for word in ["HMMA", "HGMMA", "UTCHMMA", "UTMALDG"].into_iter().filter(|word| of(word) > 0)
+        {
             let _ = write!(line, " {:>4} {word}", of(word));
         }
         let _ = write!(line, " {all:>6} instructions");
@@ -39,7 +45,10 @@ impl Function {
 }
 
 /// All kernels, from the listings of instructions and of resources.
-pub(crate) fn functions(instructions: &str, resources: &str) -> Vec<Function> {
+///
+/// # Errors
+/// A kernel whose resources are not listed, which would pass every check of them.
+pub(crate) fn functions(instructions: &str, resources: &str) -> Result<Vec<Function>> {
     let mut found: Vec<Function> = Vec::new();
     let mut lines = Vec::new();
     for line in instructions.lines() {
@@ -53,11 +62,12 @@ pub(crate) fn functions(instructions: &str, resources: &str) -> Vec<Function> {
     close(&mut found, &mut lines);
     let taken = resources_of(resources);
     for function in &mut found {
-        if let Some(&(registers, stack)) = taken.get(&function.name) {
-            (function.registers, function.stack) = (registers, stack);
-        }
+        let (registers, stack) = taken
+            .get(&function.name)
+            .with_context(|| format!("the resources of `{}` are not listed", function.name))?;
+        (function.registers, function.stack) = (*registers, *stack);
     }
-    found
+    Ok(found)
 }
 
 /// An instruction: its address, its name, and the address that it branches to.
@@ -91,7 +101,7 @@ fn close(found: &mut [Function], lines: &mut Vec<Instruction>) {
     let loops = lines.iter().filter_map(|line| {
         let start = line.target.filter(|target| *target < line.address)?;
         let inside = |other: &&Instruction| (start..=line.address).contains(&other.address);
-        let multiplies = |other: &Instruction| matches!(&*other.word, "HMMA" | "HGMMA" | "FFMA");
+        let multiplies = |other: &Instruction| PRODUCTS.contains(&&*other.word);
         let body: Vec<_> = lines.iter().filter(inside).collect();
         body.iter().any(|other| multiplies(other)).then_some(start..=line.address)
     });
@@ -148,12 +158,26 @@ mod tests {
 
     #[test]
     fn counts_instructions_and_what_loops_put_aside() {
-        let found = functions(LISTING, TAKEN);
+        let found = functions(LISTING, TAKEN).unwrap();
         assert_eq!(found.len(), 2);
         let [folds, copies] = [&found[0], &found[1]];
         assert_eq!((folds.registers, folds.stack, folds.spilled_in_loops), (168, 16, 1));
         assert!(folds.has("HMMA") && !copies.has("HMMA"));
         assert_eq!((copies.registers, copies.spilled_in_loops), (8, 0));
         assert_eq!(folds.instructions.values().sum::<u32>(), 6);
+    }
+
+    #[test]
+    fn loops_of_every_generation_of_products_are_seen() {
+        for word in PRODUCTS {
+            let listing = LISTING.replace("HMMA.16816.F32 R4, R8, R12, R4", word);
+            assert_eq!(functions(&listing, TAKEN).unwrap()[0].spilled_in_loops, 1, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_whose_resources_are_not_listed_is_an_error() {
+        let refused = functions(LISTING, &TAKEN.replace("copies", "others")).unwrap_err();
+        assert!(refused.to_string().contains("the resources of `copies`"), "{refused}");
     }
 }
