@@ -10,7 +10,7 @@
 // Grid: x `ceiling_divide(count, EMBEDDING_PART)`; y blocks share the columns, `ceiling_divide(width, 256)` or any other number.
 // Shared memory: 16 KiB.
 struct EmbeddingGradientArguments {
-  const uint32_t* tokens;   // [count], in order
+  const uint32_t* tokens;   // [count], in order; those that are not of the table last, in any
   const uint32_t* places;   // [count]: where each of them is in dy
   const void* dy;           // [count, width]
   float* dweight;           // [rows, width]

@@ -1,9 +1,11 @@
 // Token places in the order of their tokens, for the embedding's gradient: places of one token become neighbours and keep their
 // order, so that sums over them are the same every time.
 //
-// A stable counting sort by digits of 9 bits, lowest first: two passes for tables of up to 2^18 rows. Each pass counts digits by
-// tile, makes starting places of the counts, and moves. One thread owns one digit and goes through the tile in order: no two
+// A stable counting sort by digits of 9 bits, lowest first: two passes for tables of fewer than 2^18 rows. Each pass counts digits
+// by tile, makes starting places of the counts, and moves. One thread owns one digit and goes through the tile in order: no two
 // threads ever meet, so nothing needs an atomic or a rank. On the device because tokens are there: the host need not wait.
+// Tokens that are not of the table count as the one behind its last, whatever their own digits are: they come last, and not between
+// places of a token that is.
 #pragma once
 #include "../vocabulary/reductions.h"
 
@@ -22,13 +24,16 @@ struct OrderArguments {
   int count;
   int tiles;
   int shift;                 // 9 * pass
+  uint32_t rows;             // of the table
 };
 
 // The digits of the block's tile, one in each 32 bits of shared memory; ORDER_DIGITS, which no thread owns, past the end.
 DEVICE void order_load(const OrderArguments& arguments, int first, uint32_t digits) {
   for (int i = static_cast<int>(threadIdx.x); i < ORDER_TILE; i += ORDER_DIGITS) {
     uint32_t digit = ORDER_DIGITS;
-    if (first + i < arguments.count) digit = load_global(arguments.tokens + first + i) >> arguments.shift & (ORDER_DIGITS - 1);
+    if (first + i < arguments.count) {
+      digit = min(load_global(arguments.tokens + first + i), arguments.rows) >> arguments.shift & (ORDER_DIGITS - 1);
+    }
     store_shared(digits + 4u * static_cast<uint32_t>(i), digit);
   }
   __syncthreads();

@@ -15,7 +15,7 @@ struct FoldPartialsArguments {
 // Of a table of `rows` rows of `width`: for every token its row of dy, summed over a block's places of the same token.
 // Grid: as above.
 struct EmbeddingSumsArguments {
-  const uint32_t* tokens;   // [count], in order
+  const uint32_t* tokens;   // [count], in order; those that are not of the table last, in any
   const uint32_t* places;   // [count]: where each of them is in dy; those of a token ascend
   const void* dy;           // [count, width]
   uint32_t* sums;           // [ceiling_divide(rows * width, 64), 193]

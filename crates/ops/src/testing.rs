@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 
 pub use counted::Counted;
 
+pub use crate::gpu::operators::unchecked_backward as unchecked_embedding_backward;
 use crate::{Key, normal, vjp};
 
 /// The relative error `max|a - b| / max|b|`, or `max|a - b|` where `b` is all zero; NaN where either has one.

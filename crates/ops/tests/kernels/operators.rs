@@ -1,7 +1,8 @@
 //! All operators but attention: on a processor they are what they are on the CPU.
 
 use annulus_ops::gpu::Generation;
-use annulus_ops::testing::{error, random};
+use annulus_ops::order_free::values_at;
+use annulus_ops::testing::{error, random, to_f64, unchecked_embedding_backward};
 use annulus_ops::{
     AdamW, Backend, Moments, Parameter, accumulate, add_all, contiguous, embedding,
     global_norm_squared, linear_cross_entropy, linear_cross_entropy_gradients, scale,
@@ -163,6 +164,45 @@ fn ids_that_there_are_not_are_named_or_seen() -> Result<()> {
         assert!(
             linear_cross_entropy(&backend, &x, &table, &targets, 2)?.to_scalar::<f32>()?.is_nan()
         );
+    }
+    Ok(())
+}
+
+/// Tokens that are not of the table come between those that are, by their lower digits. Their gradients are left out, and nobody else's.
+#[test]
+fn tokens_that_there_are_not_change_no_gradient() -> Result<()> {
+    if !asked("embedding") {
+        return Ok(());
+    }
+    let (count, width) = (300, 8);
+    for rows in [1_usize, 5, 512, 600] {
+        let known = |t: usize| t % 3 != 1;
+        let beyond = |t: usize| [rows as u32, 1 << 9 | 1, 1 << 18, u32::MAX][t / 3 % 4];
+        let id = |t: usize| if known(t) { (t % 2 * (rows - 1)) as u32 } else { beyond(t) };
+        let is_known = |t: &usize| (id(*t) as usize) < rows;
+        let ids: Vec<u32> = (0..count).map(id).collect();
+        let dy = random("dy", &[count, width])?;
+        let all = to_f64(&dy)?;
+        let mut wanted = vec![0.0; rows * width];
+        for t in (0..count).filter(is_known) {
+            for column in 0..width {
+                wanted[ids[t] as usize * width + column] += all[t * width + column];
+            }
+        }
+        let wanted = Tensor::new(wanted, &Device::Cpu)?;
+        for (backend, block) in backends().zip([None, Some(16)]) {
+            let backend = backend.in_blocks(block);
+            let Backend::Gpu(processor) = &backend else { panic!("a GPU") };
+            let [ids, dy] = [&Tensor::new(&*ids, &Device::Cpu)?, &dy]
+                .map(|tensor| tensor.to_device(processor.device()));
+            let found = unchecked_embedding_backward(&**processor, &ids?, rows, &dy?)?;
+            let found = match block {
+                None => found.flatten_all()?,
+                Some(_) => values_at(&backend, &found, 0..rows * width)?,
+            };
+            let off = error(&back(&found)?, &wanted)?;
+            assert!(off <= 1e-6, "{rows} rows, {block:?}: off by {off:e}");
+        }
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ struct OrderArguments {
     count: i32,
     tiles: i32,
     shift: i32,
-    _gap: u32,
+    rows: u32,
 }
 
 /// [`crate::embedding()`] on a processor.
@@ -98,13 +98,26 @@ pub(crate) fn embedding_backward(
     rows: usize,
     dy: &Tensor,
 ) -> Result<Tensor> {
-    let ids = ids(processor, tokens, rows)?;
+    unchecked_backward(processor, &ids(processor, tokens, rows)?, rows, dy)
+}
+
+/// As [`embedding_backward`], of `ids` u32, contiguous on the processor's device, that nobody has checked: those not below `rows` are left
+/// out.
+///
+/// # Errors
+/// When there is not a gradient for every token, or a tensor has another type.
+pub fn unchecked_backward(
+    processor: &dyn Processor,
+    ids: &Tensor,
+    rows: usize,
+    dy: &Tensor,
+) -> Result<Tensor> {
     let (count, width) = (ids.elem_count(), dy.dims().last().copied().unwrap_or(1));
     if dy.elem_count() != count * width {
         bail!("embedding: found {} gradients, wanted {count} times {width}", dy.elem_count());
     }
     let dy = plain(processor, dy, dy.dtype())?;
-    let [tokens, places] = in_order(processor, &ids, rows)?;
+    let [tokens, places] = in_order(processor, ids, rows)?;
     if let Some(block) = processor.block() {
         return order_free::of_rows(processor, [&tokens, &places], &dy, rows, width, block);
     }
@@ -140,7 +153,7 @@ fn ids(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<Tensor
     plain(processor, tokens, DType::U32)
 }
 
-/// The tokens sorted, and the original index of each: by digits, the lowest first.
+/// The tokens sorted, and the original index of each: by digits, the lowest first. Those not below `rows` come last.
 fn in_order(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<[Tensor; 2]> {
     let count = tokens.elem_count();
     let tiles = count.div_ceil(TILE);
@@ -148,7 +161,9 @@ fn in_order(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<[
     let made = |len: usize| unsafe { unwritten(processor, len, DType::U32) };
     let counts = made(DIGITS as usize * tiles)?;
     let (mut sorted, mut places) = (tokens.clone(), None);
-    for shift in (0..usize::BITS - rows.saturating_sub(1).leading_zeros()).step_by(DIGIT as usize) {
+    let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+    // Tokens that are not of the table count as `rows`, so that its bits, too, are sorted by.
+    for shift in (0..u32::BITS - rows.leading_zeros()).step_by(DIGIT as usize) {
         let next = [made(count)?, made(count)?];
         let reads: Vec<&Tensor> = [&sorted].into_iter().chain(&places).collect();
         addresses(&reads, &[&next[0], &next[1], &counts], &mut |at| {
@@ -161,7 +176,7 @@ fn in_order(processor: &dyn Processor, tokens: &Tensor, rows: usize) -> Result<[
                 count: count as i32,
                 tiles: tiles as i32,
                 shift: shift as i32,
-                _gap: 0,
+                rows,
             };
             pass(processor, tiles, &arguments)
         })?;

@@ -32,6 +32,7 @@ pub(crate) use cross_entropy::{
     linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
 };
 pub(crate) use elementwise::{accumulate, add_all, contiguous, scale};
+pub use embedding::unchecked_backward;
 pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use linear::{
     input_gradient, linear, parameter_gradients, projected_onto, projections, wide_linear,
