@@ -121,11 +121,13 @@ class Step:
 
 
 def operations(model, tokens):
-    """The number of parameters, and the FLOPs of a step as `annulus-bench step` counts them."""
+    """The number of parameters, and the FLOPs of a step as `annulus-bench step` counts them: an embedding that is only looked up has
+    none."""
     config = model.config
     parameters = sum(weight.numel() for weight in model.parameters())
     columns = config.num_hidden_layers * config.num_attention_heads * config.head_dim
-    return parameters, 6 * parameters * tokens + 12 * columns * tokens * tokens / 2
+    looked_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return parameters, 6 * (parameters - looked_up) * tokens + 12 * columns * tokens * tokens / 2
 
 
 def quantile(numbers, share):

@@ -34,9 +34,22 @@ trouble() {
   tail -n 3 "$out/log.txt"
 }
 
+# Reports the end of another program that we are compared with. Its time may run out (124), and it may be missing (3): no failure of ours.
+peer() {
+  [ "$2" -eq 0 ] && return
+  trouble "$1" "$2"
+  [ "$2" -eq 124 ] || [ "$2" -eq 3 ] || failed=1
+}
+
+table() {
+  python3 "$here/tables.py" "$1" "$2" 2>>"$out/log.txt" || { trouble "tables.py $1" $?; failed=1; }
+}
+
+# Kernels that this GPU does not run, and tests that find nothing to run, are said so: such a test succeeds.
 check() {
-  timeout "$(limit 240)" "$work/kernels" --test-threads=1 >"$out/check.txt" 2>&1 || failed=1
-  tail -n 15 "$out/check.txt"
+  timeout "$(limit 240)" "$work/kernels" --test-threads=1 --show-output >"$out/check.txt" 2>&1 || { failed=1; tail -n 15 "$out/check.txt"; }
+  grep 'NOT RUN' "$out/check.txt" | sort -u
+  grep '^test result' "$out/check.txt"
 }
 
 # Compares errors with those of PyTorch in the same type.
@@ -48,17 +61,18 @@ rule() {
   cat "$work/rule.jsonl" >>"$out/log.txt"
 }
 
-# Runs small sizes of one kernel of every generation under the sanitizer; says so if the tool is missing or may not run.
+# Runs small sizes of one kernel of every generation under the sanitizer; says so if the tool is missing or may not run, and which kernels
+# this GPU does not run.
 sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then echo "compute-sanitizer: not on this machine"; return; fi
   for tool in memcheck racecheck synccheck initcheck; do
     for only in sm80_bf16_d64 sm90_bf16_d64 sm90_bf16_d128 sm100_bf16_d64 sm100_bf16_d128; do
       ANNULUS_KERNELS_ONLY=$only timeout "$(limit 120)" compute-sanitizer --tool $tool --error-exitcode 9 "$work/kernels" small \
-        --test-threads=1 >"$work/said.txt" 2>&1
+        --test-threads=1 --show-output >"$work/said.txt" 2>&1
       code=$?
       [ $code -eq 0 ] || failed=1
-      echo "compute-sanitizer $tool $only: exit $code: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|not supported' "$work/said.txt" | tail -1)" |
-        tee -a "$out/log.txt"
+      echo "compute-sanitizer $tool $only: exit $code: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|not supported' "$work/said.txt" | tail -1);" \
+        "$(grep '^small: ' "$work/said.txt" || echo 'small: NOT RUN')" | tee -a "$out/log.txt"
       tail -c 100000 "$work/said.txt" >>"$out/log.txt"
     done
   done
@@ -68,7 +82,7 @@ time_all() {
   timeout "$(limit 240)" python3 "$here/sdpa.py" >"$out/peers.jsonl" 2>>"$out/log.txt" || trouble sdpa.py $?
   timeout "$(limit 300)" "$work/annulus-bench" gpu --beside "$out/peers.jsonl" >"$out/gpu.jsonl" 2>>"$out/log.txt" ||
     { trouble "annulus-bench gpu" $?; failed=1; }
-  python3 - "$out/gpu.jsonl" <<'PYTHON'
+  python3 - "$out/gpu.jsonl" <<'PYTHON' || { trouble "the table" $?; failed=1; }
 import json, sys
 print(f"{'tokens':>7} {'dim':>4} {'mask':<7} {'pass':<14} {'gen':<5} {'TFLOP/s':>8} {'peer':>8} {'ratio':>6}  best peer")
 for line in open(sys.argv[1]):
@@ -87,7 +101,7 @@ ring() {
       --strategy striped --recompute layer --pairs 5 --foreign 4 --at-least 0.909 >>"$out/ring.jsonl" 2>>"$out/log.txt" ||
       { trouble "annulus-bench ring, $1" $?; failed=1; }
   done
-  python3 "$here/tables.py" ring "$out/ring.jsonl"
+  table ring "$out/ring.jsonl"
 }
 
 # Two processes, a GPU each, whose tensors go by NCCL: every strategy and mask must have the bits of two threads on one GPU. On a
@@ -107,20 +121,26 @@ several() {
     fi
   fi
   "$work/annulus" init "$work/experiments" >/dev/null
-  timeout "$(limit 540)" mpirun -n 2 "$work/annulus" agree "$work/experiments/quickstart.yaml" --engines threads,nccl --steps 1 --json \
+  # Containers have only root and few cores, which Open MPI refuses by default, and binds both processes to one core.
+  local flags=
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  mpirun --version 2>&1 | grep -q 'Open MPI' && flags="--oversubscribe --bind-to none"
+  timeout "$(limit 540)" mpirun $flags -n 2 "$work/annulus" agree "$work/experiments/quickstart.yaml" --engines threads,nccl --steps 1 --json \
     device=cuda mesh.sequence=2 model.dtype=bf16 >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
   if [ -n "$own_mps" ]; then
     echo quit | nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
     unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
   fi
-  python3 "$here/tables.py" several "$out/several.json"
+  table several "$out/several.json"
 }
 
-# The TFLOP/s to which speeds are relative: those in the data sheet of an H100 or H200, and those of a matrix product here.
+# As an option, the TFLOP/s to which speeds are relative: those in the GPU's data sheet, where `annulus doctor` knows it, and those of a
+# matrix product here.
 peaks() {
-  local reached
+  local sheet reached
+  sheet=$("$work/annulus" doctor --json 2>>"$out/log.txt" | python3 "$here/tables.py" peak /dev/stdin 2>>"$out/log.txt")
   reached=$(timeout "$(limit 60)" python3 "$here/sdpa.py" matmul 2>>"$out/log.txt" | python3 "$here/tables.py" tflops /dev/stdin)
-  echo "989${reached:+,$reached}"
+  [ -z "$sheet$reached" ] || echo "--peak $sheet${sheet:+${reached:+,}}$reached"
 }
 
 llama="--model 1b --dtype bf16 --recompute layer"
@@ -131,23 +151,27 @@ step() {
   peak=$(peaks)
   : >"$out/step.jsonl"
   for order in "" --deterministic; do
-    timeout "$(limit 150)" "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 --peak "$peak" \
+    timeout "$(limit 150)" "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak \
       >>"$out/step.jsonl" 2>>"$out/log.txt" || { trouble "annulus-bench step $order" $?; failed=1; }
   done
   for logits in whole chunks; do
-    timeout "$(limit 120)" python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 --peak "$peak" \
-      >>"$out/step.jsonl" 2>>"$out/log.txt" || trouble "llama.py, logits $logits" $?
+    timeout "$(limit 120)" python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 $peak \
+      >>"$out/step.jsonl" 2>>"$out/log.txt"
+    peer "llama.py, logits $logits" $?
   done
-  python3 "$here/tables.py" step "$out/step.jsonl"
+  table step "$out/step.jsonl"
 }
 
-# Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out, its bounds.
+# Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out (124), its bounds.
 longest() {
-  timeout "$(limit 330)" "$work/annulus-bench" step --device cuda $llama --tokens 256k --longest 32k >"$out/longest.jsonl" 2>>"$out/log.txt" ||
-    trouble "annulus-bench step --longest" $?
-  timeout "$(limit 220)" python3 "$here/llama.py" $llama --loss chunks --tokens 131072 --longest 32768 >>"$out/longest.jsonl" 2>>"$out/log.txt" ||
-    trouble "llama.py --longest" $?
-  python3 "$here/tables.py" longest "$out/longest.jsonl"
+  local code
+  timeout "$(limit 330)" "$work/annulus-bench" step --device cuda $llama --tokens 256k --longest 32k >"$out/longest.jsonl" 2>>"$out/log.txt"
+  code=$?
+  [ $code -eq 0 ] || trouble "annulus-bench step --longest" $code
+  [ $code -eq 0 ] || [ $code -eq 124 ] || failed=1
+  timeout "$(limit 220)" python3 "$here/llama.py" $llama --loss chunks --tokens 131072 --longest 32768 >>"$out/longest.jsonl" 2>>"$out/log.txt"
+  peer "llama.py --longest" $?
+  table longest "$out/longest.jsonl"
 }
 
 for task in "${@:-check rule sanitize time ring several step longest}"; do

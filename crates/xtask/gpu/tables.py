@@ -1,6 +1,8 @@
-"""Prints results, given as lines of JSON, as a table: `tables.py ring | several | step | longest | tflops FILE`."""
+"""Prints results, given as lines of JSON, as a table: `tables.py ring | several | step | longest | tflops FILE`; `tables.py peak FILE`: the
+data sheet's TFLOP/s of the first GPU in what `annulus doctor --json` says, if they are known."""
 
 import json
+import re
 import sys
 
 
@@ -56,9 +58,17 @@ def tflops(lines):
     print(lines[0]["tflops"] if lines else "")
 
 
+def peak(said):
+    found = re.search(r"([\d.]+) TFLOP/s", said.get("cuda:0", ""))
+    print(found[1] if found else "")
+
+
 def main():
     table, path = sys.argv[1:]
     with open(path) as file:
+        if table == "peak":
+            peak(json.load(file))
+            return
         lines = [json.loads(line) for line in file if line.startswith("{")]
     {"ring": ring, "several": several, "step": step, "longest": longest, "tflops": tflops}[table](lines)
 

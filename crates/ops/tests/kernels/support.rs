@@ -8,7 +8,7 @@ use annulus_ops::gpu::{Generation, Processor};
 static OPENED: OnceLock<Arc<dyn Processor>> = OnceLock::new();
 
 /// A GPU where one is named, else the emulator of one that `generation` is the fastest on, its orders drawn from `seed`. None where a
-/// GPU is named that does not run the generation.
+/// GPU is named that does not run the generation; says so, as a test that finds nothing to run succeeds.
 pub(crate) fn processor(generation: Generation, seed: u64) -> Option<Arc<dyn Processor>> {
     let Ok(name) = std::env::var("ANNULUS_KERNELS_ON") else {
         return Some(emulated(generation, seed));
@@ -16,7 +16,17 @@ pub(crate) fn processor(generation: Generation, seed: u64) -> Option<Arc<dyn Pro
     let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
     let open = || annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
     let gpu = OPENED.get_or_init(open);
-    generation.runs_on(gpu.architecture()).then(|| gpu.clone())
+    let runs = generation.runs_on(gpu.architecture());
+    if !runs {
+        say(&format!("{generation:?}: NOT RUN, this GPU has other kernels"));
+    }
+    runs.then(|| gpu.clone())
+}
+
+/// Prints what a test did not do, for `--show-output`: it succeeds all the same.
+#[expect(clippy::print_stdout, reason = "what is captured of a test")]
+pub(crate) fn say(line: &str) {
+    println!("{line}");
 }
 
 #[cfg(feature = "emulator")]
