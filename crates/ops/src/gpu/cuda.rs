@@ -1,7 +1,7 @@
 //! Kernels on an NVIDIA GPU, launched on Candle's stream.
 //!
-//! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for several architectures, and PTX that the driver
-//! compiles for what comes later.
+//! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for several architectures, and PTX of sm_80, where that
+//! is one of them, which the driver compiles for what comes later.
 
 mod peers;
 
@@ -77,14 +77,16 @@ impl Cuda {
         let shared_memory = context.attribute(shared).w()? as u32;
         let count = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = context.attribute(count).w()? as usize;
+        let found = (10 * major + minor) as u32;
+        let architecture = code_for(found, env!("ANNULUS_ARCHITECTURES")).architecture();
+        let architecture =
+            architecture.ok_or_else(|| Error::Msg(Missing::Code(found).to_string()))?;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
         cublas::sum_in_f32(inner)?;
         Ok(Cuda {
             device: device.clone(),
             inner: inner.clone(),
-            // PTX is for sm_80: kernels with newer instructions have no body there, and would leave results unwritten.
-            architecture: code_for((10 * major + minor) as u32, env!("ANNULUS_ARCHITECTURES"))
-                .unwrap_or(80),
+            architecture,
             shared_memory,
             multiprocessors,
             module,

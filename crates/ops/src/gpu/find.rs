@@ -18,8 +18,31 @@ pub struct Gpu {
     pub architecture: u32,
     /// Bytes of shared memory that a thread block may use.
     pub shared_memory: u32,
-    /// The architecture of the program's code that this GPU runs; `None`: the driver compiles the kernels at the first start.
-    pub code: Option<u32>,
+    /// Where its kernels come from.
+    pub code: Code,
+}
+
+/// Where the kernels of a GPU come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The program has them compiled, for this architecture.
+    Compiled(u32),
+    /// The driver compiles those of sm_80 at the first start.
+    ByDriver,
+    /// The program was built for other GPUs alone.
+    Absent,
+}
+
+impl Code {
+    /// The architecture whose kernels run. Those that a driver compiles are sm_80's: kernels with newer instructions have no body there,
+    /// and would leave results unwritten.
+    pub fn architecture(self) -> Option<u32> {
+        match self {
+            Code::Compiled(architecture) => Some(architecture),
+            Code::ByDriver => Some(80),
+            Code::Absent => None,
+        }
+    }
 }
 
 impl Gpu {
@@ -29,17 +52,19 @@ impl Gpu {
     }
 }
 
-/// The architecture among `compiled`, as in `80,86,90`, whose code runs on `architecture`: of the same generation and no newer (CUDA C++
-/// programming guide, "Binary Compatibility"), for sm_90a only exactly that one, for sm_100f its family. `None`: PTX is compiled for it.
+/// What of `compiled`, as in `80,86,90`, runs on `architecture`: code of the same generation and no newer (CUDA C++ programming guide,
+/// "Binary Compatibility"), for sm_90a only exactly that one, for sm_100f its family. With sm_80 comes PTX, which the driver compiles.
 #[cfg(any(feature = "cuda", test))]
-pub(super) fn code_for(architecture: u32, compiled: &str) -> Option<u32> {
-    let all = compiled.split(',').filter_map(|number| number.parse().ok());
+pub(super) fn code_for(architecture: u32, compiled: &str) -> Code {
+    let all = || compiled.split(',').filter_map(|number| number.parse().ok());
     let runs = |code: &u32| match code {
         90 => architecture == 90,
         100 => matches!(architecture, 100 | 103),
         _ => code / 10 == architecture / 10 && *code <= architecture,
     };
-    all.filter(runs).max()
+    let own = all().filter(runs).max().map(Code::Compiled);
+    let has_ptx = architecture >= 80 && all().any(|code: u32| code == 80);
+    own.unwrap_or(if has_ptx { Code::ByDriver } else { Code::Absent })
 }
 
 /// The reason why no GPU can be used.
@@ -55,6 +80,8 @@ pub enum Missing {
     Number(usize, usize),
     /// The GPU is too old for the kernels, with this architecture.
     Old(u32),
+    /// The program has no kernels for the GPU, which has this architecture.
+    Code(u32),
     /// The GPU does not run the kernels that [`super::untried::UNTRIED`] asks for; its value.
     Untried(String),
 }
@@ -69,6 +96,9 @@ impl fmt::Display for Missing {
                 write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
             }
             Missing::Old(found) => write!(f, "the GPU is of sm_{found}, wanted sm_80 or later"),
+            Missing::Code(found) => {
+                write!(f, "the GPU is of sm_{found}, and this program was built for others alone")
+            }
             Missing::Untried(said) => write!(f, "{said}"),
         }
     }
@@ -88,6 +118,9 @@ impl Missing {
             Missing::Driver(_) => "see what `nvidia-smi` says",
             Missing::Number(..) => "see `annulus doctor` for those there are",
             Missing::Old(_) => "use `device: cpu`",
+            Missing::Code(_) => {
+                "build with its architecture in ANNULUS_CUDA_ARCHITECTURES, or with `80`, which drivers compile for later GPUs, or without it"
+            }
             Missing::Untried(_) => {
                 "leave it out, or build for that GPU with a CUDA toolkit of 12.9 or later"
             }
@@ -110,7 +143,7 @@ pub fn gpus() -> Result<Vec<Gpu>, Missing> {
 /// processor, and so its stream.
 ///
 /// # Errors
-/// As [`gpus`]; no GPU of this number, or one that is too old for the kernels.
+/// As [`gpus`]; no GPU of this number, or one that is too old for the kernels or has none.
 pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
     Ok(open_all(&[index])?.swap_remove(0))
 }
@@ -125,6 +158,9 @@ pub fn open_all(indices: &[usize]) -> Result<Vec<Arc<dyn Processor>>, Missing> {
         let gpu = all.get(*index).ok_or(Missing::Number(*index, all.len()))?;
         if gpu.architecture < 80 {
             return Err(Missing::Old(gpu.architecture));
+        }
+        if gpu.code == Code::Absent {
+            return Err(Missing::Code(gpu.architecture));
         }
     }
     #[cfg(feature = "cuda")]
@@ -143,8 +179,23 @@ mod tests {
         let found =
             [80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121].map(|one| code_for(one, all));
         let wanted = [80, 86, 86, 89, 90, 100, 0, 100, 0, 120, 120];
-        assert_eq!(found.map(|code| code.unwrap_or(0)), wanted);
-        assert_eq!(code_for(120, "80,86,89,90"), None);
+        let by_driver = |code| if code == 0 { Code::ByDriver } else { Code::Compiled(code) };
+        assert_eq!(found, wanted.map(by_driver));
+        assert_eq!(code_for(120, "80,86,89,90"), Code::ByDriver);
+        assert_eq!(code_for(75, all), Code::Absent);
+    }
+
+    #[test]
+    fn without_sm_80_there_is_nothing_that_a_driver_compiles() {
+        assert_eq!([80, 89, 90, 100].map(|one| code_for(one, "90")), {
+            [Code::Absent, Code::Absent, Code::Compiled(90), Code::Absent]
+        });
+        assert_eq!([86, 89, 120].map(|one| code_for(one, "86,90").architecture()), {
+            [Some(86), Some(86), None]
+        });
+        let missing = Missing::Code(89);
+        assert!(missing.to_string().contains("sm_89"), "{missing}");
+        assert!(missing.hint().contains("ANNULUS_CUDA_ARCHITECTURES"));
     }
 
     /// Wherever tests run, there is an answer, never a panic.

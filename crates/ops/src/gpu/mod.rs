@@ -25,7 +25,7 @@ pub mod untried;
 pub(crate) use addresses::{Addresses, addresses};
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
-pub use find::{Gpu, Missing, gpus, open, open_all};
+pub use find::{Code, Gpu, Missing, gpus, open, open_all};
 pub use handover::Handover;
 pub use kept::Kept;
 pub use processor::{

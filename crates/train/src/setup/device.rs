@@ -6,7 +6,7 @@ use annulus_experiment::{Device as Wanted, Experiment, Problems};
 use annulus_machine::Core;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
-use annulus_ops::gpu::{self, Room};
+use annulus_ops::gpu::{self, Code, Room};
 use annulus_plan::devices_for;
 use annulus_sequence::Strategy;
 use candle_core::DType;
@@ -179,20 +179,31 @@ pub fn device_warning(wanted: &Wanted) -> Option<String> {
     (*wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
 }
 
-/// Describes a GPU: where its kernels come from, and what is slow on it.
+/// Describes a GPU: its data sheet's peak, where its kernels come from, and what is slow on it.
 fn usable(gpu: &gpu::Gpu) -> String {
     let (memory, architecture) = (annulus_plan::size(gpu.memory), gpu.architecture);
-    let usable = if architecture < 80 {
-        "too old: sm_80 or later is needed".to_owned()
-    } else {
-        let code = gpu.code.map_or_else(
-            || "the driver compiles its kernels at the first start".to_owned(),
-            |code| format!("kernels of sm_{code}"),
-        );
-        let room = Room { architecture: gpu.code.unwrap_or(80), ..gpu.room() };
-        format!("{code}; {}{}", slow::of_some_heads(room), of_untried(room.architecture))
+    let peak = gpu.tensor_peak().map(|peak| format!(", {:.1} TFLOP/s in bf16", peak / 1e12));
+    let peak = peak.unwrap_or_default();
+    format!("{}, {memory}, sm_{architecture}{peak}; {}", gpu.name, code_of(gpu))
+}
+
+/// Where the kernels of a GPU come from and what is slow, or why it cannot be used.
+fn code_of(gpu: &gpu::Gpu) -> String {
+    if gpu.architecture < 80 {
+        return "too old: sm_80 or later is needed".to_owned();
+    }
+    let code = match gpu.code {
+        Code::Compiled(code) => format!("kernels of sm_{code}"),
+        Code::ByDriver => "the driver compiles its kernels at the first start".to_owned(),
+        Code::Absent => {
+            return format!(
+                "no kernels for it in this program: {}",
+                gpu::Missing::Code(gpu.architecture).hint()
+            );
+        }
     };
-    format!("{}, {memory}, sm_{architecture}; {usable}", gpu.name)
+    let room = Room { architecture: gpu.code.architecture().unwrap_or(80), ..gpu.room() };
+    format!("{code}; {}{}", slow::of_some_heads(room), of_untried(room.architecture))
 }
 
 /// Which untried kernels a GPU of this architecture could be asked to use.
@@ -290,6 +301,28 @@ mod tests {
         assert_eq!(of_all("cuda", 2, 0), [[0], [1]]);
         assert_eq!(alone("auto", 1, 0), [0; 0]);
         assert_eq!(alone("cuda:0", 1, 0), [0]);
+    }
+
+    #[test]
+    fn a_gpu_is_described_with_its_peak_and_where_its_kernels_come_from() {
+        let gpu = gpu::Gpu {
+            index: 0,
+            name: "NVIDIA H200".to_owned(),
+            memory: 139 << 30,
+            architecture: 90,
+            shared_memory: 227 << 10,
+            code: Code::Compiled(90),
+        };
+        let said = usable(&gpu);
+        assert!(
+            said.starts_with("NVIDIA H200, 139.0 GiB, sm_90, 989.4 TFLOP/s in bf16; "),
+            "{said}"
+        );
+        assert!(said.contains("; kernels of sm_90; "), "{said}");
+        let said = usable(&gpu::Gpu { code: Code::ByDriver, ..gpu.clone() });
+        assert!(said.contains("the driver compiles its kernels"), "{said}");
+        let said = usable(&gpu::Gpu { name: "Other".to_owned(), code: Code::Absent, ..gpu });
+        assert!(said.starts_with("Other, 139.0 GiB, sm_90; no kernels for it"), "{said}");
     }
 
     #[test]
