@@ -151,7 +151,8 @@ pub(crate) struct Step {
     #[arg(long, default_value = "striped", value_parser = strategy)]
     pub(crate) strategy: Strategy,
     /// Write config.json, weights and tokens here, and measure nothing
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["serve", "against", "transformers"])]
+    #[arg(long, value_name = "FOLDER")]
+    #[arg(conflicts_with_all = ["serve", "against", "transformers", "at_least"])]
     pub(crate) export: Option<PathBuf>,
     /// Measure in turn with transformers, which gets the same weights and tokens; losses must agree
     #[arg(long = "against-transformers", conflicts_with_all = ["serve", "against"])]

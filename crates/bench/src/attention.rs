@@ -235,7 +235,11 @@ impl Subject for Point {
         fields
     }
 
-    fn figure(&self) -> Option<f64> {
-        self.units.first().map(|(_, beside)| Quartiles::of(&beside.shares).median)
+    fn has_figure(&self) -> bool {
+        true
+    }
+
+    fn figure(&self) -> f64 {
+        self.units.first().map_or(f64::NAN, |(_, beside)| Quartiles::of(&beside.shares).median)
     }
 }

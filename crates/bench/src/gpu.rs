@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_ops::attention::{AttentionKernel, Tile};
+use annulus_ops::attention::Tile;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
 use annulus_sequence::{Mask, Positions, Visibility, pairs_between};
@@ -44,16 +44,9 @@ pub(crate) fn run(arguments: &arguments::Gpu) -> Result<Verdict> {
         for mask in ["full", "causal"] {
             for &tokens in &arguments.tokens {
                 let point = Point::whole(&numbers, tokens, dim, mask)?;
-                for (variant, pass, deterministic) in variants(&*processor, &arguments.passes) {
-                    let kernels = Kernels {
-                        processor: processor.clone(),
-                        generation: Some(variant),
-                        deterministic,
-                    };
-                    let Some(speed) = point.measure(&kernels, pass, arguments.samples)? else {
-                        continue;
-                    };
-                    let mut line = point.line(variant, pass, deterministic, speed);
+                for variant in variants(&processor, &arguments.passes, dim) {
+                    let speed = point.measure(&variant, arguments.samples)?;
+                    let mut line = point.line(&variant, speed);
                     beside(&mut line, &peers);
                     record.tell(&line)?;
                 }
@@ -78,13 +71,38 @@ pub(crate) fn names() -> [&'static str; 3] {
     PASSES.map(|(name, ..)| name)
 }
 
-/// The generations that `processor` runs, for each wanted pass.
-fn variants(processor: &dyn Processor, wanted: &[String]) -> Vec<(Generation, &'static str, bool)> {
-    let passes = PASSES.iter().filter(|(name, ..)| wanted.iter().any(|one| one == name));
-    let of = |variant| passes.clone().map(move |(_, pass, same)| (variant, *pass, *same));
-    let mut all = vec![Generation::Sm80, Generation::Sm90, Generation::Sm100];
-    all.retain(|generation| generation.runs_on(processor.architecture()));
-    all.into_iter().flat_map(of).collect()
+/// Kernels of one generation for a pass.
+struct Variant {
+    kernels: Kernels,
+    /// The generation of the pass's own kernel, which is lower than that which was asked for where there is none for such heads.
+    generation: Generation,
+    pass: &'static str,
+}
+
+/// What is measured of heads of `dim`: for each wanted pass the kernels of every generation that `processor` runs, each once.
+fn variants(processor: &Arc<dyn Processor>, wanted: &[String], dim: usize) -> Vec<Variant> {
+    let mut all: Vec<Variant> = Vec::new();
+    for asked in [Generation::Sm80, Generation::Sm90, Generation::Sm100] {
+        if !asked.runs_on(processor.architecture()) {
+            continue;
+        }
+        for (_, pass, deterministic) in
+            PASSES.into_iter().filter(|(name, ..)| wanted.iter().any(|one| one == name))
+        {
+            let kernels =
+                Kernels { processor: processor.clone(), generation: Some(asked), deterministic };
+            let Ok([forward, backward]) = kernels.generations(DType::BF16, dim) else { continue };
+            let generation = if pass == "forward" { forward } else { backward };
+            let is_same = |one: &Variant| {
+                (one.generation, one.pass, one.kernels.deterministic)
+                    == (generation, pass, deterministic)
+            };
+            if !all.iter().any(is_same) {
+                all.push(Variant { kernels, generation, pass });
+            }
+        }
+    }
+    all
 }
 
 /// Random numbers on the GPU, from which all points take theirs: drawing takes longer than measuring.
@@ -152,20 +170,18 @@ impl Point {
         })
     }
 
-    /// TFLOP/s of a pass; `None` where the variant has no such kernel.
-    fn measure(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Option<Quartiles>> {
+    /// TFLOP/s of a pass.
+    fn measure(&self, variant: &Variant, samples: usize) -> Result<Quartiles> {
         let Point { inputs, visibility, .. } = self;
-        if kernels.begin(&inputs.q, inputs.scale()?).is_err() {
-            return Ok(None);
-        }
+        let Variant { kernels, pass, .. } = variant;
         let attended = inputs.forward(kernels, visibility)?;
         let run = || -> Result<()> {
-            match pass {
+            match *pass {
                 "forward" => inputs.forward(kernels, visibility).map(drop),
                 _ => inputs.backward(kernels, visibility, &attended),
             }
         };
-        Ok(Some(self.speed(pass, samples, run)?))
+        self.speed(pass, samples, run)
     }
 
     /// TFLOP/s of a pass, which `run` runs once.
@@ -199,17 +215,12 @@ impl Point {
         Tile::new(&self.inputs.k, &self.inputs.v, &self.visibility)
     }
 
-    fn line(
-        &self,
-        variant: Generation,
-        pass: &str,
-        deterministic: bool,
-        speed: Quartiles,
-    ) -> Fields {
+    fn line(&self, variant: &Variant, speed: Quartiles) -> Fields {
+        let Variant { kernels, generation, pass } = variant;
         fields(json!({
             "bench": "gpu", "tokens": self.tokens, "head_dim": self.dim, "mask": self.name,
-            "pass": pass, "generation": format!("{variant:?}").to_lowercase(),
-            "deterministic": deterministic, "tflops": speed.median, "low": speed.low,
+            "pass": pass, "generation": format!("{generation:?}").to_lowercase(),
+            "deterministic": kernels.deterministic, "tflops": speed.median, "low": speed.low,
             "high": speed.high,
         }))
     }

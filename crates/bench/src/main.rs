@@ -35,6 +35,7 @@ mod wire;
 
 use std::process::ExitCode;
 
+use annulus_comm::World;
 use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
 use anyhow::Result;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         // SAFETY: no other thread exists yet.
         unsafe { std::env::set_var(pool, "1") };
     }
+    load_kernels_early();
     match run(&Arguments::parse()) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Missed(why)) => {
@@ -68,6 +70,16 @@ fn main() -> ExitCode {
             say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// As in `annulus`: without it processes do not exchange by NCCL ([`World::sends_by_nccl`]).
+fn load_kernels_early() {
+    const LOADING: &str = "CUDA_MODULE_LOADING";
+    let is_one_of_several = World::launched().is_ok_and(|processes| processes != Some(1));
+    if is_one_of_several && std::env::var_os(LOADING).is_none() {
+        // SAFETY: no other thread exists yet.
+        unsafe { std::env::set_var(LOADING, "EAGER") };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::arguments::Common;
@@ -61,6 +61,11 @@ pub(crate) fn measure(common: &Common, subject: &mut dyn Subject) -> Result<Verd
 
 /// Samples one after the other, and what they come to.
 fn alone(common: &Common, subject: &mut dyn Subject, record: &mut Record) -> Result<Verdict> {
+    if common.at_least.is_some() && !subject.has_figure() {
+        bail!(
+            "`--at-least` is a ratio to something else, and there is nothing to compare with: `--against` names it"
+        );
+    }
     subject.sample()?;
     let mut samples = Vec::new();
     for _ in 0..common.samples {
@@ -73,8 +78,7 @@ fn alone(common: &Common, subject: &mut dyn Subject, record: &mut Record) -> Res
     insert_seconds(&mut line, "", seconds);
     line.extend(subject.summary(seconds, &samples));
     record.conclude(&line)?;
-    let figure = subject.figure();
-    Ok(figure.map_or(Verdict::Fine, |figure| Verdict::of(figure, common.at_least)))
+    Ok(Verdict::of(subject.figure(), common.at_least))
 }
 
 /// A subject and another side, sampled in turn.

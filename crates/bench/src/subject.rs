@@ -44,9 +44,13 @@ pub(crate) trait Subject: Side {
     fn threads(&self) -> usize;
     /// Speeds and memory that follow from times.
     fn summary(&self, seconds: Quartiles, samples: &[Sample]) -> Fields;
-    /// The figure that `--at-least` is about where nothing else is measured.
-    fn figure(&self) -> Option<f64> {
-        None
+    /// Whether there is a figure that `--at-least` is about where nothing else is measured.
+    fn has_figure(&self) -> bool {
+        false
+    }
+    /// That figure, after some samples; NaN if there is none.
+    fn figure(&self) -> f64 {
+        f64::NAN
     }
     /// Agreement of the own samples with a peer's, those to warm up first: fields to print.
     fn agreement(&self, _samples: &[Vec<Sample>; 2]) -> Result<Fields> {

@@ -4,12 +4,11 @@
 //! below the diagonal, with or without it.
 
 use annulus_ops::attention::{AttentionKernel, BackwardTile};
-use annulus_ops::gpu::attention::Kernels;
 use annulus_sequence::{Layout, Mask};
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Numbers, Point, variants};
+use super::{Numbers, Point, Variant, variants};
 use crate::arguments;
 use crate::record::Record;
 use crate::statistics::Quartiles;
@@ -27,7 +26,8 @@ const HOPS: [(&str, Layout, usize, usize, &str); 5] = [
     ("below the diagonal", Layout::Striped { width: 1 }, 1, 2, "causal"),
 ];
 
-/// Prints a line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call.
+/// Prints a line for every hop, kernel variant and pass, with `of_whole`: its speed over that of the whole call. Of backward only the
+/// launch for a tile is timed on both sides: what comes before and after is once a call, not once a hop.
 pub(super) fn run(
     numbers: &Numbers,
     dim: usize,
@@ -40,15 +40,13 @@ pub(super) fn run(
         let mask = Mask::causal();
         let hop = Point::new(numbers, dim, name, &mask, [&shards[queries], &shards[keys]])?;
         let whole = Point::whole(numbers, TOKENS, dim, whole)?;
-        for (variant, pass, deterministic) in variants(&*numbers.processor, &arguments.passes) {
-            let kernels = Kernels {
-                processor: numbers.processor.clone(),
-                generation: Some(variant),
-                deterministic,
+        for variant in variants(&numbers.processor, &arguments.passes, dim) {
+            let plain = match variant.pass {
+                "forward" => whole.measure(&variant, samples)?,
+                _ => whole.carried(&variant, samples)?,
             };
-            let Some(plain) = whole.measure(&kernels, pass, samples)? else { continue };
-            let speed = hop.carried(&kernels, pass, samples)?;
-            let mut line = hop.line(variant, pass, deterministic, speed);
+            let speed = hop.carried(&variant, samples)?;
+            let mut line = hop.line(&variant, speed);
             line.insert("bench".into(), json!("gpu hops"));
             line.insert("of_whole".into(), json!(speed.median / plain.median));
             record.tell(&line)?;
@@ -59,9 +57,10 @@ pub(super) fn run(
 
 impl Point {
     /// TFLOP/s of this tile alone, with its state and gradients carried from call to call.
-    fn carried(&self, kernels: &Kernels, pass: &str, samples: usize) -> Result<Quartiles> {
+    fn carried(&self, variant: &Variant, samples: usize) -> Result<Quartiles> {
+        let Variant { kernels, pass, .. } = variant;
         let (inputs, scale) = (&self.inputs, self.inputs.scale()?);
-        if pass == "forward" {
+        if *pass == "forward" {
             let mut state = kernels.begin(&inputs.q, scale)?;
             let run = || Ok(kernels.forward(&[self.tile()], &mut *state, &|| Ok(()))?);
             return self.speed(pass, samples, run);

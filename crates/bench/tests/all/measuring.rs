@@ -15,6 +15,14 @@ fn the_figure_of_a_subject_alone_is_held_to_the_bound() -> Result<()> {
 }
 
 #[test]
+fn a_bound_of_a_subject_without_a_figure_is_refused() -> Result<()> {
+    let ended = run("step --tokens 16 --layers 1 --threads 1 --samples 1 --at-least 0.5")?;
+    assert_eq!((ended.code, ended.lines.len()), (Some(1), 0), "{}", ended.messages);
+    assert!(ended.messages.contains("`--at-least` is a ratio"), "{}", ended.messages);
+    Ok(())
+}
+
+#[test]
 fn ranks_share_an_attention_in_both_directions() -> Result<()> {
     for pass in ["forward", "backward", "both"] {
         let words = format!(

@@ -6,7 +6,7 @@ use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
 use annulus_ops::gpu::{Generation, Processor, Room, with_shared_memory};
 use candle_core::DType;
 
-use crate::support::asked;
+use crate::support::{asked, processor};
 
 /// What a block of threads has on sm_86, sm_89 and sm_120.
 const SMALL: u32 = 99 << 10;
@@ -44,6 +44,22 @@ impl Family {
             None => processor,
         };
         Kernels { processor, generation, deterministic }
+    }
+}
+
+/// What is measured is called by the kernels that run, not by those that were asked for.
+#[test]
+fn heads_without_a_kernel_of_a_generation_take_a_lower_one() {
+    use Generation::{Reference, Sm80, Sm100};
+    let Some(processor) = processor(Sm100, 1) else { return };
+    let cases = [(Sm100, 128, Sm100), (Sm100, 256, Sm80), (Sm80, 128, Sm80), (Sm80, 20, Reference)];
+    for (asked, dim, wanted) in cases {
+        for deterministic in [false, true] {
+            let generation = Some(asked);
+            let kernels = Kernels { processor: processor.clone(), generation, deterministic };
+            let found = kernels.generations(DType::BF16, dim).unwrap();
+            assert_eq!(found, [wanted; 2], "{asked:?} {dim} {deterministic}");
+        }
     }
 }
 

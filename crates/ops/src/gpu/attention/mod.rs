@@ -79,6 +79,20 @@ impl Kernels {
         table::kernels().iter().map(|kernel| kernel.dim).filter(takes).max().unwrap_or(0)
     }
 
+    /// The generations of the kernels that heads of `dim` in `dtype` take, forward and backward: lower ones than [`Kernels::generation`]
+    /// where that has none for them. Of backward that of the kernel for keys and values, where they take turns of the one for that.
+    ///
+    /// # Errors
+    /// When no kernel takes such heads.
+    pub fn generations(&self, dtype: DType, dim: usize) -> Result<[Generation; 2]> {
+        let backward = match self.in_turn(dtype, dim) {
+            Some(kernel) => kernel,
+            None => self.backward_kernels(dtype, dim)?.0,
+        };
+        let of = |kernel: &Kernel| kernel.task.map_or(Generation::Reference, |(_, own)| own);
+        Ok([of(self.kernel(Pass::Forward, dtype, dim)?), of(backward)])
+    }
+
     /// The kernel that adds the gradients of keys and values, and the one that adds that of queries where it is separate: wherever bits
     /// must be reproducible, and for generations without a kernel for all.
     fn backward_kernels(
