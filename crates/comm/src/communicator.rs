@@ -210,6 +210,15 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// The group has ended, or the run is to stop.
     fn progress(&self) -> Result<()>;
+    /// Says that this rank, in no other call, waits for what its device computes: called again and again until it goes on, when it calls
+    /// [`Communicator::progress`]. As that, it counts as alive, unless the device itself waits for a transfer: then for the rank at its
+    /// other end, so that a transfer that hangs is found.
+    ///
+    /// # Errors
+    /// As [`Communicator::progress`].
+    fn computes(&self) -> Result<()> {
+        self.progress()
+    }
     /// Notes, for as long as the returned value lives, that this rank waits for rank `peer` outside of calls, in memory that they
     /// share.
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_>;

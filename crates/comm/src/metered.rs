@@ -163,6 +163,9 @@ impl Communicator for Metered {
     fn progress(&self) -> Result<()> {
         self.inner.progress()
     }
+    fn computes(&self) -> Result<()> {
+        self.inner.computes()
+    }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
         self.inner.watch(label, peer)
     }

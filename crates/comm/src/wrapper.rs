@@ -54,6 +54,9 @@ impl<W: Wrapper> Communicator for W {
     fn progress(&self) -> Result<()> {
         self.inner().progress()
     }
+    fn computes(&self) -> Result<()> {
+        self.inner().computes()
+    }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
         self.inner().watch(label, peer)
     }

@@ -60,9 +60,17 @@ pub struct Clique {
     lane: Arc<dyn Lane>,
     handle: Handle,
     /// Handed to NCCL, which has not said yet that they are on the lane.
-    submitting: Option<Vec<Piece>>,
+    submitting: Option<Submitted>,
     /// On the lane: the tensors are kept until it is past the mark.
-    under_way: VecDeque<(Arc<dyn Mark>, Vec<Piece>)>,
+    under_way: VecDeque<(Arc<dyn Mark>, Submitted)>,
+}
+
+/// A group of transfers that was handed to NCCL.
+struct Submitted {
+    /// A mark after its gates and before its sends and receives.
+    begun: Arc<dyn Mark>,
+    /// What is kept until it is over.
+    pieces: Vec<Piece>,
 }
 
 // SAFETY: NCCL takes calls of one communicator from any thread, one after the other, as `&mut` has it; the handle is this value's.
@@ -113,6 +121,7 @@ impl Clique {
     pub fn submit(&mut self, transfers: Transfers) -> Result<()> {
         let Transfers { gates, sends, receives } = transfers;
         gates.into_iter().try_for_each(|gate| gate())?;
+        let begun = self.lane.mark()?;
         let calls = &self.library.calls;
         // SAFETY: what is begun here ends below, on this thread.
         self.library.expect("ncclGroupStart", unsafe { (calls.group_start)() })?;
@@ -133,7 +142,8 @@ impl Clique {
             codes.push(("ncclRecv", code));
         }
         // From here on NCCL may read and write there.
-        self.submitting = Some(sends.into_iter().chain(receives).collect());
+        self.submitting =
+            Some(Submitted { begun, pieces: sends.into_iter().chain(receives).collect() });
         // SAFETY: it was begun above.
         codes.push(("ncclGroupEnd", unsafe { (calls.group_end)() }));
         codes.into_iter().try_for_each(|(what, code)| self.library.expect(what, code))
@@ -148,8 +158,18 @@ impl Clique {
             return Ok(None);
         }
         let mark = self.lane.mark()?;
-        self.under_way.extend(self.submitting.take().map(|pieces| (mark.clone(), pieces)));
+        self.under_way.extend(self.submitting.take().map(|group| (mark.clone(), group)));
         Ok(Some(mark))
+    }
+
+    /// Whether the lane waits for the oldest group of transfers that is under way. If not, there is none, or what is computed before
+    /// its gates is not over.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn has_begun(&self) -> Result<bool> {
+        let oldest = self.under_way.front().map(|(_, group)| group).or(self.submitting.as_ref());
+        Ok(oldest.map_or(Ok(false), |group| group.begun.is_over())?)
     }
 
     /// Drops the tensors of transfers that are over. Returns how many groups of transfers are under way.
@@ -210,9 +230,9 @@ impl Drop for Clique {
             unsafe { (self.library.calls.abort)(self.handle) };
         }
         let left = self.under_way.drain(..).filter(|(mark, _)| !matches!(mark.is_over(), Ok(true)));
+        let left = left.map(|(_, group)| group).chain(self.submitting.take());
         // The device may still read and write there: the memory is never freed.
-        left.for_each(mem::forget);
-        mem::forget(self.submitting.take());
+        left.for_each(|group| mem::forget(group.pieces));
     }
 }
 

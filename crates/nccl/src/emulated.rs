@@ -25,6 +25,7 @@ pub(crate) struct Streams {
     destroy: unsafe extern "C" fn(*mut c_void),
     record: unsafe extern "C" fn(*mut c_void) -> u64,
     query: unsafe extern "C" fn(*mut c_void, u64) -> i32,
+    gate: unsafe extern "C" fn(*mut c_void),
 }
 
 impl Streams {
@@ -36,6 +37,7 @@ impl Streams {
                 destroy: *loaded.get(b"emulated_stream_destroy\0").ok()?,
                 record: *loaded.get(b"emulated_event_record\0").ok()?,
                 query: *loaded.get(b"emulated_event_query\0").ok()?,
+                gate: *loaded.get(b"emulated_gate\0").ok()?,
             })
         }
     }
@@ -107,9 +109,14 @@ impl Lane for OfHost {
         tensor.device().is_cpu()
     }
 
-    /// A gate that does not wait: what is computed on the host is over when its call returns.
+    /// What is computed on the host is over when its call returns: a gate does not wait, unless it is told to be late.
     fn gate(&self) -> Result<Gate> {
-        Ok(Box::new(|| Ok(())))
+        let stream = self.0.clone();
+        Ok(Box::new(move || {
+            // SAFETY: the stream lives.
+            unsafe { (stream.streams.gate)(stream.handle as *mut c_void) };
+            Ok(())
+        }))
     }
 
     fn mark(&self) -> Result<Arc<dyn Mark>> {

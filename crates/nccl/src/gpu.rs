@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::result::stream::get_priority_range;
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUmoduleLoadingMode_enum as Loading, cuModuleGetLoadingMode,
+};
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DevicePtr, DevicePtrMut};
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr, kernels};
 use candle_core::op::BackpropOp;
@@ -37,7 +40,11 @@ const LOADED: [(&str, kernels::Module); 8] = [
 impl OfGpu {
     /// A new lane of `device`. Candle loads a kernel at its first call, and loading waits for all that the GPU does, also for a transfer
     /// whose other end may wait for what this process does next. So the kernels are loaded here.
+    ///
+    /// # Errors
+    /// Where CUDA itself loads a kernel of a loaded module at its first launch, be it ours or that of a library; what the driver says.
     pub(crate) fn new(device: &CudaDevice) -> Result<OfGpu> {
+        expect_early_loading()?;
         for (kernel, module) in LOADED {
             device.get_or_load_func(kernel, &module)?;
         }
@@ -49,6 +56,19 @@ impl OfGpu {
         let own = context.new_stream_with_priority(first).w()?;
         Ok(OfGpu { device: device.clone(), computing, own })
     }
+}
+
+/// Refuses lazy loading (CUDA C++ programming guide, "Lazy Loading"), which only a variable switches off, before the first call of CUDA.
+fn expect_early_loading() -> Result<()> {
+    let mut mode = Loading::CU_MODULE_EAGER_LOADING;
+    // SAFETY: the driver writes one number, which is one of the enumeration.
+    unsafe { cuModuleGetLoadingMode(&raw mut mode) }.result().w()?;
+    if mode == Loading::CU_MODULE_LAZY_LOADING {
+        candle_core::bail!(
+            "CUDA loads kernels at their first launch, which may wait for a transfer for ever: set CUDA_MODULE_LOADING=EAGER before the program starts"
+        );
+    }
+    Ok(())
 }
 
 /// Applies `$then` to the typed slice of a storage whose elements can be sent.

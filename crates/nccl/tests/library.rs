@@ -2,13 +2,15 @@
 #![cfg(feature = "emulator")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use annulus_nccl::{Clique, Found, Id, Lane, Transfers, emulated, find, lane};
-use candle_core::{DType, Device, Tensor};
+use annulus_nccl::{Clique, Found, Gate, Id, Lane, Mark, Piece, Transfers, emulated, find, lane};
+use candle_core::{DType, Device, Result, Shape, Tensor};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -115,6 +117,82 @@ fn what_hangs_can_be_given_up() {
         clique.abort();
         assert!(mark.precede_computing(&|| false).is_err());
         assert!(begun.elapsed() < Duration::from_secs(2));
+    });
+}
+
+/// The lane of another, whose marks are over once gates are open.
+#[derive(Debug)]
+struct Gated {
+    inner: Arc<dyn Lane>,
+    is_open: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Behind(Arc<AtomicBool>, Arc<dyn Mark>);
+
+impl Mark for Behind {
+    fn is_over(&self) -> Result<bool> {
+        Ok(self.0.load(Ordering::Relaxed) && self.1.is_over()?)
+    }
+    fn precede_computing(&self, given_up: &dyn Fn() -> bool) -> Result<()> {
+        self.1.precede_computing(given_up)
+    }
+}
+
+impl Lane for Gated {
+    fn enter(&self) -> Result<()> {
+        self.inner.enter()
+    }
+    fn stream(&self) -> *mut c_void {
+        self.inner.stream()
+    }
+    fn carries(&self, tensor: &Tensor) -> bool {
+        self.inner.carries(tensor)
+    }
+    fn gate(&self) -> Result<Gate> {
+        self.inner.gate()
+    }
+    fn mark(&self) -> Result<Arc<dyn Mark>> {
+        Ok(Arc::new(Behind(self.is_open.clone(), self.inner.mark()?)))
+    }
+    fn leaving(&self, tensor: &Tensor, to: usize) -> Result<Piece> {
+        self.inner.leaving(tensor, to)
+    }
+    fn buffer(&self, dtype: DType, shape: Shape, from: usize) -> Result<Piece> {
+        self.inner.buffer(dtype, shape, from)
+    }
+}
+
+/// Transfers begin when what is computed before them is over, however long ago they were submitted.
+#[test]
+fn a_group_begins_when_its_gates_are_open() {
+    let found = library();
+    let id = Id::draw(&found.library).unwrap();
+    on_all(2, |rank| {
+        let inner = lane(&found.library, &Device::Cpu).unwrap().unwrap();
+        let is_open = Arc::new(AtomicBool::new(false));
+        let lane: Arc<dyn Lane> = Arc::new(Gated { inner, is_open: is_open.clone() });
+        let mut clique =
+            Clique::begin(found.library.clone(), lane.clone(), &id, [rank, 2]).unwrap();
+        until(|| clique.is_ready().unwrap());
+        assert!(!clique.has_begun().unwrap(), "there is none");
+        let piece = lane.leaving(&numbers(rank, 3), 1 - rank).unwrap();
+        let buffer = lane.buffer(DType::F32, 3.into(), 1 - rank).unwrap();
+        let transfers = Transfers {
+            gates: vec![lane.gate().unwrap()],
+            sends: vec![piece],
+            receives: vec![buffer],
+        };
+        clique.submit(transfers).unwrap();
+        assert!(!clique.has_begun().unwrap());
+        until(|| clique.submitted().unwrap().is_some());
+        thread::sleep(Duration::from_millis(20));
+        assert!(!clique.has_begun().unwrap() && clique.poll().unwrap() == 1);
+        is_open.store(true, Ordering::Relaxed);
+        until(|| clique.has_begun().unwrap());
+        until(|| clique.poll().unwrap() == 0);
+        assert!(!clique.has_begun().unwrap(), "it is over");
+        clique.end(PATIENCE, || false).unwrap();
     });
 }
 

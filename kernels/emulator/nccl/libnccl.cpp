@@ -5,6 +5,7 @@
 //   error@R:N    the group never ends, and the communicator says that a peer failed
 //   hang@R:N     the group never ends, and nobody says why
 //   refuse@R:0   no communicator begins
+//   late@R:N     what is computed before the group ends three seconds later
 // EMULATED_NCCL_SEED=S has streams pause at moments drawn from S.
 
 #include <fcntl.h>
@@ -31,6 +32,7 @@ namespace {
 constexpr int SUCCESS = 0, SYSTEM = 2, INVALID = 4, MISUSED = 5, REMOTE = 6, IN_PROGRESS = 7;
 constexpr uint64_t CAPACITY = 1 << 14;  // Bytes that one rank has under way to another: less than large tensors have.
 constexpr int MOST = 64;                // Ranks.
+constexpr auto LATE = std::chrono::seconds(3);
 
 // From one rank to another. A message is its length and its bytes.
 struct Channel {
@@ -63,8 +65,9 @@ struct Operation {
   uint64_t done = 0;  // The length in front counts.
 };
 
+// A group of transfers or, without a communicator, a gate before one.
 struct Task {
-  Comm* comm;
+  Comm* comm = nullptr;
   std::vector<Operation> operations;
   std::string fault;
 };
@@ -160,10 +163,10 @@ struct Stream {
       const bool ran = run(task);
       if (!ran) spoil(task);
       lock.lock();
-      if (ran) over++;
-      else given_up = true;
+      if (!ran) given_up = true;
+      if (!given_up) over++;
       lock.unlock();
-      task.comm->tasks--;
+      if (task.comm) task.comm->tasks--;
     }
   }
 
@@ -178,6 +181,10 @@ struct Stream {
   // All of a group side by side; of those between the same two ranks one after the other. Whether it came to its end.
   bool run(Task& task) {
     Comm* comm = task.comm;
+    if (!comm) {
+      if (task.fault == "late") std::this_thread::sleep_for(LATE);
+      return true;
+    }
     if (task.fault == "error") {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       comm->failed = REMOTE;
@@ -229,6 +236,7 @@ void release(Comm* comm) {
 }
 
 std::atomic<long> groups{0}, names{0};
+std::atomic<int> latest_rank{0};  // Of this process, in the communicator that began last.
 
 }  // namespace
 
@@ -279,6 +287,7 @@ int ncclCommInitRankConfig(Comm** comm, int size, Id id, int rank, Config* confi
   Segment* segment = segment_of(id.name, length);
   if (!segment) return fails(SYSTEM, "no shared memory");
   *comm = new Comm{id.name, rank, size, segment, length};
+  latest_rank = rank;
   if (++segment->came == size) shm_unlink(id.name);
   return IN_PROGRESS;
 }
@@ -320,6 +329,7 @@ int ncclGroupEnd() {
   Comm* comm = open_task.comm;
   if (comm->failed != SUCCESS) return comm->failed;
   open_task.fault = fault_of(comm->rank, groups++, false);
+  if (open_task.fault == "late") open_task.fault = "";
   comm->tasks++;
   comm->launching = true;
   std::lock_guard<std::mutex> lock(open_stream->mutex);
@@ -347,6 +357,16 @@ void emulated_stream_destroy(Stream* stream) {
   }
   stream->thread.join();
   delete stream;
+}
+
+// Stands for all that was computed before it; what is handed to the stream later waits for it.
+void emulated_gate(Stream* stream) {
+  Task task;
+  task.fault = fault_of(latest_rank, groups, false);
+  std::lock_guard<std::mutex> lock(stream->mutex);
+  stream->tasks.push_back(std::move(task));
+  stream->submitted++;
+  stream->changed.notify_one();
 }
 
 uint64_t emulated_event_record(Stream* stream) {

@@ -117,6 +117,18 @@ fn what_hangs_ends_at_the_deadline_and_who_is_refused_says_so() {
     }
 }
 
+/// What a device computes before a transfer may take longer than a deadline: the transfer has not begun, and the rank is alive.
+#[test]
+fn what_computes_for_long_is_waited_for() {
+    let place = place();
+    for fault in ["late@1:1", "late@0:6"] {
+        let began = Instant::now();
+        let Some((code, said)) = wrong(MPICH, &place, fault, "1s") else { return };
+        assert_eq!(code, Some(0), "{fault}: {said}");
+        assert!(began.elapsed() > Duration::from_secs(3), "{fault} was not late");
+    }
+}
+
 /// All ranks stop after the same step, whichever is asked, and the stopped run resumes as threads to the same bits.
 #[cfg(target_os = "linux")]
 #[test]

@@ -21,6 +21,10 @@ impl World {
     /// From now on tensors on `device` go between processes by NCCL, in runs of `ranks` ranks, if every process can use it; otherwise by
     /// MPI, and the reason of the first process that cannot is returned. All processes must call it.
     ///
+    /// On a GPU the environment must have `CUDA_MODULE_LOADING=EAGER` before the first call of CUDA, as the program `annulus` sets it:
+    /// kernels that are loaded at their first launch may wait for a transfer whose other end waits for this process. Without it a process
+    /// cannot use NCCL.
+    ///
     /// # Errors
     /// A process that is late, gone or stopped.
     pub fn sends_by_nccl(

@@ -1,5 +1,6 @@
 //! The thread that owns a run's clique: it hands rounds to NCCL, watches them, and gives the clique up where one fails or hangs.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,20 +62,22 @@ struct NcclThread {
 /// How long a wait has seen no progress.
 struct Watch {
     timer: DeadlineTimer,
-    seen: u64,
+    /// By rank, how many operations it had done.
+    seen: BTreeMap<usize, u64>,
 }
 
 impl Watch {
     fn new(deadline: Duration) -> Watch {
-        Watch { timer: DeadlineTimer::new(deadline, Instant::now()), seen: 0 }
+        Watch { timer: DeadlineTimer::new(deadline, Instant::now()), seen: BTreeMap::new() }
     }
 
-    /// Whether the deadline has passed without progress; `operations` are those of all ranks that are waited for.
-    fn is_over(&mut self, operations: u64) -> bool {
+    /// Whether the deadline has passed without progress of any rank that is waited for, with how many operations each has done.
+    fn is_over(&mut self, operations: &[(usize, u64)]) -> bool {
         self.timer.check(Instant::now());
-        if operations != self.seen {
-            self.seen = operations;
-            self.timer.restart();
+        for (rank, operations) in operations {
+            if self.seen.insert(*rank, *operations) != Some(*operations) {
+                self.timer.restart();
+            }
         }
         self.timer.has_expired()
     }
@@ -94,7 +97,7 @@ fn serve(run: NcclRun) -> Result<(), String> {
         if run.has_failed() {
             return Ok(());
         }
-        if watch.is_over(0) {
+        if watch.is_over(&[]) {
             return Err(format!("NCCL has not begun within {} s", limit.as_secs_f64()));
         }
         (0..*size).for_each(|rank| run.group.makes_progress(rank));
@@ -194,19 +197,29 @@ impl NcclThread {
         let left = self.clique.poll().map_err(text)?;
         let over = self.under_way.len() - left;
         self.under_way.drain(..over);
-        transfers.set_under_way(left);
-        let group = &self.run.group;
-        let peers = self.under_way.first().map_or(&[][..], |(_, peers)| peers);
-        let operations =
-            peers.iter().map(|peer| group.operations(*peer)).fold(0, u64::wrapping_add);
-        if over > 0 || peers.is_empty() {
+        self.check_oldest(over > 0)?;
+        Ok(busy || over > 0)
+    }
+
+    /// Checks for how long the device has waited for the oldest round. If that has not begun, the device computes what it is to run after:
+    /// this rank is alive, however long that takes.
+    fn check_oldest(&mut self, is_new: bool) -> Result<(), String> {
+        let has_begun = self.clique.has_begun().map_err(|error| error.to_string())?;
+        let NcclRun { transfers, group, deadline, .. } = &self.run;
+        let oldest = self.under_way.first().map_or(&[][..], |(_, peers)| peers);
+        let awaited = if has_begun { oldest } else { &[] };
+        transfers.set_under_way(self.under_way.len(), awaited);
+        if !has_begun && !oldest.is_empty() {
+            group.makes_progress(transfers.rank);
+        }
+        if is_new || !has_begun {
             self.watch.timer.restart();
         }
-        if self.watch.is_over(operations) {
-            let deadline = self.run.deadline.as_secs_f64();
+        if self.watch.is_over(&group.operations_behind(awaited)) {
+            let deadline = deadline.as_secs_f64();
             return Err(format!("a transfer has not ended within {deadline} s"));
         }
-        Ok(busy || over > 0)
+        Ok(())
     }
 
     /// `why`, with the label and the ranks of the oldest round under way.

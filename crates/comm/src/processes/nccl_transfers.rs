@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) is_new: bool,
     /// How many rounds were submitted to NCCL and have not ended.
     pub(super) under_way: usize,
+    /// The ranks that the oldest of them is with, if the device waits for it.
+    pub(super) awaited: Vec<usize>,
     /// The run has ended here.
     pub(super) has_ended: bool,
     /// Why no transfer ends any more.
@@ -192,19 +194,27 @@ impl NcclTransfers {
             if let Some(why) = &state.failed {
                 return Err(Error::Engine { why: why.as_str().into() });
             }
-            if state.rounds.is_empty() && state.under_way == 0 {
+            let are_submitted = state.rounds.is_empty();
+            if are_submitted && state.under_way == 0 {
                 return Ok(());
             }
             drop(state);
-            self.group().map_or(Ok(()), |group| group.running(self.rank))?;
+            if let Some(group) = self.group() {
+                // Until all is submitted, the host waits for what others post.
+                let goes_on = if are_submitted { Group::computes } else { Group::running };
+                goes_on(&group, self.rank)?;
+            }
             state = self.state();
             self.wake.wait_for(&mut state, CHECK);
         }
     }
 
-    /// Sets how many rounds are under way, and wakes whoever waits for their end.
-    pub(super) fn set_under_way(&self, under_way: usize) {
+    /// Sets how many rounds are under way and which ranks the device waits for, and wakes whoever waits for the end of rounds.
+    pub(super) fn set_under_way(&self, under_way: usize, awaited: &[usize]) {
         let mut state = self.state();
+        if state.awaited != awaited {
+            state.awaited = awaited.to_vec();
+        }
         if std::mem::replace(&mut state.under_way, under_way) > under_way {
             self.wake.notify_all();
         }
@@ -296,8 +306,10 @@ impl NcclTransfers {
     fn order_after(&self, mark: &Arc<dyn Mark>) -> Result<()> {
         let group = self.group();
         let running = || group.as_ref().map_or(Ok(()), |group| group.running(self.rank));
+        // Asked where the host is the device, and waits here.
+        let computes = || group.as_ref().map_or(Ok(()), |group| group.computes(self.rank));
         let ordered =
-            mark.precede_computing(&|| self.state().failed.is_some() || running().is_err());
+            mark.precede_computing(&|| computes().is_err() || self.state().failed.is_some());
         // If the run has ended, its error comes first: it says which rank failed.
         running()?;
         let failed = self.state().failed.clone();

@@ -70,6 +70,9 @@ impl Transport for RemoteTransport {
         let transfers = self.nccl.as_ref();
         transfers.map_or(Ok(()), |transfers| transfers.wait_to_leave((to, ticket)))
     }
+    fn awaited(&self) -> Vec<usize> {
+        self.nccl.as_ref().map_or(Vec::new(), |transfers| transfers.state().awaited.clone())
+    }
     fn stops_by_agreement(&self) -> bool {
         self.nccl.is_some()
     }

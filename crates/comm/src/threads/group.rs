@@ -57,6 +57,8 @@ pub(super) struct Life {
     pub(super) exchanges: AtomicU64,
     /// Its program has returned.
     pub(super) left: AtomicBool,
+    /// It waits for its device, which waits for a transfer: [`crate::Communicator::computes`].
+    pub(super) awaits_device: AtomicBool,
     /// It goes on even if the run is to stop: [`crate::Communicator::begin_commit`].
     is_committing: AtomicBool,
 }
@@ -213,6 +215,7 @@ impl Group {
     /// Counts progress of `rank`. Fails if the run has ended or is to stop.
     pub(super) fn progress(&self, rank: usize) -> Result<()> {
         self.ranks[rank].operations.fetch_add(1, Ordering::AcqRel);
+        self.device_is_over(rank);
         self.running(rank)
     }
 
@@ -356,15 +359,6 @@ impl Group {
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
         &self.mailboxes[(to - self.local.ranks.start) * self.world() + from]
-    }
-
-    /// Notes that `rank` waits for nobody any more.
-    pub(super) fn wait_is_over(&self, rank: usize) {
-        if self.waits.lock()[rank].take().is_some()
-            && let Some(log) = &self.local.log
-        {
-            log.waits(rank, None);
-        }
     }
 
     /// Fails if `rank` is not to go on: the run has ended or is to stop.

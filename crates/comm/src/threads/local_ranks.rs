@@ -25,6 +25,8 @@ pub(crate) trait Transport: Send + Sync {
     fn is_coming(&self, from: usize, ticket: Ticket) -> bool;
     /// Blocks until a rank here may write over the tensor of a message that has left.
     fn wait_to_leave(&self, to: usize, ticket: Ticket) -> Result<()>;
+    /// The ranks of a transfer for which the device of the rank here waits, if it waits for one.
+    fn awaited(&self) -> Vec<usize>;
     /// Whether ranks that are asked to stop go on until all agree to: if one left alone, transfers on the devices of others would wait
     /// for it.
     fn stops_by_agreement(&self) -> bool;

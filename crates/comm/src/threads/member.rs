@@ -134,6 +134,9 @@ impl Communicator for Member {
     fn progress(&self) -> Result<()> {
         self.group.progress(self.original(self.rank))
     }
+    fn computes(&self) -> Result<()> {
+        self.group.computes(self.original(self.rank))
+    }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
         let (rank, peer) = (self.original(self.rank), self.original(peer));
         Box::new(OutsideWait::new(Watch::new(&self.group, rank, peer, label)))

@@ -43,6 +43,54 @@ impl Group {
         }
     }
 
+    /// Notes that `rank` waits for nobody any more.
+    pub(super) fn wait_is_over(&self, rank: usize) {
+        if self.waits.lock()[rank].take().is_some()
+            && let Some(log) = &self.local.log
+        {
+            log.waits(rank, None);
+        }
+    }
+
+    /// `rank` waits for its device. That is progress, or a wait for a rank at the other end of the transfer that the device waits for: of
+    /// several for one that itself waits for nobody.
+    pub(crate) fn computes(&self, rank: usize) -> Result<()> {
+        let awaits_device = &self.ranks[rank].awaits_device;
+        let waits = self.waits(Instant::now());
+        // In a call that was made meanwhile it waits for whom that says.
+        if waits[rank].is_some() && !awaits_device.load(Ordering::Relaxed) {
+            return self.running(rank);
+        }
+        let transport = self.local.transport.as_ref();
+        let awaited = transport.map_or(Vec::new(), |transport| transport.awaited());
+        let blamed = awaited.iter().find(|peer| waits[**peer].is_none()).or(awaited.first());
+        let Some(peer) = blamed else { return self.progress(rank) };
+        if !awaits_device.swap(true, Ordering::Relaxed) {
+            self.begins_to_wait(rank, *peer, Instant::now());
+        }
+        self.running(rank)
+    }
+
+    /// Ends what [`Group::computes`] noted, if anything.
+    pub(super) fn device_is_over(&self, rank: usize) {
+        let awaits_device = &self.ranks[rank].awaits_device;
+        if awaits_device.load(Ordering::Relaxed) && awaits_device.swap(false, Ordering::Relaxed) {
+            self.wait_is_over(rank);
+        }
+    }
+
+    /// How many operations have been done by `ranks`, by those that they wait for, and so on, as far as is known here.
+    pub(crate) fn operations_behind(&self, ranks: &[usize]) -> Vec<(usize, u64)> {
+        let (waits, mut behind) = (self.waits(Instant::now()), ranks.to_vec());
+        let mut at = 0;
+        while let Some(rank) = behind.get(at) {
+            let wait = waits[*rank].filter(|wait| !behind.contains(&wait.peer));
+            behind.extend(wait.map(|wait| wait.peer));
+            at += 1;
+        }
+        behind.into_iter().map(|rank| (rank, self.operations(rank))).collect()
+    }
+
     /// Whether what is `due` is on its way, even if its peer has ended.
     pub(super) fn is_coming(&self, due: &Due) -> bool {
         let transport = self.local.transport.as_ref();
@@ -160,5 +208,106 @@ impl Drop for OutsideWait<'_> {
         if !self.has_failed {
             self.watch.group.wait_is_over(self.watch.rank);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::super::local_ranks::{LocalRanks, Transport};
+    use super::super::{Heartbeat, Options};
+    use super::*;
+
+    /// A transport whose device waits for a transfer with these ranks.
+    struct Awaiting(Arc<Mutex<Vec<usize>>>);
+
+    impl Transport for Awaiting {
+        fn send(&self, _: usize, _: usize, _: Message) -> candle_core::Result<()> {
+            Ok(())
+        }
+        fn posted(
+            &self,
+            _: Label,
+            _: Vec<(usize, Ticket, Option<Form>)>,
+        ) -> candle_core::Result<()> {
+            Ok(())
+        }
+        fn is_coming(&self, _: usize, _: Ticket) -> bool {
+            false
+        }
+        fn wait_to_leave(&self, _: usize, _: Ticket) -> Result<()> {
+            Ok(())
+        }
+        fn awaited(&self) -> Vec<usize> {
+            self.0.lock().clone()
+        }
+        fn stops_by_agreement(&self) -> bool {
+            true
+        }
+        fn wake(&self) {}
+        fn failed(&self, _: usize) {}
+        fn left(&self, _: usize) {}
+        fn stopped(&self) {}
+    }
+
+    /// Rank 0 of four, each in a process of its own, and what its device waits for.
+    fn group() -> (Arc<Group>, Arc<Mutex<Vec<usize>>>) {
+        let options = Options { world: 4, deadline: Duration::from_secs(1), stop: Arc::default() };
+        let awaited = Arc::new(Mutex::new(Vec::new()));
+        let transport: Arc<dyn Transport> = Arc::new(Awaiting(awaited.clone()));
+        let all = LocalRanks::all(4);
+        let local = LocalRanks { ranks: 0..1, transport: Some(transport), ..all };
+        (Group::new(&options, local), awaited)
+    }
+
+    fn waits_for(group: &Group, rank: usize) -> Option<usize> {
+        group.waits(Instant::now())[rank].map(|wait| wait.peer)
+    }
+
+    fn hear(group: &Group, rank: usize, heartbeat: &str) {
+        let heartbeat: Heartbeat = serde_json::from_str(heartbeat).unwrap();
+        group.note_heartbeat(rank, heartbeat, Instant::now());
+    }
+
+    #[test]
+    fn who_waits_for_his_device_is_alive_unless_it_waits_for_a_transfer() {
+        let (group, awaited) = group();
+        group.computes(0).unwrap();
+        assert_eq!((group.operations(0), waits_for(&group, 0)), (1, None));
+        *awaited.lock() = vec![1, 2];
+        group.computes(0).unwrap();
+        assert_eq!((group.operations(0), waits_for(&group, 0)), (1, Some(1)));
+        // The host goes on.
+        group.progress(0).unwrap();
+        assert_eq!((group.operations(0), waits_for(&group, 0)), (2, None));
+        // The one that waits itself is not at fault.
+        hear(&group, 1, r#"{"operations":1,"exchanges":1,"waits":[3,1,0]}"#);
+        group.computes(0).unwrap();
+        assert_eq!(waits_for(&group, 0), Some(2));
+        awaited.lock().clear();
+        group.computes(0).unwrap();
+        assert_eq!((group.operations(0), waits_for(&group, 0)), (3, None));
+        // A wait in a call stays.
+        group.begins_to_wait(0, 3, Instant::now());
+        *awaited.lock() = vec![1];
+        group.computes(0).unwrap();
+        assert_eq!((group.operations(0), waits_for(&group, 0)), (3, Some(3)));
+    }
+
+    #[test]
+    fn behind_a_rank_are_those_that_it_waits_for() {
+        let (group, _) = group();
+        let counted = |ranks: &[usize]| -> Vec<usize> {
+            group.operations_behind(ranks).into_iter().map(|(rank, _)| rank).collect()
+        };
+        assert_eq!(counted(&[1]), [1]);
+        hear(&group, 1, r#"{"operations":1,"exchanges":1,"waits":[3,1,0]}"#);
+        hear(&group, 3, r#"{"operations":1,"exchanges":1,"waits":[1,1,0]}"#);
+        assert_eq!(counted(&[1]), [1, 3]);
+        assert_eq!(counted(&[2, 1]), [2, 1, 3]);
+        assert_eq!(counted(&[]), [0_usize; 0]);
     }
 }

@@ -13,6 +13,7 @@ use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
+use crate::step::alive::computing;
 use crate::step::finite::is_finite;
 use crate::step::gathered::WeightSource;
 use crate::step::gradients::Gradients;
@@ -116,7 +117,7 @@ impl Rank {
     ) -> Result<Vec<Judged>> {
         let x = self.before_loss(weights, shard)?;
         let of_loss = weights.of(self.model.stages.len() - 1, None)?;
-        Ok(self.model.judge(&x, &of_loss, shard)?)
+        Ok(self.computing(|| self.model.judge(&x, &of_loss, shard))?)
     }
 
     /// All logits f32 [B, S, V] of this rank's positions.
@@ -144,7 +145,10 @@ impl Rank {
             let trace;
             let next = if index + 1 < stages.len() { Some(index + 1) } else { next };
             let lent = weights.of(index, next)?;
-            (x, trace) = self.run(stage.as_ref(), &x, &lent, shard)?;
+            let run = || self.run(stage.as_ref(), &x, &lent, shard);
+            // The loss is a number of the host: a device is waited for until it has computed everything before it.
+            let is_loss = index + 1 == self.model.stages.len();
+            (x, trace) = if is_loss { self.computing(run) } else { run() }?;
             drop(lent);
             done((stage.as_ref(), &x), begun, trace)?;
         }
@@ -220,6 +224,11 @@ impl Rank {
     /// Says that this rank is alive; an error where the run is to stop.
     pub(crate) fn progress(&self) -> Result<()> {
         Ok(self.mesh.group(&[Axis::Data, Axis::Sequence]).progress()?)
+    }
+
+    /// Runs `work`, in which the host waits for the device.
+    pub(super) fn computing<T>(&self, work: impl FnOnce() -> T) -> T {
+        computing(self.comm.as_ref(), &self.backend, work)
     }
 
     /// The stage before the first whose input is not finite; the last stage where all inputs are finite.

@@ -13,6 +13,7 @@ use annulus_ops::{Backend, accumulate, add_all, charge, check_gradients, global_
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::Tensor;
 
+use crate::step::alive::computing;
 use crate::step::division::Division;
 use crate::step::parameters::Parameters;
 use crate::{Result, TrainError};
@@ -251,10 +252,14 @@ impl Sums<'_> {
         let some =
             self.summed.iter().filter(|(name, slice)| slice.elem_count() > 0 && counts(name));
         let some = some.map(|(_, slice)| slice);
+        // A device is waited for until it has computed all gradients.
+        let comm = self.division.all.as_ref();
         let norm = if self.order_free {
-            self.division.total_of_squares(label, &sum_of_squares(backend, some)?)?.sqrt()
+            let own = computing(comm, backend, || sum_of_squares(backend, some))?;
+            self.division.total_of_squares(label, &own)?.sqrt()
         } else {
-            self.division.total(label, global_norm_squared(backend, some)?)?.sqrt()
+            let own = computing(comm, backend, || global_norm_squared(backend, some))?;
+            self.division.total(label, own)?.sqrt()
         };
         let _gradients = scope(Class::Gradients);
         let mut slices = self.summed;

@@ -62,7 +62,7 @@ impl Rank {
     /// Ends the span of a stage. On a GPU a recorded span waits for the device.
     pub(crate) fn stage(&self, begun: Begun, name: impl FnOnce() -> String) -> Result<()> {
         if begun.is_recorded() {
-            self.backend.device().synchronize()?;
+            self.computing(|| self.backend.device().synchronize())?;
             begun.end(|| Doing::Stage { name: name() });
         }
         Ok(())
