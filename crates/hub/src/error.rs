@@ -50,7 +50,7 @@ pub enum HubError {
         message: String,
     },
     /// The cache lacks something and nobody may be asked.
-    #[error("`HF_HUB_OFFLINE` is set, and `{name}` is not whole in `{}`: {missing}", cache.display())]
+    #[error("`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is set, and `{name}` is not whole in `{}`: {missing}", cache.display())]
     Offline {
         /// What was asked for.
         name: String,
@@ -118,7 +118,7 @@ impl HubError {
         let hint = match self {
             HubError::Refused { token: false, .. } => {
                 "check the name; for a private or gated model set `HF_TOKEN`, or log in with \
-                 `hf auth login`"
+                 `hf auth login`, and do not set `HF_HUB_DISABLE_IMPLICIT_TOKEN`"
             }
             HubError::Refused { token: true, .. } => {
                 "check the name, and that the token's owner may read it: gated models ask for \

@@ -27,7 +27,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// As `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH` and `HF_HUB_OFFLINE` say.
+    /// As `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_DISABLE_IMPLICIT_TOKEN` and
+    /// `HF_HUB_OFFLINE` say, and older names of these.
     ///
     /// # Errors
     /// Where no variable says where the cache is, and the user has no home; a `~` that is not the user's.
@@ -46,19 +47,28 @@ impl Options {
         };
         let caches = path("XDG_CACHE_HOME")?.or_else(|| Some(below?.join(".cache")));
         let home = path("HF_HOME")?.or_else(|| Some(caches?.join("huggingface")));
-        let cache = path("HF_HUB_CACHE")?.or_else(|| Some(home.as_ref()?.join("hub")));
+        let cache = match path("HF_HUB_CACHE")? {
+            None => path("HUGGINGFACE_HUB_CACHE")?,
+            named => named,
+        };
+        let cache = cache.or_else(|| Some(home.as_ref()?.join("hub")));
         let cache = cache.ok_or(HubError::NoHome)?;
         let token_file = path("HF_TOKEN_PATH")?.or_else(|| Some(home?.join("token")));
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let written = || annulus_files::read_to_string(&token_file?, LONGEST_TOKEN).ok();
-        let token = set("HF_TOKEN").or_else(written).map(|token| token.trim().to_owned());
-        let truth =
-            |value: &str| ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str());
+        let is_true = |value: String| {
+            ["1", "on", "yes", "true"].contains(&value.trim().to_ascii_lowercase().as_str())
+        };
+        let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN")).or_else(written);
+        // Here nobody names a token for a single download: all are implicit.
+        let is_sent = !set("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(is_true);
+        let token = token.filter(|_| is_sent).map(|token| token.trim().to_owned());
+        let offline = set("HF_HUB_OFFLINE").or_else(|| set("TRANSFORMERS_OFFLINE"));
         Ok(Options {
             endpoint: endpoint.trim_end_matches('/').to_owned(),
             cache,
             token: token.filter(|token| !token.is_empty()),
-            offline: set("HF_HUB_OFFLINE").is_some_and(|value| truth(value.trim())),
+            offline: offline.is_some_and(is_true),
             patience: Duration::from_secs(60),
             verify: false,
         })
@@ -120,12 +130,16 @@ impl std::fmt::Debug for Options {
 mod tests {
     use super::*;
 
-    fn cache(variables: &[(&str, &str)], home: Option<&str>) -> Result<PathBuf, HubError> {
+    fn options(variables: &[(&str, &str)], home: Option<&str>) -> Result<Options, HubError> {
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Ok(Options::of(&variable, home.map(Path::new))?.cache)
+        Options::of(&variable, home.map(Path::new))
+    }
+
+    fn cache(variables: &[(&str, &str)], home: Option<&str>) -> Result<PathBuf, HubError> {
+        Ok(options(variables, home)?.cache)
     }
 
     /// What `huggingface_hub.constants` makes of the same variables.
@@ -145,10 +159,39 @@ mod tests {
             (&[("HF_HOME", "/$NONE/${NONE}$")], "/$NONE/${NONE}$/hub"),
             (&[("HF_HOME", "/${DATA"), other], "/${DATA/hub"),
             (&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "~/models")], "/home/me/models"),
+            (&[("HF_HOME", "/hf"), ("HUGGINGFACE_HUB_CACHE", "~/old")], "/home/me/old"),
+            (&[("HF_HUB_CACHE", "/new"), ("HUGGINGFACE_HUB_CACHE", "~/old")], "/new"),
             (&[("HF_HOME", " ")], "/home/me/.cache/huggingface/hub"),
         ] {
             let found = cache(variables, Some("/home/me")).unwrap();
             assert_eq!(found, Path::new(wanted), "{variables:?}");
+        }
+    }
+
+    /// As `get_token` and `constants` of `huggingface_hub` have it, also by older names.
+    #[test]
+    fn who_asks_and_whether_is_as_in_hugging_faces_programs() {
+        let (new, old) = (("HF_TOKEN", "new"), ("HUGGING_FACE_HUB_TOKEN", "old"));
+        let hidden = |value| ("HF_HUB_DISABLE_IMPLICIT_TOKEN", value);
+        for (variables, token) in [
+            (&[][..], None),
+            (&[old], Some("old")),
+            (&[old, new], Some("new")),
+            (&[new, hidden("1")], None),
+            (&[new, hidden("0")], Some("new")),
+        ] {
+            let found = options(variables, Some("/nowhere")).unwrap().token;
+            assert_eq!(found.as_deref(), token, "{variables:?}");
+        }
+        let (hub, older) = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE");
+        for (variables, offline) in [
+            (&[(older, "1")][..], true),
+            (&[(older, "yes"), (hub, "0")], false),
+            (&[(older, "0"), (hub, "ON")], true),
+            (&[(older, "0")], false),
+        ] {
+            let found = options(variables, Some("/nowhere")).unwrap().offline;
+            assert_eq!(found, offline, "{variables:?}");
         }
     }
 

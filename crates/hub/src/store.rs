@@ -224,16 +224,22 @@ impl Store {
         }
     }
 
-    /// Makes the file of this hash a file of the commit.
+    /// Makes the file of this hash a file of the commit. Another process may be opening it: it is never away.
     pub(crate) fn link(&self, hash: &Hash, commit: &str, file: &str) -> Result<(), HubError> {
-        let path = self.snapshot(commit).join(file);
+        let (path, blob) = (self.snapshot(commit).join(file), self.blob(hash));
         let link = || {
+            if path.canonicalize().is_ok_and(|found| blob.canonicalize().is_ok_and(|b| b == found))
+            {
+                return Ok(());
+            }
             fs::create_dir_all(self.snapshot(commit))?;
-            match fs::remove_file(&path) {
+            let made = self.snapshot(commit).join(format!(".{}.link", hash.text()));
+            match fs::remove_file(&made) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            link(&self.blob(hash), hash.text(), &path)
+            link(&blob, hash.text(), &made)?;
+            fs::rename(&made, &path)
         };
         link().map_err(|source| HubError::Store { path: path.clone(), source })
     }
@@ -307,18 +313,49 @@ pub fn room(path: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_lies_in_the_cache_is_not_to_come() {
-        let folder = tempfile::tempdir().unwrap();
+    fn store(folder: &Path) -> Store {
         let options = Options {
             endpoint: String::new(),
-            cache: folder.path().to_owned(),
+            cache: folder.to_owned(),
             token: None,
             offline: false,
             patience: Duration::ZERO,
             verify: false,
         };
-        let store = Store::new(&options, &"hf://owner/name".parse().unwrap());
+        Store::new(&options, &"hf://owner/name".parse().unwrap())
+    }
+
+    /// The link of another process stays as it is, and one that leads elsewhere is replaced in one step.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_linked_stays_linked() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
+        let (hash, commit) = (Hash::read(&"a".repeat(64)).unwrap(), "b".repeat(40));
+        fs::create_dir_all(store.blob(&hash).parent().unwrap()).unwrap();
+        fs::write(store.blob(&hash), "text").unwrap();
+        let path = store.snapshot(&commit).join(CONFIG);
+        let linked = || {
+            store.link(&hash, &commit, CONFIG).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+            assert_eq!(fs::read_dir(store.snapshot(&commit)).unwrap().count(), 1);
+            let link = fs::symlink_metadata(&path).unwrap();
+            (link.ino(), link.ctime_nsec())
+        };
+        let first = linked();
+        assert_eq!(linked(), first);
+        for there in ["../../blobs/nothing", "."] {
+            fs::remove_file(&path).unwrap();
+            symlink(there, &path).unwrap();
+            linked();
+        }
+    }
+
+    #[test]
+    fn what_lies_in_the_cache_is_not_to_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(folder.path());
         let hash = Hash::read(&"a".repeat(64)).unwrap();
         let blob = store.blob(&hash);
         fs::create_dir_all(blob.parent().unwrap()).unwrap();
