@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use annulus_tests::runs::Place;
 use annulus_tests::{Ran, root, run};
-use granit_parser::{Event, Parser};
+use granit_parser::{Event, Options, Parser};
 use serde_json::{Map, Value};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -160,7 +160,9 @@ fn yaml(text: &str) -> Value {
         }
     }
     let text: &'static str = text.to_owned().leak();
-    let mut parser = Parser::new_from_str(text);
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    let mut parser = Parser::new_from_str_with_options(text, options);
     let mut next = move || parser.next_event().expect("more").expect("YAML").0;
     loop {
         match next() {

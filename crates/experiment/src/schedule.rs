@@ -21,6 +21,8 @@ use crate::stages::{self, SECTION as STAGES};
 use crate::{Experiment, Phase};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
+/// The default of `floor`.
+const FLOOR: f64 = 0.1;
 /// The fraction of steps over which `wsd` decays where the file does not say.
 const COOLDOWN: f64 = 0.2;
 
@@ -117,6 +119,13 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let mut problems = Vec::new();
     if schedule.curve.warmup > schedule.steps {
         problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
+    }
+    // The file of a run has the default, too.
+    let floor = schedule.curve.floor;
+    if schedule.curve.decay == Decay::Constant && (floor - FLOOR).abs() > f64::EPSILON {
+        let message = "`schedule.floor` means nothing beside `decay: constant`";
+        let problem = experiment.places.problem("schedule.floor", message);
+        problems.push(problem.hint("drop it, or set `schedule.decay`"));
     }
     if schedule.curve.decay != Decay::Wsd && experiment.places.contains("schedule.cooldown") {
         let word = schedule.curve.decay.word();

@@ -134,6 +134,14 @@ fn apply(root: &mut Node, report: &mut Report, source: usize, given: &Override) 
     }
     let before = report.len();
     let from = given.key.len() + 1;
+    if let Some(start) = tree::comment(&given.value) {
+        let end = from + given.value.len();
+        report.at(Span { source, start: from + start, end }, || {
+            let hint = "behind ` #` YAML reads a comment: put the value in quotes of its own, as in `'data.path=\"books #1\"'`";
+            (String::from("a value on the command line has no comment"), Some(hint.to_owned()))
+        });
+        return;
+    }
     match tree::read(report, source, from) {
         Some(value) => root.set(&path, key_span, value),
         // An empty value is told apart from one that does not parse.

@@ -130,6 +130,20 @@ pub(crate) fn read(report: &mut Report, source: usize, from: usize) -> Option<No
     })
 }
 
+/// Where the first comment of a text begins, in bytes, as far as the text is YAML.
+pub(crate) fn comment(text: &str) -> Option<usize> {
+    let mut options = Options::default();
+    options.set_emit_comments(true);
+    options.emit_unresolved_aliases = true;
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    while let Some(Ok((event, span))) = parser.next_event() {
+        if let Event::Comment(..) = event {
+            return Some(span.byte_range()?.start);
+        }
+    }
+    None
+}
+
 struct Reader<'text, 'report> {
     parser: Parser<'text, granit_parser::StrInput<'text>>,
     report: &'report mut Report,

@@ -151,6 +151,20 @@ fn keys_that_contradict() {
         ("evaluation of nothing", edited("batch: 4", "batch: 4\n  evaluate: 0")),
         ("expecting nothing", edited("{ max: 2.5, of_first: 0.5 }", "{}")),
         ("expecting the impossible", edited("max: 2.5", "max: 2.5, min: 3")),
+        ("long documents where none is whole", edited("batch: 4", "batch: 4\n  longer: drop")),
+        ("a column of plain text", edited("batch: 4", "batch: 4\n  path: a\n  column: body")),
+        (
+            "columns of one source alone",
+            edited(
+                "batch: 4",
+                "batch: 4\n  path: [{ path: a, column: b }, { path: c, format: jsonl, column: d }]\n  column: e",
+            ),
+        ),
+        ("a floor for a rate that never falls", edited("decay: cosine", "floor: 0")),
+        (
+            "a folder for nothing",
+            edited("recompute: layer", "recompute: layer, offload_folder: away"),
+        ),
         ("too many ranks", edited("sequence: 4, data: 2", "sequence: 256, data: 4096")),
         ("too many tokens a step", edited("12k", "1024M").replace("batch: 4", "batch: 1048576")),
     ];
@@ -218,6 +232,8 @@ fn wrong_arguments() {
         ("a section as a word", "data=5"),
         ("what contradicts the file", "mesh.data=3"),
         ("an alias", "seed=*x"),
+        ("a comment behind a value", "data.path=books #1/a.txt"),
+        ("nothing but a comment", "data.path=#1/a.txt"),
     ];
     insta::assert_snapshot!(answers(&cases, |argument| {
         let given = Override::split(argument).expect("cases have a `=`");

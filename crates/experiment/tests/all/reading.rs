@@ -61,6 +61,25 @@ fn every_key_means_what_it_says() {
     assert_eq!(small.expect, BTreeMap::from([("validation/loss".to_owned(), bound)]));
 }
 
+/// Keys that nothing else gives a meaning are refused only where they say something: the file of a run has all defaults.
+#[test]
+fn defaults_are_taken_everywhere() {
+    with(&[
+        "data.longer=refuse",
+        "data.column=text",
+        "schedule.decay=constant",
+        "schedule.floor=0.1",
+    ]);
+    with(&["memory.offload=none", "memory.offload_folder=away"]);
+    // A text to evaluate on is read by its own ending.
+    with(&["data.column=body", "evaluation.path=a.jsonl"]);
+    with(&["data.path=[{ path: a }, { path: b, format: jsonl }]", "data.column=body"]);
+    // A sign that begins no comment.
+    assert_eq!(with(&["data.path=books#1/a.txt"]).data.path[0].path, Path::new("books#1/a.txt"));
+    let quoted = with(&["data.path=\"books #1/a.txt\""]);
+    assert_eq!(quoted.data.path[0].path, Path::new("books #1/a.txt"));
+}
+
 #[test]
 fn an_inline_shape_may_say_that_its_weights_are_random() {
     let said = with(&["model.weights=random"]);

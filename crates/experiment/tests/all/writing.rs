@@ -17,7 +17,7 @@ model: { hidden_size: 48, intermediate_size: 44, num_hidden_layers: 3, num_atten
   num_key_value_heads: 2, head_dim: 16, vocab_size: 261, max_position_embeddings: 1k,
   rms_norm_eps: 1.0e-6, rope_theta: 500000, tie_word_embeddings: true, attention_bias: true,
   mlp_bias: true, initializer_range: 0.3, dtype: bf16, model_type: llama, hidden_act: silu }
-data: { path: ["a: b #c", { path: b, weight: 2.5, format: text, column: body }], format: jsonl, tokenizer: "t/tokenizer.json",
+data: { path: ["a: b #c", { path: b, weight: 2.5, format: parquet, column: body }], format: jsonl, tokenizer: "t/tokenizer.json",
   tokens: 96, batch: 6, evaluate: 3, pack: documents, longer: cut }
 mesh: { data: 3, sequence: 4, weights: [4, 3, 2, 0], deadline: 1500ms, cluster: clusters/a.yaml }
 attention: { strategy: megatron, exchange: a2a+p2p, shape: [2, 2], layout: balanced, stripe: 3,
