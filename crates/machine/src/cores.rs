@@ -12,8 +12,10 @@ pub fn cores() -> usize {
     TOGETHER.get().copied().unwrap_or_else(own)
 }
 
+/// Asked once: the system looks through the files of control groups for it, which takes longer than many a document is encoded.
 fn own() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+    static OWN: OnceLock<usize> = OnceLock::new();
+    *OWN.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// A rank's number of cores, where `ranks` share `cores`.
@@ -67,6 +69,23 @@ mod tests {
         assert_eq!(each(4, &["0-3,8-11", "4-7", "0-3,8-11", "4-7"]), 2, "two sockets, two each");
         assert_eq!(each(4, &["", ""]), 2, "nobody knows");
         assert_eq!(each(1, &["0", "0", "0"]), 1, "more processes than cores");
+    }
+
+    /// However often it is asked, the system is asked once: a thread that may use fewer would have another answer.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cores_are_counted_once() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let counted = cores();
+        let asked = thread::spawn(|| {
+            let all = sched_getaffinity(None).expect("the system says");
+            let first = (0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).expect("a core");
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).expect("fewer cores are always given");
+            cores()
+        });
+        assert_eq!(asked.join().expect("no panic"), counted);
     }
 
     #[test]
