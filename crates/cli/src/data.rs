@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{
-    Beginning, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts, Tokenizer,
-    Window, Windows, counted, show as lines,
+    Beginning, COLUMN, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts,
+    Tokenizer, Window, Windows, counted, show as lines,
 };
 use annulus_experiment::Override;
 use annulus_plan::size;
@@ -47,23 +47,30 @@ pub(crate) struct Show {
 }
 
 /// The format of the inputs.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct InputFormat {
     /// The inputs are lines of JSON with a field `text`
     #[arg(long)]
     jsonl: bool,
+    /// The field of lines, or column of rows, that is the text [default: text]
+    #[arg(long, value_name = "NAME", requires = "jsonl")]
+    column: Option<String>,
     /// The inputs are lines of JSON with a field `messages`, for the tokenizer's chat template
     #[arg(long, conflicts_with = "jsonl")]
     chat: bool,
 }
 
 impl InputFormat {
-    pub(crate) fn records(self) -> Records {
+    pub(crate) fn records(&self) -> Records {
         match (self.jsonl, self.chat) {
             (_, true) => Records::Chats,
             (true, _) => Records::Lines,
             _ => Records::Text,
         }
+    }
+
+    pub(crate) fn column(&self) -> &str {
+        self.column.as_deref().unwrap_or(COLUMN)
     }
 }
 
@@ -93,6 +100,7 @@ impl Show {
         let replaced = self.replacements.first().map(|one| format!("{}={}", one.key, one.value));
         let given = [
             ("--tokenizer", self.tokenizer.is_some()),
+            ("--column", self.format.column.is_some()),
             ("--jsonl", self.format.jsonl),
             ("--chat", self.format.chat),
         ];
@@ -104,7 +112,7 @@ impl Show {
             )),
             (true, _, Some(given)) => Err(Failure::usage(
                 format!("`{given}` is for texts, and `{file}` is an experiment"),
-                "leave it out; `data.tokenizer` and `data.format` say it",
+                "leave it out; `data.tokenizer`, `data.format` and `data.column` say it",
             )),
             _ => Ok(()),
         }
@@ -154,7 +162,7 @@ fn text(arguments: &Show) -> Result<(), Failure> {
         print::line(&format!("the assistant's text is marked by the template: {way}"))?;
     }
     let inputs = std::slice::from_ref(file);
-    let texts = Texts::new(inputs, records, &tokenizer);
+    let texts = Texts { column: format.column(), ..Texts::new(inputs, records, &tokenizer) };
     note_on(inputs, records, texts.excluded)?.into_iter().for_each(print::warn);
     if let Some(Beginning { cache: part, read, total }) =
         Beginning::of(&texts, LEAST.max(*tokens as u64 * A_TOKEN))

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_data::{Cache, Records, Texts, Tokenizer, train_tokenizer};
+use annulus_data::{COLUMN, Cache, Records, Texts, Tokenizer, train_tokenizer_of};
 use annulus_train::note_on;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -37,6 +37,8 @@ pub(crate) struct Tokenize {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenizerCommand {
     /// Learns byte-pair merges from texts, reproducibly
+    ///
+    /// Of a stretch without white space, as in DNA, at most 1024 bytes are a word.
     Train(TrainTokenizer),
 }
 
@@ -51,7 +53,11 @@ pub(crate) struct TrainTokenizer {
     /// The inputs are lines of JSON with a field `text`
     #[arg(long)]
     jsonl: bool,
-    /// The tokenizer.json to write; tokenizer_config.json, which names the end of a document, lies beside it
+    /// The field of lines, or column of rows, that is the text
+    #[arg(long, value_name = "NAME", default_value = COLUMN, requires = "jsonl")]
+    column: String,
+    /// The tokenizer.json to write, in a folder that is made where there is none; tokenizer_config.json, which names the end of a
+    /// document, lies beside it
     #[arg(long, alias = "output")]
     out: PathBuf,
 }
@@ -61,7 +67,7 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
     let records = format.records();
     let tokenizer = Tokenizer::open(&hub::tokenizer(tokenizer)?)?;
     let meter = Meter::new(Unit::Bytes);
-    let texts = Texts::new(inputs, records, &tokenizer);
+    let texts = Texts { column: format.column(), ..Texts::new(inputs, records, &tokenizer) };
     note_on(inputs, records, texts.excluded)?.into_iter().for_each(print::warn);
     let cache = Cache::open(&texts, out, *verify_cache, &mut |now| meter.tell(now))?;
     meter.finish();
@@ -79,13 +85,13 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
 }
 
 pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
-    let TrainTokenizer { inputs, vocab, jsonl, out } = arguments;
+    let TrainTokenizer { inputs, vocab, jsonl, column, out } = arguments;
     let records = if *jsonl { Records::Lines } else { Records::Text };
     if out.exists() {
         let message = format!("`{}` is there already", out.display());
         return Err(Failure::usage(message, "remove it, or write elsewhere: `--out FILE`"));
     }
-    let found = train_tokenizer(inputs, records, *vocab, out)?.vocabulary;
+    let found = train_tokenizer_of(inputs, records, column, *vocab, out)?.vocabulary;
     print::line(&format!("{found} tokens in {}", out.display()))?;
     if found < *vocab {
         print::say(&format!("{found} of {vocab} tokens: the text has no more pairs to merge"));

@@ -81,6 +81,12 @@ pub enum DataError {
         /// What is wrong with it.
         message: String,
     },
+    /// A parquet file that was packed once more.
+    #[error("`{path}` is a packed parquet file, which cannot be read", path = path.display())]
+    PackedRows {
+        /// Which.
+        path: PathBuf,
+    },
     /// A file that was written to while it was read.
     #[error("`{path}` changed while it was read", path = path.display())]
     Changed {

@@ -40,7 +40,7 @@ impl DataError {
     /// Where files are not as they should be.
     fn of_files(&self) -> Option<&'static str> {
         Some(match self {
-            DataError::Write { .. } => "make the folder of the token cache writable, with space",
+            DataError::Write { .. } => "make its folder writable, with space on its disk",
             DataError::NoThread { .. } => "raise `ulimit -u`, or end other programs",
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {
@@ -50,7 +50,11 @@ impl DataError {
                 "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
             }
             DataError::Parquet { .. } => {
-                "texts are read from the column `data.column`, `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
+                "texts are read from the column `data.column` (of a command, `--column`), `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
+            }
+            DataError::PackedRows { .. } => "unpack it: parquet is compressed inside already",
+            DataError::NoMatch { .. } => {
+                "check the pattern: `*` stands for no hidden file, and a `[`, `*` or `?` in a name is written `[[]`, `[*]` or `[?]`"
             }
             DataError::Packed { .. } => "copy it anew, or rename it without that ending",
             DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
@@ -128,7 +132,8 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 
 /// The way out of a line that is not as wanted.
 fn of_line(message: &str, chat: bool) -> &'static str {
-    const KNOWN: [(&str, &str); 6] = [
+    const KNOWN: [(&str, &str); 7] = [
+        ("64 bits", "write the number as a text, in quotes: `\"…\"`"),
         (
             "has no token",
             "use a tokenizer with a token for unknown characters, or `tokenizer: bytes`",
@@ -156,7 +161,7 @@ fn of_line(message: &str, chat: bool) -> &'static str {
              {\"role\": \"assistant\", \"content\": \"…\"}]}"
         }
         None => {
-            "each line is one object like {\"text\": \"…\"}; `data.column` names another field than `text`"
+            "each line is one object like {\"text\": \"…\"}; `data.column` (of a command, `--column`) names another field than `text`"
         }
     }
 }

@@ -56,5 +56,5 @@ pub use tasks::Task;
 pub use text::bigram_entropy;
 pub use texts::{COLUMN, Progress, Records, Texts};
 pub use tokenizer::{Json, Tokenizer};
-pub use train::{Trained, train_tokenizer};
+pub use train::{Trained, train_tokenizer, train_tokenizer_of};
 pub use windows::{Window, Windows};

@@ -29,7 +29,7 @@ pub struct Excluded(Vec<PathBuf>);
 pub(crate) struct Listed {
     /// In order.
     pub(crate) files: Vec<PathBuf>,
-    /// What would have been read, or looked into, but for [`Excluded`] and folders of runs.
+    /// What would have been read, or looked into, but for [`Excluded`], folders of runs, and those marked as caches.
     pub(crate) left_out: Vec<PathBuf>,
     /// Files and folders, by names under which they are not read, since they are under another.
     pub(crate) repeated: Vec<PathBuf>,
@@ -89,7 +89,7 @@ pub fn bytes_of(
 }
 
 /// The files of `inputs`, each once: files as they are, folders walked in name order, also where links lead to them. Passed over
-/// are hidden entries, folders marked as caches, folders of runs, and what is `excluded`.
+/// are hidden entries, and in the folders those marked as caches, those of runs, and what is `excluded`.
 pub(crate) fn list(
     inputs: &[PathBuf],
     records: Records,
@@ -117,6 +117,10 @@ pub(crate) fn list(
             let endings = format!("`.{}`", endings.join("`, `."));
             return Err(DataError::NoFiles { path: input.clone(), endings });
         }
+    }
+    let is_packed = |file: &&PathBuf| records != Records::Text && parquet::is_packed(file);
+    if let Some(packed) = walk.listed.files.iter().find(is_packed) {
+        return Err(DataError::PackedRows { path: packed.clone() });
     }
     walk.listed.left_out.sort();
     walk.listed.repeated.sort();
@@ -161,9 +165,6 @@ impl Walk<'_> {
                 self.listed.repeated.push(folder);
                 continue;
             }
-            if folder.join(CACHE_MARK).exists() {
-                continue;
-            }
             let failed = |source| read_error(&folder, source);
             for entry in fs::read_dir(&folder).map_err(failed)? {
                 self.entry(&entry.map_err(failed)?, &real, &mut inside)?;
@@ -197,7 +198,7 @@ impl Walk<'_> {
         if !is_folder && !self.is_text(&path) {
             return Ok(());
         }
-        if self.excluded.holds(&real) || is_folder && is_of_run(&path) {
+        if self.excluded.holds(&real) || is_folder && is_no_text(&path) {
             self.listed.left_out.push(path);
         } else if is_folder && is_link {
             inside.links.insert(path, real);
@@ -216,6 +217,7 @@ impl Walk<'_> {
     }
 }
 
-fn is_of_run(folder: &Path) -> bool {
-    RUN_MARKS.iter().all(|mark| folder.join(mark).is_file())
+/// Whether a folder is marked as a cache, or is a run's. One that is named itself is read.
+fn is_no_text(folder: &Path) -> bool {
+    folder.join(CACHE_MARK).exists() || RUN_MARKS.iter().all(|mark| folder.join(mark).is_file())
 }

@@ -1,5 +1,6 @@
 //! A tokenizer of one's own: byte pairs learned from texts, the same every time.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -44,8 +45,9 @@ const MOST: usize = 1 << 20;
 /// Blocks of text that are read ahead.
 const AHEAD: usize = 4;
 
-/// A block without white space is torn from here on, in bytes.
-const LONGEST: usize = 1 << 22;
+/// A stretch without white space is torn from here on, in bytes: the time that the library takes for a word grows with the square of its
+/// length.
+const LONGEST: usize = 1 << 10;
 
 /// What training found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,8 @@ pub struct Trained {
 /// order; of `records`), and writes it to `out` as a `tokenizer.json`, with the `tokenizer_config.json` beside it that names the end of a
 /// document. In `tokenizer.json` the end would follow every text that `transformers` encodes, also prompts that are to be continued.
 ///
-/// Memory grows with the number of different words. Equal inputs give equal files.
+/// Memory grows with the number of different words; of a stretch without white space, as DNA is, at most 1024 bytes are a word. Equal
+/// inputs give equal files. The folder of `out` is made where there is none.
 ///
 /// # Errors
 /// Inputs that cannot be read, a vocabulary that is too small, or `out` that cannot be written, or has the `tokenizer_config.json` of
@@ -69,14 +72,28 @@ pub fn train_tokenizer(
     vocabulary: usize,
     out: &Path,
 ) -> Result<Trained, DataError> {
-    if vocabulary < FEWEST {
-        return Err(DataError::TooFew { what: "--vocab", found: vocabulary, wanted: FEWEST });
-    }
-    if vocabulary > MOST {
-        return Err(DataError::TooMany { what: "--vocab", found: vocabulary, wanted: MOST });
-    }
+    train_tokenizer_of(inputs, records, COLUMN, vocabulary, out)
+}
+
+/// As [`train_tokenizer`], where `column` is the field of lines, or the column of rows, that is the text.
+///
+/// # Errors
+/// As there.
+pub fn train_tokenizer_of(
+    inputs: &[PathBuf],
+    records: Records,
+    column: &str,
+    vocabulary: usize,
+    out: &Path,
+) -> Result<Trained, DataError> {
+    bounded(vocabulary)?;
     let files = list(inputs, records, Excluded::NOTHING)?.files;
     let config = config_beside(out)?;
+    let unwritten = |source| DataError::Write { path: out.to_owned(), source };
+    // Before the work, which can take long.
+    if let Some(folder) = out.parent() {
+        fs::create_dir_all(folder).map_err(unwritten)?;
+    }
     let broken = |error: Box<dyn std::error::Error + Send + Sync>| DataError::Tokenizer {
         path: out.to_owned(),
         message: error.to_string(),
@@ -85,7 +102,7 @@ pub fn train_tokenizer(
     let (read, trained) = thread::scope(|scope| {
         let reader = thread::Builder::new().name("reading".to_owned());
         let reader = reader.spawn_scoped(scope, move || {
-            files.iter().try_for_each(|file| read(file, records, &send))
+            files.iter().try_for_each(|file| read(file, records, column, &send))
         });
         let reader = reader.map_err(|source| DataError::NoThread { source })?;
         let trained = learn(texts.into_iter(), vocabulary);
@@ -109,11 +126,21 @@ pub fn train_tokenizer(
 /// Another tokenizer's lies there.
 fn config_beside(out: &Path) -> Result<PathBuf, DataError> {
     let path = out.with_file_name("tokenizer_config.json");
-    if path.exists() && !std::fs::read_to_string(&path).is_ok_and(|text| text == CONFIG) {
+    if path.exists() && !fs::read_to_string(&path).is_ok_and(|text| text == CONFIG) {
         let source = io::Error::other("it belongs to another tokenizer; name another folder");
         return Err(DataError::Write { path, source });
     }
     Ok(path)
+}
+
+/// Holds the number of tokens to what can be made.
+fn bounded(found: usize) -> Result<(), DataError> {
+    let what = "--vocab";
+    match found {
+        ..FEWEST => Err(DataError::TooFew { what, found, wanted: FEWEST }),
+        FEWEST..=MOST => Ok(()),
+        _ => Err(DataError::TooMany { what, found, wanted: MOST }),
+    }
 }
 
 fn learn(
@@ -141,19 +168,24 @@ fn learn(
 
 /// Sends the texts of `file`, in blocks that end with white space. A receiver that is gone has failed,
 /// and says why.
-fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), DataError> {
-    let mut utf8 = Utf8::new(file);
-    let mut lines = Lines::new(file);
-    let mut open = String::new();
+fn read(
+    file: &Path,
+    records: Records,
+    column: &str,
+    send: &SyncSender<String>,
+) -> Result<(), DataError> {
+    let (mut utf8, mut lines, mut open) = (Utf8::new(file), Lines::new(file), String::new());
     let whole = |text: &str| {
-        let _ = send.send(text.to_owned());
+        for part in torn(text) {
+            let _ = send.send(part.to_owned());
+        }
         Ok(())
     };
     let mut of_line = |number, line: &str| {
-        whole(&text_of(line, COLUMN).map_err(|message| line_error(file, number, message))?)
+        whole(&text_of(line, column).map_err(|message| line_error(file, number, message))?)
     };
     if is_of_rows(records, file) {
-        return rows(file, records, COLUMN, &mut |number, row| match row {
+        return rows(file, records, column, &mut |number, row| match row {
             Row::Text(text) => whole(text),
             Row::Record(line) => of_line(number, line),
         });
@@ -174,4 +206,19 @@ fn read(file: &Path, records: Records, send: &SyncSender<String>) -> Result<(), 
     utf8.finish()?;
     lines.finish(&mut of_line)?;
     whole(&open)
+}
+
+/// The text in parts, none of which has a stretch without white space longer than [`LONGEST`].
+fn torn(text: &str) -> impl Iterator<Item = &str> {
+    let (mut start, mut word, mut places) = (0, 0, Vec::new());
+    for (at, letter) in text.char_indices() {
+        if letter.is_whitespace() {
+            word = at;
+        } else if at + letter.len_utf8() - word > LONGEST {
+            places.push(start..at);
+            (start, word) = (at, at);
+        }
+    }
+    places.push(start..text.len());
+    places.into_iter().map(|place| &text[place])
 }

@@ -2,11 +2,11 @@
 //! much that is.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use zstd::stream::read::Decoder;
 
 use crate::DataError;
@@ -66,10 +66,57 @@ pub(crate) fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DataError> 
 /// What `source`, which is at `path`, says.
 fn reader<'a>(source: &'a mut Source<'_>, path: &Path) -> Result<Box<dyn Read + 'a>, DataError> {
     Ok(match packing(path) {
-        Some("gz") => Box::new(MultiGzDecoder::new(source)),
+        Some("gz") => Box::new(Members::new(source)),
         Some(_) => Box::new(Decoder::new(source).map_err(|error| read_error(path, error))?),
         None => Box::new(source),
     })
+}
+
+/// The members of a gzip file, one after the other. Zeros behind the last are no part of it, as `gzip -dc` has it: tapes and blocks of a
+/// fixed size are filled up with them.
+struct Members<R> {
+    /// None: there is nothing more.
+    open: Option<GzDecoder<BufReader<R>>>,
+}
+
+impl<R: Read> Members<R> {
+    fn new(source: R) -> Members<R> {
+        Members { open: Some(GzDecoder::new(BufReader::new(source))) }
+    }
+}
+
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.open {
+            let length = member.read(into)?;
+            if length > 0 || into.is_empty() {
+                return Ok(length);
+            }
+            let Some(member) = self.open.take() else { break };
+            let mut rest = member.into_inner();
+            match rest.fill_buf()?.first() {
+                None => {}
+                Some(0) => zeros(rest)?,
+                Some(_) => self.open = Some(GzDecoder::new(rest)),
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Reads to the end, where nothing but zeros is left.
+fn zeros(mut rest: impl BufRead) -> io::Result<()> {
+    loop {
+        let block = rest.fill_buf()?;
+        let length = block.len();
+        if block.iter().any(|byte| *byte != 0) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "zeros, and more behind them"));
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        rest.consume(length);
+    }
 }
 
 /// A file as long as it was when it was opened, whose bytes are shown as they are read.

@@ -35,6 +35,7 @@ fn of_data() -> Vec<Data> {
         Data::Utf8 { path: path(), offset: 1 },
         Data::Line { path: path(), line: 1, message: message(), chat: true },
         Data::Parquet { path: path(), message: message() },
+        Data::PackedRows { path: path() },
         Data::Changed { path: path() },
         Data::Tokenizer { path: path(), message: message() },
         Data::Foreign { path: path(), id: 1, tokens: 1 },

@@ -17,6 +17,7 @@ use parquet::schema::types::Type;
 
 use crate::chat::SHAPES;
 use crate::files::open;
+use crate::unpack::unpacked_name;
 use crate::{DataError, Records, guard};
 use columns::{Record, Texts};
 use pages::Bounded;
@@ -39,6 +40,11 @@ pub(crate) enum Row<'a> {
 /// Whether a file of `records` is read as rows: it is said so, or its name says it.
 pub(crate) fn is_of_rows(records: Records, path: &Path) -> bool {
     records == Records::Rows || records != Records::Text && is_parquet(path)
+}
+
+/// Whether a file of rows was packed once more, by its name. Such a file has to be read from its end.
+pub(crate) fn is_packed(path: &Path) -> bool {
+    !is_parquet(path) && is_parquet(unpacked_name(path))
 }
 
 fn is_parquet(path: &Path) -> bool {

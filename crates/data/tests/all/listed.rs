@@ -91,6 +91,17 @@ fn links_to_folders_are_followed_but_not_in_circles() {
     assert_eq!(scene.read(&["g"]).unwrap(), "g/y.txt|g/b/x.txt|g/run/run.txt");
 }
 
+/// Folders of things that can be made again are left out, with a word on it; one that is named itself is read.
+#[test]
+fn a_folder_marked_as_a_cache_is_read_only_where_it_is_named() {
+    let scene = Scene::new(&["g/a.txt", "g/made/b.txt", "g/made/deep/c.txt"]);
+    fs::write(scene.path("g/made/CACHEDIR.TAG"), "").unwrap();
+    assert_eq!(scene.read(&["g"]).unwrap(), "g/a.txt");
+    let left_out = left_out(&[scene.path("g")], Records::Text, Excluded::NOTHING).unwrap();
+    assert_eq!(left_out, [scene.path("g/made")]);
+    assert_eq!(scene.read(&["g/made"]).unwrap(), "g/made/b.txt|g/made/deep/c.txt");
+}
+
 #[test]
 fn endings_are_compared_without_case() {
     let scene = Scene::new(&["A.TXT", "b.Md", "c.PNG"]);

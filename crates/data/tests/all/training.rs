@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_data::{Records, Tokenizer, train_tokenizer};
+use annulus_data::{Records, Tokenizer, train_tokenizer, train_tokenizer_of};
 use serde_json::{Value, json};
 
 #[test]
@@ -43,6 +43,23 @@ fn a_tokenizer_is_trained_and_reads_everything() {
     let error = train_tokenizer(&inputs, Records::Text, 290, &path("five.json")).unwrap_err();
     assert!(error.to_string().contains("tokenizer_config.json"), "{error}");
     assert!(!path("five.json").exists());
+}
+
+/// Of a stretch without white space at most 1024 bytes are a word, and a folder that is not there is made.
+#[test]
+fn long_words_are_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("a.txt"), format!("{}é", "a".repeat(4096))).unwrap();
+    let lines = format!("{{\"body\": {:?}}}\n", "a".repeat(4096));
+    fs::write(path("a.jsonl"), lines).unwrap();
+    let out = path("there/is/none/out.json");
+    // 2, 4, … 1024 letters, and the two bytes of the last.
+    let text = train_tokenizer(&[path("a.txt")], Records::Text, 1000, &out).unwrap();
+    assert_eq!(text.vocabulary, 257 + 10 + 1);
+    let inputs = [path("a.jsonl")];
+    let lines = train_tokenizer_of(&inputs, Records::Lines, "body", 1000, &path("b.json"));
+    assert_eq!(lines.unwrap().vocabulary, 257 + 10);
 }
 
 #[test]

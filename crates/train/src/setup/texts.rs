@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::flight;
 use annulus_data::{DataError, Excluded, Records, left_out, repeated, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
+use glob::MatchOptions;
 
 use crate::checkpoint::LATEST;
 use crate::folder::{GIVEN, HASHES, LOCK, MESSAGES, RESOLVED, lines, manifest};
@@ -93,6 +94,13 @@ fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
+/// As a shell has it, and as folders are read: a `*` stands for no hidden file.
+const PATTERN: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: false,
+    require_literal_leading_dot: true,
+};
+
 /// The files that match a path with `*`, `?` or `[…]`, in name order; a path that exists, or has none of these, stands for itself.
 fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     let text = path.to_string_lossy();
@@ -100,7 +108,7 @@ fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };
-    let found = glob::glob(&text).map_err(|error| failed(error.to_string()))?;
+    let found = glob::glob_with(&text, PATTERN).map_err(|error| failed(error.to_string()))?;
     let found: Vec<PathBuf> =
         found.collect::<std::result::Result<_, _>>().map_err(|error| failed(error.to_string()))?;
     if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
@@ -180,7 +188,10 @@ pub fn note_on(
     excluded: &Excluded,
 ) -> std::result::Result<Option<String>, DataError> {
     let notes = [
-        (left_out(inputs, records, excluded)?, "left out of the data: what runs write is no text"),
+        (
+            left_out(inputs, records, excluded)?,
+            "left out of the data: what runs write is no text, nor is what a `CACHEDIR.TAG` marks",
+        ),
         (repeated(inputs, records, excluded)?, "named more than once in the data, but read once"),
     ];
     let said = notes.iter().filter(|(paths, _)| !paths.is_empty());
@@ -216,6 +227,23 @@ fn is_made(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patterns_stand_for_no_hidden_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = |name: &str| folder.path().join(name);
+        fs::create_dir(place("a[1]")).expect("a folder");
+        for name in [".hidden.txt", "b.txt", "a[1]/.c.txt", "a[1]/d.txt"] {
+            fs::write(place(name), "some text").expect("a text");
+        }
+        let found = |pattern: &str| matching(&place(pattern));
+        assert_eq!(found("*.txt").expect("one"), [place("b.txt")]);
+        assert_eq!(found(".*.txt").expect("one"), [place(".hidden.txt")]);
+        assert_eq!(found("**/*.txt").expect("two"), [place("a[1]/d.txt"), place("b.txt")]);
+        assert_eq!(found("a[[]1]/*").expect("one"), [place("a[1]/d.txt")]);
+        let hint = found("a[1]/*").expect_err("no such folder").hint();
+        assert!(hint.is_some_and(|hint| hint.contains("`[[]`")));
+    }
 
     /// A pattern stands for folders and for what is in them.
     #[test]
