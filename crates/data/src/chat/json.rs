@@ -1,4 +1,4 @@
-//! The filter `tojson` as transformers has it: JSON as Python's `json.dumps` writes it, which is what models have read.
+//! JSON as Python reads and writes it: the filter `tojson` as transformers has it, which is what models have read (`json.dumps`).
 
 use std::io::{self, Write};
 
@@ -7,6 +7,28 @@ use minijinja::{Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::Value as Json;
 use serde_json::ser::{Formatter, Serializer};
+
+use super::python::float;
+
+/// Refuses whole numbers of more than 64 bits in a text of JSON: Python has them, and they would be rounded here.
+pub(super) fn exact(json: &str) -> Result<(), String> {
+    let (mut is_text, mut is_escaped) = (false, false);
+    let words = json.split(|letter: char| {
+        let ends = is_text || !(letter.is_ascii_digit() || "+-.eE".contains(letter));
+        is_text ^= letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        ends
+    });
+    let is_wide = |word: &&str| {
+        let digits = word.strip_prefix('-').unwrap_or(word);
+        let is_whole = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        is_whole && word.parse::<i64>().is_err() && word.parse::<u64>().is_err()
+    };
+    match words.into_iter().find(is_wide) {
+        Some(number) => Err(format!("the number {number} does not fit into 64 bits")),
+        None => Ok(()),
+    }
+}
 
 /// `value | tojson(indent=…, separators=…, sort_keys=…, ensure_ascii=…)`.
 ///
@@ -118,15 +140,7 @@ impl Formatter for Python {
         to.write_all(self.key.as_bytes())
     }
     fn write_f64<W: ?Sized + Write>(&mut self, to: &mut W, value: f64) -> io::Result<()> {
-        // The same shortest digits; a power of ten of another form, and from other sizes on.
-        let scientific = format!("{value:e}");
-        let (digits, power) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-        match power.parse::<i32>().unwrap_or_default() {
-            power @ -4..16 => {
-                write!(to, "{value}{}", if power >= 0 && value.fract() == 0.0 { ".0" } else { "" })
-            }
-            power => write!(to, "{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs()),
-        }
+        to.write_all(float(value).as_bytes())
     }
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
@@ -187,5 +201,19 @@ mod tests {
         }
         let other = environment.render_str("{{ 1 | tojson(cls=2) }}", ()).unwrap_err();
         assert!(other.to_string().contains("cls"), "{other}");
+    }
+
+    #[test]
+    fn numbers_that_would_be_rounded_are_told_from_others() {
+        let wide = "18446744073709551616";
+        for json in [
+            r#"{"a": [18446744073709551615, -9223372036854775808, 1e30, 123456789012345678901.5, true]}"#,
+            &format!(r#"{{"{wide}": "\"{wide}\\", "b": 1}}"#),
+        ] {
+            assert_eq!(exact(json), Ok(()), "{json}");
+        }
+        for json in [wide.to_owned(), format!("-{wide}"), format!(r#"{{"\"": [1,{wide}]}}"#)] {
+            assert!(exact(&json).unwrap_err().contains(wide), "{json}");
+        }
     }
 }

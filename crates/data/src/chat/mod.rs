@@ -4,6 +4,7 @@
 //! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
 
 mod json;
+mod python;
 mod shapes;
 mod template;
 mod tools;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::sync::Arc;
 
 use template::{NAME, Template, within_bounds};
@@ -33,6 +34,9 @@ const ASSISTANT: &str = "assistant";
 
 /// What stands around the assistant's words in a rendered text: no characters, by Unicode's own rule.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
+
+/// The file of older programs that names special tokens.
+const MAP: &str = "special_tokens_map.json";
 
 /// The longest file of a template, or of what is beside it, in bytes.
 const LONGEST: u64 = 1 << 24;
@@ -81,7 +85,7 @@ impl Chat {
     fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
         let (source, marked) = filtered(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"rendering 3\0").update(source.as_bytes());
+        hasher.update(b"rendering 4\0").update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }
@@ -103,6 +107,7 @@ impl Chat {
     /// Renders `line`, `{"messages": [{"role": …, "content": …}, …]}`; else what is wrong with it.
     pub(crate) fn render(&self, line: &str) -> Result<Rendered, String> {
         object(line)?;
+        json::exact(line)?;
         let record: Json = serde_json::from_str(line).map_err(|error| described(&error))?;
         let record = shapes::with_messages(record)?;
         let messages = messages(&record)?;
@@ -237,8 +242,24 @@ fn template(config: &Json) -> Option<&str> {
     })
 }
 
-/// A `tokenizer_config.json`; null: there is none.
+/// A `tokenizer_config.json`, with the special tokens that only a `special_tokens_map.json` beside it names, as older programs write
+/// them; null: there is neither.
 pub(crate) fn read_config(path: &Path) -> Result<Json, DataError> {
+    let (mut config, map) = (parsed(path)?, parsed(&path.with_file_name(MAP))?);
+    for (name, token) in map.as_object().into_iter().flatten() {
+        if name.ends_with("_token") && config.get(name).is_none() {
+            match &mut config {
+                Json::Object(fields) => drop(fields.insert(name.clone(), token.clone())),
+                Json::Null => config = json!({ name: token }),
+                _ => {}
+            }
+        }
+    }
+    Ok(config)
+}
+
+/// The JSON in a file; null: there is none.
+fn parsed(path: &Path) -> Result<Json, DataError> {
     let Some(text) = read(path)? else { return Ok(Json::Null) };
     let broken = |error: serde_json::Error| DataError::Template {
         path: path.to_owned(),

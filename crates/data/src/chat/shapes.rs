@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value as Json, json};
 
-/// Fields that say which of them a record is; the first that is there counts.
+/// Fields that records of each shape have; the first one says which it is, and the first that is there counts.
 pub(crate) const SHAPES: [&[&str]; 3] =
-    [&["messages"], &["conversations"], &["instruction", "input", "output"]];
+    [&["messages"], &["conversations", "system"], &["instruction", "input", "output", "system"]];
 
 /// Who speaks in ShareGPT's lines, and the role that it is.
 const SPEAKERS: [(&str, &str); 8] = [
@@ -50,7 +50,11 @@ fn of_turns(turns: &Json, system: Option<Json>) -> Result<Json, String> {
             format!("turn {number} is from `{from}`, wanted one of {known}")
         })?;
         let value = turn["value"].as_str().ok_or(format!("turn {number} has no `value`"))?;
-        Ok(json!({ "role": role, "content": value }))
+        let mut message = json!({ "role": role, "content": value });
+        if let Some(weight) = turn.get("weight") {
+            message["weight"] = weight.clone();
+        }
+        Ok(message)
     };
     let messages = turns.iter().enumerate().map(message).collect::<Result<Vec<_>, String>>()?;
     let speaks_first = messages.first().is_some_and(|first| first["role"] == "system");

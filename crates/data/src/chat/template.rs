@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_memory::{Confined, Limits, confine};
+use minijinja::value::Rest;
 use minijinja::{Environment, ErrorKind, Value, context};
+use minijinja_contrib::globals::{cycler, joiner};
 use serde_json::Value as Json;
 
 use super::MARKS;
 use super::json::to_json;
+use super::python;
 use crate::guard::guarded;
 
 /// What the template is called in messages about it.
@@ -30,6 +33,10 @@ const TIMES: usize = 32;
 
 /// Of a thread that compiles or renders. A level of nesting takes about 600 bytes of stack.
 const STACK: usize = 1 << 28;
+
+/// What is said of a template that wants to know the date.
+const DATED: &str =
+    "it writes the day's date (`strftime_now`): the tokens would be others every day";
 
 /// Seconds for a conversation, and bytes of it for which there is one more.
 const SECONDS: u64 = 5;
@@ -68,8 +75,9 @@ impl Template {
         messages: &[Json],
         invite: bool,
     ) -> Result<String, String> {
-        let tools = Value::from_serialize(tools);
-        let given = context! { messages, tools, add_generation_prompt => invite };
+        let messages: Value = messages.iter().map(python::given).collect();
+        let (tools, documents) = (python::given(tools), ());
+        let given = context! { messages, tools, documents, add_generation_prompt => invite };
         let all = context! { ..given, ..Value::from_serialize(&self.special) };
         let template = self.environment.get_template(NAME);
         let text = template.and_then(|template| template.render(all));
@@ -98,7 +106,8 @@ pub(super) fn within_bounds<T: Send + 'static>(
     })
 }
 
-/// Where templates run: as transformers sets it, with fuel.
+/// Where templates run: as transformers sets it, with fuel, and without `strftime_now`: with the day's date in it a text would have other
+/// tokens every day. Templates that ask whether it is there have a date of their own.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
@@ -107,6 +116,10 @@ fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
     environment.add_filter("tojson", to_json);
+    environment.set_formatter(python::write);
+    environment.add_filter("string", python::text);
+    environment.add_function("cycler", |items: Rest<Value>| cycler(items.0));
+    environment.add_function("joiner", joiner);
     environment.add_function("raise_exception", |message: String| -> Result<Value, _> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -115,8 +128,9 @@ fn environment() -> Environment<'static> {
 
 pub(super) fn described(error: &minijinja::Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = if what.contains("strftime_now") { DATED } else { &what };
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
-        None => what,
+        None => what.to_owned(),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::kind;
+use super::{json, kind};
 use crate::files::described;
 
 /// The record's `tools`, a list of objects or null. Many data sets have the list as a text, which a template would take
@@ -10,8 +10,12 @@ use crate::files::described;
 pub(super) fn of(record: &Json) -> Result<Json, String> {
     let tools = match &record["tools"] {
         Json::String(text) if text.trim().is_empty() => Json::Null,
-        Json::String(text) => serde_json::from_str(text)
-            .map_err(|error| format!("`tools` is a text that is no JSON: {}", described(&error)))?,
+        Json::String(text) => {
+            json::exact(text)?;
+            serde_json::from_str(text).map_err(|error| {
+                format!("`tools` is a text that is no JSON: {}", described(&error))
+            })?
+        }
         tools => tools.clone(),
     };
     check(&tools).map_err(|found| format!("`tools` is {found}, wanted a list of objects"))?;

@@ -141,6 +141,8 @@ fn wrong_records_are_named_with_their_lines() {
         r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": "[{"}"#,
         r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": "{}"}"#,
         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], \"tools\": [{\"a\": \"\u{fdd1}\"}]}",
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": [{"a": 100000000000000000000}]}"#,
+        r#"{"messages": [{"role": "assistant", "content": "a"}], "tools": "[{\"a\": 100000000000000000000}]"}"#,
     ] {
         let scene = Scene::new(MARKED, &format!("{good}\n\n{bad}\n"));
         said.push(scene.error());
@@ -170,6 +172,28 @@ fn tools_are_a_list_also_where_they_are_a_text() {
     }
 }
 
+/// As transformers renders them; the day's date alone is not there.
+#[test]
+fn templates_see_what_transformers_shows_them() {
+    let said = r#""messages": [{"role": "assistant", "content": "a"}]"#;
+    let record =
+        format!(r#"{{{said}, "tools": [{{"a": true, "b": ["it's", null, 1e16], "c": 0.00001}}]}}"#);
+    for (template, wanted) in [
+        ("{{ tools }}", r#"[{'a': True, 'b': ["it's", None, 1e+16], 'c': 1e-05}]"#),
+        ("{{ 'x' ~ tools[0].b }}", r#"x["it's", None, 1e+16]"#),
+        ("{{ tools[0].c }}{{ tools[0].c | string }}{{ ['a'] }}", "1e-051e-05['a']"),
+        ("{{ documents is none }}{{ strftime_now is defined }}", "TrueFalse"),
+        (
+            "{% set next = cycler('a', 'b') %}{% set comma = joiner() %}{% for i in range(3) %}{{ comma() }}{{ next.next() }}{% endfor %}",
+            "a, b, a",
+        ),
+    ] {
+        let scene = Scene::new(&(template.to_owned() + MARKED), &format!("{record}\n"));
+        let wanted = format!("{wanted}<assistant>a<|endoftext|>");
+        assert_eq!(scene.learned().remove(0).1, wanted, "{template}");
+    }
+}
+
 #[test]
 fn wrong_templates_are_named() {
     let mut said = Vec::new();
@@ -177,6 +201,9 @@ fn wrong_templates_are_named() {
         "{% for message in messages %}",
         "{{ raise_exception('roles must alternate') }}",
         "{{ messages.nothing.at_all }}",
+        "{{ strftime_now('%d %b %Y') }}",
+        "{{ '%s' % 1 }}",
+        "{{ 'a-b'.partition('-') }}",
         "{% generation %}{% endgeneration %}",
         // What a turn is rendered as depends on what follows.
         "{{ messages | length }}{% for message in messages %}{{ message.content }}{% endfor %}",

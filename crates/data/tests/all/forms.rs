@@ -58,6 +58,14 @@ fn packed_files_are_read_as_what_is_in_them() {
         let cut = read(write(name, &bytes[..bytes.len() / 2]), Records::Lines, "text");
         assert!(matches!(cut, Err(DataError::Packed { .. })), "{cut:?}");
     }
+    // Tapes fill files up with zeros, which `gzip -dc` passes over.
+    let padded = [gz(b"some text"), vec![0; 100_000]].concat();
+    assert_eq!(read(write("a.txt.gz", &padded), Records::Text, "text").unwrap().len(), 9);
+    for behind in [&b"\0\0more"[..], b"more"] {
+        let more = [&gz(b"some text"), behind].concat();
+        let error = read(write("a.txt.gz", &more), Records::Text, "text").unwrap_err();
+        assert!(matches!(error, DataError::Packed { .. }), "{error}");
+    }
     // A folder's files are known by what is in them.
     let inside = folder.path().join("inside");
     fs::create_dir(&inside).unwrap();
@@ -119,6 +127,13 @@ fn rows_are_rows_whatever_the_file_is_called() {
     assert!(matches!(wrong, DataError::Parquet { .. }), "{wrong}");
     let body = read(fixture("body.parquet"), Records::Rows, "body").unwrap();
     assert!(!body.is_empty());
+    let packed = folder.path().join("rows.Parquet.gz");
+    fs::write(&packed, gz(&fs::read(fixture("zstd.parquet")).unwrap())).unwrap();
+    for records in [Records::Rows, Records::Lines, Records::Chats] {
+        let error = read(packed.clone(), records, "text").unwrap_err();
+        assert!(matches!(error, DataError::PackedRows { .. }), "{error}");
+        assert!(error.hint().unwrap().starts_with("unpack it"));
+    }
 }
 
 /// A tokenizer of bytes beside a template.
@@ -154,6 +169,9 @@ fn conversations_of_other_programs_are_conversations() {
     assert_eq!(read(turns).unwrap(), wanted, "ShareGPT");
     let turns = [turn("system", system), turn("user", user), turn("assistant", said)];
     assert_eq!(read(json!({ "conversations": turns })).unwrap(), with_system.unwrap());
+    let weighted = |weight| json!({ "from": "gpt", "value": said, "weight": weight });
+    let weighted = |weight| json!({ "conversations": [turn("human", user), weighted(weight)] });
+    assert_eq!(read(weighted(1)).unwrap(), wanted, "ShareGPT with weights");
     let alpaca = json!({ "instruction": "What is it?", "input": "A ring.", "output": said });
     assert_eq!(read(alpaca).unwrap(), wanted, "Alpaca");
     let alpaca = json!({ "instruction": user, "input": "", "output": said });
@@ -163,6 +181,7 @@ fn conversations_of_other_programs_are_conversations() {
         (json!({ "conversations": [turn("elephant", "?")] }), "turn 1 is from `elephant`"),
         (json!({ "conversations": [{ "from": "human" }] }), "turn 1 has no `value`"),
         (json!({ "conversations": 7 }), "no list of turns"),
+        (weighted(0), "the weight of message 2 is 0"),
         (json!({ "instruction": "do" }), "missing field `output`"),
         (json!({ "instruction": 7, "output": "x" }), "`instruction` is no text"),
         (json!({ "text": "x" }), "missing field `messages`, `conversations` or `instruction`"),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use ::parquet::basic::{Compression, GzipLevel};
 use ::parquet::column::writer::ColumnWriter;
-use ::parquet::data_type::{ByteArray, FixedLenByteArray};
+use ::parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray};
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
 use annulus_data::{
     Cache, DataError, Longer, Packed, Packing, Records, Source as _, Texts, Tokenizer, Window,
-    Windows, train_tokenizer,
+    Windows, byte_tokenizer, train_tokenizer,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -68,6 +68,37 @@ fn conversations_are_read_as_lines_are() {
     let rows = open(&fixture("chats.parquet"), Records::Chats, &tokenizer).unwrap();
     assert!(rows.is_marked());
     assert_eq!(contents(rows), contents(lines));
+}
+
+/// A record of Alpaca's with a column `system`, as OpenOrca's have it.
+#[test]
+fn the_system_column_is_read_as_the_field_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let fields = [("system", "Be short."), ("instruction", "What?"), ("output", "A ring.")];
+    let columns = fields.map(|(name, _)| format!("required binary {name} (UTF8);")).concat();
+    let schema = Arc::new(parse_message_type(&format!("message m {{ {columns} }}")).unwrap());
+    let file = fs::File::create(path("a.parquet")).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for (_, text) in fields {
+        let mut column = group.next_column().unwrap().unwrap();
+        let written = column.typed::<ByteArrayType>().write_batch(&[text.into()], None, None);
+        assert_eq!(written.unwrap(), 1);
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    let line = fields.map(|(name, text)| format!("{name:?}: {text:?}")).join(", ");
+    fs::write(path("a.jsonl"), format!("{{{line}}}\n")).unwrap();
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    fs::write(path("chat_template.jinja"), template).unwrap();
+    fs::write(path("tokenizer.json"), byte_tokenizer(257).unwrap().text).unwrap();
+    let tokenizer = Tokenizer::open(&path("tokenizer.json").to_string_lossy()).unwrap();
+    let read = |name| contents(open(&path(name), Records::Chats, &tokenizer).unwrap());
+    assert_eq!(read("a.parquet"), read("a.jsonl"));
+    let text = tokenizer.decode(&read("a.parquet").1).unwrap();
+    assert!(text.starts_with("<system>Be short.<user>What?<assistant>A ring"), "{text}");
 }
 
 #[test]

@@ -106,6 +106,50 @@ fn documents_are_told_apart_by_the_end_that_the_config_names() {
     assert!(error.to_string().contains("tokenizer_config.json"), "{error}");
 }
 
+/// Older programs name them in a file of their own; what `tokenizer_config.json` says comes first.
+#[test]
+fn special_tokens_are_named_by_either_file() {
+    let none = JSON.replace(r#"{"SpecialToken": {"id": "<s>", "type_id": 0}}, "#, "");
+    let none = none.replace(
+        r#",
+               {"SpecialToken": {"id": "</s>", "type_id": 0}}],"#,
+        "],",
+    );
+    let open = |config: &str, map: &str| {
+        let (folder, _) = open(&none);
+        for (name, text) in [("tokenizer_config.json", config), ("special_tokens_map.json", map)] {
+            if !text.is_empty() {
+                fs::write(folder.path().join(name), text).unwrap();
+            }
+        }
+        Tokenizer::open(folder.path().join("tokenizer.json").to_str().unwrap())
+    };
+    let map = r#"{"eos_token": {"content": "</s>"}, "additional_special_tokens": ["x"]}"#;
+    for (config, map, after) in [
+        ("", map, &[4][..]),
+        ("{}", map, &[4]),
+        (r#"{"eos_token": "<s>"}"#, map, &[3]),
+        (r#"{"eos_token": null}"#, map, &[]),
+        ("", "{}", &[]),
+    ] {
+        let tokenizer = open(config, map).unwrap();
+        assert_eq!(tokenizer.after(), after, "{config} {map}");
+        let alone = open("", "").unwrap();
+        assert_eq!(alone.fingerprint() == tokenizer.fingerprint(), after.is_empty());
+    }
+    let error = open("", "{").unwrap_err().to_string();
+    assert!(error.contains("special_tokens_map.json"), "{error}");
+}
+
+/// What stands around a text is found with a text that the tokenizer knows.
+#[test]
+fn a_tokenizer_need_not_know_any_letter() {
+    let vocabulary = r#""vocab": {"a": 0, "b": 1, "ab": 300}, "merges": [["a", "b"]]"#;
+    let json = JSON.replace(vocabulary, r#""vocab": {"😀 ": 0, "b": 1, "c": 2}, "merges": []"#);
+    let tokenizer = open(&json).1.unwrap();
+    assert_eq!((tokenizer.before(true), tokenizer.after()), (&[3][..], &[4][..]));
+}
+
 #[test]
 fn wide_vocabularies_are_kept_whole() {
     let (folder, tokenizer) = open(&JSON.replace("\"ab\": 300", "\"ab\": 70000"));
