@@ -1,12 +1,12 @@
 //! The texts that an experiment reads: files and folders, except what its own run and other runs write there.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use annulus_comm::flight;
 use annulus_data::{DataError, Excluded, Records, left_out, repeated, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
-use glob::MatchOptions;
+use glob::Pattern;
 
 use crate::checkpoint::LATEST;
 use crate::folder::{GIVEN, HASHES, LOCK, MESSAGES, RESOLVED, lines, manifest};
@@ -94,24 +94,32 @@ fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// As a shell has it, and as folders are read: a `*` stands for no hidden file.
-const PATTERN: MatchOptions = MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: false,
-    require_literal_leading_dot: true,
-};
-
-/// The files that match a path with `*`, `?` or `[…]`, in name order; a path that exists, or has none of these, stands for itself.
+/// The files that match a path with `*`, `?` or `[…]`, in name order; a path that exists, or has none of these, stands for itself. As in a
+/// shell, and as folders are read, hidden ones match only with a dot of their own.
 fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     let text = path.to_string_lossy();
     if path.exists() || !is_pattern(&text) {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };
-    let found = glob::glob_with(&text, PATTERN).map_err(|error| failed(error.to_string()))?;
+    let found = glob::glob(&text).map_err(|error| failed(error.to_string()))?;
+    let dotted = text.split('/').filter(|part| part.starts_with('.'));
+    let dotted: Vec<Pattern> = dotted.filter_map(|part| Pattern::new(part).ok()).collect();
+    let found = found.filter(|found| {
+        is_shown(found.as_ref().map_or_else(|error| error.path(), PathBuf::as_path), &dotted)
+    });
     let found: Vec<PathBuf> =
         found.collect::<std::result::Result<_, _>>().map_err(|error| failed(error.to_string()))?;
     if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
+}
+
+/// Whether all hidden parts of a path match one of the parts of its pattern that begin with a dot.
+fn is_shown(path: &Path, dotted: &[Pattern]) -> bool {
+    let mut names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_string_lossy()),
+        _ => None,
+    });
+    names.all(|name| !name.starts_with('.') || dotted.iter().any(|part| part.matches(&name)))
 }
 
 /// The kind of records in texts of a format; `None`: the format has no texts.
@@ -226,6 +234,9 @@ fn is_made(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -233,9 +244,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let place = |name: &str| folder.path().join(name);
         fs::create_dir(place("a[1]")).expect("a folder");
-        for name in [".hidden.txt", "b.txt", "a[1]/.c.txt", "a[1]/d.txt"] {
-            fs::write(place(name), "some text").expect("a text");
+        let other = OsStr::from_bytes(b"caf\xe9.txt");
+        for name in [".hidden.txt", "b.txt", "a[1]/.c.txt", "a[1]/d.txt"].map(OsStr::new) {
+            fs::write(folder.path().join(name), "some text").expect("a text");
         }
+        fs::write(folder.path().join(other), "named in Latin-1").expect("a text");
         let found = |pattern: &str| matching(&place(pattern));
         assert_eq!(found("*.txt").expect("one"), [place("b.txt")]);
         assert_eq!(found(".*.txt").expect("one"), [place(".hidden.txt")]);
