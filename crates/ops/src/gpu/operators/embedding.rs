@@ -101,8 +101,8 @@ pub(crate) fn embedding_backward(
     unchecked_backward(processor, &ids(processor, tokens, rows)?, rows, dy)
 }
 
-/// As [`embedding_backward`], of `ids` u32, contiguous on the processor's device, that nobody has checked: those not below `rows` are left
-/// out.
+/// As [`crate::embedding_backward`], of `ids` u32, contiguous on the processor's device, that nobody has checked: those not below `rows`
+/// are left out.
 ///
 /// # Errors
 /// When there is not a gradient for every token, or a tensor has another type.
