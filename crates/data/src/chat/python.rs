@@ -13,14 +13,18 @@ const DEEPEST: usize = 200;
 
 /// What a template is given: as the library has it, but written as Python writes it, also where `~` joins it to a text.
 pub(super) fn given(json: &Json) -> Value {
-    let plain = match json {
-        Json::Array(items) => items.iter().map(given).collect(),
+    match json {
+        Json::Array(items) => list(items),
         Json::Object(fields) => {
-            fields.iter().map(|(key, value)| (key.as_str(), given(value))).collect()
+            shown(fields.iter().map(|(key, value)| (key.as_str(), given(value))).collect())
         }
-        other => return Value::from_serialize(other),
-    };
-    shown(plain)
+        other => Value::from_serialize(other),
+    }
+}
+
+/// A list of such.
+pub(super) fn list(items: &[Json]) -> Value {
+    shown(items.iter().map(given).collect())
 }
 
 /// A list or a mapping that is written as Python writes it.

@@ -75,8 +75,8 @@ impl Template {
         messages: &[Json],
         invite: bool,
     ) -> Result<String, String> {
-        let messages: Value = messages.iter().map(python::given).collect();
-        let (tools, documents) = (python::given(tools), ());
+        let (messages, tools) = (python::list(messages), python::given(tools));
+        let documents = ();
         let given = context! { messages, tools, documents, add_generation_prompt => invite };
         let all = context! { ..given, ..Value::from_serialize(&self.special) };
         let template = self.environment.get_template(NAME);

@@ -182,6 +182,7 @@ fn templates_see_what_transformers_shows_them() {
         ("{{ tools }}", r#"[{'a': True, 'b': ["it's", None, 1e+16], 'c': 1e-05}]"#),
         ("{{ 'x' ~ tools[0].b }}", r#"x["it's", None, 1e+16]"#),
         ("{{ tools[0].c }}{{ tools[0].c | string }}{{ ['a'] }}", "1e-051e-05['a']"),
+        ("{{ 'x' ~ messages }}", "x[{'role': 'assistant', 'content': 'a'}]"),
         ("{{ documents is none }}{{ strftime_now is defined }}", "TrueFalse"),
         (
             "{% set next = cycler('a', 'b') %}{% set comma = joiner() %}{% for i in range(3) %}{{ comma() }}{{ next.next() }}{% endfor %}",
