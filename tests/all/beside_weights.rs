@@ -45,6 +45,10 @@ fn a_trained_tokenizers_end_is_in_every_file_that_is_asked_for_it() {
     let more = ["model={ path: run/step-2 }", "schedule.steps=2"];
     place.train("more", &[&more[..], &["data.tokens=24"]].concat()).ended(0);
     annulus(&place, &["generate", "more", "--prompt", "a", "--tokens", "3"]).ended(0);
+    // A fresh model ends with its own tokenizer's end.
+    let fresh = ["model={ path: run/step-2, weights: random }", "data.tokenizer=bytes"];
+    place.train("fresh", &[&fresh[..], &["schedule.steps=2"]].concat()).ended(0);
+    assert_eq!(json(&place.path("fresh/step-2/config.json"))["eos_token_id"], 256);
 }
 
 #[test]
@@ -72,6 +76,7 @@ fn lengths_grow_with_the_model() {
     let place = Place::new(ANNULUS);
     place.train("run", &["schedule.steps=2"]).ended(0);
     annulus(&place, &["export", "run", "--out", "model"]).ended(0);
+    assert_eq!(json(&place.path("model/generation_config.json"))["eos_token_id"], 256);
     let settings = json!({ "max_length": 48, "eos_token_id": [5, 6] });
     place.write("model/generation_config.json", &settings.to_string());
     let extended = ["model={ path: model }", "extend={ rope: yarn, tokens: 96 }", "data.tokens=96"];
@@ -84,6 +89,18 @@ fn lengths_grow_with_the_model() {
     place.train("alike", &[&["model={ path: model }"][..], &once].concat()).ended(0);
     let settings = json(&place.path("alike/step-2/generation_config.json"));
     assert_eq!(settings["max_length"], 48);
+    // Of settings that name no end, it is config.json's.
+    place.write("model/generation_config.json", "{ \"top_k\": 7 }");
+    place.train("ends", &[&["model={ path: model }"][..], &once].concat()).ended(0);
+    let settings = json(&place.path("ends/step-2/generation_config.json"));
+    assert_eq!((&settings["top_k"], &settings["eos_token_id"]), (&7.into(), &256.into()));
+    // A copy of a checkpoint may have any name but that of another step.
+    let copy = |name: &str| {
+        place.copy("ends/step-2", name);
+        annulus(&place, &["generate", name, "--prompt", "a", "--tokens", "2"])
+    };
+    copy("copied").ended(0);
+    copy("step-7").ended(4);
 }
 
 #[test]
@@ -95,7 +112,12 @@ fn adapters_of_an_extended_model_are_asked_under_its_frequencies() {
     let extend = ["extend={ rope: yarn, tokens: 96 }", "data.tokens=96"];
     let once = ["schedule.steps=2"];
     place.train("longer", &[&[model, lora][..], &extend, &once].concat()).ended(0);
+    // `transformers` takes a folder with a config.json for a whole model.
+    let saved = |name: &str| place.path("longer/step-2").join(name).is_file();
+    assert!(saved("model_config.json") && !saved("config.json"));
+    annulus(&place, &["generate", "longer/step-2", "--prompt", "a", "--tokens", "2"]).ended(0);
     annulus(&place, &["export", "longer", "--merge", "--out", "merged"]).ended(0);
+    assert!(place.path("merged/config.json").is_file());
     let ids = Tensor::arange(0i64, 80, &Device::Cpu).and_then(|ids| ids.reshape((1, 80)));
     let ids = ids.expect("on the CPU");
     safetensors::serialize_to_file([("input_ids", &ids)], None, &place.path("ids"))
@@ -109,6 +131,8 @@ fn adapters_of_an_extended_model_are_asked_under_its_frequencies() {
     let beside = logits(&["--model", "model", "--adapter", "longer/step-2"]);
     let off = merged.iter().zip(&beside).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(off < 1e-4, "{off}");
+    let more = ["schedule.steps=3", "schedule.decay=constant", "--from", "longer/step-2"];
+    place.train("forked", &[&[model, lora][..], &extend, &more].concat()).ended(0);
     // They are gone on with under the same frequencies alone.
     let on = "lora={ rank: 2, train: [norms], path: longer/step-2 }";
     place.train("on", &[&[model, on][..], &extend, &once].concat()).ended(0);
@@ -145,4 +169,7 @@ fn models_of_token_ids_are_asked_by_their_own_tokenizer() {
     assert!(fresh.ended(2).stderr.contains("has no tokenizer"), "{}", fresh.stderr);
     let named = generate("fresh", &["data.tokenizer=read/tokenizer.json"]);
     assert_eq!(named.ended(0).json()[0]["prompt_ids"], prompt);
+    let bytes =
+        generate("fresh", &["data.tokenizer=bytes"]).ended(0).json()[0]["prompt_ids"].clone();
+    assert_eq!(bytes, json!(b"alpha".map(u32::from)));
 }

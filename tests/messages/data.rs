@@ -3,6 +3,7 @@
 use std::fs;
 
 use candle_core::DType;
+use serde_json::{Value, json};
 
 use crate::scene::{Case, Scene, answers};
 use crate::tensors::ids;
@@ -153,10 +154,22 @@ const MODEL: &str = "check model.yaml";
 /// A model that ends with what is written, and a tokenizer that ends documents with 0.
 fn write_model(scene: &Scene, begin: &str, end: &str) {
     scene.run("tokenizer train text.txt --vocab 260 --out tokenizer.json").ended(0);
-    for (key, id) in [("bos", begin), ("eos", end)] {
-        let key = format!("\"{key}_token_id\": ");
-        scene.replace("model/config.json", &format!("{key}null"), &format!("{key}{id}"));
+    let read = |name: &str| -> Value {
+        serde_json::from_str(&fs::read_to_string(scene.path(name)).unwrap()).unwrap()
+    };
+    let mut tokenizer = read("tokenizer.json");
+    let token = "<|endoftext|>";
+    let frame = json!([{ "Sequence": { "id": "A", "type_id": 0 } }, { "SpecialToken": { "id": token, "type_id": 0 } }]);
+    tokenizer["post_processor"] = json!({
+        "type": "TemplateProcessing", "single": frame, "pair": frame,
+        "special_tokens": { token: { "id": token, "ids": [0], "tokens": [token] } },
+    });
+    scene.write("tokenizer.json", tokenizer.to_string());
+    let mut config = read("model/config.json");
+    for (key, id) in [("bos_token_id", begin), ("eos_token_id", end)] {
+        config[key] = serde_json::from_str(id).unwrap();
     }
+    scene.write("model/config.json", config.to_string());
     let text = fs::read_to_string(scene.path("tiny.yaml")).unwrap();
     let (_, rest) = text.split_once("data: {").unwrap();
     let model = "name: tiny\nmodel: { path: model }\ndata: { tokenizer: tokenizer.json,";

@@ -11,6 +11,9 @@ use serde_json::{Map, Value as Json, json};
 use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, shape_of};
 
 const NAME: &str = "config.json";
+/// The config.json of an extended model beside whose weights there are adapters, under a name of its own: `transformers` takes a folder with
+/// a config.json for a whole model.
+pub const ADAPTED: &str = "model_config.json";
 
 /// The default of `rms_norm_eps` in a config.json, as in `transformers`.
 const RMS_NORM_EPS: f64 = 1e-6;
@@ -24,6 +27,18 @@ const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     let path = folder.join(NAME);
     parse_config(&path.display().to_string(), &read_within(folder, NAME)?)
+}
+
+/// The shape of the model of a checkpoint in `folder`: its config.json, or [`ADAPTED`] beside adapters.
+///
+/// # Errors
+/// As [`read_config`].
+pub fn read_saved_config(folder: &Path) -> Result<Shape, Problems> {
+    if !folder.join(ADAPTED).is_file() {
+        return read_config(folder);
+    }
+    let path = folder.join(ADAPTED);
+    parse_config(&path.display().to_string(), &read_within(folder, ADAPTED)?)
 }
 
 /// The keys that are read.

@@ -11,7 +11,9 @@ mod peft;
 mod rope;
 mod shape;
 
-pub use config::{generation_ends, parse_config, read_config, write_config};
+pub use config::{
+    ADAPTED, generation_ends, parse_config, read_config, read_saved_config, write_config,
+};
 pub use dtype::{Dtype, Element};
 pub use elements::slice;
 pub use keys::{Beside, MOST_LAYERS, MOST_POSITIONS, RopeKeys, ShapeKeys, shape_of};

@@ -72,8 +72,8 @@ fn go_on(arguments: &Generate, world: &World) -> Result<u8, JobError> {
         return Ok(0);
     }
     let ids = task.run(&|_| ())?;
-    let answer = task.tokenizer.decode(&ids).map_err(Failure::from)?;
     let prompt = &task.prompt;
+    let answer = Stream::new(task.tokenizer, prompt).text(&ids).map_err(Failure::from)?;
     let value = json!({ "prompt": text, "prompt_ids": prompt, "ids": ids, "text": answer });
     print::line(&value.to_string())?;
     Ok(0)
@@ -184,7 +184,7 @@ impl<'a> Task<'a> {
         let own = subject.plan.shape.special("eos_token_id");
         let settings = generation_ends(&subject.folder)
             .map_err(|problems| Failure { code: DATA, problems })?;
-        let ends = [&own[..], &settings, tokenizer.after()].concat();
+        let ends = [&own[..], &settings, tokenizer.ends()].concat();
         Ok(Task { subject, tokenizer, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
     }
 
@@ -195,7 +195,7 @@ impl<'a> Task<'a> {
     /// Prints the prompt and streams the generated text.
     fn show(&self, text: &str) -> Result<(), JobError> {
         print::piece(text)?;
-        let stream = Mutex::new(Stream::new(self.tokenizer));
+        let stream = Mutex::new(Stream::new(self.tokenizer, &self.prompt));
         let told = |ids: &[u32]| stream.lock().show(ids);
         let ids = self.run(&told)?;
         Ok(stream.into_inner().finish(&ids)?)
@@ -216,6 +216,8 @@ impl<'a> Task<'a> {
 /// Prints text as its tokens are generated. A token may be part of a character, or change how the token before it is decoded.
 struct Stream<'a> {
     tokenizer: &'a Tokenizer,
+    /// The end of the prompt: a decoder may drop the space before the first token that it is given.
+    context: &'a [u32],
     /// How many tokens have been printed, and the first of them that is decoded again together with the next ones.
     written: usize,
     again: usize,
@@ -224,8 +226,10 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn new(tokenizer: &'a Tokenizer) -> Stream<'a> {
-        Stream { tokenizer, written: 0, again: 0, failed: None }
+    fn new(tokenizer: &'a Tokenizer, prompt: &'a [u32]) -> Stream<'a> {
+        const CONTEXT: usize = 8;
+        let context = &prompt[prompt.len().saturating_sub(CONTEXT)..];
+        Stream { tokenizer, context, written: 0, again: 0, failed: None }
     }
 
     fn show(&mut self, ids: &[u32]) {
@@ -242,9 +246,24 @@ impl<'a> Stream<'a> {
 
     /// The text that tokens add which have not been printed yet.
     fn next(&self, ids: &[u32]) -> Result<Option<String>, DataError> {
-        let before = self.tokenizer.decode(&ids[self.again..self.written])?;
-        let now = self.tokenizer.decode(&ids[self.again..])?;
-        Ok(now.strip_prefix(before.as_str()).map(str::to_owned))
+        if self.written == 0 {
+            return self.text(ids).map(Some);
+        }
+        let context = if self.again == 0 { self.context } else { &[] };
+        let [before, now] = [self.written, ids.len()]
+            .map(|end| self.tokenizer.decode(&[context, &ids[self.again..end]].concat()));
+        Ok(now?.strip_prefix(before?.as_str()).map(str::to_owned))
+    }
+
+    /// The text of all tokens behind the prompt.
+    fn text(&self, ids: &[u32]) -> Result<String, DataError> {
+        let before = self.tokenizer.decode(self.context)?;
+        let now = self.tokenizer.decode(&[self.context, ids].concat())?;
+        // A prompt may end within a character.
+        match now.strip_prefix(before.as_str()) {
+            Some(text) => Ok(text.to_owned()),
+            None => self.tokenizer.decode(ids),
+        }
     }
 
     fn finish(self, ids: &[u32]) -> Result<(), Failure> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use annulus_comm::World;
 use annulus_data::{IGNORED, Sequence, counted};
 use annulus_experiment::{
-    Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter, read_config,
+    ADAPTED, Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter,
+    read_saved_config,
 };
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
@@ -76,9 +77,11 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
 /// Opens the model and the sequences.
 fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let model = hub::folder(&arguments.model)?;
-    // Adapters of an extended model have a config.json of their own, with its frequencies.
-    let own = arguments.adapter.as_deref().filter(|adapter| adapter.join("config.json").is_file());
-    let shape = read_config(own.unwrap_or(&model));
+    // Ours say what the model is extended to.
+    let is_said =
+        |folder: &&Path| [ADAPTED, "config.json"].iter().any(|name| folder.join(name).is_file());
+    let own = arguments.adapter.as_deref().filter(is_said);
+    let shape = read_saved_config(own.unwrap_or(&model));
     let shape = shape.map_err(|problems| Failure { code: DATA, problems })?;
     // Weights of any dtype are widened to f32, so that no rounding of a narrower dtype is part of the score.
     let config = model_config(&shape, Dtype::F32)?;

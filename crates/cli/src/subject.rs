@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_evaluation::Subject;
 use annulus_experiment::{
-    ModelSource, Override, parse, quoted, quoted_path, read_config, read_experiment,
+    ADAPTED, ModelSource, Override, parse, quoted, quoted_path, read_config, read_experiment,
 };
 use annulus_train::{
     Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
@@ -85,7 +85,8 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
         file: file.to_owned(),
         replacements: replacements.iter().cloned().chain(more).collect(),
     };
-    if path.to_str().is_some_and(ModelSource::is_of_hub) || path.join("config.json").is_file() {
+    let has_weights = ["config.json", ADAPTED].iter().any(|name| path.join(name).is_file());
+    if has_weights || path.to_str().is_some_and(ModelSource::is_of_hub) {
         return of_weights(path, &file);
     }
     if !path.is_dir() {
@@ -120,9 +121,12 @@ fn of_weights(
         let text = of_model(path)?;
         return Ok(Named { file: file(path, None), text, checkpoints: None });
     };
-    // Evaluations of a checkpoint are written to its run's folder, which may have been moved.
-    let run = path.parent().filter(|run| !run.as_os_str().is_empty());
-    let file = file(&path.join(RESOLVED), Some(output(run.unwrap_or(Path::new(".")))));
+    // Evaluations of a checkpoint are written to its run's folder, which may have been moved; those of a copy into the copy.
+    let is_in_run =
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"));
+    let run = if is_in_run { path.parent().unwrap_or(path) } else { path };
+    let run = if run.as_os_str().is_empty() { Path::new(".") } else { run };
+    let file = file(&path.join(RESOLVED), Some(output(run)));
     Ok(Named { file, text, checkpoints: Some(path.to_owned()) })
 }
 

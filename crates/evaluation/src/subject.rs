@@ -51,9 +51,13 @@ impl Subject {
             Some(run) => Trained::of_run(plan, &setup, run)?,
             None => Trained::of_folder(plan, &setup)?,
         };
+        // Of data that are token ids: files of earlier versions name bytes by default.
+        let is_open = |one: &Arc<Tokenizer>| {
+            plan.experiment.data.format.is_text() || !matches!(**one, Tokenizer::Bytes)
+        };
         let tokenizer = match tokenizer {
-            None => beside(&folder)?,
-            some => some,
+            Some(tokenizer) if is_open(&tokenizer) => Some(tokenizer),
+            other => beside(&folder)?.or(other),
         };
         Ok(Subject {
             weights: setup.placed(&weights)?,

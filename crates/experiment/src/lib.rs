@@ -22,13 +22,14 @@ mod stages;
 mod steps;
 mod sweep;
 mod sweep_names;
+mod unused;
 mod wire;
 mod written;
 
 pub use annulus_architecture::{
-    Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope, Scaling,
-    Shape, Target, Yarn, generation_ends, parse_config, read_adapter, read_config, write_adapter,
-    write_config,
+    ADAPTED, Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope,
+    Scaling, Shape, Target, Yarn, generation_ends, parse_config, read_adapter, read_config,
+    read_saved_config, write_adapter, write_config,
 };
 pub use annulus_yaml::{
     Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,

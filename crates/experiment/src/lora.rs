@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use annulus_architecture::{Besides, Lora, Shape, Target, read_adapter, read_config, sorted};
+use annulus_architecture::{
+    ADAPTED, Besides, Lora, Shape, Target, read_adapter, read_saved_config, sorted,
+};
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
 use annulus_yaml::Kind::{Count, Path, Real, Truth, Words};
@@ -112,12 +114,14 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
 }
 
 /// Refuses to go on with adapters that were trained for an extended model, unless this one is extended alike: they mean nothing under
-/// other frequencies. PEFT's own folders have no config.json, which would say so.
+/// other frequencies. PEFT's own folders say nothing of them.
 pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
     let Resolved { experiment, model, .. } = resolved;
     let path = experiment.lora.as_ref().and_then(|lora| lora.path.as_ref());
-    let Some(path) = path.filter(|path| path.join("config.json").is_file()) else { return Ok(()) };
-    let (theirs, ours) = (read_config(path)?.rope, resolved.shape()?.rope);
+    let is_said =
+        |path: &&PathBuf| [ADAPTED, "config.json"].iter().any(|name| path.join(name).is_file());
+    let Some(path) = path.filter(is_said) else { return Ok(()) };
+    let (theirs, ours) = (read_saved_config(path)?.rope, resolved.shape()?.rope);
     if theirs == model.rope || theirs == ours {
         return Ok(());
     }

@@ -5,17 +5,14 @@ use annulus_sequence::{Route, Strategy};
 use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
-    Attention, Data, Device, Experiment, Format, Longer, Offload, Pack, Sliding, TextSource,
-    ending, evaluation, extend, lora, mask, reproducible, route_word, schedule, sliding, stages,
-    wire,
+    Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, ending, evaluation,
+    extend, lora, mask, reproducible, route_word, schedule, sliding, stages, unused, wire,
 };
 
 /// The most ranks of one run.
 const MOST_RANKS: usize = 1 << 14;
 /// The most tokens of an optimizer step: keeps counts within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
-/// The default of `data.column`.
-const COLUMN: &str = "text";
 /// The least weight of a source in a mixture: weights are exact over a thousand sequences.
 const LEAST_SHARE: f64 = 1e-3;
 
@@ -72,7 +69,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         epsilon,
         trace,
         data,
-        unused,
+        unused::rules,
         expectations,
         extend::rules,
         evaluation::rules,
@@ -282,45 +279,6 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         problems.push(places.problem("every.evaluate", message).hint(hint));
     }
     problems
-}
-
-/// Keys whose values nothing reads. The file of a run has all defaults, which are taken everywhere.
-fn unused(experiment: &Experiment) -> Vec<Problem> {
-    let (data, memory, places) = (&experiment.data, &experiment.memory, &experiment.places);
-    let has_fields = |source: &TextSource| {
-        matches!(source.format.unwrap_or(data.format), Format::Jsonl | Format::Parquet)
-    };
-    // A text to evaluate on is read by its own ending.
-    let is_read = experiment.evaluation.path.is_some()
-        || data.path.iter().any(|source| source.column.is_none() && has_fields(source));
-    let no_fields = "only texts of `format: jsonl` or `parquet` have one";
-    let mut cases = vec![
-        (
-            "data.longer".to_owned(),
-            data.pack == Pack::Stream && data.longer != Longer::Refuse,
-            "documents are cut wherever a sequence ends",
-            "drop it, or set `data.pack: documents`",
-        ),
-        ("data.column".to_owned(), data.column != COLUMN && !is_read, no_fields, "drop it"),
-        (
-            "memory.offload_folder".to_owned(),
-            // Where `offload: none` is written, it may be for once.
-            memory.offload == Offload::None
-                && memory.offload_folder.is_some()
-                && !places.contains("memory.offload"),
-            "nothing is offloaded",
-            "drop it, or set `memory.offload`",
-        ),
-    ];
-    cases.extend(data.path.iter().enumerate().map(|(number, source)| {
-        let is_wrong = source.column.is_some() && !has_fields(source);
-        (format!("data.path.{number}.column"), is_wrong, no_fields, "drop it")
-    }));
-    let problem = |(key, is_wrong, why, hint): (String, bool, &str, &str)| {
-        let message = format!("`{key}` means nothing here: {why}");
-        is_wrong.then(|| places.problem(&key, message).hint(hint))
-    };
-    cases.into_iter().filter_map(problem).collect()
 }
 
 /// Checks that `data.path` and `format` go together.

@@ -21,8 +21,6 @@ use crate::stages::{self, SECTION as STAGES};
 use crate::{Experiment, Phase};
 
 pub(crate) const MOST_STEPS: u64 = 1 << 40;
-/// The default of `floor`.
-const FLOOR: f64 = 0.1;
 /// The fraction of steps over which `wsd` decays where the file does not say.
 const COOLDOWN: f64 = 0.2;
 
@@ -120,10 +118,10 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     if schedule.curve.warmup > schedule.steps {
         problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
     }
-    // The file of a run has the default, too.
-    let floor = schedule.curve.floor;
-    if schedule.curve.decay == Decay::Constant && (floor - FLOOR).abs() > f64::EPSILON {
-        let message = "`schedule.floor` means nothing beside `decay: constant`";
+    // Where `decay: constant` is written, it may be for once.
+    let has = |key: &str| experiment.places.contains(&format!("schedule.{key}"));
+    if schedule.curve.decay == Decay::Constant && has("floor") && !has("decay") {
+        let message = "`schedule.floor` means nothing without `decay`: the rate is constant";
         let problem = experiment.places.problem("schedule.floor", message);
         problems.push(problem.hint("drop it, or set `schedule.decay`"));
     }

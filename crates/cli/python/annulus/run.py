@@ -86,6 +86,8 @@ class Run:
         """Bytes by memory class: the most that a rank held in the last logged step; `peak` is of all classes together."""
         for line in reversed(self.lines("max")):
             held = {tag[len(MEMORY):]: value for tag, value in line.items() if tag.startswith(MEMORY)}
+            # What processes hold, as the system sees it, is no class of a rank.
+            held = {name: value for name, value in held.items() if "/" not in name}
             if held:
                 return held
         raise RunError(f"`{self.path}` has no memory by class: no step is logged in its {METRICS} yet")

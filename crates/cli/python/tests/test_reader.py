@@ -14,7 +14,7 @@ import annulus  # noqa: E402
 
 KEPT = SOURCE.parents[2] / "notebooks" / "data"
 LINES = """\
-{"step": 1, "train/loss": 5.5e0, "comm/bytes": [4, 2, 3], "memory/weights": [7, 9, 8], "memory/peak": [20, 30, 10]}
+{"step": 1, "train/loss": 5.5e0, "comm/bytes": [4, 2, 3], "memory/weights": [7, 9, 8], "memory/resident/process-0": 99, "memory/peak": [20, 30, 10]}
 {"step": 2, "train/loss": null, "comm/bytes": [4, 2, 3], "evaluate/loss": 5.0e0}
 {"step": 3, "train/loss": 4.5e0, "comm/bytes": [4"""
 

@@ -73,14 +73,12 @@ impl Outbox {
         let mut any = false;
         for mut payload in std::mem::take(&mut self.payloads) {
             if !payload.bytes.is_ready().map_err(|error| unsent(&error))? {
-                // A device computes what it is to copy: its rank is alive, however long that takes.
-                let state = shared.state.lock();
-                if let Some((_, group)) =
-                    state.current.as_ref().filter(|(current, _)| payload.run == *current)
-                {
+                // A device computes what it is to copy: its rank is alive, however long that takes, unless the device waits for others.
+                let current = shared.state.lock().current.clone();
+                let group = current.filter(|(run, _)| payload.run == *run).map(|(_, group)| group);
+                if let Some(group) = group.filter(|group| group.awaited().is_empty()) {
                     group.makes_progress(payload.header.from);
                 }
-                drop(state);
                 self.payloads.push(payload);
                 continue;
             }

@@ -30,10 +30,11 @@ const CHECKS: u32 = 10;
 impl Group {
     /// What the other processes are told of a rank here, at `now`.
     pub(crate) fn heartbeat(&self, rank: usize, now: Instant) -> Heartbeat {
-        let waits = self.waits.lock()[rank].map(|Wait { peer, place: (exchanges, since) }| {
-            let waited = now.saturating_duration_since(since).as_millis() as u64;
-            (peer, exchanges, waited)
-        });
+        let waits =
+            self.waits.lock()[rank].map(|Wait { peer, place: (exchanges, since), .. }| {
+                let waited = now.saturating_duration_since(since).as_millis() as u64;
+                (peer, exchanges, waited)
+            });
         let exchanges = self.ranks[rank].exchanges.load(Ordering::Relaxed);
         Heartbeat { operations: self.operations(rank), exchanges, waits }
     }
@@ -43,7 +44,7 @@ impl Group {
         let Some(life) = self.ranks.get(rank) else { return };
         self.waits.lock()[rank] = heartbeat.waits.map(|(peer, exchanges, waited)| {
             let since = now.checked_sub(Duration::from_millis(waited)).unwrap_or(now);
-            Wait { peer, place: (exchanges, since) }
+            Wait { peer, place: (exchanges, since), of_device: false }
         });
         life.exchanges.store(heartbeat.exchanges, Ordering::Relaxed);
         life.heard_at.store(self.since_it_began(now), Ordering::Release);

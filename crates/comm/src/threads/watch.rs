@@ -16,6 +16,8 @@ pub(super) struct Wait {
     pub(super) peer: usize,
     /// How far the program of the waiting rank has come: exchanges so far, then when it began to wait.
     pub(super) place: (u64, Instant),
+    /// It waits for its device, which waits for a transfer with the peer.
+    pub(super) of_device: bool,
 }
 
 /// A tensor that a rank waits for.
@@ -33,7 +35,11 @@ impl Group {
     /// Notes that `rank` begins to wait for `peer`, and how far its own program has come.
     pub(super) fn begins_to_wait(&self, rank: usize, peer: usize, now: Instant) {
         let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
-        self.waits.lock()[rank] = Some(Wait { peer, place });
+        self.waits.lock()[rank] = Some(Wait { peer, place, of_device: false });
+        self.has_begun_to_wait(rank, peer);
+    }
+
+    fn has_begun_to_wait(&self, rank: usize, peer: usize) {
         if let Some(log) = &self.local.log {
             log.waits(rank, Some(peer));
         }
@@ -55,28 +61,43 @@ impl Group {
     /// `rank` waits for its device. That is progress, or a wait for a rank at the other end of the transfer that the device waits for: of
     /// several for one that itself waits for nobody.
     pub(crate) fn computes(&self, rank: usize) -> Result<()> {
-        let awaits_device = &self.ranks[rank].awaits_device;
-        let waits = self.waits(Instant::now());
+        let now = Instant::now();
+        let (waits, awaited) = (self.waits(now), self.awaited());
         // In a call that was made meanwhile it waits for whom that says.
-        if waits[rank].is_some() && !awaits_device.load(Ordering::Relaxed) {
+        if waits[rank].is_some_and(|wait| !wait.of_device) {
             return self.running(rank);
         }
-        let transport = self.local.transport.as_ref();
-        let awaited = transport.map_or(Vec::new(), |transport| transport.awaited());
         let blamed = awaited.iter().find(|peer| waits[**peer].is_none()).or(awaited.first());
-        let Some(peer) = blamed else { return self.progress(rank) };
-        if !awaits_device.swap(true, Ordering::Relaxed) {
-            self.begins_to_wait(rank, *peer, Instant::now());
+        let Some(&peer) = blamed else { return self.progress(rank) };
+        let place = (self.ranks[rank].exchanges.load(Ordering::Relaxed), now);
+        let mut waits = self.waits.lock();
+        if waits[rank].is_none() {
+            // Set first: a call that takes it back waits for the lock.
+            self.ranks[rank].awaits_device.store(true, Ordering::Relaxed);
+            waits[rank] = Some(Wait { peer, place, of_device: true });
+            drop(waits);
+            self.has_begun_to_wait(rank, peer);
+        } else {
+            drop(waits);
         }
         self.running(rank)
     }
 
-    /// Ends what [`Group::computes`] noted, if anything.
+    /// Ends what [`Group::computes`] noted, if anything; a wait that a call has begun meanwhile is its own.
     pub(super) fn device_is_over(&self, rank: usize) {
         let awaits_device = &self.ranks[rank].awaits_device;
-        if awaits_device.load(Ordering::Relaxed) && awaits_device.swap(false, Ordering::Relaxed) {
-            self.wait_is_over(rank);
+        if !awaits_device.load(Ordering::Relaxed) || !awaits_device.swap(false, Ordering::Relaxed) {
+            return;
         }
+        let is_over = self.waits.lock()[rank].take_if(|wait| wait.of_device).is_some();
+        if let Some(log) = self.local.log.as_ref().filter(|_| is_over) {
+            log.waits(rank, None);
+        }
+    }
+
+    /// The ranks at the other end of the transfer that the device of this process waits for.
+    pub(crate) fn awaited(&self) -> Vec<usize> {
+        self.local.transport.as_ref().map_or(Vec::new(), |transport| transport.awaited())
     }
 
     /// How many operations have been done by `ranks`, by those that they wait for, and so on, as far as is known here.

@@ -241,6 +241,11 @@ impl Tokenizer {
         }
     }
 
+    /// Tokens that end what is generated: what follows a document, or stands between two.
+    pub fn ends(&self) -> &[u32] {
+        if matches!(self, Tokenizer::Bytes) { &[NEXT_DOCUMENT] } else { self.after() }
+    }
+
     /// What follows a document.
     pub fn after(&self) -> &[u32] {
         match self {
@@ -302,9 +307,7 @@ impl Json {
         // Special tokens are asked for above, once; the template must not move offsets.
         inner.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let hash = *blake3::hash(bytes).as_bytes();
-        let exact = exact(&inner)?;
-        let cuts = Cuts::new(&inner)?;
-        let path = PathBuf::new();
+        let (exact, cuts, path) = (exact(&inner)?, Cuts::new(&inner)?, PathBuf::new());
         let vocabulary = largest as usize + 1;
         let growth = bounded.growth;
         let added = None;

@@ -1,6 +1,8 @@
 //! What a checkpoint and the experiment that resumes from it must have in common.
 
-use annulus_experiment::{Experiment, parse, write_config};
+use std::collections::BTreeMap;
+
+use annulus_experiment::{Experiment, Shape, parse, parse_config, read_saved_config, write_config};
 use annulus_plan::Plan;
 
 use crate::checkpoint::Found;
@@ -62,12 +64,14 @@ fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
     a.stages.is_empty() && b.stages.is_empty() && (0..step).all(|t| rate(a, t) == rate(b, t))
 }
 
-/// Whether the checkpoint's config.json is what would be written for the plan's model in the checkpoint's phase: phases extend it
+/// Whether the checkpoint's config.json is of the plan's model in the checkpoint's phase, but for special tokens: phases extend it
 /// differently.
 fn is_same_model(plan: &Plan, found: &Found) -> bool {
     let resolved = plan.resolved();
     let phase = resolved.with(plan.experiment.written().phase_at(found.state.step));
     let Ok(shape) = phase.shape() else { return false };
-    let now = write_config(&shape, plan.experiment.model.dtype);
-    std::fs::read(found.folder.join("config.json")).is_ok_and(|then| then == now.as_bytes())
+    let now = parse_config("now", &write_config(&shape, plan.experiment.model.dtype));
+    let plain = |shape: Shape| Shape { special_tokens: BTreeMap::new(), ..shape };
+    let [now, then] = [now, read_saved_config(&found.folder)].map(|shape| shape.ok().map(plain));
+    now.is_some() && now == then
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use contents::{Contents, Piece};
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
-pub(crate) use texts::Texts;
+pub(crate) use texts::{BESIDE_TOKENIZER, Texts};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten};
 

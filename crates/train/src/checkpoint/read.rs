@@ -136,7 +136,8 @@ fn open(folder: &Path) -> std::result::Result<State, String> {
         let what = format!("format {}, wanted {VERSION}", state.version);
         return Err(refused(STATE, &what));
     }
-    if super::step_of(folder) != Some(state.step) {
+    // A copy may have any name but that of another step.
+    if super::step_of(folder).is_some_and(|step| step != state.step) {
         return Err(refused(STATE, &format!("it is of step {}", state.step)));
     }
     Ok(state)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use annulus_data::Tokenizer;
 use annulus_experiment::{
-    BYTES, Experiment, ModelSource, Shape, WeightsFrom, write_adapter, write_config,
+    ADAPTED, BYTES, Experiment, ModelSource, Shape, WeightsFrom, write_adapter, write_config,
 };
 use annulus_plan::Plan;
 use serde_json::{Map, Value, json};
@@ -27,9 +27,16 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
 /// The largest file that is kept, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
-/// Files that may lie beside a tokenizer and are saved with it.
-const BESIDE_TOKENIZER: [&str; 3] =
-    [TOKENIZER_CONFIG, "special_tokens_map.json", "chat_template.jinja"];
+/// Files that may lie beside a tokenizer and are saved with it: those of slow tokenizers, too.
+pub(crate) const BESIDE_TOKENIZER: [&str; 7] = [
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+];
 /// The keys of special tokens in config.json and in the generation settings.
 const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
@@ -58,9 +65,10 @@ impl Texts {
 fn texts(plan: &Plan) -> io::Result<BTreeMap<&'static str, Vec<u8>>> {
     let experiment = &plan.experiment;
     let tokenizer = tokenizer_of(experiment);
-    let shape = with_ends(&plan.shape, tokenizer.as_deref())?;
+    let shape = with_ends(&plan.shape, experiment, tokenizer.as_deref())?;
     let mut texts = BTreeMap::new();
-    texts.insert("config.json", write_config(&shape, experiment.model.dtype).into_bytes());
+    let name = if experiment.lora.is_some() { ADAPTED } else { "config.json" };
+    texts.insert(name, write_config(&shape, experiment.model.dtype).into_bytes());
     if let Some(lora) = &experiment.lora {
         let (base, revision) = name_of(&experiment.model.source)?;
         let adapter = write_adapter(lora, &base, revision.as_deref(), &shape);
@@ -100,13 +108,24 @@ fn tokenizer_of(experiment: &Experiment) -> Option<PathBuf> {
 
 /// `shape` with the tokens that begin and end the tokenizer's documents, where config.json names none: `generate` in `transformers` stops
 /// at the end that it finds there.
-fn with_ends(shape: &Shape, tokenizer: Option<&Path>) -> io::Result<Shape> {
+fn with_ends(
+    shape: &Shape,
+    experiment: &Experiment,
+    tokenizer: Option<&Path>,
+) -> io::Result<Shape> {
     let mut shape = shape.clone();
-    let Some(path) = tokenizer.filter(|_| shape.special("eos_token_id").is_empty()) else {
+    if matches!(experiment.model.source, ModelSource::Folder { weights: WeightsFrom::Random, .. }) {
+        // Ids of the tokenizer that the weights were trained with.
+        shape.special_tokens.clear();
+    }
+    if !shape.special("eos_token_id").is_empty() || !experiment.data.format.is_text() {
         return Ok(shape);
-    };
-    let tokenizer = Tokenizer::open(&path.to_string_lossy()).map_err(io::Error::other)?;
-    let ends = [tokenizer.before(true).last(), tokenizer.after().first()];
+    }
+    let name = tokenizer.map_or(BYTES.into(), Path::to_string_lossy);
+    let tokenizer = Tokenizer::open(&name).map_err(io::Error::other)?;
+    let rows = shape.vocab_size.unwrap_or_default();
+    let end = tokenizer.ends().first().filter(|id| (**id as usize) < rows);
+    let ends = [tokenizer.before(true).last(), end];
     for (key, id) in SPECIAL.into_iter().zip(ends) {
         if let Some(id) = id {
             shape.special_tokens.entry(key.to_owned()).or_insert_with(|| json!(id));
@@ -137,12 +156,21 @@ fn generation(plan: &Plan, shape: &Shape) -> io::Result<Vec<u8>> {
         && let Some(own) = found(path, GENERATION)?
     {
         let least = plan.model.max_position_embeddings.unwrap_or_default();
-        return Ok(raised(own, "max_length", plan, least));
+        return Ok(with_special(raised(own, "max_length", plan, least), shape));
     }
-    let mut settings = Map::from_iter([("_from_model_config".to_owned(), json!(true))]);
-    let special = SPECIAL.into_iter().filter_map(|key| Some((key, shape.special_tokens.get(key)?)));
-    settings.extend(special.map(|(key, ids)| (key.to_owned(), ids.clone())));
-    Ok(format!("{:#}\n", Value::Object(settings)).into_bytes())
+    Ok(with_special(br#"{ "_from_model_config": true }"#.to_vec(), shape))
+}
+
+/// Generation settings with the special tokens of `shape` that they lack.
+fn with_special(text: Vec<u8>, shape: &Shape) -> Vec<u8> {
+    let Ok(mut settings) = serde_json::from_slice::<Map<String, Value>>(&text) else { return text };
+    for key in SPECIAL {
+        let own = shape.special_tokens.get(key);
+        if let Some(ids) = own.filter(|_| settings.get(key).is_none_or(Value::is_null)) {
+            settings.insert(key.to_owned(), ids.clone());
+        }
+    }
+    format!("{:#}\n", Value::Object(settings)).into_bytes()
 }
 
 /// A JSON text whose number `key`, if it is `least` or more, is no less than the model's length, where that has grown.

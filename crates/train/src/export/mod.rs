@@ -7,12 +7,14 @@ use crate::setup::saved::weights;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, ModelSource, Shape, WeightsFrom, parse, read_config};
+use annulus_experiment::{
+    ADAPTED, Experiment, ModelSource, Shape, WeightsFrom, parse, read_saved_config,
+};
 use annulus_files::PendingFolder;
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
-use crate::checkpoint::{Found, missing, named_by, unwritten};
+use crate::checkpoint::{BESIDE_TOKENIZER, Found, missing, named_by, unwritten};
 use crate::error::failure;
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Manifest;
@@ -23,14 +25,7 @@ use crate::{Result, TrainError, model_config};
 /// The largest file that is copied, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
 /// The files that are copied as they are, if a checkpoint has them.
-const COPIED: [&str; 6] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-];
+const COPIED: [&str; 3] = ["config.json", "generation_config.json", "tokenizer.json"];
 
 /// A whole checkpoint, and the records of its run.
 #[derive(Debug)]
@@ -54,7 +49,7 @@ impl Checkpoint {
     /// No checkpoint there, or none that is whole.
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let (Found { folder, state }, warnings) = named_by(path)?;
-        let shape = read_config(&folder)?;
+        let shape = read_saved_config(&folder)?;
         let experiment = parse("state.json", &state.experiment, &[])?.phase_at(state.step);
         let run = folder.parent().unwrap_or(Path::new("")).to_owned();
         let lines = read_lines(&run).map_err(|error| failure("read", &run, &error))?;
@@ -154,10 +149,12 @@ impl Checkpoint {
     fn write_texts(&self, folder: &Path, weights: &Weights) -> std::io::Result<Vec<String>> {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
-        for name in COPIED.iter().copied().filter(has) {
+        let copied = [(ADAPTED, "config.json")].into_iter();
+        let alike = COPIED.into_iter().chain(BESIDE_TOKENIZER).map(|name| (name, name));
+        for (name, called) in copied.chain(alike).filter(|(name, _)| has(name)) {
             let found = annulus_files::within(&self.folder, name)?;
-            annulus_files::copy(&found, &folder.join(name), LARGEST)?;
-            files.push(name.to_owned());
+            annulus_files::copy(&found, &folder.join(called), LARGEST)?;
+            files.push(called.to_owned());
         }
         let [tokenizer, said] =
             ["tokenizer.json", "tokenizer_config.json"].map(|name| folder.join(name));

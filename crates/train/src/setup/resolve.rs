@@ -118,8 +118,8 @@ fn opened(experiment: Experiment) -> Result<Opened> {
     let tokenizer = match &experiment.data.tokenizer {
         _ if reads => Some(tokenizer(&mut experiment, model.vocab_size)?),
         // Its data are token ids; what it is asked and answers is text.
-        Some(named) if named != BYTES => Some(Tokenizer::open(named)?),
-        _ => None,
+        Some(named) => Some(Tokenizer::open(named)?),
+        None => None,
     };
     let tokenizer = tokenizer.map(Arc::new);
     if let (Some(tokenizer), ModelSource::Folder { path, .. }) =
@@ -128,7 +128,9 @@ fn opened(experiment: Experiment) -> Result<Opened> {
         let [begin, end] = [model.special("bos_token_id"), model.special("eos_token_id")];
         tokenizer.check_special(&path.join("config.json"), &begin, &end)?;
     }
-    experiment.data.tokenizer.get_or_insert_with(|| BYTES.to_owned());
+    if reads {
+        experiment.data.tokenizer.get_or_insert_with(|| BYTES.to_owned());
+    }
     let vocabulary = match &tokenizer {
         Some(tokenizer) if reads => Some(tokenizer.vocabulary()),
         _ => made_up(&experiment)?,

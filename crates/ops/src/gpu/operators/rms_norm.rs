@@ -120,7 +120,6 @@ pub(crate) fn rms_norm_backward(
     let onto = onto.map(|onto| plain(processor, onto, x.dtype())).transpose()?;
     let (team, each) = (Team::of(width), sums::rows_per_block(processor, rows));
     let blocks = rows.div_ceil(each);
-    let kernel = team.kernel("backward", x.dtype())?;
     let shared = SCRATCH + (4 * width * team.teams) as u32;
     let extent = Extent { shared, ..Extent::blocks(blocks) };
     // SAFETY: every row of both is written.
@@ -143,7 +142,7 @@ pub(crate) fn rms_norm_backward(
             _gap: 0,
         };
         // SAFETY: as above.
-        unsafe { launch(processor, &kernel, extent, &arguments) }
+        unsafe { launch(processor, &team.kernel("backward", x.dtype())?, extent, &arguments) }
     })?;
     Ok((dx, sums::partials(processor, &partials)?))
 }

@@ -1,0 +1,50 @@
+//! Keys whose values nothing reads.
+
+use annulus_yaml::Problem;
+
+use crate::{Experiment, Format, Longer, Offload, Pack, TextSource};
+
+/// The default of `data.column`.
+const COLUMN: &str = "text";
+
+/// Problems of keys that mean nothing. Where the key that they belong to is written, it may be otherwise for once: no problem then.
+pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
+    let (data, memory) = (&experiment.data, &experiment.memory);
+    let is_left_out = |key: &str| !experiment.places.contains(key);
+    let longer = data.pack == Pack::Stream && data.longer != Longer::Refuse;
+    let folder = memory.offload == Offload::None && memory.offload_folder.is_some();
+    let mut problems = columns(experiment);
+    if longer && is_left_out("data.pack") {
+        let why = "documents are cut wherever a sequence ends";
+        let problem = nothing(experiment, "data.longer", why);
+        problems.push(problem.hint("drop it, or set `data.pack: documents`"));
+    }
+    if folder && is_left_out("memory.offload") {
+        let problem = nothing(experiment, "memory.offload_folder", "nothing is offloaded");
+        problems.push(problem.hint("drop it, or set `memory.offload`"));
+    }
+    problems
+}
+
+/// Columns of texts that have none.
+fn columns(experiment: &Experiment) -> Vec<Problem> {
+    let data = &experiment.data;
+    let has_fields = |source: &TextSource| {
+        matches!(source.format.unwrap_or(data.format), Format::Jsonl | Format::Parquet)
+    };
+    // A text to evaluate on is read by its own ending.
+    let is_read = experiment.evaluation.path.is_some()
+        || data.path.iter().any(|source| source.column.is_none() && has_fields(source));
+    let is_written = experiment.places.contains("data.format");
+    let own = data.column != COLUMN && !is_read && !is_written;
+    let sources = data.path.iter().enumerate();
+    let wrong = sources.filter(|(_, source)| source.column.is_some() && !has_fields(source));
+    let wrong = wrong.map(|(number, _)| format!("data.path.{number}.column"));
+    let keys = own.then(|| "data.column".to_owned()).into_iter().chain(wrong);
+    let why = "only texts of `format: jsonl` or `parquet` have one";
+    keys.map(|key| nothing(experiment, &key, why).hint("drop it")).collect()
+}
+
+fn nothing(experiment: &Experiment, key: &str, why: &str) -> Problem {
+    experiment.places.problem(key, format!("`{key}` means nothing here: {why}"))
+}
