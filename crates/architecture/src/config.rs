@@ -29,6 +29,11 @@ pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     parse_config(&path.display().to_string(), &read_within(folder, NAME)?)
 }
 
+/// Whether a folder says of which shape the model of its weights, or of its adapters, is: [`read_saved_config`] reads it.
+pub fn has_saved_config(folder: &Path) -> bool {
+    [NAME, ADAPTED].iter().any(|name| folder.join(name).is_file())
+}
+
 /// The shape of the model of a checkpoint in `folder`: its config.json, or [`ADAPTED`] beside adapters.
 ///
 /// # Errors

@@ -12,7 +12,8 @@ mod rope;
 mod shape;
 
 pub use config::{
-    ADAPTED, generation_ends, parse_config, read_config, read_saved_config, write_config,
+    ADAPTED, generation_ends, has_saved_config, parse_config, read_config, read_saved_config,
+    write_config,
 };
 pub use dtype::{Dtype, Element};
 pub use elements::slice;

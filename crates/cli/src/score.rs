@@ -7,8 +7,8 @@ use std::time::Duration;
 use annulus_comm::World;
 use annulus_data::{IGNORED, Sequence, counted};
 use annulus_experiment::{
-    ADAPTED, Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, read_adapter,
-    read_saved_config,
+    Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, has_saved_config,
+    read_adapter, read_saved_config,
 };
 use annulus_machine::Core;
 use annulus_model::{Config, Llama, Weights};
@@ -78,9 +78,7 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
 fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     let model = hub::folder(&arguments.model)?;
     // Ours say what the model is extended to.
-    let is_said =
-        |folder: &&Path| [ADAPTED, "config.json"].iter().any(|name| folder.join(name).is_file());
-    let own = arguments.adapter.as_deref().filter(is_said);
+    let own = arguments.adapter.as_deref().filter(|adapter| has_saved_config(adapter));
     let shape = read_saved_config(own.unwrap_or(&model));
     let shape = shape.map_err(|problems| Failure { code: DATA, problems })?;
     // Weights of any dtype are widened to f32, so that no rounding of a narrower dtype is part of the score.

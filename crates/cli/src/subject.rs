@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_evaluation::Subject;
 use annulus_experiment::{
-    ADAPTED, ModelSource, Override, parse, quoted, quoted_path, read_config, read_experiment,
+    ModelSource, Override, has_saved_config, parse, quoted, quoted_path, read_config,
+    read_experiment,
 };
 use annulus_train::{
     Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
@@ -85,8 +86,7 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
         file: file.to_owned(),
         replacements: replacements.iter().cloned().chain(more).collect(),
     };
-    let has_weights = ["config.json", ADAPTED].iter().any(|name| path.join(name).is_file());
-    if has_weights || path.to_str().is_some_and(ModelSource::is_of_hub) {
+    if has_saved_config(path) || path.to_str().is_some_and(ModelSource::is_of_hub) {
         return of_weights(path, &file);
     }
     if !path.is_dir() {

@@ -28,8 +28,8 @@ mod written;
 
 pub use annulus_architecture::{
     ADAPTED, Besides, Dtype, Element, Family, Frequencies, LayerType, Lora, Parameters, Rope,
-    Scaling, Shape, Target, Yarn, generation_ends, parse_config, read_adapter, read_config,
-    read_saved_config, write_adapter, write_config,
+    Scaling, Shape, Target, Yarn, generation_ends, has_saved_config, parse_config, read_adapter,
+    read_config, read_saved_config, write_adapter, write_config,
 };
 pub use annulus_yaml::{
     Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,

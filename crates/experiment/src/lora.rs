@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_architecture::{
-    ADAPTED, Besides, Lora, Shape, Target, read_adapter, read_saved_config, sorted,
+    Besides, Lora, Shape, Target, has_saved_config, read_adapter, read_saved_config, sorted,
 };
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
@@ -118,9 +118,7 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
 pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
     let Resolved { experiment, model, .. } = resolved;
     let path = experiment.lora.as_ref().and_then(|lora| lora.path.as_ref());
-    let is_said =
-        |path: &&PathBuf| [ADAPTED, "config.json"].iter().any(|name| path.join(name).is_file());
-    let Some(path) = path.filter(is_said) else { return Ok(()) };
+    let Some(path) = path.filter(|path| has_saved_config(path)) else { return Ok(()) };
     let (theirs, ours) = (read_saved_config(path)?.rope, resolved.shape()?.rope);
     if theirs == model.rope || theirs == ours {
         return Ok(());

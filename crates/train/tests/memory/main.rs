@@ -200,14 +200,7 @@ fn four_ranks_hand_over_and_hold_what_was_planned() {
         let heads: &[&str] = if strategy == "ulysses" { &["1", "4"] } else { &["1"] };
         for heads in heads {
             let plan = plan(&place, 4, strategy, &[("model.num_key_value_heads", *heads)]);
-            let _one = alone();
-            for rank in measure(&plan, 2, 1).unwrap() {
-                let (memory, what) = (rank.memory, format!("{strategy}, {heads}"));
-                assert_eq!(rank.bytes, rank.planned_bytes, "{what}: bytes of rank {}", memory.rank);
-                let off = memory.together as f64 / memory.planned_together as f64 - 1.0;
-                println!("{what}: rank {} holds {:+.1} % of its plan", memory.rank, 100.0 * off);
-                assert!(off.abs() < LIMIT, "{what}: {memory:?}");
-            }
+            hand_over_and_hold(&plan, &format!("{strategy}, {heads}"));
         }
     }
 }
@@ -231,14 +224,7 @@ fn layers_that_differ_hand_over_and_hold_what_was_planned() {
             ("memory.recompute", recompute),
         ];
         let plan = plan(&place, 4, strategy, &changes);
-        let _one = alone();
-        for rank in measure(&plan, 2, 1).unwrap() {
-            let (memory, what) = (rank.memory, format!("{strategy} and {sliding}, {recompute}"));
-            assert_eq!(rank.bytes, rank.planned_bytes, "{what}: bytes of rank {}", memory.rank);
-            let off = memory.together as f64 / memory.planned_together as f64 - 1.0;
-            println!("{what}: rank {} holds {:+.1} % of its plan", memory.rank, 100.0 * off);
-            assert!(off.abs() < LIMIT, "{what}: {memory:?}");
-        }
+        hand_over_and_hold(&plan, &format!("{strategy} and {sliding}, {recompute}"));
     }
 }
 
@@ -330,5 +316,16 @@ fn tensor_parallel_ranks_hold_what_is_planned() {
             all.push(memory);
         }
         hold(&all, &what);
+    }
+}
+
+/// Checks that ranks hand over exactly the bytes that were planned, and hold as much at once, within [`LIMIT`].
+#[track_caller]
+fn hand_over_and_hold(plan: &Plan, what: &str) {
+    let _one = alone();
+    for Measured { memory, bytes, planned_bytes, .. } in measure(plan, 2, 1).unwrap() {
+        assert_eq!(bytes, planned_bytes, "{what}: bytes of rank {}", memory.rank);
+        let off = memory.together as f64 / memory.planned_together as f64 - 1.0;
+        assert!(off.abs() < LIMIT, "{what}: {:+.1} % off its plan: {memory:?}", 100.0 * off);
     }
 }
