@@ -1,4 +1,4 @@
-// Sums and products element by element, rounded once. Grid: `ceiling_divide(count, FLAT_ELEMENTS)`. Results may take the place
+// Sums element by element, rounded once. Grid: `ceiling_divide(count, FLAT_ELEMENTS)`. Results may take the place
 // of what they are made of.
 #pragma once
 #include "../operators/groups.h"
@@ -26,13 +26,6 @@ struct AddAllArguments {
   float* y;
   int64_t count;
   int many;  // parts, 1 to 8
-};
-
-// values *= by.
-struct ScaleArguments {
-  float* values;
-  int64_t count;
-  float by;
 };
 
 template <typename T> DEVICE void add_row(const AddRowArguments& arguments) {
@@ -85,16 +78,5 @@ DEVICE void add_all(const AddAllArguments& arguments) {
       }
     }
     write(arguments.y + at, sums[0]);
-  });
-}
-
-DEVICE void scale(const ScaleArguments& arguments) {
-  for_flat<GROUP<float>>(arguments.count, aligned(arguments.values), [&](int64_t at, auto lanes) {
-    constexpr int N = decltype(lanes)::COUNT;
-    float values[N];
-    read(arguments.values + at, values);
-    UNROLL
-    for (int i = 0; i < N; i++) values[i] *= arguments.by;
-    write(arguments.values + at, values);
   });
 }

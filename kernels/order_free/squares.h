@@ -1,10 +1,10 @@
-// The sum of squares of all gradients: by exponent of a square, the sum of the 32 highest bits of what stands before it, as
+// The sum of squares of all gradients: by exponent of a square, the sum of the 28 highest bits of what stands before it, as
 // integers, so in any order.
 #pragma once
 #include "../norm/norm.h"
 #include "bins.h"
 
-constexpr int SQUARE_EXPONENTS = 640, SQUARE_FIRST = -300, SQUARE_BITS = 32;
+constexpr int SQUARE_EXPONENTS = 640, SQUARE_FIRST = -300, SQUARE_BITS = 28;
 constexpr int SQUARE_SUMS = SQUARE_EXPONENTS + 1, SQUARE_WARPS = OPERATOR_THREADS / 32;
 
 // sums[exponent + 300] += what stands before the exponent of the square of an f32; the last counts what is not finite.

@@ -48,7 +48,9 @@ fn a_trained_tokenizers_end_is_in_every_file_that_is_asked_for_it() {
     // A fresh model ends with its own tokenizer's end.
     let fresh = ["model={ path: run/step-2, weights: random }", "data.tokenizer=bytes"];
     place.train("fresh", &[&fresh[..], &["schedule.steps=2"]].concat()).ended(0);
-    assert_eq!(json(&place.path("fresh/step-2/config.json"))["eos_token_id"], 256);
+    for name in ["config.json", "generation_config.json"] {
+        assert_eq!(json(&place.path("fresh/step-2").join(name))["eos_token_id"], 256, "{name}");
+    }
 }
 
 #[test]

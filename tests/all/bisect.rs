@@ -239,6 +239,32 @@ fn a_sum_in_another_order_is_found_to_its_layer_and_is_none_where_order_does_not
     }
 }
 
+/// No step before the first hashed one is known to be alike, but what it read is.
+#[test]
+fn a_cause_is_said_of_the_first_hashed_step_too() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &[STEPS, "every.hash=3"]).ended(0);
+    place.copy("a", "b");
+    let meaning = |wanted: &str| {
+        let said = run(ANNULUS, &place.path(""), &["bisect", "a", "b"]).ended(10).stdout.clone();
+        assert!(said.trim_end().ends_with(wanted), "{said}");
+    };
+    let differs = |at: &str| {
+        let [from, to] = ["a", "b"].map(|run| place.path(run).join("hashes.jsonl"));
+        fs::copy(from, to).expect("the run hashed its steps");
+        rewrite(&place, "b/hashes.jsonl", |line| {
+            let computed = line["computed"].as_array_mut().expect("what was computed");
+            let mut points = computed.iter_mut();
+            let point = points.find(|one| one[0].as_str().is_some_and(|name| name.starts_with(at)));
+            point.expect("the point")[1] = json!("0123456789abcdef");
+        });
+    };
+    differs("backward");
+    meaning("From the same weights and tokens the step computed different values.");
+    differs("batch");
+    meaning("The runs read different tokens.");
+}
+
 #[test]
 fn runs_without_hashes_are_answered() {
     let place = Place::new(ANNULUS);

@@ -40,6 +40,25 @@ fn every_strategy_is_estimated_on_a_described_cluster() {
     assert!(!place.path("run").exists(), "nothing was trained");
 }
 
+/// Where nothing can run, memory is not to blame: the reasons are those that a run would give.
+#[test]
+fn where_no_strategy_can_run_the_reasons_are_said() {
+    let place = Place::new(ANNULUS);
+    let cluster = shipped("h100.yaml");
+    let uneven = ["attention.strategy=auto", "mesh.sequence=4", "mesh.tensor=2", "data.tokens=50"];
+    let said = |more: &[&str]| {
+        let words = [&["plan", "experiment.yaml"], &uneven[..], more].concat();
+        let ran = run(ANNULUS, &place.path(""), &words);
+        assert!(ran.ended(2).stdout.is_empty(), "{}", ran.stdout);
+        ran.stderr.clone()
+    };
+    let asked = said(&["--cluster", &cluster]);
+    let reason = "2 tensor-parallel ranks cannot share a shard of 13 tokens evenly";
+    assert!(asked.contains("no strategy can run") && asked.contains(reason), "{asked}");
+    let named = said(&[&format!("mesh.cluster={cluster}")]);
+    assert!(named.contains(reason), "{named}");
+}
+
 #[test]
 fn the_textbooks_case_needs_no_experiment() {
     let place = Place::new(ANNULUS);

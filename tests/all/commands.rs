@@ -322,4 +322,9 @@ fn what_a_link_leads_to_is_written_and_the_link_stays() {
         let written = fs::read_to_string(place.path(read)).expect("text");
         assert!(written.contains("train/loss"), "{link}: {written}");
     }
+    // A reader that takes only the beginning, such as `head`, is no error.
+    let (reader, pipe) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let ended = write("/dev/stdout").stdout(pipe).output().expect("it starts");
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
 }

@@ -103,6 +103,28 @@ fn runs_without_a_common_step_are_compared_otherwise() {
 }
 
 #[test]
+fn what_is_unknown_or_left_out_is_said() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=4"]).ended(0);
+    let bare = ["schedule.steps=4", "data.evaluate=0", "every.evaluate=0"];
+    place.train("b", &bare).ended(0);
+    let text = compare(&place, &["a", "b"]).ended(0).stdout.clone();
+    assert!(text.contains("evaluate/loss is left out: B logged none"), "{text}");
+    let text = compare(&place, &["b", "b"]).ended(0).stdout.clone();
+    assert!(!text.contains("evaluate/loss"), "{text}");
+    place.copy("a", "unknown");
+    let path = place.path("unknown/metrics.jsonl");
+    let metrics = fs::read_to_string(&path).expect("metrics");
+    let loss = format!("\"train/loss\": {:.16e}", losses(&place.path("a"))[1]);
+    assert_eq!(metrics.matches(&loss).count(), 1, "{metrics}");
+    fs::write(&path, metrics.replace(&loss, "\"train/loss\": null")).expect("metrics");
+    let text = compare(&place, &["a", "unknown"]).ended(0).stdout.clone();
+    assert_eq!(line(&text, "step 2")[3..], ["not", "finite", "-"], "{text}");
+    let said = "  B: bits differ from step 2 on; first not finite at step 2";
+    assert!(text.contains(said) && !text.contains("largest"), "{text}");
+}
+
+#[test]
 fn folders_that_cannot_be_compared_are_answered() {
     let place = Place::new(ANNULUS);
     place.train("a", &["schedule.steps=2"]).ended(0);

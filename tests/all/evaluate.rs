@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use annulus_tests::runs::Place;
+use annulus_data::{Records, train_tokenizer};
+use annulus_tests::runs::{Place, flip};
 use annulus_tests::{Ran, root, run, run_measured};
 use serde_json::Value;
 
@@ -84,6 +85,62 @@ fn what_has_not_trained_is_not_asked() {
     assert!(trained_on.ended(2).stderr.contains("tokens held out"), "{}", trained_on.stderr);
     let shorter = evaluate(&place, &[&["run"], &ASKED[..], &["evaluation.targets=41"]].concat());
     assert!(shorter.ended(2).stderr.contains("at most 40"), "{}", shorter.stderr);
+}
+
+/// A checkpoint is whole: neither its model's folder nor its tokenizer is needed, and what has become of them does not matter.
+#[test]
+fn a_checkpoint_is_evaluated_as_it_was_trained_whatever_has_become_of_its_base() {
+    let place = Place::new(ANNULUS);
+    let out = place.path("words/tokenizer.json");
+    train_tokenizer(&[place.path("text.txt")], Records::Text, 300, &out).expect("a tokenizer");
+    let words = "data.tokenizer=words/tokenizer.json";
+    place.train("base", &["schedule.steps=2", words, "model.vocab_size=320"]).ended(0);
+    fs::rename(place.path("base/step-2"), place.path("model")).expect("a folder");
+    for file in ["state.json", "hashes.json", "optimizer.safetensors"] {
+        fs::remove_file(place.path("model").join(file)).expect("a checkpoint's");
+    }
+    let own = ["model={path: model}", "extend={rope: yarn, tokens: 96}", "schedule.steps=4"];
+    place.train("run", &own).ended(0);
+    place.train("adapters", &[&own[..], &["lora={rank: 2}"]].concat()).ended(0);
+    let asked = |run: &str| evaluate(&place, &[&[run, "--json"], &ASKED[..]].concat());
+    let of = |run: &str| losses(&asked(run).ended(0).json()[0]);
+    let wanted = ["run", "adapters"].map(of);
+    let config = fs::read_to_string(place.path("model/config.json")).expect("a config");
+    let edited = config.replace("\"rms_norm_eps\": 0.00001", "\"rms_norm_eps\": 0.5");
+    assert_ne!(config, edited);
+    place.write("model/config.json", &edited);
+    assert_eq!(["run", "adapters"].map(of), wanted);
+    let weights = fs::read(place.path("model/model.safetensors")).expect("weights");
+    flip(&place.path("model/model.safetensors"));
+    let refused = asked("adapters");
+    assert!(refused.ended(4).stderr.contains("holds other weights than"), "{}", refused.stderr);
+    fs::write(place.path("model/model.safetensors"), weights).expect("weights");
+    fs::remove_dir_all(place.path("model")).expect("a folder");
+    fs::remove_dir_all(place.path("words")).expect("a folder");
+    assert_eq!([of("run"), of("run/step-4")], [wanted[0].clone(), wanted[0].clone()]);
+    let arguments = ["generate", "run", "--prompt", "alpha", "--tokens", "3"];
+    run(ANNULUS, &place.path(""), &arguments).ended(0);
+    // Another model that is named is compared.
+    fs::create_dir(place.path("other")).expect("a folder");
+    place.write("other/config.json", &edited);
+    let other = evaluate(&place, &["run", "model.path=other"]);
+    let said = "`rms_norm_eps` was `0.00001` and is `0.5`";
+    assert!(other.ended(4).stderr.contains(said), "{}", other.stderr);
+}
+
+/// Without its text, nobody knows what a run held out.
+#[test]
+fn a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_held_out() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    evaluate(&place, &["run", "data.tokens=40"]).ended(0);
+    let text = fs::read_to_string(place.path("text.txt")).expect("a text");
+    place.write("text.txt", &text[..text.len() / 2]);
+    let changed = evaluate(&place, &["run"]);
+    assert!(changed.ended(4).stderr.contains("was trained on other data"), "{}", changed.stderr);
+    for other in ["evaluation.path=text.txt", "data.path=./text.txt"] {
+        evaluate(&place, &["run", other]).ended(0);
+    }
 }
 
 /// What it was trained on does not change by what it is asked.

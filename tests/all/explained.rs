@@ -103,7 +103,7 @@ fn help_lists_the_exit_codes_and_manual_and_completions_the_commands() {
 fn a_run_s_numbers_are_a_table() {
     let place = Place::new(ANNULUS);
     place.train("run", &["schedule.steps=5", "every={ log: 1, evaluate: 5 }"]).ended(0);
-    let table = annulus(&place, &["export-metrics", "run", "--csv"]).ended(0).stdout.clone();
+    let table = annulus(&place, &["export-metrics", "run"]).ended(0).stdout.clone();
     let mut rows = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = rows.next().expect("a head");
     assert_eq!(head.iter().collect::<BTreeSet<_>>().len(), head.len(), "{head:?}");
@@ -114,6 +114,6 @@ fn a_run_s_numbers_are_a_table() {
     assert_eq!(found, losses(&place.path("run")));
     annulus(&place, &["export-metrics", "run", "--csv", "--out", "run.csv"]).ended(0);
     assert_eq!(std::fs::read_to_string(place.path("run.csv")).expect("a table"), table);
-    let none = annulus(&place, &["export-metrics", ".", "--csv"]);
+    let none = annulus(&place, &["export-metrics", "."]);
     assert!(none.ended(2).stderr.contains("no run's folder"), "{}", none.stderr);
 }

@@ -226,6 +226,7 @@ fn nothing_is_written_over_and_nothing_half() {
     assert!(ran.ended(4).stderr.contains("nowhere"), "{}", ran.stderr);
     let ran = export(&place, &["run", "--out", "text.txt/model"]);
     assert!(ran.ended(4).stderr.contains("text.txt/model"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: set an `--out` that is a folder"), "{}", ran.stderr);
     assert!(contents(&place.path("run")) == before);
     // The newest is damaged: the one before is taken, and that is said.
     flip(&place.path("run/step-2/model.safetensors"));

@@ -46,6 +46,9 @@ fn a_mixture_is_the_same_after_a_resume_and_on_any_number_of_ranks() {
             assert!((here - there).abs() < 1e-5 * there.abs(), "{here} and {there}");
         }
     }
+    let ran = run(ANNULUS, &place.path(""), &["evaluate", "whole"]);
+    let wanted = "`evaluate` cannot read the held-out part of a mixture\nhint: give a text: `evaluation.path=TEXT`";
+    assert!(ran.ended(2).stderr.contains(wanted), "{}", ran.stderr);
     // The resolved file has it all, on one line, and trains to the same bits.
     let resolved = fs::read_to_string(place.path("whole/experiment.yaml")).expect("a file");
     assert!(
@@ -89,5 +92,6 @@ fn what_is_wrong_with_a_mixture_is_said_at_its_path() {
     assert!(missing.contains("`nowhere.txt`"), "{missing}");
     place.write("short.txt", "too short");
     let short = check("[text.txt, short.txt]", 3);
-    assert!(short.contains("`short.txt`: all of the text is held out"), "{short}");
+    let wanted = "`short.txt`: the text has 9 tokens, of which 97 are to be held out";
+    assert!(short.contains(wanted), "{short}");
 }

@@ -10,7 +10,7 @@ use annulus_tests::{Ran, root, run};
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// The line of the README that a test does not run: it builds this repository.
-const ELSEWHERE: &str = "cargo install --path crates/cli";
+const ELSEWHERE: &str = "cargo install --locked --path crates/cli";
 
 /// What makes a command of the README take seconds.
 const SMALLER: [(&str, &[&str]); 3] = [

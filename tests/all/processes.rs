@@ -17,6 +17,7 @@ mod launch;
 mod memory;
 mod nccl;
 mod owed;
+mod phases;
 mod saving;
 mod state;
 mod tensor;

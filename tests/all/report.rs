@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use annulus_report::PANELS;
 use annulus_tests::runs::{Place, metrics};
 use annulus_tests::{Ran, run};
 use scraper::{ElementRef, Html, Selector};
@@ -12,17 +13,6 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// The folder of a run, which its page shows.
 const HOSTILE: &str = "<script>alert(1)</script>";
-const PANELS: [&str; 9] = [
-    "loss",
-    "loss-by-length",
-    "needle",
-    "plan",
-    "ring",
-    "memory",
-    "experiment",
-    "manifest",
-    "hashes",
-];
 
 fn report(place: &Place, arguments: &[&str]) -> Ran {
     run(ANNULUS, &place.path(""), &[&["report"], arguments].concat())

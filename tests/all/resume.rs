@@ -248,7 +248,14 @@ fn any_other_difference_is_refused_by_its_key() {
     place.train("run", &["data.tokenizer=tokenizer.json"]).ended(3);
     place.write("text.txt", &"another text ".repeat(1000));
     let ran = place.train("run", &[]);
-    assert!(ran.ended(4).stderr.contains("the data's fingerprint was"), "{}", ran.stderr);
+    let texts = "`data` has the same tokenizer, but other texts or other weights of them: its fingerprint was";
+    assert!(ran.ended(4).stderr.contains(texts), "{}", ran.stderr);
+    let (inputs, learned) = ([place.path("text.txt")], place.path("learned/tokenizer.json"));
+    annulus_data::train_tokenizer(&inputs, annulus_data::Records::Text, 257, &learned)
+        .expect("a tokenizer");
+    let ran = place.train("run", &["data.tokenizer=learned/tokenizer.json"]);
+    let tokenizer = "`data` has another tokenizer: its fingerprint was";
+    assert!(ran.ended(4).stderr.contains(tokenizer), "{}", ran.stderr);
     assert_eq!(contents(&place.path("run")), before);
 }
 

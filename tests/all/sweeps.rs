@@ -323,6 +323,16 @@ fn the_command_line_replaces_lists_and_a_changed_file_is_refused_by_its_key() {
         "run `{name}` exists already, but its `optimizer.weight_decay` was `0.1` and is `0.5`"
     );
     assert!(changed.ended(4).stderr.contains(&said), "{}", changed.stderr);
+    // Another learning-rate curve is refused by the checkpoint, before anything is written.
+    let file = place.path("run").join(format!("{name}.yaml"));
+    let given = fs::read_to_string(&file).expect("the run's file");
+    let longer = ["schedule.decay=cosine", "schedule.steps=8"];
+    let longer = sweep(&place, &[&small[..3], &longer].concat());
+    let said = format!("run `{name}` exists already, but its `schedule.");
+    let hint = "set another `name` or `output`";
+    let stderr = &longer.ended(4).stderr;
+    assert!(stderr.contains(&said) && stderr.contains(hint), "{stderr}");
+    assert_eq!(fs::read_to_string(&file).expect("the run's file"), given);
     // What grows keeps what there is.
     let grown = sweep(&place, &[&small[..3], &["schedule.steps=4", "sweep.seeds=2"]].concat());
     assert!(
@@ -378,8 +388,10 @@ fn runs_that_differ_in_their_seed_are_a_row_of_a_table() {
     let against = if found["best"] == 0 { fast } else { slow };
     assert_eq!(against["against_best"]["test"], "paired");
     // Other seeds cannot be paired, a repeated run says nothing new, and what failed is no run.
-    let text = annulus(&place, &["table", "a", "c", "b", "b"]).ended(0).stdout.clone();
-    assert!(text.contains("0.02           1 of 2"), "{text}");
+    let repeated = annulus(&place, &["table", "a", "c", "b", "b"]);
+    let Ran { stdout, stderr, .. } = repeated.ended(0);
+    assert!(stdout.contains("0.02           1 "), "{stdout}");
+    assert!(stderr.contains("has the file and seed of"), "{stderr}");
     assert!(
         annulus(&place, &["table", "a", "nothing"]).ended(2).stderr.contains("is no run's folder")
     );

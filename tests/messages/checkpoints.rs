@@ -111,6 +111,12 @@ fn run_folders_that_do_not_fit() {
         ("another seed", |_| (), "train tiny.yaml seed=8"),
         ("other sizes", |_| (), "train tiny.yaml model.hidden_size=32 data.tokens=32"),
         (
+            "more steps of a cosine",
+            |_| (),
+            "train tiny.yaml schedule.steps=8 schedule.decay=cosine",
+        ),
+        ("another split", |_| (), "train tiny.yaml mesh.sequence=2 attention.strategy=ring"),
+        (
             "another text",
             |s| {
                 fs::remove_dir_all(s.path("run/step-4")).unwrap();

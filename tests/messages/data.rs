@@ -23,6 +23,23 @@ fn wrong_texts() {
         ("too short to hold sequences out", |_| (), "train tiny.yaml output=new data.evaluate=100"),
         ("not UTF-8", |s| s.write("text.txt", b"caf\xe9 au lait ".repeat(100)), TRAIN),
         (
+            "UTF-16",
+            |s| {
+                let text = "\u{feff}all happy families".encode_utf16();
+                s.write("text.txt", text.flat_map(u16::to_le_bytes).collect::<Vec<_>>());
+            },
+            TRAIN,
+        ),
+        (
+            "a link to nothing",
+            |s| {
+                s.remove("text.txt");
+                std::os::unix::fs::symlink("gone.txt", s.path("text.txt")).unwrap();
+            },
+            TRAIN,
+        ),
+        ("a variable that is not set", |_| (), "check tiny.yaml data.path=${NOT_SET_ANYWHERE}/x"),
+        (
             "a folder of something else",
             |s| {
                 fs::create_dir(s.path("pictures")).unwrap();
@@ -176,6 +193,15 @@ fn write_model(scene: &Scene, begin: &str, end: &str) {
     scene.write("model.yaml", format!("{model}{rest}"));
 }
 
+/// The model has a tokenizer of its own, in which two tokens have each other's ids.
+fn swap_tokens(scene: &Scene, weights: &str) {
+    write_model(scene, "null", "null");
+    let text = fs::read_to_string(scene.path("tokenizer.json")).unwrap();
+    let text = text.replace("\"a\":65", "\"a\":?").replace("\"b\":66", "\"b\":65");
+    scene.write("model/tokenizer.json", text.replace("\"a\":?", "\"a\":66"));
+    scene.replace("model.yaml", "path: model", &format!("path: model, weights: {weights}"));
+}
+
 #[test]
 fn tokenizers_of_other_models() {
     let cases: &[Case] = &[
@@ -184,6 +210,8 @@ fn tokenizers_of_other_models() {
         ("a beginning that it does not have", |s| write_model(s, "1000", "0"), MODEL),
         ("the model's", |s| write_model(s, "5", "[7, 0]"), MODEL),
         ("a model that does not say", |s| write_model(s, "null", "null"), MODEL),
+        ("other ids than the model's own", |s| swap_tokens(s, "pretrained"), MODEL),
+        ("other ids for random weights", |s| swap_tokens(s, "random"), MODEL),
     ];
     insta::assert_snapshot!(answers(cases));
 }

@@ -76,6 +76,12 @@ fn wrong_configs() {
             "train tiny.yaml",
         ),
         ("a model to train that is not there", |s| train(s, "nowhere"), "train tiny.yaml"),
+        ("a file for a model", |s| train(s, "model/config.json"), "train tiny.yaml"),
+        (
+            "an address for a model",
+            |s| train(s, "https://huggingface.co/owner/name"),
+            "train tiny.yaml",
+        ),
     ];
     insta::assert_snapshot!(answers(cases));
 }
@@ -89,6 +95,11 @@ fn wrong_weights() {
             |s| {
                 fs::rename(s.path(WEIGHTS), s.path("model/pytorch_model.bin")).unwrap();
             },
+            SCORE,
+        ),
+        (
+            "a pointer of Git LFS",
+            |s| s.write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\nsize 16640\n"),
             SCORE,
         ),
         ("an empty file", |s| s.write(WEIGHTS, ""), SCORE),

@@ -25,7 +25,7 @@
 //! output: {output}
 //! ");
 //! let experiment = parse("tiny.yaml", &yaml, &[])?;
-//! let opened = resolve::<TrainError>(experiment, &mut |_, _, _| unreachable!("no model of the hub"))?;
+//! let opened = resolve::<TrainError>(experiment, &mut |_, _, _| unreachable!("no `hf://`"))?;
 //! let plans = opened.plans(2)?;
 //! println!("{}", plans[0].to_text());
 //! let outcome = run_phases(&plans, Given { tokenizer: opened.tokenizer, ..Given::new(yaml, 2) })?;
@@ -33,6 +33,69 @@
 //! assert!(outcome.last["train/loss"] < 6.0);
 //! # Ok(())
 //! # }
+//! ```
+//!
+//! # A program of your own
+//!
+//! A program that trains sets a few things for its whole process first, as `annulus` itself does.
+//! Kernels need an optimised build: in a debug build of yours, set `opt-level = 3` in
+//! `[profile.dev.package."*"]`.
+//!
+//! ```no_run
+//! use std::error::Error;
+//!
+//! use annulus::comm::World;
+//! use annulus::experiment::{ModelSource, parse};
+//! use annulus::hub::{Fetched, Options, Want, fetch};
+//! use annulus::machine;
+//! use annulus::train::memory::Counting;
+//! use annulus::train::{Given, prepare_process, resolve, run_phases, untried};
+//! use mimalloc::MiMalloc;
+//!
+//! type Done<T> = Result<T, Box<dyn Error>>;
+//!
+//! /// Counts memory by rank and class; without it, none is logged. mimalloc keeps pages for the next step.
+//! #[global_allocator]
+//! static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
+//!
+//! fn main() {
+//!     // SAFETY: there is no other thread yet.
+//!     unsafe { prepare_process() };
+//!     // The processes that `mpirun` started, or this one alone.
+//!     let world = World::found().unwrap_or_else(|error| {
+//!         eprintln!("{error}");
+//!         std::process::exit(1)
+//!     });
+//!     let failed = train(&world).err().map(|error| error.to_string());
+//!     failed.iter().for_each(|why| eprintln!("{why}"));
+//!     // Without it, a process that fails leaves the others waiting.
+//!     std::process::exit(world.end(i32::from(failed.is_some()), failed.as_deref()));
+//! }
+//!
+//! fn train(world: &World) -> Done<()> {
+//!     // What `ANNULUS_VECTOR` and `ANNULUS_UNTRIED_KERNELS` ask for must be here.
+//!     machine::check()?;
+//!     untried::check()?;
+//!     let yaml = std::fs::read_to_string("experiment.yaml")?;
+//!     let experiment = parse("experiment.yaml", &yaml, &[])?;
+//!     let opened = resolve::<Box<dyn Error>>(experiment, &mut |_, _, name| {
+//!         let Fetched { name, folder } = fetched(name, Want::Description)?;
+//!         Ok((name.to_string(), folder))
+//!     })?;
+//!     let cores = machine::cores();
+//!     let plans = opened.plans_over(cores, world)?;
+//!     if let ModelSource::Folder { hub: Some(name), .. } = &plans[0].experiment.model.source {
+//!         fetched(name, Want::Weights)?;
+//!     }
+//!     let tokenizer = opened.tokenizer.clone();
+//!     run_phases(&plans, Given { tokenizer, world: world.clone(), ..Given::new(yaml, cores) })?;
+//!     Ok(())
+//! }
+//!
+//! /// Fetches a model `hf://owner/name`, or finds it in Hugging Face's cache.
+//! fn fetched(name: &str, want: Want) -> Done<Fetched> {
+//!     Ok(fetch(&name.parse()?, want, &Options::from_environment()?, &mut |_| true)?)
+//! }
 //! ```
 //!
 //! # A mask of your own
@@ -45,12 +108,12 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use annulus::attention::{Attention, Place, Qkv};
+//! use annulus::attention::{Attention, Place, Qkv, rows_at};
+//! use annulus::candle_core::{DType, Device, Result, Tensor};
 //! use annulus::comm::threads;
 //! use annulus::ops::Pool;
 //! use annulus::ops::attention::{Fused, dense};
 //! use annulus::sequence::{Heads, Mask, Positions, Region, Rule, Setting, Strategy};
-//! use candle_core::{DType, Device, Result, Tensor};
 //!
 //! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 //! let region = |queries, keys, causal| Region { queries, keys, causal };
@@ -66,21 +129,20 @@
 //! let random = |heads| Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu);
 //! let (q, k, v) = (random(4)?, random(2)?, random(2)?);
 //! let scale = 1.0 / (dim as f64).sqrt();
-//! let options = threads::Options { world: 3, deadline: Duration::from_secs(60), stop: Arc::default() };
-//! let outputs = threads::run(&options, |comm| -> Result<_> {
-//!     let kernel = Arc::new(Fused::new(Pool::serial()));
-//!     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
-//!     // Contiguous shards: rank r holds positions 16 r to 16 r + 15.
-//!     let own = attention.positions().extent();
-//!     let rows = |all: &Tensor| all.narrow(2, own.start, own.len())?.contiguous();
-//!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
-//!     Ok(attention.forward(Place::default(), &qkv)?.out)
-//! })?;
-//!
 //! let all = Positions::all(tokens);
 //! let dense = dense(&q, &k, &v, &q, &mask, &all, &all, scale)?.out;
-//! let off = (Tensor::cat(&outputs, 2)?.to_dtype(DType::F64)? - dense)?.abs()?.max_all()?;
-//! assert!(off.to_scalar::<f64>()? < 1e-5);
+//! let options = threads::Options { world: 3, deadline: Duration::from_secs(60), stop: Arc::default() };
+//! threads::run(&options, |comm| -> Result<()> {
+//!     let kernel = Arc::new(Fused::new(Pool::serial()));
+//!     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
+//!     // Each rank hands over the rows at its own positions, whatever the layout.
+//!     let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
+//!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
+//!     let out = attention.forward(Place::default(), &qkv)?.out;
+//!     let off = (out.to_dtype(DType::F64)? - rows(&dense)?)?.abs()?.max_all()?;
+//!     assert!(off.to_scalar::<f64>()? < 1e-5);
+//!     Ok(())
+//! })?;
 //! # Ok(())
 //! # }
 //! ```
@@ -95,7 +157,8 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use annulus::attention::{Attention, Place, Qkv};
+//! use annulus::attention::{Attention, Place, Qkv, rows_at};
+//! use annulus::candle_core::{DType, Device, Result, Tensor};
 //! use annulus::comm::threads;
 //! use annulus::ops::Pool;
 //! use annulus::ops::attention::{Fused, dense};
@@ -103,7 +166,6 @@
 //!     Block, Extent, Generator, Heads, Hop, Layout, Mask, Move, Part, Pass, Positions, Schedule,
 //!     Schedules, TilePlan,
 //! };
-//! use candle_core::{DType, Device, Result, Tensor};
 //!
 //! #[derive(Debug)]
 //! struct Everybody {
@@ -177,21 +239,20 @@
 //! let random = |heads| Tensor::randn(0f32, 1.0, (1, heads, tokens, dim), &Device::Cpu);
 //! let (q, k, v, gradient) = (random(4)?, random(2)?, random(2)?, random(4)?);
 //! let scale = 1.0 / (dim as f64).sqrt();
-//! let options = threads::Options { world: 4, deadline: Duration::from_secs(60), stop: Arc::default() };
-//! let gradients = threads::run(&options, |comm| -> Result<_> {
-//!     let kernel = Arc::new(Fused::new(Pool::serial()));
-//!     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
-//!     let own = attention.positions().extent();
-//!     let rows = |all: &Tensor| all.narrow(2, own.start, own.len())?.contiguous();
-//!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
-//!     let attended = attention.forward(Place::default(), &qkv)?;
-//!     Ok(attention.backward(Place::default(), qkv, attended, rows(&gradient)?)?.k)
-//! })?;
-//!
 //! let all = Positions::all(tokens);
 //! let dense = dense(&q, &k, &v, &gradient, &mask, &all, &all, scale)?.dk;
-//! let off = (Tensor::cat(&gradients, 2)?.to_dtype(DType::F64)? - dense)?.abs()?.max_all()?;
-//! assert!(off.to_scalar::<f64>()? < 1e-5);
+//! let options = threads::Options { world: 4, deadline: Duration::from_secs(60), stop: Arc::default() };
+//! threads::run(&options, |comm| -> Result<()> {
+//!     let kernel = Arc::new(Fused::new(Pool::serial()));
+//!     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
+//!     let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
+//!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
+//!     let attended = attention.forward(Place::default(), &qkv)?;
+//!     let dk = attention.backward(Place::default(), qkv, attended, rows(&gradient)?)?.k;
+//!     let off = (dk.to_dtype(DType::F64)? - rows(&dense)?)?.abs()?.max_all()?;
+//!     assert!(off.to_scalar::<f64>()? < 1e-5);
+//!     Ok(())
+//! })?;
 //! # Ok(())
 //! # }
 //! ```
@@ -202,8 +263,8 @@
 //! over ranks as a Candle custom op: a model of your own calls them and `backward()` runs through.
 //!
 //! ```
+//! use annulus::candle_core::{DType, Device, Result, Tensor, Var};
 //! use annulus::ops::{Backend, rms_norm, swiglu};
-//! use candle_core::{Device, Result, Tensor, Var};
 //!
 //! /// `x + down(swiglu(gate(norm(x)), up(norm(x))))`.
 //! fn feed_forward(x: &Tensor, weights: &[Var; 4], backend: &Backend) -> Result<Tensor> {
@@ -215,7 +276,7 @@
 //!
 //! # fn main() -> Result<()> {
 //! let random = |shape| Var::randn(0f32, 0.1, shape, &Device::Cpu);
-//! let norm = Var::ones(8, candle_core::DType::F32, &Device::Cpu)?;
+//! let norm = Var::ones(8, DType::F32, &Device::Cpu)?;
 //! let weights = [norm, random((32, 8))?, random((32, 8))?, random((8, 32))?];
 //! let x = Tensor::randn(0f32, 1.0, (5, 8), &Device::Cpu)?;
 //! let loss = feed_forward(&x, &weights, &Backend::cpu(2))?.sqr()?.mean_all()?;
@@ -227,15 +288,37 @@
 //! # }
 //! ```
 
+#[doc(inline)]
 pub use annulus_attention as attention;
+#[doc(inline)]
 pub use annulus_comm as comm;
+#[doc(inline)]
 pub use annulus_data as data;
+#[doc(inline)]
 pub use annulus_evaluation as evaluation;
+#[doc(inline)]
 pub use annulus_experiment as experiment;
+#[doc(inline)]
+pub use annulus_figure as figure;
+#[doc(inline)]
+pub use annulus_hub as hub;
+#[doc(inline)]
 pub use annulus_machine as machine;
+#[doc(inline)]
 pub use annulus_model as model;
+#[doc(inline)]
 pub use annulus_ops as ops;
+#[doc(inline)]
 pub use annulus_plan as plan;
+#[doc(inline)]
 pub use annulus_sequence as sequence;
+#[doc(inline)]
 pub use annulus_simulate as simulate;
+#[doc(inline)]
+pub use annulus_tensors as tensors;
+#[doc(inline)]
+pub use annulus_trace as trace;
+#[doc(inline)]
 pub use annulus_train as train;
+/// Candle, in the version whose tensors these crates take: another one has other types.
+pub use candle_core;

@@ -8,6 +8,7 @@ use annulus_yaml::{
 };
 use serde_json::{Map, Value as Json, json};
 
+use crate::peft::ADAPTER;
 use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, shape_of};
 
 const NAME: &str = "config.json";
@@ -26,6 +27,11 @@ const SPECIAL_TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id
 /// All mistakes in it, by key.
 pub fn read_config(folder: &Path) -> Result<Shape, Problems> {
     let path = folder.join(NAME);
+    if !path.exists() && folder.join(ADAPTER).is_file() {
+        let message = format!("`{}` holds adapters without their model", folder.display());
+        let hint = "name the model that they were trained on, and the adapters by `lora.path` or `--adapter`; `annulus export --merge` joins both";
+        return Err(Problem::new(message).hint(hint).into());
+    }
     parse_config(&path.display().to_string(), &read_within(folder, NAME)?)
 }
 

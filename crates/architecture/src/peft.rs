@@ -7,6 +7,9 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{Besides, Lora, Shape, Target, sorted};
 
+/// The file in which PEFT describes adapters.
+pub(crate) const ADAPTER: &str = "adapter_config.json";
+
 /// Keys, separated by spaces, that mean something else than a plain adapter unless absent, `null`, `false` or empty.
 const NEUTRAL: &str = "alora_invocation_tokens alpha_pattern arrow_config corda_config eva_config exclude_modules \
     fan_in_fan_out kasa_config layer_replication layers_pattern layers_to_transform loftq_config \
@@ -23,8 +26,8 @@ const HEAD_NORMS: [&str; 2] = ["q_norm", "k_norm"];
 /// # Errors
 /// The key that is not supported.
 pub fn read_adapter(folder: &Path, shape: &Shape) -> Result<Lora, Problems> {
-    let path = folder.join("adapter_config.json");
-    let text = read_within(folder, "adapter_config.json")?;
+    let path = folder.join(ADAPTER);
+    let text = read_within(folder, ADAPTER)?;
     let name = path.display();
     let config: Map<String, Json> = serde_json::from_str(&text)
         .map_err(|error| Problem::new(format!("`{name}` is no JSON object: {error}")))?;

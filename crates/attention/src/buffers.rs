@@ -117,7 +117,7 @@ fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
 }
 
 /// Adds `from` to `to`, where the rows of one head are contiguous and those of several may not be.
-fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
+pub(crate) fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
             let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);

@@ -20,11 +20,18 @@ use crate::{Attention, Place, Qkv};
 #[derive(Debug, Default)]
 pub struct Cache(Mutex<BTreeMap<usize, Rows>>);
 
+/// A rank's rows of one layer. What is added lies apart: a prompt is long, and is not copied for each token.
+#[derive(Clone, Debug, Default)]
+struct Rows {
+    prompt: Option<Block>,
+    added: Option<Block>,
+}
+
 /// Keys and values [B, Hkv, S, D] of ascending positions.
 #[derive(Clone, Debug)]
-struct Rows {
-    positions: Vec<usize>,
-    kept: Option<[Tensor; 2]>,
+struct Block {
+    positions: Positions,
+    kv: [Tensor; 2],
 }
 
 /// How an attention uses its cache.
@@ -37,26 +44,19 @@ pub(crate) enum Growing {
 }
 
 impl Cache {
-    fn put(&self, layer: usize, positions: &Positions, rows: [Tensor; 2]) {
-        let kept = (positions.tokens() > 0).then_some(rows);
-        self.with(|layers| {
-            layers.insert(layer, Rows { positions: positions.iter().collect(), kept })
-        });
+    fn put(&self, layer: usize, positions: &Positions, kv: [Tensor; 2]) {
+        let prompt = (positions.tokens() > 0).then(|| Block { positions: positions.clone(), kv });
+        self.with(|layers| layers.insert(layer, Rows { prompt, added: None }));
     }
 
     /// The rows of a layer, after adding a token's where `own` says that this rank keeps it.
-    fn grown(&self, layer: usize, own: Option<usize>, qkv: &Qkv) -> Result<Rows> {
+    fn grown(&self, layer: usize, own: Option<usize>, kv: &[Tensor; 2]) -> Result<Rows> {
         self.with(|layers| {
             let Some(rows) = layers.get_mut(&layer) else {
                 bail!("attention: layer {layer} grows, but has read no prompt");
             };
             if let Some(position) = own {
-                let with = |old: &Tensor, new: &Tensor| Tensor::cat(&[old, new], 2);
-                rows.kept = Some(match &rows.kept {
-                    Some([k, v]) => [with(k, &qkv.k)?, with(v, &qkv.v)?],
-                    None => [qkv.k.clone(), qkv.v.clone()],
-                });
-                rows.positions.push(position);
+                rows.added = Some(Block::grown(rows.added.as_ref(), position, kv)?);
             }
             Ok(rows.clone())
         })
@@ -64,6 +64,24 @@ impl Cache {
 
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<usize, Rows>) -> T) -> T {
         act(&mut self.0.lock())
+    }
+}
+
+impl Block {
+    /// `block` with the token at `position` behind it.
+    fn grown(block: Option<&Block>, position: usize, [k, v]: &[Tensor; 2]) -> Result<Block> {
+        let old = block.map(|block| block.positions.iter()).into_iter().flatten();
+        let all: Vec<usize> = old.chain([position]).collect();
+        let Some(positions) = Positions::from_list(&all) else {
+            bail!("attention: position {position} was added before");
+        };
+        let kv = match block {
+            Some(Block { kv: [old_k, old_v], .. }) => {
+                [Tensor::cat(&[old_k, k], 2)?, Tensor::cat(&[old_v, v], 2)?]
+            }
+            None => [k.clone(), v.clone()],
+        };
+        Ok(Block { positions, kv })
     }
 }
 
@@ -84,10 +102,10 @@ impl Attention {
         position: usize,
         qkv: &Qkv,
     ) -> Result<Attended> {
-        let [k, v] = self.lent(qkv)?;
+        let kv = self.lent(qkv)?;
         let q = self.rounded(annulus_sequence::Part::Query, &qkv.q)?.to_dtype(qkv.q.dtype())?;
         let own = (position % self.comm.world() == self.comm.rank()).then_some(position);
-        let rows = cache.grown(place.layer, own, &Qkv { q: q.clone(), k, v })?;
+        let rows = cache.grown(place.layer, own, &kv)?;
         let found = self.look(&q, position, &rows)?;
         let Place { step, layer } = place;
         let label = |hop| Label { step, layer, pass: "adding", hop };
@@ -100,21 +118,22 @@ impl Attention {
 
     /// The attention of the token at `position` over this rank's rows.
     fn look(&self, q: &Tensor, position: usize, rows: &Rows) -> Result<Attended> {
-        let (Some([k, v]), Some(keys)) = (&rows.kept, Positions::from_list(&rows.positions)) else {
+        if rows.prompt.is_none() && rows.added.is_none() {
             let (batch, heads, one, _) = q.dims4()?;
             let lse = Tensor::full(f32::NEG_INFINITY, (batch, heads, one), q.device())?;
             return Ok(Attended { out: q.zeros_like()?, lse: lse.to_dtype(DType::F32)? });
-        };
+        }
         let Some(query) = Positions::from_list(&[position]) else {
             bail!("attention: no position {position}");
         };
-        let views = View::all(&self.mask, &query, &keys);
         let mut state = self.kernel.begin(q, self.scale)?;
-        for view in &views {
-            let part = |tensor: &Tensor| crate::seen::rows(tensor, view.keys.rows);
-            let (k, v) = (part(k)?, part(v)?);
-            let tile = Tile::new(&k, &v, &view.visibility);
-            self.kernel.forward(&[tile], &mut *state, &|| Ok(()))?;
+        for block in [&rows.prompt, &rows.added].into_iter().flatten() {
+            for view in &View::all(&self.mask, &query, &block.positions) {
+                let part = |tensor: &Tensor| crate::seen::rows(tensor, view.keys.rows);
+                let (k, v) = (part(&block.kv[0])?, part(&block.kv[1])?);
+                let tile = Tile::new(&k, &v, &view.visibility);
+                self.kernel.forward(&[tile], &mut *state, &|| Ok(()))?;
+            }
         }
         self.kernel.finish(state)
     }

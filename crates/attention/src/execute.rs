@@ -8,7 +8,7 @@ use annulus_ops::attention::{Attended, AttentionKernel, Dropout, Prepared};
 use annulus_ops::charge;
 use annulus_ops::order_free::{is_order_free, values};
 use annulus_sequence::{Block, Extent, Heads, Hop, Mask, Part, Pass, Positions, Schedules, Wire};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 use parking_lot::Mutex;
 
 use crate::buffers::Tensors;
@@ -88,11 +88,21 @@ impl Attention {
 
     /// Another attention on this rank over the same positions: layers may differ, but all share the residual stream. The two run one after
     /// the other, never concurrently.
-    #[must_use]
-    pub fn beside(&self, schedules: Arc<Schedules>) -> Attention {
+    ///
+    /// # Errors
+    /// When the schedules are for other positions.
+    pub fn beside(&self, schedules: Arc<Schedules>) -> Result<Attention> {
+        let positions = &schedules.of(Pass::Forward).positions;
+        if **positions != *self.sharded() {
+            let (found, wanted) = (positions.len(), self.comm.world());
+            bail!(
+                "attention: found schedules of {found} ranks with other positions, wanted those of \
+                 the attention beside it, on {wanted} ranks"
+            );
+        }
         let mask = schedules.of(Pass::Forward).mask.clone();
         let hops = own_hops(&schedules, self.comm.rank());
-        Attention { mask, schedules, hops, ..self.clone() }
+        Ok(Attention { mask, schedules, hops, ..self.clone() })
     }
 
     /// This attention for a batch with a mask of its own, which must show nothing that the schedules' mask hides: a batch's documents under
@@ -159,8 +169,10 @@ impl Attention {
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
         if let Some(Growing::Token(cache, position)) = &self.growing {
+            self.check(qkv, 1)?;
             return self.add(place, cache, *position, qkv);
         }
+        self.check(qkv, self.positions().tokens())?;
         self.remember(place, qkv)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
@@ -198,6 +210,9 @@ impl Attention {
         attended: Attended,
         gradient: Tensor,
     ) -> Result<Qkv> {
+        self.check(&qkv, self.positions().tokens())?;
+        self.check_output(&attended.out, "out", &qkv.q)?;
+        self.check_output(&gradient, "gradient", &qkv.q)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
         let mut running = Running::new(self, Pass::Backward, place, &qkv.q)?;
@@ -218,18 +233,22 @@ impl Attention {
         let device = running.finish();
         let all = queries.into_iter().chain(keys).flatten();
         let mut all = all.collect::<Tensors>().into_iter();
-        let gradients = like.map(|(dtype, shape)| match all.next() {
-            Some(sums) if is_order_free(&sums) => {
-                values(&self.kernel.backend(), &sums)?.to_dtype(dtype)
-            }
-            Some(gradient) => gradient.to_dtype(dtype),
+        let [q, k, v] = like.map(|(dtype, shape)| match all.next() {
+            Some(gradient) => self.floats(&gradient)?.to_dtype(dtype),
             None => Tensor::zeros(shape, dtype, &device),
         });
-        let [q, k, v] = gradients;
         let gradients = Qkv { q: q?, k: k?, v: v? };
         let Qkv { q, k, v } = &gradients;
         charge([q, k, v], Class::Activations);
         Ok(gradients)
+    }
+
+    /// A gradient as floats, where it is a table of order-free sums.
+    fn floats(&self, gradient: &Tensor) -> Result<Tensor> {
+        if is_order_free(gradient) {
+            return values(&self.kernel.backend(), gradient);
+        }
+        Ok(gradient.clone())
     }
 
     /// The hops of this rank in a pass.

@@ -6,6 +6,7 @@ mod buffers;
 mod cache;
 mod execute;
 mod pass;
+mod rows;
 mod scores;
 mod seen;
 mod tape;
@@ -14,3 +15,4 @@ mod travel;
 
 pub use cache::Cache;
 pub use execute::{Attention, Place, Qkv};
+pub use rows::rows_at;

@@ -13,7 +13,7 @@ use annulus_ops::attention::{
 };
 use annulus_ops::charge;
 use annulus_ops::order_free::of_shape;
-use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, TilePlan, View};
+use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, Side, TilePlan, View};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -23,6 +23,9 @@ use crate::seen::{Seen, added, joined, rows};
 use crate::traced::{Scene, settle};
 use crate::travel::Travels;
 use crate::{Attention, Place};
+
+/// Gradients of some keys of blocks.
+type Thinned = BTreeMap<Block, Vec<(Rows, KeyValueGradients)>>;
 
 /// A pass in progress.
 pub(crate) struct Running<'a> {
@@ -148,29 +151,9 @@ impl<'a> Running<'a> {
         keys: &BTreeMap<Block, Tensors>,
         dropout: Option<Dropout>,
     ) -> Result<()> {
-        // Views are made for each block of queries: all of them together would grow with the sequence.
-        let mut seen: BTreeMap<Rows, Vec<Seen>> = BTreeMap::new();
-        for tile in tiles {
-            let [k, v] = &keys[&tile.keys][..] else { bail!("attention: {tile:?} has no keys") };
-            for view in self.views(tile) {
-                let one = Seen::new(tile, view, [k, v], dropout)?;
-                seen.entry(one.queries()).or_default().push(one);
-            }
-        }
-        for (rows, seen) in &seen {
-            let mut state = self.state(tiles[0].queries, *rows)?;
-            if last {
-                state.end_with_next();
-            }
-            match self.pass {
-                Pass::Forward => {
-                    let progress = || self.travels.progress();
-                    let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
-                    self.attention.kernel.forward(&tiles, &mut *state, &progress)?;
-                }
-                Pass::Backward => self.backward(seen, &mut *state)?,
-            }
-            self.states.entry(tiles[0].queries).or_default().insert(*rows, state);
+        let queries = self.positions(tiles[0].queries);
+        for side in Side::cut(&self.attention.mask, &queries, self.cut()) {
+            self.add_side(&side, tiles, last, keys, dropout)?;
         }
         if self.pass == Pass::Backward {
             tiles.iter().try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
@@ -178,16 +161,58 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// Computes one side of a block of queries, a view of every tile at a time: all views together would take far more memory than tiles.
+    fn add_side(
+        &mut self,
+        side: &Side,
+        tiles: &[TilePlan],
+        last: bool,
+        keys: &BTreeMap<Block, Tensors>,
+        dropout: Option<Dropout>,
+    ) -> Result<()> {
+        let (attention, cut) = (self.attention, self.cut());
+        let of_keys: Vec<Positions> = tiles.iter().map(|tile| self.positions(tile.keys)).collect();
+        let mut views: Vec<_> =
+            of_keys.iter().map(|keys| side.views(&attention.mask, keys, cut)).collect();
+        let mut thinned = Thinned::new();
+        loop {
+            let next =
+                zip(tiles, &mut views).filter_map(|(tile, views)| Some((tile, views.next()?)));
+            let seen = next.map(|(tile, view)| match &keys[&tile.keys][..] {
+                [k, v] => Seen::new(tile, view, [k, v], dropout),
+                _ => bail!("attention: {tile:?} has no keys"),
+            });
+            let seen = seen.collect::<Result<Vec<_>>>()?;
+            if seen.is_empty() {
+                return self.add_thinned(thinned);
+            }
+            let mut state = self.state(tiles[0].queries, side.rows)?;
+            // Where a tile is several views, more of them may follow.
+            if last && attention.mask.is_of_two_spans() {
+                state.end_with_next();
+            }
+            match self.pass {
+                Pass::Forward => {
+                    let progress = || self.travels.progress();
+                    let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
+                    attention.kernel.forward(&tiles, &mut *state, &progress)?;
+                }
+                Pass::Backward => self.backward(&seen, &mut *state, &mut thinned)?,
+            }
+            self.states.entry(tiles[0].queries).or_default().insert(side.rows, state);
+        }
+    }
+
     /// Computes scores with keys that arrive without values, or weights the values with their scores.
     fn apart(&mut self, tile: &TilePlan, half: &Tensors, dropout: Option<Dropout>) -> Result<()> {
         let TilePlan { queries, keys } = *tile;
         let [half] = &half[..] else { bail!("attention: {keys} are not one tensor") };
         let mut scores = self.scores_of(queries)?;
+        let [q, k] = [queries, keys].map(|block| self.positions(block));
         let progress = || self.travels.progress();
         if keys.part == Part::Key {
-            scores.score(keys, half, &self.views(tile), &progress)?;
+            scores.score(keys, half, &View::all(&self.attention.mask, &q, &k), &progress)?;
         } else {
-            let [q, k] = self.sides(tile);
             let dropped = dropout.map(|dropout| {
                 let head = dropout.head + queries.heads.start;
                 Dropped { dropout, head, queries: &q, keys: &k }
@@ -198,40 +223,45 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Computes the views' gradients of keys and values and adds them, starting from zeros where there are none. With several views of all
-    /// keys of a block, each continues from the sums of the one before.
-    fn backward(&mut self, seen: &[Seen], state: &mut dyn State) -> Result<()> {
-        let (mut whole, thinned): (Vec<&Seen>, Vec<&Seen>) =
-            seen.iter().partition(|one| one.is_of_all_keys());
-        while !whole.is_empty() {
-            let mut round: Vec<&Seen> = Vec::new();
-            whole.retain(|one| {
-                let first = round.iter().all(|other| other.of != one.of);
-                if first {
-                    round.push(one);
-                }
-                !first
-            });
-            let carry =
-                |one: &&Seen| self.held.taken(one.of.of(Part::Gradient)).and_then(gradients);
-            let carried = round.iter().map(carry).collect();
-            let made = self.kernel_backward(&round, carried, state)?;
-            for (one, KeyValueGradients { dk, dv }) in zip(round, made) {
+    /// Computes the gradients of keys and values of a view of every tile: those of all keys of a block are added to what there is of them,
+    /// those of some are left in `thinned`.
+    fn backward(
+        &mut self,
+        seen: &[Seen],
+        state: &mut dyn State,
+        thinned: &mut Thinned,
+    ) -> Result<()> {
+        let carry = |one: &Seen| {
+            let sum = one.is_of_all_keys().then(|| one.of.of(Part::Gradient));
+            sum.and_then(|sum| self.held.taken(sum)).and_then(gradients)
+        };
+        let carried = seen.iter().map(carry).collect();
+        let made = self.kernel_backward(seen, carried, state)?;
+        for (one, made) in zip(seen, made) {
+            if one.is_of_all_keys() {
+                let KeyValueGradients { dk, dv } = made;
                 self.held.put(one.of.of(Part::Gradient), vec![dk, dv])?;
+            } else {
+                thinned.entry(one.of).or_default().push((one.keys(), made));
             }
         }
-        let nothing = thinned.iter().map(|_| None).collect();
-        let made = self.kernel_backward(&thinned, nothing, state)?;
-        let made: Vec<(&Seen, KeyValueGradients)> = zip(thinned, made).collect();
-        for of_block in made.chunk_by(|a, b| a.0.of == b.0.of) {
-            let sum = of_block[0].0.of.of(Part::Gradient);
-            let parts = |of: fn(&KeyValueGradients) -> &Tensor| -> Vec<(Rows, Tensor)> {
-                of_block.iter().map(|(one, made)| (one.keys(), of(made).clone())).collect()
+        Ok(())
+    }
+
+    /// Adds gradients of some keys of blocks, to zeros where there are none yet.
+    fn add_thinned(&mut self, thinned: Thinned) -> Result<()> {
+        let backend = self.attention.kernel.backend();
+        for (keys, made) in thinned {
+            let sum = keys.of(Part::Gradient);
+            let held = match self.held.taken(sum) {
+                Some(held) => held,
+                None => travelling(|| self.zeros(sum))?,
             };
-            let zeros = travelling(|| self.zeros(sum))?;
-            let [dk, dv] = [parts(|made| &made.dk), parts(|made| &made.dv)];
-            let backend = self.attention.kernel.backend();
-            let sums = vec![added(&backend, &zeros[0], &dk)?, added(&backend, &zeros[1], &dv)?];
+            let made = made.into_iter();
+            let (dk, dv) = made.map(|(rows, made)| ((rows, made.dk), (rows, made.dv))).unzip();
+            let sums = zip(held, [dk, dv]).map(|(sum, parts)| added(&backend, sum, parts));
+            let sums = sums.collect::<Result<Tensors>>()?;
+            charge(&sums, Class::KeyValue);
             self.held.put(sum, sums)?;
         }
         Ok(())
@@ -239,7 +269,7 @@ impl<'a> Running<'a> {
 
     fn kernel_backward(
         &self,
-        seen: &[&Seen],
+        seen: &[Seen],
         carried: Vec<Option<KeyValueGradients>>,
         state: &mut dyn State,
     ) -> Result<Vec<KeyValueGradients>> {
@@ -293,21 +323,23 @@ impl<'a> Running<'a> {
             return self.held.put(queries.of(Part::Output), output);
         }
         let all = Rows { offset: 0, stride: 1, count: queries.rows.len() };
-        let whole = self.state(queries, all)?;
-        let parts = self.states.remove(&queries).unwrap_or_default().into_iter();
+        let mut parts = self.states.remove(&queries).unwrap_or_default();
+        let whole = parts.remove(&all);
+        // Where only parts have states, the whole's is begun once theirs are results.
+        let whole = || whole.map_or_else(|| self.begin(queries, all), Ok);
+        let parts = parts.into_iter();
         let (part, tensors) = match self.pass {
             Pass::Forward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish(state)?)));
-                let whole = kernel.finish(whole)?;
-                let Attended { out, lse } = joined(whole, &parts.collect::<Result<Vec<_>>>()?)?;
+                let parts = parts.collect::<Result<_>>()?;
+                let Attended { out, lse } = joined(kernel.finish(whole()?)?, parts)?;
                 (Part::Output, vec![self.attention.rounded(Part::Output, &out)?, lse])
             }
             Pass::Backward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish_backward(state)?)));
-                let whole = kernel.finish_backward(whole)?;
-                let parts = parts.collect::<Result<Vec<_>>>()?;
-                let dq = added(&kernel.backend(), &whole, &parts)?;
-                (Part::QueryGradient, vec![dq])
+                let parts = parts.collect::<Result<_>>()?;
+                let whole = kernel.finish_backward(whole()?)?;
+                (Part::QueryGradient, vec![added(&kernel.backend(), whole, parts)?])
             }
         };
         self.held.put(queries.of(part), tensors)
@@ -335,28 +367,20 @@ impl<'a> Running<'a> {
         Ok(vec![zeros()?, zeros()?])
     }
 
-    fn views(&self, tile: &TilePlan) -> Vec<View> {
-        let ([q, k], mask) = (self.sides(tile), &self.attention.mask);
-        match self.attention.kernel.block() {
-            // With order-free sums, views are cut at strict blocks, so that they are equal wherever two blocks meet.
-            Some(block) if !mask.is_of_two_spans() => View::by_blocks(mask, &q, &k, block),
-            _ => View::all(mask, &q, &k),
-        }
+    /// The size of the blocks at which views are cut: with order-free sums they are then equal wherever two strict blocks meet.
+    fn cut(&self) -> Option<usize> {
+        let block = self.attention.kernel.block();
+        block.filter(|_| !self.attention.mask.is_of_two_spans())
     }
 
-    /// The positions of a tile's queries and of its keys.
-    fn sides(&self, tile: &TilePlan) -> [Positions; 2] {
-        [tile.queries, tile.keys]
-            .map(|block| self.attention.sharded()[block.owner].rows(block.rows.range()))
+    /// The positions of a block's rows.
+    fn positions(&self, block: Block) -> Positions {
+        self.attention.sharded()[block.owner].rows(block.rows.range())
     }
 
     fn label(&self, hop: usize) -> Label {
         let Place { step, layer } = self.place;
-        let pass = match self.pass {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-        };
-        Label { step, layer, pass, hop }
+        Label { step, layer, pass: self.pass.name(), hop }
     }
 }
 

@@ -7,7 +7,10 @@ use annulus_ops::Backend;
 use annulus_ops::attention::{Attended, Dropout, Dropped, Tile};
 use annulus_ops::order_free::{add_sums, is_order_free};
 use annulus_sequence::{Block, Rows, TilePlan, View};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
+
+use crate::buffers::add;
+use crate::rows::indices;
 
 /// A view of a block's keys, with the rows that it is for.
 pub(crate) struct Seen {
@@ -31,10 +34,6 @@ impl Seen {
         let [k, v] = [rows(k, view.keys.rows)?, rows(v, view.keys.rows)?];
         let dropped = dropout.map(|dropout| (dropout, dropout.head + tile.queries.heads.start));
         Ok(Seen { of: tile.keys, view, k, v, dropped })
-    }
-    /// The query rows of the view.
-    pub(crate) fn queries(&self) -> Rows {
-        self.view.queries.rows
     }
     /// The key rows of the view.
     pub(crate) fn keys(&self) -> Rows {
@@ -61,79 +60,91 @@ pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
     tensor.contiguous()?.index_select(&indices(which.iter(), tensor.device())?, 2)
 }
 
-/// `to` with `parts` added at their rows.
-pub(crate) fn added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
-    if parts.is_empty() {
-        return Ok(to.clone());
+/// `to`, which nobody else has, with `parts` added at their rows.
+pub(crate) fn added(backend: &Backend, to: Tensor, parts: Vec<(Rows, Tensor)>) -> Result<Tensor> {
+    let (runs, apart): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(rows, _)| is_run(*rows));
+    for (rows, part) in runs {
+        add(backend, &to.narrow(2, rows.offset, rows.count)?, &part)?;
     }
-    if is_order_free(to) {
-        return sums_added(backend, to, parts);
+    if apart.is_empty() {
+        return Ok(to);
     }
-    let all: Vec<&Tensor> = parts.iter().map(|(_, part)| part).collect();
-    let index = indices(parts.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
+    if is_order_free(&to) {
+        return sums_added(backend, to, &apart);
+    }
+    let all: Vec<&Tensor> = apart.iter().map(|(_, part)| part).collect();
+    let index = indices(apart.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
     to.index_add(&index, &Tensor::cat(&all, 2)?, 2)
 }
 
+/// Whether the rows follow one another.
+fn is_run(rows: Rows) -> bool {
+    rows.stride == 1 || rows.count == 1
+}
+
 /// `to` with `parts` added at their rows, where they are tables of order-free sums. No row is in two parts of one residue class.
-fn sums_added(backend: &Backend, to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
-    let all = to.copy()?;
+fn sums_added(backend: &Backend, to: Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
     for (rows, part) in parts {
-        let mut from: Vec<u32> = vec![part.dim(2)? as u32; all.dim(2)?];
+        let mut from: Vec<u32> = vec![part.dim(2)? as u32; to.dim(2)?];
         rows.iter().zip(0..).for_each(|(row, at)| from[row] = at);
         let from = Tensor::new(from, to.device())?;
         // A row that nothing was added to follows the part's rows.
         let nothing = part.narrow(2, 0, 1)?.zeros_like()?;
         let spread = Tensor::cat(&[part, &nothing], 2)?.index_select(&from, 2)?;
-        add_sums(backend, &all, &spread)?;
+        add_sums(backend, &to, &spread)?;
     }
-    Ok(all)
+    Ok(to)
 }
 
-/// Merges the results of all rows with those of some rows over other keys, as one softmax.
-pub(crate) fn joined(whole: Attended, parts: &[(Rows, Attended)]) -> Result<Attended> {
+/// Merges the results of all rows, which nobody else has, with those of some rows over other keys, as one softmax.
+pub(crate) fn joined(whole: Attended, parts: Vec<(Rows, Attended)>) -> Result<Attended> {
     let mut all = whole;
     for layer in layers(parts, all.out.dim(2)?) {
-        all = one_softmax(&all, &spread(&layer, parts, &all)?)?;
+        let (mut outs, mut lses) = (Vec::new(), Vec::new());
+        for (which, part) in layer {
+            let same = Attended { out: rows(&all.out, which)?, lse: rows(&all.lse, which)? };
+            let Attended { out, lse } = one_softmax(&same, &part)?;
+            outs.push((which, out));
+            lses.push((which, lse));
+        }
+        all = Attended { out: replaced(all.out, outs)?, lse: replaced(all.lse, lses)? };
     }
     Ok(all)
 }
 
-/// By row, which parts it is in and where: one layer for each time that a row may occur.
-fn layers(parts: &[(Rows, Attended)], rows: usize) -> Vec<Vec<Option<usize>>> {
-    let mut layers: Vec<Vec<Option<usize>>> = Vec::new();
-    let mut before = 0;
-    for (part, _) in parts {
-        let free = |layer: &Vec<Option<usize>>| part.iter().all(|row| layer[row].is_none());
+/// The parts in layers, in none of which a row occurs twice.
+fn layers(parts: Vec<(Rows, Attended)>, rows: usize) -> Vec<Vec<(Rows, Attended)>> {
+    let mut layers: Vec<(Vec<bool>, Vec<(Rows, Attended)>)> = Vec::new();
+    for part in parts {
+        let free = |(taken, _): &(Vec<bool>, _)| part.0.iter().all(|row| !taken[row]);
         let index = layers.iter().position(free).unwrap_or(layers.len());
         if index == layers.len() {
-            layers.push(vec![None; rows]);
+            layers.push((vec![false; rows], Vec::new()));
         }
-        part.iter().enumerate().for_each(|(at, row)| layers[index][row] = Some(before + at));
-        before += part.count;
+        part.0.iter().for_each(|row| layers[index].0[row] = true);
+        layers[index].1.push(part);
     }
-    layers
+    layers.into_iter().map(|(_, parts)| parts).collect()
 }
 
-/// A layer as results of all rows, empty where a row is not in it.
-fn spread(
-    layer: &[Option<usize>],
-    parts: &[(Rows, Attended)],
-    like: &Attended,
-) -> Result<Attended> {
-    let nothing = |tensor: &Tensor, value: f64| {
-        let one = tensor.narrow(2, 0, 1)?;
-        Tensor::full(value, one.dims(), one.device())?.to_dtype(one.dtype())
-    };
-    let (out, lse) = (nothing(&like.out, 0.0)?, nothing(&like.lse, f64::NEG_INFINITY)?);
-    let last: usize = parts.iter().map(|(rows, _)| rows.count).sum();
-    let index = layer.iter().map(|at| at.unwrap_or(last));
-    let index = indices(index, like.out.device())?;
-    let all = |of: fn(&Attended) -> &Tensor, nothing: &Tensor| {
-        let tensors = parts.iter().map(|(_, part)| of(part)).chain([nothing]);
-        let all = Tensor::cat(&tensors.collect::<Vec<_>>(), 2)?.contiguous()?;
-        all.index_select(&index, 2)
-    };
-    Ok(Attended { out: all(|part| &part.out, &out)?, lse: all(|part| &part.lse, &lse)? })
+/// `all`, which nobody else has, with some rows replaced by those of `parts`.
+fn replaced(all: Tensor, parts: Vec<(Rows, Tensor)>) -> Result<Tensor> {
+    let (runs, apart): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(rows, _)| is_run(*rows));
+    for (rows, part) in runs {
+        all.slice_set(&part.contiguous()?, 2, rows.offset)?;
+    }
+    if apart.is_empty() {
+        return Ok(all);
+    }
+    let mut from: Vec<usize> = (0..all.dim(2)?).collect();
+    let new = apart.iter().flat_map(|(rows, _)| rows.iter());
+    new.zip(all.dim(2)?..).for_each(|(row, at)| from[row] = at);
+    let from = indices(from.into_iter(), all.device())?;
+    let tensors: Vec<Tensor> =
+        [all].into_iter().chain(apart.into_iter().map(|(_, part)| part)).collect();
+    let both = Tensor::cat(&tensors, 2)?.contiguous()?;
+    drop(tensors);
+    both.index_select(&from, 2)
 }
 
 /// Merges results over disjoint keys, weighted by their sums of exponentials.
@@ -150,10 +161,4 @@ pub(crate) fn one_softmax(a: &Attended, b: &Attended) -> Result<Attended> {
     };
     let out = (weighed(a, of_a)? + weighed(b, of_b)?)?.to_dtype(a.out.dtype())?;
     Ok(Attended { out, lse: (most + sum.log()?)? })
-}
-
-fn indices(rows: impl Iterator<Item = usize>, device: &Device) -> Result<Tensor> {
-    let rows: Vec<u32> = rows.map(|row| row as u32).collect();
-    let len = rows.len();
-    Tensor::from_vec(rows, len, device)
 }

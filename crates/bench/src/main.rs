@@ -35,9 +35,8 @@ mod wire;
 
 use std::process::ExitCode;
 
-use annulus_comm::World;
-use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
+use annulus_train::prepare_process;
 use anyhow::Result;
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -53,13 +52,8 @@ static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 const MISSED: u8 = 10;
 
 fn main() -> ExitCode {
-    keep_freed_pages();
-    // As in `annulus`: every rank brings its own workers.
-    for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
-        // SAFETY: no other thread exists yet.
-        unsafe { std::env::set_var(pool, "1") };
-    }
-    load_kernels_early();
+    // SAFETY: no other thread exists yet.
+    unsafe { prepare_process() };
     match run(&Arguments::parse()) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Missed(why)) => {
@@ -70,16 +64,6 @@ fn main() -> ExitCode {
             say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// As in `annulus`: without it processes do not exchange by NCCL ([`World::sends_by_nccl`]).
-fn load_kernels_early() {
-    const LOADING: &str = "CUDA_MODULE_LOADING";
-    let is_one_of_several = World::launched().is_ok_and(|processes| processes != Some(1));
-    if is_one_of_several && std::env::var_os(LOADING).is_none() {
-        // SAFETY: no other thread exists yet.
-        unsafe { std::env::set_var(LOADING, "EAGER") };
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// Writes runs as one page of HTML: losses, plan, memory, hops, experiments
     #[command(after_help = examples::REPORT)]
     Report(crate::report::Report),
-    /// Writes a run's metrics as a table
+    /// Writes a run's metrics as comma-separated values: a line per logged step; of values by rank, the largest
     #[command(after_help = examples::EXPORT_METRICS)]
     ExportMetrics(crate::metrics::ExportMetrics),
     /// Writes the example experiments into a folder

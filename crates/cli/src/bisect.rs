@@ -95,15 +95,18 @@ fn meaning(
             "Earlier messages are equal: the sending rank computed it differently."
         }
         (Some(other), _) if other.is_of_batch() => "The runs read different tokens.",
-        (Some(other), _) if other.is_of_weight() && is_next => {
-            "A weight was changed between two steps."
+        // What a step reads is hashed before what it computes, and is alike.
+        (Some(other), _) if !other.is_of_weight() => {
+            "From the same weights and tokens the step computed different values."
         }
+        (Some(_), _) if is_next => "A weight was changed between two steps.",
+        (Some(_), _) if *step == 1 => "The runs began with different weights.",
         (_, false) => {
             "The step computed the same gradients: the state before or after it was changed."
         }
         (_, true) if is_next => "From the same state the step computed different values.",
         (_, true) => {
-            "Between these steps different values were computed, or the state was changed: hash every step to tell."
+            "In this step or before it different values were computed, or the state was changed: hash every step to tell."
         }
     }
 }

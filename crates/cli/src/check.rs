@@ -41,7 +41,15 @@ fn checked(file: &ExperimentFile, text: &str) -> Result<String, Failure> {
     let opened = opened_from(file, text)?;
     let plans = plans_that_fit(&opened)?;
     plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
+    tell_left_out(&opened.resolved.experiment);
     Ok(summary(&opened.resolved.experiment.name, &plans))
+}
+
+/// Says what is left out of an experiment's data, if they are on this machine.
+pub(crate) fn tell_left_out(experiment: &Experiment) {
+    if let Ok(Some(left_out)) = annulus_train::left_out_of(experiment) {
+        print::say(&left_out);
+    }
 }
 
 /// The plans of an experiment, checked against this machine's memory, its weights and its data. For an experiment that names a

@@ -4,9 +4,12 @@ mod columns;
 
 use std::path::PathBuf;
 
-use annulus_figure::{Axis, Curves, Picture, Point, Series, thinned};
+use annulus_figure::{Axis, Curves, POINTS, Picture, Point, Series, thinned};
 use annulus_plan::{duration, size};
-use annulus_train::{Aligned, Compared, Comparison, Differing, Row, compare};
+use annulus_train::{
+    Aligned, Compared, Comparison, Differing, Distance, LeftOut, MOST_RUNS, Row, compare,
+    run_label, run_letter, short_hash,
+};
 use clap::Args;
 use serde_json::json;
 
@@ -15,23 +18,15 @@ use crate::failure::{Failure, INTERNAL};
 use crate::values::svg;
 use crate::{Done, print};
 
-/// The most runs that are compared: a reader could not keep more apart by one letter each.
-const MOST: usize = 16;
-/// The most points of a curve in a picture: about one in two pixels.
-const POINTS: usize = 400;
-/// The most characters of a name in a picture's legend.
-const NAME: usize = 24;
 /// Smaller differences are written with an exponent.
 const SMALL: f64 = 1e-2;
 /// The shortest time that is compared, in seconds: manifests have whole seconds only.
 const SHORT: f64 = 10.0;
-/// The length of a hash in JSON, and as shown in text.
-const HASH: [usize; 2] = [64, 12];
 
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
     /// Run folders, 2 to 16; differences are to the first
-    #[arg(required = true, num_args = 2..=MOST, value_name = "RUN")]
+    #[arg(required = true, num_args = 2..=MOST_RUNS, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -63,12 +58,13 @@ pub(crate) fn run(arguments: &Compare) -> Done {
 
 /// The letter that stands for a run in tables, since names can be long.
 fn letter(index: usize) -> String {
-    char::from(b'A' + index as u8).to_string()
+    run_letter(index).to_string()
 }
 
 fn text(found: &Comparison) -> String {
     let mut parts = vec![listed(&found.runs), differing(found)];
     parts.extend(found.curves.iter().map(|curve| losses(curve, &found.runs)));
+    parts.extend(found.left_out.iter().map(left_out));
     parts.push(costs(&found.runs));
     parts.join("\n\n")
 }
@@ -106,11 +102,10 @@ fn cell(value: Option<&str>, default: Option<&str>) -> String {
     let is_default = default.is_some_and(|default| {
         default == value || number(default).is_some_and(|default| number(value) == Some(default))
     });
-    let is_hash = value.len() == HASH[0] && value.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match value {
-        hash if is_hash => hash[..HASH[1]].to_owned(),
-        value if is_default => format!("{value} (default)"),
-        value => value.to_owned(),
+    match short_hash(value) {
+        Some(short) => short.to_owned(),
+        None if is_default => format!("{value} (default)"),
+        None => value.to_owned(),
     }
 }
 
@@ -124,13 +119,9 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
     let mut table = Columns::new(&curve.tag, (0..runs.len()).map(head));
     let cells = |row: &Row| -> Vec<String> {
         let first = row.values[0];
-        let by = |value: f64| match value {
-            equal if equal.to_bits() == first.to_bits() => "0".to_owned(),
-            other => difference(other - first),
-        };
         let cell = |(index, &value): (usize, &f64)| match index {
             0 => number(value),
-            _ => pair(&number(value), &by(value)),
+            _ => pair(&number(value), &difference(value - first)),
         };
         row.values.iter().enumerate().map(cell).collect()
     };
@@ -142,6 +133,8 @@ fn losses(curve: &Aligned, runs: &[Compared]) -> String {
         lines.push(format!("{}: the runs have no step in common", curve.tag));
     } else {
         lines.push(table.text());
+    }
+    if curve.against_first.iter().any(|distance| distance.common > 0) {
         lines.extend(distances(curve));
     }
     if curve.common == 0 || curve.last.iter().any(|last| last.0 != curve.last[0].0) {
@@ -158,23 +151,37 @@ fn number(value: f64) -> String {
     if value.is_nan() { "not finite".to_owned() } else { format!("{value:.5}") }
 }
 
-/// A difference of losses as text, with at least two digits.
+/// A difference of losses as text, with at least two digits; a dash where it is unknown, as one of them is not finite.
 fn difference(by: f64) -> String {
-    if by.abs() < SMALL { format!("{by:+.1e}") } else { format!("{by:+.4}") }
+    match by {
+        0.0 => "0".to_owned(),
+        unknown if !unknown.is_finite() => "-".to_owned(),
+        small if small.abs() < SMALL => format!("{small:+.1e}"),
+        by => format!("{by:+.4}"),
+    }
 }
 
-/// How each run differs from the first over all common steps.
+/// A line about a curve that some runs lack.
+fn left_out(LeftOut { tag, without }: &LeftOut) -> String {
+    let without: Vec<String> = without.iter().map(|run| letter(*run)).collect();
+    format!("{tag} is left out: {} logged none", without.join(", "))
+}
+
+/// How each run differs from the first over all steps that the two have in common.
 fn distances(curve: &Aligned) -> Vec<String> {
-    let steps = match curve.common {
+    let steps = |common| match common {
         1 => "the only common step".to_owned(),
         count => format!("all {count} common steps"),
     };
-    if curve.against_first.iter().all(|distance| distance.equal_bits) {
-        return vec![format!("  equal bits at {steps}")];
+    let is_alike = |one: &Distance| one.equal_bits && one.common == curve.common;
+    if curve.against_first.iter().all(is_alike) {
+        return vec![format!("  equal bits at {}", steps(curve.common))];
     }
-    let of = |(index, distance): (usize, &annulus_train::Distance)| {
+    let of = |(index, distance): (usize, &Distance)| {
         let name = letter(index + 1);
+        let steps = steps(distance.common);
         match (distance.first, distance.largest) {
+            _ if distance.common == 0 => format!("  {name} and A have no step in common"),
             (Some(first), Some((step, by))) => format!(
                 "  {name} - A is largest at step {step}: {}; bits differ from step {first} on",
                 difference(by)
@@ -183,7 +190,7 @@ fn distances(curve: &Aligned) -> Vec<String> {
             _ => format!("  {name}: equal bits at {steps}"),
         }
     };
-    let of = |one: (usize, &annulus_train::Distance)| match one.1.not_finite {
+    let of = |one: (usize, &Distance)| match one.1.not_finite {
         Some(step) => format!("{}; first not finite at step {step}", of(one)),
         None => of(one),
     };
@@ -226,7 +233,7 @@ fn picture(found: &Comparison) -> Picture {
         // Equal curves would look like one.
         let is_first = |index: usize| against.get(index).is_some_and(|run| run.equal_bits);
         let equal = if index.checked_sub(1).is_some_and(is_first) { " = A" } else { "" };
-        let name = format!("{} {}{equal}", letter(index), name(run));
+        let name = run_label(index, &run.folder) + equal;
         Series { name, points: thinned(&finite(&run.losses), POINTS).0, ..Series::default() }
     };
     Curves {
@@ -236,15 +243,6 @@ fn picture(found: &Comparison) -> Picture {
         series: found.runs.iter().enumerate().map(series).collect(),
     }
     .picture()
-}
-
-/// A run's name in the legend: the end of its folder's path.
-fn name(run: &Compared) -> String {
-    let name = run.folder.file_name().unwrap_or(run.folder.as_os_str()).to_string_lossy();
-    match name.chars().count() {
-        0..=NAME => name.into_owned(),
-        letters => format!("…{}", name.chars().skip(letters - NAME + 1).collect::<String>()),
-    }
 }
 
 /// The finite losses, which can be drawn.

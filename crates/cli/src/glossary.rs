@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use annulus_sequence::{Exchange, Strategy};
+
 /// The pages whose tables explain words, each with the headings of those tables.
 const PAGES: [(&str, &[&str]); 2] = [
     (include_str!("../../README.md"), &["## Glossary"]),
@@ -10,14 +12,27 @@ const PAGES: [(&str, &[&str]); 2] = [
 /// The column of words to avoid, which is left out: it is for contributors.
 const LEFT_OUT: &str = "not";
 
-/// The meaning of a word, or of its plural; `None` if no page explains it.
+/// The meaning of a word, of its plural, or of the strategy in a label of plans; `None` if no page explains it.
 pub(crate) fn meaning(word: &str) -> Option<String> {
+    let word = strategy_of(word).unwrap_or(word);
     let either = [word, word.strip_suffix('s').unwrap_or(word)];
     let is_word = |name: &str| either.iter().any(|word| name.eq_ignore_ascii_case(word));
     let is_named = |names: &str| names.split(", ").any(is_word);
     let found: Vec<String> =
         entries().filter(|(names, _)| is_named(names)).map(|(_, text)| text).collect();
     (!found.is_empty()).then(|| found.join("\n\n"))
+}
+
+/// The strategy of a label that says more than its name, such as `usp 2 x 4` or `megatron a2a+p2p 2 x 2`.
+fn strategy_of(label: &str) -> Option<&str> {
+    const WORDS: [&str; 4] = ["x", "of", "in", "groups"];
+    let (name, rest) = label.split_once(' ')?;
+    let says_how = |word: &str| {
+        let is_exchange = || Exchange::from_name(word).is_some();
+        WORDS.contains(&word) || word.parse::<usize>().is_ok() || is_exchange()
+    };
+    let is_strategy = Strategy::ALL.iter().any(|strategy| strategy.name() == name);
+    (is_strategy && rest.split(' ').all(says_how)).then_some(name)
 }
 
 /// All words that are explained.
@@ -71,8 +86,14 @@ mod tests {
 
     #[test]
     fn strategies_routes_and_printed_words_are_explained() {
-        for strategy in annulus_sequence::Strategy::ALL {
+        for strategy in Strategy::ALL {
             assert!(meaning(strategy.name()).is_some(), "{}", strategy.name());
+            let label = annulus_plan::label(strategy);
+            assert_eq!(meaning(&label), meaning(strategy.name()), "{label}");
+        }
+        for label in ["megatron a2a", "megatron a2a+p2p 2 x 4", "usp 2 x 4", "striped of 2"] {
+            let (name, _) = label.split_once(' ').expect("more than a name");
+            assert_eq!(meaning(label), meaning(name), "{label}");
         }
         for route in annulus_sequence::Route::ALL {
             let word = annulus_experiment::route_word(route);
@@ -87,10 +108,20 @@ mod tests {
             "bigram entropy",
             "replica",
             "key/value",
+            "micro-batch",
+            "overlap",
+            "computes",
+            "waits",
+            "waiting",
+            "minus best",
+            "beyond seeds",
+            "grad",
+            "lr",
+            "tok/s",
         ] {
             assert!(meaning(word).is_some(), "{word}");
         }
         assert_eq!(meaning("Hops").as_deref(), meaning("hop").as_deref());
-        assert_eq!(meaning("hops, surely"), None);
+        assert_eq!([meaning("hops, surely"), meaning("ring of fire")], [None, None]);
     }
 }

@@ -10,11 +10,13 @@ use annulus_comm::flight::{EARLY, FOLDER, Verdict, Wreck};
 use annulus_train::Exit;
 use clap::Args;
 
+use self::request::Request;
 use self::watch::Watch;
 use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::values::ranks;
 use crate::{Done, post_mortem, print, stop};
 
+mod request;
 mod watch;
 
 /// The environment variable that names a launcher.
@@ -152,14 +154,13 @@ fn supervised(
 ) -> Result<Ended, Failure> {
     let failed =
         |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
-    let mut is_told = false;
+    let mut request = Request::new(stop, early);
     let status = loop {
         watch.look();
         if let Some(status) = child.try_wait().map_err(failed)? {
             break status;
         }
-        if !is_told && stop.load(Ordering::Relaxed) {
-            is_told = true;
+        if request.is_due() {
             // On SIGTERM some launchers kill their processes before these have saved; all forward SIGUSR1.
             // SAFETY: the child has not been waited for, so its id is still its own.
             unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };

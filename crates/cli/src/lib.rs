@@ -45,16 +45,15 @@ mod values;
 mod verify;
 
 use std::env;
-use std::io::{self, IsTerminal};
 use std::panic;
 use std::process::ExitCode;
 #[cfg(unix)]
 use std::sync::Arc;
 
-use annulus_comm::{World, Wrap};
+use annulus_comm::Wrap;
 use annulus_machine::VECTOR;
-use annulus_train::keep_freed_pages;
 use annulus_train::memory::Counting;
+use annulus_train::prepare_process;
 use annulus_train::untried::{self, UNTRIED};
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -75,13 +74,8 @@ pub fn main() -> ExitCode {
 
 /// Runs the program as `main` does, with `wrap` around the communicator of every rank that trains, by which tests inject faults.
 pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
-    keep_freed_pages();
-    // Candle's own pools stay at one thread: every rank has its own workers, which spinning pools would starve.
-    for pool in ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"] {
-        // SAFETY: no other thread exists yet.
-        unsafe { env::set_var(pool, "1") };
-    }
-    load_kernels_early();
+    // SAFETY: no other thread exists yet.
+    unsafe { prepare_process() };
     // A panic's message may contain outside text, so it is escaped as everything else that is printed.
     panic::set_hook(Box::new(|panic| print::say(&panic.to_string())));
     let checked = check_arguments().and_then(|()| ignore_file_size_signal());
@@ -97,18 +91,6 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
             }
             ExitCode::from(failure.code)
         }
-    }
-}
-
-/// Has CUDA load all kernels at the start if processes may exchange by NCCL. Loading one later waits for all work of the GPU, which
-/// may be a transfer whose other end waits for this process (CUDA C++ programming guide, "Lazy Loading").
-fn load_kernels_early() {
-    const LOADING: &str = "CUDA_MODULE_LOADING";
-    if World::launched().is_ok_and(|processes| processes != Some(1))
-        && env::var_os(LOADING).is_none()
-    {
-        // SAFETY: no other thread exists yet.
-        unsafe { env::set_var(LOADING, "EAGER") };
     }
 }
 
@@ -192,7 +174,7 @@ fn print_clap_output(said: &clap::Error) -> Done {
         print::say(text.to_string().trim_end());
         return Ok(USAGE);
     }
-    if io::stdout().is_terminal() {
+    if print::shows_styles() {
         print::styled(text.ansi().to_string().trim_end())?;
     } else {
         print::line(text.to_string().trim_end())?;

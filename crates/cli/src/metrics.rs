@@ -1,4 +1,4 @@
-//! `annulus export-metrics`: writes a run's metrics as a table.
+//! `annulus export-metrics`: writes a run's metrics as comma-separated values.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ use crate::{Done, print};
 pub(crate) struct ExportMetrics {
     /// A run's folder
     run: PathBuf,
-    /// Write comma-separated values, a line per logged step; of values by rank, the largest
-    #[arg(long, required = true)]
-    csv: bool,
+    /// What is written in any case
+    #[arg(long = "csv", hide = true)]
+    _csv: bool,
     /// The file to write [default: standard output]
     #[arg(long, alias = "output", value_name = "PATH")]
     out: Option<PathBuf>,

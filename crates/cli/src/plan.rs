@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_experiment::{Experiment, Override, Phase, Resolved};
+use annulus_experiment::{Experiment, Override, Phase, Problems, Resolved};
 use annulus_plan::{Plan, size};
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
 use annulus_train::{Exit, Opened};
@@ -109,10 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 /// Prints the plan on this machine, and checks whether `train` would accept it.
 fn here(opened: &Opened, json: bool) -> Done {
     let plans = opened.plans(annulus_machine::cores())?;
-    let experiment = &opened.resolved.experiment;
-    if let Ok(Some(left_out)) = annulus_train::left_out_of(experiment) {
-        print::say(&left_out);
-    }
+    check::tell_left_out(&opened.resolved.experiment);
     print::line(&planned(&plans, json))?;
     let mut slow: Vec<String> = plans.iter().filter_map(annulus_train::slow_warning).collect();
     slow.dedup();
@@ -152,14 +149,17 @@ fn planned(plans: &[Plan], json: bool) -> String {
 fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> Done {
     let choice = Choice::among(resolved, cluster)?;
     let experiment = &resolved.experiment;
-    let open = experiment.attention.is_open();
-    let split = if open { choice.settled(experiment) } else { Some(experiment.clone()) };
-    let longest = split.as_ref().and_then(|split| longest(&resolved.with(split.clone()), cluster));
-    let grid = split.map(|split| {
-        let strategy = split.attention.strategy;
-        Grid::of(&resolved.with(split), strategy, cluster)
-    });
-    if let (Some(path), Some(grid)) = (&arguments.svg, &grid) {
+    let is_open = experiment.attention.is_open();
+    let split = if is_open { choice.settled(experiment) } else { Some(experiment.clone()) };
+    let Some(split) = split else {
+        let reasons = if arguments.json { choice.to_json().to_string() } else { choice.to_text() };
+        print::line(&reasons)?;
+        return Err(Problems::from(choice.none(experiment)).into());
+    };
+    let strategy = split.attention.strategy;
+    let split = resolved.with(split);
+    let (longest, grid) = (longest(&split, cluster), Grid::of(&split, strategy, cluster));
+    if let Some(path) = &arguments.svg {
         print::file(path, grid.to_svg(&experiment.name).as_bytes())?;
     }
     let meshes = Meshes::of(resolved, cluster, &choice);
@@ -167,7 +167,7 @@ fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> 
         let mut shown = choice.to_json();
         shown["meshes"] = meshes.to_json();
         shown["longest"] = json!(longest);
-        shown["sweet_spot"] = json!(grid.as_ref().map(Grid::to_json));
+        shown["sweet_spot"] = grid.to_json();
         print::line(&shown.to_string())?;
     } else {
         print::line(&choice.to_text())?;
@@ -180,7 +180,7 @@ fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> 
         if let Some(text) = meshes.to_text() {
             print::line(&text)?;
         }
-        grid.map_or(Ok(()), |grid| print::line(&grid.to_text()))?;
+        print::line(&grid.to_text())?;
     }
     if choice.has_room() { Ok(0) } else { Err(no_room(&choice, experiment)) }
 }

@@ -1,8 +1,10 @@
 //! The only place where the program prints: data to standard output, messages to standard error.
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::Device;
@@ -37,6 +39,17 @@ pub(crate) fn styled(text: &str) -> Result<(), Failure> {
     data(text)
 }
 
+/// Whether standard output is a terminal that shows styles, and whose user wants them.
+pub(crate) fn shows_styles() -> bool {
+    io::stdout().is_terminal() && wants_styles(|name| env::var_os(name))
+}
+
+/// Whether these environment variables let a terminal have colours, bold and underlined text.
+fn wants_styles(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !is_refused && variable("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
 /// Prints part of a line of data, without buffering.
 pub(crate) fn piece(text: &str) -> Result<(), Failure> {
     written(&shown::escaped(text))
@@ -47,13 +60,18 @@ fn data(text: &str) -> Result<(), Failure> {
 }
 
 fn written(text: &str) -> Result<(), Failure> {
+    piped(text.as_bytes()).map_err(|error| {
+        let hint = "free some space, or send the output elsewhere".to_owned();
+        Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint))
+    })
+}
+
+/// Writes to standard output, of which a reader may take only the beginning.
+fn piped(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            let hint = "free some space, or send the output elsewhere".to_owned();
-            Err(Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint)))
-        }
-        _ => Ok(()),
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -67,7 +85,7 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let is_special = |there: fs::Metadata| !there.is_file() && !there.is_dir();
     let written = match open_file(&there) {
         // By its own descriptor: what is printed later goes behind it.
-        Some("1") => io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()),
+        Some("1") => piped(bytes),
         Some(_) => File::options().append(true).open(path).and_then(|mut to| to.write_all(bytes)),
         None if fs::metadata(path).is_ok_and(is_special) => fs::write(path, bytes),
         None => annulus_files::write(&there, bytes),
@@ -117,4 +135,19 @@ pub(crate) fn warn(warning: impl Display) {
 /// Prints a message. A closed standard error is ignored, since it must not end a run.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown::message(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn styles_are_left_out_where_they_are_refused() {
+        let wants = |given: &[(&str, &str)]| {
+            let value = |name: &str| given.iter().find(|(key, _)| *key == name).map(|one| one.1);
+            wants_styles(|name| value(name).map(OsString::from))
+        };
+        assert!(wants(&[]) && wants(&[("TERM", "xterm"), ("NO_COLOR", "")]));
+        assert!(!wants(&[("TERM", "dumb")]) && !wants(&[("TERM", "xterm"), ("NO_COLOR", "1")]));
+    }
 }

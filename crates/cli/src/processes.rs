@@ -27,6 +27,14 @@ pub(crate) enum JobError {
     Elsewhere(Failure),
 }
 
+impl JobError {
+    /// Whether a process, or what joins them, does not answer.
+    pub(crate) fn is_of_lost_process(&self) -> bool {
+        let (JobError::Here(failure) | JobError::Elsewhere(failure)) = self;
+        [Exit::Deadline, Exit::RankDied].map(Exit::code).contains(&failure.code)
+    }
+}
+
 impl From<Failure> for JobError {
     fn from(failure: Failure) -> JobError {
         JobError::Here(failure)

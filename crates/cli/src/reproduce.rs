@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
-use annulus_experiment::{Override, parse, varying};
+use annulus_experiment::{Override, is_neutral, parse, varying};
 use annulus_train::{
     Exit, FINISHED, Given, Logged, Manifest, Reproduced, Unlike, comparable, reproduced,
 };
@@ -18,25 +18,6 @@ use crate::processes::{self, JobError};
 use crate::train::{Job, Train};
 use crate::values::replacement;
 use crate::{Done, bisect, print, stop};
-
-/// Keys and sections that do not change what is computed.
-const NEUTRAL: [&str; 15] = [
-    "name",
-    "every",
-    "trace",
-    "evaluation",
-    "sample",
-    "keep",
-    "background_saves",
-    "expect",
-    "output",
-    "memory.offload",
-    "memory.offload_folder",
-    "mesh.order",
-    "mesh.engine",
-    "mesh.deadline",
-    "mesh.checksum",
-];
 
 #[derive(Args, Debug)]
 pub(crate) struct Reproduce {
@@ -148,10 +129,6 @@ fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Fa
     let name = logged.folder.display().to_string();
     let now = parse(&name, &logged.resolved, replacements)?;
     let all = varying(&[logged.experiment.clone(), now]).into_iter();
-    let is_neutral = |key: &str| {
-        let section = key.split('.').next();
-        section.is_some_and(|section| NEUTRAL.contains(&section)) || NEUTRAL.contains(&key)
-    };
     let computed = all.filter(|one| !is_neutral(&one.key));
     let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
     Ok(computed

@@ -4,30 +4,12 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+pub use annulus_figure::escaped;
+
 /// The most characters of one line of a message.
 const LINE: usize = 2000;
 /// The most lines of a message, more than the errors of a file ever have.
 const LINES: usize = 400;
-
-/// `text` with every control character, and every one that changes the order of others, written as `\u001b`. Line breaks and tabs
-/// stay. JSON keeps its meaning, since such characters occur only in its strings.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_obeyed) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if !is_obeyed(letter) {
-            shown.push(letter);
-            continue;
-        }
-        for unit in letter.encode_utf16(&mut [0; 2]) {
-            // Writing to a string cannot fail.
-            let _ = write!(shown, "\\u{unit:04x}");
-        }
-    }
-    Cow::Owned(shown)
-}
 
 /// `text` escaped, and shortened to the length of a message with a note of how much was left out.
 pub fn message(text: &str) -> String {
@@ -58,15 +40,4 @@ fn cut(line: &str) -> Cow<'_, str> {
     let left_out = letters - LINE / 2 - LINE / 4;
     let (first, last) = (escaped(&line[..first]), escaped(&line[last..]));
     Cow::Owned(format!("{first} … {left_out} characters left out … {last}"))
-}
-
-/// Whether a terminal interprets the character instead of showing it: control characters, line separators, marks of writing
-/// direction, invisible tags.
-fn is_obeyed(letter: char) -> bool {
-    const TURNING: [char; 4] = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{feff}'];
-    match letter {
-        '\n' | '\t' => false,
-        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0000}'..='\u{e007f}' => true,
-        letter => letter.is_control() || TURNING.contains(&letter),
-    }
 }

@@ -1,15 +1,15 @@
 //! Opens the model that `evaluate` or `generate` names: an experiment's, a run's, a checkpoint's, or a Hugging Face folder's.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use annulus_comm::World;
 use annulus_evaluation::Subject;
 use annulus_experiment::{
-    ModelSource, Override, has_saved_config, parse, quoted, quoted_path, read_config,
+    Experiment, ModelSource, Override, has_saved_config, parse, quoted, quoted_path, read_config,
     read_experiment,
 };
 use annulus_train::{
-    Opened, RESOLVED, Setup, alike, experiment_of, is_run, resolved_text, saved_step,
+    Opened, RESOLVED, Saved, Setup, alike, is_run, resolve, resolve_trained, resolved_text, step_of,
 };
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
@@ -20,11 +20,11 @@ use crate::{check, hub, print};
 /// The longest sequence for a Hugging Face model, unless `data.tokens` is set.
 const LENGTH: usize = 4096;
 
-/// An experiment's text, and the folder of checkpoints with the weights; `None` for the weights that the experiment names.
+/// An experiment's text, and the checkpoint with the weights; `None` for the weights that the experiment names.
 struct Named {
     file: ExperimentFile,
     text: String,
-    checkpoints: Option<PathBuf>,
+    checkpoint: Option<Saved>,
 }
 
 /// Opens the model that `path` names in the processes of `world`.
@@ -35,50 +35,52 @@ pub(crate) fn subject(
     world: &World,
 ) -> Result<Subject, JobError> {
     let lead = || {
-        let Named { file, text, checkpoints } = named(path, replacements)?;
-        let mut opened = check::opened_from(&file, &text)?;
+        let Named { file, text, checkpoint } = named(path, replacements)?;
+        let experiment = parse(&file.file.display().to_string(), &text, &file.replacements)?;
+        let mut opened = resolved(experiment, checkpoint.as_ref())?;
         // Evaluation and generation hold whole layers.
         opened.resolved.experiment.mesh.tensor = 1;
-        let subject = open(opened, checkpoints.as_deref(), verify_cache, world)?;
+        let subject = open(opened, checkpoint, verify_cache, world)?;
         subject.warnings.iter().for_each(print::warn);
         let text = resolved_text(&subject.plan);
         Ok((subject, text))
     };
     let follow = |text: &str| {
-        let Named { checkpoints, .. } = named(path, replacements)?;
-        let opened = annulus_train::resolve(
-            parse(processes::FROM_PROCESS_0, text, &[])?,
-            &mut hub::description,
-        )?;
-        open(opened, checkpoints.as_deref(), verify_cache, world)
+        let Named { checkpoint, .. } = named(path, replacements)?;
+        let experiment = parse(processes::FROM_PROCESS_0, text, &[])?;
+        open(resolved(experiment, checkpoint.as_ref())?, checkpoint, verify_cache, world)
     };
     let subject = processes::led(world, lead, follow)?;
     alike(world, Some(&subject.plan), Some(subject.weights.first()))?;
     Ok(subject)
 }
 
+/// The experiment with its model, which is the checkpoint's own if there is one.
+fn resolved(experiment: Experiment, checkpoint: Option<&Saved>) -> Result<Opened, Failure> {
+    match checkpoint {
+        Some(checkpoint) => resolve_trained(experiment, checkpoint, &mut hub::description),
+        None => resolve(experiment, &mut hub::description),
+    }
+}
+
 fn open(
     mut opened: Opened,
-    checkpoints: Option<&Path>,
+    checkpoint: Option<Saved>,
     verify_cache: bool,
     world: &World,
 ) -> Result<Subject, Failure> {
     processes::place(world, &mut opened.resolved.experiment)?;
     let plans = opened.plans(annulus_machine::cores())?;
-    // This reads every checkpoint whole, so it is done only if phases differ.
-    let step = match checkpoints {
-        Some(folder) if plans.len() > 1 => saved_step(folder)?,
-        _ => None,
-    };
-    let plan = check::phase_at(plans, step.unwrap_or(u64::MAX));
+    let step = checkpoint.as_ref().map_or(u64::MAX, Saved::step);
+    let plan = check::phase_at(plans, step);
     if world.process() == 0 {
         print::warn_of_device(&plan.experiment.device);
     }
-    if checkpoints.is_none() {
+    if checkpoint.is_none() {
         hub::weights(&plan.experiment, verify_cache)?;
     }
     let setup = Setup::on_its_device_over(world, &plan, processes::cores(world))?;
-    Ok(Subject::open(&plan, setup, checkpoints, opened.tokenizer)?)
+    Ok(Subject::open(&plan, setup, checkpoint, opened.tokenizer)?)
 }
 
 fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
@@ -93,7 +95,7 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
         return Ok(Named {
             file: file(path, None),
             text: read_experiment(path)?,
-            checkpoints: None,
+            checkpoint: None,
         });
     }
     if !is_run(path) {
@@ -109,7 +111,7 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
     let resolved = path.join(RESOLVED);
     let text = read_experiment(&resolved)?;
     let file = file(&resolved, Some(output(path)));
-    Ok(Named { file, text, checkpoints: Some(path.to_owned()) })
+    Ok(Named { file, text, checkpoint: Some(Saved::open(path)?) })
 }
 
 /// A folder of weights: a checkpoint of a run, or a Hugging Face model.
@@ -117,17 +119,16 @@ fn of_weights(
     path: &Path,
     file: &dyn Fn(&Path, Option<Override>) -> ExperimentFile,
 ) -> Result<Named, Failure> {
-    let Some(text) = experiment_of(path)? else {
+    let Some(checkpoint) = Saved::in_folder(path)? else {
         let text = of_model(path)?;
-        return Ok(Named { file: file(path, None), text, checkpoints: None });
+        return Ok(Named { file: file(path, None), text, checkpoint: None });
     };
     // Evaluations of a checkpoint are written to its run's folder, which may have been moved; those of a copy into the copy.
-    let is_in_run =
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"));
-    let run = if is_in_run { path.parent().unwrap_or(path) } else { path };
+    let run = if step_of(path).is_some() { path.parent().unwrap_or(path) } else { path };
     let run = if run.as_os_str().is_empty() { Path::new(".") } else { run };
     let file = file(&path.join(RESOLVED), Some(output(run)));
-    Ok(Named { file, text, checkpoints: Some(path.to_owned()) })
+    let text = checkpoint.experiment().to_owned();
+    Ok(Named { file, text, checkpoint: Some(checkpoint) })
 }
 
 fn output(run: &Path) -> Override {

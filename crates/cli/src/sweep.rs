@@ -111,17 +111,19 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         }
         let (there, wanted) = (run_summary(folder)?, all.resolved(run));
         let differing = annulus_experiment::differences(&there.experiment, &wanted);
-        // `train` itself decides whether a run can resume with moved files or a changed learning-rate curve.
+        // Whether a run can resume with moved files or a changed learning-rate curve depends on its checkpoint.
         let other = differing
             .iter()
             .find(|(key, ..)| !checked::CHECKED_BY_TRAIN.iter().any(|own| key.starts_with(own)));
-        if let Some((key, was, is)) = other {
-            let message = format!(
-                "run `{}` exists already, but its `{key}` was `{was}` and is `{is}`",
-                run.name
-            );
+        let other = match other {
+            Some((key, was, is)) => Some(format!("`{key}` was `{was}` and is `{is}`")),
+            None if differing.is_empty() => None,
+            None => checked::refused(run)?,
+        };
+        if let Some(other) = other {
+            let message = format!("run `{}` exists already, but its {other}", run.name);
             let hint = format!(
-                "set the key back, set another `output`, or move `{}` away",
+                "set it back, set another `name` or `output`, or move `{}` away",
                 folder.display()
             );
             return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));

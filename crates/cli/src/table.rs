@@ -5,7 +5,7 @@ mod written;
 
 use std::path::PathBuf;
 
-use annulus_evaluation::{Table, groups, table};
+use annulus_evaluation::{Group, Table, groups, repeated, table};
 use annulus_train::{RunSummary, run_summary};
 use clap::Args;
 
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     options: TableOptions,
 }
 
-/// TableFormat a table is printed.
+/// How a table is printed.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct TableOptions {
     #[command(flatten)]
@@ -70,6 +70,20 @@ fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
 
 /// Prints the table of these rows, and notes which runs are left out.
 pub(crate) fn print((keys, rows): Groups, options: TableOptions) -> Result<(), Failure> {
+    note_unfinished(&rows);
+    for [first, again] in repeated(&rows) {
+        let [first_loss, loss] = [first, again].map(|run| (run.train_loss, run.evaluation_loss));
+        let differs = if loss == first_loss { "" } else { ", with other losses" };
+        let [first, again] = [first, again].map(|run| run.folder.display().to_string());
+        printed::say(&format!(
+            "note: `{again}` has the file and seed of `{first}`{differs}, and is left out"
+        ));
+    }
+    let found = table(keys, &rows, !options.no_times);
+    printed::line(&text(&found, options.format)?)
+}
+
+fn note_unfinished(rows: &[Group]) {
     let all: usize = rows.iter().map(|(_, runs)| runs.len()).sum();
     let begun = || rows.iter().flat_map(|(_, runs)| runs).flatten();
     let unfinished: Vec<String> = begun()
@@ -77,17 +91,13 @@ pub(crate) fn print((keys, rows): Groups, options: TableOptions) -> Result<(), F
         .map(|run| run.folder.display().to_string())
         .collect();
     if let Some(first) = unfinished.first() {
-        let more = if unfinished.len() > 1 {
-            format!(" and {} more", unfinished.len() - 1)
-        } else {
-            String::new()
-        };
-        printed::say(&format!(
-            "note: `{first}`{more} of {all} runs are not finished, and are left out"
-        ));
+        printed::say(&match unfinished.len() {
+            1 => format!("note: `{first}` is not finished, and is left out"),
+            more => format!(
+                "note: {more} of {all} runs, the first of them `{first}`, are not finished, and are left out"
+            ),
+        });
     }
-    let found = table(keys, &rows, !options.no_times);
-    printed::line(&text(&found, options.format)?)
 }
 
 fn text(found: &Table, format: TableFormat) -> Result<String, Failure> {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::{World, Wrap};
-use annulus_experiment::{Bound, Problem, Problems, parse, read_experiment};
+use annulus_experiment::{Bound, Problem, Problems, Sample, parse, read_experiment};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
-use annulus_train::{Ending, Fork, Given, Held, Opened, Outcome, resolved_text};
+use annulus_train::{Ending, Fork, Given, Held, Manifest, Opened, Outcome, resolved_text};
 use clap::Args;
 
 use crate::Done;
@@ -47,8 +47,39 @@ pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
         None => world,
     };
     let job = Job { arguments, stop, world: &world };
-    let first = world.process() == 0;
-    Ok(processes::finish(&world, if first { job.lead() } else { job.follow(&|given| given) }))
+    if world.process() > 0 {
+        return Ok(processes::finish(&world, job.follow(&|given| given)));
+    }
+    let mut sample = None;
+    let code = processes::finish(&world, job.lead(&mut sample));
+    if let Some(sample) = sample {
+        sample.write(code)?;
+    }
+    Ok(code)
+}
+
+/// A text that is still to be generated, by a finished run.
+struct OwedSample {
+    folder: PathBuf,
+    sample: Sample,
+}
+
+impl OwedSample {
+    /// Generates it in process 0, after the world has ended: the run is finished and saved, with exit code `code`. So a signal ends the
+    /// program, the other processes do not wait, and a sample that fails does not fail the run.
+    fn write(&self, code: u8) -> Result<(), Failure> {
+        stop::end_with(code)?;
+        // A signal that came before that has only been noted.
+        if stop::is_requested() {
+            return Ok(());
+        }
+        if let Err(JobError::Here(failure) | JobError::Elsewhere(failure)) =
+            generate::sample(&self.folder, &self.sample)
+        {
+            print::warn(format!("there is no sample: {}", failure.problems));
+        }
+        Ok(())
+    }
 }
 
 /// A training, in this process alone or in several of which this is one.
@@ -129,7 +160,9 @@ impl Job<'_> {
     pub(crate) fn steps(&self, adjust: Adjust<'_>) -> Result<(Vec<Plan>, Outcome), JobError> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
-        let told = processes::send(self.world, text.as_deref());
+        // One that did not answer would be waited for once more.
+        let is_heard = !ready.as_ref().is_err_and(JobError::is_of_lost_process);
+        let told = if is_heard { processes::send(self.world, text.as_deref()) } else { Ok(()) };
         // The error that is reported is `ready`'s, not that the others could not be told.
         let Ready { yaml, opened, plans } = ready?;
         told?;
@@ -140,14 +173,16 @@ impl Job<'_> {
         Ok((plans, outcome))
     }
 
-    /// Trains in process 0, or in the only one, and prints a summary.
-    fn lead(&self) -> Result<u8, JobError> {
+    /// Trains in process 0, or in the only one, and prints a summary; `owed` becomes the sample of a finished run.
+    fn lead(&self, owed: &mut Option<OwedSample>) -> Result<u8, JobError> {
         let (plans, outcome) = self.steps(&|given| given)?;
         let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no phase", None))?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         summary(&outcome)?;
-        // Earlier measurements may be of a different number of ranks than this plan.
-        if outcome.ending != Ending::AlreadyFinished {
+        if outcome.ending == Ending::AlreadyFinished {
+            // Earlier measurements may be of a different number of ranks than this plan.
+            say_if_split_otherwise(&plans, &outcome)?;
+        } else {
             let plan = check::phase_at(plans, outcome.step);
             memory(&plan, &outcome)?;
             resident(&plan, &outcome, self.world)?;
@@ -155,16 +190,8 @@ impl Job<'_> {
         if outcome.ending == Ending::Preempted {
             return Ok(PREEMPTED);
         }
+        *owed = sample.map(|sample| OwedSample { folder: outcome.folder.clone(), sample });
         let checked = if self.arguments.check { expected(&expect, &outcome) } else { Ok(0) };
-        if let Some(sample) = sample {
-            // The run is finished and saved: a signal ends the program, and a sample that fails does not fail the run.
-            stop::end_with(checked.as_ref().map_or_else(|failure| failure.code, |code| *code))?;
-            if let Err(JobError::Here(failure) | JobError::Elsewhere(failure)) =
-                generate::sample(&outcome.folder, &sample)
-            {
-                print::warn(format!("there is no sample: {}", failure.problems));
-            }
-        }
         Ok(checked?)
     }
 }
@@ -196,6 +223,18 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
         print::line(&format!("  {:<32} {}", "checkpoint", checkpoint.display()))?;
     }
     Ok(())
+}
+
+/// Says of a finished run how it was split, where these plans would split it otherwise: it does not show that both agree.
+fn say_if_split_otherwise(plans: &[Plan], outcome: &Outcome) -> Result<(), Failure> {
+    // A manifest that cannot be read does not change that the run is finished.
+    let made = Manifest::open(&outcome.folder).ok().flatten();
+    let how = made.zip(plans.last()).and_then(|(made, plan)| made.split_otherwise(plan));
+    how.map_or(Ok(()), |how| {
+        print::line(&format!(
+            "that run used {how}; to train this one, set another `name=` or `output=`"
+        ))
+    })
 }
 
 /// Prints the fullest rank's memory by class in the last measured step, next to the plan with all cores.

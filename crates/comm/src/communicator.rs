@@ -104,6 +104,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn ends(&self) -> [usize; 2] {
         [0, self.world() - 1].map(|rank| self.original(rank))
     }
+    /// How long a rank waits for another that makes no progress.
+    fn deadline(&self) -> Duration;
     /// Posts sends and receives and returns; a move to oneself is allowed.
     ///
     /// # Errors

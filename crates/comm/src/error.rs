@@ -83,7 +83,8 @@ pub enum Error {
         /// Where in the program it happened.
         label: Label,
     },
-    /// A call that no group of this size can serve: our own bug.
+    /// A call that no group of this size can serve, such as a send to a rank that does not exist: a mistake of the program that the
+    /// ranks run.
     #[error("rank {rank} ({label}): {found}, wanted {wanted}")]
     Call {
         /// The rank that called.
@@ -107,9 +108,9 @@ pub enum Error {
         waited.as_secs_f64()
     )]
     Silent {
-        /// The rank that waited.
+        /// The process that waited.
         process: usize,
-        /// The rank that it waited for.
+        /// The process that it waited for.
         peer: usize,
         /// How long it waited.
         waited: Duration,
@@ -258,4 +259,11 @@ impl<E: Display> Display for Cause<E> {
     }
 }
 
-impl<E: Debug + Display> StdError for Failure<E> {}
+impl<E: StdError + 'static> StdError for Failure<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match &self.cause {
+            Cause::Error(error) => Some(error),
+            Cause::Panic(_) | Cause::Elsewhere => None,
+        }
+    }
+}

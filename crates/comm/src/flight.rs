@@ -35,6 +35,11 @@ pub const EARLY: &str = "ANNULUS_FLIGHT";
 /// Opening a pipe does not wait for its other end.
 const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
 
+/// Bytes of the reason of a process's end, at most.
+const LONGEST_WHY: usize = 1200;
+/// Bytes of that reason where the head would be too long for its line.
+const SHORT_WHY: usize = 200;
+
 /// The line of the head.
 const HEAD: usize = 0;
 /// The line that tells when the process was alive last.
@@ -121,7 +126,7 @@ impl Flight {
             _life: supervised(&life(folder, world.number_of_mpi())),
             before: Mutex::default(),
         });
-        flight.lines.write(HEAD, &*flight.head.lock());
+        flight.change(|_| ());
         for (index, place) in flight.places.iter().enumerate() {
             flight.lines.write(OWN + index, &*place.lock());
         }
@@ -142,15 +147,15 @@ impl Flight {
 
     /// Writes that the process was asked to stop, from outside.
     fn asked(&self) {
-        self.change(|head| head.asked = head.asked.or(Some(now())));
+        let when = now();
+        self.change_all(&|head| head.asked = head.asked.or(Some(when)));
     }
 
     /// Writes how the process ends.
     pub(crate) fn ended(&self, code: i32, why: Option<&str>) {
-        self.change(|head| {
-            let why = why.map(|why| record::cut(why, 1200));
-            head.ending = head.ending.take().or(Some(Ending { code, why, when: now() }));
-        });
+        let (why, when) = (why.map(|why| record::cut(why, LONGEST_WHY)), now());
+        let ending = Ending { code, why, when };
+        self.change_all(&|head| head.ending = head.ending.take().or(Some(ending.clone())));
     }
 
     /// Writes that the record `to` continues this one, and keeps this one open as long as `to`.
@@ -160,10 +165,26 @@ impl Flight {
         *to.before.lock() = Some(self);
     }
 
+    /// Changes the head, and those of the records that this one continues: where the path of this one is too long for a head, readers
+    /// do not find it from there.
+    fn change_all(&self, change: &dyn Fn(&mut Head)) {
+        self.change(change);
+        if let Some(before) = &*self.before.lock() {
+            before.change_all(change);
+        }
+    }
+
+    /// Changes the head. Of one that is too long for its line, first the reason of the end is shortened, then the path of the next record
+    /// left out: how the process ended is always written.
     fn change(&self, change: impl FnOnce(&mut Head)) {
         let mut head = self.head.lock();
         change(&mut head);
-        self.lines.write(HEAD, &*head);
+        let mut short = head.clone();
+        if let Some(why) = short.ending.as_mut().and_then(|ending| ending.why.as_mut()) {
+            *why = record::cut(why, SHORT_WHY);
+        }
+        let shortest = Head { moved: None, ..short.clone() };
+        let _ = [&*head, &short, &shortest].into_iter().any(|head| self.lines.write(HEAD, head));
     }
 
     fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {

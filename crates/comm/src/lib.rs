@@ -23,6 +23,8 @@ pub mod threads;
 mod world;
 mod wrapper;
 
+pub use annulus_mpi::Error as MpiError;
+pub use annulus_nccl::Error as NcclError;
 pub use checked::Checked;
 pub use collectives::all_gather_values;
 pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer, Watching};

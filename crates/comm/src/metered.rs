@@ -1,4 +1,4 @@
-//! A communicator that counts the bytes, calls and waiting of another.
+//! A communicator that counts the bytes and waiting of another.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,13 +17,8 @@ use crate::{
 pub struct Traffic {
     /// Payload bytes by [`crate::Label::pass`].
     pub bytes: BTreeMap<&'static str, u64>,
-    /// Calls.
-    pub calls: u64,
     /// Time spent waiting.
     pub waiting: Duration,
-    /// Time spent waiting for each peer, by its [`Communicator::original`] number (collectives: not
-    /// attributed).
-    pub waiting_for: BTreeMap<usize, Duration>,
     /// The part of all bytes and waiting that is between hosts: sends to ranks of other hosts, waits for them, and collectives of ranks
     /// on several hosts.
     pub between_hosts: Flow,
@@ -97,7 +92,7 @@ impl Metered {
     ) -> Result<T> {
         let bytes = tensors.into_iter().map(payload::size).sum();
         self.traffic.call(label, bytes, if self.spread { bytes } else { 0 });
-        self.traffic.timed(Awaited { peer: None, away: self.spread }, || run(&*self.inner))
+        self.traffic.timed(self.spread, || run(&*self.inner))
     }
 }
 
@@ -111,25 +106,27 @@ impl Communicator for Metered {
     fn original(&self, rank: usize) -> usize {
         self.inner.original(rank)
     }
+    fn deadline(&self) -> Duration {
+        self.inner.deadline()
+    }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        let (mut bytes, mut between, mut peers) = (0, 0, Vec::new());
+        let (mut bytes, mut between, mut senders) = (0, 0, Vec::new());
         for step in &moves {
             let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
-            let peer = self.original(*peer);
-            let away = self.is_away(peer);
+            let away = self.is_away(self.original(*peer));
             match step {
                 Move::Send { tensor, .. } => {
                     let size = payload::size(tensor);
                     bytes += size;
                     between += if away { size } else { 0 };
                 }
-                Move::Receive { .. } => peers.push(Awaited { peer: Some(peer), away }),
+                Move::Receive { .. } => senders.push(away),
             }
         }
         self.traffic.call(label, bytes, between);
         let inner = self.inner.exchange(label, moves)?;
-        let (traffic, peers) = (self.traffic.clone(), peers.into_iter());
-        Ok(Pending::new(Box::new(Timed { inner, traffic, peers })))
+        let (traffic, senders) = (self.traffic.clone(), senders.into_iter());
+        Ok(Pending::new(Box::new(Timed { inner, traffic, senders })))
     }
     fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
         self.collective(label, [tensor], |inner| inner.all_gather(label, tensor))
@@ -182,45 +179,33 @@ impl Totals {
     /// Counts a call that hands over so many bytes, `between` of them between hosts.
     fn call(&self, label: Label, bytes: u64, between: u64) {
         self.with(|traffic| {
-            traffic.calls += 1;
             traffic.between_hosts.bytes += between;
             if bytes > 0 {
                 *traffic.bytes.entry(label.pass).or_default() += bytes;
             }
         });
     }
-    fn timed<T>(&self, awaited: Awaited, wait: impl FnOnce() -> T) -> T {
+    /// Counts the time of `wait`, for ranks of another host if `away`.
+    fn timed<T>(&self, away: bool, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = wait();
         let waited = start.elapsed();
         self.with(|traffic| {
             traffic.waiting += waited;
-            if awaited.away {
+            if away {
                 traffic.between_hosts.waiting += waited;
-            }
-            if let Some(peer) = awaited.peer {
-                *traffic.waiting_for.entry(peer).or_default() += waited;
             }
         });
         result
     }
 }
 
-/// The rank that is waited for.
-#[derive(Clone, Copy, Default)]
-struct Awaited {
-    /// The rank's original number; `None`: all ranks of a collective.
-    peer: Option<usize>,
-    /// Whether it is on another host.
-    away: bool,
-}
-
-/// A transfer whose waits are timed, each for the peer it waits for.
+/// A transfer whose waits are timed.
 struct Timed {
     inner: Pending,
     traffic: Totals,
-    /// The senders of the tensors that are still to come, in order.
-    peers: std::vec::IntoIter<Awaited>,
+    /// Whether each sender of the tensors that are still to come, in order, is on another host.
+    senders: std::vec::IntoIter<bool>,
 }
 
 impl Transfer for Timed {
@@ -229,7 +214,7 @@ impl Transfer for Timed {
     }
     fn receive(&mut self) -> Result<Option<Tensor>> {
         // After the last tensor the wait is for what was sent to leave.
-        let awaited = self.peers.next().unwrap_or_default();
-        self.traffic.timed(awaited, || self.inner.receive())
+        let away = self.senders.next().unwrap_or_default();
+        self.traffic.timed(away, || self.inner.receive())
     }
 }

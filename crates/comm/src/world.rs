@@ -64,7 +64,9 @@ impl World {
         World::default()
     }
 
-    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did.
+    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did. The program must call
+    /// [`World::end`] before it ends, also where it fails: a process that ends without may take output of others with it, and its
+    /// launcher may report success.
     ///
     /// # Errors
     /// When a launcher did, and its library of MPI is not found, does not begin (in time) or is not the launcher's; and when this is
@@ -76,7 +78,7 @@ impl World {
         let early = std::env::var_os(flight::EARLY).map(PathBuf::from);
         // If the supervisor runs on another host, the folder is only there.
         if let Some(folder) = early.filter(|folder| folder.is_dir()) {
-            // That the record cannot be written is no reason not to begin.
+            // A job begins even if its flight record cannot be written.
             let _ = world.record(&folder, 0..0);
         }
         if world.mpi.is_none() {
@@ -254,7 +256,8 @@ impl World {
     }
 
     /// Runs `program` on every rank of all processes, and returns what those of this one return, by rank. As
-    /// [`threads::run`] in all else.
+    /// [`threads::run`] in all else. Other processes may still be in the run when it returns here: [`World::end`], which the program must
+    /// call in the end, waits for them.
     ///
     /// # Errors
     /// The first failure or panic, with its rank; if that is of another process, without the cause.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{Communicator, Label, Move, Pending, Result, Watching};
 
@@ -35,6 +36,9 @@ impl<W: Wrapper> Communicator for W {
     }
     fn original(&self, rank: usize) -> usize {
         self.inner().original(rank)
+    }
+    fn deadline(&self) -> Duration {
+        self.inner().deadline()
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         Wrapper::exchange(self, label, moves)

@@ -13,7 +13,7 @@
 //! again, and when, is in `stamps.rs`.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::mem;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,8 @@ impl Cache {
     /// A cache that is truncated or altered is built anew: texts and cache are held to their hashes, unless nothing that the
     /// system knows of a file has changed since it was (size, times, inode, device); with `verify` always.
     ///
+    /// Where nobody may write into `folder`, a cache that is there is read, and else one is built as by [`Cache::temporary`].
+    ///
     /// # Errors
     /// What is wrong with the texts or the folder.
     pub fn open(
@@ -87,13 +89,19 @@ impl Cache {
     ) -> Result<Cache, DataError> {
         let files = list(texts.inputs, texts.records, texts.excluded)?.files;
         let write = |path: &Path, source| DataError::Write { path: path.to_owned(), source };
-        fs::create_dir_all(folder).map_err(|source| write(folder, source))?;
-        let _held = hold(folder)?;
+        let held = fs::create_dir_all(folder).map_err(|source| write(folder, source));
+        let held = match held.and_then(|()| hold(folder)) {
+            Err(DataError::Write { source, .. }) if is_forbidden(&source) => None,
+            held => Some(held?),
+        };
         let stamps = folder.join(format!("{}.stamps", name(&files)));
         let mut stamps = Stamps::open(stamps, verify)?;
         let made = Made::new(files, texts, &mut stamps)?;
         let path = folder.join(format!("{}.tokens", made.key.to_hex()));
         let mut cache = Cache::load(&path, Some(made.key), &mut stamps)?;
+        if held.is_none() {
+            return cache.map_or_else(|| made.unnamed(texts, progress), Ok);
+        }
         if cache.is_none() {
             let lock = folder.join(format!("{}.lock", made.key.to_hex()));
             let _lock = wait_for(&lock, progress)?;
@@ -119,15 +127,7 @@ impl Cache {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Cache, DataError> {
         let files = list(texts.inputs, texts.records, texts.excluded)?.files;
-        let mut stamps = Stamps::none();
-        let made = Made::new(files, texts, &mut stamps)?;
-        let path = std::env::temp_dir();
-        let failed = |source| DataError::Write { path: path.clone(), source };
-        let mut file = std::io::BufWriter::new(tempfile::tempfile().map_err(failed)?);
-        made.build(texts, &path, &mut file, progress)?;
-        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-        let cache = Cache::of(file, &path, Some(made.key), &mut stamps)?;
-        cache.ok_or(DataError::Changed { path })
+        Made::new(files, texts, &mut Stamps::none())?.unnamed(texts, progress)
     }
 
     /// Opens a cache's file by its path, whatever it was made of.
@@ -314,7 +314,22 @@ impl Made {
         Ok(Made { inputs, chat, key })
     }
 
-    fn build<W: Write + std::io::Seek>(
+    /// Builds the cache in a file without a name.
+    fn unnamed(
+        &self,
+        texts: &Texts<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Cache, DataError> {
+        let path = std::env::temp_dir();
+        let failed = |source| DataError::Write { path: path.clone(), source };
+        let mut file = io::BufWriter::new(tempfile::tempfile().map_err(failed)?);
+        self.build(texts, &path, &mut file, progress)?;
+        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+        let cache = Cache::of(file, &path, Some(self.key), &mut Stamps::none())?;
+        cache.ok_or(DataError::Changed { path })
+    }
+
+    fn build<W: Write + io::Seek>(
         &self,
         texts: &Texts<'_>,
         path: &Path,
@@ -325,6 +340,11 @@ impl Made {
         let maker = Maker { records, column, tokenizer, chat: self.chat.as_ref() };
         build(&self.inputs, &maker, path, file, self.key, progress)
     }
+}
+
+/// Whether nobody, or not this user, may write there.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 /// `count` numbers of 8 bytes at byte `at`.

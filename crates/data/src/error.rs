@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Instead;
+use crate::instead::not_utf8;
+
 /// What is wrong with data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +42,14 @@ pub enum DataError {
         /// Why.
         source: io::Error,
     },
+    /// A link to what is not there.
+    #[error("`{path}` is a link to `{target}`, which is not there", path = path.display(), target = target.display())]
+    Dangling {
+        /// The link.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
     /// A folder where a file should be; a device, a socket or a pipe.
     #[error("`{path}` is not a regular file", path = path.display())]
     NotAFile {
@@ -54,12 +65,14 @@ pub enum DataError {
         endings: String,
     },
     /// Bytes that are no UTF-8.
-    #[error("`{path}` is not UTF-8 at byte {offset}", path = path.display())]
+    #[error("`{path}` is {}", not_utf8(*instead, *offset), path = path.display())]
     Utf8 {
         /// The file.
         path: PathBuf,
         /// The first byte, from 0, of what is no character.
         offset: u64,
+        /// What it is instead, where its first bytes say so.
+        instead: Option<Instead>,
     },
     /// A line of a jsonl file that is no JSON object with a text.
     #[error("`{path}`, line {line}: {message}", path = path.display())]
@@ -122,6 +135,12 @@ pub enum DataError {
         path: PathBuf,
         /// What is wrong with it.
         message: String,
+    },
+    /// A folder for a tokenizer.
+    #[error("`{path}` is a folder, wanted a `tokenizer.json`", path = path.display())]
+    TokenizerFolder {
+        /// Which.
+        path: PathBuf,
     },
     /// A cache with an id that its header rules out.
     #[error("`{path}` was altered: it holds the id {id}, but says it has {tokens} tokens", path = path.display())]
@@ -233,14 +252,16 @@ pub enum DataError {
         /// What is wrong in it.
         source: Box<DataError>,
     },
-    /// Fewer tokens than one batch takes.
-    #[error("{part}: {found} tokens found, {wanted} needed")]
+    /// Fewer tokens than are held out and a sequence takes.
+    #[error("{}", too_short(*found, *is_most, *held_out, *wanted))]
     TooShort {
-        /// Which part of the data.
-        part: &'static str,
         /// How many tokens there are.
         found: u64,
-        /// How many are needed.
+        /// Whether there may be fewer.
+        is_most: bool,
+        /// How many are to be held out.
+        held_out: u64,
+        /// How many of the others are needed.
         wanted: u64,
     },
     /// Fewer packed sequences than are held out and trained on.
@@ -297,10 +318,10 @@ pub enum DataError {
         /// The id found.
         id: i64,
     },
-    /// A count that cannot be.
+    /// A count that is too small.
     #[error("{what} is {found}, wanted at least {wanted}")]
     TooFew {
-        /// Of what, as it is called in an experiment.
+        /// The key in the experiment.
         what: &'static str,
         /// How many were asked for.
         found: usize,
@@ -310,13 +331,25 @@ pub enum DataError {
     /// A count larger than anything needs.
     #[error("{what} is {found}, wanted at most {wanted}")]
     TooMany {
-        /// Of what, as it is called on the command line.
+        /// Its name on the command line.
         what: &'static str,
         /// How many were asked for.
         found: usize,
         /// How many there may be.
         wanted: usize,
     },
+}
+
+/// What is said of a text that is too short.
+fn too_short(found: u64, is_most: bool, held_out: u64, wanted: u64) -> String {
+    let most = if is_most { "at most " } else { "" };
+    if held_out == 0 {
+        return format!("the text has {most}{found} tokens, wanted at least {wanted}");
+    }
+    let rest = found.saturating_sub(held_out);
+    format!(
+        "the text has {most}{found} tokens, of which {held_out} are to be held out: {rest} remain to train on, wanted at least {wanted}"
+    )
 }
 
 impl DataError {

@@ -10,8 +10,8 @@ use std::path::Path;
 use annulus_files::Identity;
 use serde_json::{Map, Value as Json};
 
-use crate::DataError;
 use crate::texts::COLUMN;
+use crate::{DataError, Instead};
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 20;
@@ -73,11 +73,13 @@ pub(crate) struct Utf8<'a> {
     torn: Vec<u8>,
     /// Bytes of the file before `torn`.
     done: u64,
+    /// What the file is by its first bytes, where that is no text.
+    instead: Option<Instead>,
 }
 
 impl Utf8<'_> {
     pub(crate) fn new(path: &Path) -> Utf8<'_> {
-        Utf8 { path, torn: Vec::new(), done: 0 }
+        Utf8 { path, torn: Vec::new(), done: 0, instead: None }
     }
 
     /// Hands the whole characters of `block` to `each`.
@@ -86,6 +88,9 @@ impl Utf8<'_> {
         mut block: &[u8],
         each: &mut dyn FnMut(&str) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
+        if self.done == 0 && self.torn.is_empty() {
+            self.instead = Instead::of(block);
+        }
         while !self.torn.is_empty() && !block.is_empty() {
             self.torn.push(block[0]);
             block = &block[1..];
@@ -121,7 +126,8 @@ impl Utf8<'_> {
     }
 
     fn error(&self, valid: usize) -> DataError {
-        DataError::Utf8 { path: self.path.to_owned(), offset: self.done + valid as u64 }
+        let (path, offset) = (self.path.to_owned(), self.done + valid as u64);
+        DataError::Utf8 { path, offset, instead: self.instead }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The way out of what is wrong with data.
 
 use std::io;
+use std::path::Path;
 
-use crate::DataError;
+use crate::{DataError, Instead};
 
 impl DataError {
     /// The way out.
@@ -10,6 +11,7 @@ impl DataError {
         let hint = match self {
             DataError::In { source, .. } => return source.hint(),
             DataError::Read { source, .. } => of_reading(source.kind()),
+            DataError::Write { path, source } => of_writing(path, source.kind()),
             DataError::Line { message, chat, .. } => of_line(message, *chat),
             DataError::Whole { limit, .. } => {
                 return Some(format!(
@@ -32,6 +34,9 @@ impl DataError {
             DataError::TooMany { what, wanted, .. } => {
                 return Some(format!("set `{what}` to {wanted} or less"));
             }
+            DataError::TokenizerFolder { path } => {
+                return Some(format!("name the file in it: `{}/tokenizer.json`", path.display()));
+            }
             other => other.of_files().or_else(|| other.of_tokenizers()).or(other.of_sequences())?,
         };
         Some(hint.to_owned())
@@ -40,15 +45,15 @@ impl DataError {
     /// Where files are not as they should be.
     fn of_files(&self) -> Option<&'static str> {
         Some(match self {
-            DataError::Write { .. } => "make its folder writable, with space on its disk",
             DataError::NoThread { .. } => "raise `ulimit -u`, or end other programs",
+            DataError::Dangling { .. } => {
+                "bring back what it leads to, or name another file or folder"
+            }
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {
                 "name another folder, or a single file, whatever it is called"
             }
-            DataError::Utf8 { .. } => {
-                "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
-            }
+            DataError::Utf8 { instead, .. } => of_encoding(*instead),
             DataError::Parquet { .. } => {
                 "texts are read from the column `data.column` (of a command, `--column`), `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
             }
@@ -109,13 +114,27 @@ impl DataError {
                  (the document)"
             }
             DataError::TooShort { .. } => {
-                "use a longer text, or lower `data.tokens`, `data.batch` or `data.evaluate`"
+                "use a longer text, or lower `data.tokens` or `data.evaluate`"
             }
             DataError::FewSequences { .. } => {
                 "give more documents, or lower `data.tokens` or `data.evaluate`"
             }
             _ => return None,
         })
+    }
+}
+
+/// The way out of what is no UTF-8.
+fn of_encoding(instead: Option<Instead>) -> &'static str {
+    match instead {
+        None => {
+            "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
+        }
+        Some(Instead::Utf16) => "convert it first: `iconv -f utf-16 -t utf-8 FILE`",
+        Some(Instead::Pdf) => "convert it to text first: `pdftotext FILE`",
+        Some(Instead::Zip) => {
+            "unpack an archive, and save a document as text: `pandoc -t plain FILE`, say"
+        }
     }
 }
 
@@ -128,6 +147,18 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::PermissionDenied => "make it readable for this user",
         _ => "name a file or a folder that can be read",
     }
+}
+
+/// The way out where a cache of tokens cannot be written.
+fn of_writing(path: &Path, kind: io::ErrorKind) -> &'static str {
+    let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if !is_full {
+        return "make its folder writable, with space on its disk";
+    }
+    if path == std::env::temp_dir() {
+        return "free some space there, or set `TMPDIR` to a folder on another disk";
+    }
+    "free some space, or set another `output`: the cache of tokens lies beside it, in `cache`"
 }
 
 /// The way out of a line that is not as wanted.

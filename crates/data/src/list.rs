@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirEntry};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::files::read_error;
@@ -9,7 +10,7 @@ use crate::unpack::unpacked_name;
 use crate::{DataError, Records, parquet};
 
 /// What files of text end in; a file that is named itself may end in anything.
-const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", "yaml", "toml"];
+const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", EXPERIMENT, "toml"];
 
 /// What files of lines end in, and of rows that are read as such.
 const LINES: [&str; 2] = ["jsonl", parquet::ENDING];
@@ -20,26 +21,39 @@ const CACHE_MARK: &str = "CACHEDIR.TAG";
 /// Files that only a run's folder has together: what a run writes is no text.
 const RUN_MARKS: [&str; 2] = ["run.lock", "experiment.yaml"];
 
+/// What experiments end in.
+const EXPERIMENT: &str = "yaml";
+
+/// Sections that only an experiment has together. An experiment says what to train on, and is changed between two runs of the same texts.
+const EXPERIMENT_MARKS: [&str; 3] = ["model:", "data:", "schedule:"];
+
+/// The largest experiment that is looked for, in bytes.
+const LARGEST_EXPERIMENT: u64 = 1 << 16;
+
 /// Files and folders that are no data, though they lie in a folder of data: by where they really are, whatever they are called.
 #[derive(Clone, Debug, Default)]
 pub struct Excluded(Vec<PathBuf>);
 
-/// The files of some inputs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    /// In order.
-    pub(crate) files: Vec<PathBuf>,
-    /// What would have been read, or looked into, but for [`Excluded`], folders of runs, and those marked as caches.
-    pub(crate) left_out: Vec<PathBuf>,
-    /// Files and folders, by names under which they are not read, since they are under another.
-    pub(crate) repeated: Vec<PathBuf>,
+/// The files of some inputs, and what in them is not read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The files, in the order in which they are read.
+    pub files: Vec<PathBuf>,
+    /// Files and folders that are not read because of [`Excluded`], or because they are of a run or a cache, or an experiment.
+    pub left_out: Vec<PathBuf>,
+    /// Second names of files and folders that are read under another name.
+    pub repeated: Vec<PathBuf>,
+    /// Files with other endings than those that are read.
+    pub others: Vec<PathBuf>,
+    /// Links to what is not there.
+    pub dangling: Vec<PathBuf>,
 }
 
 impl Excluded {
-    /// Of none.
+    /// Excludes nothing.
     pub const NOTHING: &'static Excluded = &Excluded(Vec::new());
 
-    /// Those of `paths` that there are.
+    /// Excludes those of `paths` that exist.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Excluded {
         Excluded(paths.into_iter().filter_map(|path| path.canonicalize().ok()).collect())
     }
@@ -49,48 +63,24 @@ impl Excluded {
     }
 }
 
-/// The files and folders in the folders of `inputs` that are not read, since they are of `excluded` or a run's folder.
-///
-/// # Errors
-/// When an input cannot be read, or has no file of `records`.
-pub fn left_out(
-    inputs: &[PathBuf],
-    records: Records,
-    excluded: &Excluded,
-) -> Result<Vec<PathBuf>, DataError> {
-    Ok(list(inputs, records, excluded)?.left_out)
-}
-
-/// What of `inputs` and in their folders is named more than once, but read once: by names under which it is not read.
-///
-/// # Errors
-/// As those of [`left_out`].
-pub fn repeated(
-    inputs: &[PathBuf],
-    records: Records,
-    excluded: &Excluded,
-) -> Result<Vec<PathBuf>, DataError> {
-    Ok(list(inputs, records, excluded)?.repeated)
-}
-
-/// Bytes of the files of `inputs`.
-///
-/// # Errors
-/// As those of [`left_out`].
-pub fn bytes_of(
-    inputs: &[PathBuf],
-    records: Records,
-    excluded: &Excluded,
-) -> Result<u64, DataError> {
-    let files = list(inputs, records, excluded)?.files;
-    let size = |path: &PathBuf| path.metadata().map(|found| found.len());
-    let sizes = files.iter().map(|path| size(path).map_err(|source| read_error(path, source)));
-    sizes.sum()
+impl Listed {
+    /// Bytes of the files.
+    ///
+    /// # Errors
+    /// A file that is gone.
+    pub fn bytes(&self) -> Result<u64, DataError> {
+        let size = |path: &PathBuf| path.metadata().map(|found| found.len());
+        let size = |path| size(path).map_err(|source| read_error(path, source));
+        self.files.iter().map(size).sum()
+    }
 }
 
 /// The files of `inputs`, each once: files as they are, folders walked in name order, also where links lead to them. Passed over
-/// are hidden entries, and in the folders those marked as caches, those of runs, and what is `excluded`.
-pub(crate) fn list(
+/// are hidden entries, and in the folders those marked as caches, those of runs, experiments, and what is `excluded`.
+///
+/// # Errors
+/// When an input cannot be read, or has no file of `records`.
+pub fn list(
     inputs: &[PathBuf],
     records: Records,
     excluded: &Excluded,
@@ -100,11 +90,11 @@ pub(crate) fn list(
         Records::Rows => &[parquet::ENDING],
         Records::Lines | Records::Chats => &LINES,
     };
-    let listed = Listed { files: Vec::new(), left_out: Vec::new(), repeated: Vec::new() };
+    let listed = Listed::default();
     let mut walk = Walk { endings, excluded, seen: HashSet::new(), listed };
     for input in inputs {
         let failed = |source| read_error(input, source);
-        let kind = input.metadata().map_err(failed)?;
+        let kind = input.metadata().map_err(|source| unread(input, source))?;
         let found = if kind.is_file() {
             walk.file(input.clone(), input.canonicalize().map_err(failed)?);
             true
@@ -122,8 +112,10 @@ pub(crate) fn list(
     if let Some(packed) = walk.listed.files.iter().find(is_packed) {
         return Err(DataError::PackedRows { path: packed.clone() });
     }
-    walk.listed.left_out.sort();
-    walk.listed.repeated.sort();
+    let Listed { left_out, repeated, others, dangling, .. } = &mut walk.listed;
+    for paths in [left_out, repeated, others, dangling] {
+        paths.sort();
+    }
     Ok(walk.listed)
 }
 
@@ -192,13 +184,19 @@ impl Walk<'_> {
         let kind = entry.file_type().map_err(|source| read_error(&path, source))?;
         let (real, is_link) = (within.join(entry.file_name()), kind.is_symlink());
         let real = if is_link { path.canonicalize().ok() } else { Some(real) };
-        // Else it is a link to nowhere.
-        let Some(real) = real else { return Ok(()) };
+        let Some(real) = real else {
+            self.listed.dangling.push(path);
+            return Ok(());
+        };
         let is_folder = kind.is_dir() || is_link && real.is_dir();
-        if !is_folder && !self.is_text(&path) {
+        // Pipes and devices are neither.
+        if !is_folder && !path.is_file() {
             return Ok(());
         }
-        if self.excluded.holds(&real) || is_folder && is_no_text(&path) {
+        let is_no_text = if is_folder { is_made } else { is_experiment };
+        if !is_folder && !self.is_text(&path) {
+            self.listed.others.push(path);
+        } else if self.excluded.holds(&real) || is_no_text(&path) {
             self.listed.left_out.push(path);
         } else if is_folder && is_link {
             inside.links.insert(path, real);
@@ -211,13 +209,35 @@ impl Walk<'_> {
     }
 
     fn is_text(&self, path: &Path) -> bool {
-        let ending = unpacked_name(path).extension().and_then(|ending| ending.to_str());
-        let is_known = |known: &&str| ending.is_some_and(|own| own.eq_ignore_ascii_case(known));
-        self.endings.iter().any(is_known) && path.is_file()
+        let path = unpacked_name(path);
+        self.endings.iter().any(|known| ends_in(path, known))
     }
 }
 
+fn ends_in(path: &Path, known: &str) -> bool {
+    path.extension().is_some_and(|own| own.eq_ignore_ascii_case(known))
+}
+
 /// Whether a folder is marked as a cache, or is a run's. One that is named itself is read.
-fn is_no_text(folder: &Path) -> bool {
+fn is_made(folder: &Path) -> bool {
     folder.join(CACHE_MARK).exists() || RUN_MARKS.iter().all(|mark| folder.join(mark).is_file())
+}
+
+/// Whether a file is an experiment: no text, unless it is named itself.
+pub fn is_experiment(file: &Path) -> bool {
+    if !ends_in(file, EXPERIMENT) {
+        return false;
+    }
+    let text = annulus_files::read_to_string(file, LARGEST_EXPERIMENT).unwrap_or_default();
+    EXPERIMENT_MARKS.iter().all(|mark| text.lines().any(|line| line.starts_with(mark)))
+}
+
+/// The error that an input cannot be read; of a link to what is not there, where it leads.
+fn unread(input: &Path, source: io::Error) -> DataError {
+    match fs::read_link(input) {
+        Ok(target) if source.kind() == ErrorKind::NotFound => {
+            DataError::Dangling { path: input.to_owned(), target }
+        }
+        _ => read_error(input, source),
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use annulus_sequence::Positions;
 
-use crate::random::Key;
+use crate::order::Order;
 use crate::reader::Reader;
 use crate::windows::Window;
 use crate::{Cache, DataError, IGNORED, Source, Tokens};
@@ -174,12 +174,9 @@ impl Packing {
 #[derive(Debug)]
 pub struct Packed {
     packing: Arc<Packing>,
-    window: Window,
-    /// The first sequence of the part, and how many it has.
+    /// The first sequence of the part.
     start: u64,
-    count: u64,
-    batch: u64,
-    seed: u64,
+    order: Order,
 }
 
 impl Packed {
@@ -206,25 +203,14 @@ impl Packed {
         if all < wanted {
             return Err(DataError::FewSequences { found: all, wanted });
         }
-        Ok(Packed { packing, window, start, count, batch: batch as u64, seed })
-    }
-
-    fn index(&self, index: u128) -> u64 {
-        match self.window {
-            Window::HeldOut => self.start + index as u64,
-            Window::Train => {
-                let count = u128::from(self.count);
-                let (epoch, index) = ((index / count) as u64, (index % count) as u64);
-                let key = Key::new("annulus packed sequences of an epoch", &[self.seed, epoch]);
-                self.start + key.permute(index, self.count)
-            }
-        }
+        let (purpose, batch) = ("annulus packed sequences of an epoch", batch as u64);
+        Ok(Packed { packing, start, order: Order { window, purpose, count, batch, seed } })
     }
 }
 
 impl Source for Packed {
     fn rows(&self) -> usize {
-        self.batch as usize
+        self.order.batch as usize
     }
 
     fn tokens(&self) -> usize {
@@ -238,32 +224,21 @@ impl Source for Packed {
         positions: &Positions,
         into: &mut Tokens,
     ) -> Result<(), DataError> {
-        if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
-            return Err(DataError::End { step, batches });
-        }
-        let first = u128::from(step) * u128::from(self.batch);
-        for row in rows {
-            self.packing.sequence(self.index(first + row as u128), positions, into)?;
+        for (index, _) in self.order.items(step, rows)? {
+            self.packing.sequence(self.start + index, positions, into)?;
         }
         Ok(())
     }
 
     fn batches(&self) -> Option<u64> {
-        match self.window {
-            Window::Train => None,
-            Window::HeldOut => Some(self.count / self.batch),
-        }
+        self.order.batches()
     }
 
     fn fingerprint(&self) -> String {
         let Packing { cache, tokens, longer, .. } = &*self.packing;
-        let mut hasher = blake3::Hasher::new();
-        let what = format!("packed {:?} {longer:?} of {}", self.window, cache.fingerprint());
-        hasher.update(what.as_bytes());
-        for number in [self.start, self.count, *tokens, self.batch, self.seed] {
-            hasher.update(&number.to_le_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
+        let Order { window, count, batch, seed, .. } = self.order;
+        let what = format!("packed {window:?} {longer:?} of {}", cache.fingerprint());
+        Order::fingerprint(&what, [self.start, count, *tokens, batch, seed])
     }
 
     fn vocabulary(&self) -> usize {

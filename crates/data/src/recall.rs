@@ -19,12 +19,8 @@
 //! ranks or four, contiguous or zigzag (where rank 0 holds both ends), no rank holds facts and
 //! questions; striped, all hold some of both.
 
-use std::ops::Range;
-
-use annulus_sequence::Positions;
-
-use crate::random::Key;
-use crate::{DataError, Source, Tokens};
+use crate::random::Draws;
+use crate::shard::Row;
 
 /// Keys, all told and asked in every sequence.
 pub(crate) const KEYS: usize = 4;
@@ -43,90 +39,38 @@ const PARTS: usize = 8;
 /// The part of the questions.
 const ASKED: usize = 5;
 
-/// The recall task.
-#[derive(Debug)]
-pub struct Recall {
-    tokens: usize,
-    batch: usize,
-    seed: u64,
-}
+/// The fewest tokens of a sequence.
+pub(crate) const FEWEST: usize = KEYS * PARTS;
 
-impl Recall {
-    /// Sequences of `tokens` ids; only answers are targets. Different `seed`s give different sequences.
-    ///
-    /// # Errors
-    /// Too few tokens for a question, or an empty batch.
-    pub fn new(tokens: usize, batch: usize, seed: u64) -> Result<Recall, DataError> {
-        let limits = [("data.tokens", tokens, KEYS * PARTS), ("data.batch", batch, 1)];
-        for (what, found, wanted) in limits {
-            if found < wanted {
-                return Err(DataError::TooFew { what, found, wanted });
-            }
-        }
-        Ok(Recall { tokens, batch, seed })
-    }
-
-    fn sequence(&self, step: u64, row: u64, positions: &Positions, into: &mut Tokens) {
-        let mut draws = Key::new("annulus recall", &[self.seed, step, row]).draws();
-        let values: [usize; KEYS] = std::array::from_fn(|_| draws.below(VALUES as u64) as usize);
-        let part = self.tokens / PARTS;
-        let mut made = into.begin(positions, FILLER as u32);
-        let mut keys: [usize; KEYS] = std::array::from_fn(|key| key);
-        for first in (0..part / KEYS).map(|group| group * KEYS) {
-            draws.shuffle(&mut keys);
-            for (place, &key) in (first..).zip(&keys) {
-                made.set(place, (key * VALUES + values[key]) as u32, None);
-            }
-        }
-        for place in ASKED * part..(ASKED + 1) * part {
-            let key = draws.below(KEYS as u64) as usize;
-            made.set(place, (QUESTIONS + key) as u32, Some((ANSWERS + values[key]) as i64));
+/// Tells facts and asks for them in a sequence of fillers.
+pub(crate) fn tell(tokens: usize, values: [usize; KEYS], mut draws: Draws, mut made: Row<'_>) {
+    let part = tokens / PARTS;
+    let mut keys: [usize; KEYS] = std::array::from_fn(|key| key);
+    for first in (0..part / KEYS).map(|group| group * KEYS) {
+        draws.shuffle(&mut keys);
+        for (place, &key) in (first..).zip(&keys) {
+            made.set(place, (key * VALUES + values[key]) as u32, None);
         }
     }
-}
-
-impl Source for Recall {
-    fn rows(&self) -> usize {
-        self.batch
-    }
-
-    fn tokens(&self) -> usize {
-        self.tokens
-    }
-
-    fn read(
-        &self,
-        step: u64,
-        rows: Range<usize>,
-        positions: &Positions,
-        into: &mut Tokens,
-    ) -> Result<(), DataError> {
-        rows.for_each(|row| self.sequence(step, row as u64, positions, into));
-        Ok(())
-    }
-
-    fn batches(&self) -> Option<u64> {
-        None
-    }
-
-    fn fingerprint(&self) -> String {
-        format!("recall 1: {} tokens, {} a batch, seed {}", self.tokens, self.batch, self.seed)
-    }
-
-    fn vocabulary(&self) -> usize {
-        FILLER + 1
+    for place in ASKED * part..(ASKED + 1) * part {
+        let key = draws.below(KEYS as u64) as usize;
+        made.set(place, (QUESTIONS + key) as u32, Some((ANSWERS + values[key]) as i64));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::IGNORED;
+    use crate::{DataError, IGNORED, MadeUp, Source, Synthetic, Tokens};
+
+    fn recall(tokens: usize, batch: usize, seed: u64) -> Result<MadeUp, DataError> {
+        MadeUp::new(Synthetic::Recall, tokens, batch, seed)
+    }
 
     #[test]
     fn every_answer_follows_from_facts_half_a_sequence_earlier() {
         let tokens = 200;
-        let recall = Recall::new(tokens, 3, 7).unwrap();
+        let recall = recall(tokens, 3, 7).unwrap();
         for sequence in recall.batch(5).unwrap() {
             let asked = sequence.targets.iter().filter(|&&target| target != IGNORED).count();
             assert_eq!(asked, tokens / PARTS);
@@ -146,7 +90,7 @@ mod tests {
     #[test]
     fn no_rank_of_two_or_four_holds_facts_and_questions() {
         use annulus_sequence::Layout;
-        let recall = Recall::new(512, 1, 0).unwrap();
+        let recall = recall(512, 1, 0).unwrap();
         for layout in [Layout::Contiguous, Layout::Zigzag] {
             for world in [2, 4] {
                 for positions in layout.shard(512, world).unwrap() {
@@ -162,7 +106,7 @@ mod tests {
 
     #[test]
     fn sequences_depend_on_seed_step_and_row_alone() {
-        let batch = |seed, step| Recall::new(64, 2, seed).unwrap().batch(step).unwrap();
+        let batch = |seed, step| recall(64, 2, seed).unwrap().batch(step).unwrap();
         assert_eq!(batch(1, 9), batch(1, 9));
         assert_ne!(batch(1, 9), batch(2, 9));
         assert_ne!(batch(1, 9), batch(1, 10));
@@ -171,8 +115,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let error = Recall::new(31, 1, 0).unwrap_err();
+        let error = recall(31, 1, 0).unwrap_err();
         assert_eq!(error.to_string(), "data.tokens is 31, wanted at least 32");
-        assert!(Recall::new(32, 0, 0).is_err());
+        assert!(recall(32, 0, 0).is_err());
     }
 }

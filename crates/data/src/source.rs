@@ -34,7 +34,7 @@ pub trait Source: Send + Sync + Debug {
     /// One past the largest id that may come.
     fn vocabulary(&self) -> usize;
 
-    /// All sequences of step `step`, whole: for who looks at them.
+    /// All sequences of step `step`, whole; for inspection.
     ///
     /// # Errors
     /// Those of [`Source::read`].

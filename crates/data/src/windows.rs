@@ -1,14 +1,14 @@
 //! Windows of a cache: the text cut into sequences, in an order drawn anew each epoch.
 //!
 //! Windows of `tokens + 1` ids overlap by one, so that every token but the first is a target once.
-//! Which window a step reads is a pure function of (seed, step): an epoch's order is a permutation
-//! that is computed, not stored.
+//! Which window a step reads is a pure function of (seed, step).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_sequence::Positions;
 
+use crate::order::Order;
 use crate::random::Key;
 use crate::reader::Reader;
 use crate::{Cache, DataError, Source, Tokens};
@@ -26,16 +26,12 @@ pub enum Window {
 #[derive(Debug)]
 pub struct Windows {
     cache: Arc<Cache>,
-    window: Window,
     /// The first token of the part.
     start: u64,
     /// How many tokens the part has.
     length: u64,
-    /// How many windows an epoch has.
-    count: u64,
     tokens: u64,
-    batch: u64,
-    seed: u64,
+    order: Order,
 }
 
 impl Windows {
@@ -61,50 +57,38 @@ impl Windows {
             }
         }
         let (all, tokens, batch) = (cache.tokens(), tokens as u64, batch as u64);
-        let (part, start, length, wanted) = match window {
-            Window::Train => {
-                let length = all.saturating_sub(held_out);
-                let part = if length == 0 && all > 0 {
-                    "all of the text is held out"
-                } else {
-                    "the text without what is held out"
-                };
-                (part, 0, length, tokens.saturating_add(1))
-            }
+        let before = all.saturating_sub(held_out);
+        let (start, length, wanted) = match window {
+            Window::Train => (0, before, tokens.saturating_add(1)),
             Window::HeldOut => {
-                let wanted = tokens.saturating_mul(batch).saturating_add(1);
-                ("the text held out", all.saturating_sub(held_out), held_out.min(all), wanted)
+                (before, held_out.min(all), tokens.saturating_mul(batch).saturating_add(1))
             }
         };
         if length < wanted {
-            return Err(DataError::TooShort { part, found: length, wanted });
+            let (found, held_out) = match window {
+                Window::Train => (all, held_out),
+                Window::HeldOut => (length, 0),
+            };
+            return Err(DataError::TooShort { found, is_most: false, held_out, wanted });
         }
         let count = match window {
             // As many as fit whatever the epoch's offset is, so that all epochs have as many.
             Window::Train => ((length - tokens) / tokens).max(1),
             Window::HeldOut => (length - 1) / tokens,
         };
-        Ok(Windows { cache, window, start, length, count, tokens, batch, seed })
+        let order = Order { window, purpose: "annulus windows of an epoch", count, batch, seed };
+        Ok(Windows { cache, start, length, tokens, order })
     }
 
     /// How many windows an epoch has.
     pub fn windows(&self) -> u64 {
-        self.count
+        self.order.count
     }
 
-    /// The first token of the `index`-th window ever read.
-    fn first(&self, index: u128) -> u64 {
-        let (epoch, index) =
-            ((index / u128::from(self.count)) as u64, (index % u128::from(self.count)) as u64);
-        match self.window {
-            Window::HeldOut => self.start + index * self.tokens,
-            Window::Train => {
-                let key = Key::new("annulus windows of an epoch", &[self.seed, epoch]);
-                let slack = self.length - 1 - self.count * self.tokens;
-                let offset = key.draws().below(slack.min(self.tokens - 1) + 1);
-                self.start + offset + key.permute(index, self.count) * self.tokens
-            }
-        }
+    /// The offset of an epoch's windows.
+    fn offset(&self, epoch: &Key) -> u64 {
+        let slack = self.length - 1 - self.order.count * self.tokens;
+        epoch.draws().below(slack.min(self.tokens - 1) + 1)
     }
 
     /// Appends the tokens at `positions` of the window that begins at `start` to `into`, each with the one behind it.
@@ -128,7 +112,7 @@ impl Windows {
 
 impl Source for Windows {
     fn rows(&self) -> usize {
-        self.batch as usize
+        self.order.batch as usize
     }
 
     fn tokens(&self) -> usize {
@@ -142,32 +126,21 @@ impl Source for Windows {
         positions: &Positions,
         into: &mut Tokens,
     ) -> Result<(), DataError> {
-        if let Some(batches) = self.batches().filter(|&batches| step >= batches) {
-            return Err(DataError::End { step, batches });
-        }
-        let first = u128::from(step) * u128::from(self.batch);
-        for row in rows {
-            let start = self.first(first + row as u128);
-            self.window(start, positions, into)?;
+        for (index, epoch) in self.order.items(step, rows)? {
+            let offset = epoch.map_or(0, |epoch| self.offset(&epoch));
+            self.window(self.start + offset + index * self.tokens, positions, into)?;
         }
         Ok(())
     }
 
     fn batches(&self) -> Option<u64> {
-        match self.window {
-            Window::Train => None,
-            Window::HeldOut => Some(self.count / self.batch),
-        }
+        self.order.batches()
     }
 
     fn fingerprint(&self) -> String {
-        let numbers = [self.start, self.length, self.tokens, self.batch, self.seed];
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{:?} of {}", self.window, self.cache.fingerprint()).as_bytes());
-        for number in numbers {
-            hasher.update(&number.to_le_bytes());
-        }
-        hasher.finalize().to_hex().to_string()
+        let Order { window, batch, seed, .. } = self.order;
+        let what = format!("{window:?} of {}", self.cache.fingerprint());
+        Order::fingerprint(&what, [self.start, self.length, self.tokens, batch, seed])
     }
 
     fn vocabulary(&self) -> usize {

@@ -185,8 +185,8 @@ fn point(x: f64, Mean { mean, standard_error }: Mean) -> Point {
 }
 
 fn failed(path: &Path, error: &io::Error) -> TrainError {
-    TrainError::Checkpoint {
-        message: format!("cannot write `{}`: {error}", path.display()),
-        hint: Some("set another folder: `--out FOLDER`".into()),
-    }
+    TrainError::checkpoint(
+        format!("cannot write `{}`: {error}", path.display()),
+        "set another folder: `--out FOLDER`",
+    )
 }

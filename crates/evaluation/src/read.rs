@@ -36,9 +36,11 @@ impl Evaluated {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let failed = |why: String| TrainError::Unreadable {
-        message: format!("`{}`: {why}", path.display()),
-        hint: "remove it, or evaluate again: `annulus evaluate RUN`".to_owned(),
+    let failed = |why: String| {
+        TrainError::unreadable(
+            format!("`{}`: {why}", path.display()),
+            "remove it, or evaluate again: `annulus evaluate RUN`",
+        )
     };
     match annulus_files::read(path, LARGEST) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

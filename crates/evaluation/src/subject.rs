@@ -4,10 +4,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_data::Tokenizer;
+use annulus_data::{Progress as Reading, Tokenizer};
 use annulus_experiment::{BYTES, Experiment, Reproducible, Resolved};
 use annulus_plan::Plan;
-use annulus_train::{Placed, Result, Setup, TrainError, Trained, shared};
+use annulus_train::{
+    Opening, Placed, Result, Saved, Setup, TOKENIZER, TrainError, Trained, TrainedBy,
+    data_fingerprint, shared,
+};
 
 /// A callback for progress: what is done, how much of it, of how much.
 pub type Progress<'a> = &'a (dyn Fn(&str, usize, usize) + Sync);
@@ -23,8 +26,8 @@ pub struct Subject {
     pub folder: PathBuf,
     /// The number of steps that the weights were trained for.
     pub step: u64,
-    /// The experiment that trained the weights, from which the evaluated one may differ.
-    pub(crate) trained_by: Option<Experiment>,
+    /// What trained the weights: the evaluated experiment may differ from its own.
+    pub(crate) trained_by: Option<TrainedBy>,
     /// Flaws of the folder that did not keep it from being read.
     pub warnings: Vec<String>,
     /// The tokenizer of the texts; `None`: the data are token ids, and no tokenizer lies beside the weights.
@@ -36,7 +39,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The model of `plan` with the newest weights of the run in folder `run`, or those that `model.path` names; `setup` is the plan's on
+    /// The model of `plan` with the weights of `checkpoint`, or those that `model.path` names; `setup` is the plan's on
     /// the processes that evaluate. Where the data have no tokenizer, it is the one beside the weights.
     ///
     /// # Errors
@@ -44,11 +47,11 @@ impl Subject {
     pub fn open(
         plan: &Plan,
         setup: Setup,
-        run: Option<&Path>,
+        checkpoint: Option<Saved>,
         tokenizer: Option<Arc<Tokenizer>>,
     ) -> Result<Subject> {
-        let Trained { weights, folder, step, by: trained_by, warnings } = match run {
-            Some(run) => Trained::of_run(plan, &setup, run)?,
+        let Trained { weights, folder, step, by: trained_by, warnings } = match checkpoint {
+            Some(checkpoint) => Trained::of_run(plan, &setup, checkpoint)?,
             None => Trained::of_folder(plan, &setup)?,
         };
         // Of data that are token ids: files of earlier versions name bytes by default.
@@ -77,13 +80,40 @@ impl Subject {
     /// # Errors
     /// When the data are token ids, and no tokenizer lies beside the weights.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
-        self.tokenizer.as_ref().ok_or_else(|| TrainError::Configuration {
-            message: format!(
-                "`{}` has no tokenizer: its data are token ids",
+        self.tokenizer.as_ref().ok_or_else(|| {
+            TrainError::configuration(
+                format!("`{}` has no tokenizer: its data are token ids", self.folder.display()),
+                format!("name one by `data.tokenizer=…`, or `{BYTES}`"),
+            )
+        })
+    }
+
+    /// An error if the text that training held a part out of has changed since: which part it held out is not known then.
+    pub(crate) fn check_data(
+        &self,
+        by: &TrainedBy,
+        progress: &mut dyn FnMut(Reading),
+    ) -> Result<()> {
+        let Experiment { data: now, output, .. } = &self.plan.experiment;
+        let then = &by.experiment.data;
+        if (&now.path, now.format, &now.column) != (&then.path, then.format, &then.column) {
+            // Another text was asked for.
+            return Ok(());
+        }
+        let opening = Opening { tokenizer: Some(self.tokenizer()?), ..Opening::default() };
+        // The run may have been moved, and its token caches with it.
+        let experiment = Experiment { output: output.clone(), ..by.experiment.clone() };
+        let (was, is) = (&by.data, data_fingerprint(&experiment, opening, progress)?);
+        if *was == is {
+            return Ok(());
+        }
+        Err(TrainError::checkpoint(
+            format!(
+                "`{}` was trained on other data, so what it held out is unknown: their fingerprint was `{was}` and is `{is}`",
                 self.folder.display()
             ),
-            hint: Some(format!("name one by `data.tokenizer=…`, or `{BYTES}`")),
-        })
+            "bring back the texts and the tokenizer, or give a text in `evaluation.path`",
+        ))
     }
 
     /// Runs `make` on every process; if it fails on one, all stop and one reports the reason.
@@ -129,10 +159,10 @@ impl Subject {
     /// The subject's experiment without the rules of training, for sequences of up to `tokens`.
     fn open_to(&self, tokens: usize, hint: &str) -> Result<Resolved> {
         if let Some(longest) = self.longest().filter(|longest| tokens > *longest) {
-            return Err(TrainError::Configuration {
-                message: format!("{tokens} tokens are longer than the {longest} of `extend`"),
-                hint: Some(hint.to_owned()),
-            });
+            return Err(TrainError::configuration(
+                format!("{tokens} tokens are longer than the {longest} of `extend`"),
+                hint.to_owned(),
+            ));
         }
         let mut resolved = self.plan.resolved();
         // Lengths are arbitrary, also without strict blocks: evaluation sums nothing over tokens but the answer's loss.
@@ -152,7 +182,7 @@ impl Subject {
 
 /// The tokenizer in a folder of weights, if there is one.
 fn beside(folder: &Path) -> Result<Option<Arc<Tokenizer>>> {
-    let path = folder.join("tokenizer.json");
+    let path = folder.join(TOKENIZER);
     let open = || Ok(Arc::new(Tokenizer::open(&path.to_string_lossy())?));
     path.is_file().then(open).transpose()
 }

@@ -33,7 +33,7 @@ pub struct Table {
 pub struct Row {
     /// The row's values of [`Table::keys`].
     pub values: Vec<String>,
-    /// The number of runs that there should be.
+    /// The number of runs that there should be, without those that repeat another.
     pub runs: usize,
     /// The seeds of the finished runs, which alone are counted.
     pub seeds: Vec<u64>,
@@ -88,13 +88,15 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
     if let Some((_, of)) = by {
         let mean =
             |runs: &Vec<&RunSummary>| OverSeeds::of(&values(runs, of)).map(|found| found.mean);
-        let means = finished.iter().map(mean).enumerate();
-        let means = means.filter_map(|(index, mean)| Some((index, mean?)));
+        let means_of: Vec<Option<f64>> = finished.iter().map(mean).collect();
+        let means = means_of.iter().enumerate().filter_map(|(index, mean)| Some((index, (*mean)?)));
         best = means.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index);
+        let compared = means_of.iter().flatten().count();
+        let pairs = compared * compared.saturating_sub(1) / 2;
         for (index, row) in rows.iter_mut().enumerate() {
             let other = best.filter(|best| *best != index);
             row.against_best = other.and_then(|best| {
-                against(&by_seed(&finished[index], of), &by_seed(&finished[best], of))
+                against(&by_seed(&finished[index], of), &by_seed(&finished[best], of), pairs)
             });
         }
     }
@@ -104,15 +106,26 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
 const TRAINED: Of = |run| run.train_loss;
 const EVALUATED: Of = |run| run.evaluation_loss;
 
-/// The finished runs; of several with one seed, which repeat each other, the first.
+/// Finished runs that are left out, each with the run before it that has the same file and seed.
+pub fn repeated(groups: &[Group]) -> Vec<[&RunSummary; 2]> {
+    groups.iter().flat_map(|(_, runs)| by_first(runs).1).collect()
+}
+
+/// The finished runs of a row; of several with one seed, the first.
 fn finished(runs: &[Option<RunSummary>]) -> Vec<&RunSummary> {
-    let mut finished: Vec<&RunSummary> = Vec::new();
+    by_first(runs).0
+}
+
+/// The finished runs, the first of every seed, and the others, each with the first of its seed.
+fn by_first(runs: &[Option<RunSummary>]) -> (Vec<&RunSummary>, Vec<[&RunSummary; 2]>) {
+    let (mut first, mut others): (Vec<&RunSummary>, Vec<[&RunSummary; 2]>) = Default::default();
     for run in runs.iter().flatten().filter(|run| run.is_finished) {
-        if !finished.iter().any(|other| other.experiment.seed == run.experiment.seed) {
-            finished.push(run);
+        match first.iter().find(|other| other.experiment.seed == run.experiment.seed) {
+            Some(same) => others.push([same, run]),
+            None => first.push(run),
         }
     }
-    finished
+    (first, others)
 }
 
 fn row((values_of_keys, runs): &Group, finished: &[&RunSummary], times: bool) -> Row {
@@ -122,7 +135,7 @@ fn row((values_of_keys, runs): &Group, finished: &[&RunSummary], times: bool) ->
     };
     Row {
         values: values_of_keys.clone(),
-        runs: runs.len(),
+        runs: runs.len() - by_first(runs).1.len(),
         seeds: finished.iter().map(|run| run.experiment.seed).collect(),
         train_loss: over(TRAINED),
         evaluate_loss: over(EVALUATED),
@@ -194,10 +207,15 @@ schedule: { steps: 5 }
     #[test]
     fn only_finished_runs_count_and_a_seed_counts_once() {
         let unfinished = RunSummary { is_finished: false, ..run("seed=3", 9.0) };
-        let found = of(vec![run("seed=1", 2.0), unfinished, run("seed=1 output=again", 2.0)]);
+        let runs = vec![run("seed=1", 2.0), unfinished, run("seed=1 output=again", 2.0)];
+        let (_, grouped) = groups(runs.clone());
+        let again = repeated(&grouped);
+        assert_eq!(again.len(), 1);
+        assert_eq!(again[0][1].experiment.output, PathBuf::from("again"));
+        let found = of(runs);
         assert_eq!(
             (found.rows.len(), found.rows[0].runs, &found.rows[0].seeds[..]),
-            (1, 3, &[1][..])
+            (1, 2, &[1][..])
         );
         assert_eq!(found.rows[0].train_loss.clone().unwrap().half, None);
         let (keys, mut groups) = groups(vec![run("seed=1", 2.0)]);

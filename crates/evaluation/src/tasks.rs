@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_data::{Needles, Question, Task};
+use annulus_data::{Question, Task, needle};
 use annulus_experiment::{Asked, Format};
 use annulus_train::{Result, TrainError, Verdict, judge};
 use serde::{Deserialize, Serialize};
@@ -131,17 +131,17 @@ fn question(
 ) -> Result<Question> {
     let experiment = &subject.plan.experiment;
     if experiment.data.format == Format::Needles {
-        return Ok(Needles::question(tokens, depth, sample, experiment.seed)?);
+        return Ok(needle(tokens, depth, sample, experiment.seed)?);
     }
     let tokenizer = subject.tokenizer()?;
     let question = task.question(tokens, depth, sample, experiment.seed, tokenizer)?;
     let begin = tokenizer.before(true);
     let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
     if begins != begin.len() {
-        return Err(TrainError::Configuration {
-            message: format!("a text has {begins} tokens that begin one, wanted {}", begin.len()),
-            hint: Some("use the tokenizer that came with the model".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("a text has {begins} tokens that begin one, wanted {}", begin.len()),
+            "use the tokenizer that came with the model",
+        ));
     }
     Ok(question)
 }

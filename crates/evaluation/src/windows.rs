@@ -40,11 +40,7 @@ impl Windows {
             Texts { inputs: &inputs, records, column: &column, tokenizer, excluded: &excluded };
         let folder = cache_folder(&experiment.output);
         let cache = Arc::new(Cache::open(&texts, &folder, subject.verify_cache, &mut told)?);
-        let start = match experiment.evaluation.path {
-            Some(_) => 0,
-            // What the model was trained on depends on its run, not on the evaluated experiment.
-            None => first_target(subject.trained_by.as_ref().unwrap_or(experiment), &cache)?,
-        };
+        let start = start(subject, &cache, &mut told)?;
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
         // One input more than the targets: the one before the first target.
@@ -93,16 +89,14 @@ impl Windows {
             }
         }
         if sequence.targets[first..].iter().all(|&target| target == IGNORED) {
-            return Err(TrainError::Configuration {
-                message: format!(
+            return Err(TrainError::configuration(
+                format!(
                     "the last {} tokens of window {} all begin documents",
                     self.targets,
                     index + 1
                 ),
-                hint: Some(
-                    "raise `evaluation.targets`, or give another text in `evaluation.path`".into(),
-                ),
-            });
+                "raise `evaluation.targets`, or give another text in `evaluation.path`",
+            ));
         }
         Ok(sequence)
     }
@@ -122,9 +116,9 @@ fn text(experiment: &Experiment) -> Result<(Vec<PathBuf>, Records, String)> {
             }
             format!("data of format `{}` is no text to read on in", format.word())
         }
-        _ => String::from("a mixture is no text to read on in"),
+        _ => String::from("`evaluate` cannot read the held-out part of a mixture"),
     };
-    let hint = Some("give a text in `evaluation.path`".into());
+    let hint = Some("give a text: `evaluation.path=TEXT`".into());
     Err(TrainError::Configuration { message, hint })
 }
 
@@ -137,21 +131,35 @@ fn records_in(path: &Path, learned: Format) -> Result<Records> {
         _ => {}
     }
     if learned == Format::Chat {
-        return Err(TrainError::Configuration {
-            message: format!("`{}` does not say what it is made of", path.display()),
-            hint: Some("name a file that ends in `.txt`, `.jsonl` or `.parquet`".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("`{}` does not say what it is made of", path.display()),
+            "name a file that ends in `.txt`, `.jsonl` or `.parquet`",
+        ));
     }
     Ok(records_of(learned).unwrap_or(Records::Text))
+}
+
+/// The first token that may be a target: of the experiment's own text all, of the training's what it holds out.
+fn start(subject: &Subject, cache: &Arc<Cache>, progress: &mut dyn FnMut(Reading)) -> Result<u64> {
+    let experiment = &subject.plan.experiment;
+    match (&experiment.evaluation.path, &subject.trained_by) {
+        (Some(_), _) => Ok(0),
+        (None, None) => first_target(experiment, cache),
+        // What the model was trained on depends on its run, not on the evaluated experiment.
+        (None, Some(by)) => {
+            subject.check_data(by, progress)?;
+            first_target(&by.experiment, cache)
+        }
+    }
 }
 
 /// The first token that may be a target among what `experiment` holds out of its data.
 fn first_target(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
     if experiment.data.evaluate == 0 {
-        return Err(TrainError::Configuration {
-            message: "`data.evaluate` is 0: all of `data.path` is trained on".into(),
-            hint: Some("give another text in `evaluation.path`".into()),
-        });
+        return Err(TrainError::configuration(
+            "`data.evaluate` is 0: all of `data.path` is trained on",
+            "give another text in `evaluation.path`",
+        ));
     }
     // The first held-out token has no context among them.
     Ok(first_held_out(experiment, cache)? + 1)
@@ -170,17 +178,14 @@ impl Asked {
         let Asked { count, targets, longest } = self;
         let others = ((count - 1) * targets) as u64;
         if !of_lengths {
-            return TrainError::Configuration {
-                message: format!(
+            return TrainError::configuration(
+                format!(
                     "{has} tokens held out are too few: {count} windows of {targets} targets \
                      each need {needs}"
                 ),
-                hint: Some(
-                    "lower `evaluation.windows` or `evaluation.targets`, or give another text in \
-                     `evaluation.path`"
-                        .to_owned(),
-                ),
-            };
+                "lower `evaluation.windows` or `evaluation.targets`, or give another text in \
+                     `evaluation.path`",
+            );
         }
         let most = has.saturating_sub(others + 1);
         let lower = if most >= targets as u64 {
@@ -188,12 +193,12 @@ impl Asked {
         } else {
             "lower `evaluation.windows` or `evaluation.targets`, or give a longer text".to_owned()
         };
-        TrainError::Configuration {
-            message: format!(
+        TrainError::configuration(
+            format!(
                 "the text has {has} tokens, too few for {count} windows of {longest}: {needs} are \
                  needed, {longest} and a last target for the first, {targets} for each further one"
             ),
-            hint: Some(format!("{lower} in `evaluation.path`")),
-        }
+            format!("{lower} in `evaluation.path`"),
+        )
     }
 }

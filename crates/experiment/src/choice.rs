@@ -1,8 +1,9 @@
 //! The settings that trade time for memory, where the experiment leaves them open: the first of a list, fastest first, that fits into the
 //! budget.
 //!
-//! Computing rows of the feed-forward half a few at a time costs next to nothing, and recomputing a layer about a quarter of its
-//! projections; so the list varies pieces first. Written settings are kept.
+//! Computing rows of the feed-forward half, or logits, a few at a time costs next to nothing, sharding the state costs messages that hide
+//! behind computation where links are fast, and recomputing a layer about a quarter of its projections; so the list varies pieces first,
+//! then logits, then the state, and recomputation last. Written settings are kept.
 
 use annulus_machine::{By, Limit, memory};
 
@@ -40,15 +41,29 @@ impl Memory {
         rows: usize,
         needs: impl Fn(Settled) -> u64,
     ) -> Settled {
-        let mut last = None;
+        let smallest = || self.choices(&states(state, host), rows).pop()?.pop();
+        let found = self.fitting(host, state, rows, needs).next().or_else(smallest);
+        found.expect("there is always a choice: what is written, or every list's first")
+    }
+
+    /// For every open choice of the state's sharding that fits, that choice with the least recomputation and the fastest chunks that fit:
+    /// in the order in which [`Memory::settle`] prefers them.
+    pub fn fitting(
+        &self,
+        host: &Host,
+        state: State,
+        rows: usize,
+        needs: impl Fn(Settled) -> u64,
+    ) -> impl Iterator<Item = Settled> {
         let budget = self.budget(host);
-        for choice in states(state, host).flat_map(|state| self.choices(state, rows)) {
-            if needs(choice) <= budget {
-                return choice;
-            }
-            last = Some(choice);
-        }
-        last.expect("there is always a choice: what is written, or every list's first")
+        let choices = self.choices(&states(state, host), rows).into_iter();
+        let mut found: Vec<State> = Vec::new();
+        choices.filter_map(move |chunks| {
+            let open = chunks.into_iter().filter(|one| !found.contains(&one.state));
+            let fitting = open.into_iter().find(|one| needs(*one) <= budget);
+            found.extend(fitting.map(|one| one.state));
+            fitting
+        })
     }
 
     /// Bytes that the ranks on this machine may hold together; on GPUs, the ranks of one GPU.
@@ -74,33 +89,39 @@ impl Memory {
         Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }
     }
 
-    /// All choices for the open settings, fastest first.
-    fn choices(&self, state: State, rows: usize) -> impl Iterator<Item = Settled> + use<> {
+    /// All choices for the open settings, fastest first: a list of chunks for each of recomputation and state, of which `states` may be
+    /// taken.
+    fn choices(&self, states: &[State], rows: usize) -> Vec<Vec<Settled>> {
         let recompute = match self.recompute {
             Recompute::Auto => vec![Recompute::None, Recompute::Layer],
             written => vec![written],
         };
         let pieces = [rows].into_iter().chain(ROWS.into_iter().filter(move |piece| *piece < rows));
-        let pieces = self.mlp_chunk.map_or_else(|| pieces.collect(), |written| vec![written]);
+        let pieces: Vec<usize> =
+            self.mlp_chunk.map_or_else(|| pieces.collect(), |written| vec![written]);
         let logits = self.loss_chunk.map_or_else(|| LOGITS.to_vec(), |written| vec![written]);
-        logits.into_iter().flat_map(move |loss_chunk| {
-            let pieces = pieces.clone();
-            recompute.clone().into_iter().flat_map(move |recompute| {
-                let settled = move |mlp_chunk| Settled { state, recompute, loss_chunk, mlp_chunk };
-                pieces.clone().into_iter().map(settled)
-            })
-        })
+        let chunks = |recompute, state| {
+            let settled =
+                move |loss_chunk, mlp_chunk| Settled { state, recompute, loss_chunk, mlp_chunk };
+            let of_logits = |&logits: &usize| pieces.iter().map(move |rows| settled(logits, *rows));
+            logits.iter().flat_map(of_logits).collect()
+        };
+        let of = |recompute| states.iter().map(move |state| (recompute, *state));
+        recompute
+            .into_iter()
+            .flat_map(of)
+            .map(|(recompute, state)| chunks(recompute, state))
+            .collect()
     }
 }
 
 /// The choices for the state, the one that sends least first: ranks that share a memory hold one copy in any case.
-fn states(written: State, host: &Host) -> impl Iterator<Item = State> + use<> {
-    let all = match written {
+fn states(written: State, host: &Host) -> Vec<State> {
+    match written {
         State::Auto if host.sharing() == 1 && host.apart.is_none() => vec![State::Replicated],
         State::Auto => vec![State::Replicated, State::Zero1, State::Zero3],
         written => vec![written],
-    };
-    all.into_iter()
+    }
 }
 
 fn share(bytes: u64) -> u64 {
@@ -150,6 +171,9 @@ mod tests {
         );
         let kept = |c: Settled| if c.recompute == layer { 10 } else { 2000 };
         assert_eq!(settled(&kept), Settled { recompute: layer, ..all });
+        // Neither fewer logits nor a sharded state costs as much as recomputation.
+        let few = |c: Settled| if c.loss_chunk == 128 { 10 } else { 2000 };
+        assert_eq!(settled(&few), Settled { loss_chunk: 128, ..all });
         let smallest = Settled { state, recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
         assert_eq!(settled(&|_| 1001), smallest);
     }
@@ -196,6 +220,17 @@ mod tests {
             assert_eq!(settled(State::Auto, least), least);
         }
         assert_eq!(settled(State::Zero2, State::Zero1), State::Zero2);
+        let needs = |c: Settled| {
+            let is_less = c.state == State::Zero3 || c.recompute == Recompute::Layer;
+            if is_less { 1000 } else { 1001 }
+        };
+        let sharded = OPEN.settle(&host, State::Auto, 100, needs);
+        assert_eq!((sharded.state, sharded.recompute), (State::Zero3, Recompute::None));
+        let all = OPEN.fitting(&host, State::Auto, 100, needs).map(|c| (c.state, c.recompute));
+        let layer = Recompute::Layer;
+        let wanted =
+            [(State::Zero3, Recompute::None), (State::Replicated, layer), (State::Zero1, layer)];
+        assert_eq!(all.collect::<Vec<_>>(), wanted);
         let alone = OPEN.settle(&Host::default(), State::Auto, 100, |_| u64::MAX);
         assert_eq!(alone.state, State::Replicated);
     }

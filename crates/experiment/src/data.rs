@@ -38,7 +38,7 @@ section! {
     pub struct DataKeys {
         path: Option<Listed<TextSource>> = List(TextSource::KEYS),
             Means("none: required unless `format` is `recall` or `needles`"),
-            "a file or folder of texts, or several by `*`, or a mixture of them by weights; `.gz` and `.zst` are read as what is in them";
+            "a file or folder of texts, or several by `*`, or a mixture of them by weights; of a folder with `format: text`, files are read that end in `.txt`, `.md`, `.rs`, `.py`, `.cu`, `.cuh`, `.yaml` (but no experiments) or `.toml`; `.gz` and `.zst` are read as what is in them";
         format: Format = Word(Format::WORDS), Is("text"),
             "plain text, a JSON object per line, rows of parquet files, conversations, ready-made batches, or tasks of recall";
         column: String = Text, Is("text"), "the field of lines, or column of rows, that is the text";

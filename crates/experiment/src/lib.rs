@@ -7,6 +7,7 @@ mod device;
 mod evaluation;
 mod experiment;
 mod extend;
+mod free;
 mod lora;
 mod mask;
 mod mesh;
@@ -44,6 +45,7 @@ pub use device::{Device, NAME};
 pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
+pub use free::{is_neutral, what_may_differ};
 pub use lora::LoraKeys;
 pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
 pub use mesh::{
@@ -63,5 +65,5 @@ pub use sweep_names::short_keys;
 pub use wire::wire_key;
 pub use written::{
     Varying, Written, differences, explain, explain_value, load, page, parse, read_experiment,
-    schema, varying, what_may_differ,
+    schema, varying,
 };

@@ -132,7 +132,8 @@ section! {
             "sharding of the state over processes, or over the GPUs of one process (the ranks of a process, or of a GPU, share \
              one copy in any case); replicated: none; zero1: f32 masters and moments; zero2: the same, because gradients are \
              always reduce-scattered; zero3: weights too, gathered part by part before they are used; auto: the first of \
-             replicated, zero1 and zero3 that fits into the budget. Results are bit-identical";
+             replicated, zero1 and zero3 that fits into the budget, without recomputation if one does; on a described cluster \
+             the fastest that fits, or the first within 1 % of it. Results are bit-identical";
         state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
             "mesh axes over which the state is sharded; all: both; sequence: over the processes of one sequence, replicated \
              along data; data: over the replicas, replicated along sequence (hybrid sharding, as HSDP: gathers stay on a host \
@@ -187,7 +188,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
-            "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: nothing if that fits into the budget";
+            "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: nothing if that fits into the budget, with the state sharded as far as that takes";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
             "memory of a device that its ranks may hold, a bound: of this machine, which all ranks share, or of each of its GPUs, or of each device of a described cluster";

@@ -13,6 +13,7 @@ use annulus_yaml::{
 use crate::attention::AttentionKeys;
 use crate::data::DataKeys;
 use crate::device::{DEVICE, NAME};
+use crate::free::{ROUNDING, is_free};
 use crate::lora::LoraKeys;
 use crate::model::{MODEL, ModelKeys};
 use crate::schedule::ScheduleKeys;
@@ -50,7 +51,7 @@ section! {
         parallel: Parallel = Section(Parallel::KEYS), Means("as below"),
             "what processes hold of the model's state; changes no result";
         memory: Memory = Section(Memory::KEYS), Means("the fastest that fits into the machine"),
-            "recomputation, micro-batches and chunks: memory against time; changes no result";
+            "recomputation, micro-batches and chunks: memory against time; `micro_batch`, `loss_chunk` and `mlp_chunk` change the rounding, except with `reproducible: strict`";
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
         schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),
             "steps, and the learning rate over them";
@@ -73,45 +74,6 @@ section! {
         sweep: Option<SweepKeys> = Section(SweepKeys::KEYS), Means("the file is one run"),
             "many runs of this file, which `annulus sweep` makes: combinations of values for its other keys, each in a folder of its own in `output`";
     }
-}
-
-/// Sections and keys that may differ when a run is resumed.
-const FREE: &[&str] = &[
-    "name",
-    "model.allow_longer",
-    "device",
-    "mesh",
-    "attention.strategy",
-    "attention.exchange",
-    "attention.shape",
-    "attention.groups",
-    "attention.layout",
-    "attention.stripe",
-    "attention.backward",
-    "attention.sliding.strategy",
-    "attention.sliding.exchange",
-    "attention.sliding.shape",
-    "attention.sliding.groups",
-    "attention.sliding.backward",
-    "attention.deterministic",
-    "parallel",
-    "memory",
-    "every",
-    "evaluation",
-    "trace",
-    "sample",
-    "keep",
-    "background_saves",
-    "output",
-    "expect",
-    "schedule.stop",
-];
-
-/// The sections and keys that may differ when a run is resumed, in words for a message.
-pub fn what_may_differ() -> String {
-    let plain = |key: &&&str| !key.starts_with("attention.") || **key == "attention.deterministic";
-    let keys: Vec<String> = FREE.iter().filter(plain).map(|key| format!("`{key}`")).collect();
-    format!("{}, how attention is split", keys.join(", "))
 }
 
 /// Reads and checks the file at `path` with `overrides`.
@@ -263,18 +225,25 @@ impl Experiment {
         self.lines().to_yaml()
     }
 
-    /// The keys and values that a resumed run must share with the original: all but [`what_may_differ`].
+    /// The keys and values that a resumed run must share with the original: all but [`what_may_differ`](crate::what_may_differ).
     pub fn identity(&self) -> Vec<(String, String)> {
-        let free = |key: &str| {
-            FREE.iter().any(|free| {
-                key.strip_prefix(free).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
-        };
         let lines = self.lines();
         let lines = lines.iter().map(|(key, value)| (key, value.to_owned()));
         let order = list(self.stages.iter().map(|stage| stage.name.clone()));
         let order = Some((String::from(STAGES), order)).filter(|_| !self.stages.is_empty());
-        order.into_iter().chain(lines.filter(|(key, _)| !free(key))).collect()
+        order.into_iter().chain(lines.filter(|(key, _)| !is_free(key))).collect()
+    }
+
+    /// The keys and values that a resumed run may change and that change the rounding of its steps.
+    pub fn rounding(&self) -> BTreeMap<String, String> {
+        if self.reproducible == Reproducible::Strict {
+            return BTreeMap::new();
+        }
+        let rounds =
+            |key: &str| ROUNDING.contains(&key) || key.starts_with("attention.") && is_free(key);
+        let lines = self.lines();
+        let lines = lines.iter().filter(|(key, _)| rounds(key));
+        lines.map(|(key, value)| (key, value.to_owned())).collect()
     }
 
     /// The keys and values that say how a step is split over ranks.

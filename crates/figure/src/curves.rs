@@ -66,6 +66,9 @@ pub fn color(place: usize) -> String {
     hex(COLORS[place % COLORS.len()])
 }
 
+/// The most points of a curve in a picture: about one in two pixels.
+pub const POINTS: usize = 400;
+
 /// As many points, or fewer, each the mean of so many neighbours (the second value): a curve of more points than a picture
 /// has pixels is slow to draw and shows no more. Their errors are left out where there are several.
 pub fn thinned(points: &[Point], most: usize) -> (Vec<Point>, usize) {

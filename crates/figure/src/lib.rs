@@ -5,6 +5,7 @@
 mod bars;
 mod canvas;
 mod curves;
+mod escaped;
 mod heatmap;
 mod picture;
 mod scale;
@@ -12,7 +13,8 @@ mod strips;
 mod svg;
 
 pub use bars::{Bar, Bars};
-pub use curves::{Curves, Point, Series, color, thinned};
+pub use curves::{Curves, POINTS, Point, Series, color, thinned};
+pub use escaped::{escaped, in_svg};
 pub use heatmap::Heatmap;
 pub use picture::Picture;
 pub use scale::Axis;

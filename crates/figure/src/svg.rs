@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::in_svg;
 use crate::picture::{Align, Color, DASH, LETTER, Picture, Shape};
 
 /// With `namespace` as an attribute of the root, if it is not empty.
@@ -35,7 +36,7 @@ pub(crate) fn draw(picture: &Picture, namespace: &str) -> String {
                 y + LETTER[1] / 4.0,
                 anchor(*align),
                 hex(*color),
-                escaped(text)
+                in_svg(text)
             ),
         };
     }
@@ -73,8 +74,4 @@ fn anchor(align: Align) -> &'static str {
         Align::Middle => "middle",
         Align::Right => "end",
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

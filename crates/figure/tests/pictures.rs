@@ -99,3 +99,15 @@ fn many_points_become_the_means_of_neighbours() {
     assert_eq!((found.len(), together), (4, 3));
     assert_eq!((found[0].x, found[0].y, found[3].y), (1.0, 5.0 / 3.0, 81.0));
 }
+
+/// XML has no such characters, not even as references.
+#[test]
+fn words_from_outside_are_escaped() {
+    let title = "run <\u{1b}[31m\u{202e}\u{ffff}> & more".to_owned();
+    let series = Series { name: "a\u{0}".to_owned(), points: Vec::new(), ..Series::default() };
+    let (x, y) = (Axis::plain("step"), Axis::plain("loss"));
+    let svg = Curves { title, x, y, series: vec![series] }.picture().to_svg();
+    assert!(svg.contains("run &lt;\\u001b[31m\\u202e\\uffff&gt; &amp; more"), "{svg}");
+    let allowed = |letter: char| letter == '\n' || !letter.is_control() && letter != '\u{202e}';
+    assert!(svg.chars().all(allowed), "{svg}");
+}

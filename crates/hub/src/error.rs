@@ -22,6 +22,8 @@ pub enum HubError {
     NotFound {
         /// What was asked for.
         what: String,
+        /// Where: `owner/name`.
+        repository: String,
     },
     /// Any other status.
     #[error("`{url}` answered {status}")]
@@ -115,7 +117,16 @@ pub enum HubError {
 impl HubError {
     /// The way out, where there is one.
     pub fn hint(&self) -> Option<String> {
-        let hint = match self {
+        if let HubError::NotFound { repository, .. } = self {
+            let page = format!("huggingface.co/{repository}");
+            return Some(format!("check owner, name and revision at {page}"));
+        }
+        self.plain_hint().map(str::to_owned)
+    }
+
+    /// The way out, where it is the same for all names.
+    fn plain_hint(&self) -> Option<&'static str> {
+        Some(match self {
             HubError::Refused { token: false, .. } => {
                 "check the name; for a private or gated model set `HF_TOKEN`, or log in with \
                  `hf auth login`, and do not set `HF_HUB_DISABLE_IMPLICIT_TOKEN`"
@@ -124,8 +135,8 @@ impl HubError {
                 "check the name, and that the token's owner may read it: gated models ask for \
                  consent on their page"
             }
-            HubError::NotFound { .. } => {
-                "`hf://owner/name@revision` is read as the page's address is"
+            HubError::Status { status: 429 | 503, .. } => {
+                "the hub is busy: try later; `HF_TOKEN` raises the limit. The same command goes on from what has arrived"
             }
             HubError::Network { cached: true, .. } => {
                 "an earlier state is in the cache: `HF_HUB_OFFLINE=1` takes it without asking"
@@ -148,9 +159,8 @@ impl HubError {
             }
             HubError::NoSuchHome { .. } => "write the folder out: `~` is only the user's own",
             HubError::NoHome => "set `HF_HOME` to a folder",
-            HubError::Thread(_) | HubError::Stopped => return None,
-        };
-        Some(hint.to_owned())
+            HubError::NotFound { .. } | HubError::Thread(_) | HubError::Stopped => return None,
+        })
     }
 
     /// Whether asking again may help.
@@ -160,5 +170,17 @@ impl HubError {
             HubError::Status { status, .. } => *status >= 500 || [408, 429].contains(status),
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_hub_is_no_broken_network() {
+        let hint = |status| HubError::Status { url: String::from("a"), status }.hint().unwrap();
+        assert!([429, 503].into_iter().all(|status| hint(status).contains("`HF_TOKEN`")));
+        assert!(hint(500).contains("check the network"));
     }
 }

@@ -108,8 +108,7 @@ struct Fetching<'a> {
 impl Fetching<'_> {
     fn description(&self) -> Result<(), HubError> {
         if !self.listing.files.contains_key(CONFIG) {
-            let what = format!("`{CONFIG}` of `{}`", self.name);
-            return Err(HubError::NotFound { what });
+            return Err(self.not_found(CONFIG));
         }
         let has = |file: &&&str| self.listing.files.contains_key(**file);
         for file in DESCRIPTION.iter().filter(|file| !has(file)) {
@@ -132,6 +131,11 @@ impl Fetching<'_> {
         self.files(shards.iter().map(String::as_str))
     }
 
+    fn not_found(&self, file: &str) -> HubError {
+        let what = format!("`{file}` of `{}`", self.name);
+        HubError::NotFound { what, repository: self.name.repository.clone() }
+    }
+
     /// Brings those of these files that the commit's folder has not.
     fn files<'f>(&self, files: impl IntoIterator<Item = &'f str>) -> Result<(), HubError> {
         let mut entries = Vec::new();
@@ -139,9 +143,7 @@ impl Fetching<'_> {
             if self.store.has(&self.listing.commit, file)? {
                 continue;
             }
-            let what = || format!("`{file}` of `{}`", self.name);
-            let entry = self.listing.files.get(file);
-            let entry = entry.ok_or_else(|| HubError::NotFound { what: what() })?;
+            let entry = self.listing.files.get(file).ok_or_else(|| self.not_found(file))?;
             let hash = entry.hash.as_ref();
             let to_come = entry.bytes.map_or(0, |bytes| self.store.to_come(hash, bytes));
             entries.push((file, entry, self.most(file, entry)?, to_come));

@@ -18,11 +18,11 @@ pub struct Options {
     pub cache: PathBuf,
     /// Sent to the endpoint alone, never to where it redirects.
     pub token: Option<String>,
-    /// Nobody is asked: what is not in the cache is not there.
+    /// Only the cache is used: a file that is not cached is an error.
     pub offline: bool,
-    /// How long nothing may arrive, or too little.
+    /// A transfer that brings nothing, or too little, for this long is given up.
     pub patience: Duration,
-    /// Files of the cache are hashed though nothing says that they have changed.
+    /// Cached files are hashed even if nothing says that they have changed.
     pub verify: bool,
 }
 

@@ -93,7 +93,7 @@ impl<'a> Client<'a> {
                     "EntryNotFound" => format!("`{url}`"),
                     _ => format!("`{name}`"),
                 };
-                Err(HubError::NotFound { what })
+                Err(HubError::NotFound { what, repository: name.repository.clone() })
             }
             _ => Err(HubError::Status { url: url.to_owned(), status }),
         }

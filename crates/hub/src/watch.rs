@@ -68,13 +68,13 @@ pub(crate) fn watched<T: Send + 'static>(
 }
 
 impl Watch {
-    /// Tells it; an error where nobody waits any more.
+    /// Sends an event; an error if the caller has given up.
     pub(crate) fn tell(&self, event: Event) -> Result<(), HubError> {
         self.told.send(event).map_err(|_| HubError::Stopped)?;
         self.check()
     }
 
-    /// An error where nobody waits any more.
+    /// An error if the caller has given up.
     pub(crate) fn check(&self) -> Result<(), HubError> {
         if self.stopped.load(Ordering::Relaxed) { Err(HubError::Stopped) } else { Ok(()) }
     }

@@ -41,8 +41,8 @@ pub unsafe fn recharge(block: *const u8, layout: Layout, class: Class) {
     }
 }
 
-/// Whether the program's allocator is [`Counting`]: an allocation is then seen by it.
-fn is_installed() -> bool {
+/// Whether the program's allocator is [`Counting`]: an allocation is then seen by it. Otherwise nothing is counted.
+pub fn is_installed() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(|| {
         let block: Vec<u8> = black_box(Vec::with_capacity(LARGE));

@@ -16,6 +16,6 @@ mod class;
 mod confine;
 
 pub use account::{Bytes, current, enter, on_behalf_of, peaks, reset_peaks};
-pub use allocator::{Counting, LARGE, recharge};
+pub use allocator::{Counting, LARGE, is_installed, recharge};
 pub use class::{ByClass, Class, Scope, class, scope};
 pub use confine::{Confined, Limits, confine, room_to_confine};

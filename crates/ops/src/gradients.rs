@@ -1,11 +1,11 @@
 //! Functions on gradients that training loops need and Candle lacks.
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, InplaceOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+use crate::Backend;
 use crate::gpu::operators;
-use crate::rows::{CHUNK, Elements, check_place, in_place_mut};
-use crate::{Backend, Pool};
+use crate::rows::{CHUNK, Elements};
 
 /// Vector-Jacobian product: the gradients of `sum(y * seed)`; `seed` has the shape and dtype of `y`
 /// and is not differentiated.
@@ -71,39 +71,6 @@ fn sum_of_squares(values: &[f32]) -> f64 {
         }
     }
     lanes.into_iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
-}
-
-/// Multiplies a contiguous f32 tensor in place. Nothing on the tape may still need the old values.
-///
-/// # Errors
-/// When the tensor has another type, or gaps.
-pub fn scale(backend: &Backend, tensor: &Tensor, by: f64) -> Result<()> {
-    match backend {
-        Backend::Gpu(processor) => {
-            check_place(tensor)?;
-            operators::scale(&**processor, tensor, by)
-        }
-        Backend::Cpu(pool) => tensor.inplace_op1(&Scale { pool: pool.clone(), by: by as f32 }),
-    }
-}
-
-struct Scale {
-    pool: Pool,
-    by: f32,
-}
-
-impl InplaceOp1 for Scale {
-    fn name(&self) -> &'static str {
-        "scale"
-    }
-    fn cpu_fwd(&self, values: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        self.pool.for_chunks(in_place_mut(values, layout)?, CHUNK, |_, piece| {
-            for x in piece {
-                *x *= self.by;
-            }
-        });
-        Ok(())
-    }
 }
 
 /// The error of parameters without a gradient, which an operator without one cut off the tape.
@@ -179,16 +146,6 @@ mod tests {
         }
         let nan = Tensor::new(&[1.0, f32::NAN], &Device::Cpu)?;
         assert!(global_norm_squared(&Backend::serial(), [&nan])?.is_nan());
-        Ok(())
-    }
-
-    #[test]
-    fn scale_multiplies_in_place() -> Result<()> {
-        let tensor = (random("a", &[301, 257])? * 1.0)?;
-        let wanted = (&tensor * 0.3)?;
-        scale(&Backend::cpu(2), &tensor, 0.3)?;
-        assert!(error(&tensor, &wanted)? < 1e-7);
-        assert!(scale(&Backend::serial(), &tensor.t()?, 2.0).is_err());
         Ok(())
     }
 

@@ -50,7 +50,7 @@ pub use cross_entropy::{
 };
 pub use dropout::{InputDropout, RowPlace};
 pub use embedding::{check_tokens, embedding, embedding_backward};
-pub use gradients::{NoGradient, check_gradients, global_norm_squared, scale, vjp};
+pub use gradients::{NoGradient, check_gradients, global_norm_squared, vjp};
 pub use linear::{linear, wide_linear};
 pub use pool::Pool;
 pub use projections::{

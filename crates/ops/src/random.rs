@@ -13,7 +13,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 pub struct Key<'a> {
     /// The seed of the experiment.
     pub seed: u64,
-    /// The purpose: `init`, `order`, `recall`, …
+    /// The purpose: `init`, `generate`, `verify`, …
     pub purpose: &'a str,
     /// The name of a parameter, or whatever else tells draws apart.
     pub name: &'a str,

@@ -22,6 +22,15 @@ pub fn rms_norm(backend: &Backend, x: &Tensor, weight: &Tensor, epsilon: f64) ->
     x.apply_op2(weight, RmsNorm { pool: pool.clone(), epsilon })
 }
 
+/// The number of rows of x, and their width, which the weight has.
+pub(crate) fn sizes(x: &Shape, weight: &Shape) -> Result<(usize, usize)> {
+    let width = weight.dims1()?;
+    match x.dims().split_last() {
+        Some((&last, leading)) if last == width => Ok((leading.iter().product(), width)),
+        _ => bail!("rms-norm: found x {x:?}, wanted [.., {width}]"),
+    }
+}
+
 struct RmsNorm {
     pool: Pool,
     epsilon: f64,
@@ -101,8 +110,9 @@ pub fn rms_norm_backward(
     dy: &Tensor,
     onto: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
+    let (_, width) = sizes(x.shape(), weight.shape())?;
     for other in [Some(dy), onto].into_iter().flatten() {
-        if other.elem_count() != x.elem_count() {
+        if other.shape() != x.shape() {
             bail!("rms-norm: found a gradient {:?}, wanted {:?}", other.shape(), x.shape());
         }
     }
@@ -116,8 +126,7 @@ pub fn rms_norm_backward(
     let onto = onto.map(|onto| Elements::of(pool, onto)).transpose()?;
     let onto = onto.as_deref().unwrap_or(&[]);
     let weights = Elements::of(pool, weight)?;
-    let width = weights.len();
-    // SAFETY: the rows are whole, and backward writes all of each.
+    // SAFETY: the rows are whole, as x is of rows of `width`, and backward writes all of each.
     let mut dx = unsafe { unwritten(x_values.len()) };
     let dw = sum_rows_and(pool, &mut dx, width, |rows, dx, dw| {
         let range = rows.start * width..rows.end * width;
@@ -140,11 +149,8 @@ impl CustomOp2 for RmsNorm {
         weight: &CpuStorage,
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
+        let (_, width) = sizes(x_layout.shape(), weight_layout.shape())?;
         let rows = Rows::new(x, x_layout)?;
-        let width = weight_layout.shape().dims1()?;
-        if rows.width != width {
-            bail!("rms-norm: found x {:?}, wanted [.., {width}]", x_layout.shape());
-        }
         let weight = elements(&self.pool, weight, weight_layout)?;
         // SAFETY: the pieces are whole rows and cover the output; `copy` writes all of each.
         let mut y = unsafe { unwritten(x_layout.shape().elem_count()) };

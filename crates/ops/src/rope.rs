@@ -51,11 +51,6 @@ impl Rotary {
         let exponents = (0..head_dim / 2).map(|i| -2.0 * i as f64 / head_dim as f64);
         exponents.map(|exponent| theta.powf(exponent) as f32).collect()
     }
-    /// Cosines and sines, [S, D / 2] each, row-major.
-    pub fn cos_and_sin(&self) -> [&[f32]; 2] {
-        let Tables { cos, sin } = self.tables();
-        [cos, sin]
-    }
     /// The factor of cosines and sines.
     pub(crate) fn factor(&self) -> f64 {
         self.factor

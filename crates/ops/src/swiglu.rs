@@ -102,8 +102,8 @@ pub fn swiglu_backward(
     dy: &Tensor,
 ) -> Result<SwiGluGradients> {
     same_shape(gate.shape(), up.shape())?;
-    if dy.elem_count() != gate.elem_count() {
-        bail!("swiglu: found {} gradients, wanted {:?}", dy.elem_count(), gate.shape());
+    if dy.shape() != gate.shape() {
+        bail!("swiglu: found a gradient {:?}, wanted {:?}", dy.shape(), gate.shape());
     }
     let pool = match backend {
         Backend::Gpu(processor) => return operators::swiglu_backward(&**processor, gate, up, dy),

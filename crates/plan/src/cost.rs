@@ -74,6 +74,8 @@ pub(crate) struct Share<'a> {
     is_writer: bool,
     /// Attention scores of one sequence that are kept (Li et al.'s ring).
     scores: u64,
+    /// Running states of a query, and how many of them are of copied rows.
+    states: [u64; 2],
 }
 
 impl Share<'_> {
@@ -114,6 +116,7 @@ impl Share<'_> {
             is_first: kind.is_first,
             is_writer: kind.is_writer,
             scores,
+            states: workspace::states(plan, &passes.of(Pass::Forward).mask),
         }
     }
 

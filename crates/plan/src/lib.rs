@@ -14,6 +14,7 @@ mod proving;
 mod rank;
 mod report;
 mod route;
+mod settings;
 mod sharding;
 mod strict;
 mod support;

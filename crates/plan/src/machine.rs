@@ -1,5 +1,7 @@
 //! Memory of this machine: by process, its ranks' and what the process takes for itself.
 
+use annulus_experiment::Experiment;
+
 use crate::report::count;
 use crate::{Plan, RankPlan, size, wrapped};
 
@@ -29,7 +31,7 @@ impl Process {
 }
 
 impl Plan {
-    /// The plan of this experiment with its ranks shared evenly by `processes`.
+    /// The plan of this experiment with its ranks shared evenly by `processes`, and the settings that it leaves open chosen for them.
     ///
     /// # Panics
     /// When `processes` cannot share the ranks evenly.
@@ -38,7 +40,7 @@ impl Plan {
         let mut plan = self.clone();
         (plan.experiment.host.processes, plan.experiment.host.devices) = (processes, 1);
         plan.experiment.host.here = None;
-        plan.ranks = plan.rank_plans(&plan.kinds());
+        plan.settle();
         plan
     }
 
@@ -58,24 +60,16 @@ impl Plan {
         if world > SHOWN || host.device.is_some() || host.apart.is_some() {
             return String::new();
         }
-        let numbers = (1..=world)
-            .filter(|number| crate::processes::check_of(&self.experiment, *number).is_ok());
+        let open = Experiment { parallel: self.written.1, ..self.experiment.clone() };
+        let numbers =
+            (1..=world).filter(|number| crate::processes::check_of(&open, *number).is_ok());
         let mut numbers: Vec<usize> = numbers.collect();
         // The first, the second and the last show how it grows.
         let last = numbers.pop().unwrap_or(1);
         numbers.truncate(2);
         numbers.push(last);
         numbers.dedup();
-        let line = |number: usize| {
-            let plan = self.over(number);
-            let processes = plan.processes(&plan.ranks);
-            let fullest = processes.iter().map(|process| process.all()).max().unwrap_or(0);
-            let all = processes.iter().fold(0_u64, |sum, one| sum.saturating_add(one.all()));
-            let noun = if number == 1 { "process" } else { "processes" };
-            let title = format!("{number} {noun}");
-            format!("  {title:<15}{:>11}{:>13}\n", size(fullest), size(all))
-        };
-        let lines: String = numbers.into_iter().map(line).collect();
+        let lines: String = numbers.into_iter().map(|number| self.line_of(number)).collect();
         let own = format!(
             "  with {} for each rank, {} for a process itself, and {} for MPI where there are several\n",
             count(host.workers, "core"),
@@ -89,5 +83,18 @@ impl Plan {
             "in all",
             wrapped(&own, 2)
         )
+    }
+
+    /// The line of so many `processes`: with its settings, where they are chosen otherwise for them.
+    fn line_of(&self, processes: usize) -> String {
+        let noun = if processes == 1 { "process" } else { "processes" };
+        let title = format!("{processes} {noun}");
+        let plan = self.over(processes);
+        let processes = plan.processes(&plan.ranks);
+        let fullest = processes.iter().map(|process| process.all()).max().unwrap_or(0);
+        let all = processes.iter().fold(0_u64, |sum, one| sum.saturating_add(one.all()));
+        let other = Some(plan.settings()).filter(|settings| *settings != self.settings());
+        let other = other.map_or_else(String::new, |settings| format!("  {settings}"));
+        format!("  {title:<15}{:>11}{:>13}{other}\n", size(fullest), size(all))
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Apart, Experiment, Recompute, Resolved, Settled, State};
+use annulus_experiment::{Experiment, Memory, Parallel, Recompute, Resolved, Settled, State};
 use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
 use serde_json::Value;
@@ -33,6 +33,8 @@ pub struct Plan {
     pub micro_batch: usize,
     /// The settings that trade time for memory, nothing left open. [`Plan::experiment`] has the same.
     pub memory: Settled,
+    /// The sections `memory` and `parallel` as written, where settings may be open.
+    pub(crate) written: (Memory, Parallel),
     /// Micro-batches per optimizer step and rank.
     pub micro_batches: usize,
     /// What each rank holds and sends, by its number in the world.
@@ -113,15 +115,11 @@ impl Plan {
         let passes = self.groups.iter().zip(drafts);
         let passes = passes.map(|(group, draft)| Ok(Arc::new(self.passes_of(group, draft)?)));
         self.passes = passes.collect::<Result<_, Problems>>()?;
-        let kinds = self.kinds();
-        self.memory = self.settled(&kinds);
-        self.experiment.memory = self.experiment.memory.with(self.memory);
-        self.experiment.parallel.state = self.memory.state;
+        self.settle();
         let heads = self.own.num_attention_heads as u64;
         for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
             group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
         }
-        self.ranks = self.rank_plans(&kinds);
         self.warnings = self.narrow_sums();
         self.warnings.extend(self.warnings_of_keys());
         Ok(self)
@@ -158,6 +156,7 @@ impl Plan {
             groups: Vec::new(),
             micro_batch,
             memory: UNSETTLED,
+            written: (experiment.memory.clone(), experiment.parallel),
             ranks: Vec::new(),
             warnings: Vec::new(),
             choice: None,
@@ -200,35 +199,6 @@ impl Plan {
     pub fn vocabulary(&self) -> usize {
         // `new` has settled it.
         self.shape.vocab_size.unwrap_or_default()
-    }
-
-    /// The settings that trade time for memory, chosen by what the ranks of these kinds would hold.
-    fn settled(&self, kinds: &Kinds) -> Settled {
-        let needs = |memory: Settled| {
-            // On a cluster every device has room for the fullest rank.
-            let apart = || {
-                let ranks = self.experiment.mesh.replica(0).ranks();
-                ranks.map(|rank| self.held_apart(memory, kinds.of(rank)).1).max()
-            };
-            let together = || {
-                let of_kind = |kind| self.held(memory, kind).together;
-                let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
-                self.fullest(|rank| held[kinds.number(rank)])
-            };
-            match self.experiment.host.apart {
-                Some(Apart { ranks, .. }) => {
-                    apart().unwrap_or_default().saturating_mul(ranks as u64)
-                }
-                None => together(),
-            }
-        };
-        let longest = self.positions().iter().map(Positions::tokens).max();
-        self.experiment.memory.settle(
-            &self.experiment.host,
-            self.experiment.parallel.state,
-            self.micro_batch * longest.unwrap_or_default(),
-            needs,
-        )
     }
 
     /// The most bytes held together by ranks that share a memory, where rank `r` holds `held(r)`: all ranks here, or those of one GPU.
@@ -285,7 +255,7 @@ impl Plan {
 
     /// Rows of a micro-batch on the rank that has most; even sharding gives all ranks as many.
     pub fn rows(&self) -> usize {
-        let longest = self.ranks.iter().map(|rank| rank.positions.tokens()).max();
+        let longest = self.positions().iter().map(Positions::tokens).max();
         self.micro_batch * longest.unwrap_or_default()
     }
 
@@ -352,7 +322,7 @@ impl Plan {
     }
 
     /// Which positions every rank of a sequence holds, the same in all layers.
-    fn positions(&self) -> &[Positions] {
+    pub(crate) fn positions(&self) -> &[Positions] {
         self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
     }
 }

@@ -93,7 +93,7 @@ impl Proving {
     pub fn to_json(&self) -> Value {
         let proved = |proved: &Proved| {
             let mut shown = json!({
-                "pass": word(proved.pass),
+                "pass": proved.pass.name(),
                 "hops": proved.hops,
                 "moves": proved.moves,
                 "tiles": proved.tiles,
@@ -136,7 +136,7 @@ impl Proved {
 
     fn to_text(&self) -> String {
         let Proved { hops, moves, tiles, pairs, seconds, .. } = *self;
-        let pass = word(self.pass);
+        let pass = self.pass.name();
         let found = match &self.outcome {
             Ok(_) => format!("{pairs} pairs, proved in {}", duration(seconds)),
             Err(flaw) => format!("flaw: {flaw}"),
@@ -149,13 +149,6 @@ impl Proved {
 fn visible(schedule: &Schedule) -> u128 {
     let all = Positions::all(schedule.positions.iter().map(Positions::tokens).sum());
     u128::from(pairs_between(&schedule.mask, &all, &all)) * schedule.heads.query as u128
-}
-
-fn word(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Forward => "forward",
-        Pass::Backward => "backward",
-    }
 }
 
 #[cfg(test)]

@@ -84,8 +84,7 @@ impl Plan {
             "{name}\n\
              mesh    {world} = {replicas} of {parts} per sequence{order}{split}\n\
              step    {batch} of {tokens} tokens: {micro_batches} of {micro} per rank\n\
-             {devices}memory  state {state}, recompute {recompute}, {pieces} of the feed-forward and {logits} of logits \
-             at once{offload}\n\
+             {devices}memory  {settings}, {pieces} of the feed-forward and {logits} of logits at once{offload}\n\
              model   {layers} of {hidden}, {heads} over {groups} of {width}, \
              vocabulary {vocabulary}: {elements} parameters, {dtype}{lora}{longer}",
             name = experiment.name,
@@ -100,8 +99,7 @@ impl Plan {
             micro = count(self.micro_batch, "sequence"),
             devices = self.devices_text(),
             offload = self.offload_text(),
-            state = self.state_text(),
-            recompute = self.memory.recompute.word(),
+            settings = self.settings(),
             pieces = count(self.memory.mlp_chunk, "row"),
             logits = count(self.memory.loss_chunk, "row"),
             layers = count(shape.num_hidden_layers, "layer"),
@@ -121,6 +119,11 @@ impl Plan {
     fn devices_text(&self) -> String {
         let gpus = self.gpus();
         if gpus.is_empty() { String::new() } else { format!("device  {}\n", gpus.join(", ")) }
+    }
+
+    /// How the state is sharded, and what backward recomputes.
+    pub(crate) fn settings(&self) -> String {
+        format!("state {}, recompute {}", self.state_text(), self.memory.recompute.word())
     }
 
     /// How processes shard the state, and along which axes others hold the same.

@@ -22,12 +22,23 @@ use std::path::PathBuf;
 
 use annulus_plan::Plan;
 use annulus_simulate::Cluster;
+pub use annulus_train::MOST_RUNS;
 use annulus_train::{Logged, Result, TrainError};
 
 use crate::run::Run;
 
-/// The most runs on a page: more would lack one-letter names and distinguishable colors.
-pub const MOST_RUNS: usize = 16;
+/// The panels of a page, in order, as they are anchored in it.
+pub const PANELS: [&str; 9] = [
+    "loss",
+    "loss-by-length",
+    "needle",
+    "plan",
+    "ring",
+    "memory",
+    "experiment",
+    "manifest",
+    "hashes",
+];
 /// The most bytes of a page.
 pub const LARGEST: usize = 2_000_000;
 
@@ -50,10 +61,10 @@ pub type Planner<'a> = &'a dyn Fn(&Logged, u64) -> std::result::Result<Planned, 
 /// No folder, or more than [`MOST_RUNS`]; a folder that is not a run's; the first malformed file in one, with the line where it has lines.
 pub fn report(folders: &[PathBuf], planner: Planner<'_>) -> Result<String> {
     if folders.is_empty() || folders.len() > MOST_RUNS {
-        return Err(TrainError::Configuration {
-            message: format!("{} runs for a page, wanted 1 to {MOST_RUNS}", folders.len()),
-            hint: Some("give the folders of the runs, or make several pages".to_owned()),
-        });
+        return Err(TrainError::configuration(
+            format!("{} runs for a page, wanted 1 to {MOST_RUNS}", folders.len()),
+            "give the folders of the runs, or make several pages",
+        ));
     }
     let read = |(place, folder): (usize, &PathBuf)| Run::read(place, folder, planner);
     let runs: Vec<Run> = folders.iter().enumerate().map(read).collect::<Result<_>>()?;

@@ -1,11 +1,15 @@
 //! The page around its panels: its security policy, its style, and the runs with their colors.
 
+use annulus_figure::escaped;
 use annulus_plan::{duration, size};
+use annulus_train::run_name;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::parts::{Panel, Table, cut, label, number};
 use crate::run::Run;
-use crate::{LARGEST, experiment, hashes, lengths, loss, manifest, memory, needle, plan, ring};
+use crate::{
+    LARGEST, PANELS, experiment, hashes, lengths, loss, manifest, memory, needle, plan, ring,
+};
 
 /// The policy: nothing may be fetched, and no script may run; styles are in the page.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
@@ -18,7 +22,7 @@ const LONG: usize = 200;
 
 /// The page, of at most [`LARGEST`] bytes.
 pub(crate) fn page(runs: &[Run]) -> String {
-    let panels = [
+    let panels: [Panel; PANELS.len()] = [
         loss::panel(runs),
         lengths::panel(runs),
         needle::panel(runs),
@@ -29,8 +33,8 @@ pub(crate) fn page(runs: &[Run]) -> String {
         manifest::panel(runs),
         hashes::panel(runs),
     ];
-    let names: Vec<String> = runs.iter().map(Run::short).collect();
-    html! {
+    let names: Vec<String> = runs.iter().map(|run| run_name(&run.logged.folder)).collect();
+    let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
@@ -49,15 +53,16 @@ pub(crate) fn page(runs: &[Run]) -> String {
                 main { @for section in bounded(&panels) { (section) } }
             }
         }
-    }
-    .into_string()
+    };
+    escaped(&page.0).into_owned()
 }
 
 /// The panels in order; those that no longer fit into the page are replaced by a note.
 fn bounded(panels: &[Panel]) -> Vec<Markup> {
     let mut left = LARGEST - BESIDES - panels.len() * LEFT_OUT;
     let fitting = |panel: &Panel| {
-        let section = panel.section();
+        // Escaped before it is measured: it grows.
+        let section = PreEscaped(escaped(&panel.section().0).into_owned());
         if let Some(rest) = left.checked_sub(section.0.len()) {
             left = rest;
             return section;

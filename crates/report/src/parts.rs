@@ -1,18 +1,14 @@
 //! Building blocks of panels: figures, tables, numbers, and notes on missing data.
 
-use annulus_figure::{Picture, Point, Series, thinned};
+use annulus_figure::{POINTS, Picture, Point, Series, thinned};
 use annulus_plan::{duration, size};
+use annulus_train::{run_name, short_hash};
 use maud::{Markup, PreEscaped, html};
 
 use crate::run::Run;
 
-/// The most points of a drawn curve: about one in two pixels.
-const POINTS: usize = 400;
 /// The most bytes of all drawings of one kind on a page, one per run.
 const DRAWN: usize = 1_000_000;
-
-/// A word with more letters than the first number is a hash; as many as the second are shown of it.
-const HASH: [usize; 2] = [39, 12];
 
 /// A panel: its anchor in the page, its title and its content.
 pub(crate) struct Panel {
@@ -66,7 +62,7 @@ pub(crate) fn label(run: &Run) -> Markup {
     html! {
         span.run {
             i.swatch style=(format!("background:{}", annulus_figure::color(run.place))) {}
-            b { (run.letter()) } " " (run.short())
+            b { (run.letter()) } " " (run_name(&run.logged.folder))
         }
     }
 }
@@ -170,9 +166,8 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
 
 /// A run's word as code, cut after `most` characters; of a long hash the beginning, with the whole in a tooltip.
 pub(crate) fn word(text: &str, most: usize) -> Markup {
-    let is_hash = text.len() > HASH[0] && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     html! {
-        @if is_hash { code title=(cut(text, most)) { (cut(text, HASH[1])) } }
+        @if let Some(short) = short_hash(text) { code title=(cut(text, most)) { (short) " …" } }
         @else { code { (cut(text, most)) } }
     }
 }

@@ -7,12 +7,11 @@ use annulus_evaluation::{Evaluated, FOLDER};
 use annulus_experiment::Experiment;
 use annulus_simulate::timeline;
 use annulus_trace::Trace;
-use annulus_train::{Logged, Result, StepHashes, hashed, read_trace, trace_of, traced_steps};
+use annulus_train::{
+    Logged, Result, StepHashes, hashed, read_trace, run_label, run_letter, trace_of, traced_steps,
+};
 
 use crate::{Planned, Planner};
-
-/// The most letters of a name in a legend.
-const NAME: usize = 24;
 
 /// A run on the page.
 pub(crate) struct Run {
@@ -57,22 +56,12 @@ impl Run {
 
     /// The letter that names the run on the page.
     pub(crate) fn letter(&self) -> char {
-        char::from(b'A' + self.place as u8)
-    }
-
-    /// The end of the path of the run's folder, as far as a legend has room.
-    pub(crate) fn short(&self) -> String {
-        let folder = &self.logged.folder;
-        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
-        match name.chars().count() {
-            0..=NAME => name.into_owned(),
-            letters => format!("…{}", name.chars().skip(letters - NAME + 1).collect::<String>()),
-        }
+        run_letter(self.place)
     }
 
     /// The run's name in a legend.
     pub(crate) fn titled(&self) -> String {
-        format!("{} {}", self.letter(), self.short())
+        run_label(self.place, &self.logged.folder)
     }
 
     /// The steps of the run's phase that may have been logged; only those that were computed as its plan says.

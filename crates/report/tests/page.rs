@@ -4,22 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_report::{LARGEST, MOST_RUNS, Planned, report};
+use annulus_report::{LARGEST, MOST_RUNS, PANELS, Planned, report};
 use annulus_train::{Logged, TrainError};
 use scraper::{Html, Selector};
 use serde_json::json;
 
-const PANELS: [&str; 9] = [
-    "loss",
-    "loss-by-length",
-    "needle",
-    "plan",
-    "ring",
-    "memory",
-    "experiment",
-    "manifest",
-    "hashes",
-];
 const HOSTILE: &str = "<script>alert(1)</script><img src=\"http://a.example/x\" onerror=alert(2)>";
 
 fn unplanned(_: &Logged, _: u64) -> Result<Planned, String> {
@@ -114,6 +103,16 @@ fn assert_still(page: &Html) {
     let policy = Selector::parse("meta[http-equiv=Content-Security-Policy]").unwrap();
     let policy = page.select(&policy).next().and_then(|meta| meta.value().attr("content"));
     assert_eq!(policy, Some("default-src 'none'; style-src 'unsafe-inline'"));
+}
+
+#[test]
+fn what_a_run_is_called_neither_turns_the_page_nor_controls_its_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = ["plain", "turned\u{202e}and\u{1b}[31mred"].map(|name| run(folder.path(), name, 4));
+    let page = report(&runs, &unplanned).unwrap();
+    assert!(page.contains("turned\\u202eand\\u001b[31mred"), "the name is shown");
+    let obeyed = |letter: char| letter == '\u{202e}' || letter.is_control() && letter != '\n';
+    assert_eq!(page.chars().find(|letter| obeyed(*letter)), None);
 }
 
 #[test]

@@ -161,6 +161,10 @@ impl Heads {
     pub fn equal(heads: usize) -> Heads {
         Heads { query: heads, key_value: heads }
     }
+    /// Whether every key/value head is shared by as many query heads: at least one.
+    pub(crate) fn are_shared_evenly(self) -> bool {
+        self.key_value > 0 && self.query > 0 && self.query.is_multiple_of(self.key_value)
+    }
     /// The number of query heads that share a key/value head.
     pub fn group(self) -> usize {
         self.query / self.key_value

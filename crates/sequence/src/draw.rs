@@ -5,7 +5,7 @@ mod schedule;
 mod table;
 
 use crate::Coverage;
-pub use layout::{draw_layers, draw_layout, draw_sharded};
+pub use layout::{draw_layers, draw_sharded};
 pub use schedule::{Detail, draw_schedule};
 pub use table::{aligned, stacked};
 

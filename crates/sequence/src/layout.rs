@@ -4,6 +4,8 @@ mod balanced;
 
 use std::fmt;
 
+use balanced::FINE;
+
 use crate::positions::common_divisor;
 use crate::{Mask, Positions, Run};
 
@@ -43,16 +45,27 @@ pub enum ShardError {
         /// The number of ranks.
         world: usize,
     },
+    /// There are no ranks.
+    NoRanks,
+    /// Stripes or balanced blocks have no positions.
+    NoWidth {
+        /// The layout.
+        layout: Layout,
+    },
+    /// The sequence is not of whole strict blocks.
+    Blocks {
+        /// The number of positions.
+        tokens: usize,
+        /// The positions of a strict block.
+        block: usize,
+    },
 }
 
 impl Layout {
     /// The positions of every rank, with equal weights and a causal mask.
     ///
     /// # Errors
-    /// When there are no positions.
-    ///
-    /// # Panics
-    /// Without ranks, or when stripes have no width.
+    /// When there are no positions or no ranks, or stripes have no width.
     pub fn shard(self, tokens: usize, world: usize) -> Result<Vec<Positions>, ShardError> {
         self.shard_weighted(&Mask::causal(), tokens, &vec![1; world])
     }
@@ -60,10 +73,7 @@ impl Layout {
     /// depends on the mask.
     ///
     /// # Errors
-    /// When there are no positions, or all weights are 0.
-    ///
-    /// # Panics
-    /// Without ranks, or when stripes have no width.
+    /// As [`Layout::shard`], and when all weights are 0.
     pub fn shard_weighted(
         self,
         mask: &Mask,
@@ -75,10 +85,12 @@ impl Layout {
             Layout::Striped { width } | Layout::Balanced { width } => width,
             Layout::Contiguous | Layout::Zigzag => 1,
         };
-        assert!(
-            width > 0 && world > 0,
-            "positions are sharded one at a time at least, over one rank at least"
-        );
+        if world == 0 {
+            return Err(ShardError::NoRanks);
+        }
+        if width == 0 {
+            return Err(ShardError::NoWidth { layout: self });
+        }
         if tokens == 0 {
             return Err(ShardError::NoTokens { layout: self, world });
         }
@@ -100,10 +112,7 @@ impl Layout {
     /// a multiple of: strict blocks have the same bits on any rank. Stripes and balanced blocks are widened to hold whole blocks.
     ///
     /// # Errors
-    /// As [`Layout::shard_weighted`].
-    ///
-    /// # Panics
-    /// As there, and when the sequence is not of whole blocks.
+    /// As [`Layout::shard_weighted`], and when the sequence is not of whole blocks.
     pub fn shard_blocks(
         self,
         mask: &Mask,
@@ -111,7 +120,9 @@ impl Layout {
         block: usize,
         weights: &[usize],
     ) -> Result<Vec<Positions>, ShardError> {
-        assert!(tokens.is_multiple_of(block), "a sequence of whole blocks");
+        if block == 0 || !tokens.is_multiple_of(block) {
+            return Err(ShardError::Blocks { tokens, block });
+        }
         let layout = match self {
             Layout::Balanced { width } => {
                 let layout = Layout::Balanced { width: width.next_multiple_of(block) };
@@ -153,19 +164,46 @@ fn contiguous(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     shares(tokens, weights).into_iter().map(next).collect()
 }
 
-/// Stripes, round after round; a rank with twice the weight takes stripes of twice the width.
+/// The fewest rounds of stripes in a sequence, as far as it is long enough for them.
+const ROUNDS: usize = 8;
+/// Weights up to this make rounds that are short enough for any sequence.
+const SMALL: usize = 8;
+/// How many lengths of a round are tried.
+const TRIED: usize = 64;
+
+/// Stripes, round after round; a rank with twice the weight takes stripes of twice the width. Where weights without a common divisor make
+/// rounds so long that the last ranks get too little of the sequence, smaller weights near them take their place.
 fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
     let unit = weights.iter().copied().reduce(common_divisor).unwrap_or(1);
-    let step = weights.iter().map(|weight| weight / unit * width).sum();
+    let units: Vec<usize> = weights.iter().map(|weight| weight / unit).collect();
+    let most = tokens / (ROUNDS * width);
+    let exact = stripes(tokens, &units, width);
+    if units.iter().all(|units| *units <= SMALL) || units.iter().sum::<usize>() <= most {
+        return exact;
+    }
+    let shorter = (most.saturating_sub(TRIED).max(1)..=most)
+        .map(|units| stripes(tokens, &shares(units, weights), width));
+    let most_for_its_weight = |shards: &Vec<Positions>| {
+        let held = shards.iter().map(|shard| shard.tokens() as u128).zip(weights);
+        held.map(|(held, weight)| held * FINE / (*weight as u128).max(1)).max()
+    };
+    // The first of several that are as good: the exact one, then the shortest round.
+    let best = std::iter::once(exact).chain(shorter).min_by_key(most_for_its_weight);
+    best.unwrap_or_default()
+}
+
+/// Stripes of so many widths for each rank, round after round.
+fn stripes(tokens: usize, units: &[usize], width: usize) -> Vec<Positions> {
+    let step = units.iter().sum::<usize>() * width;
     let mut past = 0;
-    let stripes = |weight: &usize| {
-        let width = weight / unit * width;
+    let stripes = |units: &usize| {
+        let width = units * width;
         past += width;
         let run = Run { start: past - width, step, len: tokens.div_ceil(step), width };
         let all = (width > 0).then(|| Positions::new(vec![run]));
         all.unwrap_or_default().within(0..tokens)
     };
-    weights.iter().map(stripes).collect()
+    units.iter().map(stripes).collect()
 }
 
 /// Half of each rank's share from the front, the other half from the back.
@@ -208,6 +246,11 @@ impl ShardError {
         match self {
             ShardError::NoTokens { .. } => "a sequence has at least one position".to_owned(),
             ShardError::NoWeights { .. } => "give one rank at least a weight above 0".to_owned(),
+            ShardError::NoRanks => "a sequence is sharded over at least one rank".to_owned(),
+            ShardError::NoWidth { .. } => "use a width of at least 1".to_owned(),
+            ShardError::Blocks { .. } => {
+                "use a block of at least 1, and a length that is a multiple of it".to_owned()
+            }
         }
     }
 }
@@ -221,6 +264,13 @@ impl fmt::Display for ShardError {
             }
             ShardError::NoWeights { world } => {
                 write!(f, "no position can be sharded over {world} ranks that all weigh 0")
+            }
+            ShardError::NoRanks => write!(f, "positions cannot be sharded over 0 ranks"),
+            ShardError::NoWidth { layout } => {
+                write!(f, "positions cannot be sharded as {layout}")
+            }
+            ShardError::Blocks { tokens, block } => {
+                write!(f, "{tokens} tokens cannot be divided into blocks of {block}")
             }
         }
     }
@@ -277,6 +327,30 @@ mod tests {
     }
 
     #[test]
+    fn stripes_follow_weights_without_a_common_divisor() {
+        let held = |tokens, weights: &[usize], width| -> Vec<usize> {
+            let layout = Layout::Striped { width };
+            let shards = layout.shard_weighted(&Mask::causal(), tokens, weights).unwrap();
+            shards.iter().map(Positions::tokens).collect()
+        };
+        for (tokens, weights, width) in [
+            (1000, &[1000, 999, 998][..], 1),
+            (1680, &[100, 99], 16),
+            (4096, &[301, 0, 157, 89, 211], 4),
+            (100_000, &[65_536, 65_535, 32_767], 16),
+        ] {
+            let (held, all) = (held(tokens, weights, width), weights.iter().sum::<usize>());
+            for (held, weight) in held.iter().zip(weights) {
+                let wanted = (tokens * weight) as f64 / all as f64;
+                assert!((*held as f64 - wanted).abs() <= 0.03 * wanted, "{weights:?}: {held:?}");
+            }
+        }
+        // A round of the exact weights is kept where it is short, or several fit.
+        assert_eq!(held(16, &[2, 1, 1, 1], 1), [7, 3, 3, 3]);
+        assert_eq!(held(8 * 199 + 100, &[100, 99], 1), [900, 792]);
+    }
+
+    #[test]
     fn shards_of_blocks_hold_whole_blocks() {
         let all = [
             Layout::Contiguous,
@@ -310,5 +384,12 @@ mod tests {
         assert_eq!(error.hint(), "a sequence has at least one position");
         let error = Layout::Contiguous.shard_weighted(&Mask::full(), 5, &[0, 0]).unwrap_err();
         assert_eq!(error.to_string(), "no position can be sharded over 2 ranks that all weigh 0");
+        assert_eq!(Layout::Zigzag.shard(8, 0), Err(ShardError::NoRanks));
+        let error = Layout::Striped { width: 0 }.shard(8, 2).unwrap_err();
+        assert_eq!(error.to_string(), "positions cannot be sharded as stripes of 0");
+        for block in [0, 3] {
+            let sharded = Layout::Contiguous.shard_blocks(&Mask::full(), 8, block, &[1, 1]);
+            assert_eq!(sharded, Err(ShardError::Blocks { tokens: 8, block }));
+        }
     }
 }

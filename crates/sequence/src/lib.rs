@@ -30,7 +30,7 @@ pub use block::{Block, Extent, Heads, Part};
 pub use count::{
     BlockShape, Bytes, Pairs, busiest_pairs, moves_and_tiles, order_free_row, pairs_per_hop,
 };
-pub use draw::{Detail, aligned, draw_layers, draw_layout, draw_schedule, draw_sharded, stacked};
+pub use draw::{Detail, aligned, draw_layers, draw_schedule, draw_sharded, stacked};
 pub use layout::{Layout, ShardError};
 pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};
 pub use positions::Positions;

@@ -236,6 +236,11 @@ impl Mask {
         self.moduli().len() > 1
     }
 
+    /// The most running states that a query has: one, and one for every distance at which the keys that it sees are spaced.
+    pub fn states(&self) -> usize {
+        self.moduli().len()
+    }
+
     /// Whether every query sees at most two intervals of keys, wherever it is, so that any tile is one view.
     pub fn is_of_two_spans(&self) -> bool {
         // A window is one interval, and sinks the other.

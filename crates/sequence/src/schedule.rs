@@ -130,6 +130,16 @@ impl Generator for Vec<Vec<Hop>> {
     }
 }
 
+impl Pass {
+    /// The word for the pass: `forward` or `backward`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::Forward => "forward",
+            Pass::Backward => "backward",
+        }
+    }
+}
+
 impl Schedule {
     /// The number of ranks.
     pub fn world(&self) -> usize {

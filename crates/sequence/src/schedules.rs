@@ -49,11 +49,12 @@ impl Schedules {
         Schedules::prove(forward, backward)
     }
 
-    /// Proves two schedules, made by one of our strategies or by a custom generator.
+    /// Proves the two schedules of one attention, made by one of our strategies or by a custom generator.
     ///
     /// # Errors
     /// The first flaw.
     pub fn prove(forward: Schedule, backward: Schedule) -> Result<Schedules, ScheduleError> {
+        check_pair(&forward, &backward)?;
         let longest = forward.positions.iter().map(Positions::tokens).max().unwrap_or_default();
         let (forward, backward) = std::thread::scope(|scope| {
             let forward = scope.spawn(|| proved(forward));
@@ -98,6 +99,26 @@ impl Schedules {
     /// The numbers of schedules of one pass that were generated, and proved, in this process so far: shows whether any is made twice.
     pub fn counted() -> [u64; 2] {
         [&GENERATED, &PROVED].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// Checks that two schedules are the two passes of one attention.
+fn check_pair(forward: &Schedule, backward: &Schedule) -> Result<(), ScheduleError> {
+    let flawed =
+        |schedule: &Schedule, flaw| Err(ScheduleError::Flaw { strategy: schedule.strategy, flaw });
+    for (schedule, wanted) in [(forward, Pass::Forward), (backward, Pass::Backward)] {
+        if schedule.pass != wanted {
+            return flawed(schedule, Flaw::WrongPass { found: schedule.pass, wanted });
+        }
+    }
+    let alike = [
+        ("masks", forward.mask == backward.mask),
+        ("numbers of heads", forward.heads == backward.heads),
+        ("positions of ranks", forward.positions == backward.positions),
+    ];
+    match alike.into_iter().find(|(_, alike)| !alike) {
+        Some((what, _)) => flawed(backward, Flaw::PassesDiffer { what }),
+        None => Ok(()),
     }
 }
 

@@ -22,7 +22,7 @@ use halo::Halo;
 
 use crate::positions::common_divisor;
 use crate::schedules::GENERATED;
-use crate::{Generator, Heads, Layout, Mask, Pass, Schedule};
+use crate::{Generator, Heads, Layout, Mask, Pass, Schedule, ShardError};
 pub use error::StrategyError;
 pub use routes::{Exchange, Route};
 pub use split::Split;
@@ -152,9 +152,6 @@ impl Strategy {
     ///
     /// # Errors
     /// When they cannot be sharded, or the strategy does not run on so many ranks or heads.
-    ///
-    /// # Panics
-    /// Without ranks, or when query heads are no multiple of key/value heads.
     pub fn split(
         self,
         mask: &Mask,
@@ -207,6 +204,7 @@ impl Strategy {
 
     /// The generator for this number of ranks and heads.
     fn path(self, world: usize, heads: Heads) -> Result<Path, StrategyError> {
+        check_numbers(world, heads)?;
         let path = match self {
             Strategy::Local if world > 1 => return Err(StrategyError::TooManyRanks { world }),
             Strategy::Local
@@ -306,6 +304,15 @@ impl Path {
             Path::Broadcast => Arc::new(Broadcast { split: split.clone(), pass }),
             Path::Halo => Arc::new(Halo::new(split, pass)),
         }
+    }
+}
+
+/// Checks what every strategy asks of the numbers of ranks and heads.
+fn check_numbers(world: usize, heads: Heads) -> Result<(), StrategyError> {
+    match (world, heads.are_shared_evenly()) {
+        (0, _) => Err(StrategyError::Shard(ShardError::NoRanks)),
+        (_, false) => Err(StrategyError::Sharing { heads }),
+        _ => Ok(()),
     }
 }
 

@@ -59,13 +59,6 @@ impl Tiles {
         let met = Meeting { queries, part, heads, keys: Keys::One((owner, rows)) };
         add(&mut self.0, Some(met));
     }
-    /// Changes the tiles as a list.
-    pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T {
-        let mut all: Vec<TilePlan> = self.iter().collect();
-        let changed = change(&mut all);
-        *self = all.into_iter().collect();
-        changed
-    }
     /// Adds tiles of some heads of queries with the same heads of all `keys`, none of them empty.
     pub(crate) fn meet(&mut self, queries: Block, heads: Extent, keys: &Arc<[KeyRows]>) {
         if !queries.is_empty() && !keys.is_empty() {

@@ -4,6 +4,7 @@
 //! residue class, which are progressions. Every visible pair is in one view.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::{once, repeat_n, zip};
 use std::ops::Range;
 
 use crate::mask::{Class, Piece, Shards, Sight};
@@ -28,6 +29,8 @@ pub struct Side {
     pub rows: Rows,
     /// Their positions.
     pub positions: Positions,
+    /// The residue class of the positions.
+    class: Class,
 }
 
 impl View {
@@ -38,29 +41,8 @@ impl View {
     /// # Panics
     /// When a side has more rows than a span can number.
     pub fn all(mask: &Mask, q: &Positions, k: &Positions) -> Vec<View> {
-        let pieces: Vec<Vec<Piece>> =
-            (0..mask.rows()).map(|row| Sight::new(mask, row).pieces(Shards { q, k })).collect();
-        let moduli: BTreeSet<usize> = pieces.iter().flatten().map(|piece| piece.alike).collect();
-        let sides = moduli.into_iter().flat_map(|modulus| sides(q, modulus));
-        sides.flat_map(|side| views_of(&side, &pieces, k)).collect()
-    }
-}
-
-impl View {
-    /// The views of keys `k` from queries `q`, cut at strict blocks of `block` positions: what two blocks see of each other is cut into the
-    /// same views on any rank.
-    pub fn by_blocks(mask: &Mask, q: &Positions, k: &Positions, block: usize) -> Vec<View> {
-        let (queries, keys) = (blocks(q, block), blocks(k, block));
-        let pairs = queries.iter().flat_map(|rows| keys.iter().map(move |columns| (rows, columns)));
-        let of_pair = |(rows, columns): (&Range<usize>, &Range<usize>)| {
-            let mut views = View::all(mask, &q.rows(rows.clone()), &k.rows(columns.clone()));
-            for view in &mut views {
-                view.queries.rows.offset += rows.start;
-                view.keys.rows.offset += columns.start;
-            }
-            views
-        };
-        pairs.flat_map(of_pair).collect()
+        let sides = Side::of_queries(mask, q);
+        sides.iter().flat_map(|side| side.views(mask, k, None)).collect()
     }
 }
 
@@ -79,24 +61,72 @@ impl Side {
     /// The query rows that views of a shard may have under a mask: all of them first, and under strided patterns also the residue classes
     /// of the strides. A kernel's state belongs to one of these; where a row is in several, their results form one softmax.
     pub fn of_queries(mask: &Mask, q: &Positions) -> Vec<Side> {
-        mask.moduli()
-            .into_iter()
-            .flat_map(|modulus| sides(q, modulus))
-            .map(|one| one.side)
-            .collect()
+        mask.moduli().into_iter().flat_map(|modulus| sides(q, modulus)).collect()
+    }
+
+    /// As [`Side::of_queries`], with `block` the sides of every strict block of so many positions: what two blocks see of each other is
+    /// cut into the same views on any rank.
+    pub fn cut(mask: &Mask, q: &Positions, block: Option<usize>) -> Vec<Side> {
+        let Some(block) = block else { return Side::of_queries(mask, q) };
+        let of_block = |rows: Range<usize>| {
+            let sides = Side::of_queries(mask, &q.rows(rows.clone()));
+            sides.into_iter().map(move |side| side.moved(rows.start))
+        };
+        blocks(q, block).into_iter().flat_map(of_block).collect()
+    }
+
+    /// The views of keys `k` from this side of the queries, each made when it is asked for: together they may take far more memory than
+    /// one. With `block`, keys are cut at strict blocks.
+    ///
+    /// # Panics
+    /// When a side has more rows than a span can number.
+    pub fn views<'a>(
+        &'a self,
+        mask: &'a Mask,
+        k: &'a Positions,
+        block: Option<usize>,
+    ) -> impl Iterator<Item = View> + 'a {
+        let parts = block.map_or_else(|| once(0..k.tokens()).collect(), |block| blocks(k, block));
+        parts.into_iter().flat_map(move |rows| {
+            let part = k.rows(rows.clone());
+            let classes = self.classes(mask, &part).into_iter();
+            classes.flat_map(move |(class, pieces)| {
+                let keys = part.of_residue(class.modulus, class.residue);
+                let (start, pieces) = (rows.start, repeat_n(pieces, keys.len()));
+                zip(keys, pieces).flat_map(move |((rows, positions), pieces)| {
+                    let keys = Side { rows, positions, class }.moved(start);
+                    packed(self, keys, pieces)
+                })
+            })
+        })
+    }
+
+    /// The pieces that begin at this side, of every batch row, by the class of their keys.
+    fn classes(&self, mask: &Mask, k: &Positions) -> BTreeMap<Class, Vec<Vec<Piece>>> {
+        let shards = Shards { q: &self.positions, k };
+        let mut classes: BTreeMap<Class, Vec<Vec<Piece>>> = BTreeMap::new();
+        for row in 0..mask.rows() {
+            let sight = Sight::new(mask, row);
+            for piece in sight.pieces(shards).filter(|piece| piece.alike == self.class.modulus) {
+                if let Some(class) = piece.keys_for(self.class.residue) {
+                    let rows =
+                        classes.entry(class).or_insert_with(|| vec![Vec::new(); mask.rows()]);
+                    rows[row].push(piece);
+                }
+            }
+        }
+        classes
+    }
+
+    /// This side of a shard as one of another, in which that shard begins at row `start`.
+    fn moved(self, start: usize) -> Side {
+        let rows = Rows { offset: self.rows.offset + start, ..self.rows };
+        Side { rows, ..self }
     }
 }
 
-/// The rows of a residue class that form one progression.
-#[derive(Debug)]
-struct Thinned {
-    class: Class,
-    side: Side,
-}
-
-/// A shard split by residues.
-fn sides(positions: &Positions, modulus: usize) -> Vec<Thinned> {
-    // Residues without a row are skipped.
+/// A shard split by residues; residues without a row are skipped.
+fn sides(positions: &Positions, modulus: usize) -> Vec<Side> {
     let residues: BTreeSet<usize> = if modulus <= positions.tokens() {
         (0..modulus).collect()
     } else {
@@ -105,56 +135,28 @@ fn sides(positions: &Positions, modulus: usize) -> Vec<Thinned> {
     let of_residue = |residue| {
         let class = Class { modulus, residue };
         let parts = positions.of_residue(modulus, residue).into_iter();
-        parts.map(move |(rows, positions)| Thinned { class, side: Side { rows, positions } })
+        parts.map(move |(rows, positions)| Side { rows, positions, class })
     };
     residues.into_iter().flat_map(of_residue).collect()
 }
 
-/// The views of keys from queries of one residue.
-fn views_of(queries: &Thinned, rows: &[Vec<Piece>], k: &Positions) -> Vec<View> {
-    let mut classes: BTreeMap<Class, Vec<Vec<&Piece>>> = BTreeMap::new();
-    for (row, pieces) in rows.iter().enumerate() {
-        for piece in pieces.iter().filter(|piece| piece.alike == queries.class.modulus) {
-            if let Some(class) = piece.keys_for(queries.class.residue) {
-                classes.entry(class).or_insert_with(|| vec![Vec::new(); rows.len()])[row]
-                    .push(piece);
-            }
+/// The pieces of all batch rows in few views, filled greedily.
+fn packed(queries: &Side, keys: Side, mut rows: Vec<Vec<Piece>>) -> impl Iterator<Item = View> {
+    std::iter::from_fn(move || {
+        if rows.iter().all(Vec::is_empty) {
+            return None;
         }
-    }
-    let mut views = Vec::new();
-    for (class, pieces) in classes {
-        for (rows, positions) in k.of_residue(class.modulus, class.residue) {
-            views.extend(packed(&queries.side, &Side { rows, positions }, &pieces));
-        }
-    }
-    views
+        let [q, k] = [&queries.positions, &keys.positions];
+        let visibility: Vec<_> = rows.iter_mut().map(|pieces| layer(pieces, q, k)).collect();
+        let any = visibility.iter().any(|one| one.coverage != Coverage::Empty);
+        any.then(|| View { queries: queries.clone(), keys: keys.clone(), visibility })
+    })
 }
 
-/// The pieces of all batch rows in few views, filled greedily.
-fn packed(queries: &Side, keys: &Side, rows: &[Vec<&Piece>]) -> Vec<View> {
-    let [q, k] = [&queries.positions, &keys.positions];
-    let nothing = || Visibility::nothing(q.tokens(), k.tokens());
-    let layers: Vec<Vec<Visibility>> = rows
-        .iter()
-        .map(|pieces| {
-            let mut layers: Vec<Visibility> = Vec::new();
-            for piece in pieces {
-                if !layers.iter_mut().any(|layer| layer.add(piece, q, k)) {
-                    let mut layer = nothing();
-                    layer.add(piece, q, k);
-                    layers.push(layer);
-                }
-            }
-            layers.iter_mut().for_each(Visibility::settle);
-            layers.retain(|layer| layer.coverage != Coverage::Empty);
-            layers
-        })
-        .collect();
-    let most = layers.iter().map(Vec::len).max().unwrap_or(0);
-    let mut layers: Vec<_> = layers.into_iter().map(Vec::into_iter).collect();
-    let view = |_| {
-        let visibility = layers.iter_mut().map(|row| row.next().unwrap_or_else(nothing)).collect();
-        View { queries: queries.clone(), keys: keys.clone(), visibility }
-    };
-    (0..most).map(view).collect()
+/// Takes out as many of the pieces as one view has room for, in order.
+fn layer(pieces: &mut Vec<Piece>, q: &Positions, k: &Positions) -> Visibility {
+    let mut layer = Visibility::nothing(q.tokens(), k.tokens());
+    pieces.retain(|piece| !layer.add(piece, q, k));
+    layer.settle();
+    layer
 }

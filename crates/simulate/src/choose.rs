@@ -75,7 +75,8 @@ impl Choice {
         }
         if !experiment.attention.is_open() {
             let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
-            choice.written = Some((plan.strategies(), Estimate::of(&plan, cluster)?));
+            let (plan, estimate) = Estimate::fastest(plan, cluster)?;
+            choice.written = Some((plan.strategies(), estimate));
         }
         choice.weighing = Weighing::of(&choice, resolved);
         Ok(choice)
@@ -172,7 +173,7 @@ impl Choice {
     }
 
     /// The problem that no strategy can run.
-    pub(crate) fn none(&self, experiment: &Experiment) -> Problem {
+    pub fn none(&self, experiment: &Experiment) -> Problem {
         let shared = self.layouts.get(self.taken).and_then(|shared| shared.outcome.as_ref().err());
         let unable = self.tables.iter().filter(|table| table.chosen.is_none());
         let own = unable.flat_map(Table::reasons);
@@ -255,7 +256,8 @@ fn together(
     let Asked { resolved, cluster } = asked;
     let experiment = cluster.place(split(resolved.experiment.clone(), sharded, strategies));
     let plan = Plan::new(&resolved.with(experiment)).map_err(|problems| reason(&problems))?;
-    Estimate::of(&plan, cluster).map_err(|problems| reason(&problems))
+    let fastest = Estimate::fastest(plan, cluster).map_err(|problems| reason(&problems));
+    fastest.map(|(_, estimate)| estimate)
 }
 
 /// The experiment over a layout, with a strategy for every layer group.

@@ -182,11 +182,6 @@ impl Cluster {
         self.inside.bandwidth.is_infinite()
     }
 
-    /// The slowest link of a ring of the first `world` devices, seen or not.
-    pub fn ring_link(&self, world: usize) -> Link {
-        self.link_of(self.groups().take_while(|devices| world > *devices).count())
-    }
-
     /// The slowest link of a ring over the ranks of `group`, on devices seen or not; every rank stands for `each`. Where a node's devices
     /// share its link, neighbours in the ring send at the same time.
     pub(crate) fn ring_of(&self, group: Group, each: usize) -> Link {

@@ -87,12 +87,20 @@ impl Estimate {
     /// When there are fewer devices than ranks.
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
-        let mesh = &plan.experiment.mesh;
-        let seen = cluster.of_replica(mesh.replica(0));
-        let loads = loads(plan, &seen);
-        let (step, _) = slowest_replica(plan, cluster, &loads);
-        let passes = Timing { plan, cluster: &seen, loads: &loads }.passes();
-        let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), &loads);
+        let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+        Ok(Estimate::of_loads(plan, cluster, &seen, &loads(plan, &seen)))
+    }
+
+    /// The estimate of a plan with these `loads`, of which the first replica sees the cluster as `seen`.
+    pub(crate) fn of_loads(
+        plan: &Plan,
+        cluster: &Cluster,
+        seen: &Cluster,
+        loads: &[Loads],
+    ) -> Estimate {
+        let (step, _) = slowest_replica(plan, cluster, loads);
+        let passes = Timing { plan, cluster: seen, loads }.passes();
+        let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), loads);
         // Threads of a process lend each other what they send, and share one memory, whoever of them is booked for what.
         let together = || {
             let even = plan.needed().div_ceil(ranks_of_memory(&plan.experiment));
@@ -100,23 +108,23 @@ impl Estimate {
         };
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
         let fullest = peaks.iter().max_by_key(|(_, together)| *together);
-        let alone = |of: fn(&Loads) -> &Work| mean_layer(&loads, |one| of(one).seconds(&seen));
-        Ok(Estimate {
+        let alone = |of: fn(&Loads) -> &Work| mean_layer(loads, |one| of(one).seconds(seen));
+        Estimate {
             step,
             forward: alone(|one| &one.forward),
             backward: alone(|one| &one.backward),
             exposed: (step - unlinked).max(0.0),
             // Summing in another order may differ by a rounding error.
             uneven: (unlinked - computing).max(0.0),
-            balance: balance(&loads),
+            balance: balance(loads),
             bytes: bytes(plan),
-            sent: sent(plan, cluster, &loads),
+            sent: sent(plan, cluster, loads),
             gradient_sum: gradient_sum(plan, cluster, passes[1]),
             offloaded: Offloaded::of(plan, cluster, passes),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
             memory: plan.memory,
-        })
+        }
     }
 
     /// The fraction of the step in which the mean rank computes.
@@ -249,16 +257,40 @@ fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
     if alike { 1 } else { mesh.data }
 }
 
+/// A micro-batch on one replica, seconds.
+pub(crate) struct Walked {
+    /// Forward and backward through all layers.
+    passes: [f64; 2],
+    /// The loss.
+    loss: f64,
+    /// Computing of the mean rank in these.
+    computing: f64,
+}
+
+/// A micro-batch on every replica that is not like another. It depends on recomputation, and not on how the state is sharded.
+pub(crate) fn walked(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> Vec<Walked> {
+    let of_replica = |replica: usize| {
+        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
+        Timing { plan, cluster: &seen, loads }.walked()
+    };
+    (0..replicas(plan, cluster)).map(of_replica).collect()
+}
+
+/// Seconds of the slowest replica's step.
+pub(crate) fn slowest_step(plan: &Plan, cluster: &Cluster, walked: &[Walked]) -> f64 {
+    let step = |(replica, Walked { passes, loss, .. }): (usize, &Walked)| {
+        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
+        let behind: f64 = waits(plan, &seen, *passes).iter().sum();
+        plan.micro_batches as f64 * (passes[0] + passes[1] + loss) + behind
+    };
+    walked.iter().enumerate().map(step).fold(0.0, f64::max)
+}
+
 /// Seconds of the slowest replica's step, and of the mean rank's computing over all replicas.
 fn slowest_replica(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> (f64, f64) {
-    let replicas = replicas(plan, cluster);
-    let step = |replica: usize| {
-        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
-        Timing { plan, cluster: &seen, loads }.step()
-    };
-    let steps: Vec<(f64, f64)> = (0..replicas).map(step).collect();
-    let slowest = steps.iter().map(|(step, _)| *step).fold(0.0, f64::max);
-    (slowest, steps.iter().map(|(_, computing)| computing).sum::<f64>() / replicas as f64)
+    let walked = walked(plan, cluster, loads);
+    let computing = walked.iter().map(|one| one.computing).sum::<f64>() / walked.len() as f64;
+    (slowest_step(plan, cluster, &walked), plan.micro_batches as f64 * computing)
 }
 
 /// The timing of one replica.
@@ -271,16 +303,13 @@ pub(crate) struct Timing<'a> {
 }
 
 impl Timing<'_> {
-    /// Seconds of a step, and of the mean rank's computing in it.
-    fn step(self) -> (f64, f64) {
+    /// Walks the schedules of a micro-batch.
+    fn walked(self) -> Walked {
         let [forward, _, loss] = self.products();
         let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
         let (back, computed_back) = self.backward();
-        let (most, mean) = (latest(&loss), mean(&loss));
-        let times = self.plan.micro_batches as f64;
-        let behind: f64 = waits(self.plan, self.cluster, [ahead, back]).iter().sum();
-        let step = times * (ahead + back + most) + behind;
-        (step, times * (computed_ahead + computed_back + mean))
+        let computing = computed_ahead + computed_back + mean(&loss);
+        Walked { passes: [ahead, back], loss: latest(&loss), computing }
     }
 
     /// Seconds of forward and of backward through all layers.

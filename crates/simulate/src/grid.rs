@@ -165,7 +165,7 @@ pub(crate) fn one_sequence(mut experiment: Experiment) -> Experiment {
 
 fn cell(resolved: &Resolved, cluster: &Cluster) -> Option<Cell> {
     let plan = Plan::new(resolved).ok()?;
-    let estimate = Estimate::of(&plan, cluster).ok()?;
+    let (_, estimate) = Estimate::fastest(plan, cluster).ok()?;
     let (step, efficiency) = (estimate.step, estimate.efficiency());
     Some(Cell { step, efficiency, fits: fits(&estimate, cluster) })
 }

@@ -8,6 +8,7 @@ mod compare;
 mod described;
 mod estimate;
 mod families;
+mod fastest;
 mod grid;
 mod json;
 mod keys;

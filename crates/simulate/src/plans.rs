@@ -5,7 +5,7 @@ use annulus_experiment::{Experiment, Host, Resolved};
 use annulus_plan::{Chosen, Plan};
 use annulus_yaml::Problems;
 
-use crate::{Choice, Cluster};
+use crate::{Choice, Cluster, Estimate};
 
 /// The plan of an experiment; with several phases, of the last. A strategy for this machine is chosen by typical rates: [`plans_measured`]
 /// takes measured ones.
@@ -50,7 +50,8 @@ pub fn plans_measured(
         let phases = resolved.phases().into_iter();
         let longest = phases.max_by_key(|phase| phase.experiment.data.tokens);
         let longest = longest.unwrap_or_else(|| resolved.clone());
-        let cluster = described.unwrap_or_else(|| this_machine(&longest.experiment, measure));
+        let this_machine = || this_machine(&longest.experiment, measure);
+        let cluster = described.clone().unwrap_or_else(this_machine);
         let choice = Choice::among(&longest, &cluster)?;
         let Some(settled) = choice.settled(&longest.experiment) else {
             return Err(choice.none(&longest.experiment).into());
@@ -60,6 +61,10 @@ pub fn plans_measured(
         chosen = Some(Chosen { text, whole, json: choice.to_json() });
     }
     let mut plans = Plan::phases(&resolved)?;
+    if let Some(cluster) = &described {
+        let settled = plans.into_iter().map(|plan| Ok(Estimate::fastest(plan, cluster)?.0));
+        plans = settled.collect::<Result<_, Problems>>()?;
+    }
     for plan in &mut plans {
         plan.choice.clone_from(&chosen);
     }

@@ -1,5 +1,7 @@
 //! The sweet spot as a picture: a heat map in plain SVG, readable in light and in dark.
 
+use annulus_figure::in_svg;
+
 use crate::grid::{SWEET, count, told};
 use crate::{Cell, Grid};
 
@@ -82,7 +84,7 @@ fn drawn(x: usize, y: usize, cell: Option<&Cell>) -> String {
 }
 
 fn text(x: usize, y: usize, anchor: &str, words: &str) -> String {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;");
+    let words = in_svg(words);
     format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"#222222\">{words}</text>\n")
 }
 

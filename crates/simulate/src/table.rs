@@ -13,8 +13,8 @@ use crate::families::families;
 use crate::{Cluster, Estimate, Hiding, Way};
 
 /// Steps within this multiple of the fastest are close: of their strategies the one with the least memory is taken, if the fastest needs
-/// more than this multiple of it.
-const CLOSE: f64 = 1.01;
+/// more than this multiple of it; of one strategy's settings the first.
+pub(crate) const CLOSE: f64 = 1.01;
 
 /// One strategy in its best shape, with its estimate.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +113,7 @@ impl Asked<'_> {
         let mut hiding = Vec::new();
         let outcome = Plan::of_group(&self.alone(group, strategy), group, true)
             .inspect(|plan| hiding = self.cluster.hiding(plan))
-            .and_then(|plan| Estimate::of(&plan, self.cluster));
+            .and_then(|plan| Ok(Estimate::fastest(plan, self.cluster)?.1));
         (outcome.map_err(|problems| reason(&problems)), hiding)
     }
 

@@ -37,7 +37,8 @@ impl Weighing {
             let mut experiment = cluster.place(split.clone());
             experiment.mesh.weights = weights;
             let plan = Plan::new(&resolved.with(experiment)).ok()?;
-            Some((plan.strategies(), Estimate::of(&plan, cluster).ok()?.step))
+            let (plan, estimate) = Estimate::fastest(plan, cluster).ok()?;
+            Some((plan.strategies(), estimate.step))
         };
         let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);
         Some(Weighing { split, weights, written, equal, weighed })

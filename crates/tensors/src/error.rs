@@ -25,6 +25,9 @@ pub enum Problem {
     /// The path is a folder, a pipe or a device.
     #[error("it is not a regular file")]
     Irregular,
+    /// The file is what Git LFS leaves in its place.
+    #[error("it is a Git LFS pointer")]
+    Pointer,
     /// The file is malformed.
     #[error("{0}")]
     Malformed(String),
@@ -55,6 +58,7 @@ impl TensorsError {
         match self.problem {
             Problem::Read(_) => None,
             Problem::Irregular => Some("copy the file itself into the folder"),
+            Problem::Pointer => Some("`git lfs pull` in its folder fetches the file itself"),
             Problem::Malformed(_) => Some("a safetensors file is wanted: fetch or save it again"),
             Problem::Shrunk => Some("write no file that is in use: try again when it is whole"),
         }
@@ -71,6 +75,9 @@ impl fmt::Display for Said<'_> {
         match problem {
             Problem::Read(error) => write!(f, "cannot read `{file}`: {error}"),
             Problem::Irregular => write!(f, "`{file}` is not a regular file"),
+            Problem::Pointer => {
+                write!(f, "`{file}` is a Git LFS pointer, not the file itself")
+            }
             Problem::Malformed(problem) => write!(f, "`{file}` is damaged or hostile: {problem}"),
             Problem::Shrunk => write!(f, "`{file}` was cut short while it was read"),
         }

@@ -6,7 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::header::{Header, LENGTH};
-use crate::{Entry, Room, TensorsError};
+use crate::{Entry, Problem, Room, TensorsError};
+
+/// How the text begins that Git LFS leaves in place of a file.
+const POINTER: [u8; LENGTH] = *b"version ";
 
 /// Bytes that are compared at a time.
 const BLOCK: usize = 1 << 16;
@@ -36,11 +39,16 @@ impl TensorFile {
             return Err(malformed(format!("it has {size} bytes (wanted at least {LENGTH})")));
         }
         file.read_exact_at(&mut length, 0).map_err(unread)?;
+        if length == POINTER {
+            return Err(TensorsError { file: path.to_owned(), problem: Problem::Pointer });
+        }
         let length = u64::from_le_bytes(length);
         room.take(path, length)?;
         let data = LENGTH as u64 + length;
         let Some(rest) = size.checked_sub(data) else {
-            let problem = format!("its header of {length} bytes exceeds its {size} bytes");
+            let problem = format!(
+                "its header of {length} bytes exceeds its {size} bytes: the file may be cut short"
+            );
             return Err(malformed(problem));
         };
         // At most what `room` allows.
@@ -120,7 +128,6 @@ impl TensorFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Problem;
 
     /// A file with `a`, 4 bytes, and `b`, 8.
     fn written(folder: &Path) -> PathBuf {
@@ -146,6 +153,16 @@ mod tests {
         assert!(file.same(b, &file, b).unwrap() && !file.same(a, &file, b).unwrap());
         let one = TensorFile::open(&path, &path, &mut Room::of(1)).unwrap_err();
         assert!(one.to_string().contains("more than 1 tensors"), "{one}");
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_said_to_be_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\nsize 1\n").unwrap();
+        let error = TensorFile::open(&path, &path, &mut Room::of(2)).unwrap_err();
+        assert!(error.to_string().contains("is a Git LFS pointer"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("git lfs pull")));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use annulus_figure::in_svg;
+
 use crate::{Doing, Link, Pass, Piece, Span, Trace, links};
 
 /// Sizes in pixels: the width of a pass, the margin for names, a lane, the gap between ranks, the space above a pass.
@@ -141,7 +143,7 @@ impl Panel<'_> {
                     "<line x1=\"{x1:.2}\" y1=\"{y1:.2}\" x2=\"{x2:.2}\" y2=\"{y2:.2}\" \
                      stroke=\"{ARROWS}\" stroke-opacity=\"0.6\"><title>{} from {} to {}, {} bytes</title>\
                      </line><circle cx=\"{x2:.2}\" cy=\"{y2:.2}\" r=\"2.5\" fill=\"{ARROWS}\"/>",
-                    escaped(&moved.block.to_string()),
+                    in_svg(&moved.block.to_string()),
                     moved.from,
                     moved.to,
                     moved.bytes
@@ -162,8 +164,8 @@ impl Panel<'_> {
             svg,
             "<text x=\"12.00\" y=\"{:.2}\" font-size=\"10\" fill=\"#555555\">{}<title>{}</title></text>",
             y + 26.0,
-            escaped(&short(host)),
-            escaped(host)
+            in_svg(&short(host)),
+            in_svg(host)
         );
     }
 
@@ -193,7 +195,7 @@ impl Panel<'_> {
             "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{fill}\">\
              <title>hop {hop}: {}, {took:.3} ms</title></rect>",
             LANE - 2.0,
-            escaped(&name)
+            in_svg(&name)
         );
         if let Doing::Compute { tiles, .. } = &span.doing
             && let [tile] = &tiles[..]
@@ -213,7 +215,7 @@ fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
         svg,
         "<text x=\"{x:.2}\" y=\"{y:.2}\" font-size=\"10\" text-anchor=\"middle\" \
          fill=\"#ffffff\">{}</text>",
-        escaped(name)
+        in_svg(name)
     );
 }
 
@@ -230,11 +232,7 @@ fn short(host: &str) -> String {
     if surplus == 0 { end } else { format!("…{end}") }
 }
 
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;")
-}
-
 fn text(svg: &mut String, [x, y]: [f64; 2], words: &str) {
-    let words = escaped(words);
+    let words = in_svg(words);
     let _ = writeln!(svg, "<text x=\"{x:.2}\" y=\"{y:.2}\" fill=\"#222222\">{words}</text>");
 }

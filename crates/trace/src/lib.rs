@@ -20,6 +20,6 @@ pub use flows::Flow;
 pub use links::{Link, links};
 pub use moves::Hop;
 pub use read::Unreadable;
-pub use record::{Begun, begin, is_recording, now, start, stop};
+pub use record::{Begun, begin, now, start, stop};
 pub use span::{Doing, Moved, Pass, Piece, Place, Seat, Span, Tile, Trace, Track};
 pub use sums::{Exposed, Share, Sums};

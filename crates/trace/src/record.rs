@@ -27,7 +27,7 @@ pub fn stop() -> Vec<Span> {
 }
 
 /// Whether this thread records.
-pub fn is_recording() -> bool {
+fn is_recording() -> bool {
     SPANS.with_borrow(Option::is_some)
 }
 

@@ -176,7 +176,7 @@ fn pictures_name_hosts_where_there_are_several() {
     trace.seats[1].host = String::from("gpu-node-017.<rack>");
     let svg = trace.to_svg(0);
     // In both passes that there are.
-    for (name, shown) in [("host 0", "host 0"), ("gpu-node-017.&lt;rack>", "…node-017")] {
+    for (name, shown) in [("host 0", "host 0"), ("gpu-node-017.&lt;rack&gt;", "…node-017")] {
         let label = format!(">{shown}<title>{name}</title></text>");
         assert_eq!(svg.matches(&label).count(), 1, "{svg}");
     }

@@ -102,6 +102,26 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// [`TrainError::Configuration`] with its way out.
+    pub fn configuration(message: impl Into<String>, hint: impl Into<String>) -> TrainError {
+        TrainError::Configuration { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// [`TrainError::Checkpoint`] with its way out.
+    pub fn checkpoint(message: impl Into<String>, hint: impl Into<String>) -> TrainError {
+        TrainError::Checkpoint { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// [`TrainError::Unreadable`] with its way out.
+    pub fn unreadable(message: impl Into<String>, hint: impl Into<String>) -> TrainError {
+        TrainError::Unreadable { message: message.into(), hint: hint.into() }
+    }
+
+    /// [`TrainError::Offload`] with its way out.
+    pub fn offload(message: impl Into<String>, hint: impl Into<String>) -> TrainError {
+        TrainError::Offload { message: message.into(), hint: hint.into() }
+    }
+
     /// The exit code of `annulus`: see [`Exit`].
     pub fn exit_code(&self) -> u8 {
         let exit = match self {
@@ -136,6 +156,7 @@ impl TrainError {
             }
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
+            TrainError::Model(error) => error.hint(),
             TrainError::NonFinite(_) => {
                 Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
             }
@@ -236,16 +257,21 @@ impl From<Failure<TrainError>> for TrainError {
 
 /// The error that `what` failed on `path` in a run folder.
 pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError {
+    failure_in("output", what, path, error)
+}
+
+/// [`failure`] in the folder that `key` names.
+pub(crate) fn failure_in(key: &str, what: &str, path: &Path, error: &io::Error) -> TrainError {
     let hint = match error.kind() {
-        io::ErrorKind::StorageFull => Some("free some space, or set another `output`".into()),
+        io::ErrorKind::StorageFull => Some(format!("free some space, or set another `{key}`")),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            Some("set an `output` that can be written".into())
+            Some(format!("set an `{key}` that can be written"))
         }
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            Some("set an `output` that is a folder, or that does not exist yet".into())
+            Some(format!("set an `{key}` that is a folder, or that does not exist yet"))
         }
         io::ErrorKind::Unsupported => {
-            Some("set an `output` on a file system that can, as those of local disks".into())
+            Some(format!("set an `{key}` on a file system that can, as those of local disks"))
         }
         _ => None,
     };

@@ -19,7 +19,7 @@ impl Value<'_> {
     pub fn number(self) -> f64 {
         match self {
             Value::Number(number) => number,
-            ranks => ranks.ranks().into_iter().reduce(f64::max).unwrap_or_default(),
+            ranks => largest(ranks.ranks()),
         }
     }
 
@@ -31,6 +31,11 @@ impl Value<'_> {
             Value::SecondsPerRank(seconds) => seconds.to_vec(),
         }
     }
+}
+
+/// The largest of the values by rank, as which they are drawn and compared; NaN where no rank's value is known.
+pub(crate) fn largest(ranks: impl IntoIterator<Item = f64>) -> f64 {
+    ranks.into_iter().reduce(f64::max).unwrap_or(f64::NAN)
 }
 
 /// Takes measurements; it never changes what is computed.

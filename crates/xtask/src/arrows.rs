@@ -26,7 +26,7 @@ const RULES: &[Rule] = &[
     rule("tensors", false, "files"),
     rule("yaml", false, "files"),
     rule("architecture", false, "yaml"),
-    rule("trace", false, "sequence"),
+    rule("trace", false, "figure sequence"),
     rule("mpi", true, ""),
     rule("nccl", true, ""),
     rule("comm", true, "machine memory mpi nccl"),
@@ -36,7 +36,7 @@ const RULES: &[Rule] = &[
     rule("data", false, "files machine memory sequence tensors"),
     rule("experiment", false, "architecture machine sequence yaml"),
     rule("plan", false, "architecture experiment machine memory sequence yaml"),
-    rule("simulate", false, "experiment machine memory plan sequence trace yaml"),
+    rule("simulate", false, "experiment figure machine memory plan sequence trace yaml"),
     rule("hub", false, "files"),
     rule(
         "train",
@@ -49,7 +49,8 @@ const RULES: &[Rule] = &[
     rule(
         "annulus",
         true,
-        "attention comm data evaluation experiment machine model ops plan sequence simulate train",
+        "attention comm data evaluation experiment figure hub machine model ops plan sequence simulate \
+         tensors trace train",
     ),
     rule(
         "cli",

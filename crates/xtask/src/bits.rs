@@ -114,9 +114,7 @@ impl Way {
     /// Trains; returns the run's results without times, its last hash, and how long it took.
     fn train(&self, number: usize, steps: u64) -> Result<(String, String, Duration)> {
         let output = root().join(format!("target/bits/{number}"));
-        if output.exists() {
-            fs::remove_dir_all(&output)?;
-        }
+        tool::remove_old(&output)?;
         let begun = Instant::now();
         if let Some(then) = self.then {
             let mut killed = self.command(self.changes, &output, steps)?.spawn()?;

@@ -64,9 +64,7 @@ fn wheel(out: &Path) -> Result<PathBuf> {
 
 /// The program that a wheel carries.
 fn unpacked(wheel: &Path, folder: &Path) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
+    tool::remove_old(folder)?;
     let words =
         ["-m".as_ref(), "zipfile".as_ref(), "-e".as_ref(), wheel.as_os_str(), folder.as_os_str()];
     tool::run("python3", &words)?;
@@ -79,9 +77,7 @@ fn unpacked(wheel: &Path, folder: &Path) -> Result<PathBuf> {
 fn archive(program: &Path, out: &Path) -> Result<PathBuf> {
     let name = format!("annulus-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
     let folder = out.join(&name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    tool::remove_old(&folder)?;
     fs::create_dir_all(&folder)?;
     // Unpacking a wheel as a zip file loses the permission to execute.
     set_executable(program)?;

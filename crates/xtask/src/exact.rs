@@ -35,9 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     tool::cargo(&["build", "--release", "--package", "annulus-cli"])?;
     let bytes = fs::read(&arguments.text).with_context(|| arguments.text.display().to_string())?;
     let scratch = root().join("target/exact");
-    if scratch.exists() {
-        fs::remove_dir_all(&scratch)?;
-    }
+    tool::remove_old(&scratch)?;
     fs::create_dir_all(&scratch)?;
     reference(&scratch, &bytes, arguments.reference)?;
     let text = window(&scratch, &bytes, arguments.split)?;

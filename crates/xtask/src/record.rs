@@ -54,9 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     setup::python()?;
     tool::cargo(&["build", "--package", "annulus-cli"])?;
     let scratch = root().join("target/record");
-    if scratch.exists() {
-        fs::remove_dir_all(&scratch)?;
-    }
+    tool::remove_old(&scratch)?;
     fs::create_dir_all(&scratch)?;
     fs::write(scratch.join("experiment.yaml"), EXPERIMENT)?;
     let mut record = json!({ "versions": {}, "errors": {} });

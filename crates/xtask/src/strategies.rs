@@ -50,9 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Trains from the start, and reads the losses of all steps.
 fn losses(arguments: &Arguments, strategy: &str, ranks: usize) -> Result<Vec<f64>> {
     let folder = root().join(format!("target/strategies/{strategy}-{ranks}"));
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
+    tool::remove_old(&folder)?;
     let mut changes = arguments.replacements.clone();
     changes.extend([format!("attention.strategy={strategy}"), format!("mesh.sequence={ranks}")]);
     tool::train("release", &arguments.file.to_string_lossy(), &changes, &folder)?;

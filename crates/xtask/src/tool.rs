@@ -20,6 +20,14 @@ pub(crate) fn print(line: &str) {
     println!("{line}");
 }
 
+/// Removes what an earlier run left in `folder`.
+pub(crate) fn remove_old(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    Ok(())
+}
+
 /// Runs `program` in the repository's root; if it fails, the error has its name.
 pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Result<()> {
     run_with(&[], program, arguments)

@@ -4,7 +4,7 @@
 use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
 use crate::kind::{Mismatch, nearest};
 use crate::problem::Report;
-use crate::source::printable;
+use crate::source::{Span, printable};
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
@@ -183,11 +183,23 @@ impl Typing<'_> {
             }
             Err(Mismatch { wanted, hint, item }) => {
                 let (span, found) = item.unwrap_or_else(|| (node.span, node.value.found()));
-                let message = || format!("`{path}` must be {wanted}, found {found}");
+                let key = self.as_written(&path, node.span);
+                let message = || format!("`{key}` must be {wanted}, found {found}");
                 self.report.at(span, || (message(), hint));
                 self.values.refused.insert(path);
             }
         }
+    }
+
+    /// The key that a value at `span` is written for: a list of one may be written as its item, and that as the value of its first key.
+    fn as_written<'p>(&self, path: &'p str, span: Span) -> &'p str {
+        let mut key = path;
+        while let Some((above, _)) = key.rsplit_once('.')
+            && self.values.spans.get(above) == Some(&span)
+        {
+            key = above;
+        }
+        key
     }
 
     fn valueless(&mut self, path: String, key: &Key, entry: &Entry) {

@@ -95,5 +95,7 @@ fn an_experiment_is_checked_without_its_weights() {
     assert!(ran.ended(2).stderr.contains("`owner/name` is wanted"), "{}", ran.stderr);
     assert!(ran.stderr.contains("experiment.yaml:3:9"), "{}", ran.stderr);
     let ran = ask("check", "hf://owner/nothing");
-    assert!(ran.ended(3).stderr.contains("is not on the hub\nhint: "), "{}", ran.stderr);
+    let wanted =
+        "is not on the hub\nhint: check owner, name and revision at huggingface.co/owner/nothing";
+    assert!(ran.ended(3).stderr.contains(wanted), "{}", ran.stderr);
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use annulus_tests::Ran;
+use annulus_tests::drill::{self, Drill, What};
 use annulus_tests::runs::Place;
 
 use super::{ANNULUS, MPICH, OPEN_MPI, weights};
@@ -96,5 +97,26 @@ fn what_one_process_does_is_refused_in_several() {
         let Some(ran) = mpi.run(&place, 2, &["check", "experiment.yaml"]) else { return };
         let said = "error: 2 processes were started, but this command works in one";
         assert_eq!(ran.ended(2).stderr.matches(said).count(), 1, "{}", ran.stderr);
+    }
+}
+
+/// It falls silent where the speed of all is measured for `auto`: it is waited for once, 10 s.
+#[test]
+fn a_process_that_is_silent_while_speeds_are_measured_is_waited_for_once() {
+    let place = Place::new(ANNULUS);
+    let pass = "between processes".to_owned();
+    let stop = Drill { what: What::Stop, rank: 1, step: 0, layer: 0, pass, hop: 0 };
+    for mpi in [MPICH, OPEN_MPI] {
+        let open = ["mesh.sequence=2", "attention.strategy=auto"];
+        let arguments = [&["train", "experiment.yaml"][..], &open].concat();
+        let Some(mut command) = mpi.command(&place, 2, &arguments) else { return };
+        command.env(drill::KEY, serde_json::to_string(&stop).expect("it is JSON"));
+        let ran = Ran::of(&command.output().expect("the launcher starts"));
+        let ended = SystemTime::now();
+        let said = "process 0 waited 10.0 s for process 1, of which nothing was heard";
+        assert!(ran.ended(12).stderr.contains(said), "{}", ran.stderr);
+        let mark = fs::metadata(place.path(drill::MARK)).and_then(|mark| mark.modified());
+        let after = ended.duration_since(mark.expect("it was stopped")).expect("it was before");
+        assert!(after < Duration::from_secs(18), "{}: {after:?}", mpi.name);
     }
 }

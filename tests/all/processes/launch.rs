@@ -3,13 +3,17 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::thread::sleep;
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
 
 use annulus_tests::Ran;
 use annulus_tests::runs::Place;
 
 use super::{ANNULUS, MPICH};
 #[cfg(target_os = "linux")]
-use super::{wait_for_step, weights};
+use super::{OPEN_MPI, PATIENCE, wait_for_step, weights};
 
 /// A launcher that says what it is told, in place of starting anything.
 const TELLS: &str = "#!/bin/sh
@@ -83,6 +87,62 @@ fn a_signal_reaches_one_process_that_no_launcher_started() {
     // SAFETY: a signal to a child of ours.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     assert_eq!(child.wait().unwrap().code(), Some(75));
+}
+
+/// Signals would end a process that does not handle them yet, and a launcher that is starting may ignore them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_reaches_a_job_that_is_only_starting() {
+    let place = Place::new(ANNULUS);
+    let ended = |mut command: Command, is_there: &dyn Fn() -> bool| {
+        let mut child = command.stdout(Stdio::null()).spawn().expect("the program starts");
+        let began = Instant::now();
+        while !is_there() {
+            assert!(began.elapsed() < PATIENCE, "it does not start");
+            sleep(Duration::from_millis(1));
+        }
+        // SAFETY: a signal to a child of ours.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+        child.wait().expect("it is ours").code()
+    };
+    let train = ["train", "experiment.yaml", "output=run", "schedule.steps=4000"];
+    let alone = launched(&place, "/absent", &train);
+    assert_eq!(ended(alone, &|| place.processes().len() > 1), Some(75));
+
+    let waits = "[ \"$1\" = --version ] && exit\ntrap '' USR1\ntouch there\nsleep 7\ntrap 'exit 75' USR1\n\
+                 for i in $(seq 600); do sleep 0.05; done\n";
+    place.write("mpirun", &format!("#!/bin/sh\n{waits}"));
+    let launcher = place.path("mpirun");
+    fs::set_permissions(&launcher, PermissionsExt::from_mode(0o755)).unwrap();
+    let deaf = launched(&place, &launcher.to_string_lossy(), &[&["-n", "2"], &train[..]].concat());
+    assert_eq!(ended(deaf, &|| place.path("there").exists()), Some(75));
+}
+
+/// Of several processes one makes it, and the others have ended: nothing is lost with it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_a_sample_and_the_job_is_finished() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        let Some(launcher) = mpi.launcher() else { return };
+        let output = format!("output={}", mpi.name);
+        let train = ["-n", "2", "train", "experiment.yaml", &output, "mesh.sequence=2"];
+        let sample = ["schedule.steps=2", "sample={prompt: alpha, tokens: 1000k}"];
+        let arguments = [&train[..], &sample].concat();
+        let mut command = launched(&place, &launcher.to_string_lossy(), &arguments);
+        let said = place.path("said.txt");
+        command.stdout(fs::File::create(&said).expect("a file")).stderr(Stdio::piped());
+        let child = command.spawn().expect("the program starts");
+        let began = Instant::now();
+        while !fs::read_to_string(&said).is_ok_and(|text| text.contains("a sample, ")) {
+            assert!(began.elapsed() < PATIENCE, "there is no sample");
+            sleep(Duration::from_millis(5));
+        }
+        // SAFETY: a signal to a child of ours.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+        let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
+        assert!(!ran.ended(0).stderr.contains("was lost"), "{}", ran.stderr);
+    }
 }
 
 #[test]

@@ -386,5 +386,5 @@ fn checkpoint(place: &Place, state: &[u8], given: Option<&[u8]>) -> Result<(), S
     place.write("run/step-1/state.json", state);
     let own = hashes(state);
     place.write("run/step-1/hashes.json", given.unwrap_or(own.as_bytes()));
-    annulus_train::saved_step(&place.path("run")).map(drop).map_err(|error| error.to_string())
+    annulus_train::Saved::open(&place.path("run")).map(drop).map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, Place, Qkv, rows_at};
 use annulus_comm::{Cause, Communicator, Metered, threads};
 use annulus_ops::attention::{Attended, AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
@@ -389,9 +389,7 @@ pub(crate) fn error(ours: &Tensor, dense: &Tensor, positions: &Positions) -> f64
 }
 
 pub(crate) fn rows(tensor: &Tensor, positions: &Positions) -> Tensor {
-    let index: Vec<u32> = positions.iter().map(|position| position as u32).collect();
-    let len = index.len();
-    tensor.index_select(&Tensor::from_vec(index, len, &Device::Cpu).unwrap(), 2).unwrap()
+    rows_at(tensor, 2, positions).unwrap()
 }
 
 fn flat(tensor: &Tensor) -> Vec<f64> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, Place, Qkv, rows_at};
 use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{Dense, Dropout, Fused, dense_dropped};
 use annulus_ops::testing::{error, to_f64};
@@ -79,10 +79,7 @@ impl Case {
         let attention = Attention::new(schedules.clone(), self.scale, comm, kernel);
         let attention = attention.dropping(DROPOUT);
         let here = attention.positions().clone();
-        let index: Vec<u32> = here.iter().map(|position| position as u32).collect();
-        let count = index.len();
-        let index = Tensor::from_vec(index, count, &Device::Cpu)?;
-        let rows = |tensor: &Tensor| tensor.index_select(&index, 2);
+        let rows = |tensor: &Tensor| rows_at(tensor, 2, &here);
         let Qkv { q, k, v } = &self.qkv;
         let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
         let done = attention.forward(PLACE, &qkv)?;

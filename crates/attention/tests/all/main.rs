@@ -11,6 +11,7 @@ mod dropout;
 mod emulated;
 mod fuzz;
 mod refused;
+mod shapes;
 mod strict;
 mod table;
 mod tape;

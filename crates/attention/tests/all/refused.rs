@@ -82,6 +82,13 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
                 && others.iter().all(|other| other.routes().contains(&Route::Queries))
         }
         StrategyError::Shard(_) => !hint.is_empty(),
+        StrategyError::Sharing { heads: Heads { query, .. } } => {
+            let alternatives = numbers(&hint);
+            !alternatives.is_empty()
+                && alternatives
+                    .into_iter()
+                    .all(|key_value| Strategy::Ring.check(1, Heads { query, key_value }).is_ok())
+        }
     };
     assert!(right, "{why}; hint: {hint}");
 }
@@ -90,7 +97,8 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
 fn what_does_not_run_is_refused_with_what_does() {
     let mut refused = 0;
     for world in 1..=RANKS {
-        let odd = [Heads { query: 5, key_value: 1 }, Heads { query: 6, key_value: 2 }];
+        let odd = [(5, 1), (6, 2), (6, 4)];
+        let odd = odd.map(|(query, key_value)| Heads { query, key_value });
         for heads in heads(world).into_iter().chain(odd) {
             let mut all = strategies(world, heads);
             let shape = Some([world, 2]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, Place, Qkv, rows_at};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::{Key, Pool, normal};
@@ -32,10 +32,15 @@ struct Case {
 
 impl Case {
     fn new(tokens: usize, mask: Mask) -> Case {
+        Case::of(1, tokens, mask)
+    }
+
+    /// Several sequences: heads of one rank have gaps between them.
+    fn of(batch: usize, tokens: usize, mask: Mask) -> Case {
         let random = |name: &str, heads: usize| {
             let key = Key { seed: 11, purpose: "wire", name };
-            let values = normal(key, 0, heads * tokens * DIM);
-            (Tensor::from_vec(values, (1, heads, tokens, DIM), &Device::Cpu).unwrap() * 2.0)
+            let values = normal(key, 0, batch * heads * tokens * DIM);
+            (Tensor::from_vec(values, (batch, heads, tokens, DIM), &Device::Cpu).unwrap() * 2.0)
                 .unwrap()
         };
         let [q, gradient] = ["q", "gradient"].map(|name| random(name, HEADS.query));
@@ -68,8 +73,8 @@ impl Case {
             (Part::QueryGradient | Part::Gradient, None) => 4,
             _ => self.dtype.size_in_bytes(),
         };
-        let shape =
-            BlockShape { batch: 1, head_dim: DIM, wire: wire.map(bytes), order_free: false };
+        let batch = self.q.dim(0).unwrap();
+        let shape = BlockShape { batch, head_dim: DIM, wire: wire.map(bytes), order_free: false };
         let split = how.0.split(&self.mask, self.tokens(), world, HEADS).unwrap();
         let schedules = Arc::new(Schedules::new(how.0, &split, how.1).unwrap());
         let planned = [Pass::Forward, Pass::Backward];
@@ -104,9 +109,7 @@ impl Case {
         let kernel = Arc::new(Fused::new(Pool::serial()));
         let attention = Attention::new(schedules.clone(), 0.25, comm, kernel).wired(wire);
         let here = attention.positions().clone();
-        let index: Vec<u32> = here.iter().map(|position| position as u32).collect();
-        let index = Tensor::new(&index[..], &Device::Cpu)?;
-        let rows = |tensor: &Tensor| tensor.index_select(&index, 2)?.to_dtype(self.dtype);
+        let rows = |tensor: &Tensor| rows_at(tensor, 2, &here)?.to_dtype(self.dtype);
         let qkv = Qkv { q: rows(&self.q)?, k: rows(&self.k)?, v: rows(&self.v)? };
         let done = attention.forward(Place::default(), &qkv)?;
         let out = done.out.clone();
@@ -228,7 +231,7 @@ fn all_in_bf16_the_error_grows_by_the_root_of_the_ranks() {
 fn values_are_rounded_alike_everywhere() {
     let both = [Some(DType::BF16), Some(DType::F16)];
     for (mask, dtype) in [(Mask::causal(), both[0]), (Mask::full(), both[1])] {
-        let case = Case::new(96, mask);
+        let case = Case::of(2, 96, mask);
         let wire = Wire { query: dtype, key_value: dtype, ..Types::default() };
         let exact = case.dense(wire);
         for strategy in Strategy::ALL {

@@ -24,6 +24,6 @@ def program() -> str:
     if found is None:
         raise FileNotFoundError(
             f"no program `annulus` in `{folders[0]}` nor on the PATH: install the wheel into this environment "
-            "(`pip install annulus-….whl`), or `cargo install --path crates/cli`"
+            "(`pip install annulus-….whl`), or `cargo install --locked --path crates/cli`"
         )
     return found

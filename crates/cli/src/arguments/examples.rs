@@ -105,7 +105,7 @@ Examples:
   annulus train experiments/quickstart.yaml 'trace.steps=[2]' every.hash=100 && annulus report runs/quickstart";
 pub(super) const EXPORT_METRICS: &str = "\
 Examples:
-  annulus export-metrics runs/mine --csv > metrics.csv";
+  annulus export-metrics runs/mine > metrics.csv";
 pub(super) const DOCTOR: &str = "\
 Examples:
   annulus doctor --json";

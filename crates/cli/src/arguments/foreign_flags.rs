@@ -35,21 +35,41 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         key if key.contains('.') => {
             format!("values are replaced without dashes: `{key}=VALUE`")
         }
-        other => {
-            let key = KEYS.iter().find(|(name, _)| *name == other.replace('-', "_"));
-            let (_, key) = key?;
-            format!("values are replaced by arguments without dashes: `{key}=VALUE`")
-        }
+        // A misspelt flag of our own.
+        _ if said.get(ContextKind::SuggestedArg).is_some() => return None,
+        other => key_for(other),
     };
-    Some((format!("`{flag}` is no flag"), hint))
+    Some((format!("`{flag}` is no flag of this command"), hint))
+}
+
+/// How to set what another program has the flag `name` for.
+fn key_for(name: &str) -> String {
+    match KEYS.iter().find(|(known, _)| *known == name.replace('-', "_")) {
+        Some((_, key)) => format!("values are replaced by arguments without dashes: `{key}=VALUE`"),
+        None => {
+            "`--help` lists the flags; keys of the experiment are replaced by arguments without dashes, such as `data.tokens=64k`"
+                .to_owned()
+        }
+    }
 }
 
 /// Flags of other programs, and the keys that they mean.
-const KEYS: [(&str, &str); 17] = [
+const KEYS: [(&str, &str); 29] = [
     ("lr", "optimizer.learning_rate"),
     ("learning_rate", "optimizer.learning_rate"),
     ("weight_decay", "optimizer.weight_decay"),
     ("batch_size", "data.batch"),
+    ("batch", "data.batch"),
+    ("bs", "data.batch"),
+    ("model", "model.path"),
+    ("model_name_or_path", "model.path"),
+    ("data", "data.path"),
+    ("dataset", "data.path"),
+    ("strategy", "attention.strategy"),
+    ("ranks", "mesh.sequence"),
+    ("gpus", "mesh.sequence"),
+    ("nproc_per_node", "mesh.sequence"),
+    ("num_steps", "schedule.steps"),
     ("per_device_train_batch_size", "memory.micro_batch"),
     ("seq_len", "data.tokens"),
     ("max_length", "data.tokens"),
@@ -63,4 +83,5 @@ const KEYS: [(&str, &str); 17] = [
     ("seed", "seed"),
     ("device", "device"),
     ("dtype", "model.dtype"),
+    ("bf16", "model.dtype"),
 ];

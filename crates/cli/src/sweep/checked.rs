@@ -10,7 +10,7 @@ use super::room::{AtOnce, Needs};
 use crate::failure::Failure;
 use crate::{check, hub, print};
 
-/// Keys that may differ from an earlier run's: `train` decides whether it can resume.
+/// Keys that may differ from an earlier run's: [`refused`] says whether it can resume.
 pub(super) const CHECKED_BY_TRAIN: [&str; 5] =
     ["data.path", "data.tokenizer", "model.path", "lora.path", "schedule."];
 
@@ -85,6 +85,12 @@ fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
         return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no phase"))));
     }
     Ok(plans)
+}
+
+/// The key by which `train` would refuse to resume a run in its folder, with both values.
+pub(super) fn refused(run: &SweptRun) -> Result<Option<String>, Failure> {
+    let unlike = plans_of(run)?.first().map(annulus_train::unlike_checkpoint);
+    Ok(unlike.unwrap_or_default().into_iter().next())
 }
 
 /// The output of `annulus check` for a sweep without errors: how many runs go on at the same time, and a line for each combination.

@@ -5,6 +5,8 @@ use annulus_experiment::short_keys;
 
 /// Smaller numbers are written with an exponent.
 const SMALL: f64 = 1e-3;
+/// The cell of a difference that rounding makes.
+const ROUNDING: &str = "no, rounding";
 /// The cell of an unknown value.
 const NOTHING: &str = "-";
 
@@ -100,6 +102,9 @@ fn by(row: &Row, is_best: bool) -> String {
 /// Whether the difference from the best row is larger than seeds explain.
 fn beyond(row: &Row, is_best: bool) -> String {
     let against = row.against_best.filter(|_| !is_best);
+    if against.is_some_and(|against| against.is_rounding && against.is_larger.is_some()) {
+        return ROUNDING.to_owned();
+    }
     match against.and_then(|against| Some((against.is_larger?, against.p?))) {
         Some((is_larger, p)) => {
             let p = if p < SMALL { "p < 0.001".to_owned() } else { format!("p {p:.3}") };
@@ -127,8 +132,13 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
                 test(table)
             )
         }));
-        notes.extend(several.then(|| {
-            "each row is tested by itself: of twenty equal rows, one says yes by chance".to_owned()
+        let rounds = |row: &Row| beyond(row, false) == ROUNDING;
+        notes.extend(table.rows.iter().any(rounds).then(|| {
+            format!("{ROUNDING}: the means are equal to 1e-6 of them, as far as sums in another order are")
+        }));
+        notes.extend((several && table.rows.len() > 2).then(|| {
+            "p is corrected for choosing the best row: times the number of pairs (Bonferroni)"
+                .to_owned()
         }));
     }
     notes

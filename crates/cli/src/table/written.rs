@@ -140,6 +140,7 @@ mod tests {
             difference,
             test: Test::Paired,
             p,
+            is_rounding: false,
             is_larger: p.map(|p| p < 0.05),
         };
         Table {
@@ -173,6 +174,21 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("two-sided p < 0.05,\n  paired by seed"), "{text}");
+    }
+
+    #[test]
+    fn a_rounding_error_is_called_one() {
+        let mut table = table();
+        assert!(!text(&table).contains("rounding"));
+        for against in table.rows.iter_mut().filter_map(|row| row.against_best.as_mut()) {
+            (against.is_rounding, against.is_larger) = (true, against.is_larger.map(|_| false));
+        }
+        let text = text(&table);
+        let line = |word: &str| text.lines().find(|line| line.starts_with(word)).unwrap();
+        assert!(line("2k").ends_with("  no, rounding"), "{text}");
+        // Of a single seed nothing is known.
+        assert!(line("4k").ends_with("  -"), "{text}");
+        assert!(text.contains("no, rounding: the means are equal to 1e-6"), "{text}");
     }
 
     #[test]

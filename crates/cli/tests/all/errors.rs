@@ -32,12 +32,14 @@ fn of_data() -> Vec<Data> {
         Data::NoThread { source: system() },
         Data::NotAFile { path: path() },
         Data::NoFiles { path: path(), endings: message() },
-        Data::Utf8 { path: path(), offset: 1 },
+        Data::Utf8 { path: path(), offset: 1, instead: None },
+        Data::Dangling { path: path(), target: path() },
         Data::Line { path: path(), line: 1, message: message(), chat: true },
         Data::Parquet { path: path(), message: message() },
         Data::PackedRows { path: path() },
         Data::Changed { path: path() },
         Data::Tokenizer { path: path(), message: message() },
+        Data::TokenizerFolder { path: path() },
         Data::Foreign { path: path(), id: 1, tokens: 1 },
         Data::NoCache { path: path() },
         Data::Special {
@@ -100,7 +102,7 @@ fn of_the_hub() -> Vec<Hub> {
     let (path, text) = (file, hostile);
     vec![
         Hub::Refused { name: text(), status: 401, token: true },
-        Hub::NotFound { what: text() },
+        Hub::NotFound { what: text(), repository: text() },
         Hub::Status { url: text(), status: 500 },
         Hub::Network { url: text(), message: text(), cached: false },
         Hub::Answer { url: text(), message: text() },

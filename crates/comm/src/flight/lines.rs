@@ -57,14 +57,14 @@ impl Lines {
         Ok(Lines { _file: file, written })
     }
 
-    /// Overwrites a line. What is too long for it is not written.
-    pub(super) fn write(&self, line: usize, what: &impl Serialize) {
+    /// Overwrites a line. Returns whether it could: what is too long for the line, or no JSON, is not written.
+    pub(super) fn write(&self, line: usize, what: &impl Serialize) -> bool {
         let slots = slots(line);
         let mut text = [b' '; LONG * SLOT];
         let text = &mut text[..slots.len() / 2];
         let end = text.len() - TAIL;
         if serde_json::to_writer(&mut text[..end], what).is_err() {
-            return;
+            return false;
         }
         let mut written = self.written.lock();
         let Written { memory, numbers } = &mut *written;
@@ -72,6 +72,7 @@ impl Lines {
         seal(text, numbers[line]);
         let at = slots.start + (numbers[line] % 2) as usize * text.len();
         memory[at..at + text.len()].copy_from_slice(text);
+        true
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use candle_core::Tensor;
 
@@ -83,6 +84,9 @@ impl Communicator for Member {
     }
     fn original(&self, rank: usize) -> usize {
         self.members[rank]
+    }
+    fn deadline(&self) -> Duration {
+        self.group.deadline
     }
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
         let rank = self.original(self.rank);

@@ -28,6 +28,8 @@ impl fmt::Display for Wrong {
     }
 }
 
+impl std::error::Error for Wrong {}
+
 impl From<Error> for Wrong {
     fn from(error: Error) -> Wrong {
         Wrong::Comm(error)
@@ -89,6 +91,8 @@ fn an_error_on_one_rank_ends_all() {
     for (world, broken) in [(2, 0), (5, 4), (8, 3)] {
         let failure = break_one(world, broken, || Err(Wrong::Own));
         assert_eq!(failure.to_string(), format!("rank {broken}: a bad batch"));
+        let source = std::error::Error::source(&failure).map(ToString::to_string);
+        assert_eq!(source.as_deref(), Some("a bad batch"));
         assert!(matches!(failure.cause, Cause::Error(Wrong::Own)));
     }
 }

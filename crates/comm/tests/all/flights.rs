@@ -236,3 +236,33 @@ fn records_that_processes_hold_stay_and_the_others_go() {
     assert_eq!(left, ["notes", "process-0"]);
     drop_unheld(&folder.path().join("nowhere")).unwrap();
 }
+
+/// The path of the record that continues one may alone be too long for its head.
+#[test]
+fn how_a_process_ended_is_kept_where_its_head_is_too_long() {
+    let early = tempfile::tempdir().unwrap();
+    let deep =
+        |levels| (0..levels).fold(early.path().join("run"), |path, _| path.join("d".repeat(250)));
+    let world = World::alone();
+    world.record(early.path(), 0..0).unwrap();
+    world.record(&deep(8), 0..1).unwrap();
+    world.asked();
+    world.end(75, None);
+    let wreck = Wreck::of_job(early.path()).unwrap();
+    assert_eq!(wreck.verdict(), Verdict::Asked { process: 0 });
+    assert_eq!(wreck.records[0].head.ending.as_ref().map(|ending| ending.code), Some(75));
+
+    let world = World::alone();
+    world.record(early.path(), 0..0).unwrap();
+    world.record(&deep(4), 0..1).unwrap();
+    world.end(2, Some(&"why ".repeat(500)));
+    let head = fs::read_to_string(early.path().join("process-0")).unwrap();
+    assert!(
+        head.contains("\"code\":2,\"why\":\"why why") && head.contains("\"moved\":\"/"),
+        "{head}"
+    );
+    let Verdict::Failed { why, .. } = Wreck::of_job(early.path()).unwrap().verdict() else {
+        panic!("the record that is moved to says why");
+    };
+    assert_eq!(why.len(), 1200);
+}

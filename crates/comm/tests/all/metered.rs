@@ -42,8 +42,7 @@ fn bytes_are_what_was_handed_over() {
         pair.all_reduce(at("all reduce"), &floats(7), Reduce::Max)?;
         comm.progress()?;
         let traffic = comm.take();
-        let Traffic { bytes, calls, .. } = comm.take();
-        assert!(bytes.is_empty() && calls == 0, "it starts again from zero");
+        assert_eq!(comm.take(), Traffic::default(), "it starts again from zero");
         Ok(traffic)
     });
     for (rank, traffic) in all.into_iter().enumerate() {
@@ -56,12 +55,11 @@ fn bytes_are_what_was_handed_over() {
         ];
         wanted.retain(|&(_, bytes)| bytes > 0);
         assert_eq!(traffic.bytes.into_iter().collect::<Vec<_>>(), wanted, "rank {rank}");
-        assert_eq!(traffic.calls, 8);
     }
 }
 
 #[test]
-fn waiting_is_counted_for_the_peer_that_is_late() {
+fn waiting_is_counted_where_a_peer_is_late() {
     let late = Duration::from_millis(200);
     let all = on(4, |comm| {
         let comm = Metered::new(comm);
@@ -85,13 +83,8 @@ fn waiting_is_counted_for_the_peer_that_is_late() {
         Ok((alone, comm.take()))
     });
     let (exchanged, at_barrier) = &all[1];
-    let peers: Vec<_> = exchanged.waiting_for.keys().copied().collect();
-    assert_eq!(peers, [1, 3], "peers have the numbers of the world");
-    assert!(exchanged.waiting_for[&3] > late / 2);
-    assert!(exchanged.waiting_for[&1] < late / 2);
-    assert!(exchanged.waiting >= exchanged.waiting_for[&3]);
+    assert!(exchanged.waiting > late / 2);
     assert!(at_barrier.waiting > late / 2);
-    assert!(at_barrier.waiting_for.is_empty());
     assert!(all[3].1.waiting < late / 2);
 }
 

@@ -58,7 +58,7 @@ impl Sizes {
 pub(crate) struct Pieces<'a> {
     json: &'a Json,
     sizes: Sizes,
-    /// The document from `start` on, as far as it has come.
+    /// The part of the document from `start` on that has been read.
     text: String,
     /// Where the open piece starts.
     start: usize,

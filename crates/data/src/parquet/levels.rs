@@ -1,5 +1,5 @@
 //! How many values a row has in a column of lists, told from a page's repetition levels before the values are made: a few bytes
-//! can say that there are milliards.
+//! can say that there are billions.
 
 use parquet::basic::Encoding;
 use parquet::column::page::Page;
@@ -116,7 +116,7 @@ mod tests {
         // More than a row may have, in five bytes.
         let error = repeated.levels(&[0x80, 0x80, 0x80, 0x80, 8, 1], u64::MAX).unwrap_err();
         assert!(error.to_string().contains("a row has more than 131072 values in a column"));
-        // No row goes on: a milliard of rows is fine.
+        // No row goes on: a billion rows is fine.
         repeated.levels(&[0x80, 0x80, 0x80, 0x80, 8, 0], u64::MAX).unwrap();
     }
 }

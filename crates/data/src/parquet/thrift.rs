@@ -13,7 +13,7 @@ const DEEPEST: usize = 48;
 /// The most columns and groups of a schema.
 const ELEMENTS: u64 = 1 << 16;
 
-/// What is said of a footer that is none.
+/// The error for a malformed footer.
 const BROKEN: &str = "its footer is not what such files have";
 
 /// What the header of a page says.

@@ -1,6 +1,8 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
 mod bounds;
+mod differing;
+mod frame;
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -9,6 +11,7 @@ use std::path::{Path, PathBuf};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use bounds::{Added, Bounded};
+use frame::frame;
 
 use crate::DataError;
 use crate::chat::{read_config, specials};
@@ -22,11 +25,11 @@ pub(crate) const CONFIG: &str = "tokenizer_config.json";
 /// The id that stands between documents of bytes.
 const NEXT_DOCUMENT: u32 = 256;
 
-/// Tokens that are tried as texts, to see what the tokenizer puts around them.
-const MOST_PROBES: usize = 1 << 12;
-
 /// The largest `tokenizer.json` that is read, in bytes: twice the largest in use.
 const LARGEST_FILE: u64 = 1 << 26;
+
+/// How the text begins that Git LFS leaves in place of a file.
+const POINTER: &[u8] = b"version https://git-lfs";
 
 /// An unknown token that is none: what would be left out without a word is an error then.
 const NONE: &str = "\u{fdd0}no token of this name\u{fdd1}";
@@ -74,10 +77,16 @@ impl Tokenizer {
         let broken = |message| DataError::Tokenizer { path: path.to_owned(), message };
         let bytes =
             annulus_files::read(path, LARGEST_FILE).map_err(|source| match source.kind() {
+                _ if path.is_dir() => DataError::TokenizerFolder { path: path.to_owned() },
                 ErrorKind::InvalidInput => DataError::NotAFile { path: path.to_owned() },
                 ErrorKind::FileTooLarge => broken(source.to_string()),
                 _ => read_error(path, source),
             })?;
+        if bytes.starts_with(POINTER) {
+            return Err(broken(
+                "it is a Git LFS pointer, and `git lfs pull` fetches the file itself".to_owned(),
+            ));
+        }
         let mut json = Json::new(&bytes).map_err(broken)?;
         path.clone_into(&mut json.path);
         json.end_documents(&read_config(&path.with_file_name(CONFIG))?);
@@ -112,8 +121,8 @@ impl Tokenizer {
     }
 
     /// Whether it is a `tokenizer.json` of this text.
-    pub fn is_of(&self, text: &str) -> bool {
-        matches!(self, Tokenizer::Json(json) if json.hash == *blake3::hash(text.as_bytes()).as_bytes())
+    pub fn is_of(&self, text: &[u8]) -> bool {
+        matches!(self, Tokenizer::Json(json) if json.hash == *blake3::hash(text).as_bytes())
     }
 
     /// The ids of `text`, handed on piece by piece, without those that begin or end a document.
@@ -356,30 +365,6 @@ impl Json {
             }
         }
     }
-}
-
-/// The special tokens the tokenizer puts before and after a text.
-fn frame(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<(Vec<u32>, Vec<u32>)> {
-    let probe = probe(tokenizer)?;
-    let (ids, mask) = (probe.get_ids(), probe.get_special_tokens_mask());
-    let before = mask.iter().take_while(|&&special| special == 1).count();
-    let after = mask[before..].iter().rev().take_while(|&&special| special == 1).count();
-    Ok((ids[..before].to_vec(), ids[ids.len() - after..].to_vec()))
-}
-
-/// A short text with what stands around it: a letter, or where the tokenizer has none for it, the first of its own tokens that it knows
-/// as a text.
-fn probe(tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<tokenizers::Encoding> {
-    let says = |probe: &tokenizers::Encoding| probe.get_special_tokens_mask().contains(&0);
-    let letter = tokenizer.encode("a", true);
-    if letter.as_ref().is_ok_and(says) {
-        return letter;
-    }
-    let mut tokens: Vec<(String, u32)> = tokenizer.get_vocab(false).into_iter().collect();
-    tokens.sort_unstable_by_key(|(_, id)| *id);
-    let texts = tokens.into_iter().take(MOST_PROBES).map(|(text, _)| text);
-    let known = texts.filter_map(|text| tokenizer.encode(text, true).ok()).find(says);
-    known.map_or(letter, Ok)
 }
 
 /// Whether the model is byte pair encoding, and every character can be encoded: as bytes before or

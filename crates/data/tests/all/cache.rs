@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use annulus_data::{
-    Cache, DataError, Excluded, Progress, Records, Texts, Tokenizer, bigram_entropy, left_out,
+    Cache, DataError, Excluded, Progress, Records, Texts, Tokenizer, bigram_entropy, list,
 };
 use tempfile::TempDir;
 
@@ -324,7 +324,7 @@ fn what_runs_write_and_what_is_excluded_is_no_text() {
     let cache = Cache::open(&texts, &scratch.path("cache"), false, &mut |_| {}).unwrap();
     let wanted = [ids("in/a.txt"), vec![256], ids("in/runs/notes.md")].concat();
     assert_eq!(all(&cache), wanted);
-    let left_out = left_out(&inputs, Records::Text, &excluded).unwrap();
+    let left_out = list(&inputs, Records::Text, &excluded).unwrap().left_out;
     let left_out: Vec<_> = left_out
         .iter()
         .map(|path| path.strip_prefix(&inputs[0]).unwrap().to_str().unwrap())
@@ -365,4 +365,17 @@ fn bigram_entropy_is_that_of_its_definition() {
     for (start, end) in [(0, 0), (0, 1), (5, 2), (u64::MAX - 1, u64::MAX)] {
         assert!(bigram_entropy(&coin, start, end).unwrap().abs() < 1e-12);
     }
+}
+
+/// Nobody makes folders there, not even root.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_nobody_may_write_a_cache_has_no_name() {
+    let scratch = Scratch::new();
+    let inputs = [scratch.write("a.txt", "some text")];
+    let texts = Texts::new(&inputs, Records::Text, &Tokenizer::Bytes);
+    let folder = Path::new("/sys/no-caches-here");
+    let cache = Cache::open(&texts, folder, false, &mut |_| {}).unwrap();
+    assert_eq!(all(&cache), ids("some text"));
+    assert!(!folder.exists());
 }

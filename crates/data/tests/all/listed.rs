@@ -4,9 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use annulus_data::{
-    Cache, DataError, Excluded, Records, Texts, Tokenizer, bytes_of, left_out, repeated,
-};
+use annulus_data::{Cache, DataError, Excluded, Listed, Records, Texts, Tokenizer, list};
 use tempfile::TempDir;
 
 /// A folder of texts, each of which says its own name.
@@ -40,11 +38,19 @@ impl Scene {
         Ok(ids.iter().map(|id| u8::try_from(*id).map_or('|', char::from)).collect())
     }
 
+    /// What is listed of `inputs`.
+    fn listed(&self, inputs: &[&str]) -> Listed {
+        list(&self.paths(inputs), Records::Text, Excluded::NOTHING).unwrap()
+    }
+
     /// What is named more than once.
     fn repeated(&self, inputs: &[&str]) -> Vec<String> {
-        let found = repeated(&self.paths(inputs), Records::Text, Excluded::NOTHING).unwrap();
+        self.names(&self.listed(inputs).repeated)
+    }
+
+    fn names(&self, paths: &[PathBuf]) -> Vec<String> {
         let name = |path: &PathBuf| path.strip_prefix(self.0.path()).unwrap().display().to_string();
-        found.iter().map(name).collect()
+        paths.iter().map(name).collect()
     }
 }
 
@@ -58,8 +64,7 @@ fn a_file_is_read_once_however_often_it_is_named() {
     let pattern = ["g/a", "g/a/b", "g/a/b/x.txt", "g/a/y.txt", "g/z.txt"];
     assert_eq!(scene.read(&pattern).unwrap(), all);
     assert_eq!(scene.repeated(&pattern), ["g/a/b", "g/a/b/x.txt", "g/a/y.txt"]);
-    let size = bytes_of(&scene.paths(&pattern), Records::Text, Excluded::NOTHING).unwrap();
-    assert_eq!(size, all.len() as u64 - 2);
+    assert_eq!(scene.listed(&pattern).bytes().unwrap(), all.len() as u64 - 2);
     // By the order in which they are named.
     assert_eq!(scene.read(&["g/z.txt", "g"]).unwrap(), "g/z.txt|g/a/b/x.txt|g/a/y.txt");
     assert_eq!(scene.read(&["g", "g/../g/z.txt", "g", "g/none"]).unwrap(), all);
@@ -83,8 +88,9 @@ fn links_to_folders_are_followed_but_not_in_circles() {
     assert_eq!(scene.repeated(&["g"]), twice);
     // What is no text is none behind a link either.
     let excluded = Excluded::new([scene.path("far/deep")]);
-    let left_out = left_out(&[scene.path("g")], Records::Text, &excluded).unwrap();
-    assert_eq!(left_out, [scene.path("g/a/deep")]);
+    let listed = list(&[scene.path("g")], Records::Text, &excluded).unwrap();
+    assert_eq!(listed.left_out, [scene.path("g/a/deep")]);
+    assert_eq!(listed.dangling, [scene.path("g/d")]);
     for mark in ["run.lock", "experiment.yaml"] {
         fs::write(scene.path("far").join(mark), "").unwrap();
     }
@@ -97,8 +103,7 @@ fn a_folder_marked_as_a_cache_is_read_only_where_it_is_named() {
     let scene = Scene::new(&["g/a.txt", "g/made/b.txt", "g/made/deep/c.txt"]);
     fs::write(scene.path("g/made/CACHEDIR.TAG"), "").unwrap();
     assert_eq!(scene.read(&["g"]).unwrap(), "g/a.txt");
-    let left_out = left_out(&[scene.path("g")], Records::Text, Excluded::NOTHING).unwrap();
-    assert_eq!(left_out, [scene.path("g/made")]);
+    assert_eq!(scene.listed(&["g"]).left_out, [scene.path("g/made")]);
     assert_eq!(scene.read(&["g/made"]).unwrap(), "g/made/b.txt|g/made/deep/c.txt");
 }
 
@@ -109,6 +114,25 @@ fn endings_are_compared_without_case() {
     let line = |path: &Path| fs::write(path, "{\"text\": \"a\"}\n").unwrap();
     line(&scene.path("D.JSONL"));
     let inputs = [scene.path("")];
-    let size = bytes_of(&inputs, Records::Lines, Excluded::NOTHING).unwrap();
-    assert_eq!(size, 14);
+    let listed = list(&inputs, Records::Lines, Excluded::NOTHING).unwrap();
+    assert_eq!(listed.bytes().unwrap(), 14);
+    assert_eq!(scene.names(&listed.others), ["A.TXT", "b.Md", "c.PNG"]);
+}
+
+#[test]
+fn an_experiment_is_no_text_unless_it_is_named() {
+    let scene = Scene::new(&["g/a.txt", "g/lists.yaml"]);
+    let text = "name: b\nmodel: { hidden_size: 8 }\ndata:\n  path: g\nschedule: { steps: 1 }\n";
+    fs::write(scene.path("g/base.yaml"), text).unwrap();
+    assert_eq!(scene.read(&["g"]).unwrap(), "g/a.txt|g/lists.yaml");
+    assert_eq!(scene.names(&scene.listed(&["g"]).left_out), ["g/base.yaml"]);
+    assert_eq!(scene.read(&["g/base.yaml"]).unwrap(), text);
+}
+
+#[test]
+fn a_link_to_nothing_says_where_it_leads() {
+    let scene = Scene::new(&["x.txt"]);
+    symlink("gone.txt", scene.path("a.txt")).unwrap();
+    let error = scene.read(&["a.txt"]).unwrap_err();
+    assert!(error.to_string().ends_with("is a link to `gone.txt`, which is not there"), "{error}");
 }

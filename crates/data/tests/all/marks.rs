@@ -67,3 +67,24 @@ fn only_caches_of_marked_texts_are_made_anew() {
     let kept = before.map(|(name, bytes, known)| read(name, &bytes, Records::Text).1 == known);
     assert_eq!(kept, [true, false, false]);
 }
+
+/// What its first bytes say that a file is, instead of text in UTF-8.
+#[test]
+fn a_file_that_is_no_text_says_what_it_is() {
+    let utf16: Vec<u8> = "\u{feff}text".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let cases: [(&[u8], &str, &str); 4] = [
+        (&utf16, "is text in UTF-16, wanted UTF-8", "`iconv -f utf-16 -t utf-8 FILE`"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "is a PDF, wanted text in UTF-8", "`pdftotext FILE`"),
+        (b"PK\x03\x04\x14\x00\xff", "is a zip archive", "save a document as text"),
+        (b"caf\xe9", "is not UTF-8 at byte 3", "`iconv -f latin1 -t utf-8 FILE`"),
+    ];
+    for (bytes, wanted, way) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let inputs = [folder.path().join("a.txt")];
+        fs::write(&inputs[0], bytes).unwrap();
+        let texts = Texts::new(&inputs, Records::Text, &Tokenizer::Bytes);
+        let error = Cache::temporary(&texts, &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains(way)), "{error}");
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use annulus_data::{
-    Batches, Cache, Longer, Mixture, Needles, Packed, Packing, Part, Recall, Records, Source,
+    Batches, Cache, Longer, MadeUp, Mixture, Packed, Packing, Part, Records, Source, Synthetic,
     Texts, Tokenizer, Tokens, Window, Windows,
 };
 use annulus_memory::{current, enter, peaks, reset_peaks};
@@ -63,7 +63,7 @@ fn batches(folder: &Path, tokens: usize) -> Batches {
 fn mixture(folder: &Path, tokens: usize) -> Mixture {
     let cache = cache(folder, Records::Lines, 4 * tokens);
     let text = Windows::new(cache, Window::Train, 0, tokens, 1, 7).unwrap();
-    let recall = Recall::new(tokens, 1, 7).unwrap();
+    let recall = MadeUp::new(Synthetic::Recall, tokens, 1, 7).unwrap();
     let part = |source: Arc<dyn Source>| Part { source, weight: 1.0 };
     Mixture::new(vec![part(Arc::new(text)), part(Arc::new(recall))], ROWS, 7)
 }
@@ -101,8 +101,8 @@ fn a_rank_reads_what_it_has_of_the_whole() {
         check(&packed(folder.path(), tokens), tokens);
         check(&batches(folder.path(), tokens), tokens);
         check(&mixture(folder.path(), tokens), tokens);
-        check(&Recall::new(tokens, ROWS, 7).unwrap(), tokens);
-        check(&Needles::new(tokens, ROWS, 7).unwrap(), tokens);
+        check(&MadeUp::new(Synthetic::Recall, tokens, ROWS, 7).unwrap(), tokens);
+        check(&MadeUp::new(Synthetic::Needles, tokens, ROWS, 7).unwrap(), tokens);
     }
 }
 
@@ -162,7 +162,7 @@ fn a_rank_holds_its_share_of_a_long_sequence() {
     let said = [
         hold(&windows(folder.path(), LONG), "windows", 200),
         hold(&batches(folder.path(), LONG), "batches", 220),
-        hold(&Recall::new(LONG, ROWS, 0).unwrap(), "recall", 230),
+        hold(&MadeUp::new(Synthetic::Recall, LONG, ROWS, 0).unwrap(), "recall", 230),
     ];
     println!("{}", said.concat());
 }

@@ -94,7 +94,7 @@ fn documents_are_told_apart_by_the_end_that_the_config_names() {
         assert_eq!((tokenizer.before(true), tokenizer.after()), (before, after), "{config}");
         let alone = open(json).1.unwrap();
         assert_eq!(alone.fingerprint() == tokenizer.fingerprint(), alone.after() == after);
-        assert!(tokenizer.is_of(json) && !tokenizer.is_of(config));
+        assert!(tokenizer.is_of(json.as_bytes()) && !tokenizer.is_of(config.as_bytes()));
         // A model is held to what its tokenizer does by itself.
         let of_model = tokenizer.check_special(&path, &[], &[0]);
         assert_eq!(of_model.is_ok(), alone.after().is_empty(), "{config}");
@@ -194,6 +194,32 @@ fn what_is_no_tokenizer_is_named() {
         error.to_string(),
         "cannot read `none.json`: No such file or directory (os error 2)"
     );
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    assert!(Tokenizer::open(folder.to_str().unwrap()).is_err());
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let error = Tokenizer::open(folder).unwrap_err();
+    assert!(error.to_string().contains("is a folder, wanted a `tokenizer.json`"), "{error}");
+    assert_eq!(error.hint(), Some(format!("name the file in it: `{folder}/tokenizer.json`")));
+    let error = open("version https://git-lfs.github.com/spec/v1\n").1.unwrap_err();
+    assert!(error.to_string().contains("git lfs pull"), "{error}");
+}
+
+#[test]
+fn tokenizers_contradict_each_other_where_ids_are_others() {
+    let model = open(JSON).1.unwrap();
+    let found = |from: &str, to: &str| {
+        let text = JSON.replace(from, to);
+        assert_ne!(text, JSON);
+        model.contradiction(&open(&text).1.unwrap())
+    };
+    assert_eq!(model.contradiction(&open(JSON).1.unwrap()), None);
+    // Merges and added tokens give no token another id.
+    assert_eq!(found("\"merges\": [[\"a\", \"b\"]]", "\"merges\": []"), None);
+    let more = r#", {"id": 5, "content": "<x>", "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false, "special": true}], "normalizer""#;
+    assert_eq!(found("],\n  \"normalizer\"", more), None);
+    // A token in reserve gets a name.
+    assert_eq!(found("</s>", "<|im_end|>"), None);
+    let swapped = found("\"a\": 0, \"b\": 1", "\"a\": 1, \"b\": 0");
+    assert_eq!(swapped.as_deref(), Some("id 0 is \"a\" in the model's, \"b\" in the other"));
+    let moved = found("\"ab\": 300", "\"ab\": 301");
+    assert_eq!(moved.as_deref(), Some("\"ab\" is id 300 in the model's, 301 in the other"));
 }

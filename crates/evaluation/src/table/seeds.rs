@@ -8,6 +8,9 @@ use crate::Mean;
 /// The confidence level: the fraction of intervals that contain the true mean.
 const SURE: f64 = 0.95;
 
+/// Means that differ by no more than this fraction are equal up to rounding: sums in another order differ by as much.
+const ROUNDING: f64 = 1e-6;
+
 /// A mean over seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverSeeds {
@@ -45,25 +48,34 @@ pub struct Against {
     pub difference: f64,
     /// The test that was used.
     pub test: Test,
-    /// The probability that seeds alone make so large a difference, in either direction; `None`: too few seeds.
+    /// A bound on the probability that seeds alone make so large a difference between any two rows of the table, in either direction:
+    /// that of these two, times the number of pairs of rows (Bonferroni), as the best row is chosen by the same values. `None`: too few
+    /// seeds.
     pub p: Option<f64>,
-    /// Whether the difference is larger than seeds explain: `p` is below 0.05.
+    /// Whether the means are equal up to rounding, which seeds need not explain.
+    pub is_rounding: bool,
+    /// Whether the difference is larger than rounding and seeds explain: `p` is below 0.05.
     pub is_larger: Option<bool>,
 }
 
-/// Compares values by seed with the best row's: paired where both have the same seeds, else by Welch's test.
-pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)]) -> Option<Against> {
+/// Compares values by seed with the best row's, of a table with so many `pairs` of rows: paired where both have the same seeds, else by
+/// Welch's test.
+pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)], pairs: usize) -> Option<Against> {
     let values = |of: &[(u64, f64)]| of.iter().map(|(_, value)| *value).collect::<Vec<_>>();
     let (a, b) = (values(own), values(best));
-    let difference = mean(&a)?.0 - mean(&b)?.0;
+    let (own_mean, best_mean) = (mean(&a)?.0, mean(&b)?.0);
+    let difference = own_mean - best_mean;
+    let is_rounding = difference.abs() <= ROUNDING * best_mean.abs();
     let of_best = |seed: u64| best.iter().find(|(other, _)| *other == seed);
-    let pairs = own.iter().map(|(seed, value)| Some(value - of_best(*seed)?.1));
-    let pairs: Option<Vec<f64>> = pairs.collect();
-    let (test, p) = match pairs.filter(|_| own.len() == best.len()) {
+    let by_seed = own.iter().map(|(seed, value)| Some(value - of_best(*seed)?.1));
+    let by_seed: Option<Vec<f64>> = by_seed.collect();
+    let (test, p) = match by_seed.filter(|_| own.len() == best.len()) {
         Some(differences) => (Test::Paired, paired(&differences)),
         None => (Test::Welch, welch(&a, &b)),
     };
-    Some(Against { difference, test, p, is_larger: p.map(|p| p < 1.0 - SURE) })
+    let p = p.map(|p| (p * pairs as f64).min(1.0));
+    let is_larger = p.map(|p| p < 1.0 - SURE && !is_rounding);
+    Some(Against { difference, test, p, is_rounding, is_larger })
 }
 
 fn paired(differences: &[f64]) -> Option<f64> {
@@ -140,14 +152,14 @@ mod tests {
         let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
         let seeded =
             |values: &[f64]| (0..).zip(values.iter().copied()).collect::<Vec<(u64, f64)>>();
-        let found = against(&seeded(&second), &seeded(&first)).unwrap();
+        let found = against(&seeded(&second), &seeded(&first), 1).unwrap();
         assert_eq!((found.test, found.is_larger), (Test::Paired, Some(true)));
         close(found.difference, 1.58, 1e-12);
         // R: t.test(extra ~ group, sleep, paired = TRUE) gives 0.002833; without pairs, by Welch, 0.07939.
         close(found.p.unwrap(), 0.002_833, 1e-6);
         let others: Vec<(u64, f64)> =
             seeded(&first).iter().map(|(seed, x)| (seed + 1, *x)).collect();
-        let found = against(&seeded(&second), &others).unwrap();
+        let found = against(&seeded(&second), &others, 1).unwrap();
         assert_eq!((found.test, found.is_larger), (Test::Welch, Some(false)));
         close(found.p.unwrap(), 0.079_39, 1e-5);
     }
@@ -155,18 +167,54 @@ mod tests {
     #[test]
     fn pairs_are_found_by_seed_and_not_by_order() {
         let (one, other) = ([(1, 2.0), (2, 5.0), (3, 3.0)], [(3, 2.0), (1, 1.0), (2, 4.0)]);
-        let found = against(&one, &other).unwrap();
+        let found = against(&one, &other, 1).unwrap();
         assert_eq!((found.test, found.p), (Test::Paired, Some(0.0)), "each is larger by 1");
-        let found = against(&one, &one).unwrap();
+        let found = against(&one, &one, 1).unwrap();
         assert_eq!((found.difference, found.p, found.is_larger), (0.0, Some(1.0), Some(false)));
+    }
+
+    /// The same experiment, split otherwise: all seeds differ in the same direction, by a rounding error.
+    #[test]
+    fn a_rounding_error_is_no_difference() {
+        let best = [(1, 2.0), (2, 2.5), (3, 2.25)];
+        let by = |error: f64| best.map(|(seed, loss)| (seed, loss + error));
+        let found = against(&by(1e-8), &best, 1).unwrap();
+        assert!(found.is_rounding && found.p < Some(0.05), "{found:?}");
+        assert_eq!(found.is_larger, Some(false));
+        let found = against(&by(1e-4), &best, 1).unwrap();
+        assert_eq!((found.is_rounding, found.is_larger), (false, Some(true)));
+    }
+
+    /// A best row is chosen by the values that it is tested with: among equal rows of seeds, hardly any table may say that one differs.
+    #[test]
+    fn equal_rows_rarely_differ() {
+        let mut state = 5_u64;
+        // Knuth's linear congruential generator.
+        let mut random = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let mut wrong = 0;
+        for _ in 0..300 {
+            let mut row = || (0..4).map(|seed| (seed, random())).collect::<Vec<(u64, f64)>>();
+            let rows: Vec<_> = (0..10).map(|_| row()).collect();
+            let sum = |row: &Vec<(u64, f64)>| row.iter().map(|(_, value)| value).sum::<f64>();
+            let best = rows.iter().min_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap();
+            let larger =
+                |row: &Vec<(u64, f64)>| against(row, best, 45).unwrap().is_larger == Some(true);
+            wrong += usize::from(rows.iter().any(larger));
+        }
+        assert!(wrong <= 25, "{wrong} of 300 tables, wanted about 5 %");
     }
 
     #[test]
     fn one_seed_says_nothing_of_others() {
-        let found = against(&[(1, 2.0)], &[(1, 1.0)]).unwrap();
+        let found = against(&[(1, 2.0)], &[(1, 1.0)], 1).unwrap();
         assert_eq!((found.difference, found.p, found.is_larger), (1.0, None, None));
-        let found = against(&[(1, 2.0), (2, 2.5)], &[(1, 1.0)]).unwrap();
+        let found = against(&[(1, 2.0), (2, 2.5)], &[(1, 1.0)], 1).unwrap();
         assert_eq!((found.test, found.p), (Test::Welch, None));
-        assert_eq!(against(&[], &[(1, 1.0)]), None);
+        assert_eq!(against(&[], &[(1, 1.0)], 1), None);
     }
 }

@@ -199,3 +199,13 @@ fn a_window_hides_nothing_of_a_shorter_sequence() {
     assert_eq!(windows(4, 25), [(None, vec![0]), (Some(24), vec![1])], "qwen2, mixed");
     assert_eq!(windows(4, 24), [(None, vec![0, 1])], "mixed, but seen");
 }
+
+/// A folder of adapters alone is taken for a model easily.
+#[test]
+fn adapters_are_no_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("adapter_config.json"), "{}").expect("a file");
+    let problems = read_config(folder.path()).expect_err("no model").to_string();
+    assert!(problems.contains("holds adapters without their model"), "{problems}");
+    assert!(problems.contains("lora.path"), "{problems}");
+}

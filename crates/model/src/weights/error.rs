@@ -171,7 +171,8 @@ impl WeightsError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             WeightsError::Absent { folder } if folder.join("pytorch_model.bin").exists() => {
-                "save `pytorch_model.bin` as safetensors with transformers' `save_pretrained` first"
+                "convert `pytorch_model.bin`, with transformers: `AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER, \
+                 safe_serialization=True)`"
             }
             WeightsError::Absent { folder } if folder.join("adapter_config.json").exists() => {
                 "these are adapters: `annulus export --merge` makes a whole model of them, and `lora.path` goes on from them beside their \

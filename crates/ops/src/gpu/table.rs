@@ -242,15 +242,27 @@ impl Pass {
 }
 
 impl Generation {
-    fn read(word: &str) -> Option<Generation> {
-        match word {
-            "reference" => Some(Generation::Reference),
-            "simt" => Some(Generation::Simt),
-            "sm80" => Some(Generation::Sm80),
-            "sm90" => Some(Generation::Sm90),
-            "sm100" => Some(Generation::Sm100),
-            _ => None,
+    const ALL: [Generation; 5] = [
+        Generation::Reference,
+        Generation::Simt,
+        Generation::Sm80,
+        Generation::Sm90,
+        Generation::Sm100,
+    ];
+
+    /// The name of its kernels.
+    pub fn word(self) -> &'static str {
+        match self {
+            Generation::Reference => "reference",
+            Generation::Simt => "simt",
+            Generation::Sm80 => "sm80",
+            Generation::Sm90 => "sm90",
+            Generation::Sm100 => "sm100",
         }
+    }
+
+    fn read(word: &str) -> Option<Generation> {
+        Generation::ALL.into_iter().find(|one| one.word() == word)
     }
 
     /// Whether a GPU of this architecture runs its kernels: the instructions of sm_90a are of that one alone, those of sm_100 of its

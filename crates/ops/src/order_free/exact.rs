@@ -13,8 +13,8 @@ const EXPONENTS: usize = NORM_BYTES as usize / 8 - 1;
 pub(crate) const SQUARES: usize = EXPONENTS + 1;
 /// The exponent of the first integer: 2^-300 is less than the square of any f32 but 0.
 const FIRST: i32 = -300;
-/// Bits of a square that are added, of 53: 2^31 squares of so many fit into an i64.
-const KEPT: u32 = 32;
+/// Bits of a square that are added, of 53: 2^35 squares that share an exponent fit into an i64.
+const KEPT: u32 = 28;
 
 /// The sum of squares of elements, as integers by exponent. Adding several gives the same bits, whichever rank has which elements.
 #[derive(Clone, Debug, PartialEq, Eq)]

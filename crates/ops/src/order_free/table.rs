@@ -90,7 +90,10 @@ impl InplaceOp2 for AddSums {
 pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
     let mut dims = sums.dims().to_vec();
     let Some(last) = dims.last_mut() else { bail!("order-free sums: a scalar is none") };
-    *last /= super::BINS;
+    let row = std::mem::replace(last, *last / super::BINS);
+    if row != length(*last) {
+        bail!("order-free sums: found rows of {row}, wanted {} for {last} sums", length(*last));
+    }
     match backend {
         Backend::Gpu(processor) => operators::read_sums(&**processor, sums)?.reshape(dims),
         Backend::Cpu(pool) => Tensor::from_vec(read_all(pool, sums)?, dims, sums.device()),

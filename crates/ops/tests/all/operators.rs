@@ -11,6 +11,8 @@ use annulus_ops::{
 use annulus_sequence::{Positions, Run};
 use candle_core::{D, DType, Device, Result, Tensor};
 
+use crate::rope::cos_and_sin;
+
 type Operator = Box<dyn Fn(&Backend, &[Tensor]) -> Result<Tensor>>;
 type Slow = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
@@ -55,9 +57,7 @@ fn rope_case(x: [usize; 4]) -> Result<Case> {
     let runs = vec![Run { start: 3, step: 5, len: x[2], width: 1 }];
     let frequencies = Rotary::frequencies(x[3], 1e4);
     let rotary = Arc::new(Rotary::new(&Positions::new(runs), &frequencies, 1.2));
-    let table = |values: &[f32]| Tensor::from_slice(values, (x[2], x[3] / 2), &Device::Cpu);
-    let [cos, sin] = rotary.cos_and_sin().map(table);
-    let (cos, sin) = (cos?, sin?);
+    let [cos, sin] = cos_and_sin(&rotary, x[2], x[3] / 2)?;
     Ok(case(
         "rope",
         &[&x],

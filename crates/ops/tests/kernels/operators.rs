@@ -5,7 +5,7 @@ use annulus_ops::order_free::values_at;
 use annulus_ops::testing::{error, random, to_f64, unchecked_embedding_backward};
 use annulus_ops::{
     AdamW, Backend, Moments, Parameter, accumulate, add_all, contiguous, embedding,
-    global_norm_squared, linear_cross_entropy, linear_cross_entropy_gradients, scale,
+    global_norm_squared, linear_cross_entropy, linear_cross_entropy_gradients,
 };
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -236,19 +236,17 @@ fn views_of_any_order_are_copied() -> Result<()> {
 }
 
 #[test]
-fn sums_and_products_are_made_in_place() -> Result<()> {
+fn sums_are_made_in_place() -> Result<()> {
     for backend in backends() {
         for shape in [&[3, 5, 7][..], &[70_001], &[1]] {
             let (to, from) = (random("to", shape)?, random("from", shape)?);
-            let wanted = ((&to + &from)? * 0.3)?;
+            let wanted = (&to + &from)?;
             let [to, from] = [&to, &from].map(|tensor| tensor.copy()?.to_device(device(&backend)));
             let (to, from) = (to?, from?);
             accumulate(&backend, &to, &from)?;
-            scale(&backend, &to, 0.3)?;
             assert!(error(&back(&to)?, &wanted)? < 1e-7);
         }
         let square = random("x", &[3, 3])?.copy()?.to_device(device(&backend))?;
-        assert!(scale(&backend, &square.t()?, 2.0).is_err());
         assert!(accumulate(&backend, &square, &square.t()?.copy()?).is_err());
     }
     Ok(())

@@ -50,11 +50,22 @@ impl Plan {
         Counts { all: all + adapters, trained, head: lora.trains(last) }
     }
 
-    /// Floating-point operations of an optimizer step, all ranks together, as model FLOPs utilisation counts them: for a token 6
-    /// per parameter, or 4 where it is not trained (embedding lookups excluded), and for a visible pair 12 · `head_dim` per query
-    /// head and layer. What is computed again does not count (PaLM, arXiv 2204.02311, appendix B, with the pairs that the mask
-    /// shows).
+    /// Floating-point operations of an optimizer step under the plan's mask: [`Plan::flops_of`] the pairs that it shows.
     pub fn flops(&self) -> f64 {
+        let of_group = |(number, group): (usize, &LayerGroup)| {
+            let pairs: f64 = self.ranks.iter().map(|rank| rank.pairs[number] as f64).sum();
+            pairs * group.layers.len() as f64
+        };
+        let pairs: f64 = self.groups.iter().enumerate().map(of_group).sum();
+        // Tensor-parallel ranks compute the same pairs, each with its own heads.
+        self.flops_of(pairs / self.experiment.mesh.tensor as f64)
+    }
+
+    /// Floating-point operations of an optimizer step that computes so many (query, key) `pairs`, over all sequences and layers: all ranks
+    /// together, as model FLOPs utilisation counts them. For a token 6 per parameter, or 4 where it is not trained (embedding lookups
+    /// excluded), and for a visible pair 12 · `head_dim` per query head. What is computed again does not count (PaLM, arXiv 2204.02311,
+    /// appendix B, with the pairs that the mask shows).
+    pub fn flops_of(&self, pairs: f64) -> f64 {
         let shape = &self.shape;
         let Counts { all, trained, .. } = self.counts_of(shape);
         let lora = self.experiment.lora.as_ref();
@@ -65,13 +76,7 @@ impl Plan {
             per_token -= each(lora.is_none_or(|lora| lora.trains(Besides::Embeddings))) * looked_up;
         }
         let data = &self.experiment.data;
-        let of_group = |(number, group): (usize, &LayerGroup)| {
-            let pairs: f64 = self.ranks.iter().map(|rank| rank.pairs[number] as f64).sum();
-            pairs * group.layers.len() as f64
-        };
-        let pairs: f64 = self.groups.iter().enumerate().map(of_group).sum();
-        // Tensor-parallel ranks compute the same pairs, each with its own heads.
-        let per_pair = (12 * shape.head_dim * self.own.num_attention_heads) as f64;
+        let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;
         per_token * (data.batch * data.tokens) as f64 + per_pair * pairs
     }
 

@@ -8,7 +8,24 @@
 //! in the end sums, and the output whole and in parts: 5 n a
 //! ```
 
+use annulus_experiment::Kernel;
+use annulus_sequence::Mask;
+
 use super::{F32, Share, VISIBILITY, product};
+use crate::Plan;
+
+/// Bytes of an f64.
+const F64: u64 = 8;
+/// Bytes of a piece of what a mask shows, while it is put into a view's list.
+const PIECE: u64 = 2 * 88;
+
+/// The running states of a query under a mask, and how many of them are of copied rows: all but one, which is of all rows; with order-free
+/// sums all, where views are cut at strict blocks.
+pub(super) fn states(plan: &Plan, mask: &Mask) -> [u64; 2] {
+    let all = mask.states() as u64;
+    let cut = plan.experiment.block().is_some() && !mask.is_of_two_spans();
+    [all, if cut { all } else { all - 1 }]
+}
 
 impl Share<'_> {
     /// Bytes of attention's workspace where scores do not outlive a tile.
@@ -16,20 +33,60 @@ impl Share<'_> {
         let [forward, backward] = self.computed;
         let shape = &self.plan.own;
         let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
-        // The running output, or the gradient of queries, with two statistics per row.
-        let state = product(&[self.rows, heads, self.sums(dim) + self.sums(1) + F32]);
-        let seen = product(&[self.positions(), VISIBILITY]);
+        // The running output, or the gradient of queries, with two statistics per row. In f64 queries and gradients of outputs are copied,
+        // too, and keys and values of a tile beside their gradients.
+        let (row, copied) = if self.is_reference() {
+            (F64 * (3 * dim + 2), F64 * 4)
+        } else {
+            (self.sums(dim) + self.sums(1) + F32, 0)
+        };
+        let state = product(&[self.rows, heads, row]);
+        let seen = product(&[self.positions(), VISIBILITY]).saturating_add(self.pieces());
         let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
         let key_values = product(&[packed, self.most, shape.key_value_width(), F32]);
         let batch = self.plan.micro_batch as u64;
         let made = product(&[2, batch, backward.keys as u64, self.sums(dim)]);
         let results = made.saturating_add(seen.saturating_mul(backward.tiles as u64));
+        let copied = product(&[self.most, shape.key_value_width(), copied]);
+        let results = results.saturating_add(copied);
         let packed = seen.saturating_mul(forward.tiles as u64).saturating_add(key_values);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
         let others = self.taken[1].made.query_gradients as u64;
         let others = product(&[batch, others, self.sums(dim)]);
-        let attending = state.saturating_add(results.max(packed).max(finished));
-        attending.saturating_add(others).saturating_add(self.scratch())
+        let attending = self.running(state).saturating_add(results.max(packed));
+        let finishing = self.joining(state).max(state.saturating_add(finished));
+        attending.max(finishing).saturating_add(others).saturating_add(self.scratch())
+    }
+
+    /// Whether attention is computed by the reference kernel of a CPU, in f64.
+    fn is_reference(&self) -> bool {
+        let experiment = &self.plan.experiment;
+        experiment.attention.kernel == Kernel::Reference && experiment.host.device.is_none()
+    }
+
+    /// Bytes of what global positions cut a tile into: pieces of all others between any two of them.
+    fn pieces(&self) -> u64 {
+        let global = &self.plan.experiment.attention.masking.global;
+        let ranges = global.iter().flatten().count() as u64;
+        product(&[ranges, ranges, PIECE])
+    }
+
+    /// Bytes of all running states of queries, those of one each being `state`: of rows that are copied there are their queries and the
+    /// gradients of their outputs, too.
+    fn running(&self, state: u64) -> u64 {
+        let [states, copied] = self.states;
+        let rows = product(&[2, self.rows, self.plan.own.query_width(), self.element]);
+        state.saturating_mul(states).saturating_add(rows.saturating_mul(copied))
+    }
+
+    /// Bytes while the results of several states become one: of each state, and the sum; where residue classes are added, all of these
+    /// once more before that.
+    fn joining(&self, state: u64) -> u64 {
+        match self.states {
+            [_, 0] => 0,
+            [states, copied] if states == copied => state.saturating_mul(states + 1),
+            [states, _] => state.saturating_mul(states + 2),
+        }
     }
 
     /// Bytes of forward's workspace where scores are kept; 0 where none are.

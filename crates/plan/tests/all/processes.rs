@@ -104,6 +104,30 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     assert!(!described.to_text().contains(TITLE));
 }
 
+/// Settings that are left open are chosen for the processes of a line, as they are where so many train.
+#[test]
+fn open_settings_are_those_of_as_many_processes() {
+    let over_two = |budget| {
+        let mut experiment = experiment(4);
+        (experiment.host.processes, experiment.memory.budget) = (2, Some(budget));
+        experiment
+    };
+    let planned = |experiment| planned(experiment).unwrap_or_else(|problems| panic!("{problems}"));
+    let replicated = planned(over_two(1 << 40));
+    assert_eq!(replicated.memory.state, State::Replicated);
+    // A budget that two processes keep to only by sharing the state.
+    let two = over_two(replicated.needed() - 1);
+    let mut one = two.clone();
+    one.host.processes = 1;
+    let (one, two) = (planned(one), planned(two));
+    let over = one.over(2);
+    assert_eq!((over.memory, &over.ranks), (two.memory, &two.ranks));
+    assert_eq!(two.memory.state, State::Zero1);
+    let text = one.to_text();
+    let line = text.lines().find(|line| line.starts_with("  2 processes")).expect("a line");
+    assert!(line.ends_with("  state zero1, recompute layer"), "{text}");
+}
+
 /// A background checkpoint takes memory once more: where the state is sharded, every rank copies its own shard.
 #[test]
 fn copies_of_shares_are_planned() {

@@ -10,11 +10,12 @@ const END: &str = "<!-- end -->";
 
 #[test]
 fn the_documentation_has_the_tables_that_are_made() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/README.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/STRATEGIES.md");
     let kept = fs::read_to_string(path).expect("the documentation is kept");
     let (_, after) = kept.split_once(BEGIN).expect("the tables begin");
     let (kept, _) = after.split_once(END).expect("the tables end");
-    let how = "write the output of `annulus strategies` between its marks in experiments/README.md";
+    let how =
+        "write the output of `annulus strategies` between its marks in experiments/STRATEGIES.md";
     assert_eq!(kept.trim(), support().trim(), "{how}");
 }
 

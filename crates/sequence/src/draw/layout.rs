@@ -1,7 +1,7 @@
 //! Draws which rank holds which position, and how much ranks see of each other.
 
 use super::{HEAD, glyph, ranks, row};
-use crate::{Layout, Mask, Positions, Run, ShardError, pairs_between};
+use crate::{Layout, Mask, Positions, Run, pairs_between};
 
 /// The most columns for positions; a whole line has as many.
 const COLUMNS: usize = 64;
@@ -14,19 +14,6 @@ const FIRST: usize = 5;
 const LAST: usize = 3;
 
 /// Draws which rank holds which position, and how much each rank sees of every other under `mask`.
-///
-/// # Errors
-/// When `tokens` positions cannot be sharded over `world` ranks.
-pub fn draw_layout(
-    layout: Layout,
-    mask: &Mask,
-    tokens: usize,
-    world: usize,
-) -> Result<String, ShardError> {
-    Ok(draw_sharded(layout, mask, &layout.shard(tokens, world)?))
-}
-
-/// Draws which rank holds which position, and what ranks see of each other, of positions already sharded, for example by weights.
 pub fn draw_sharded(layout: Layout, mask: &Mask, shards: &[Positions]) -> String {
     let mut lines = draw_held(layout, shards);
     lines.extend(draw_pairs(shards, mask));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{glyph, ranks, row};
-use crate::{Block, Collective, Hop, Part, Pass, Schedule, TilePlan};
+use crate::{Block, Collective, Hop, Part, Schedule, TilePlan};
 
 /// The most ranks side by side, and the width of each: 80 columns.
 const RANKS: usize = 6;
@@ -26,10 +26,7 @@ pub enum Detail {
 pub fn draw_schedule(schedule: &Schedule, detail: Detail) -> String {
     let world = schedule.world();
     let shown = if detail == Detail::Whole { world } else { world.min(RANKS) };
-    let pass = match schedule.pass {
-        Pass::Forward => "forward",
-        Pass::Backward => "backward",
-    };
+    let pass = schedule.pass.name();
     let mut lines = vec![
         format!("{} {pass} over {}, hop by hop", schedule.strategy, ranks(world)),
         "tile with the keys of a rank: ■ all visible, ◪ some, · none;".to_owned(),

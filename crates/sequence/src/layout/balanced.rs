@@ -35,7 +35,7 @@ pub(super) fn shard(mask: &Mask, tokens: usize, weights: &[usize], width: usize)
 }
 
 /// A scale that makes quotients of whole numbers precise enough to compare.
-const FINE: u128 = 1 << 32;
+pub(super) const FINE: u128 = 1 << 32;
 
 /// What ranks hold so far.
 struct Ranks<'a> {

@@ -1,8 +1,5 @@
 //! How much of a block is visible: counted from runs, never pair by pair.
 
-use std::ops::Range;
-
-use super::sight::merged;
 use super::{Coverage, Mask, Rule, Shards, Sight};
 use crate::band::Band;
 use crate::{Positions, Run};
@@ -14,8 +11,7 @@ pub fn pairs_between(mask: &Mask, q: &Positions, k: &Positions) -> u64 {
 
 fn pairs_in(mask: &Mask, row: usize, q: &Positions, k: &Positions) -> u64 {
     let shards = Shards { q, k };
-    let pieces = Sight::new(mask, row).pieces(shards);
-    pieces.iter().map(|piece| piece.pairs(shards)).sum()
+    Sight::new(mask, row).pieces(shards).map(|piece| piece.pairs(shards)).sum()
 }
 
 impl Mask {
@@ -30,18 +26,6 @@ impl Mask {
         let first = rows.next().unwrap_or(Coverage::Full);
         let alike = first != Coverage::Partial && rows.all(|row| row == first);
         if alike { first } else { Coverage::Partial }
-    }
-    /// The keys that the query at `q` may see in batch row `row` of `tokens` positions, as intervals with gaps between them.
-    pub fn visible_in(&self, row: usize, q: usize, tokens: usize) -> Vec<Range<usize>> {
-        let query = Positions::new(vec![Run::contiguous(q, 1)]);
-        let shards = Shards { q: &query, k: &Positions::all(tokens) };
-        let pieces = Sight::new(self, row).pieces(shards);
-        let seen = pieces.iter().flat_map(|piece| {
-            let keys = piece.band.seen_from(q, &piece.keys);
-            let thinned = piece.keys_for(q).map(|class| class.of(keys));
-            thinned.unwrap_or_default()
-        });
-        merged(seen.collect())
     }
 
     /// The band that the mask consists of, if it is one.
@@ -61,10 +45,7 @@ impl Mask {
         let all = q.tokens() as u64 * k.tokens() as u64;
         let (seen, hidden) = if all > 0 { self.glance(row, q, k) } else { (false, true) };
         let shards = Shards { q, k };
-        let is_seen = || {
-            let pieces = Sight::new(self, row).pieces(shards);
-            pieces.iter().any(|piece| piece.is_seen(shards))
-        };
+        let is_seen = || Sight::new(self, row).pieces(shards).any(|piece| piece.is_seen(shards));
         if hidden {
             return if seen || is_seen() { Coverage::Partial } else { Coverage::Empty };
         }

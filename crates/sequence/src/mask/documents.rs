@@ -25,17 +25,6 @@ impl Documents {
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         start..self.ends.get(index).copied().unwrap_or(usize::MAX)
     }
-
-    /// Documents that end where those of `self` or of `other` do.
-    pub(super) fn cut_by(mut self, other: &Documents) -> Documents {
-        if self.ends.is_empty() {
-            return other.clone();
-        }
-        self.ends.extend(&other.ends);
-        self.ends.sort_unstable();
-        self.ends.dedup();
-        self
-    }
 }
 
 #[cfg(test)]
@@ -47,8 +36,6 @@ mod tests {
         let documents = Documents::of_lengths(&[3, 0, 1]);
         let around: Vec<_> = (0..6).map(|position| documents.around(position)).collect();
         assert_eq!(around, [0..3, 0..3, 0..3, 3..4, 4..usize::MAX, 4..usize::MAX]);
-        let both = documents.cut_by(&Documents::of_lengths(&[2, 2, 4]));
-        assert_eq!(both, Documents::of_lengths(&[2, 1, 1, 4]));
         assert_eq!(Documents::default().around(7), 0..usize::MAX);
     }
 }

@@ -25,29 +25,30 @@ pub(crate) struct Shards<'a> {
     pub(crate) k: &'a Positions,
 }
 
-impl Shards<'_> {
+impl<'a> Shards<'a> {
     /// The intervals of a partition that contain a query and a key of `piece`; `around` returns the interval of a position. Skips over
     /// those with only one of the two.
-    pub(super) fn meeting(
+    pub(super) fn meeting<F: Fn(usize) -> Range<usize>>(
         self,
-        piece: &Piece,
-        around: impl Fn(usize) -> Range<usize>,
-    ) -> Vec<Range<usize>> {
+        piece: Piece,
+        around: F,
+    ) -> impl Iterator<Item = Range<usize>> + use<'a, F> {
         let next = |positions: &Positions, range: &Range<usize>, from: usize| {
             let first = positions.rank_of(range.start.max(from));
             positions.at(first).filter(|position| *position < range.end)
         };
-        let mut found = Vec::new();
         let mut from = 0;
-        while let Some(query) = next(self.q, &piece.queries, from) {
-            let interval = around(query);
-            let Some(key) = next(self.k, &piece.keys, interval.start) else { break };
-            from = if key < interval.end { interval.end } else { around(key).start };
-            if key < interval.end {
-                found.push(interval);
+        std::iter::from_fn(move || {
+            loop {
+                let interval = around(next(self.q, &piece.queries, from)?);
+                let key = next(self.k, &piece.keys, interval.start)?;
+                if key < interval.end {
+                    from = interval.end;
+                    return Some(interval);
+                }
+                from = around(key).start;
             }
-        }
-        found
+        })
     }
 }
 
@@ -69,15 +70,6 @@ impl Class {
         let (steps, period) = solve(self.modulus % other.modulus, gap, other.modulus)?;
         let modulus = self.modulus * period;
         Some(Class { modulus, residue: self.residue + self.modulus * steps })
-    }
-    /// The positions of the class that lie in `range`, as intervals.
-    pub(super) fn of(self, range: Range<usize>) -> Vec<Range<usize>> {
-        if self.modulus == 1 {
-            return vec![range];
-        }
-        let turn = range.start / self.modulus * self.modulus + self.residue;
-        let first = if turn < range.start { turn + self.modulus } else { turn };
-        (first..range.end).step_by(self.modulus).map(|position| position..position + 1).collect()
     }
 }
 

@@ -7,10 +7,11 @@ use super::{Class, Documents, Mask, Piece, Region, Rule, Shards, of};
 use crate::band::Band;
 use crate::positions::common_divisor;
 
-/// The rules of a mask in one batch row, combined by kind.
+/// The rules of a mask in one batch row, combined by kind. Lists are the mask's own: there may be many documents.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
-    documents: Documents,
+pub(crate) struct Sight<'a> {
+    /// The documents of each rule.
+    documents: Vec<&'a Documents>,
     /// The first key that is padding.
     end: Option<usize>,
     /// The number of first keys of a document that are exempt from `Causal`.
@@ -20,7 +21,7 @@ pub(crate) struct Sight {
     strides: Vec<usize>,
     fixed: Vec<Fixed>,
     /// The regions of each rule.
-    regions: Vec<Vec<Region>>,
+    regions: Vec<&'a [Region]>,
     sinks: usize,
     /// Global positions, sorted, disjoint and not empty.
     global: Vec<Range<usize>>,
@@ -33,9 +34,9 @@ struct Fixed {
     columns: usize,
 }
 
-impl Sight {
+impl<'a> Sight<'a> {
     /// The rules of batch row `row`.
-    pub(crate) fn new(mask: &Mask, row: usize) -> Sight {
+    pub(crate) fn new(mask: &'a Mask, row: usize) -> Sight<'a> {
         let mut sight = Sight::default();
         for rule in mask.rules() {
             sight.add(rule, row);
@@ -44,14 +45,12 @@ impl Sight {
         sight
     }
 
-    fn add(&mut self, rule: &Rule, row: usize) {
+    fn add(&mut self, rule: &'a Rule, row: usize) {
         let least = |a: Option<usize>, b: usize| Some(a.map_or(b, |a| a.min(b)));
         match rule {
             Rule::Causal => self.prefix = Some(0),
             Rule::Prefix(prefix) => self.prefix = least(self.prefix, *prefix),
-            Rule::Documents(rows) => {
-                self.documents = std::mem::take(&mut self.documents).cut_by(of(rows, row));
-            }
+            Rule::Documents(rows) => self.documents.push(of(rows, row)),
             Rule::KeyPadding(rows) => self.end = least(self.end, *of(rows, row)),
             Rule::Window(width) => self.narrow(*width),
             Rule::Dilated { window, dilation } => {
@@ -62,7 +61,7 @@ impl Sight {
             Rule::Fixed { block, columns } => {
                 self.fixed.push(Fixed { block: *block, columns: *columns });
             }
-            Rule::Regions(regions) => self.regions.push(regions.clone()),
+            Rule::Regions(regions) => self.regions.push(regions),
             Rule::Sinks(sinks) => self.sinks = self.sinks.max(*sinks),
             Rule::Global(ranges) => self.global.extend_from_slice(ranges),
         }
@@ -80,8 +79,14 @@ impl Sight {
         self.window = Some(self.window.map_or(band, |window| window.and(band)));
     }
 
-    /// The visible pairs between two shards, as disjoint pieces.
-    pub(crate) fn pieces(&self, shards: Shards<'_>) -> Vec<Piece> {
+    /// The positions that are in the same documents as `position`.
+    fn document_around(&self, position: usize) -> Range<usize> {
+        let around = self.documents.iter().map(|documents| documents.around(position));
+        around.fold(0..usize::MAX, |all, one| both(&all, &one))
+    }
+
+    /// The visible pairs between two shards, as disjoint pieces, document by document as they are asked for: often the first ones tell.
+    pub(crate) fn pieces(&self, shards: Shards<'_>) -> impl Iterator<Item = Piece> {
         let all = Piece {
             queries: shards.q.extent(),
             keys: both(&shards.k.extent(), &(0..self.end.unwrap_or(usize::MAX))),
@@ -89,29 +94,22 @@ impl Sight {
             alike: 1,
             class: Class::ALL,
         };
-        let mut pieces = Vec::new();
-        for document in shards.meeting(&all, |at| self.documents.around(at)) {
-            self.pieces_of(&document, shards, &all, &mut pieces);
-        }
-        pieces
+        let documents = shards.meeting(all.clone(), |at| self.document_around(at));
+        documents.flat_map(move |document| self.pieces_of(&document, shards, &all))
     }
 
     /// The pieces of one document: a causal one may begin with a prefix.
-    fn pieces_of(
-        &self,
-        document: &Range<usize>,
-        shards: Shards<'_>,
-        all: &Piece,
-        pieces: &mut Vec<Piece>,
-    ) {
+    fn pieces_of(&self, document: &Range<usize>, shards: Shards<'_>, all: &Piece) -> Vec<Piece> {
+        let mut pieces = Vec::new();
         let prefix = self.prefix.map_or(usize::MAX, |prefix| document.start.saturating_add(prefix));
         let (before, after) = (document.start..prefix.min(document.end), prefix..document.end);
         let causal = Band { behind: None, ahead: Some(0) };
         for (keys, band) in [(before, Band::default()), (after, causal)] {
             if let Some(part) = all.inside(document, &keys, band) {
-                self.cells(document, shards, part, pieces);
+                self.cells(document, shards, part, &mut pieces);
             }
         }
+        pieces
     }
 
     /// Cuts a piece where the window and the patterns start or stop to apply.
@@ -131,9 +129,13 @@ impl Sight {
         open.push(document.start..document.start.saturating_add(self.sinks));
         let open = merged(open);
         for (queries, asks_all) in segments(&piece.queries, &self.global) {
+            if asks_all {
+                pieces.extend(piece.inside(&queries, &piece.keys, Band::default()));
+                continue;
+            }
             for (keys, seen_by_all) in segments(&piece.keys, &open) {
                 let Some(cell) = piece.inside(&queries, &keys, Band::default()) else { continue };
-                if asks_all || seen_by_all {
+                if seen_by_all {
                     pieces.push(cell);
                 } else {
                     self.near(shards, &cell, pieces);
@@ -191,8 +193,8 @@ impl Fixed {
             let class = piece.class.and(class)?;
             Some(Piece { class, ..piece.clone() })
         });
-        let blocks = shards.meeting(piece, |at| at / block * block..at / block * block + block);
-        let own = blocks.into_iter().filter_map(|block| {
+        let around = |at| at / block * block..at / block * block + block;
+        let own = shards.meeting(piece.clone(), around).filter_map(|block| {
             let keys = block.start..block.end - columns;
             piece.inside(&block, &keys, Band::default())
         });

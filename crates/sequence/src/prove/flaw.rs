@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Block;
+use crate::{Block, Pass};
 
 /// The place of a flaw: a rank, a hop and a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,18 @@ pub struct At {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Flaw {
+    /// A schedule is given as that of the other pass.
+    WrongPass {
+        /// The pass that it is of.
+        found: Pass,
+        /// The pass that it is given as.
+        wanted: Pass,
+    },
+    /// Forward and backward differ in what is attended to: their mask, heads or positions.
+    PassesDiffer {
+        /// What differs.
+        what: &'static str,
+    },
     /// The shards are not the positions `0 .. tokens`, each on one rank.
     NotDealt {
         /// The number of positions that all ranks hold together.
@@ -99,6 +111,10 @@ impl fmt::Display for At {
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Flaw::WrongPass { found, wanted } => {
+                write!(f, "it is of the {} pass, not the {} pass", found.name(), wanted.name())
+            }
+            Flaw::PassesDiffer { what } => write!(f, "the passes have different {what}"),
             Flaw::NotDealt { tokens, world } => {
                 write!(f, "{tokens} positions are not sharded over {world} ranks once each")
             }

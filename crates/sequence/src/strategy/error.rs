@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Route, Strategy};
-use crate::ShardError;
+use crate::{Heads, ShardError};
 
 /// The reason why a strategy cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,11 @@ pub enum StrategyError {
     },
     /// The positions cannot be sharded.
     Shard(ShardError),
+    /// Query heads are no multiple of the key/value heads that they share.
+    Sharing {
+        /// The numbers of heads.
+        heads: Heads,
+    },
     /// Query heads cannot be split over the ranks that exchange them.
     Heads {
         /// The strategy.
@@ -64,6 +69,11 @@ impl StrategyError {
                 format!("use one rank, or one of {}", names(|other| other != Strategy::Local))
             }
             StrategyError::Shard(ref error) => error.hint(),
+            StrategyError::Sharing { heads: Heads { query, .. } } if query > 0 => {
+                let divisors = (1..=query).filter(|heads| query.is_multiple_of(*heads));
+                format!("use {} key/value heads", list(divisors))
+            }
+            StrategyError::Sharing { .. } => "attention has at least one head".to_owned(),
             StrategyError::Heads { strategy: Strategy::Ulysses, heads, .. } => {
                 let ranks = list((1..=heads).filter(|ranks| heads.is_multiple_of(*ranks)));
                 format!("use {ranks} ranks, or `usp` with one of those as its first number")
@@ -109,6 +119,9 @@ impl fmt::Display for StrategyError {
                 write!(f, "`local` runs on 1 rank and cannot share a sequence among {world}")
             }
             StrategyError::Shard(error) => error.fmt(f),
+            StrategyError::Sharing { heads: Heads { query, key_value } } => {
+                write!(f, "{query} query heads cannot share {key_value} key/value heads evenly")
+            }
             StrategyError::Heads { strategy, heads, ranks } => {
                 let name = strategy.name();
                 write!(f, "`{name}` cannot split {heads} query heads over {ranks} ranks")

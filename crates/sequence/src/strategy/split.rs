@@ -1,6 +1,7 @@
 //! What every generator starts from: which rank holds what, and which needs whose keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::band::Band;
 use crate::{Block, Coverage, Extent, Heads, Hop, Layout, Mask, Part, Pass, Positions};
@@ -33,8 +34,15 @@ enum Needs {
     /// Ranks need keys that begin before their queries end: the first position of every rank, and one past its last.
     Before(Arc<[(usize, usize)]>),
     /// What the mask says, as a band if it is one.
-    Some(Option<Band>),
+    Some(Option<Band>, Known),
 }
+
+/// Answers by pair of ranks, none of which is worked out twice: generators ask again in every hop. Copies share them.
+#[derive(Clone, Debug)]
+struct Known(Arc<[AtomicU8]>);
+
+/// The most ranks whose answers are kept: 4 MiB.
+const KNOWN: usize = 2048;
 
 impl Split {
     /// The shards of `layout`: `positions` by rank, each position of the sequence once.
@@ -44,10 +52,7 @@ impl Split {
     pub fn new(mask: &Mask, layout: Layout, positions: Vec<Positions>, heads: Heads) -> Split {
         let Heads { query, key_value } = heads;
         assert!(!positions.is_empty(), "a sequence is sharded over at least one rank");
-        assert!(
-            key_value > 0 && query > 0 && query.is_multiple_of(key_value),
-            "{query} query heads share {key_value} key/value heads"
-        );
+        assert!(heads.are_shared_evenly(), "{query} query heads share {key_value} key/value heads");
         let needs = Needs::of(mask, &positions);
         let chunk = positions[0].tokens();
         let is_chunk = |(rank, one): (usize, &Positions)| {
@@ -72,10 +77,10 @@ impl Split {
         match &self.needs {
             Needs::All => true,
             Needs::Before(bounds) => bounds[owner].0 < bounds[rank].1,
-            Needs::Some(band) => {
+            Needs::Some(band, known) => known.or(rank * self.world() + owner, || {
                 let [q, k] = [rank, owner].map(|rank| &self.positions[rank]);
                 self.mask.sees(*band, q, k)
-            }
+            }),
         }
     }
     /// Whether it is known that every rank needs every rank's keys.
@@ -141,7 +146,30 @@ impl Needs {
                 let earliest = bounds.iter().map(|(_, past)| *past).min();
                 if latest < earliest { Needs::All } else { Needs::Before(bounds) }
             }
-            band => Needs::Some(band),
+            band => Needs::Some(band, Known::of(positions.len())),
+        }
+    }
+}
+
+impl Known {
+    const NOT_YET: u8 = 2;
+
+    /// No answers yet about `world` ranks.
+    fn of(world: usize) -> Known {
+        let pairs = if world <= KNOWN { world * world } else { 0 };
+        Known((0..pairs).map(|_| AtomicU8::new(Known::NOT_YET)).collect())
+    }
+    /// The answer of pair `index`, which `answer` works out.
+    fn or(&self, index: usize, answer: impl FnOnce() -> bool) -> bool {
+        let Some(known) = self.0.get(index) else { return answer() };
+        // Two threads that ask at once come to the same.
+        match known.load(Ordering::Relaxed) {
+            Known::NOT_YET => {
+                let answer = answer();
+                known.store(u8::from(answer), Ordering::Relaxed);
+                answer
+            }
+            known => known == u8::from(true),
         }
     }
 }

@@ -1,12 +1,16 @@
 //! Drawings, compared character by character.
 
 use annulus_sequence::{
-    Detail, Heads, Layout, Mask, Route, Rule, Strategy, draw_layout, draw_schedule,
+    Detail, Heads, Layout, Mask, Route, Rule, Strategy, draw_schedule, draw_sharded,
 };
+
+fn draw_layout(layout: Layout, mask: &Mask, tokens: usize, world: usize) -> String {
+    draw_sharded(layout, mask, &layout.shard(tokens, world).expect("a layout that can be sharded"))
+}
 
 #[test]
 fn zigzag_over_four_ranks() {
-    let drawn = draw_layout(Layout::Zigzag, &Mask::causal(), 16, 4).unwrap();
+    let drawn = draw_layout(Layout::Zigzag, &Mask::causal(), 16, 4);
     let expected = "\
 16 positions over 4 ranks as zigzag chunks, 4 each
 
@@ -27,13 +31,13 @@ rank 3   ◪ 8      ◪ 8      ◪ 8      ◪ 10       x 1.00
 
 #[test]
 fn shards_of_different_lengths_say_so() {
-    let drawn = draw_layout(Layout::Contiguous, &Mask::full(), 7, 3).unwrap();
+    let drawn = draw_layout(Layout::Contiguous, &Mask::full(), 7, 3);
     assert!(drawn.starts_with("7 positions over 3 ranks as contiguous chunks, 2 to 3 each\n"));
 }
 
 #[test]
 fn stripes_list_the_first_and_the_last() {
-    let drawn = draw_layout(Layout::Striped { width: 2 }, &Mask::full(), 64, 4).unwrap();
+    let drawn = draw_layout(Layout::Striped { width: 2 }, &Mask::full(), 64, 4);
     assert!(drawn.contains("  2-3, 10-11, .. 58-59\n"), "{drawn}");
     assert!(drawn.contains("rank 3   ■ 256    ■ 256    ■ 256    ■ 256      x 1.00\n"), "{drawn}");
 }
@@ -95,7 +99,7 @@ fn drawings_fit_80_columns_and_a_few_screens() {
         let tokens = (1 << 26) * world;
         let mut drawings = Vec::new();
         for strategy in Strategy::ALL.into_iter().skip(usize::from(world > 1)) {
-            drawings.push(draw_layout(strategy.layout(), &window, tokens, world).unwrap());
+            drawings.push(draw_layout(strategy.layout(), &window, tokens, world));
             let split = strategy.split(&window, tokens, world, Heads::equal(2 * world)).unwrap();
             for how in [Route::Travelling, Route::Reversed] {
                 drawings
@@ -128,7 +132,7 @@ fn nothing_is_left_out_of_the_whole() {
 
 #[test]
 fn stripes_of_long_sequences_are_drawn_position_by_position() {
-    let drawn = draw_layout(Layout::Striped { width: 1 }, &Mask::causal(), 1 << 20, 8).unwrap();
+    let drawn = draw_layout(Layout::Striped { width: 1 }, &Mask::causal(), 1 << 20, 8);
     assert!(drawn.contains("rank 0   █·······█·······"), "{drawn}");
     assert!(drawn.contains("of 1048576 positions, one by one)"), "{drawn}");
     assert!(drawn.lines().all(|line| line.chars().count() <= 80), "{drawn}");

@@ -224,21 +224,6 @@ fn edges_with_everything() {
 }
 
 #[test]
-fn intervals_of_positions() {
-    let rules: Vec<Rule> = rules().into_iter().chain(more_rules()).collect();
-    for (one, other) in rules.iter().flat_map(|one| rules.iter().map(move |other| (one, other))) {
-        let mask = mask(&[one, other]);
-        for (row, q) in (0..mask.rows()).flat_map(|row| (0..TOKENS).map(move |q| (row, q))) {
-            let ranges = mask.visible_in(row, q, TOKENS);
-            assert!(ranges.is_sorted_by(|a, b| a.end < b.start), "{ranges:?}");
-            let seen: Vec<usize> = ranges.into_iter().flatten().collect();
-            let slow: Vec<usize> = (0..TOKENS).filter(|k| mask.allows_in(row, q, *k)).collect();
-            assert_eq!(seen, slow, "{mask:?} {row} {q}");
-        }
-    }
-}
-
-#[test]
 fn common_masks_take_one_view() {
     let window = Mask::causal().and(Rule::Window(6));
     let masks = [

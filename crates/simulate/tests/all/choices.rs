@@ -3,7 +3,7 @@
 use crate::support::resolved;
 use std::cell::Cell;
 
-use annulus_experiment::Experiment;
+use annulus_experiment::{Experiment, Recompute, State};
 use annulus_plan::label;
 use annulus_sequence::{Route, Strategy};
 use annulus_simulate::{Choice, Cluster, Grid, Meshes, Scale, plans_measured};
@@ -117,6 +117,47 @@ fn a_cluster_that_is_named_is_chosen_for() {
     let plans = plans_measured(&named, |_| panic!("it is described"));
     let chosen = plans.unwrap_or_else(|p| panic!("{p}")).remove(0).choice.expect("chosen");
     assert_eq!(chosen.whole, Choice::among(&named, &cluster()).expect("eight devices").to_text());
+}
+
+/// The state's sharding and recomputation that a file leaves open are those of the fastest step that fits, in estimates and in the plan
+/// that runs.
+#[test]
+fn open_settings_are_the_fastest_that_fit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cluster.yaml");
+    let mut taken = Vec::new();
+    for (memory, ranks) in [("80GB", 8), ("30GB", 8), ("30GB", 16), ("20GB", 8)] {
+        let text = crate::support::CLUSTER.replace("80GB", memory);
+        std::fs::write(&path, &text).expect("written");
+        let cluster = Cluster::parse("tight.yaml", &text).unwrap_or_else(|p| panic!("{p}"));
+        let estimate = |words: [&str; 2]| {
+            let set = [
+                format!("mesh.sequence={ranks}"),
+                format!("parallel.state={}", words[0]),
+                format!("memory.recompute={}", words[1]),
+            ];
+            let written = resolved(experiment(&set.each_ref().map(String::as_str)));
+            let choice = Choice::among(&written, &cluster).expect("as many devices");
+            let (_, estimate) = choice.written.clone().expect("`ring` is written");
+            (choice.fits(&estimate), estimate)
+        };
+        let states = ["replicated", "zero1", "zero3"];
+        let all = states.into_iter().flat_map(|state| [[state, "none"], [state, "layer"]]);
+        let fitting = all.map(estimate).filter(|(fits, _)| *fits).map(|(_, one)| one.step);
+        let (fits, auto) = estimate(["auto", "auto"]);
+        let fastest = fitting.reduce(f64::min).expect("some fit");
+        assert!(fits && auto.step <= 1.01 * fastest, "{memory}: {} of {fastest}", auto.step);
+        let named = format!("mesh.cluster={}", path.display());
+        let ranks = format!("mesh.sequence={ranks}");
+        let open = ["parallel.state=auto", "memory.recompute=auto", &named, &ranks];
+        assert_eq!(crate::support::plan(&open).memory, auto.memory, "{memory}");
+        taken.push((auto.memory.state, auto.memory.recompute));
+    }
+    // Within a node, sending weights costs next to nothing, and recomputation a little; between nodes, weights that nothing hides cost
+    // more than both.
+    let (none, layer) = (Recompute::None, Recompute::Layer);
+    let wanted = [(State::Replicated, none), (State::Zero1, none)];
+    assert_eq!(taken, [&wanted[..], &[(State::Zero3, none), (State::Zero3, layer)]].concat());
 }
 
 #[test]
@@ -243,7 +284,8 @@ fn the_best_strategy_by_length_and_devices() {
     assert_eq!(gains, [false, true, true, true], "{steps:?}");
     let fits: Vec<bool> = scale.rows.iter().map(|row| row.outcome.as_ref().unwrap().1).collect();
     assert!(fits[0] && fits[1] && !fits[6] && !fits[7], "{fits:?}");
-    let choice = among(&["data.tokens=1M", "mesh.sequence=16"], &cluster());
+    let same = ["data.tokens=1M", "mesh.sequence=16", "parallel.state=replicated"];
+    let choice = among(&same, &cluster());
     let (name, _, estimate) = scale.rows[5].outcome.as_ref().unwrap();
     assert_eq!(*name, label(choice.tables[0].chosen.unwrap()));
     assert_eq!(estimate, choice.tables[0].ranking()[0].1);

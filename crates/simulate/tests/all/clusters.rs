@@ -22,7 +22,7 @@ fn a_file_is_read() {
     assert_eq!(cluster.memory, Some(80_000_000_000));
     assert_eq!(cluster.inside, Link { bandwidth: 450e9, latency: 3.0 * 1e-6 });
     assert_eq!((cluster.link(7, 8), cluster.link(8, 15)), (cluster.between, cluster.inside));
-    assert_eq!((cluster.ring_link(8), cluster.ring_link(9)), (cluster.inside, cluster.between));
+    assert_eq!((cluster.link(0, 7), cluster.link(0, 8)), (cluster.inside, cluster.between));
     assert_eq!((cluster.rates.forward, cluster.rates.tile), (600e12, 128));
     assert!(!cluster.shared && cluster.slowdown.is_empty());
 }
@@ -40,7 +40,7 @@ fn groups_of_nodes_are_joined_by_links_of_their_own() {
     assert_eq!([bandwidth(31, 32), bandwidth(32, 31), bandwidth(0, 255)], [25e9; 3]);
     assert_eq!([bandwidth(255, 256), bandwidth(511, 0)], [12e9; 2]);
     assert_eq!(cluster.link(0, 300), Link { bandwidth: 12e9, latency: 20.0 * 1e-6 });
-    let of_ring = |world| cluster.ring_link(world).bandwidth;
+    let of_ring = |world: usize| bandwidth(0, world - 1);
     assert_eq!([8, 32, 33, 256, 257].map(of_ring), [450e9, 50e9, 25e9, 25e9, 12e9]);
     assert_eq!(cluster.without_links().link(0, 300).latency, 0.0);
     let text = cluster.to_text();

@@ -7,8 +7,8 @@ use annulus_ops::IGNORED;
 use crate::Result;
 use crate::setup::data::HeldOut;
 use crate::step::finite::finite;
-use crate::step::gathered::WeightSource;
 use crate::step::rank::MicroBatch;
+use crate::step::state::gathered::WeightSource;
 use crate::step::sum::{Partial, Total};
 use crate::step::trainer::Trainer;
 

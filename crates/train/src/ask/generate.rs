@@ -16,8 +16,8 @@ use candle_core::{Device, Tensor};
 use crate::ask::judge::Placed;
 use crate::setup::shared::once;
 use crate::step::finite::finite;
-use crate::step::gathered::WeightSource;
 use crate::step::rank::Rank;
+use crate::step::state::gathered::WeightSource;
 use crate::{Result, Setup, TrainError};
 
 /// How many equally likely values a draw has.
@@ -68,10 +68,10 @@ pub fn generate(
     told: Told<'_>,
 ) -> Result<Vec<u32>> {
     if prompt.is_empty() || prompt.len() != setup.tokens {
-        let error = TrainError::Configuration {
-            message: format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
-            hint: Some("give a text to go on from".into()),
-        };
+        let error = TrainError::configuration(
+            format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
+            "give a text to go on from",
+        );
         return Err(once(&setup.processes, error));
     }
     let processors = setup.processors.shared_by(setup.sequence * setup.tensor);

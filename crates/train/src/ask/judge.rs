@@ -8,10 +8,10 @@ use annulus_model::{Judged, Weights};
 use candle_core::{Device, Tensor};
 
 use crate::step::finite::finite;
-use crate::step::gathered::WeightSource;
-use crate::step::parameters::own_copy;
 use crate::step::rank::{MicroBatch, Rank};
-use crate::step::side_by_side::SideBySide;
+use crate::step::state::gathered::WeightSource;
+use crate::step::state::parameters::own_copy;
+use crate::step::state::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
 
 /// A model's loss and prediction at one target.

@@ -12,12 +12,12 @@ use candle_core::{Device, Tensor};
 use crate::setup::shared::once;
 use crate::setup::weights::InitialWeights;
 use crate::step::finite::{all_finite, finite};
-use crate::step::gathered::WeightSource;
-use crate::step::gradients::{Gradients, PASS};
-use crate::step::parameters::Parameters;
 use crate::step::rank::Rank;
+use crate::step::state::gathered::WeightSource;
+use crate::step::state::gradients::{Gradients, PASS};
+use crate::step::state::parameters::Parameters;
 use crate::step::sum::{Partial, Total};
-use crate::{Result, Setup};
+use crate::{Result, Setup, TrainError};
 
 /// Which results are wanted besides the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,16 +52,20 @@ struct Share {
 /// Scores `sequences` with `weights` on the ranks of `setup`; `setup.data` must divide their number.
 ///
 /// # Errors
-/// Failures of the ranks; [`crate::TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
+/// Weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length than the setup's;
+/// failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,
     sequences: &[Sequence],
     want: Want,
 ) -> Result<Scored> {
+    let initial = InitialWeights::from(weights.clone());
+    let checked = initial.check(&setup.config).and_then(|()| check(setup, sequences));
+    checked.map_err(|error| once(&setup.processes, error))?;
     let setup = Arc::new(setup.clone());
     let Share { loss, gradients, logits } =
-        setup.run(|rank| rank.score(weights, sequences, want))?;
+        setup.run(|rank| rank.score(&initial, sequences, want))?;
     let is_number = finite(loss.mean(), || "the loss".into());
     is_number.map_err(|error| once(&setup.processes, error))?;
     let logits = logits.map(|shares| whole(&setup, &shares, sequences.len())).transpose()?;
@@ -75,11 +79,22 @@ pub fn score(
     Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients })
 }
 
+/// Checks that the replicas of `setup` can share `sequences`, and that each has its length.
+fn check(setup: &Setup, sequences: &[Sequence]) -> Result<()> {
+    let (found, replicas) = (sequences.len(), setup.data);
+    if found == 0 || !found.is_multiple_of(replicas) {
+        return Err(TrainError::configuration(
+            format!("{found} sequences, wanted a multiple of the {replicas} replicas"),
+            "score at least one sequence on every replica, and as many on each",
+        ));
+    }
+    sequences.iter().try_for_each(|sequence| setup.check_length(sequence))
+}
+
 impl Rank {
-    fn score(&self, weights: &Weights, sequences: &[Sequence], want: Want) -> Result<Share> {
-        let initial = InitialWeights::from(weights.clone());
+    fn score(&self, initial: &InitialWeights, sequences: &[Sequence], want: Want) -> Result<Share> {
         let device = self.backend.device();
-        let parameters = Parameters::new(&initial, &self.setup, device, 0, self.comm.rank())?;
+        let parameters = Parameters::new(initial, &self.setup, device, 0, self.comm.rank())?;
         let own = &mut WeightSource::Whole(&parameters.weights);
         let mut gradients = Gradients::default();
         let mut loss = Partial::default();

@@ -192,11 +192,10 @@ fn views(
     if views.iter().all(is_whole) {
         return Ok(views);
     }
-    Err(TrainError::Configuration {
-        message: "a strided mask is not computed on a block of queries against a block of keys"
-            .to_owned(),
-        hint: Some("give the whole sequence: positions 0, 1, .. of queries and of keys".to_owned()),
-    })
+    Err(TrainError::configuration(
+        "a strided mask is not computed on a block of queries against a block of keys",
+        "give the whole sequence: positions 0, 1, .. of queries and of keys",
+    ))
 }
 
 fn attend_here(question: &Question, attention: &Attention, device: &Device) -> Result<Answer> {

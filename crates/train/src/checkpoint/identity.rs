@@ -1,29 +1,47 @@
 //! What a checkpoint and the experiment that resumes from it must have in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use annulus_experiment::{Experiment, Shape, parse, parse_config, read_saved_config, write_config};
+use annulus_data::Tokenizer;
+use annulus_experiment::{
+    BYTES, Dtype, Experiment, ModelSource, Shape, parse, parse_config, read_saved_config,
+    write_config,
+};
 use annulus_plan::Plan;
+use serde_json::{Map, Value};
 
-use crate::checkpoint::Found;
+use crate::checkpoint::{Found, TOKENIZER};
 use crate::{Result, TrainError};
 
 /// Keys of files that may have moved, since their content is compared: the data's fingerprint, the model's config.json, the hash of the
 /// weights beside which adapters lie.
 const MOVED: [&str; 4] = ["data.path", "data.tokenizer", "model.path", "lora.path"];
 /// The beginning of keys of the learning-rate curve, of which only the past is compared.
-const CURVE: &str = "schedule.";
+pub(crate) const CURVE: &str = "schedule.";
 
 /// The resolved experiment as YAML that can be read back; of a phase, with all phases of its run.
 pub fn resolved_text(plan: &Plan) -> String {
     plan.experiment.written().to_yaml()
 }
 
+/// What a model's folder says of its shape, before `extend`, as the text of a config.json: it may be edited after training, or be gone.
+/// `None`: the experiment says it itself.
+pub(crate) fn model_text(plan: &Plan) -> Option<String> {
+    let is_folder = matches!(plan.experiment.model.source, ModelSource::Folder { .. });
+    is_folder.then(|| write_config(&plan.model, plan.experiment.model.dtype))
+}
+
+/// The shape that [`model_text`] kept in a checkpoint; `None`: its experiment says it, or an earlier version wrote the checkpoint.
+pub(crate) fn saved_model(found: &Found) -> Result<Option<Shape>> {
+    let read =
+        |text: &String| parse_config("the `model` of state.json", text).map_err(TrainError::Config);
+    found.state.model.as_ref().map(read).transpose()
+}
+
 /// The keys in which `plan` differs from a checkpoint's experiment though they may not, with both values.
 pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     let (saved, now) = (saved(found)?, plan.experiment.written());
     let mut differing = annulus_experiment::differences(&saved, now);
-    let moved = differing.iter().any(|(key, ..)| key == "model.path");
     let same_curve = is_same_curve(&saved, now, found.state.step);
     differing.retain(|(key, ..)| {
         !(MOVED.contains(&key.as_str()) || same_curve && key.starts_with(CURVE))
@@ -32,9 +50,8 @@ pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
         .into_iter()
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
         .collect();
-    if moved && !is_same_model(plan, found) {
-        let folder = found.folder.display();
-        differing.push(format!("`model.path` has another model than `{folder}/config.json`"));
+    if matches!(plan.experiment.model.source, ModelSource::Folder { .. }) {
+        differing.extend(other_model(plan, &saved, found)?);
     }
     Ok(differing)
 }
@@ -48,11 +65,23 @@ pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     Ok(differing)
 }
 
+/// Whether the tokenizer of `plan` is another than the one that lies in the checkpoint, which is made up where that is of bytes.
+pub(crate) fn has_other_tokenizer(plan: &Plan, found: &Found) -> Result<bool> {
+    let now = plan.experiment.data.tokenizer();
+    if now == BYTES {
+        return Ok(saved(found)?.data.tokenizer() != BYTES);
+    }
+    let of = |name: &str| Tokenizer::open(name).map(|tokenizer| tokenizer.fingerprint()).ok();
+    Ok(of(&found.folder.join(TOKENIZER).display().to_string()) != of(now))
+}
+
 /// The experiment that is saved in a checkpoint.
 pub(crate) fn saved(found: &Found) -> Result<Experiment> {
-    parse("state.json", &found.state.experiment, &[]).map_err(|problems| TrainError::Checkpoint {
-        message: format!("the checkpoint's experiment cannot be read:\n{problems}"),
-        hint: Some("it was written by another version: set another `output`".into()),
+    parse("state.json", &found.state.experiment, &[]).map_err(|problems| {
+        TrainError::checkpoint(
+            format!("the checkpoint's experiment cannot be read:\n{problems}"),
+            "it was written by another version: set another `output`",
+        )
     })
 }
 
@@ -64,14 +93,34 @@ fn is_same_curve(a: &Experiment, b: &Experiment, step: u64) -> bool {
     a.stages.is_empty() && b.stages.is_empty() && (0..step).all(|t| rate(a, t) == rate(b, t))
 }
 
-/// Whether the checkpoint's config.json is of the plan's model in the checkpoint's phase, but for special tokens: phases extend it
-/// differently.
-fn is_same_model(plan: &Plan, found: &Found) -> bool {
-    let resolved = plan.resolved();
-    let phase = resolved.with(plan.experiment.written().phase_at(found.state.step));
-    let Ok(shape) = phase.shape() else { return false };
-    let now = parse_config("now", &write_config(&shape, plan.experiment.model.dtype));
-    let plain = |shape: Shape| Shape { special_tokens: BTreeMap::new(), ..shape };
-    let [now, then] = [now, read_saved_config(&found.folder)].map(|shape| shape.ok().map(plain));
-    now.is_some() && now == then
+/// How the model that the experiment `saved` in a checkpoint makes of the plan's folder differs from the checkpoint's, but for special
+/// tokens. Its config.json may have been edited in place.
+fn other_model(plan: &Plan, saved: &Experiment, found: &Found) -> Result<Option<String>> {
+    let then = read_saved_config(&found.folder).map_err(TrainError::Config)?;
+    // In the checkpoint's phase and at its length: both change what config.json says.
+    let phase = plan.resolved().with(saved.phase_at(found.state.step));
+    let Ok(now) = phase.shape() else {
+        let folder = found.folder.display();
+        return Ok(Some(format!("`model.path` has another model than `{folder}`")));
+    };
+    let now = parse_config("the model", &write_config(&now, Dtype::F32))?;
+    let [then, now] = [then, now].map(written);
+    let of = |keys: &Map<String, Value>, key: &str| keys.get(key).cloned().unwrap_or_default();
+    let all: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
+    let both = all.into_iter().map(|key| (key, of(&then, key), of(&now, key)));
+    let differing: Vec<String> = both
+        .filter(|(_, was, is)| was != is)
+        .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
+        .collect();
+    let named = || format!("`model.path` has another model: {}", differing.join(", "));
+    Ok((!differing.is_empty()).then(named))
+}
+
+/// The keys of a model's config.json, but for special tokens; `rope_parameters` repeats others.
+fn written(shape: Shape) -> Map<String, Value> {
+    let plain = Shape { special_tokens: BTreeMap::new(), ..shape };
+    let text = write_config(&plain, Dtype::F32);
+    let mut keys: Map<String, Value> = serde_json::from_str(&text).unwrap_or_default();
+    keys.remove("rope_parameters");
+    keys
 }

@@ -15,7 +15,7 @@ mod texts;
 mod tokenizer;
 mod write;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub(crate) use contents::{Contents, Piece};
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use texts::{BESIDE_TOKENIZER, Texts};
 pub(crate) use tokenizer::missing;
-pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten};
+pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten_in};
 
 /// The file with the loop's state in a checkpoint.
 pub(crate) const STATE: &str = "state.json";
@@ -33,6 +33,10 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const HASHES: &str = "hashes.json";
 /// The file in a run's folder that names the newest checkpoint, for people and scripts.
 pub(crate) const LATEST: &str = "LATEST";
+/// The file of the tokenizer that `transformers` looks for.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// The file that says how `transformers` reads the tokenizer.
+pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The format of checkpoints that this version writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 1;
 
@@ -53,6 +57,10 @@ pub(crate) struct State {
     pub(crate) data: String,
     /// The resolved experiment, as YAML.
     pub(crate) experiment: String,
+    /// What the model's folder said of its shape, as the text of a config.json; `None` where the experiment says it, and in older
+    /// checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<String>,
     /// The hash of the base weights beside which adapters lie; they are not in the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<String>,
@@ -63,8 +71,13 @@ pub fn last_checkpoint(output: &Path) -> Option<u64> {
     steps(output).ok()?.last().copied()
 }
 
+/// The folder of the checkpoint of `step` in a run's folder.
+pub fn checkpoint_folder(output: &Path, step: u64) -> PathBuf {
+    output.join(format!("step-{step}"))
+}
+
 /// The step of a folder named `step-N`.
-fn step_of(folder: &Path) -> Option<u64> {
+pub fn step_of(folder: &Path) -> Option<u64> {
     let digits = folder.file_name()?.to_str()?.strip_prefix("step-")?;
     // `step-07` and `step-+7` are not names that a run gives.
     digits.parse().ok().filter(|step: &u64| step.to_string() == digits)

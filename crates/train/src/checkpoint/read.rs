@@ -8,7 +8,7 @@ use annulus_tensors::{Dtype, Entry, Room, TensorFile};
 use candle_core::{DType, Tensor};
 
 use super::hashes::Hashes;
-use super::{HASHES, LATEST, STATE, State, VERSION, steps};
+use super::{HASHES, LATEST, STATE, State, VERSION, checkpoint_folder, step_of, steps};
 use crate::error::failure;
 use crate::{Result, TrainError};
 
@@ -20,6 +20,8 @@ const LARGEST: u64 = 1 << 24;
 pub(crate) struct Found {
     pub(crate) folder: PathBuf,
     pub(crate) state: State,
+    /// Newer steps of the same run whose checkpoints are not whole.
+    pub(crate) refused: Vec<u64>,
 }
 
 impl Found {
@@ -44,14 +46,15 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
             output.display()
         ));
     }
-    for &step in steps.iter().rev() {
-        let folder = output.join(format!("step-{step}"));
+    for (index, &step) in steps.iter().enumerate().rev() {
+        let folder = checkpoint_folder(output, step);
         match open(&folder) {
             Ok(state) => {
                 for warning in &mut refused {
                     *warning = format!("{warning}; going on from `step-{step}`");
                 }
-                return Ok((Some(Found { folder, state }), refused));
+                let newer = steps[index + 1..].to_vec();
+                return Ok((Some(Found { folder, state, refused: newer }), refused));
             }
             Err(why) => refused.push(why),
         }
@@ -59,19 +62,20 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     if refused.is_empty() {
         return Ok((None, refused));
     }
-    Err(TrainError::Checkpoint {
-        message: refused.join("\n"),
-        hint: Some(format!(
+    Err(TrainError::checkpoint(
+        refused.join("\n"),
+        format!(
             "no checkpoint in `{}` is whole: bring one back, or set another `output` to start anew",
             output.display()
-        )),
-    })
+        ),
+    ))
 }
 
 /// The checkpoint in `folder`; an error unless it is whole.
 pub(crate) fn opened(folder: &Path) -> Result<Found> {
     let refused = |message| TrainError::Checkpoint { message, hint: None };
-    Ok(Found { folder: folder.to_owned(), state: open(folder).map_err(refused)? })
+    let state = open(folder).map_err(refused)?;
+    Ok(Found { folder: folder.to_owned(), state, refused: Vec::new() })
 }
 
 /// Whether a folder claims to be a checkpoint, whole or not: it has a `state.json`.
@@ -88,15 +92,17 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
         return Ok((opened(path)?, Vec::new()));
     }
     if !path.exists() {
-        return Err(TrainError::Checkpoint {
-            message: format!("there is no folder `{}`", path.display()),
-            hint: Some("give a run's folder, or a `step-N` in it".into()),
-        });
+        return Err(TrainError::checkpoint(
+            format!("there is no folder `{}`", path.display()),
+            "give a run's folder, or a `step-N` in it",
+        ));
     }
     let (found, warnings) = newest(path)?;
-    let found = found.ok_or_else(|| TrainError::Checkpoint {
-        message: format!("`{}` has no checkpoint", path.display()),
-        hint: Some("give a run's folder, or a `step-N` in it".into()),
+    let found = found.ok_or_else(|| {
+        TrainError::checkpoint(
+            format!("`{}` has no checkpoint", path.display()),
+            "give a run's folder, or a `step-N` in it",
+        )
     })?;
     Ok((found, warnings))
 }
@@ -120,7 +126,7 @@ pub(crate) fn beside(folder: &Path) -> Result<Option<String>> {
 /// The step that `LATEST` names.
 pub(super) fn named(output: &Path) -> Option<u64> {
     let name = annulus_files::read_to_string(&output.join(LATEST), 64).ok()?;
-    name.trim().strip_prefix("step-")?.parse().ok()
+    step_of(Path::new(name.trim()))
 }
 
 /// Checks the hashes of `folder` and reads its state; the error names the file.

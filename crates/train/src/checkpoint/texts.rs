@@ -16,13 +16,10 @@ use annulus_plan::Plan;
 use serde_json::{Map, Value, json};
 
 use super::tokenizer::missing;
+use super::{TOKENIZER, TOKENIZER_CONFIG};
 use crate::Result;
 use crate::error::failure;
 
-/// The file name of the tokenizer that `transformers` looks for.
-const TOKENIZER: &str = "tokenizer.json";
-/// The file that says how `transformers` reads the tokenizer.
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The file of generation settings.
 const GENERATION: &str = "generation_config.json";
 /// The largest file that is kept, in bytes: a tokenizer.
@@ -152,7 +149,8 @@ fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
 /// The generation settings: the pretrained model's, or the special tokens of `shape`. Where the file exists, `transformers` reads no
 /// special token in config.json.
 fn generation(plan: &Plan, shape: &Shape) -> io::Result<Vec<u8>> {
-    if let ModelSource::Folder { path, .. } = &plan.experiment.model.source
+    if let ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } =
+        &plan.experiment.model.source
         && let Some(own) = found(path, GENERATION)?
     {
         let least = plan.model.max_position_embeddings.unwrap_or_default();

@@ -7,8 +7,7 @@ use annulus_data::{Tokenizer, byte_tokenizer};
 use annulus_experiment::{Experiment, Shape};
 use serde_json::json;
 
-const TOKENIZER: &str = "tokenizer.json";
-const CONFIG: &str = "tokenizer_config.json";
+use super::{TOKENIZER, TOKENIZER_CONFIG};
 
 /// The tokenizer files that are missing beside `tokenizer`, a `tokenizer.json` if there is one, as names and texts; `is_said`: there is a
 /// file that says how to read it.
@@ -47,6 +46,6 @@ pub(crate) fn missing(
     if let Some(positions) = shape.max_position_embeddings {
         config["model_max_length"] = json!(positions);
     }
-    files.push((CONFIG, format!("{config:#}\n")));
+    files.push((TOKENIZER_CONFIG, format!("{config:#}\n")));
     Ok(files)
 }

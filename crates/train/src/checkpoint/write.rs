@@ -9,8 +9,8 @@ use annulus_plan::Plan;
 
 use super::hashes::Hashes;
 use super::read::named;
-use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, steps};
-use crate::error::failure;
+use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
+use crate::error::{failure, failure_in};
 use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
@@ -103,7 +103,7 @@ fn filled(
 impl Unfinished {
     /// Begins the checkpoint `output/step-N`.
     pub(crate) fn begin(output: &Path, step: u64, layouts: &Layouts) -> Result<Unfinished> {
-        let named = output.join(format!("step-{step}"));
+        let named = checkpoint_folder(output, step);
         let folder =
             PendingFolder::create(&named).map_err(|error| failure("write", &named, &error))?;
         for (layout, _) in [&layouts.weights, &layouts.optimizer] {
@@ -178,24 +178,31 @@ pub(crate) fn point(output: &Path, step: u64) -> Result<()> {
 }
 
 /// The error that weights could not be saved in `folder`, which is not the weights' fault.
-pub(crate) fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
+fn unwritten(error: WeightsError, folder: &Path) -> TrainError {
+    unwritten_in("output", error, folder)
+}
+
+/// [`unwritten`] in the folder that `key` names.
+pub(crate) fn unwritten_in(key: &str, error: WeightsError, folder: &Path) -> TrainError {
     match error {
         WeightsError::Write { file, source } => {
-            failure("write", &folder.join(file.file_name().unwrap_or_default()), &source)
+            let file = folder.join(file.file_name().unwrap_or_default());
+            failure_in(key, "write", &file, &source)
         }
         error => TrainError::Checkpoint { message: error.to_string(), hint: error.hint() },
     }
 }
 
-/// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good.
-pub(crate) fn prune(output: &Path, keep: usize, verified: u64) -> Result<()> {
+/// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good. Those of the steps `refused`,
+/// which this start found damaged, neither count nor are deleted.
+pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) -> Result<()> {
     let failed = |error| failure("delete a checkpoint of", output, &error);
     let mut steps = steps(output).map_err(failed)?;
-    // Later ones were found damaged at the start: they do not count.
-    steps.retain(|&step| step <= verified);
+    // Later ones are damaged, too, or of a run that has been begun anew.
+    steps.retain(|step| *step <= verified && !refused.contains(step));
     let surplus = steps.len().saturating_sub(keep.max(1));
     for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {
-        annulus_files::remove(&output.join(format!("step-{step}"))).map_err(failed)?;
+        annulus_files::remove(&checkpoint_folder(output, step)).map_err(failed)?;
     }
     Ok(())
 }

@@ -14,18 +14,22 @@ use annulus_files::PendingFolder;
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
 
-use crate::checkpoint::{BESIDE_TOKENIZER, Found, missing, named_by, unwritten};
-use crate::error::failure;
+use crate::checkpoint::{
+    BESIDE_TOKENIZER, Found, TOKENIZER, TOKENIZER_CONFIG, missing, named_by, unwritten_in,
+};
+use crate::error::{failure, failure_in};
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Manifest;
 use crate::folder::record::Record;
 use crate::folder::write_atomically;
 use crate::{Result, TrainError, model_config};
 
+/// What names the folder that is written, for errors.
+const OPTION: &str = "--out";
 /// The largest file that is copied, in bytes: a tokenizer.
 const LARGEST: u64 = 1 << 26;
 /// The files that are copied as they are, if a checkpoint has them.
-const COPIED: [&str; 3] = ["config.json", "generation_config.json", "tokenizer.json"];
+const COPIED: [&str; 3] = ["config.json", "generation_config.json", TOKENIZER];
 
 /// A whole checkpoint, and the records of its run.
 #[derive(Debug)]
@@ -36,8 +40,6 @@ pub struct Checkpoint {
     experiment: Experiment,
     shape: Shape,
     manifest: Option<Manifest>,
-    /// The hash of the base weights beside which its adapters lie.
-    beside: Option<String>,
     record: Record,
     warnings: Vec<String>,
 }
@@ -48,7 +50,7 @@ impl Checkpoint {
     /// # Errors
     /// No checkpoint there, or none that is whole.
     pub fn open(path: &Path) -> Result<Checkpoint> {
-        let (Found { folder, state }, warnings) = named_by(path)?;
+        let (Found { folder, state, .. }, warnings) = named_by(path)?;
         let shape = read_saved_config(&folder)?;
         let experiment = parse("state.json", &state.experiment, &[])?.phase_at(state.step);
         let run = folder.parent().unwrap_or(Path::new("")).to_owned();
@@ -58,7 +60,6 @@ impl Checkpoint {
             step: state.step,
             tokens: state.tokens,
             manifest: Manifest::read(&run),
-            beside: state.base,
             record: Record::of(&lines),
             folder,
             experiment,
@@ -88,12 +89,10 @@ impl Checkpoint {
     /// Weights that do not fit config.json, and adapters alone.
     pub fn weights(&self) -> Result<Weights> {
         if self.experiment.lora.is_some() {
-            return Err(TrainError::Checkpoint {
-                message: format!("`{}` holds adapters alone", self.folder.display()),
-                hint: Some(
-                    "add `--merge` for a whole model; PEFT reads the folder as it is".into(),
-                ),
-            });
+            return Err(TrainError::checkpoint(
+                format!("`{}` holds adapters alone", self.folder.display()),
+                "add `--merge` for a whole model; PEFT reads the folder as it is",
+            ));
         }
         let config = model_config(&self.shape, self.experiment.model.dtype)?;
         Ok(annulus_model::load(&self.folder, &Llama::specification(&config), config.dtype)?)
@@ -104,20 +103,10 @@ impl Checkpoint {
     /// # Errors
     /// A checkpoint without adapters, or with adapters that were trained beside other weights.
     pub fn merged(&self, base: &Path) -> Result<Weights> {
-        let failure = |message: String, hint: &str| TrainError::Checkpoint {
-            message,
-            hint: Some(hint.to_owned()),
-        };
         let Some(lora) = &self.experiment.lora else {
             let message = format!("`{}` has no adapters to merge", self.folder.display());
-            return Err(failure(message, "drop `--merge`: the model is whole"));
+            return Err(TrainError::checkpoint(message, "drop `--merge`: the model is whole"));
         };
-        let found = annulus_model::fingerprint(base)?;
-        if self.beside.as_ref().is_some_and(|wanted| *wanted != found) {
-            let message =
-                format!("`{}` holds other weights than adapters learned beside", base.display());
-            return Err(failure(message, "bring the folder back as it was"));
-        }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
         let config = Config { lora: Some(lora.clone()), ..plain };
         let weights = weights(&self.folder, Some(base), &config)?.all()?;
@@ -130,16 +119,16 @@ impl Checkpoint {
     /// `out` exists, or cannot be written: then nothing is left of it.
     pub fn export(&self, weights: &Weights, out: &Path, shard_bytes: u64) -> Result<Vec<String>> {
         if fs::symlink_metadata(out).is_ok() {
-            return Err(TrainError::Checkpoint {
-                message: format!("`{}` exists already", out.display()),
-                hint: Some("give a folder that does not exist yet".into()),
-            });
+            return Err(TrainError::checkpoint(
+                format!("`{}` exists already", out.display()),
+                "give a folder that does not exist yet",
+            ));
         }
-        let failed = |error| failure("write", out, &error);
+        let failed = |error| failure_in(OPTION, "write", out, &error);
         out.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
         let folder = PendingFolder::create(out).map_err(failed)?;
         let mut files = annulus_model::save(folder.path(), weights, shard_bytes)
-            .map_err(|error| unwritten(error, out))?;
+            .map_err(|error| unwritten_in(OPTION, error, out))?;
         files.extend(self.write_texts(folder.path(), weights).map_err(failed)?);
         folder.commit().map_err(failed)?;
         Ok(files)
@@ -156,8 +145,7 @@ impl Checkpoint {
             annulus_files::copy(&found, &folder.join(called), LARGEST)?;
             files.push(called.to_owned());
         }
-        let [tokenizer, said] =
-            ["tokenizer.json", "tokenizer_config.json"].map(|name| folder.join(name));
+        let [tokenizer, said] = [TOKENIZER, TOKENIZER_CONFIG].map(|name| folder.join(name));
         let tokenizer = Some(tokenizer.as_path()).filter(|tokenizer| tokenizer.is_file());
         for (name, text) in missing(tokenizer, said.is_file(), &self.experiment, &self.shape)? {
             write_atomically(&folder.join(name), text.as_bytes())?;

@@ -16,7 +16,7 @@ pub struct Aligned {
     pub common: usize,
     /// Some of the common steps: the first, the last, and evenly between.
     pub rows: Vec<Row>,
-    /// For each run but the first: how it differs from the first at all common steps.
+    /// For each run but the first: how it differs from the first at all steps that these two have logged.
     pub against_first: Vec<Distance>,
     /// The last step of each run, common or not, with its value.
     pub last: Vec<(u64, f64)>,
@@ -31,14 +31,17 @@ pub struct Row {
     pub values: Vec<f64>,
 }
 
-/// How a run's curve differs from the first run's.
+/// How a run's curve differs from the first run's, at the steps that both have logged.
 #[derive(Clone, Debug, Serialize)]
 pub struct Distance {
+    /// The number of these steps.
+    pub common: usize,
     /// Whether all values have equal bits; false without a common step.
     pub equal_bits: bool,
     /// The first common step at which the bits differ.
     pub first: Option<u64>,
-    /// The common step with the largest absolute difference, and the difference: the run minus the first.
+    /// The common step with the largest absolute difference, and the difference: the run minus the first. `None`: no value is known to
+    /// differ.
     pub largest: Option<(u64, f64)>,
     /// The first common step at which the value of either run is not finite, so that their difference is unknown.
     pub not_finite: Option<u64>,
@@ -48,18 +51,24 @@ pub struct Distance {
 pub(crate) fn align(tag: &str, runs: &[Vec<(u64, f64)>]) -> Aligned {
     let maps: Vec<BTreeMap<u64, f64>> =
         runs.iter().map(|run| run.iter().copied().collect()).collect();
-    let at = |step| maps.iter().map(|run| run.get(&step).copied()).collect::<Option<Vec<f64>>>();
-    let steps = maps.first().into_iter().flat_map(BTreeMap::keys);
-    let common: Vec<Row> =
-        steps.filter_map(|&step| Some(Row { step, values: at(step)? })).collect();
+    let all: Vec<&BTreeMap<u64, f64>> = maps.iter().collect();
+    let common = rows(&all);
+    let pair = |run| distance(&rows(&[&maps[0], run]));
     let last = |run: &BTreeMap<u64, f64>| run.last_key_value().map(|(&step, &value)| (step, value));
     Aligned {
         tag: tag.to_owned(),
         common: common.len(),
-        against_first: (1..runs.len()).map(|run| distance(&common, run)).collect(),
+        against_first: maps.iter().skip(1).map(pair).collect(),
         rows: spread(common.len()).map(|index| common[index].clone()).collect(),
         last: maps.iter().filter_map(last).collect(),
     }
+}
+
+/// The values of these runs at the steps that all of them have.
+fn rows(runs: &[&BTreeMap<u64, f64>]) -> Vec<Row> {
+    let at = |step| runs.iter().map(|run| run.get(&step).copied()).collect::<Option<Vec<f64>>>();
+    let steps = runs.first().into_iter().flat_map(|run| run.keys());
+    steps.filter_map(|&step| Some(Row { step, values: at(step)? })).collect()
 }
 
 /// At most [`SHOWN`] indices below `count`, evenly spread, both ends included.
@@ -70,16 +79,18 @@ fn spread(count: usize) -> Box<dyn Iterator<Item = usize>> {
     Box::new((0..SHOWN).map(move |index| index * (count - 1) / (SHOWN - 1)))
 }
 
-fn distance(common: &[Row], run: usize) -> Distance {
-    let differs = |row: &&Row| row.values[run].to_bits() != row.values[0].to_bits();
+/// How the second run differs from the first, whose values the rows hold.
+fn distance(common: &[Row]) -> Distance {
+    let differs = |row: &&Row| row.values[1].to_bits() != row.values[0].to_bits();
     let first = common.iter().find(differs).map(|row| row.step);
-    let differences = common.iter().map(|row| (row.step, row.values[run] - row.values[0]));
+    let differences = common.iter().map(|row| (row.step, row.values[1] - row.values[0]));
     // Of equal differences the first.
     let larger = |a: (u64, f64), b: (u64, f64)| if b.1.abs() > a.1.abs() { b } else { a };
-    let largest = differences.filter(|(_, by)| by.is_finite()).reduce(larger);
-    let unknown = |row: &&Row| !(row.values[run] - row.values[0]).is_finite();
+    let largest = differences.filter(|(_, by)| by.is_finite() && *by != 0.0).reduce(larger);
+    let unknown = |row: &&Row| !(row.values[1] - row.values[0]).is_finite();
     let not_finite = common.iter().find(unknown).map(|row| row.step);
-    Distance { equal_bits: first.is_none() && !common.is_empty(), first, largest, not_finite }
+    let equal_bits = first.is_none() && !common.is_empty();
+    Distance { common: common.len(), equal_bits, first, largest, not_finite }
 }
 
 #[cfg(test)]
@@ -108,7 +119,8 @@ mod tests {
         let found = &align("train/loss", &[runs[0].clone(), unknown]).against_first[0];
         assert_eq!(
             (found.first, found.largest, found.not_finite),
-            (Some(7), Some((1, 0.0)), Some(7))
+            (Some(7), None, Some(7)),
+            "a difference of 0 is none"
         );
         assert_eq!(aligned.last, [(300, 2.0), (400, 402.0)]);
     }
@@ -121,6 +133,18 @@ mod tests {
         let found = align("train/loss", &runs).against_first;
         assert!(found[0].equal_bits && !found[1].equal_bits);
         assert_eq!(found[1].first, Some(7));
+    }
+
+    /// A third run that logged fewer steps, or other ones, changes nothing that is said of the other two.
+    #[test]
+    fn a_pair_is_compared_at_all_steps_that_it_shares() {
+        let runs = [run(1..=12, |_| 2.0), run(1..=12, |step| if step == 9 { 3.0 } else { 2.0 })];
+        let short = run(1..=4, |_| 2.0);
+        let aligned = align("train/loss", &[&runs[..], &[short]].concat());
+        assert_eq!((aligned.common, aligned.rows.len()), (4, 4));
+        let [pair, shorter] = &aligned.against_first[..] else { panic!("two pairs") };
+        assert_eq!((pair.common, pair.equal_bits, pair.largest), (12, false, Some((9, 1.0))));
+        assert_eq!((shorter.common, shorter.equal_bits), (4, true));
     }
 
     #[test]

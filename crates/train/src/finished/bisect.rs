@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::run::hashes::{Sent, StepHashes, hashed, messages};
 use crate::step::hashes::WEIGHTS;
-use crate::step::points::BATCH;
+use crate::step::hashes::points::BATCH;
 use crate::{Result, TrainError};
 
 /// Where two runs first differ.
@@ -109,10 +109,10 @@ pub fn bisect(runs: [&Path; 2]) -> Result<Bisected> {
         a.values().filter_map(|line| Some((line, b.get(&line.step)?))).collect();
     if both.is_empty() {
         let [a, b] = runs.map(Path::display);
-        return Err(TrainError::Configuration {
-            message: format!("`{a}` and `{b}` have hashes of no step in common"),
-            hint: Some("train both with the same `every.hash`".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("`{a}` and `{b}` have hashes of no step in common"),
+            "train both with the same `every.hash`",
+        ));
     }
     let [x, y] = runs.map(messages);
     let (x, y) = (by_step(x?), by_step(y?));
@@ -181,19 +181,17 @@ pub(crate) fn kinds(a: &StepHashes, b: &StepHashes) -> BTreeMap<String, (Vec<Str
 /// The lines of `hashes.jsonl` of a run, by step.
 fn lines(run: &Path) -> Result<BTreeMap<u64, StepHashes>> {
     if !run.is_dir() {
-        return Err(TrainError::Configuration {
-            message: format!("there is no folder `{}`", run.display()),
-            hint: Some("give the folder of a run".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("there is no folder `{}`", run.display()),
+            "give the folder of a run",
+        ));
     }
     let all = hashed(run)?;
     if all.is_empty() {
-        return Err(TrainError::Configuration {
-            message: format!("`{}` has no hashes of the state", run.display()),
-            hint: Some(
-                "train with `every.hash=1`, or another number of steps between hashes".into(),
-            ),
-        });
+        return Err(TrainError::configuration(
+            format!("`{}` has no hashes of the state", run.display()),
+            "train with `every.hash=1`, or another number of steps between hashes",
+        ));
     }
     Ok(all.into_iter().map(|line| (line.step, line)).collect())
 }

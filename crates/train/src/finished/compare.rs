@@ -25,6 +25,17 @@ pub struct Comparison {
     pub origins: Vec<Differing>,
     /// Aligned curves of `train/loss` and, where all runs have it, `evaluate/loss`.
     pub curves: Vec<Aligned>,
+    /// Curves that some of the runs have, but not all, so that they are left out.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A curve that not all runs have.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeftOut {
+    /// The curve's tag.
+    pub tag: String,
+    /// The places of the runs that lack it, from 0.
+    pub without: Vec<usize>,
 }
 
 /// A value that is not the same in all runs.
@@ -68,15 +79,18 @@ pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
     let read: Vec<Logged> =
         folders.iter().map(|folder| with_losses(folder)).collect::<Result<_>>()?;
     let all = |tag: &str| read.iter().map(|run| run.numbers(tag)).collect::<Vec<_>>();
-    let tags = [LOSS, EVALUATION].map(|tag| (tag, all(tag)));
-    let everywhere = tags.into_iter().filter(|(_, runs)| runs.iter().all(|run| !run.is_empty()));
+    let (mut curves, mut left_out) = (Vec::new(), Vec::new());
+    for tag in [LOSS, EVALUATION] {
+        let runs = all(tag);
+        let without: Vec<usize> = (0..runs.len()).filter(|run| runs[*run].is_empty()).collect();
+        match without.len() {
+            0 => curves.push(align(tag, &runs)),
+            missing if missing == runs.len() => {}
+            _ => left_out.push(LeftOut { tag: tag.to_owned(), without }),
+        }
+    }
     let (keys, origins) = differing(&read);
-    Ok(Comparison {
-        runs: read.iter().map(compared).collect(),
-        keys,
-        origins,
-        curves: everywhere.map(|(tag, runs)| align(tag, &runs)).collect(),
-    })
+    Ok(Comparison { runs: read.iter().map(compared).collect(), keys, origins, curves, left_out })
 }
 
 /// Where these runs differ: in keys of their resolved experiments, and in the origins that their manifests record.
@@ -93,10 +107,10 @@ pub fn differing(runs: &[Logged]) -> (Vec<Differing>, Vec<Differing>) {
 fn with_losses(folder: &Path) -> Result<Logged> {
     let run = Logged::lenient(folder)?;
     if run.numbers(LOSS).is_empty() {
-        return Err(TrainError::Configuration {
-            message: format!("`{}` has no `{LOSS}` in its {FILE}", folder.display()),
-            hint: Some("train it for a step that is logged (`every.log`), or leave it out".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("`{}` has no `{LOSS}` in its {FILE}", folder.display()),
+            "train it for a step that is logged (`every.log`), or leave it out",
+        ));
     }
     Ok(run)
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, parse, read_experiment};
-use serde_json::Value as Json;
 
 use crate::error::failure;
-use crate::folder::lines::{Line, checked_lines, read_lines};
+use crate::folder::lines::{Line, checked_lines, each, most, read_lines};
 use crate::folder::manifest::{Attempt, Manifest, Process};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
@@ -114,15 +113,6 @@ impl Logged {
     }
 }
 
-fn each(value: &Json) -> Vec<f64> {
-    let number = |value: &Json| value.as_f64().unwrap_or(f64::NAN);
-    value.as_array().map_or_else(|| vec![number(value)], |ranks| ranks.iter().map(number).collect())
-}
-
-fn most(value: &Json) -> f64 {
-    each(value).into_iter().reduce(f64::max).unwrap_or(f64::NAN)
-}
-
 /// The median of the finite values; `None` where there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -137,8 +127,8 @@ pub(crate) fn is_of_run(folder: &Path) -> Result<()> {
     if is_run(folder) {
         return Ok(());
     }
-    Err(TrainError::Configuration {
-        message: format!("`{}` is no run's folder", folder.display()),
-        hint: Some("give the `output` of an experiment that has been trained".to_owned()),
-    })
+    Err(TrainError::configuration(
+        format!("`{}` is no run's folder", folder.display()),
+        "give the `output` of an experiment that has been trained",
+    ))
 }

@@ -4,6 +4,7 @@ pub(crate) mod aligned;
 pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod logged;
+pub(crate) mod named;
 pub(crate) mod replayed;
 pub(crate) mod reproduced;
 pub(crate) mod summary;

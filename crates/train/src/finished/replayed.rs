@@ -14,7 +14,7 @@ use crate::finished::bisect::{Difference, kinds};
 use crate::finished::logged::Logged;
 use crate::finished::reproduced::{Unlike, unlike, unreadable};
 use crate::run::hashes::{StepHashes, hashed};
-use crate::step::dump::FILES;
+use crate::step::hashes::dump::FILES;
 use crate::step::hashes::{Hashes, of_run};
 
 /// The most tensors in a file; headers have their own limit in bytes.

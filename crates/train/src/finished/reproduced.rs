@@ -9,7 +9,7 @@ use annulus_tensors::{Room, TensorFile, TensorsError};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::checkpoint::{Found, last_checkpoint, opened};
+use crate::checkpoint::{Found, checkpoint_folder, last_checkpoint, opened};
 use crate::error::failure;
 use crate::finished::bisect::{Bisected, bisect};
 use crate::finished::logged::Logged;
@@ -95,10 +95,12 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
     let Some(last) = last_checkpoint(&run.folder) else {
         return Ok(Comparable { last: None, rewritten: Vec::new() });
     };
-    let found = opened(&run.folder.join(format!("step-{last}")));
-    let found = found.map_err(|error| TrainError::Checkpoint {
-        message: error.to_string(),
-        hint: Some("bring it back as it was; or remove it, to compare all else".into()),
+    let found = opened(&checkpoint_folder(&run.folder, last));
+    let found = found.map_err(|error| {
+        TrainError::checkpoint(
+            error.to_string(),
+            "bring it back as it was; or remove it, to compare all else",
+        )
     })?;
     let trained = parse("state.json", &found.state.experiment, &[])?;
     let rewritten = differences(&trained, &run.experiment).into_iter();
@@ -131,10 +133,10 @@ pub fn reproduced(run: &Path, again: &Path) -> Result<Reproduced> {
     };
     if found.logged == 0 && found.hashes.is_none() && found.weights.is_none() {
         let [run, again] = [run, again].map(Path::display);
-        return Err(TrainError::Configuration {
-            message: format!("`{run}` and `{again}` have no step in common to be compared by"),
-            hint: Some("leave `every.log` and `schedule.stop` as they were".into()),
-        });
+        return Err(TrainError::configuration(
+            format!("`{run}` and `{again}` have no step in common to be compared by"),
+            "leave `every.log` and `schedule.stop` as they were",
+        ));
     }
     Ok(found)
 }
@@ -157,7 +159,7 @@ pub(crate) fn unlike(then: &Line, now: &Line) -> Option<Unlike> {
 /// Compares the last checkpoint of `run` with that of the same step in `again`.
 fn weights(run: &Path, again: &Path) -> Result<Option<Weighed>> {
     let Some(step) = last_checkpoint(run) else { return Ok(None) };
-    let of = |folder: &Path| folder.join(format!("step-{step}"));
+    let of = |folder: &Path| checkpoint_folder(folder, step);
     if !of(again).is_dir() {
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::Result;
 use crate::error::failure;
 use crate::finished::logged::is_of_run;
-use crate::folder::lines::{Line, read_lines};
+use crate::folder::lines::{Line, most, read_lines};
 
 /// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag (of values by rank, the largest); an empty cell
 /// where a step has no such value.
@@ -39,9 +39,9 @@ fn cell(line: &Line, tag: &str) -> String {
     match line.values.get(tag) {
         Some(Json::Number(number)) => format!(",{number}"),
         Some(Json::Array(ranks)) => {
-            let numbers = ranks.iter().filter_map(|rank| Some((rank, rank.as_f64()?)));
-            let most = numbers.max_by(|(_, one), (_, other)| one.total_cmp(other));
-            most.map_or_else(|| ",".to_owned(), |(most, _)| format!(",{most}"))
+            let most = Some(most(&line.values[tag]));
+            let written = ranks.iter().find(|rank| rank.as_f64() == most);
+            written.map_or_else(|| ",".to_owned(), |written| format!(",{written}"))
         }
         _ => ",".to_owned(),
     }

@@ -17,9 +17,10 @@ const LARGEST: u64 = 1 << 28;
 pub fn read_trace(path: &Path) -> Result<Trace> {
     let text =
         annulus_files::read_to_string(path, LARGEST).map_err(|error| unread(path, &error))?;
-    Trace::from_json(&text).map_err(|error| TrainError::Unreadable {
-        message: format!("`{}`: {error}", path.display()),
-        hint: "such files are written by `trace.steps`, and by `annulus trace FILE --out PATH`"
-            .to_owned(),
+    Trace::from_json(&text).map_err(|error| {
+        TrainError::unreadable(
+            format!("`{}`: {error}", path.display()),
+            "such files are written by `trace.steps`, and by `annulus trace FILE --out PATH`",
+        )
     })
 }

@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::folder::manifest::Attempt;
-    use crate::step::hosts::{Hosts, Spent};
+    use crate::step::measure::hosts::{Hosts, Spent};
 
     #[test]
     fn losses_are_first_by_name() {

@@ -86,7 +86,7 @@ pub(crate) fn read<L>(
             Err(why) => {
                 let message = format!("`{}`, line {}: {why}", path.display(), index + 1);
                 let hint = "delete that line; a run that is not finished drops it when it resumes";
-                return Err(TrainError::Unreadable { message, hint: hint.to_owned() });
+                return Err(TrainError::unreadable(message, hint));
             }
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::Result;
 use crate::folder::{jsonl, write_atomically};
-use crate::sink::{Sink, Value};
+use crate::sink::{Sink, Value, largest};
 
 /// The file's name in a run's folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
@@ -43,6 +43,17 @@ impl Line {
     pub(crate) fn has_evaluation(&self) -> bool {
         self.values.contains_key(EVALUATION)
     }
+}
+
+/// A logged value by rank; a number for the whole run is a list of one. What is not finite, and so `null`, is NaN.
+pub(crate) fn each(value: &Json) -> Vec<f64> {
+    let number = |value: &Json| value.as_f64().unwrap_or(f64::NAN);
+    value.as_array().map_or_else(|| vec![number(value)], |ranks| ranks.iter().map(number).collect())
+}
+
+/// A logged value as one number; of values by rank the largest.
+pub(crate) fn most(value: &Json) -> f64 {
+    largest(each(value))
 }
 
 impl Lines {

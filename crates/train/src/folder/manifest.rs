@@ -1,5 +1,6 @@
 //! `manifest.json`: what made a run, so that it can be repeated.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -98,6 +99,9 @@ pub struct Attempt {
     pub ranks: usize,
     /// The name of the strategy, or of those of the layer groups.
     pub strategy: String,
+    /// The settled keys that change the rounding; none with `reproducible: strict`, and in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rounding: BTreeMap<String, String>,
     /// blake3 of the program's file; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binary: Option<String>,
@@ -119,6 +123,21 @@ pub struct Attempt {
     /// The hash of the state after the last step that was hashed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<StateHash>,
+}
+
+/// The keys of [`Attempt::rounding`] with different values in `own` and `theirs`, each with both; none where one of them has no keys.
+pub(crate) fn differing<'a>(
+    own: &'a BTreeMap<String, String>,
+    theirs: &'a BTreeMap<String, String>,
+) -> Vec<(&'a str, &'a str, &'a str)> {
+    if own.is_empty() || theirs.is_empty() {
+        return Vec::new();
+    }
+    let of =
+        |all: &'a BTreeMap<String, String>, key| all.get(key).map_or("nothing", String::as_str);
+    let gone = theirs.keys().filter(|key| !own.contains_key(*key));
+    let both = own.keys().chain(gone).map(|key| (key.as_str(), of(own, key), of(theirs, key)));
+    both.filter(|(_, own, theirs)| own != theirs).collect()
 }
 
 /// The hash of a run's whole state after a step.
@@ -182,11 +201,11 @@ impl Manifest {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| failure("read", &path, &error))?,
         };
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| TrainError::Unreadable {
-            message: format!("`{}`: {error}", path.display()),
-            hint: String::from(
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            TrainError::unreadable(
+                format!("`{}`: {error}", path.display()),
                 "remove it; a run that is not finished writes a new one when it resumes",
-            ),
+            )
         })
     }
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::Value as Json;
-
-use crate::folder::lines::Line;
+use crate::folder::lines::{Line, most};
 use crate::folder::manifest::StateHash;
 
 /// First and last value by tag, the losses, the newest checkpoint, and the state's hash.
@@ -24,11 +22,7 @@ impl Record {
         let mut record = Record::default();
         for line in lines {
             for (tag, value) in &line.values {
-                let value = match value.as_array() {
-                    Some(counts) => counts.iter().filter_map(Json::as_f64).reduce(f64::max),
-                    None => value.as_f64(),
-                };
-                record.note(tag, value.unwrap_or(f64::NAN));
+                record.note(tag, most(value));
             }
         }
         record

@@ -70,10 +70,10 @@ fn lock(folder: &Path) -> Result<File> {
         Err(TryLockError::Error(error)) => return Err(failed(error)),
         Err(TryLockError::WouldBlock) => {
             let holder = annulus_files::read_to_string(&path, LONGEST).unwrap_or_default();
-            return Err(TrainError::Checkpoint {
-                message: format!("process {} is writing to `{}`", holder.trim(), folder.display()),
-                hint: Some("wait until it ends, or set another `output`".into()),
-            });
+            return Err(TrainError::checkpoint(
+                format!("process {} is writing to `{}`", holder.trim(), folder.display()),
+                "wait until it ends, or set another `output`",
+            ));
         }
     }
     file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;

@@ -43,8 +43,8 @@ pub(crate) fn drop_after(folder: &Path, step: u64) -> io::Result<()> {
 
 /// The error that a trace, or a folder with traces, cannot be read.
 pub(crate) fn unread(path: &Path, error: &io::Error) -> TrainError {
-    TrainError::Unreadable {
-        message: format!("cannot read `{}`: {error}", path.display()),
-        hint: "give an experiment, a run's folder, or a `trace-STEP.json` in one".to_owned(),
-    }
+    TrainError::unreadable(
+        format!("cannot read `{}`: {error}", path.display()),
+        "give an experiment, a run's folder, or a `trace-STEP.json` in one",
+    )
 }

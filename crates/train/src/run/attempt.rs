@@ -27,14 +27,15 @@ use crate::run::outcome::{Ending, Outcome};
 use crate::run::prepare::{Prepared, ResumeFrom, Work, interruptible, prepare};
 use crate::run::processes::{self, Facts, Said};
 use crate::run::recorder::Recorder;
+use crate::run::rerun::resumes_otherwise;
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
 use crate::setup::start::{Handout, Start};
 use crate::sink::{Notice, Silent, Sink};
-use crate::step::dump::Dump;
-use crate::step::parameters::Store;
-use crate::step::resident::OfProcess;
+use crate::step::hashes::dump::Dump;
+use crate::step::measure::resident::OfProcess;
+use crate::step::state::parameters::Store;
 use crate::{Data, Opening, Result, Setup};
 
 /// Trains `plan` to its end, from the step that its folder has reached.
@@ -186,11 +187,13 @@ fn train(
     let stage = plan.experiment.phase().map(|stage| stage.name.clone());
     manifest.begin(plan, setup, stage, outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
-    for reason in given.again.iter().flat_map(|again| again.reasons(&manifest)) {
-        given.console.notice(&Notice::Warning(&format!("{reason}: bits may differ")));
+    let reasons = given.again.iter().flat_map(|again| again.reasons(&manifest));
+    let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
+    for warning in resumes_otherwise(&manifest.attempts).into_iter().chain(reasons) {
+        given.console.notice(&Notice::Warning(&warning));
     }
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
-    let (recorder, owes) = recorder(plan, console, folder, &work.start, &manifest)?;
+    let (recorder, owes) = recorder(plan, console, folder, &work, &manifest)?;
     let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
@@ -250,9 +253,10 @@ fn recorder<'a>(
     plan: &'a Plan,
     console: Box<dyn Sink + Send>,
     folder: &RunFolder,
-    start: &Start,
+    work: &Work,
     manifest: &Manifest,
 ) -> Result<(Recorder<'a>, bool)> {
+    let start = &work.start;
     let failed = |error| failure("write to", &folder.path, &error);
     let resumed = manifest.attempts.last().and_then(|attempt| attempt.resumed_from);
     // Steps of earlier attempts that are part of the run; those of the run that it was forked from are not in its folder.
@@ -275,6 +279,7 @@ fn recorder<'a>(
         base: base_hash(plan)?,
         began: (start.step, start.tokens),
         saved: start.step,
+        refused: work.refused.clone(),
         writing: None,
         warned: false,
     };

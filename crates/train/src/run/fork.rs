@@ -22,10 +22,7 @@ impl Fork {
     pub(crate) fn start(&self, plan: &Plan, setup: &Setup) -> Result<(Start, Vec<String>)> {
         let (found, warnings) = named_by(&self.from)?;
         let folder = found.folder.display();
-        let refused = |message: String, hint: &str| TrainError::Checkpoint {
-            message,
-            hint: Some(hint.to_owned()),
-        };
+        let refused = |message: String, hint: &str| TrainError::checkpoint(message, hint);
         let differing = identity::of_model(plan, &found)?;
         if !differing.is_empty() {
             let message = format!("`{folder}` is of another model: {}", differing.join("; "));
@@ -57,10 +54,10 @@ impl Fork {
             || "did not begin with `--from`".to_owned(),
             |began| format!("began from `{}`", began.from.display()),
         );
-        Err(TrainError::Checkpoint {
-            message: format!("`{folder}` is a run already, which {began}"),
-            hint: Some("set another `output`, or leave `--from` out to go on with it".to_owned()),
-        })
+        Err(TrainError::checkpoint(
+            format!("`{folder}` is a run already, which {began}"),
+            "set another `output`, or leave `--from` out to go on with it",
+        ))
     }
 }
 
@@ -72,17 +69,17 @@ fn refuse_longer(plan: &Plan, checkpoint: &Path) -> Result<()> {
     let trained = model.max_position_embeddings.filter(|_| !follows);
     let tokens = experiment.data.tokens;
     match trained.filter(|_| !experiment.model.allow_longer) {
-        Some(trained) if tokens > trained => Err(TrainError::Configuration {
-            message: format!(
+        Some(trained) if tokens > trained => Err(TrainError::configuration(
+            format!(
                 "sequences of {tokens} tokens are longer than the {trained} that `{}` was trained for",
                 checkpoint.display()
             ),
-            hint: Some(format!(
+            format!(
                 "use at most {trained} tokens with `--from`; or begin with its weights: `model.path: {}` and \
                  `extend: {{rope: yarn, tokens: {tokens}}}`, or `model.allow_longer: true` to train without",
                 checkpoint.display()
-            )),
-        }),
+            ),
+        )),
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a run is given besides its plan.
+//! The options of a run: everything that it needs besides its plan.
 
 use crate::setup::shared::ranks_here;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use crate::run::rerun::Rerun;
 use crate::setup::device;
 use crate::setup::processors::Processors;
 use crate::sink::{Silent, Sink};
-use crate::step::dump::Dump;
+use crate::step::hashes::dump::Dump;
 use crate::{Result, Setup};
 
-/// What a run is given besides its plan.
+/// The options of a run: everything that it needs besides its plan.
 pub struct Given {
     /// The experiment's text, kept verbatim in the run folder.
     pub yaml: String,
@@ -81,6 +81,7 @@ impl Given {
         for kind in &setup.groups {
             device::check(kind.strategy, strict, &setup.processors)?;
         }
+        setup.computes_on()?;
         Ok(setup.over(&self.world))
     }
 

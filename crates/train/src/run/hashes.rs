@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::folder::{HASHES, MESSAGES, jsonl};
 use crate::step::hashes::Hashes;
-use crate::step::points::{At, Messages, Points};
+use crate::step::hashes::points::{At, Messages, Points};
 
 /// A step's line of `hashes.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ pub(crate) mod rank_thread;
 pub(crate) mod recorder;
 pub(crate) mod rerun;
 pub(crate) mod saving;
+pub(crate) mod settings;
 pub(crate) mod sharded_save;
 pub(crate) mod starts;
 pub(crate) mod train_loop;

@@ -4,11 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use annulus_comm::World;
 use annulus_plan::Plan;
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::newest;
 use crate::run::attempt::run_phase;
+use crate::run::processes::of_first;
+use crate::run::settings::Settings;
 use crate::setup::shared::unreached;
 use crate::sink::{Notice, Silent, Sink, Value};
 use crate::{Ending, Given, Outcome, Result, TrainError, run};
@@ -25,18 +29,19 @@ pub fn run_phases(plans: &[Plan], given: Given) -> Result<Outcome> {
 
 fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
     if given.fork.is_some() {
-        return Err(TrainError::Configuration {
-            message: "a run of several phases cannot begin in the middle of another".into(),
-            hint: Some("leave `--from` out, and set `model.path` to the checkpoint".into()),
-        });
+        return Err(TrainError::configuration(
+            "a run of several phases cannot begin in the middle of another",
+            "leave `--from` out, and set `model.path` to the checkpoint",
+        ));
     }
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
     let console = Arc::new(Mutex::new(Said { console, warnings: BTreeSet::new() }));
     let mut whole: Option<Outcome> = None;
-    let mut open = open(plans)?.iter().peekable();
+    let (first, plans) = agreed(plans, &given.world)?;
+    let mut open = plans[first..].iter().peekable();
     while let Some(plan) = open.next() {
         let of_stage = given.for_phase(Box::new(Shared(console.clone())));
-        let mut outcome = run_phase(plan, of_stage, plans)?;
+        let mut outcome = run_phase(plan, of_stage, &plans)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.phase_start().steps.end;
         // A phase that reached its end does not finish a run that was asked to stop meanwhile.
         let has_next = !is_cut && open.peek().is_some();
@@ -62,13 +67,37 @@ fn any_stops(given: &Given, ending: Ending) -> Result<bool> {
     Ok(said.iter().any(|stops| *stops != [0]))
 }
 
-/// The phases that the newest checkpoint has not finished; the phase that it ends is kept, since it may lack its evaluation.
-fn open(plans: &[Plan]) -> Result<&[Plan]> {
-    let Some(last) = plans.last() else { return Ok(plans) };
+/// What process 0 decides for all.
+#[derive(Serialize, Deserialize)]
+struct Decided {
+    /// The number of the phase to begin with: other hosts may not list the newest checkpoint yet, as file systems over a network cache
+    /// folders.
+    first: usize,
+    /// The settings of every phase, which are chosen by the memory of the first host.
+    settings: Vec<Settings>,
+}
+
+/// The number of the phase to begin with and the plans of all phases, as process 0 has them.
+fn agreed(plans: &[Plan], world: &World) -> Result<(usize, Vec<Plan>)> {
+    let decide =
+        || Ok(Decided { first: first(plans)?, settings: plans.iter().map(Settings::of).collect() });
+    let Decided { first, settings } = of_first(world, decide)?;
+    let settled = |(plan, own): (&Plan, &Settings)| Ok(plan.clone().with(own.settled()?));
+    let plans: Vec<Plan> = plans.iter().zip(&settings).map(settled).collect::<Result<_>>()?;
+    match plans.get(first) {
+        Some(_) => Ok((first, plans)),
+        None => Err(TrainError::Internal(format!("phase {first} of {}", plans.len()))),
+    }
+}
+
+/// The number of the first phase that the newest checkpoint has not finished; a phase that it ends counts, since it may lack its
+/// evaluation.
+fn first(plans: &[Plan]) -> Result<usize> {
+    let Some(last) = plans.last() else { return Ok(0) };
     let output = &last.experiment.output;
     let found = if output.is_dir() { newest(output)?.0 } else { None };
     let finished = found.map_or(0, |found| found.state.step);
-    Ok(&plans[last.experiment.phase_index_at(finished)..])
+    Ok(last.experiment.phase_index_at(finished))
 }
 
 impl Outcome {

@@ -9,22 +9,24 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::what_may_differ;
+use annulus_experiment::{Experiment, what_may_differ};
 use annulus_plan::Plan;
 
-use crate::checkpoint::{Found, identity, newest, opened};
+use crate::checkpoint::identity::CURVE;
+use crate::checkpoint::{Found, checkpoint_folder, identity, newest, opened};
 use crate::error::failure;
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Fork;
 use crate::setup::checked_data::of_data;
+use crate::setup::data::fingerprint_of_phases;
 use crate::setup::fits;
 use crate::setup::initial::{base_of, initial_weights};
 use crate::setup::saved::load;
 use crate::setup::shared::ranks_here;
 use crate::setup::start::Start;
 use crate::sink::{Notice, Sink};
-use crate::step::parameters::Store;
-use crate::step::resident::OfProcess;
+use crate::step::measure::resident::OfProcess;
+use crate::step::state::parameters::Store;
 use crate::{Data, Opening, Result, Setup, TrainError};
 
 /// The interval at which a request to stop is looked for.
@@ -51,6 +53,8 @@ pub(crate) struct Work {
     /// This process's memory before it has the weights that its ranks share.
     pub(crate) process: OfProcess,
     pub(crate) store: Arc<Store>,
+    /// Steps whose checkpoints are damaged.
+    pub(crate) refused: Vec<u64>,
 }
 
 /// The checkpoint in a run's folder from which it resumes.
@@ -66,13 +70,22 @@ impl ResumeFrom {
     /// The checkpoint in `output`, and warnings about newer ones.
     fn find(self, output: &Path) -> Result<(Option<Found>, Vec<String>)> {
         let ResumeFrom::Named(step) = self else { return newest(output) };
-        let found = step.map(|step| opened(&output.join(format!("step-{step}"))));
-        let found = found.transpose().map_err(|error| TrainError::Checkpoint {
-            message: error.to_string(),
-            hint: Some("let all hosts share that folder, or copy the checkpoint to each".into()),
+        let found = step.map(|step| opened(&checkpoint_folder(output, step)));
+        let found = found.transpose().map_err(|error| {
+            TrainError::checkpoint(
+                error.to_string(),
+                "let all hosts share that folder, or copy the checkpoint to each",
+            )
         })?;
         Ok((found, Vec::new()))
     }
+}
+
+/// The keys by which `plan` is refused when it would resume the run in its folder, each with both values. Empty: it is not, or there is
+/// nothing to resume that can be read, of which training itself reports more.
+pub fn unlike_checkpoint(plan: &Plan) -> Vec<String> {
+    let found = newest(&plan.experiment.output).ok().and_then(|(found, _)| found);
+    found.and_then(|found| identity::differences(plan, &found).ok()).unwrap_or_default()
 }
 
 /// Runs `work` on a thread of its own. `None`: `stop` was set first, and the thread runs on unobserved; it writes token caches atomically.
@@ -126,10 +139,7 @@ pub(crate) fn prepare(
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
         refuse(found, &differing)?;
-        if from == ResumeFrom::Newest
-            && found.state.step >= plan.experiment.last_step()
-            && (plan.experiment.data.evaluate == 0 || is_evaluated(output, found.state.step)?)
-        {
+        if from == ResumeFrom::Newest && is_over(plan, found.state.step)? {
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
@@ -149,20 +159,32 @@ pub(crate) fn prepare(
     let weights = start.weights.hash()?;
     let process = OfProcess::before();
     let store = Store::new(setup, &start.weights, ranks_here(&setup.processes, setup.world())?)?;
-    let work = Work { data, fingerprint, start, weights, process, store };
+    let refused = found.as_ref().map_or_else(Vec::new, |found| found.refused.clone());
+    let work = Work { data, fingerprint, start, weights, process, store, refused };
     Ok(Prepared { found, warnings, work: Some(work) })
+}
+
+/// Whether nothing is left to do after `step`: it is the last one, and is evaluated where text is held out.
+fn is_over(plan: &Plan, step: u64) -> Result<bool> {
+    let Experiment { data, output, .. } = &plan.experiment;
+    Ok(step >= plan.experiment.last_step() && (data.evaluate == 0 || is_evaluated(output, step)?))
 }
 
 /// The state of a checkpoint, which must have been trained on the data of `fingerprint`.
 fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Result<Start> {
     let saved = &found.state.data;
     if saved != fingerprint {
-        let message = format!("the data's fingerprint was `{saved}` and is `{fingerprint}`");
-        refuse(found, &[message])?;
+        let what = if identity::has_other_tokenizer(plan, found)? {
+            "has another tokenizer"
+        } else {
+            "has the same tokenizer, but other texts or other weights of them"
+        };
+        refuse(
+            found,
+            &[format!("`data` {what}: its fingerprint was `{saved}` and is `{fingerprint}`")],
+        )?;
     }
-    let base = base_of(plan);
-    check_base(found, base)?;
-    let start = load(found, base, &setup.config)?;
+    let start = load(found, base_of(plan), &setup.config)?;
     let part = plan.experiment.phase_start();
     let since = found.state.moments.unwrap_or(part.moments);
     let begins = part.steps.start > 0 && start.step == part.moments;
@@ -175,11 +197,11 @@ fn fingerprint_of(
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Option<String>> {
-    let mut hasher = blake3::Hasher::new();
+    let mut prints = Vec::new();
     for plan in stages {
-        hasher.update(examined(plan, opening, progress)?.train.fingerprint().as_bytes());
+        prints.push(examined(plan, opening, progress)?.train.fingerprint());
     }
-    Ok((!stages.is_empty()).then(|| hasher.finalize().to_hex().to_string()))
+    Ok((!stages.is_empty()).then(|| fingerprint_of_phases(prints)))
 }
 
 /// The data of `plan`, after checks that the plan fits the machine and the data fits the plan.
@@ -199,24 +221,22 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     if differing.is_empty() {
         return Ok(());
     }
-    let (folder, differing) = (found.folder.display(), differing.join("; "));
-    Err(TrainError::Checkpoint {
-        message: format!("`{folder}` belongs to a different experiment: {differing}"),
-        hint: Some(format!(
+    let run = found.folder.parent().unwrap_or(&found.folder).display();
+    let hint = if differing.iter().all(|text| text.starts_with(&format!("`{CURVE}"))) {
+        format!(
+            "`schedule` may change only the rates of later steps, and this changes those of steps already done: set it back, \
+             or fork the run: `output=… --from {run}`"
+        )
+    } else {
+        format!(
             "on resume only these may differ: {}, paths of the same files, and `schedule` from this step on; set the rest back, set \
              another `output`, or begin another run there with `--from`",
             what_may_differ()
-        )),
-    })
-}
-
-/// An error if adapters were trained beside other base weights: beside these they mean nothing.
-fn check_base(found: &Found, base: Option<&Path>) -> Result<()> {
-    let Some((saved, folder)) = found.state.base.as_ref().zip(base) else { return Ok(()) };
-    let now = annulus_model::fingerprint(folder)?;
-    if *saved == now {
-        return Ok(());
-    }
-    let folder = folder.display();
-    refuse(found, &[format!("the hash of the weights in `{folder}` was `{saved}` and is `{now}`")])
+        )
+    };
+    let (folder, differing) = (found.folder.display(), differing.join("; "));
+    Err(TrainError::checkpoint(
+        format!("`{folder}` belongs to a different experiment: {differing}"),
+        hint,
+    ))
 }

@@ -1,7 +1,8 @@
 //! A run over several processes: process 0 leads, and before the first step all are checked to be alike.
 //!
-//! Process 0 resolves the experiment, locks the run's folder and finds the checkpoint. The others are told which, read data and weights for
-//! their own ranks, from the same folders or from copies on their hosts, and prove by hashes that they have read what process 0 has.
+//! Process 0 resolves the experiment, settles what it leaves open, locks the run's folder and finds the checkpoint. The others are told
+//! which, read data and weights for their own ranks, from the same folders or from copies on their hosts, and prove by hashes that they
+//! have read what process 0 has.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use crate::run::attempt::{Attempt, Led, prepared};
 use crate::run::given::Given;
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::prepare::{ResumeFrom, Work};
-use crate::setup::shared::{once, unreached};
+use crate::run::settings::Settings;
+use crate::setup::shared::{of_another, once, unreached};
 use crate::setup::weights::InitialWeights;
 use crate::{Result, Setup, TrainError};
 
@@ -159,13 +161,13 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
         let pairs = first.alike.iter().zip(&facts.alike);
         if let Some(((what, here), (_, there))) = pairs.into_iter().find(|(a, b)| a != b) {
             let of_first = world.hosts().first().map_or("", String::as_str);
-            return Err(TrainError::Configuration {
-                message: format!(
+            return Err(TrainError::configuration(
+                format!(
                     "processes differ in {what}: `{here}` in process 0 on `{of_first}`, `{there}` in \
                      process {process} on `{host}`"
                 ),
-                hint: Some("all must run the same program on the same files, and on the same kind of device".into()),
-            });
+                "all must run the same program on the same files, and on the same kind of device",
+            ));
         }
     }
     Ok(true)
@@ -181,13 +183,14 @@ impl Facts {
     ) -> Result<Facts> {
         let Work { fingerprint, start, weights, .. } = work;
         let checkpoint = found.map_or_else(|| Ok("none".to_owned()), Found::hash)?;
-        let device = if setup.processors.is_empty() { "the CPU" } else { "a GPU" };
+        let phase = plan.experiment.phase().map_or("the only one", |phase| phase.name.as_str());
         Ok(Facts::with(
             &setup.processes,
             [
-                ("what they compute on", device.to_owned()),
+                ("what they compute on", setup.computes_on()?),
+                ("the phase", phase.to_owned()),
+                ("the settings", Settings::of(plan).to_string()),
                 ("the plan", hashed(plan)),
-                ("what they hold (`parallel.state`)", plan.memory.state.word().to_owned()),
                 ("the data", fingerprint.clone()),
                 ("the step", start.step.to_string()),
                 ("the checkpoint", checkpoint),
@@ -210,8 +213,10 @@ impl Facts {
     }
 }
 
+/// The hash of a plan's experiment; of one of several phases, of all of them and of what is settled for this one.
 fn hashed(plan: &Plan) -> String {
-    blake3::hash(identity::resolved_text(plan).as_bytes()).to_hex().to_string()
+    let texts = [identity::resolved_text(plan), plan.experiment.to_yaml()];
+    blake3::hash(texts.concat().as_bytes()).to_hex().to_string()
 }
 
 /// An error unless the program of every process and, where given, its plan and weights equal those of process 0.
@@ -231,6 +236,22 @@ pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> R
         [("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)],
     );
     agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
+}
+
+/// What process 0 makes, in every process; if it cannot make it, the others get an error that it has ended.
+pub(super) fn of_first<T: Serialize + DeserializeOwned>(
+    world: &World,
+    make: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    if world.process() > 0 {
+        let said = exchange(world, None)?;
+        return said.into_iter().next().flatten().ok_or_else(of_another);
+    }
+    let made = make();
+    let told = exchange(world, made.as_ref().ok());
+    // The error that is reported is that of `make`, not that the others could not be told.
+    let made = made?;
+    told.map(|_| made)
 }
 
 /// Exchanges what every process says; returns it by process.

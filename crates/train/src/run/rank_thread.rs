@@ -135,7 +135,6 @@ impl Attempt<'_> {
             every: experiment.every,
             trace: &experiment.trace,
             tokens: experiment.data.batch * experiment.data.tokens,
-            flops: self.plan.flops(),
             peak: self.peak,
             // Inspecting a step needs no evaluation.
             held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),

@@ -20,12 +20,12 @@ use crate::run::hashes::HashLines;
 use crate::run::saving::noted;
 use crate::run::writing::Writing;
 use crate::sink::{Notice, Sink, Value};
-use crate::step::alive::alive;
-use crate::step::copied_slices::CopiedSlices;
 use crate::step::finished::Finished;
 use crate::step::hashes::Hashes;
-use crate::step::points::Points;
-use crate::step::spans;
+use crate::step::hashes::points::Points;
+use crate::step::measure::alive::alive;
+use crate::step::measure::spans;
+use crate::step::slices::copied::CopiedSlices;
 use crate::step::trainer::Trainer;
 
 /// Writer of everything that a run records; only rank 0 has one.
@@ -48,6 +48,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) began: (u64, u64),
     /// The last step of which a checkpoint is on disk; 0: none.
     pub(crate) saved: u64,
+    /// Steps whose checkpoints are known to be damaged.
+    pub(crate) refused: Vec<u64>,
     /// The step of which a checkpoint is being written, and its thread.
     pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
     /// Whether the warning was given that other ranks do not see the run's folder.
@@ -128,6 +130,7 @@ impl Recorder<'_> {
             tokens: tokens + trained,
             data: self.data.clone(),
             experiment: identity::resolved_text(self.plan),
+            model: identity::model_text(self.plan),
             base: self.base.clone(),
         })
     }
@@ -149,7 +152,9 @@ impl Recorder<'_> {
     /// Notes that the checkpoint of a step is on disk, and removes old ones.
     pub(crate) fn is_saved(&mut self, step: u64, folder: PathBuf) {
         self.saved = step;
-        if let Err(error) = prune(&self.output, self.plan.experiment.keep, step) {
+        // If it was damaged, it has been replaced.
+        self.refused.retain(|refused| *refused != step);
+        if let Err(error) = prune(&self.output, self.plan.experiment.keep, step, &self.refused) {
             // Too many checkpoints are no reason to stop.
             self.console.notice(&Notice::Warning(&error.to_string()));
         }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::is_checkpoint;
-use crate::folder::manifest::{Attempt, Fork, Manifest};
+use crate::checkpoint::{checkpoint_folder, is_checkpoint};
+use crate::folder::manifest::{Attempt, Fork, Manifest, differing};
 use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.
@@ -32,6 +32,7 @@ impl Rerun {
             program(then, now),
             other("other data", &then.data, &now.data),
             weights.filter(|_| self.whole),
+            rounding(then, now),
         ]
         .into_iter()
         .flatten()
@@ -67,28 +68,58 @@ fn program(then: &Manifest, now: &Manifest) -> Option<String> {
     Some(format!("another program: the {what} was `{then}`, it is `{now}`"))
 }
 
+/// How the last start of a phase that is computed again would round otherwise than that of the run.
+fn rounding(then: &Manifest, now: &Manifest) -> Option<String> {
+    let now = now.attempts.last()?;
+    let then = then.attempts.iter().rfind(|then| then.stage == now.stage)?;
+    let keys = differing(&now.rounding, &then.rounding);
+    let keys: Vec<String> =
+        keys.iter().map(|(key, is, was)| format!("`{key}` was `{was}`, it is `{is}`")).collect();
+    (!keys.is_empty()).then(|| format!("rounded otherwise: {}", keys.join(", ")))
+}
+
 /// Starts whose steps were computed otherwise than those of their phase's last start, which is what is computed again: with other ranks,
-/// another strategy, other vector instructions or another program.
+/// another strategy, other keys that change the rounding, other vector instructions or another program.
 fn earlier(attempts: &[Attempt]) -> Vec<String> {
-    let how = |one: &Attempt| {
+    let how = |one: &Attempt, other: &Attempt| {
+        // Ranks and strategy are named anyway.
+        let alike = (one.ranks, &one.strategy) == (other.ranks, &other.strategy);
+        let keys = if alike { differing(&one.rounding, &other.rounding) } else { Vec::new() };
+        let keys: Vec<String> =
+            keys.iter().map(|(key, value, _)| format!(", `{key}: {value}`")).collect();
+        let keys = keys.concat();
         let vector = one.vector.as_ref().map_or_else(String::new, |word| format!(", {word}"));
         let ranks = if one.ranks == 1 { "1 rank".into() } else { format!("{} ranks", one.ranks) };
         let program = one.binary.as_ref().and_then(|hash| hash.get(..16));
         let program = program.map_or_else(String::new, |hash| format!(", program {hash}"));
-        format!("{ranks}, {}{vector}{program}", one.strategy)
+        format!("{ranks}, {}{keys}{vector}{program}", one.strategy)
     };
     let mut reasons = Vec::new();
     for (index, one) in attempts.iter().enumerate() {
-        let last = attempts.iter().rfind(|other| other.stage == one.stage);
-        let Some(last) = last.filter(|last| how(last) != how(one)) else { continue };
+        let Some(last) = attempts.iter().rfind(|other| other.stage == one.stage) else { continue };
+        let (then, now) = (how(one, last), how(last, one));
         // The step from which the next start resumed; if it began anew, no step of this start is left.
         let left = attempts.get(index + 1).and_then(|next| next.resumed_from);
-        if let Some(step) = left {
-            let (then, now) = (how(one), how(last));
+        if let Some(step) = left.filter(|_| then != now) {
             reasons.push(format!("steps to {step} were computed on {then}, later ones on {now}"));
         }
     }
     reasons
+}
+
+/// The warning that a start which resumes rounds otherwise than the one before by nothing but `memory`, which the machine may have settled;
+/// another split is asked for, and settles other chunks.
+pub(crate) fn resumes_otherwise(attempts: &[Attempt]) -> Option<String> {
+    let [.., before, last] = attempts else { return None };
+    last.resumed_from.filter(|_| last.stage == before.stage)?;
+    let keys = differing(&last.rounding, &before.rounding);
+    if keys.is_empty() || keys.iter().any(|(key, ..)| !key.starts_with("memory.")) {
+        return None;
+    }
+    let keys: Vec<String> =
+        keys.iter().map(|(key, is, was)| format!("`{key}` was `{was}` and is `{is}`")).collect();
+    let keys = keys.join(", ");
+    Some(format!("{keys}: the following steps are not bit-identical to those of one start"))
 }
 
 /// Where the run in `folder`, made as `manifest` says, began, if not with its own weights: the checkpoint itself, since the run that it was
@@ -99,18 +130,15 @@ fn earlier(attempts: &[Attempt]) -> Vec<String> {
 pub fn beginning(folder: &Path, manifest: &Manifest) -> Result<Option<Fork>> {
     let Some(fork) = &manifest.fork else { return Ok(None) };
     let of_run = manifest.began.filter(|_| !is_checkpoint(&fork.from));
-    let from = of_run.map_or(fork.from.clone(), |step| fork.from.join(format!("step-{step}")));
+    let from = of_run.map_or(fork.from.clone(), |step| checkpoint_folder(&fork.from, step));
     if from.is_dir() {
         return Ok(Some(Fork { from, ..fork.clone() }));
     }
     let (run, from) = (folder.display(), from.display());
-    Err(TrainError::Checkpoint {
-        message: format!("`{run}` began from `{from}`, which is not there"),
-        hint: Some(
-            "bring that checkpoint back, and start in the folder in which the run was started"
-                .into(),
-        ),
-    })
+    Err(TrainError::checkpoint(
+        format!("`{run}` began from `{from}`, which is not there"),
+        "bring that checkpoint back, and start in the folder in which the run was started",
+    ))
 }
 
 #[cfg(test)]
@@ -143,6 +171,15 @@ mod tests {
         on_a_gpu.machine.kernels = Some("sm_90".to_owned());
         let said = again(true).reasons(&on_a_gpu);
         assert_eq!(said, ["computed on a GPU of sm_90, the run on the CPU"]);
+        let of = |chunk: &str| {
+            let rounding = [("memory.loss_chunk".to_owned(), chunk.to_owned())].into();
+            let attempts = vec![Attempt { rounding, ..attempt(2, None) }];
+            Manifest { attempts, ..manifest("avx2") }
+        };
+        let run = Rerun { manifest: of("5"), ..again(true) };
+        assert_eq!(run.reasons(&of("5")), [""; 0]);
+        let said = run.reasons(&of("128"));
+        assert_eq!(said, ["rounded otherwise: `memory.loss_chunk` was `5`, it is `128`"]);
         let other = Manifest { version: "0.0.0".into(), commit: "x".into(), ..manifest("avx2") };
         let said = again(true).reasons(&other);
         assert!(said.len() == 1 && said[0].contains("version was") && said[0].contains("0.0.0"));
@@ -156,6 +193,27 @@ mod tests {
             said,
             ["steps to 3 were computed on 2 ranks, ring, later ones on 4 ranks, ring"]
         );
+        let chunk = |value: &str, resumed_from| {
+            let rounding = [("memory.loss_chunk", value), ("mesh.sequence", "2")];
+            let rounding = rounding.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            Attempt { rounding: rounding.into(), ..attempt(2, resumed_from) }
+        };
+        let starts = [chunk("5", None), chunk("128", Some(3))];
+        assert_eq!(
+            earlier(&starts),
+            [
+                "steps to 3 were computed on 2 ranks, ring, `memory.loss_chunk: 5`, later ones on 2 ranks, ring, \
+              `memory.loss_chunk: 128`"
+            ]
+        );
+        let said = resumes_otherwise(&starts).unwrap();
+        assert!(said.starts_with("`memory.loss_chunk` was `5` and is `128`"), "{said}");
+        assert_eq!(resumes_otherwise(&[chunk("5", None), chunk("5", Some(3))]), None);
+        let mut split = chunk("128", Some(3));
+        split.rounding.insert("mesh.sequence".to_owned(), "1".to_owned());
+        assert_eq!(resumes_otherwise(&[chunk("5", None), split]), None);
+        // An earlier version's manifest does not say.
+        assert_eq!(resumes_otherwise(&[attempt(2, None), chunk("5", Some(3))]), None);
         // The first start saved nothing.
         assert_eq!(earlier(&[attempt(2, None), attempt(4, None)]), [""; 0]);
     }

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use crate::run::attempt::Attempt;
 use crate::run::recorder::Recorder;
 use crate::run::sharded_save::{self, PendingSave};
-use crate::step::parameters::RankParameters;
 use crate::step::slices::Slices;
+use crate::step::state::parameters::RankParameters;
 use crate::step::trainer::Trainer;
 use crate::{Result, TrainError};
 

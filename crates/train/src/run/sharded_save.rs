@@ -14,15 +14,15 @@ use annulus_comm::{Communicator, Error as CommError, Label, Reduce, all_gather_v
 use annulus_plan::Plan;
 use candle_core::{Device, Tensor};
 
-use crate::checkpoint::{Contents, Layouts, Piece, State, Texts, Unfinished};
+use crate::checkpoint::{Contents, Layouts, Piece, State, Texts, Unfinished, checkpoint_folder};
 use crate::run::recorder::Recorder;
 use crate::run::saving::noted;
 use crate::run::writing::Writing;
 use crate::sink::Notice;
-use crate::step::alive::alive;
-use crate::step::copied_slices::CopiedSlices;
 use crate::step::finished::Finished;
-use crate::step::gathered_slices::GatheredSlices;
+use crate::step::measure::alive::alive;
+use crate::step::slices::copied::CopiedSlices;
+use crate::step::slices::gathered::GatheredSlices;
 use crate::{Result, TrainError};
 
 /// A rank's share of a checkpoint that is written while training goes on; dropped before its end, it leaves no checkpoint.
@@ -56,7 +56,7 @@ pub(crate) fn save(
     let commit = recorder.as_mut().map(begin).transpose()?;
     let output = &plan.experiment.output;
     let own = commit.as_ref().map(|commit| commit.unfinished.folder());
-    let (folder, named) = (told(comm, step, output, own)?, output.join(format!("step-{step}")));
+    let (folder, named) = (told(comm, step, output, own)?, checkpoint_folder(output, step));
     let blind = blind(comm, step, &folder)?;
     if plan.experiment.background_saves && blind.is_empty() {
         let copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;

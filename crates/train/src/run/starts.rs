@@ -4,9 +4,9 @@ use annulus_comm::Places;
 use annulus_plan::Plan;
 
 use crate::Setup;
-use crate::folder::manifest::{Attempt, Manifest, Mpi, Nccl, Process, now};
+use crate::folder::manifest::{Attempt, Manifest, Mpi, Nccl, Process, differing, now};
 use crate::folder::record::Record;
-use crate::step::resident::held;
+use crate::step::measure::resident::held;
 
 impl Manifest {
     /// Adds a start.
@@ -26,7 +26,8 @@ impl Manifest {
             stage,
             command: command.to_vec(),
             ranks: setup.world(),
-            strategy: setup.strategies(),
+            strategy: strategies(plan),
+            rounding: plan.experiment.rounding(),
             binary: Some(self.binary.clone()),
             vector: self.machine.vector.clone(),
             processes: processes(&setup.places()),
@@ -40,6 +41,22 @@ impl Manifest {
         });
     }
 
+    /// How the run's last start was split, where `plan` is split otherwise: that run says nothing about this plan.
+    pub fn split_otherwise(&self, plan: &Plan) -> Option<String> {
+        let last = self.attempts.last()?;
+        let Attempt { strategy, ranks, rounding, .. } = last;
+        let of_split = |key: &str| !key.starts_with("memory.");
+        let now = plan.experiment.rounding();
+        let keys = differing(rounding, &now).into_iter().filter(|(key, ..)| of_split(key));
+        let keys: Vec<String> = keys.map(|(key, was, _)| format!(", `{key}: {was}`")).collect();
+        let keys = keys.concat();
+        let on = if *ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+        if (*ranks, strategy) != (plan.world(), &strategies(plan)) {
+            return Some(format!("`{strategy}` on {on}"));
+        }
+        (!keys.is_empty()).then(|| format!("`{strategy}` on {on}{keys}"))
+    }
+
     /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
     pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
         let Some(attempt) = self.attempts.last_mut() else { return };
@@ -49,6 +66,13 @@ impl Manifest {
             (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
         }
     }
+}
+
+/// The names of the strategies of the model's layers: `ring`, or `megatron and halo`.
+fn strategies(plan: &Plan) -> String {
+    let mut names: Vec<&str> = plan.groups.iter().map(|group| group.strategy.name()).collect();
+    names.dedup();
+    names.join(" and ")
 }
 
 /// The processes of a run; empty where there is only one.

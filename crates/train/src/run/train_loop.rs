@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_comm::{Communicator, Error as CommError, Label, all_gather_values};
-use annulus_experiment::{Every, Trace};
+use annulus_experiment::{Every, Packed, Trace};
 use annulus_plan::Plan;
 use annulus_trace::Span;
 
@@ -13,10 +13,10 @@ use crate::folder::lines::EVALUATION;
 use crate::run::saving::RankRun;
 use crate::setup::data::HeldOut;
 use crate::sink::{Notice, Value};
+use crate::step::measure::resident::OfProcess;
+use crate::step::measure::spans::{gathered, recorded};
+use crate::step::measure::statistics::{self, Costs, Lap};
 use crate::step::rank::Rank;
-use crate::step::resident::OfProcess;
-use crate::step::spans::{gathered, recorded};
-use crate::step::statistics::{self, Costs, Lap};
 use crate::step::trainer::{Report, Trainer};
 
 /// The settings of a training loop.
@@ -29,8 +29,6 @@ pub(crate) struct TrainLoop<'a> {
     pub(crate) trace: &'a Trace,
     /// Tokens that are trained on per step.
     pub(crate) tokens: usize,
-    /// The model's floating-point operations per step.
-    pub(crate) flops: f64,
     /// The most operations per second that the machine can do, where that is known.
     pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
@@ -60,6 +58,7 @@ impl TrainLoop<'_> {
             let (report, spans) = lap.time(|| recorded(traced, || trainer.step()));
             lap.handed(trainer.rank.meter.take());
             let report = report?;
+            lap.saw(trainer.pairs);
             if let Some(recorder) = recorder {
                 recorder.record.losses.push((report.step, report.loss));
             }
@@ -94,7 +93,7 @@ impl TrainLoop<'_> {
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
         if let Some(recorder) = &mut rank.recorder {
             let costs = costs.as_ref().ok();
-            let mut values: Vec<(&str, Value<'_>)> = self.values(report, lap.speed(self.tokens));
+            let mut values: Vec<(&str, Value<'_>)> = self.values(report, &lap, costs);
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
             recorder.log(step, &values)?;
@@ -105,17 +104,31 @@ impl TrainLoop<'_> {
     }
 
     /// The values of a step: loss, norm and learning rate, and its speed in tokens, in the model's operations, and as a share of the peak.
-    fn values(&self, report: &Report, speed: f64) -> Vec<(&'static str, Value<'static>)> {
-        let flops = self.flops / self.tokens as f64 * speed;
+    fn values(
+        &self,
+        report: &Report,
+        lap: &Lap,
+        costs: Option<&Costs>,
+    ) -> Vec<(&'static str, Value<'static>)> {
+        let flops = self.flops(lap, costs).map(|flops| lap.per_second(flops));
         let values = [
             ("train/loss", Some(report.loss)),
             ("train/grad_norm", Some(report.norm)),
             ("train/lr", Some(report.learning_rate)),
-            ("speed/tokens_per_second", Some(speed)),
-            ("speed/tflops", Some(flops / 1e12)),
-            ("speed/mfu", self.peak.map(|peak| flops / peak)),
+            ("speed/tokens_per_second", Some(lap.per_second(self.tokens as f64))),
+            ("speed/tflops", flops.map(|flops| flops / 1e12)),
+            ("speed/mfu", flops.zip(self.peak).map(|(flops, peak)| flops / peak)),
         ];
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
+    }
+
+    /// The model's floating-point operations of a mean step of `lap`. A plan does not know the documents of the data: the ranks count what
+    /// these leave visible, which is known only with their `costs`.
+    fn flops(&self, lap: &Lap, costs: Option<&Costs>) -> Option<f64> {
+        if self.plan.experiment.attention.masking.documents != Some(Packed::ByData) {
+            return Some(self.plan.flops());
+        }
+        Some(self.plan.flops_of(costs?.pairs() as f64 / lap.steps() as f64))
     }
 
     /// Makes the evaluation that an earlier attempt missed. All ranks take part, though only the process that reads the log knows of it.

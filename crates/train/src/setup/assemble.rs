@@ -246,13 +246,6 @@ impl Setup {
         Grid::new(&axes).neighbours_along(&[neighbours, Axis::Tensor])
     }
 
-    /// The names of the strategies of the model's layers: `ring`, or `megatron and halo`.
-    pub(crate) fn strategies(&self) -> String {
-        let mut names: Vec<&str> = self.groups.iter().map(|group| group.strategy.name()).collect();
-        names.dedup();
-        names.join(" and ")
-    }
-
     /// This setup split in one way: all layers by `strategy`, in its own layout and over equally weighted ranks.
     ///
     /// # Errors
@@ -277,16 +270,24 @@ impl Setup {
     }
 
     /// The attention of every layer on this rank.
-    pub(crate) fn attention(&self, backend: &Backend, comm: Arc<dyn Communicator>) -> Attentions {
+    ///
+    /// # Errors
+    /// Layer groups whose positions are sharded in different ways.
+    pub(crate) fn attention(
+        &self,
+        backend: &Backend,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Attentions> {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
         let first = &self.groups[0];
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
         let groups = self.groups.iter().map(|Attending { layers, mask, schedules, .. }| {
             // Schedules for any documents show more than the mask of a single one.
-            (first.beside(schedules.clone()).seeing(mask.clone()), layers.clone())
+            Ok((first.beside(schedules.clone())?.seeing(mask.clone()), layers.clone()))
         });
-        Attentions::new(self.config.shape.num_hidden_layers, groups)
+        let groups = groups.collect::<Result<Vec<_>>>()?;
+        Ok(Attentions::new(self.config.shape.num_hidden_layers, groups))
     }
 }
 
@@ -307,7 +308,8 @@ pub(crate) fn kernel(
     }
 }
 
-fn gpu_kernels(
+/// The attention kernels of a name on a GPU.
+pub(crate) fn gpu_kernels(
     name: Kernel,
     deterministic: bool,
     dropout: bool,
@@ -325,9 +327,11 @@ fn gpu_kernels(
 /// # Errors
 /// A shape without a known vocabulary.
 pub fn model_config(shape: &Shape, dtype: Dtype) -> Result<Config> {
-    let vocab_size = shape.vocab_size.ok_or_else(|| TrainError::Configuration {
-        message: "the size of the vocabulary is not known".into(),
-        hint: Some("set `model.vocab_size`, or `data.tokenizer`".into()),
+    let vocab_size = shape.vocab_size.ok_or_else(|| {
+        TrainError::configuration(
+            "the size of the vocabulary is not known",
+            "set `model.vocab_size`, or `data.tokenizer`",
+        )
     })?;
     Ok(Config { shape: shape.clone(), vocab_size, dtype: element_type(dtype), lora: None })
 }

@@ -28,13 +28,13 @@ fn check_batches(plan: &Plan, data: &Data) -> Result<()> {
     let (first, wanted) = (part.steps.start, part.batch + steps);
     let ready_made = plan.experiment.data.format == Format::Batches;
     match data.train.batches().filter(|_| ready_made && steps > 0) {
-        Some(batches) if batches < wanted => Err(TrainError::Configuration {
-            message: format!("{wanted} steps, but the data has {batches} batches"),
-            hint: Some(format!(
+        Some(batches) if batches < wanted => Err(TrainError::configuration(
+            format!("{wanted} steps, but the data has {batches} batches"),
+            format!(
                 "set `schedule.stop` to {} or less",
                 first + batches.saturating_sub(part.batch)
-            )),
-        }),
+            ),
+        )),
         _ => Ok(()),
     }
 }
@@ -47,12 +47,12 @@ fn check_vocabulary(plan: &Plan, data: &Data) -> Result<()> {
     }
     let path = plan.experiment.data.path.first();
     let path = path.map_or(Path::new("the data"), |source| &source.path);
-    Err(TrainError::Configuration {
-        message: format!(
+    Err(TrainError::configuration(
+        format!(
             "`{}` holds the id {}, but the model has {rows} tokens",
             path.display(),
             wanted - 1
         ),
-        hint: Some(format!("set `model.vocab_size` to {wanted} or more, or use other data")),
-    })
+        format!("set `model.vocab_size` to {wanted} or more, or use other data"),
+    ))
 }

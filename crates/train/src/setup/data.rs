@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, Chain, DataError, Fit, Longer, Mixture, Needles, Packed, Packing, Part,
-    Progress, Recall, Records, Sequence, Source, Texts, Tokenizer, Tokens, Window, Windows,
+    Batches, Cache, Chain, DataError, Fit, Longer, MadeUp, Mixture, Packed, Packing, Part,
+    Progress, Records, Sequence, Source, Synthetic, Texts, Tokenizer, Tokens, Window, Windows,
     bigram_entropy,
 };
 use annulus_experiment::{Experiment, Format, Pack};
@@ -87,7 +87,38 @@ pub fn open_data(
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
-    let experiment = &plan.experiment;
+    open(&plan.experiment, opening, progress)
+}
+
+/// The fingerprint of the data that `experiment` trains on, in all its phases.
+///
+/// # Errors
+/// Missing or bad data.
+pub fn data_fingerprint(
+    experiment: &Experiment,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<String> {
+    let mut prints = Vec::new();
+    for phase in experiment.phases() {
+        prints.push(open(&phase, opening, progress)?.train.fingerprint());
+    }
+    Ok(fingerprint_of_phases(prints))
+}
+
+/// One fingerprint of the data of all phases, from theirs.
+pub(crate) fn fingerprint_of_phases(mut prints: Vec<String>) -> String {
+    match prints.len() {
+        1 => prints.swap_remove(0),
+        _ => blake3::hash(prints.concat().as_bytes()).to_hex().to_string(),
+    }
+}
+
+fn open(
+    experiment: &Experiment,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Data> {
     let mut opened = match &by_source(experiment)[..] {
         [one] => open_source(one, opening, progress)?,
         several => open_mixture(experiment, several, opening, progress)?,
@@ -103,8 +134,9 @@ fn open_source(
 ) -> Result<Data> {
     match (experiment.data.format, records_of(experiment.data.format)) {
         (_, Some(records)) => open_text(experiment, records, opening, progress),
-        (Format::Batches, None) => open_batches(experiment),
-        (_, None) => open_recall(experiment),
+        (Format::Needles, None) => made_up(experiment, Synthetic::Needles),
+        (Format::Recall, None) => made_up(experiment, Synthetic::Recall),
+        (_, None) => open_batches(experiment),
     }
 }
 
@@ -207,12 +239,10 @@ fn longer(word: annulus_experiment::Longer) -> Longer {
 }
 
 fn nothing_fits(tokens: usize) -> TrainError {
-    TrainError::Configuration {
-        message: format!(
-            "all documents that are held out are longer than sequences of {tokens} tokens"
-        ),
-        hint: Some("set `data.longer: cut`, or more of `data.evaluate`, or 0".into()),
-    }
+    TrainError::configuration(
+        format!("all documents that are held out are longer than sequences of {tokens} tokens"),
+        "set `data.longer: cut`, or more of `data.evaluate`, or 0",
+    )
 }
 
 /// Packs whole documents into sequences of `tokens` inputs.
@@ -285,22 +315,16 @@ fn notes(Fit { cut, dropped, documents, .. }: Fit, tokens: usize) -> Vec<String>
 
 fn open_batches(experiment: &Experiment) -> Result<Data> {
     let data = &experiment.data;
-    let source = data.path.first().ok_or_else(|| TrainError::Configuration {
-        message: "`data.format: batches` needs a file".into(),
-        hint: Some("set `data.path`".into()),
+    let source = data.path.first().ok_or_else(|| {
+        TrainError::configuration("`data.format: batches` needs a file", "set `data.path`")
     })?;
     let train = Arc::new(Batches::open(&source.path, data.batch, data.tokens)?);
     Ok(Data { train, held_out: None, notes: Vec::new() })
 }
 
-fn open_recall(experiment: &Experiment) -> Result<Data> {
+fn made_up(experiment: &Experiment, by: Synthetic) -> Result<Data> {
     let data = &experiment.data;
-    let source = |batch, seed| -> Result<Arc<dyn Source>> {
-        Ok(match data.format {
-            Format::Needles => Arc::new(Needles::new(data.tokens, batch, seed)?),
-            _ => Arc::new(Recall::new(data.tokens, batch, seed)?),
-        })
-    };
+    let source = |batch, seed| MadeUp::new(by, data.tokens, batch, seed).map(Arc::new);
     let train = source(data.batch, experiment.seed)?;
     // Another seed: these sequences are not among those of training.
     let held_out = source(1, !experiment.seed)?;

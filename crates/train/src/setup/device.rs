@@ -67,9 +67,11 @@ fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processor
     if numbers.is_empty() {
         return Ok(Processors::default());
     }
-    let refused = |missing: gpu::Missing| TrainError::Configuration {
-        message: format!("`device: {}`: {missing}", wanted.word()),
-        hint: Some(missing.hint().to_owned()),
+    let refused = |missing: gpu::Missing| {
+        TrainError::configuration(
+            format!("`device: {}`: {missing}", wanted.word()),
+            missing.hint().to_owned(),
+        )
     };
     gpu::open_all(&numbers).map(Processors::from).map_err(refused)
 }
@@ -104,8 +106,7 @@ pub(crate) fn check(
     processors: &Processors,
 ) -> Result<()> {
     let Some(processor) = processors.first() else { return Ok(()) };
-    let refused =
-        |message, hint: &str| Err(TrainError::Configuration { message, hint: Some(hint.into()) });
+    let refused = |message: String, hint: &str| Err(TrainError::configuration(message, hint));
     if strategy == Strategy::LiRing {
         let message =
             "`li-ring` stores all attention scores, which no GPU kernel supports".to_owned();
@@ -137,8 +138,7 @@ fn choice(
     processes: usize,
     gpus: usize,
 ) -> Result<Vec<usize>> {
-    let refused =
-        |message, hint| Err(TrainError::Configuration { message, hint: Some(String::from(hint)) });
+    let refused = |message: String, hint: &str| Err(TrainError::configuration(message, hint));
     let (word, each) = (wanted.word(), format!("{processes} processes on this host"));
     match wanted {
         Wanted::Cpu => Ok(Vec::new()),

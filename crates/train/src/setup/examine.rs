@@ -1,7 +1,7 @@
 //! Everything that `train` would refuse before its first step, found without it: for `check` and `plan`.
 
 use annulus_comm::World;
-use annulus_data::{Chat, DataError, Records, Tokenizer, bytes_of};
+use annulus_data::{Chat, DataError, Records, Tokenizer, list};
 use annulus_experiment::{Experiment, ModelSource};
 use annulus_model::element_type;
 use annulus_plan::Plan;
@@ -12,7 +12,7 @@ use crate::setup::data::named;
 use crate::setup::device;
 use crate::setup::initial::check_stored;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
-use crate::{Opening, Result, TrainError};
+use crate::{Opening, Result};
 
 /// The most bytes of texts that are tokenised for a check, which takes no longer than a second.
 const READ_WHOLE: u64 = 1 << 20;
@@ -72,7 +72,7 @@ fn examine_large(experiment: &Experiment, tokenizer: &Tokenizer) -> Result<bool>
     for part in by_source(experiment) {
         let Some(records) = records_of(part.data.format) else { continue };
         let inputs = texts(&part)?;
-        let bytes = bytes_of(&inputs, records, &excluded(&inputs, &part.output)?)?;
+        let bytes = list(&inputs, records, &excluded(&inputs, &part.output)?)?.bytes()?;
         if bytes > READ_WHOLE {
             is_large = true;
             examine_unread(&part, records, bytes, tokenizer)?;
@@ -90,11 +90,15 @@ fn examine_unread(
     if records == Records::Chats {
         Chat::open(tokenizer)?;
     }
-    let (found, wanted) = (tokenizer.most_tokens(bytes), part.held_out() + part.data.tokens);
     // Other records may be compressed, or be made longer by a template.
-    if records == Records::Text && found <= wanted as u64 {
-        let short = DataError::TooShort { part: "the text", found, wanted: wanted as u64 + 1 };
-        return Err(TrainError::from(named(short, part)));
+    if records != Records::Text {
+        return Ok(());
     }
-    Ok(())
+    let (found, held_out) = (tokenizer.most_tokens(bytes), part.held_out() as u64);
+    let wanted = part.data.tokens as u64 + 1;
+    if found >= held_out + wanted {
+        return Ok(());
+    }
+    let short = DataError::TooShort { found, is_most: true, held_out, wanted };
+    Err(named(short, part).into())
 }

@@ -60,10 +60,10 @@ pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
         return Ok(());
     }
     let (adapter, base) = (adapter.display(), base.display());
-    Err(TrainError::Checkpoint {
-        message: format!("`{base}` holds other weights than `{adapter}` learned beside"),
-        hint: Some("give the folder of those; `adapter_config.json` names it".into()),
-    })
+    Err(TrainError::checkpoint(
+        format!("`{base}` holds other weights than `{adapter}` learned beside"),
+        "give the folder of those; `adapter_config.json` names it",
+    ))
 }
 
 /// The folder of the base weights beside which a run's adapters lie; `None`: it has no adapters.

@@ -29,7 +29,7 @@ const VARIABLE: &str = "MIMALLOC_PURGE_DELAY";
 /// Keeps freed pages for a minute, so that steps use them again, unless a process nears its plan; and avoids pages of 2 MiB, of which
 /// little may be in use: a step was no faster with those. Must be called before the first large block is allocated, where mimalloc is the
 /// program's allocator.
-pub fn keep_freed_pages() {
+pub(super) fn keep_freed_pages() {
     keep_for(KEPT_FOR);
     #[cfg(target_os = "linux")]
     // SAFETY: a flag of this process. If the system does not know it, pages stay as they are.

@@ -31,6 +31,11 @@ impl Processors {
         self.0.first()
     }
 
+    /// All GPUs, in the order of the ranks that compute on them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Processor>> {
+        self.0.iter()
+    }
+
     /// Whether the CPU computes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -4,22 +4,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_comm::World;
-use annulus_data::{DataError, Needles, Recall, Source, Tokenizer, byte_tokenizer};
+use annulus_data::{DataError, MadeUp, Source, Synthetic, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
     BYTES, Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape,
     WeightsFrom, read_config,
 };
 use annulus_plan::Plan;
 
+use crate::checkpoint::{TOKENIZER, step_of};
+use crate::folder::is_run;
 use crate::setup::texts::records_of;
-use crate::setup::trained::model_folder;
+use crate::setup::trained::{Saved, model_folder};
 use crate::setup::{device, open};
 use crate::{Result, TrainError};
 
-/// The file name of a tokenizer in a model's folder.
-pub const TOKENIZER: &str = "tokenizer.json";
 /// The vocabulary of a byte-level model, without and with the token between documents.
 const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
+
+/// The folder of runs where no `output` is set, and that of models in our pages.
+const RUNS: &str = "runs";
+const MADE_HERE: [&str; 2] = [RUNS, "models"];
 
 /// A resolved experiment, and its tokenizer.
 #[derive(Clone, Debug)]
@@ -45,7 +49,25 @@ where
     E: From<TrainError>,
 {
     let experiment = described(experiment, bring)?;
-    Ok(opened(experiment)?)
+    Ok(opened(experiment, None)?)
+}
+
+/// [`resolve`] for the weights of `checkpoint`: model and tokenizer are those that it was trained with, whatever has become of their files
+/// since. Only adapters need the folder of their base.
+///
+/// # Errors
+/// Those of [`resolve`].
+pub fn resolve_trained<E>(
+    experiment: Experiment,
+    checkpoint: &Saved,
+    bring: Bring<'_, E>,
+) -> std::result::Result<Opened, E>
+where
+    E: From<TrainError>,
+{
+    let experiment = checkpoint.in_place(experiment);
+    let model = checkpoint.model_of(&experiment)?;
+    Ok(opened(described(experiment, bring)?, model)?)
 }
 
 /// The experiment with its models on the hub fetched, and their names completed with the commits.
@@ -59,7 +81,7 @@ where
     let Experiment { model, data, places, .. } = &mut experiment;
     let mut fetched = None;
     if let ModelSource::Folder { path, hub: None, .. } = &mut model.source {
-        if let Some(problem) = not_there(places, path) {
+        if let Some(problem) = no_folder(places, path) {
             return Err(TrainError::Config(Problems::from(problem)).into());
         }
         *path = model_folder(path)?;
@@ -79,38 +101,72 @@ where
     Ok(experiment)
 }
 
-/// The problem of a model's folder that does not exist; `None`: it exists.
-fn not_there(places: &Places, path: &Path) -> Option<Problem> {
+/// The problem of a model's path that is no folder; `None`: it is one.
+fn no_folder(places: &Places, path: &Path) -> Option<Problem> {
+    let name = path.display().to_string();
+    if path.is_file() {
+        let problem = places.problem("model.path", format!("`{name}` is a file, wanted a folder"));
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).display();
+        return Some(problem.hint(format!("name the model's folder: `model.path: {folder}`")));
+    }
     if path.exists() {
         return None;
     }
-    let name = path.display().to_string();
     let problem = places.problem("model.path", format!("there is no folder `{name}`"));
-    let of_hub = if could_be_of_hub(&name) {
+    Some(problem.hint(way_to_model(&name)))
+}
+
+/// The way to a model where `name` is no folder.
+fn way_to_model(name: &str) -> String {
+    if let Some(model) = of_page(name) {
+        return format!("a model of the hub is `hf://{model}`");
+    }
+    let path = Path::new(name);
+    let is_of_runs = path.parent().is_some_and(|parent| parent.ends_with(RUNS) || is_run(parent));
+    if step_of(path).is_some() || is_of_runs {
+        return "train that run first, or set `model.path` to another model's folder".to_owned();
+    }
+    let of_hub = if could_be_of_hub(name) {
         format!("; a model of the hub is `hf://{name}`")
     } else {
         String::new()
     };
-    let hint = format!(
+    format!(
         "set `model.path` to a model's folder, or make this one: `annulus export RUN --out {name}`{of_hub}"
-    );
-    Some(problem.hint(hint))
+    )
 }
 
+/// `owner/name`, where a name is the address of a model's page on the hub, or nearly that of a model of the hub.
+fn of_page(name: &str) -> Option<String> {
+    let plain = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme));
+    let page = ["huggingface.co/", "hf.co/"];
+    let rest = page.iter().find_map(|host| plain.unwrap_or(name).strip_prefix(host));
+    let mut parts = rest.or_else(|| name.strip_prefix("hf:"))?.trim_start_matches('/').split('/');
+    let (owner, model) = (parts.next()?, parts.next()?);
+    (!owner.is_empty() && !model.is_empty()).then(|| format!("{owner}/{model}"))
+}
+
+/// Whether a name may be that of a model of the hub, and not of a folder that is yet to be made.
 fn could_be_of_hub(name: &str) -> bool {
     let of = |(owner, model): (&str, &str)| {
         !owner.is_empty()
             && !owner.starts_with(['.', '~'])
+            && !MADE_HERE.contains(&owner)
             && !model.is_empty()
             && !model.contains('/')
     };
     name.split_once('/').is_some_and(of)
 }
 
-fn opened(experiment: Experiment) -> Result<Opened> {
-    let model = match &experiment.model.source {
-        ModelSource::Folder { path, .. } => read_config(path).map_err(TrainError::Config)?,
-        ModelSource::Inline(shape) => Shape::clone(shape),
+/// `model`: its shape, where that is not what the experiment's folder says.
+fn opened(experiment: Experiment, model: Option<Shape>) -> Result<Opened> {
+    let model = match (model, &experiment.model.source) {
+        (Some(model), _) => model,
+        (None, ModelSource::Folder { path, .. }) => {
+            read_config(path).map_err(TrainError::Config)?
+        }
+        (None, ModelSource::Inline(shape)) => Shape::clone(shape),
     };
     let resolved = Resolved::new(experiment, model, None)?;
     let Resolved { mut experiment, model, .. } = resolved;
@@ -164,9 +220,36 @@ fn tokenizer(experiment: &mut Experiment, vocabulary: Option<usize>) -> Result<T
             }
         } else if data.tokenizer.is_none() {
             refuse_bytes(places, path, vocabulary)?;
+        } else {
+            let tokenizer = Tokenizer::open(data.tokenizer())?;
+            check_same_tokens(places, &tokenizer, data.tokenizer(), &own)?;
+            return Ok(tokenizer);
         }
     }
     Ok(Tokenizer::open(data.tokenizer())?)
+}
+
+/// An error if `tokenizer`, which is the one in `named`, has other ids for tokens than `own`, the pretrained model's, where there is one that
+/// can be read: the model would read other texts than those of the data.
+fn check_same_tokens(
+    places: &Places,
+    tokenizer: &Tokenizer,
+    named: &str,
+    own: &Path,
+) -> Result<()> {
+    let is_own = || std::fs::read(own).is_ok_and(|text| tokenizer.is_of(&text));
+    if Path::new(named) == own || !own.is_file() || is_own() {
+        return Ok(());
+    }
+    let own = own.display().to_string();
+    let models = Tokenizer::open(&own).ok();
+    let Some(differing) = models.and_then(|models| models.contradiction(tokenizer)) else {
+        return Ok(());
+    };
+    let message = format!("`{named}` is not the tokenizer of the model, `{own}`: {differing}");
+    let problem = places.problem("data.tokenizer", message);
+    let hint = "drop `data.tokenizer`; to train the model on other tokens all the same, name a copy of its folder with that file as `tokenizer.json`";
+    Err(Problems::from(problem.hint(hint)).into())
 }
 
 /// The error that an experiment asks for bytes with a model that has another tokenizer.
@@ -198,17 +281,18 @@ fn is_of_bytes(tokenizer: &Tokenizer) -> bool {
     BYTE_VOCABULARIES
         .into_iter()
         .filter_map(byte_tokenizer)
-        .any(|bytes| tokenizer.is_of(&bytes.text))
+        .any(|bytes| tokenizer.is_of(bytes.text.as_bytes()))
 }
 
 /// The vocabulary of synthetic tasks; `None`: the data are ids in a file.
 fn made_up(experiment: &Experiment) -> Result<Option<usize>> {
     let Experiment { data, seed, .. } = experiment;
-    Ok(match data.format {
-        Format::Recall => Some(Recall::new(data.tokens, data.batch, *seed)?.vocabulary()),
-        Format::Needles => Some(Needles::new(data.tokens, data.batch, *seed)?.vocabulary()),
-        _ => None,
-    })
+    let by = match data.format {
+        Format::Recall => Synthetic::Recall,
+        Format::Needles => Synthetic::Needles,
+        _ => return Ok(None),
+    };
+    Ok(Some(MadeUp::new(by, data.tokens, data.batch, *seed)?.vocabulary()))
 }
 
 impl Opened {
@@ -245,5 +329,30 @@ impl Opened {
     /// Those of [`Opened::plan`], and a process that is late or gone.
     pub fn plans_over(&self, cores: usize, world: &World) -> Result<Vec<Plan>> {
         open::plans(&self.here(), cores, world)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_a_model_depends_on_what_was_named() {
+        let train = "train that run first";
+        let make = "`annulus export RUN --out models/base`";
+        for (name, wanted, unwanted) in [
+            ("runs/quickstart/step-400", train, "hf://"),
+            ("runs/quickstart", train, "hf://"),
+            ("elsewhere/step-4", train, "hf://"),
+            ("models/base", make, "hf://"),
+            ("owner/name", "`hf://owner/name`", train),
+            ("./owner/name", "annulus export", "hf://"),
+            ("https://huggingface.co/owner/name", "is `hf://owner/name`", "export"),
+            ("huggingface.co/owner/name/tree/main", "is `hf://owner/name`", "export"),
+            ("hf:/owner/name", "is `hf://owner/name`", "export"),
+        ] {
+            let hint = way_to_model(name);
+            assert!(hint.contains(wanted) && !hint.contains(unwanted), "{name}: {hint}");
+        }
     }
 }

@@ -8,11 +8,14 @@ use candle_core::DType;
 
 use crate::Result;
 use crate::checkpoint::{Found, Kept, OPTIMIZER, State};
-use crate::setup::initial;
+use crate::setup::initial::{self, check_beside};
 use crate::setup::start::Start;
 use crate::setup::weights::{InitialWeights, Layer};
 
 /// The weights that a checkpoint stands for, as they were computed with, not their masters: f32, except the untrained ones of `base`.
+///
+/// # Errors
+/// Files that cannot be used, and adapters that were trained beside other weights than those of `base`.
 pub(crate) fn weights(
     folder: &Path,
     base: Option<&Path>,
@@ -22,6 +25,7 @@ pub(crate) fn weights(
     let layers = match base {
         None => vec![Layer::Stored(stored(folder, &specification, &|_| DType::F32)?)],
         Some(base) => {
+            check_beside(folder, base)?;
             let adapters = stored_adapter(folder, &specification, DType::F32)?;
             let base = initial::base(base, config)?;
             vec![Layer::Stored(adapters), Layer::Stored(base)]

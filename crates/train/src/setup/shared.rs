@@ -49,11 +49,11 @@ pub(crate) fn of_another() -> TrainError {
 /// # Errors
 /// Processes that cannot share the ranks evenly.
 pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
-    world.here(ranks).ok_or_else(|| TrainError::Configuration {
-        message: format!("{} processes cannot share {ranks} ranks evenly", world.processes()),
-        hint: Some(
-            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)"
-                .into(),
-        ),
+    world.here(ranks).ok_or_else(|| {
+        let processes = world.processes();
+        TrainError::configuration(
+            format!("{processes} processes cannot share {ranks} ranks evenly"),
+            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)",
+        )
     })
 }

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use annulus_comm::flight;
-use annulus_data::{DataError, Excluded, Records, left_out, repeated, shares};
+use annulus_data::{DataError, Excluded, Listed, Records, is_experiment, list, shares};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 use glob::Pattern;
 
-use crate::checkpoint::LATEST;
+use crate::checkpoint::{LATEST, step_of};
 use crate::folder::{GIVEN, HASHES, LOCK, MESSAGES, RESOLVED, lines, manifest};
 use crate::{Result, TrainError};
 
@@ -61,12 +61,19 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
 /// The problem of a source that does not exist, with the line that names it.
 fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
     let path = &source.path;
-    if path.exists() || is_pattern(&path.to_string_lossy()) {
+    let link = fs::read_link(path).ok();
+    if path.exists() || link.is_none() && is_pattern(&path.to_string_lossy()) {
         return None;
     }
-    let message = format!("there is no file or folder `{}`", path.display());
-    let problem = experiment.places.problem("data.path", message);
-    Some(problem.hint("paths are relative to the current folder".to_owned()))
+    let (message, hint) = if let Some(target) = link {
+        let (path, target) = (path.display(), target.display());
+        let message = format!("`{path}` is a link to `{target}`, which is not there");
+        (message, "bring back what it leads to, or name another file or folder")
+    } else {
+        let message = format!("there is no file or folder `{}`", path.display());
+        (message, "paths are relative to the current folder")
+    };
+    Some(experiment.places.problem("data.path", message).hint(hint.to_owned()))
 }
 
 /// One experiment for every source of the data, read as that source is, with its share of the held-out text; with one source or none, the
@@ -108,8 +115,12 @@ fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
     let found = found.filter(|found| {
         is_shown(found.as_ref().map_or_else(|error| error.path(), PathBuf::as_path), &dotted)
     });
-    let found: Vec<PathBuf> =
+    let mut found: Vec<PathBuf> =
         found.collect::<std::result::Result<_, _>>().map_err(|error| failed(error.to_string()))?;
+    // An experiment beside its texts; a pattern of such files names them.
+    if !text.ends_with(".yaml") {
+        found.retain(|path| !is_experiment(path));
+    }
     if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
 }
 
@@ -152,12 +163,10 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
         let first = within.components().next();
         if first.is_some_and(|first| is_made(&first.as_os_str().to_string_lossy())) {
             let (input, output) = (input.display(), output.display());
-            return Err(TrainError::Configuration {
-                message: format!(
-                    "`{input}` is no data: the run writes it into its own folder, `{output}`"
-                ),
-                hint: Some("name another file or folder, or set another `output`".into()),
-            });
+            return Err(TrainError::configuration(
+                format!("`{input}` is no data: the run writes it into its own folder, `{output}`"),
+                "name another file or folder, or set another `output`",
+            ));
         }
         is_inside = true;
     }
@@ -195,16 +204,36 @@ pub fn note_on(
     records: Records,
     excluded: &Excluded,
 ) -> std::result::Result<Option<String>, DataError> {
+    let Listed { left_out, repeated, others, dangling, .. } = list(inputs, records, excluded)?;
+    let named = |paths: &[PathBuf], what: &str| {
+        (!paths.is_empty()).then(|| format!("{} {what}", some_of(paths)))
+    };
+    let counted = |paths: &[PathBuf], [one, several]: [&str; 2]| {
+        let first = paths.first()?.display();
+        Some(match paths.len() {
+            1 => format!("`{first}` {one}"),
+            count => format!("{count} {several}, such as `{first}`"),
+        })
+    };
     let notes = [
-        (
-            left_out(inputs, records, excluded)?,
-            "left out of the data: what runs write is no text, nor is what a `CACHEDIR.TAG` marks",
+        named(
+            &left_out,
+            "left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks",
         ),
-        (repeated(inputs, records, excluded)?, "named more than once in the data, but read once"),
+        named(&repeated, "named more than once in the data, but read once"),
+        counted(
+            &others,
+            [
+                "is left out of the data by its ending",
+                "files of other endings are left out of the data",
+            ],
+        ),
+        counted(
+            &dangling,
+            ["is a link to what is not there", "links in the data lead to what is not there"],
+        ),
     ];
-    let said = notes.iter().filter(|(paths, _)| !paths.is_empty());
-    let said = said.map(|(paths, what)| format!("{} {what}", some_of(paths)));
-    Ok(said.reduce(|one, other| format!("{one}; {other}")))
+    Ok(notes.into_iter().flatten().reduce(|one, other| format!("{one}; {other}")))
 }
 
 /// The first of `paths` as text, and how many more there are.
@@ -228,7 +257,7 @@ fn is_made(name: &str) -> bool {
     let trace = name.strip_prefix("trace-").and_then(|rest| rest.strip_suffix(".json"));
     MADE.contains(&name)
         || name.starts_with(CURVES)
-        || name.strip_prefix("step-").is_some_and(of_step)
+        || step_of(Path::new(name)).is_some()
         || trace.is_some_and(of_step)
 }
 
@@ -258,6 +287,47 @@ mod tests {
         assert!(hint.is_some_and(|hint| hint.contains("`[[]`")));
     }
 
+    /// The text of an experiment on data in `path`.
+    fn text_on(output: &Path, path: &Path) -> String {
+        format!(
+            "name: books\noutput: {}\ndata: {{ path: '{}', tokens: 8, batch: 1 }}\nmodel: {{ hidden_size: 8, \
+             intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
+             optimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 1 }}\n",
+            output.display(),
+            path.display(),
+        )
+    }
+
+    fn note(text: &str) -> Option<String> {
+        let experiment = annulus_experiment::parse("x.yaml", text, &[]);
+        left_out_of(&experiment.unwrap_or_else(|e| panic!("{e}"))).expect("it can be read")
+    }
+
+    #[test]
+    fn what_a_folder_has_besides_texts_is_said_on_one_line() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = |name: &str| folder.path().join(name);
+        let text = text_on(&place("run"), folder.path());
+        for (name, text) in
+            [("a.txt", "some text"), ("y.html", ""), ("x.csv", ""), ("b.yaml", &text)]
+        {
+            fs::write(place(name), text).expect("a file");
+        }
+        std::os::unix::fs::symlink("gone", place("lost.txt")).expect("a link");
+        let [own, other, lost] = ["b.yaml", "x.csv", "lost.txt"].map(&place);
+        let wanted = format!(
+            "`{}` left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks; \
+             2 files of other endings are left out of the data, such as `{}`; `{}` is a link to what is not there",
+            own.display(),
+            other.display(),
+            lost.display(),
+        );
+        assert_eq!(note(&text), Some(wanted));
+        // Of everything in a folder, too, but the experiment: files that a pattern names may end in anything.
+        let found = matching(&place("*")).expect("files");
+        assert_eq!(found, ["a.txt", "lost.txt", "x.csv", "y.html"].map(place));
+    }
+
     /// A pattern stands for folders and for what is in them.
     #[test]
     fn what_a_pattern_names_more_than_once_is_said() {
@@ -267,17 +337,7 @@ mod tests {
         for name in ["books/a/b/x.txt", "books/a/y.txt", "books/z.txt"] {
             fs::write(place(name), "some text").expect("a text");
         }
-        let note = |pattern: &str| {
-            let text = format!(
-                "name: books\noutput: {}\ndata: {{ path: '{}', tokens: 8, batch: 1 }}\nmodel: {{ hidden_size: 8, \
-                 intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
-                 optimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 1 }}\n",
-                place("run").display(),
-                place(pattern).display(),
-            );
-            let experiment = annulus_experiment::parse("x.yaml", &text, &[]);
-            left_out_of(&experiment.unwrap_or_else(|e| panic!("{e}"))).expect("it can be read")
-        };
+        let note = |pattern: &str| note(&text_on(&place("run"), &place(pattern)));
         assert_eq!(note("books"), None);
         assert_eq!(note("books/*"), None);
         let [b, x, y] = ["b", "b/x.txt", "y.txt"].map(|name| place("books/a").join(name));

@@ -1,15 +1,15 @@
 //! The weights of a plan's model, from a run or from a folder.
 
-use crate::setup::saved::weights;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, WeightsFrom};
+use annulus_experiment::{BYTES, Experiment, ModelSource, Shape, WeightsFrom};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{identity, is_checkpoint, named_by, newest};
+use crate::checkpoint::{Found, TOKENIZER, identity, is_checkpoint, named_by};
 use crate::folder::is_run;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
+use crate::setup::saved::weights;
 use crate::{Result, Setup, TrainError};
 
 /// Trained weights on the host, in the dtype of computation, with their origin.
@@ -21,32 +21,90 @@ pub struct Trained {
     pub folder: PathBuf,
     /// Steps of training that the weights had in a run; 0: they are not from a run.
     pub step: u64,
-    /// The experiment that trained the weights, from their checkpoint; `None`: they are not from a run.
-    pub by: Option<Experiment>,
+    /// What trained the weights, by their checkpoint; `None`: they are not from a run.
+    pub by: Option<TrainedBy>,
     /// Warnings: what was wrong but did not keep the weights from being read.
     pub warnings: Vec<String>,
 }
 
-/// The step of a checkpoint, or of the newest whole one in a run's folder; `None`: there is none.
-///
-/// # Errors
-/// Checkpoints none of which is whole.
-pub fn saved_step(folder: &Path) -> Result<Option<u64>> {
-    if is_checkpoint(folder) {
-        return Ok(Some(named_by(folder)?.0.state.step));
-    }
-    Ok(newest(folder)?.0.map(|found| found.state.step))
+/// What trained the weights of a checkpoint.
+#[derive(Clone, Debug)]
+pub struct TrainedBy {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// The fingerprint of its data.
+    pub data: String,
 }
 
-/// The resolved experiment of a checkpoint; `None`: the folder is not a checkpoint of Annulus.
-///
-/// # Errors
-/// A checkpoint that is not whole.
-pub fn experiment_of(folder: &Path) -> Result<Option<String>> {
-    if !is_checkpoint(folder) {
-        return Ok(None);
+/// A whole checkpoint, read and checked once.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    found: Found,
+    /// The experiment that trained it.
+    by: Experiment,
+    warnings: Vec<String>,
+}
+
+impl Saved {
+    /// The checkpoint `path`, or the newest whole one of the run in the folder `path`.
+    ///
+    /// # Errors
+    /// No checkpoint, or none that is whole.
+    pub fn open(path: &Path) -> Result<Saved> {
+        let (found, warnings) = named_by(path)?;
+        Ok(Saved { by: identity::saved(&found)?, found, warnings })
     }
-    Ok(Some(named_by(folder)?.0.state.experiment))
+
+    /// The checkpoint `folder`; `None`: it is not a checkpoint of Annulus.
+    ///
+    /// # Errors
+    /// A checkpoint that is not whole.
+    pub fn in_folder(folder: &Path) -> Result<Option<Saved>> {
+        is_checkpoint(folder).then(|| Saved::open(folder)).transpose()
+    }
+
+    /// Steps of training.
+    pub fn step(&self) -> u64 {
+        self.found.state.step
+    }
+
+    /// The resolved experiment, as YAML.
+    pub fn experiment(&self) -> &str {
+        &self.found.state.experiment
+    }
+
+    /// `experiment` with the checkpoint's own files in place of those that it was trained with, which may have changed or be gone: the
+    /// tokenizer and, unless it holds only adapters, the model. What the experiment replaces stays; so does the model of checkpoints that
+    /// do not say its shape, as in earlier versions.
+    pub(crate) fn in_place(&self, mut experiment: Experiment) -> Experiment {
+        let Saved { found, by, .. } = self;
+        let own = found.folder.join(TOKENIZER);
+        let Experiment { data, model, lora, .. } = &mut experiment;
+        let is_file = data.tokenizer.is_some() && data.tokenizer() != BYTES && own.is_file();
+        if is_file && data.tokenizer == by.data.tokenizer {
+            (data.tokenizer, data.tokenizer_hub) = (Some(own.display().to_string()), None);
+        }
+        if lora.is_none()
+            && found.state.model.is_some()
+            && model.source == by.model.source
+            && let ModelSource::Folder { path, hub, .. } = &mut model.source
+        {
+            (*path, *hub) = (found.folder.clone(), None);
+        }
+        experiment
+    }
+
+    /// The shape of the model in `experiment`, before `extend`, where the checkpoint has it: where that is its own, or the one that it was
+    /// trained with.
+    pub(crate) fn model_of(&self, experiment: &Experiment) -> Result<Option<Shape>> {
+        let source = &experiment.model.source;
+        let is_own =
+            matches!(source, ModelSource::Folder { path, .. } if *path == self.found.folder);
+        if !is_own && *source != self.by.model.source {
+            return Ok(None);
+        }
+        identity::saved_model(&self.found)
+    }
 }
 
 /// The folder of weights that `path` means as a model: itself or, of a run, its newest checkpoint.
@@ -61,24 +119,25 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
 }
 
 impl Trained {
-    /// The weights of the checkpoint `run`, or of the newest whole one in the run folder `run`, for `plan`'s model.
+    /// The weights of `checkpoint` for `plan`'s model.
     ///
     /// # Errors
-    /// No whole checkpoint, or one of another model.
-    pub fn of_run(plan: &Plan, setup: &Setup, run: &Path) -> Result<Trained> {
-        let (found, warnings) = named_by(run)?;
+    /// A checkpoint of another model, or adapters of other weights.
+    pub fn of_run(plan: &Plan, setup: &Setup, checkpoint: Saved) -> Result<Trained> {
+        let Saved { found, by, warnings } = checkpoint;
         let differing = identity::of_model(plan, &found)?;
         if !differing.is_empty() {
             let (folder, differing) = (found.folder.display(), differing.join("; "));
-            return Err(TrainError::Checkpoint {
-                message: format!("`{folder}` is of another model: {differing}"),
-                hint: Some("set them back, or name the folder under `model.path` of a file".into()),
-            });
+            return Err(TrainError::checkpoint(
+                format!("`{folder}` is of another model: {differing}"),
+                "set them back, or name the folder under `model.path` of a file",
+            ));
         }
         let weights = weights(&found.folder, base_of(plan), &setup.config)?;
         let weights = weights.all_in(setup.config.dtype)?;
-        let (by, step) = (Some(identity::saved(&found)?), found.state.step);
-        Ok(Trained { weights, folder: found.folder, step, by, warnings })
+        let Found { folder, state, .. } = found;
+        let by = Some(TrainedBy { experiment: by, data: state.data });
+        Ok(Trained { weights, folder, step: state.step, by, warnings })
     }
 
     /// The pretrained weights that a run of `plan` would start from.
@@ -89,12 +148,12 @@ impl Trained {
         let Some(folder) = pretrained(plan) else {
             let word = WeightsFrom::Random.word();
             let output = plan.experiment.output.display();
-            return Err(TrainError::Configuration {
-                message: format!("weights are {word}: there is nothing to ask of them"),
-                hint: Some(format!(
+            return Err(TrainError::configuration(
+                format!("weights are {word}: there is nothing to ask of them"),
+                format!(
                     "set `model.path`, or give the folder of a run that has trained, as in `{output}`"
-                )),
-            });
+                ),
+            ));
         };
         let weights = initial_weights(plan, &setup.config)?.all_in(setup.config.dtype)?;
         Ok(Trained { weights, folder: folder.clone(), step: 0, by: None, warnings: Vec::new() })

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annulus_model::{Config, Llama, Runs, Specification, Stored, Weights};
+use annulus_model::{Config, Flaw, Llama, Runs, Specification, Stored, Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
 use crate::checkpoint::Kept;
@@ -21,6 +21,9 @@ pub struct InitialWeights {
 
 /// How many elements of weights are hashed at a time.
 const PIECE: usize = 1 << 22;
+
+/// Where weights are that are in no file, for errors.
+const IN_MEMORY: &str = "memory";
 
 /// A source of some weights.
 #[derive(Debug)]
@@ -56,6 +59,40 @@ impl InitialWeights {
     pub(crate) fn beneath(mut self, layer: Layer) -> InitialWeights {
         self.layers.insert(0, layer);
         self
+    }
+
+    /// Checks that these are exactly the parameters of a model, in its shapes: elements are read flat, so another shape with as many would
+    /// do unnoticed.
+    ///
+    /// # Errors
+    /// Everything that is missing, surplus or of another shape.
+    pub(crate) fn check(&self, config: &Config) -> Result<()> {
+        let all = Llama::specification(config).into_iter();
+        let wanted: BTreeMap<_, _> = all.map(|one| (one.name, one.shape)).collect();
+        let flaw = |(tensor, wanted): (&String, &Vec<usize>)| {
+            let (tensor, wanted) = (tensor.clone(), wanted.clone());
+            match self.shapes.get(&tensor) {
+                None => Some(Flaw::Missing { tensor, wanted }),
+                Some(found) if *found != wanted => Some(Flaw::Shape {
+                    tensor,
+                    file: IN_MEMORY.into(),
+                    found: found.clone(),
+                    wanted,
+                }),
+                Some(_) => None,
+            }
+        };
+        let surplus = self.shapes.iter().filter(|(name, _)| !wanted.contains_key(*name));
+        let surplus = surplus.map(|(name, found)| Flaw::Surplus {
+            tensor: name.clone(),
+            file: IN_MEMORY.into(),
+            found: found.clone(),
+        });
+        let flaws: Vec<Flaw> = wanted.iter().filter_map(flaw).chain(surplus).collect();
+        if flaws.is_empty() {
+            return Ok(());
+        }
+        Err(WeightsError::Unfit { folder: IN_MEMORY.into(), flaws }.into())
     }
 
     /// blake3 of names, shapes and elements as f32, in the order of names; only a few elements at a time are in memory.

@@ -13,14 +13,14 @@ use annulus_trace::{Begun, begin};
 use candle_core::{DType, Device, Tensor};
 
 use crate::Result;
-use crate::step::alive::computing;
 use crate::step::finite::is_finite;
-use crate::step::gathered::WeightSource;
-use crate::step::gradients::Gradients;
+use crate::step::hashes::points::At;
 use crate::step::kept::Kept;
-use crate::step::points::At;
+use crate::step::measure::alive::computing;
+use crate::step::measure::spans::name;
 use crate::step::rank::{MicroBatch, Rank};
-use crate::step::spans::name;
+use crate::step::state::gathered::WeightSource;
+use crate::step::state::gradients::Gradients;
 use crate::step::sum::Partial;
 
 /// What the forward pass of a stage leaves for backward: by piece of rows, the kept tensors and the pullback.

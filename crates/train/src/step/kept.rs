@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 
 use crate::step::backward::Trace;
-use crate::step::offload::{Away, IN_FLIGHT};
 use crate::step::rank::Rank;
+use crate::step::state::offload::{Away, IN_FLIGHT};
 use crate::{Result, TrainError};
 
 /// How many stages at the end are never offloaded: both of the last layer, and the loss.

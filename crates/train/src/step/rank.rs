@@ -13,14 +13,15 @@ use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, Dropping, Keep, Llama, Shard, TensorRanks};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
-use annulus_sequence::{Documents, Positions, Rule};
+use annulus_sequence::{Documents, Positions, Rule, pairs_between};
 use candle_core::Tensor;
 
+use crate::setup::assemble::Attending;
 use crate::setup::pages::Room;
-use crate::step::division::Division;
-use crate::step::offload::Offload;
-use crate::step::points::Watch;
-use crate::{Result, Setup, memory};
+use crate::step::hashes::points::Watch;
+use crate::step::state::division::Division;
+use crate::step::state::offload::Offload;
+use crate::{Result, Setup, TrainError, memory};
 
 /// One rank and what it computes with; weights are handed to it.
 #[derive(Debug)]
@@ -53,6 +54,9 @@ pub(crate) struct MicroBatch {
     pub(crate) shard: Shard,
     /// The number of targets on this rank; of tensor-parallel ranks each counts its own rows.
     pub(crate) targets: u64,
+    /// The (query, key) pairs that its sequences' documents leave visible, over all layers: counted by the first of the ranks that share
+    /// the sequences, 0 on the others and where the mask has no documents of the data.
+    pub(crate) pairs: u64,
     /// Where hashes of what is computed go, if the step is hashed.
     pub(crate) watch: Option<Watch>,
 }
@@ -98,7 +102,7 @@ impl Setup {
         let meter = Metered::at(comm.clone(), self.places());
         let counted: Arc<dyn Communicator> = meter.clone();
         let (mesh, division) = self.divided(&counted)?;
-        let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone());
+        let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone())?;
         let Frequencies { inverse, factor } = &self.frequencies;
         let rotary = Rotary::new(attention.positions(), inverse, *factor);
         let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
@@ -177,15 +181,17 @@ impl Rank {
         read(positions, &mut tokens)?;
         let Tokens { inputs, targets, documents } = tokens;
         let shape = (rows, positions.tokens());
+        check_read([inputs.len(), targets.len(), documents.len()], shape)?;
         let device = self.backend.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
         check_targets(&targets, self.setup.config.vocab_size)?;
         let own = &targets[self.tensor.own(targets.len())];
         let asked = own.iter().filter(|&&target| target != IGNORED).count();
+        let documents = self.setup.packed.then(|| documents_rule(&documents));
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,
             targets: Tensor::from_vec(targets, shape, &device)?,
-            attention: self.attention_of(&documents),
+            attention: self.attention_of(documents.as_ref()),
             tensor: self.tensor.clone(),
             rotary: self.rotary.clone(),
             backend: self.backend.clone(),
@@ -193,11 +199,13 @@ impl Rank {
             keep: Keep::Nothing,
             dropping: None,
         };
-        Ok(MicroBatch { shard, targets: asked as u64, watch: None })
+        let pairs = documents.map_or(0, |documents| self.pairs_of(&documents));
+        Ok(MicroBatch { shard, targets: asked as u64, pairs, watch: None })
     }
 
     /// What this rank holds of sequences that are given whole, in step `step` (from 1).
     pub(crate) fn micro_batch_of(&self, step: u64, sequences: &[Sequence]) -> Result<MicroBatch> {
+        sequences.iter().try_for_each(|sequence| self.setup.check_length(sequence))?;
         self.micro_batch(step, sequences.len(), |positions, into| {
             for sequence in sequences {
                 into.push(sequence, positions);
@@ -206,17 +214,63 @@ impl Rank {
         })
     }
 
-    /// Attention under the mask of sequences with these document boundaries.
-    fn attention_of(&self, documents: &[Vec<usize>]) -> Attentions {
-        if !self.setup.packed {
-            return self.attention.clone();
-        }
-        let documents = documents.iter().map(|lengths| Documents::of_lengths(lengths));
-        let documents = Rule::Documents(documents.collect());
+    /// Attention under the mask of sequences with these documents; `None`: the mask has none of the data.
+    fn attention_of(&self, documents: Option<&Rule>) -> Attentions {
+        let Some(documents) = documents else { return self.attention.clone() };
         self.attention.map(|kind, attention| {
             attention.seeing(self.setup.groups[kind].mask.clone().and(documents.clone()))
         })
     }
+
+    /// The visible pairs of whole sequences with these documents, over all layers; 0 on all but the first of the ranks that share them.
+    fn pairs_of(&self, documents: &Rule) -> u64 {
+        if [Axis::Sequence, Axis::Tensor].into_iter().any(|axis| self.mesh.coordinate(axis) > 0) {
+            return 0;
+        }
+        let all = Positions::all(self.setup.tokens);
+        let of_group = |group: &Attending| {
+            let mask = group.mask.clone().and(documents.clone());
+            pairs_between(&mask, &all, &all) * group.layers.len() as u64
+        };
+        self.setup.groups.iter().map(of_group).sum()
+    }
+}
+
+impl Setup {
+    /// Checks that a sequence is as long as those that are split: of a longer one the end would be left out.
+    pub(crate) fn check_length(&self, sequence: &Sequence) -> Result<()> {
+        let found = [sequence.inputs.len(), sequence.targets.len()];
+        if found == [self.tokens; 2] {
+            return Ok(());
+        }
+        let ([inputs, targets], wanted) = (found, self.tokens);
+        Err(TrainError::configuration(
+            format!("a sequence of {inputs} inputs and {targets} targets, wanted {wanted} of each"),
+            "sequences are as long as `data.tokens` says: cut or pad them, or plan for their length",
+        ))
+    }
+}
+
+/// Checks that a source gave as many ids, targets and lists of documents as `rows` sequences at `positions` positions have.
+fn check_read(
+    [ids, targets, documents]: [usize; 3],
+    (rows, positions): (usize, usize),
+) -> Result<()> {
+    if [ids, targets, documents] == [rows * positions, rows * positions, rows] {
+        return Ok(());
+    }
+    Err(TrainError::configuration(
+        format!(
+            "the source gave {ids} ids, {targets} targets and the documents of {documents} sequences, wanted those of {rows} sequences at \
+             {positions} positions"
+        ),
+        "`Source::read` pushes every row at the positions that it is given",
+    ))
+}
+
+/// The rule of documents of these lengths, by sequence.
+fn documents_rule(documents: &[Vec<usize>]) -> Rule {
+    Rule::Documents(documents.iter().map(|lengths| Documents::of_lengths(lengths)).collect())
 }
 
 impl MicroBatch {

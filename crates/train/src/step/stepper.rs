@@ -9,9 +9,10 @@ use annulus_plan::Plan;
 use candle_core::Device;
 
 use crate::setup::start::Start;
-use crate::step::parameters::Store;
+use crate::setup::weights::InitialWeights;
+use crate::step::state::parameters::Store;
 use crate::step::trainer::Trainer;
-use crate::{Result, Setup};
+use crate::{Result, Setup, TrainError};
 
 /// One rank of a training run that logs, evaluates and saves nothing.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl Stepper {
     /// f32; the rank reads its own part of `source`.
     ///
     /// # Errors
-    /// Weights that are not the model's, and any failure of the rank.
+    /// Weights or a source that are not those of the plan, and any failure of the rank.
     pub fn new(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
@@ -43,7 +44,10 @@ impl Stepper {
         weights: &Weights,
         store: &Arc<Store>,
     ) -> Result<Stepper> {
-        let start = Start::fresh(weights.clone().into());
+        check_source(&*source, plan)?;
+        let initial = InitialWeights::from(weights.clone());
+        initial.check(&setup.config)?;
+        let start = Start::fresh(initial);
         let rank = setup.rank(comm)?;
         let device = rank.backend.device();
         Ok(Stepper { trainer: Trainer::new(rank, plan, source, &start, store)?, device })
@@ -58,4 +62,20 @@ impl Stepper {
         self.device.synchronize()?;
         Ok(Stepped { loss: report.loss, norm: report.norm })
     }
+}
+
+/// Checks that a source has the sequences that a plan is about.
+fn check_source(source: &dyn Source, plan: &Plan) -> Result<()> {
+    let [found, wanted] = {
+        let data = &plan.experiment.data;
+        [(source.rows(), source.tokens()), (data.batch, data.tokens)]
+    };
+    if found == wanted {
+        return Ok(());
+    }
+    let said = |(rows, tokens)| format!("{rows} sequences of {tokens} tokens");
+    Err(TrainError::configuration(
+        format!("a source of {}, wanted {}", said(found), said(wanted)),
+        "`rows` and `tokens` of a source are the plan's `data.batch` and `data.tokens`",
+    ))
 }

@@ -20,18 +20,18 @@ use annulus_plan::Plan;
 use annulus_trace::begin;
 
 use crate::setup::start::Start;
-use crate::step::alive::alive;
-use crate::step::dump::Dump;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
-use crate::step::gathered::{Gathering, WeightSource, spread};
-use crate::step::gradients::{Gradients, Summed, Sums, by_stage};
+use crate::step::hashes::dump::Dump;
+use crate::step::hashes::points::{Found, Points};
 use crate::step::hashes::{self, Hashes};
-use crate::step::moments::Disk;
-use crate::step::optimizer::Update;
-use crate::step::parameters::{RankParameters, Store};
-use crate::step::points::{Found, Points};
+use crate::step::measure::alive::alive;
 use crate::step::rank::{MicroBatch, Rank};
 use crate::step::slices::Slices;
+use crate::step::state::gathered::{Gathering, WeightSource, spread};
+use crate::step::state::gradients::{Gradients, Summed, Sums, by_stage};
+use crate::step::state::moments::Disk;
+use crate::step::state::optimizer::Update;
+use crate::step::state::parameters::{RankParameters, Store};
 use crate::step::sum::{Partial, Total};
 use crate::{Result, TrainError};
 
@@ -63,6 +63,8 @@ pub(crate) struct Trainer {
     pub(crate) hashes: Option<(Hashes, Points)>,
     /// The step of which all tensors are written down.
     dump: Option<Dump>,
+    /// What this rank counts of the visible pairs of the last step: see [`MicroBatch::pairs`].
+    pub(crate) pairs: u64,
     /// Steps finished.
     pub(crate) finished: u64,
     /// The step since which moments are accumulated.
@@ -85,6 +87,7 @@ struct Computed {
     step: u64,
     loss: Total,
     norm: f64,
+    pairs: u64,
     slices: Weights,
     /// If the step is hashed: the hashes of its weights, and those of what was computed.
     watched: Option<(Hashes, Found)>,
@@ -123,6 +126,7 @@ impl Trainer {
             messages: None,
             hashes: None,
             dump: None,
+            pairs: 0,
             finished: start.step,
             since: start.since,
         })
@@ -164,7 +168,7 @@ impl Trainer {
         // Before this meeting, others may not have updated what the next step reads.
         self.meet()?;
         self.is_between = false;
-        self.finished = step;
+        (self.finished, self.pairs) = (step, computed.pairs);
         self.rank.stage(updating, || String::from("optimizer"))?;
         self.hash(&computed)?;
         if let Some(dump) = self.dump.as_ref().filter(|dump| dump.step == step) {
@@ -234,7 +238,8 @@ impl Trainer {
         self.rank.room.keep();
         let norm = norm / loss.divisor();
         self.check_finite(step, loss, norm, &sightings, sequences)?;
-        Ok(Computed { step, loss, norm, slices, watched })
+        let pairs = micros.iter().map(|micro| micro.pairs).sum();
+        Ok(Computed { step, loss, norm, pairs, slices, watched })
     }
 
     /// The sums of a step's gradients.

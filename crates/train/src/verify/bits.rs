@@ -12,9 +12,9 @@ use crate::checkpoint::{Contents, Piece};
 use crate::setup::initial::initial_weights;
 use crate::setup::shared::ranks_here;
 use crate::setup::start::{Handout, Start};
-use crate::step::gathered_slices::GatheredSlices;
-use crate::step::parameters::Store;
 use crate::step::rank::Rank;
+use crate::step::slices::gathered::GatheredSlices;
+use crate::step::state::parameters::Store;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, TrainError, open_data};
 

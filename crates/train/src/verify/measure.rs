@@ -116,15 +116,25 @@ pub(super) fn error(a: &[f64], b: &[f64]) -> f64 {
     }
 }
 
-/// The error of `a` against `b` in the Euclidean norm: |a - b| / |b|.
-pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
-    let off = square(&mut std::iter::zip(a, b).map(|(a, b)| a - b)).sqrt();
-    let norm = square(&mut b.iter().copied()).sqrt();
-    match (a.len() == b.len(), norm > 0.0) {
-        (false, _) => f64::INFINITY,
-        (true, true) => off / norm,
-        (true, false) => off,
+/// A gradient of less than this share of the model's largest one is rounding around 0: where each query sees one key, those of queries and
+/// keys are 0.
+const ROUNDING: f64 = 1e-6;
+
+/// The Euclidean norm.
+pub(super) fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// The error of `a` against `b` in the Euclidean norm: |a - b| / |b|; relative to `largest`, the norm of the model's largest gradient, where
+/// b is 0 but for rounding.
+pub(super) fn distance(a: &[f64], b: &[f64], largest: f64) -> f64 {
+    let off: Vec<f64> = std::iter::zip(a, b).map(|(a, b)| a - b).collect();
+    let (off, norm) = (norm(&off), norm(b));
+    match a.len() == b.len() {
+        false => f64::INFINITY,
+        true if norm > ROUNDING * largest => off / norm,
+        true if largest > 0.0 => off / largest,
+        true => off,
     }
 }
 
@@ -138,6 +148,9 @@ mod tests {
         assert!(error(&[1.0, f64::NEG_INFINITY], &[1.0, 2.0]).is_infinite());
         assert!(error(&[1.0], &[1.0, 2.0]).is_infinite());
         assert_eq!(error(&[f64::NEG_INFINITY, 3.0], &[f64::NEG_INFINITY, 2.0]), 0.5);
+        assert_eq!(distance(&[3.0, 4.5], &[3.0, 4.0], 100.0), 0.1);
+        assert!((distance(&[3e-9], &[1e-9], 1.0) - 2e-9).abs() < 1e-15);
+        assert!(distance(&[f64::NAN], &[0.0], 1.0).is_nan());
         let seen = |out: &[f64]| visibility_error(out, &Mask::causal(), 2, 0);
         assert_eq!(seen(&[1.0, 0.0, 0.5, 0.5]), 0.0);
         assert!(seen(&[1.0, 0.1, 0.5, 0.5]).is_infinite());

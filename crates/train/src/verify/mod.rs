@@ -9,13 +9,13 @@ mod measure;
 use annulus_comm::World;
 use annulus_data::Sequence;
 use annulus_experiment::{Experiment, Kernel};
-use annulus_model::{Llama, Weights};
+use annulus_model::{Config, Llama, Weights};
 use annulus_ops::attention::{Dense, dense};
 use annulus_plan::Plan;
 use annulus_sequence::{Documents, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-use self::measure::{distance, error, one_hot, question, sequence, values, visibility_error};
+use self::measure::{distance, error, norm, one_hot, question, sequence, values, visibility_error};
 use crate::ask::whole::{Answer, Question, Split, attend};
 use crate::setup::processors::Processors;
 use crate::setup::shared::ranks_here;
@@ -121,17 +121,15 @@ fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
     }
     let most = (0..).map(|power| 1 << power).take_while(|one| products(*one) <= MOST_PRODUCTS);
     let most: usize = most.last().unwrap_or(1);
-    Err(TrainError::Configuration {
-        message: format!(
-            "{tokens} tokens are too many for dense attention, which `verify` compares with"
-        ),
-        hint: Some(format!("add `data.tokens={most}` to the command: the strategies are the same")),
-    })
+    Err(TrainError::configuration(
+        format!("{tokens} tokens are too many for dense attention, which `verify` compares with"),
+        format!("add `data.tokens={most}` to the command: the strategies are the same"),
+    ))
 }
 
 /// A way to split a sequence that is verified.
 struct Way {
-    /// The setup: one replica, and everything travels in the type that it is computed in.
+    /// The setup: one replica, computed and sent in f32.
     setup: Setup,
     /// The proportions of positions that ranks hold; `None`: all alike.
     weights: Option<Vec<usize>>,
@@ -250,9 +248,11 @@ impl<'a> Bench<'a> {
         let (Some(a), Some(b)) = (&ours.gradients, &self.reference.gradients) else {
             return Ok(Vec::new());
         };
+        let norms = b.values().map(|reference| Ok(norm(&values(reference)?)));
+        let largest = norms.collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
         for (parameter, reference) in b {
             let off = a.get(parameter).map_or(Ok(f64::INFINITY), |ours| {
-                Ok::<_, candle_core::Error>(distance(&values(ours)?, &values(reference)?))
+                Ok::<_, candle_core::Error>(distance(&values(ours)?, &values(reference)?, largest))
             })?;
             // Not `>`: NaN must not pass.
             if name.is_empty() || !(off <= gradient) {
@@ -328,9 +328,11 @@ impl Way {
     }
 }
 
-/// The setup of a plan to verify: one replica, and no rounding of what travels.
+/// The setup of a plan to verify: one replica, computed and sent in f32, whatever the experiment's dtypes: the limits are those of f32.
 fn wide(plan: &Plan, cores: usize) -> Setup {
-    Setup { data: 1, wire: Wire::default(), ..Setup::new(plan, cores) }
+    let setup = Setup::new(plan, cores);
+    let config = Config { dtype: DType::F32, ..setup.config };
+    Setup { data: 1, wire: Wire::default(), config, ..setup }
 }
 
 /// The larger of two errors, tensor by tensor.

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use annulus_data::{Recall, Source};
+use annulus_data::{MadeUp, Source, Synthetic};
 use annulus_experiment::{Experiment, Format, Override, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_train::{Given, Outcome, TrainError, run};
@@ -96,8 +96,8 @@ pub fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
 fn planned(experiment: Experiment) -> Plan {
     // Bytes have 256 ids and one that begins a document; ready-made batches do not say how many they have.
     let vocabulary = match experiment.data.format {
-        Format::Text => Some(257),
-        Format::Recall => Some(Recall::new(96, 1, 0).unwrap().vocabulary()),
+        Format::Text | Format::Jsonl => Some(257),
+        Format::Recall => Some(MadeUp::new(Synthetic::Recall, 96, 1, 0).unwrap().vocabulary()),
         _ => None,
     };
     Resolved::read(experiment, vocabulary)

@@ -19,7 +19,7 @@ use annulus_train::{
 use candle_core::DType;
 
 use crate::common::{BASE, Place, difference, losses, state};
-use crate::kernels::{SHAPE, emulator, train};
+use crate::kernels::{SHAPE, emulated, emulator, train};
 
 /// `many` emulated devices.
 fn devices(many: usize) -> Processors {
@@ -131,6 +131,21 @@ fn a_run_goes_on_on_other_devices_to_the_bit() {
     let found = part(1, "2");
     assert_eq!(found.resumed_from, Some(1));
     assert!(state(&found.checkpoint.unwrap()) == state(&wanted.checkpoint.unwrap()));
+}
+
+/// Which rank computes on which would be seen in the bits.
+#[test]
+fn devices_of_several_generations_are_refused() {
+    let place = Place::new();
+    let plan = place.plan_on(2, &[&SHAPE[..], &OWN, &split("ring", "2")].concat());
+    let mixed: Vec<Arc<dyn Processor>> = [80, 90].map(emulated).into_iter().collect();
+    let given = Given { processors: mixed.into(), ..Given::new(BASE, 2) };
+    let error = run(&plan, given).unwrap_err();
+    let said = error.to_string();
+    assert_eq!(error.exit_code(), 2, "{said}");
+    assert!(said.contains("`a GPU of sm_80, kernels of s"), "{said}");
+    assert!(said.contains("`a GPU of sm_90, kernels of s"), "{said}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("device: cuda:")), "{said}");
 }
 
 /// Verdicts, generated text and attention alone are the same on several devices, too.

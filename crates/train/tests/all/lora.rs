@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::{BASE, Place, difference, losses};
-use annulus_train::{Checkpoint, Given, Outcome, TrainError, measure, run};
+use annulus_train::{Checkpoint, Fork, Given, Outcome, TrainError, measure, run};
 
 /// Adapters of all projections, trained embeddings and norms, and dropout.
 const ALL: &str = "{ rank: 4, alpha: 8, dropout: 0.1, train: [embeddings, norms], \
@@ -178,7 +178,13 @@ fn another_base_is_refused() {
     fs::copy(weights, beside.base.join("model.safetensors")).unwrap();
     let error = beside.try_in("run", lora, &[]).unwrap_err();
     assert_eq!(error.exit_code(), 4);
-    assert!(error.to_string().contains("the hash of the weights in"), "{error}");
+    assert!(error.to_string().contains("holds other weights than"), "{error}");
+    let output = beside.place.path("fork");
+    let model = format!("{{ path: {} }}", beside.base.display());
+    let own = [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
+    let fork = Some(Fork { from: beside.place.path("run"), fresh_optimizer: false });
+    let error = run(&beside.place.plan(&own), Given { fork, ..Given::new(BASE, 4) }).unwrap_err();
+    assert!(error.to_string().contains("holds other weights than"), "{error}");
 }
 
 #[test]

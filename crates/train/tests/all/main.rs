@@ -8,6 +8,7 @@ mod devices;
 mod dropout;
 mod faults;
 mod generate;
+mod given;
 mod kernels;
 mod lora;
 mod masks;

@@ -174,3 +174,35 @@ fn runs_with_documents_of_the_data_and_weights_train() {
     ]);
     assert!(outcome.is_ok(), "{outcome:?}");
 }
+
+/// Sequences of three whole documents and padding take as many operations as if the file listed these, whoever reads what.
+#[test]
+fn operations_are_counted_in_the_documents_that_were_read() {
+    let place = Place::new();
+    let text = place.path("documents.jsonl");
+    // A token that begins a document, and one of each byte but the last, which is only a target.
+    std::fs::write(&text, "{\"text\": \"fifteen letters\"}\n".repeat(600)).unwrap();
+    let data = [
+        ("data.path", text.to_str().unwrap()),
+        ("data.format", "jsonl"),
+        ("data.pack", "documents"),
+    ];
+    let steps = [("schedule.steps", "4"), ("schedule.warmup", "0"), ("every.log", "2")];
+    let listed = place.plan(&[("attention.documents", "[15, 15, 15, 3]")]);
+    let wanted = listed.flops() / (4.0 * 48.0);
+    assert!(wanted < 0.99 * place.plan(&[]).flops() / (4.0 * 48.0));
+    for [sequence, data_parallel, tensor] in [["1", "1", "1"], ["2", "2", "1"], ["2", "1", "2"]] {
+        let split = [
+            ("attention.documents", "data"),
+            ("attention.strategy", "ring"),
+            ("mesh.sequence", sequence),
+            ("mesh.data", data_parallel),
+            ("mesh.tensor", tensor),
+            ("memory.micro_batch", "1"),
+        ];
+        let name = format!("run-{sequence}-{data_parallel}-{tensor}");
+        let found = place.run_in(&name, &[&data[..], &steps, &split].concat()).last;
+        let found = found["speed/tflops"] * 1e12 / found["speed/tokens_per_second"];
+        assert!((found / wanted - 1.0).abs() < 1e-9, "{name}: {found} instead of {wanted} a token");
+    }
+}

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::common::{BASE, Place, difference, losses, number, state};
 use annulus_comm::{Fault, Faulty, When, World, Wrap};
 use annulus_plan::Plan;
-use annulus_train::{Ending, Given, Notice, Outcome, Sink, TrainError, Value, run};
+use annulus_train::{Ending, Fork, Given, Notice, Outcome, Sink, TrainError, Value, run};
 
 const TEN: (&str, &str) = ("schedule.stop", "10");
 
@@ -139,6 +139,66 @@ fn a_damaged_checkpoint_is_refused_by_file_and_the_one_before_is_used() {
         assert_eq!(second.resumed_from, Some(4), "{file}");
         assert!(second.warnings[0].contains(file), "{:?}", second.warnings);
         assert_eq!(state(&second.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
+    }
+}
+
+/// What is known to be damaged is not counted, and no good one is deleted for it.
+#[test]
+fn a_damaged_checkpoint_takes_no_place_of_a_good_one() {
+    let place = Place::new();
+    let until = |stop| [("schedule.stop", stop), ("every.checkpoint", "2")];
+    let first = place.run_in("run", &until("6"));
+    flip(&first.folder.join("step-6/model.safetensors"));
+    let second = place.run_in("run", &[("schedule.stop", "7"), ("every.checkpoint", "7")]);
+    assert_eq!(second.resumed_from, Some(4));
+    assert_eq!(steps(&second.folder), [4, 6, 7]);
+    // Replaced by a good one, it counts again.
+    flip(&second.folder.join("step-7/model.safetensors"));
+    let third = place.run_in("run", &until("8"));
+    assert_eq!((third.resumed_from, steps(&third.folder)), (Some(4), vec![6, 7, 8]));
+}
+
+/// A model's folder with a config.json that may be edited.
+#[test]
+fn a_model_that_was_edited_in_place_is_refused_and_one_that_was_moved_is_not() {
+    let place = Place::new();
+    let base = place.run_in("base", &[("schedule.stop", "1")]).checkpoint.unwrap();
+    let copy = |name: &str| {
+        let folder = place.path(name);
+        fs::create_dir(&folder).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(base.join(file), folder.join(file)).unwrap();
+        }
+        folder
+    };
+    let [own, moved] = ["own", "moved"].map(copy);
+    for (name, lora) in [("whole", None), ("adapters", Some(("lora", "{ rank: 2 }")))] {
+        let output = place.path(name);
+        let plan = |model: &Path, stop: &str, output: &Path| {
+            let model = format!("{{ path: {} }}", model.display());
+            let changes = [
+                ("model", model.as_str()),
+                ("schedule.stop", stop),
+                ("output", output.to_str().unwrap()),
+            ];
+            let changes: Vec<_> = changes.into_iter().chain(lora).collect();
+            place.plan(&changes)
+        };
+        run(&plan(&own, "2", &output), Given::new(BASE, 4)).unwrap();
+        let text = fs::read_to_string(own.join("config.json")).unwrap();
+        let edited = text.replace("\"rms_norm_eps\": 0.00001", "\"rms_norm_eps\": 0.5");
+        assert_ne!(text, edited);
+        fs::write(own.join("config.json"), edited).unwrap();
+        let said = "`rms_norm_eps` was `0.00001` and is `0.5`";
+        let error = run(&plan(&own, "3", &output), Given::new(BASE, 4)).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
+        let fork = Some(Fork { from: output.clone(), fresh_optimizer: false });
+        let given = Given { fork, ..Given::new(BASE, 4) };
+        let error = run(&plan(&own, "3", &place.path("fork")), given).unwrap_err();
+        assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
+        let went_on = run(&plan(&moved, "3", &output), Given::new(BASE, 4)).unwrap();
+        assert_eq!(went_on.resumed_from, Some(2), "{name}");
+        fs::write(own.join("config.json"), text).unwrap();
     }
 }
 

@@ -108,3 +108,15 @@ fn a_sequence_that_dense_attention_cannot_hold_is_refused() {
     assert!(refused.to_string().contains("1048576 tokens"), "{refused}");
     assert!(refused.hint().unwrap().contains("data.tokens="), "{refused:?}");
 }
+
+/// The limits are those of f32: a model of bf16 is verified in f32. Where each query sees one key, gradients of queries and keys are 0.
+#[test]
+fn models_of_bf16_and_masks_of_one_key_are_exact() {
+    let place = Place::new();
+    let cases = [("model.dtype", "bf16"), ("attention.window", "1")];
+    for case in cases {
+        let size = [("data.tokens", "23"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
+        let [_, all] = check(&place.plan(&[&size[..], &[case]].concat()));
+        assert!(all > 8 * 20, "{case:?}: {all}");
+    }
+}

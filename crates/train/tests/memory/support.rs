@@ -6,7 +6,7 @@ use annulus_experiment::Resolved;
 use annulus_machine::Caches;
 use annulus_memory::Class;
 use annulus_plan::Plan;
-use annulus_train::{Memory, measure_memory};
+use annulus_train::{Memory, measure};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::common::Place;
@@ -79,7 +79,13 @@ pub(super) fn plan_for(plan: &Plan, second: usize) -> Plan {
 /// The memory of the second of two steps: what is made only once exists by then.
 pub(super) fn measured(plan: &Plan) -> Vec<Memory> {
     let _one = alone();
-    measure_memory(plan, 2, 1).unwrap()
+    measure_memory(plan, 2, 1)
+}
+
+/// What every rank held in the last of a few steps.
+pub(super) fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Vec<Memory> {
+    let ranks = measure(plan, steps, cores).unwrap();
+    ranks.into_iter().map(|rank| rank.memory).collect()
 }
 
 /// Checks that every class of every rank is within [`LIMIT`] of its plan. KV under way are nowhere more, and as much on the fullest rank; a

@@ -131,9 +131,7 @@ fn sources() -> Result<String> {
 /// Copies the sources, with the table of attention kernels reduced to those that are checked.
 fn reduced_sources(architecture: &str, required: &[Required], all: bool) -> Result<PathBuf> {
     let folder = root().join("target/cuda/sources").join(architecture);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    tool::remove_old(&folder)?;
     copy(&root().join("kernels"), &folder)?;
     let table = folder.join("attention/table.h");
     let text = fs::read_to_string(&table).with_context(|| table.display().to_string())?;

@@ -25,9 +25,7 @@ const FILES: [(&str, &str); 5] = [
 /// Builds the programs and fills `target/cuda/pack`.
 pub(crate) fn run(toolkit: &Toolkit) -> Result<PathBuf> {
     let folder = root().join("target/cuda/pack");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
+    tool::remove_old(&folder)?;
     std::fs::create_dir_all(&folder)?;
     for (name, program) in PROGRAMS.into_iter().zip(built(toolkit)?) {
         put(&program, &folder.join(name))?;

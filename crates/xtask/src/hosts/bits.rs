@@ -51,9 +51,7 @@ pub(super) fn over_the_wire(
 fn compare(job: &Job, ranks: usize, name: &str, report: &mut Report) -> Result<()> {
     let [threads, hosts] = ["threads", "hosts"].map(|one| job.folder.join(one));
     for old in [&threads, &hosts] {
-        if old.exists() {
-            fs::remove_dir_all(old).with_context(|| old.display().to_string())?;
-        }
+        tool::remove_old(old)?;
     }
     let changes = [format!("mesh.sequence={ranks}"), format!("schedule.steps={STEPS}")];
     tool::train("release", FILE, &changes, &threads)?;

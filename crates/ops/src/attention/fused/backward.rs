@@ -39,7 +39,6 @@ pub(super) struct Backward {
     delta: Vec<f32>,
     /// The accumulated gradient of the queries, [B, Hq, Sq, D].
     dq: Vec<f32>,
-    scratch: Shelf<Column>,
 }
 
 impl State for Backward {}
@@ -58,9 +57,9 @@ impl Backward {
         let (q, gradient) = (contiguous(q)?, contiguous(&prepared.gradient)?);
         let [shift, delta] = [&prepared.lse, &prepared.delta]
             .map(|statistic| Ok::<_, candle_core::Error>(Elements::of(pool, statistic)?.to_vec()));
-        let (dq, scratch) = (zeros(pool, q.elem_count()), Shelf::default());
+        let dq = zeros(pool, q.elem_count());
         let (shift, delta) = (shift?, delta?);
-        Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq, scratch })
+        Ok(Backward { sizes, instructions, scale, q, gradient, shift, delta, dq })
     }
 
     /// Adds one tile to the gradient of the queries; returns the gradients of its keys and values, added to those that it carried.
@@ -95,7 +94,7 @@ impl Backward {
             },
             dk: locked(&mut dk, keys.rows * dim, COLUMNS * dim),
             dv: locked(&mut dv, keys.rows * dim, COLUMNS * dim),
-            scratch: &self.scratch,
+            scratch: Shelf::default(),
             progress,
         };
         self.instructions.with(narrow(&sources), tile)?;
@@ -130,7 +129,7 @@ struct TileGradients<'a> {
     context: Context<'a>,
     dk: Vec<Mutex<&'a mut [f32]>>,
     dv: Vec<Mutex<&'a mut [f32]>>,
-    scratch: &'a Shelf<Column>,
+    scratch: Shelf<Column>,
     progress: Progress<'a>,
 }
 

@@ -373,8 +373,10 @@ impl Between {
         for extent in extents {
             self.of_extent(machine, scene.exponent, extent);
         }
-        clear(&mut self.p.natural, extents, columns.len());
-        clear(&mut self.ds.natural, extents, columns.len());
+        // Gradients of keys are made of columns in multiples of ROWS, which may pass the last: those are 0, not what an earlier piece left.
+        let width = columns.len().next_multiple_of(product::ROWS);
+        clear(&mut self.p.natural, extents, width);
+        clear(&mut self.ds.natural, extents, width);
         if let Some(drop) = &scene.drop {
             machine.call(drop.of(&mut self.p.natural));
         }

@@ -33,7 +33,6 @@ pub(super) struct Forward {
     maximum: Vec<f32>,
     /// The running sum of weights, [B, Hq, Sq].
     sum: Vec<f32>,
-    scratch: Shelf<Folding>,
 }
 
 /// The running state of a block of query rows.
@@ -60,7 +59,6 @@ impl Forward {
             out: unsafe { unwritten(rows * sizes.dim) },
             maximum: vec![f32::NEG_INFINITY; rows],
             sum: vec![0.0; rows],
-            scratch: Shelf::default(),
         })
     }
 
@@ -81,7 +79,7 @@ impl Forward {
             inputs: Inputs::new(self.sizes, keys, sources, tile),
             scale: self.scale,
             state: state.map(Mutex::new).collect(),
-            scratch: &self.scratch,
+            scratch: Shelf::default(),
             progress,
         };
         self.instructions.with(narrow(&sources), fold)
@@ -155,7 +153,7 @@ struct TileFold<'a> {
     inputs: Inputs<'a>,
     scale: f32,
     state: Vec<Mutex<Rows<'a>>>,
-    scratch: &'a Shelf<Folding>,
+    scratch: Shelf<Folding>,
     progress: Progress<'a>,
 }
 

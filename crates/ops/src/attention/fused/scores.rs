@@ -91,7 +91,9 @@ impl Leaf for Fold<'_> {
             }
             machine.store(machine.exp2(machine.load(kept)), kept);
             for (row, scores) in scores.chunks_mut(STEP).enumerate() {
-                let weight = weigh(machine, &mut scores[..self.columns], self.scale, shift[row]);
+                let scores = &mut scores[..self.columns];
+                let [scale, shift] = in_reach(scores, self.scale, shift[row]);
+                let weight = weigh(machine, scores, scale, shift);
                 sum[row] = sum[row] * kept[row] + weight;
             }
         }
@@ -119,10 +121,12 @@ impl Leaf for Differentiate<'_> {
     #[inline(always)]
     fn run<M: Machine>(self, machine: M) {
         let rows = self.scores.chunks_mut(STEP).zip(self.gradients.chunks_mut(STEP));
-        let scale = machine.splat(self.scale);
         for ((scores, gradients), (shift, delta)) in rows.zip(self.shift.iter().zip(self.delta)) {
-            let (shift, delta) = (machine.splat(-shift), machine.splat(*delta));
-            let scores = scores[..self.columns].as_chunks_mut().0;
+            let scores = &mut scores[..self.columns];
+            let [scale, shift] = in_reach(scores, self.scale, *shift);
+            let (scale, shift) = (machine.splat(scale), machine.splat(-shift));
+            let delta = machine.splat(*delta);
+            let scores = scores.as_chunks_mut().0;
             for (score, gradient) in scores.iter_mut().zip(gradients.as_chunks_mut().0) {
                 let p = machine.exp2(machine.multiply_add(machine.load(score), scale, shift));
                 let centred = machine.subtract(machine.load(gradient), delta);
@@ -200,6 +204,28 @@ fn highest<M: Machine>(machine: M, row: &[f32]) -> f32 {
         maxima = machine.larger(maxima, machine.load(panel));
     }
     machine.highest(maxima)
+}
+
+/// From here on a rounded product is off by more than 1: what is subtracted from scores is one, or the sum of one and a logarithm.
+const FAR: f32 = (1 << 24) as f32;
+
+/// The factor of a row's scores and the number that is subtracted from their products, which together give exponents.
+///
+/// A product and the difference are rounded once, together. That would leave in all exponents by how much `shift` was rounded: for a far one
+/// so much that every power is infinite or 0. There the scores become exponents here, from products that are rounded as `shift` was, and
+/// none is above 0.
+#[inline(always)]
+fn in_reach(scores: &mut [f32], scale: f32, shift: f32) -> [f32; 2] {
+    // Rows that see nothing have an infinite shift.
+    if !(FAR..f32::INFINITY).contains(&shift.abs()) {
+        return [scale, shift];
+    }
+    for score in scores {
+        let exponent = *score * scale - shift;
+        // A comparison, not `min`: NaN stays.
+        *score = if exponent > 0.0 { 0.0 } else { exponent };
+    }
+    [1.0, 0.0]
 }
 
 /// Turns scores into weights against `shift` and returns their sum.

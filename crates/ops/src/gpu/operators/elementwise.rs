@@ -41,16 +41,6 @@ struct AddAllArguments {
     _gap: u32,
 }
 
-/// Mirrors the C struct `ScaleArguments`.
-#[derive(Clone, Copy, Debug, NoUninit)]
-#[repr(C)]
-struct ScaleArguments {
-    values: u64,
-    count: i64,
-    by: f32,
-    _gap: u32,
-}
-
 /// Mirrors the C struct `GatherArguments`.
 #[derive(Clone, Copy, Debug, NoUninit)]
 #[repr(C)]
@@ -167,18 +157,6 @@ fn added(processor: &dyn Processor, parts: &[Tensor]) -> Result<Tensor> {
         unsafe { launch(processor, "add_all_f32", Extent::flat(count), &arguments) }
     })?;
     Ok(y)
-}
-
-/// Multiplies in place a tensor that was checked to be f32 without gaps.
-pub(crate) fn scale(processor: &dyn Processor, tensor: &Tensor, by: f64) -> Result<()> {
-    here(processor, tensor)?;
-    addresses(&[], &[tensor], &mut |at| {
-        let count = tensor.elem_count();
-        let arguments =
-            ScaleArguments { values: at.writes[0], count: count as i64, by: by as f32, _gap: 0 };
-        // SAFETY: as above; the kernel may write what it reads.
-        unsafe { launch(processor, "scale_f32", Extent::flat(count), &arguments) }
-    })
 }
 
 /// Adds `row` to every row of `x` [.., width], both plain and of one dtype.

@@ -31,7 +31,7 @@ pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{
     linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
 };
-pub(crate) use elementwise::{accumulate, add_all, contiguous, scale};
+pub(crate) use elementwise::{accumulate, add_all, contiguous};
 pub use embedding::unchecked_backward;
 pub(crate) use embedding::{embedding, embedding_backward};
 pub(crate) use linear::{

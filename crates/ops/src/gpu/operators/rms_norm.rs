@@ -1,11 +1,12 @@
 //! The RMS norm and its gradients: `kernels/rms_norm/`.
 
 use bytemuck::NoUninit;
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 
 use super::super::table::element_name;
 use super::super::{Processor, addresses};
 use super::{Extent, SCRATCH, THREADS, launch, off_tape, plain, sums, unwritten};
+use crate::rms_norm::sizes;
 
 /// The widest rows that a single warp computes, eight of them per block: their column sums in backward then leave a multiprocessor room for
 /// enough blocks.
@@ -65,15 +66,6 @@ impl Team {
     }
 }
 
-/// The number of rows of `x` and their width, which `weight` must have.
-fn sizes(x: &Tensor, weight: &Tensor) -> Result<(usize, usize)> {
-    let width = weight.dims1()?;
-    match x.dims().split_last() {
-        Some((&last, leading)) if last == width => Ok((leading.iter().product(), width)),
-        _ => bail!("rms-norm: found x {:?}, wanted [.., {width}]", x.shape()),
-    }
-}
-
 /// [`crate::rms_norm`] on a processor.
 pub(crate) fn rms_norm(
     processor: &dyn Processor,
@@ -82,7 +74,7 @@ pub(crate) fn rms_norm(
     epsilon: f64,
 ) -> Result<Tensor> {
     off_tape("rms-norm", [x, weight])?;
-    let (rows, width) = sizes(x, weight)?;
+    let (rows, width) = sizes(x.shape(), weight.shape())?;
     let [x, weight] = [x, weight].map(|tensor| plain(processor, tensor, x.dtype()));
     let (x, weight) = (x?, weight?);
     let team = Team::of(width);
@@ -105,7 +97,7 @@ pub(crate) fn rms_norm(
     Ok(y)
 }
 
-/// [`crate::rms_norm_backward`] on a processor; that gradients have as many elements was checked.
+/// [`crate::rms_norm_backward`] on a processor; that gradients have the shape of x was checked.
 pub(crate) fn rms_norm_backward(
     processor: &dyn Processor,
     x: &Tensor,
@@ -114,7 +106,7 @@ pub(crate) fn rms_norm_backward(
     dy: &Tensor,
     onto: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    let (rows, width) = sizes(x, weight)?;
+    let (rows, width) = sizes(x.shape(), weight.shape())?;
     let [x, weight, dy] = [x, weight, dy].map(|tensor| plain(processor, tensor, x.dtype()));
     let (x, weight, dy) = (x?, weight?, dy?);
     let onto = onto.map(|onto| plain(processor, onto, x.dtype())).transpose()?;

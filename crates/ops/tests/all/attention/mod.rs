@@ -5,6 +5,7 @@ mod carried;
 mod dropped;
 mod exact;
 mod golden;
+mod large;
 mod refused;
 mod split;
 mod strict;

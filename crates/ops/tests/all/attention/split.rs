@@ -133,7 +133,9 @@ pub(crate) fn masks() -> Vec<(&'static str, Mask)> {
         ("window", Mask::causal().and(Rule::Window(41))),
         ("documents", Mask::causal().and(Rule::documents(&[100, 7, 149]))),
         ("sinks", Mask::causal().and(Rule::Window(20)).and(Rule::Sinks(3))),
+        ("sixteen sinks", Mask::causal().and(Rule::Window(32)).and(Rule::Sinks(16))),
         ("padding", Mask::full().and(Rule::KeyPadding(vec![90]))),
+        ("a block's middle", Mask::causal().and(Rule::KeyPadding(vec![46]))),
         ("nothing", Mask::causal().and(Rule::KeyPadding(vec![0]))),
     ]
 }

@@ -5,7 +5,7 @@ use annulus_ops::Pool;
 use annulus_ops::attention::{
     Attended, AttentionKernel, Dropout, Fused, Instructions, dense_dropped,
 };
-use annulus_sequence::{Layout, Mask, Positions};
+use annulus_sequence::{Layout, Mask, Positions, Rule};
 use candle_core::DType;
 
 use super::split::{BLOCK, Split, TOKENS, assert_same, masks, shards, uneven};
@@ -39,6 +39,39 @@ fn the_same_bits_however_blocks_are_shared_out() {
                 for (workers, shards, first) in splits {
                     let what = format!("{heads:?}, {name}, {} shards", shards.len());
                     assert_same(&of(workers, shards, first), &one, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Products round the keys that a piece sees up to whole micro-tiles: what lies past them must add nothing to keys that it does not see.
+#[test]
+fn keys_that_nobody_sees_get_no_gradient_wherever_they_begin() {
+    for instructions in Instructions::tested() {
+        for (block, step) in [(32, 1), (128, 5)] {
+            let pool = Pool::new(1).in_blocks(Some(block));
+            let kernel = Fused { pool, instructions };
+            for seen in (block + 1..2 * block).step_by(step) {
+                let mask = Mask::causal().and(Rule::KeyPadding(vec![seen]));
+                let case = Case::random(Heads(1, 1, 1, 16), 2 * block, 2 * block);
+                let shards = vec![Positions::all(2 * block)];
+                let split = Split {
+                    kernel: &kernel,
+                    mask: &mask,
+                    shards,
+                    dropout: None,
+                    first: 1,
+                    at_once: true,
+                };
+                let [.., dk, dv] = split.run(&case);
+                for (name, gradient) in [("dk", dk), ("dv", dv)] {
+                    let unseen = gradient.narrow(2, seen, 2 * block - seen).unwrap();
+                    let most = unseen.abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+                    assert!(
+                        most == 0.0,
+                        "{instructions:?}, blocks of {block}, {seen} seen: {name} {most}"
+                    );
                 }
             }
         }

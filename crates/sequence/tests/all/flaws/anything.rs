@@ -4,7 +4,7 @@ use annulus_sequence::{
     Block, Exchange, Hop, Mask, Move, Split, Strategy, StrategyError, TilePlan,
 };
 
-use super::{HEADS, Listed, NODES, USP, WORLD};
+use super::{Edit, HEADS, Listed, NODES, USP, WORLD};
 
 /// Every strategy, exchange and shape, forward and every way backward, where positions are sharded
 /// evenly and where they are not.

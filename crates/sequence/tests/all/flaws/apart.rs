@@ -2,7 +2,7 @@
 
 use annulus_sequence::{Alive, Flaw, Mask, Part, Strategy, prove};
 
-use super::{HEADS, Listed, WORLD, broken, first, forward, whole};
+use super::{Edit, HEADS, Listed, WORLD, broken, first, forward, whole};
 
 /// The hop in which the last rank, which sees all keys, weights its own values.
 const VALUES: usize = WORLD;

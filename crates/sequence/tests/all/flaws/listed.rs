@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use annulus_sequence::{
-    Alike, Block, Flaw, Generator, Hop, Move, Positions, Proof, Schedule, TilePlan, prove_alike,
-    prove_each,
+    Alike, Block, Flaw, Generator, Hop, Move, Positions, Proof, Schedule, TilePlan, Tiles,
+    prove_alike, prove_each,
 };
 
 /// A schedule whose hops are listed, to be damaged.
@@ -43,6 +43,21 @@ impl Listed {
             assert_eq!(Ok(proof), shorter.as_ref());
         }
         proof
+    }
+}
+
+/// Damage to the tiles of a hop.
+pub(super) trait Edit {
+    /// Changes the tiles as a list.
+    fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T;
+}
+
+impl Edit for Tiles {
+    fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<TilePlan>) -> T) -> T {
+        let mut all: Vec<TilePlan> = self.iter().collect();
+        let changed = change(&mut all);
+        *self = all.into_iter().collect();
+        changed
     }
 }
 

@@ -8,7 +8,7 @@ use annulus_sequence::{
     Alive, Block, Collective, Extent, Flaw, Heads, Hop, Made, Mask, Move, Part, Positions, Proof,
     Route, Rule, Strategy, TilePlan,
 };
-use listed::{Listed, broken};
+use listed::{Edit, Listed, broken};
 
 const WORLD: usize = 4;
 /// Key/value heads; as many query heads, but where heads are split.

@@ -66,7 +66,7 @@ fn has_empty_tiles(schedule: &Schedule) -> bool {
 /// The schedule with every tile listed separately, none shared between ranks.
 fn one_by_one(schedule: &Schedule) -> Schedule {
     let mut listed = schedule.listed();
-    listed.iter_mut().flatten().for_each(|hop| hop.tiles.edit(|_| ()));
+    listed.iter_mut().flatten().for_each(|hop| hop.tiles = hop.tiles.iter().collect());
     Schedule { generator: Arc::new(listed), ..schedule.clone() }
 }
 

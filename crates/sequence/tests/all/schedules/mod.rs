@@ -2,6 +2,7 @@
 
 mod bytes;
 mod every;
+mod refused;
 mod shapes;
 mod taken;
 

@@ -39,7 +39,6 @@ pub(crate) struct Backward {
     delta: Vec<f32>,
     /// The accumulated gradient of the queries, order-free sums of [B, Hq, Sq, D].
     dq: Vec<u32>,
-    scratch: Shelf<Column>,
 }
 
 impl State for Backward {}
@@ -60,8 +59,8 @@ impl Backward {
         let [shift, delta] = [&prepared.lse, &prepared.delta]
             .map(|statistic| Ok::<_, candle_core::Error>(Elements::of(pool, statistic)?.to_vec()));
         let dq = vec![0; q.elem_count() / sizes.dim * length(sizes.dim)];
-        let (shift, delta, scratch) = (shift?, delta?, Shelf::default());
-        Ok(Backward { sizes, instructions, block, scale, q, gradient, shift, delta, dq, scratch })
+        let (shift, delta) = (shift?, delta?);
+        Ok(Backward { sizes, instructions, block, scale, q, gradient, shift, delta, dq })
     }
 
     /// Adds one tile to the gradient of the queries; returns the gradients of its keys and values, added to those that it carried.
@@ -93,7 +92,7 @@ impl Backward {
         };
         let [dk_parts, dv_parts] = [&mut dk, &mut dv].map(|all| parted(all, &columns, dim));
         let sums = [dk_parts, dv_parts];
-        let tile = TileGradients { pool, context, sums, scratch: &self.scratch, progress };
+        let tile = TileGradients { pool, context, sums, scratch: Shelf::default(), progress };
         self.instructions.with(narrow(&sources), tile)?;
         Ok(KeyValueGradients { dk: as_tensor(dk, &dims)?, dv: as_tensor(dv, &dims)? })
     }
@@ -157,7 +156,7 @@ struct TileGradients<'a> {
     context: Context<'a>,
     /// The sums of keys and of values, by key/value head and block.
     sums: [Vec<Mutex<&'a mut [u32]>>; 2],
-    scratch: &'a Shelf<Column>,
+    scratch: Shelf<Column>,
     progress: Progress<'a>,
 }
 

@@ -35,7 +35,6 @@ pub(crate) struct Forward {
     out: Vec<u32>,
     /// The sums of weights, order-free, of [B, Hq, Sq, 1].
     sum: Vec<u32>,
-    scratch: Shelf<Scratch>,
 }
 
 /// The sums of a block of query rows.
@@ -72,7 +71,6 @@ impl Forward {
             q: contiguous(q)?,
             out: vec![0; rows * length(sizes.dim)],
             sum: vec![0; rows * length(1)],
-            scratch: Shelf::default(),
         })
     }
 
@@ -89,7 +87,7 @@ impl Forward {
         let sources = [q.source(), k.source(), v.source()];
         let inputs = Inputs::new(self.sizes, keys, sources, tile, self.block, Some(ROWS))?;
         let state = Rows::of(self.sizes, [&mut self.out, &mut self.sum]).map(Mutex::new).collect();
-        let (scale, scratch) = (self.scale, &self.scratch);
+        let (scale, scratch) = (self.scale, Shelf::default());
         let fold = TileFold { pool, inputs, scale, state, scratch, progress };
         self.instructions.with(narrow(&sources), fold)
     }
@@ -136,7 +134,7 @@ struct TileFold<'a> {
     inputs: Inputs<'a>,
     scale: f32,
     state: Vec<Mutex<Rows<'a>>>,
-    scratch: &'a Shelf<Scratch>,
+    scratch: Shelf<Scratch>,
     progress: Progress<'a>,
 }
 

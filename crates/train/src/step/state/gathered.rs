@@ -14,10 +14,10 @@ use annulus_model::Weights;
 use annulus_trace::{Doing, begin};
 use candle_core::{Result as Made, Tensor};
 
-use crate::step::division::Division;
-use crate::step::meeting::Meeting;
-use crate::step::parameters::RankParameters;
 use crate::step::rank::Rank;
+use crate::step::state::division::Division;
+use crate::step::state::meeting::Meeting;
+use crate::step::state::parameters::RankParameters;
 use crate::{Result, TrainError};
 
 /// The pass of messages that carry weights.

@@ -11,12 +11,12 @@ use candle_core::{DType, Device, Shape, Tensor};
 
 use crate::setup::start::Start;
 use crate::setup::weights::InitialWeights;
-use crate::step::division::Division;
-use crate::step::gathered::Table;
-use crate::step::meeting::Meeting;
-use crate::step::moments::Disk;
-use crate::step::optimizer::Optimizer;
-use crate::step::side_by_side::SideBySide;
+use crate::step::state::division::Division;
+use crate::step::state::gathered::Table;
+use crate::step::state::meeting::Meeting;
+use crate::step::state::moments::Disk;
+use crate::step::state::optimizer::Optimizer;
+use crate::step::state::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
 
 /// The model's weights, or a tensor-parallel part of them, as layers take them.
@@ -54,7 +54,7 @@ impl Parameters {
         part: usize,
         owner: usize,
     ) -> Result<Parameters> {
-        let parameters = Parameters::without(initial, setup, device, part);
+        let parameters = Parameters::without(setup, device, part);
         let own = |name: &String| {
             let whole = 0..parameters.shapes[name].elem_count();
             let read = initial.elements(name, &parameters.runs(name, whole))?;
@@ -81,11 +81,10 @@ impl Parameters {
     }
 
     /// Names, shapes and placements of a part's parameters, without the weights.
-    fn without(initial: &InitialWeights, setup: &Setup, device: Device, part: usize) -> Parameters {
+    fn without(setup: &Setup, device: Device, part: usize) -> Parameters {
         let part = (part, setup.tensor);
         let placed: BTreeMap<_, _> = Llama::specification(&setup.config)
             .into_iter()
-            .filter(|parameter| initial.shapes().contains_key(&parameter.name))
             .map(|parameter| (parameter.name, (parameter.shape, parameter.placement)))
             .collect();
         let shape = |(name, (shape, placement)): (&String, &(Vec<usize>, Placement))| {
@@ -142,8 +141,9 @@ impl Store {
     /// have it.
     ///
     /// # Errors
-    /// Weights that cannot be read, and failures of Candle or the device.
+    /// Weights that are not those of the model, or cannot be read, and failures of Candle or the device.
     pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
+        initial.check(&setup.config)?;
         let commit = Meeting::new(here.len());
         let (parts, beside) = (setup.parts(), setup.ranks_of_device());
         let part = |number: usize| {
@@ -153,7 +153,7 @@ impl Store {
             let owner = here.start + first;
             let (own, device) = (owner % setup.tensor, setup.processors.device(device));
             let parameters = if setup.shards_weights() {
-                Parameters::without(initial, setup, device, own)
+                Parameters::without(setup, device, own)
             } else {
                 Parameters::new(initial, setup, device, own, owner)?
             };

@@ -6,11 +6,11 @@ use annulus_model::{Described, Layout, Weights};
 use candle_core::DType;
 
 use crate::checkpoint::Piece;
-use crate::step::alive::alive;
 use crate::step::finished::Finished;
-use crate::step::gathered_slices::GatheredSlices;
 use crate::step::hashes::{GRADIENTS, WEIGHTS};
+use crate::step::measure::alive::alive;
 use crate::step::slices::Slices;
+use crate::step::slices::gathered::GatheredSlices;
 use crate::{Result, TrainError};
 
 /// Which step's tensors are written down, and where.

@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use crate::step::gathered::PASS as GATHER;
 use crate::step::hashes::Hashes;
+use crate::step::measure::spans;
 use crate::step::rank::MicroBatch;
-use crate::step::spans;
+use crate::step::state::gathered::PASS as GATHER;
 use crate::{Result, TrainError};
 
 /// The name of the point of what a step reads.

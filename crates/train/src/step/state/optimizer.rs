@@ -10,9 +10,9 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::checkpoint::Kept;
 use crate::setup::start::Start;
-use crate::step::division::Division;
-use crate::step::moments::{Disk, Held};
-use crate::step::parameters::{Parameters, own_copy};
+use crate::step::state::division::Division;
+use crate::step::state::moments::{Disk, Held};
+use crate::step::state::parameters::{Parameters, own_copy};
 use crate::{Result, TrainError};
 
 /// The slices that a rank updates, flat: f32 masters, AdamW's moments and, of narrower weights, the weights; where a process holds a shard

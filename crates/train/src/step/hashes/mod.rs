@@ -3,6 +3,9 @@
 //! A tensor's hash is a sum modulo 2^64 over its elements, of a mix of each element's index and its bits as f32: every rank adds the
 //! elements that it would write to a checkpoint, in any order. Tensors that differ in a bit have different hashes, up to a chance of 2^-64.
 
+pub(crate) mod dump;
+pub(crate) mod points;
+
 use std::collections::BTreeMap;
 
 use annulus_comm::{Communicator, Label, all_gather_values};

@@ -6,7 +6,7 @@ use annulus_plan::Plan;
 use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
-use crate::step::clocks;
+use crate::step::measure::clocks;
 use crate::step::rank::Rank;
 use crate::{Result, TrainError};
 

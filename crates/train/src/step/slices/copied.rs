@@ -17,7 +17,7 @@ pub(crate) struct CopiedSlices {
     optimizer: Copies,
 }
 
-/// CopiedSlices pieces by tensor name.
+/// Copied pieces by tensor name.
 type Copies = BTreeMap<String, Vec<Piece>>;
 
 impl CopiedSlices {

@@ -1,14 +1,17 @@
 //! The share of a checkpoint that a rank writes.
 
+pub(crate) mod copied;
+pub(crate) mod gathered;
+
 use crate::checkpoint::{Contents, Piece};
 use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
 use annulus_plan::slice;
 use candle_core::{DType, Tensor};
 
-use crate::step::division::Division;
-use crate::step::optimizer::Optimizer;
-use crate::step::parameters::RankParameters;
+use crate::step::state::division::Division;
+use crate::step::state::optimizer::Optimizer;
+use crate::step::state::parameters::RankParameters;
 use crate::{Result, TrainError};
 
 /// A rank's weights and optimizer state, and which of it the rank writes: where processes hold shards, each rank its own; otherwise rank 0

@@ -3,19 +3,21 @@
 use std::time::{Duration, Instant};
 
 use annulus_comm::{Label, Traffic, all_gather_values};
-use annulus_memory::{Class, peaks, reset_peaks};
+use annulus_memory::{Class, is_installed, peaks, reset_peaks};
 
 use crate::Result;
 use crate::sink::Value;
-use crate::step::hosts::{Hosts, Spent};
+use crate::step::measure::hosts::{Hosts, Spent};
+use crate::step::measure::resident::{OfProcess, logged};
 use crate::step::rank::Rank;
-use crate::step::resident::{OfProcess, logged};
 
 /// Bytes and memory of one step, by rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
     /// Payload bytes handed to the communicator, by rank.
     bytes: Vec<u64>,
+    /// By rank, what it counts of the visible pairs of all steps of the lap.
+    pairs: Vec<u64>,
     /// By rank, peak memory of all classes at once, in large blocks.
     together: Vec<u64>,
     /// By class and rank, peak memory.
@@ -26,8 +28,8 @@ pub(crate) struct Costs {
     hosts: Option<Hosts>,
 }
 
-/// How many counts every rank has: bytes, peak memory of all classes at once and of every class.
-const CLASSED: usize = 2 + Class::ALL.len();
+/// How many counts every rank has: bytes, visible pairs, peak memory of all classes at once and of every class.
+const CLASSED: usize = 3 + Class::ALL.len();
 /// The tag of a class's peak memory, by class.
 const TAGS: [&str; Class::ALL.len()] = [
     "memory/weights",
@@ -40,19 +42,25 @@ const TAGS: [&str; Class::ALL.len()] = [
 ];
 
 impl Costs {
-    /// Everything that is logged, by tag.
+    /// Everything that is logged, by tag: memory only where the program's allocator counts it.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let all = [("comm/bytes", &self.bytes), ("memory/peak", &self.together)];
-        let classes = TAGS.into_iter().zip(&self.classes);
-        let counts = all.into_iter().chain(classes);
+        let memory = [("memory/peak", &self.together)].into_iter();
+        let memory = memory.chain(TAGS.into_iter().zip(&self.classes)).filter(|_| is_installed());
+        let counts = [("comm/bytes", &self.bytes)].into_iter().chain(memory);
         let counts = counts.map(|(tag, counts)| (tag, Value::PerRank(counts)));
         let resident =
             self.resident.iter().map(|(tag, bytes)| (tag.as_str(), Value::Number(*bytes)));
         counts.chain(resident).chain(self.hosts.iter().flat_map(Hosts::values))
     }
 
+    /// The visible pairs of all steps of the lap, over all sequences and layers; 0 where the mask has no documents of the data.
+    pub(crate) fn pairs(&self) -> u64 {
+        self.pairs.iter().sum()
+    }
+
     fn push(&mut self, counts: &[i64]) {
-        let lists = [&mut self.bytes, &mut self.together].into_iter().chain(&mut self.classes);
+        let lists = [&mut self.bytes, &mut self.pairs, &mut self.together];
+        let lists = lists.into_iter().chain(&mut self.classes);
         lists.zip(counts).for_each(|(list, count)| list.push(*count as u64));
     }
 }
@@ -67,7 +75,7 @@ pub(crate) fn begin(rank: &Rank) {
 /// for it are not counted.
 pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Result<Costs> {
     let memory = peaks(rank.comm.rank());
-    let counts = [lap.last.total().bytes, memory.together].into_iter();
+    let counts = [lap.last.total().bytes, lap.pairs, memory.together].into_iter();
     let counts = counts.chain(Class::ALL.map(|class| memory.classes[class]));
     let process = process.now();
     let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
@@ -95,6 +103,8 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
 pub(crate) struct Lap {
     steps: u64,
     time: Duration,
+    /// What this rank counts of the steps' visible pairs: see [`MicroBatch::pairs`](crate::step::rank::MicroBatch::pairs).
+    pairs: u64,
     /// Time of waiting within a host and between hosts.
     waiting: [Duration; 2],
     /// What this rank sent in the last step.
@@ -111,6 +121,11 @@ impl Lap {
         result
     }
 
+    /// Adds the visible pairs that this rank counted of a step.
+    pub(crate) fn saw(&mut self, pairs: u64) {
+        self.pairs += pairs;
+    }
+
     /// Adds what a step sent, and how long it waited.
     pub(crate) fn handed(&mut self, traffic: Traffic) {
         let links = [traffic.within_host(), traffic.between_hosts];
@@ -118,9 +133,14 @@ impl Lap {
         self.last = traffic;
     }
 
-    /// Tokens per second, if every step has `tokens` tokens.
-    pub(crate) fn speed(&self, tokens: usize) -> f64 {
-        self.steps as f64 * tokens as f64 / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
+    /// What is done in a second where a step does so much on average.
+    pub(crate) fn per_second(&self, in_a_step: f64) -> f64 {
+        self.steps as f64 * in_a_step / self.time.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// The number of steps.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// The counts for [`spent_of`]: bytes by link, then nanoseconds of the mean step: of waiting by link, and of computing.

@@ -7,7 +7,7 @@ use annulus_comm::Communicator;
 use annulus_ops::Moments;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::step::offload::{Away, Offload};
+use crate::step::state::offload::{Away, Offload};
 use crate::{Result, TrainError};
 
 /// The moments of a rank's slices, by parameter: in memory, or offloaded.

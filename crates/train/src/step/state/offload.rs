@@ -235,7 +235,7 @@ fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
         }
         _ => "name another folder by `memory.offload_folder`, or set `memory.offload=none`",
     };
-    TrainError::Offload { message, hint: hint.into() }
+    TrainError::offload(message, hint)
 }
 
 /// The thread: does its jobs in order.

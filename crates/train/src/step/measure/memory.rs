@@ -11,9 +11,9 @@ use crate::setup::initial::initial_weights;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::shared::ranks_here;
 use crate::setup::start::{Handout, Start};
-use crate::step::parameters::Store;
+use crate::step::measure::resident::{Held, OfProcess, held_of, logged};
 use crate::step::rank::Rank;
-use crate::step::resident::{Held, OfProcess, held_of, logged};
+use crate::step::state::parameters::Store;
 use crate::step::trainer::Trainer;
 use crate::{Opening, Result, Setup, open_data};
 
@@ -43,14 +43,6 @@ pub struct Measured {
     pub planned_bytes: u64,
     /// The duration of every step, seconds.
     pub seconds: Vec<f64>,
-}
-
-/// What every rank held in the last of a few steps: see [`measure`].
-///
-/// # Errors
-/// Bad data or weights, and any failure of a rank.
-pub fn measure_memory(plan: &Plan, steps: u64, cores: usize) -> Result<Vec<Memory>> {
-    Ok(measure(plan, steps, cores)?.into_iter().map(|rank| rank.memory).collect())
 }
 
 /// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and returns what every rank held, sent and took.

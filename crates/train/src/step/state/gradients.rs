@@ -13,9 +13,9 @@ use annulus_ops::{Backend, accumulate, add_all, charge, check_gradients, global_
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::Tensor;
 
-use crate::step::alive::computing;
-use crate::step::division::Division;
-use crate::step::parameters::Parameters;
+use crate::step::measure::alive::computing;
+use crate::step::state::division::Division;
+use crate::step::state::parameters::Parameters;
 use crate::{Result, TrainError};
 
 /// The pass of messages that count as gradient bytes.

@@ -13,8 +13,8 @@ use annulus_comm::{Error as CommError, Label, Watching};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Result;
-use crate::step::division::Seats;
 use crate::step::rank::Rank;
+use crate::step::state::division::Seats;
 
 /// The interval at which a waiting rank asks why another has left.
 const ASKED: Duration = Duration::from_millis(1);

@@ -1,0 +1,56 @@
+//! The settings of a plan that trade time for memory: those that its file leaves open are chosen by what its ranks would hold.
+
+use annulus_experiment::{Apart, Settled};
+
+use crate::Plan;
+use crate::processes::Kinds;
+
+impl Plan {
+    /// Chooses the open ones of the written settings, and computes what every rank does and holds with them.
+    pub(crate) fn settle(&mut self) {
+        let (memory, parallel) = &self.written;
+        let (host, kinds) = (&self.experiment.host, self.kinds());
+        let needs = |settings| self.needs(settings, &kinds);
+        let settled = memory.settle(host, parallel.state, self.rows(), needs);
+        self.set(settled, &kinds);
+    }
+
+    /// The choices for the state's sharding that the file leaves open and that fit into the budget, each with the least recomputation, in
+    /// the order in which a plan prefers them.
+    pub fn fitting(&self) -> Vec<Settled> {
+        let (memory, parallel) = &self.written;
+        let (host, kinds) = (&self.experiment.host, self.kinds());
+        let needs = |settings| self.needs(settings, &kinds);
+        memory.fitting(host, parallel.state, self.rows(), needs).collect()
+    }
+
+    /// This plan with other settings.
+    #[must_use]
+    pub fn with(mut self, settings: Settled) -> Plan {
+        let kinds = self.kinds();
+        self.set(settings, &kinds);
+        self
+    }
+
+    fn set(&mut self, settings: Settled, kinds: &Kinds) {
+        let (memory, parallel) = &self.written;
+        (self.experiment.memory, self.experiment.parallel) = (memory.with(settings), *parallel);
+        self.experiment.parallel.state = settings.state;
+        self.memory = settings;
+        self.ranks = self.rank_plans(kinds);
+    }
+
+    /// Bytes that the ranks of these kinds would hold with `settings`: together, or as many times as the fullest where each has a device of
+    /// its own.
+    fn needs(&self, settings: Settled, kinds: &Kinds) -> u64 {
+        // On a cluster every device has room for the fullest rank.
+        if let Some(Apart { ranks, .. }) = self.experiment.host.apart {
+            let all = self.experiment.mesh.replica(0).ranks();
+            let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
+            return fullest.unwrap_or_default().saturating_mul(ranks as u64);
+        }
+        let of_kind = |kind| self.held(settings, kind).together;
+        let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
+        self.fullest(|rank| held[kinds.number(rank)])
+    }
+}

@@ -1,0 +1,45 @@
+//! The settings that trade time for memory, where a plan for a described cluster leaves them open: the fastest that fit.
+
+use annulus_plan::Plan;
+use annulus_yaml::Problems;
+
+use crate::choose::enough_devices;
+use crate::estimate::{loads, slowest_step, walked};
+use crate::table::CLOSE;
+use crate::{Cluster, Estimate};
+
+impl Estimate {
+    /// `plan` with the fastest of the settings that it leaves open and that fit, and the estimate of its step on `cluster`, a described one;
+    /// of settings that are about as fast, the first that the plan prefers.
+    ///
+    /// # Errors
+    /// Those of [`Estimate::of`].
+    pub fn fastest(mut plan: Plan, cluster: &Cluster) -> Result<(Plan, Estimate), Problems> {
+        enough_devices(&plan.experiment, cluster)?;
+        let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+        let loads = loads(&plan, &seen);
+        let is_described = plan.experiment.host.apart.is_some();
+        let open = if is_described { plan.fitting() } else { Vec::new() };
+        if open.len() > 1 {
+            let mut steps = Vec::new();
+            // Walking the schedules takes long; only recomputation changes what they take.
+            for alike in open.chunk_by(|one, other| one.recompute == other.recompute) {
+                let mut of = plan.clone();
+                of.memory = alike[0];
+                let walked = walked(&of, cluster, &loads);
+                for memory in alike {
+                    of.memory = *memory;
+                    steps.push(slowest_step(&of, cluster, &walked));
+                }
+            }
+            let fastest = steps.iter().copied().fold(f64::INFINITY, f64::min);
+            let taken = steps.iter().position(|step| *step <= CLOSE * fastest);
+            let taken = open[taken.unwrap_or_default()];
+            if taken != plan.memory {
+                plan = plan.with(taken);
+            }
+        }
+        let estimate = Estimate::of_loads(&plan, cluster, &seen, &loads);
+        Ok((plan, estimate))
+    }
+}

@@ -1,0 +1,188 @@
+//! Weights, sequences and sources that a program hands over are checked against the plan before anything is computed.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use annulus_comm::threads;
+use annulus_data::{DataError, Sequence, Source, Tokens};
+use annulus_model::{Llama, Weights};
+use annulus_plan::Plan;
+use annulus_sequence::Positions;
+use annulus_train::{Setup, Stepper, Store, TrainError, Want, score};
+use candle_core::{DType, Device, Tensor};
+
+use crate::common::Place;
+
+const TOKENS: usize = 48;
+const ROWS: usize = 4;
+const GATE: &str = "model.layers.0.mlp.gate_proj.weight";
+
+/// A plan of two ranks, and what they compute with.
+struct Scene {
+    plan: Plan,
+    setup: Arc<Setup>,
+    weights: Weights,
+}
+
+impl Scene {
+    fn new(place: &Place) -> Scene {
+        let plan = place.plan(&[("mesh.sequence", "2"), ("attention.strategy", "striped")]);
+        let setup = Arc::new(Setup::new(&plan, 2));
+        let weights = Llama::random(&setup.config, 5).unwrap();
+        Scene { plan, setup, weights }
+    }
+
+    /// A step over a source.
+    fn step(&self, weights: &Weights, source: Made) -> Result<(), TrainError> {
+        let store = Store::new(&self.setup, &self.weights.clone().into(), 0..2)?;
+        let source: Arc<dyn Source> = Arc::new(source);
+        let options =
+            threads::Options { world: 2, deadline: Duration::from_secs(60), stop: Arc::default() };
+        let found = threads::run(&options, |comm| {
+            let (setup, plan) = (&self.setup, &self.plan);
+            Stepper::new(setup, comm, plan, source.clone(), weights, &store)?.step()
+        });
+        found.map(drop).map_err(|failure| match failure.cause {
+            annulus_comm::Cause::Error(error) => error,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn score(&self, weights: &Weights, sequences: &[Sequence]) -> Result<f64, TrainError> {
+        Ok(score(&self.setup, weights, sequences, Want::default())?.loss)
+    }
+}
+
+/// A source that says to have `rows` sequences of `tokens`, and gives them if it `gives`.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    rows: usize,
+    tokens: usize,
+    gives: bool,
+}
+
+const RIGHT: Made = Made { rows: ROWS, tokens: TOKENS, gives: true };
+
+impl Source for Made {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+    fn read(
+        &self,
+        _: u64,
+        rows: Range<usize>,
+        positions: &Positions,
+        into: &mut Tokens,
+    ) -> Result<(), DataError> {
+        let sequence = sequence(self.tokens);
+        rows.filter(|_| self.gives).for_each(|_| into.push(&sequence, positions));
+        Ok(())
+    }
+    fn batches(&self) -> Option<u64> {
+        None
+    }
+    fn fingerprint(&self) -> String {
+        "made".into()
+    }
+    fn vocabulary(&self) -> usize {
+        256
+    }
+}
+
+fn sequence(tokens: usize) -> Sequence {
+    Sequence::shifted(&(0..=tokens as u32).map(|id| id * 7 % 250).collect::<Vec<_>>())
+}
+
+fn zeros(shape: &[usize]) -> Tensor {
+    Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn weights_are_those_of_the_model() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let sequences = [sequence(TOKENS)];
+    assert!(scene.score(&scene.weights, &sequences).is_ok());
+    scene.step(&scene.weights, RIGHT).unwrap();
+    let turned = scene.weights[GATE].t().unwrap().contiguous().unwrap();
+    let surplus = "model.layers.7.mlp.gate_proj.weight";
+    let norm = "model.norm.weight";
+    let cases = [
+        (GATE, Some(turned), format!("`{GATE}` in `memory` is [32, 48] (wanted [48, 32])")),
+        (norm, Some(zeros(&[64])), format!("`{norm}` in `memory` is [64] (wanted [32])")),
+        (GATE, None, format!("`{GATE}` is missing (wanted [48, 32])")),
+        (surplus, Some(zeros(&[2])), format!("`{surplus}` [2] in `memory` is no parameter")),
+    ];
+    for (name, weight, wanted) in cases {
+        let mut weights = scene.weights.clone();
+        match weight {
+            Some(weight) => weights.insert(name.to_owned(), weight),
+            None => weights.remove(name),
+        };
+        let store = Store::new(&scene.setup, &weights.clone().into(), 0..2).map(drop);
+        let scored = scene.score(&weights, &sequences).map(drop);
+        let stepped = scene.step(&weights, RIGHT);
+        for found in [store, scored, stepped] {
+            let found = found.unwrap_err();
+            assert!(matches!(found, TrainError::Model(_)) && found.to_string().contains(&wanted));
+        }
+    }
+}
+
+#[test]
+fn sequences_are_as_long_as_the_plan_says() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let message = |sequences: &[Sequence]| {
+        let error = scene.score(&scene.weights, sequences).unwrap_err();
+        assert!(error.hint().is_some());
+        error.to_string()
+    };
+    for tokens in [TOKENS - 8, TOKENS + 26] {
+        let wanted =
+            format!("a sequence of {tokens} inputs and {tokens} targets, wanted 48 of each");
+        assert_eq!(message(&[sequence(TOKENS), sequence(tokens)]), wanted);
+    }
+    let mut fewer = sequence(TOKENS);
+    fewer.targets.pop();
+    assert_eq!(message(&[fewer]), "a sequence of 48 inputs and 47 targets, wanted 48 of each");
+    assert_eq!(message(&[]), "0 sequences, wanted a multiple of the 1 replicas");
+}
+
+#[test]
+fn sources_are_those_of_the_plan() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let message = |source| {
+        let error = scene.step(&scene.weights, source).unwrap_err();
+        assert!(error.hint().is_some());
+        error.to_string()
+    };
+    let wanted = |found: &str| format!("a source of {found}, wanted 4 sequences of 48 tokens");
+    let fewer = Made { rows: 3, ..RIGHT };
+    assert_eq!(message(fewer), wanted("3 sequences of 48 tokens"));
+    for tokens in [TOKENS / 2, TOKENS * 2] {
+        let found = format!("4 sequences of {tokens} tokens");
+        assert_eq!(message(Made { tokens, ..RIGHT }), wanted(&found));
+    }
+    let nothing = message(Made { gives: false, ..RIGHT });
+    assert!(nothing.contains("the source gave 0 ids, 0 targets"), "{nothing}");
+}
+
+/// A short run of two ranks.
+const SHORT: [(&str, &str); 3] =
+    [("schedule.steps", "2"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
+
+/// This test program has an allocator that does not count.
+#[test]
+fn memory_is_logged_only_where_it_is_counted() {
+    let place = Place::new();
+    let outcome = place.run(&SHORT).unwrap();
+    assert!(outcome.last.contains_key("comm/bytes"));
+    let counted = |tag: &&String| tag.starts_with("memory/") && !tag.contains("process");
+    assert_eq!(outcome.last.keys().find(counted), None);
+}
