@@ -49,8 +49,7 @@ fn where_no_strategy_can_run_the_reasons_are_said() {
     let said = |more: &[&str]| {
         let words = [&["plan", "experiment.yaml"], &uneven[..], more].concat();
         let ran = run(ANNULUS, &place.path(""), &words);
-        assert!(ran.ended(2).stdout.is_empty(), "{}", ran.stdout);
-        ran.stderr.clone()
+        ran.ended(2).stderr.clone()
     };
     let asked = said(&["--cluster", &cluster]);
     let reason = "2 tensor-parallel ranks cannot share a shard of 13 tokens evenly";

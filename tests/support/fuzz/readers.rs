@@ -267,7 +267,7 @@ pub const READERS: &[Reader] = &[
 ];
 
 const CHAT: &str = "{\"messages\": [{\"role\": \"system\", \"content\": \"be short\"}, {\"role\": \"user\", \"content\": \"hello\"}, {\"role\": \"assistant\", \"content\": \"hi\"}], \"tools\": [{\"name\": \"f\"}]}\n";
-const STATE: &str = "{\"version\":1,\"step\":1,\"tokens\":64,\"data\":\"00\",\"experiment\":\"seed: 1\\n\",\"base\":null}";
+const STATE: &str = "{\"version\":1,\"step\":1,\"tokens\":64,\"data\":\"00\",\"experiment\":\"name: a\\nmodel: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }\\ndata: { path: a.txt, tokens: 16 }\\noptimizer: { learning_rate: 1e-3 }\\nschedule: { steps: 5 }\\n\",\"base\":null}";
 
 /// A trace of a block that goes from rank 0 to rank 1, which computes with it.
 fn busy() -> String {
