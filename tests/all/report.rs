@@ -75,10 +75,9 @@ fn a_run_is_held_against_the_plan_of_its_own_ranks_and_processes() {
         let html = fs::read_to_string(place.path("report.html")).expect("a page");
         row(&Html::parse_document(&html), "memory", name)
     };
-    // Measured and planned of two ranks: by the plan of another start they would be 2.2 times as much. A rank that goes ahead of its
-    // neighbour may hold some rows more than planned.
+    // Measured and planned of two ranks: one rank alone held all keys and values.
     let [first, planned, second, _] = memory("key/value")[..] else { panic!("two ranks") };
-    assert!(first <= planned * 1.2 && second <= planned * 1.2, "{first}, {second}, {planned}");
+    assert!(first <= planned * 1.1 && second <= planned * 1.1, "{first}, {second}, {planned}");
     let threads = memory("optimizer");
     let path = place.path("run/manifest.json");
     let mut manifest: Value =

@@ -148,6 +148,7 @@ fn packed(queries: &Side, keys: Side, mut rows: Vec<Vec<Piece>>) -> impl Iterato
         }
         let [q, k] = [&queries.positions, &keys.positions];
         let visibility: Vec<_> = rows.iter_mut().map(|pieces| layer(pieces, q, k)).collect();
+        // A view that shows nothing had room for all that was left.
         let any = visibility.iter().any(|one| one.coverage != Coverage::Empty);
         any.then(|| View { queries: queries.clone(), keys: keys.clone(), visibility })
     })

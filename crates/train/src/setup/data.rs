@@ -186,10 +186,17 @@ fn open_text(
     } else {
         Cache::open(&texts, &folder, verify, progress)?
     });
-    match data.pack {
+    let mut opened = match data.pack {
         Pack::Documents => packed(experiment, &cache),
         Pack::Stream => windows(experiment, &cache),
+    }?;
+    if !temporary && !cache.path().starts_with(&folder) {
+        let folder = folder.display();
+        opened.notes.push(format!(
+            "nobody may write into `{folder}`: the tokens are made anew at every start"
+        ));
     }
+    Ok(opened)
 }
 
 /// Adds a source's path to an error from code that knows tokens but no files.

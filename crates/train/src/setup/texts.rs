@@ -54,8 +54,11 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     if !missing.is_empty() {
         return Err(TrainError::Config(Problems(missing)));
     }
-    let all = experiment.data.path.iter().map(|source| matching(&source.path));
-    Ok(all.collect::<std::result::Result<Vec<_>, _>>()?.concat())
+    let mut texts = Vec::new();
+    for source in &experiment.data.path {
+        texts.extend(Matching::of(&source.path)?.texts);
+    }
+    Ok(texts)
 }
 
 /// The problem of a source that does not exist, with the line that names it.
@@ -101,27 +104,39 @@ fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// The files that match a path with `*`, `?` or `[…]`, in name order; a path that exists, or has none of these, stands for itself. As in a
-/// shell, and as folders are read, hidden ones match only with a dot of their own.
-fn matching(path: &Path) -> std::result::Result<Vec<PathBuf>, DataError> {
-    let text = path.to_string_lossy();
-    if path.exists() || !is_pattern(&text) {
-        return Ok(vec![path.to_owned()]);
+/// The files that match a path.
+struct Matching {
+    /// What is read, in name order.
+    texts: Vec<PathBuf>,
+    /// Experiments beside them, which are no texts; none where the pattern ends as they do, and so names them.
+    experiments: Vec<PathBuf>,
+}
+
+impl Matching {
+    /// The files that match a path with `*`, `?` or `[…]`; a path that exists, or has none of these, stands for itself. As in a shell, and as
+    /// folders are read, hidden ones match only with a dot of their own.
+    fn of(path: &Path) -> std::result::Result<Matching, DataError> {
+        let text = path.to_string_lossy();
+        if path.exists() || !is_pattern(&text) {
+            return Ok(Matching { texts: vec![path.to_owned()], experiments: Vec::new() });
+        }
+        let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };
+        let found = glob::glob(&text).map_err(|error| failed(error.to_string()))?;
+        let dotted = text.split('/').filter(|part| part.starts_with('.'));
+        let dotted: Vec<Pattern> = dotted.filter_map(|part| Pattern::new(part).ok()).collect();
+        let found = found.filter(|found| {
+            is_shown(found.as_ref().map_or_else(|error| error.path(), PathBuf::as_path), &dotted)
+        });
+        let found: Vec<PathBuf> = found
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|error| failed(error.to_string()))?;
+        let is_left_out = |path: &PathBuf| !text.ends_with(".yaml") && is_experiment(path);
+        let (experiments, texts): (Vec<_>, Vec<_>) = found.into_iter().partition(is_left_out);
+        if texts.is_empty() {
+            return Err(failed("no file has such a name".to_owned()));
+        }
+        Ok(Matching { texts, experiments })
     }
-    let failed = |message: String| DataError::NoMatch { path: path.to_owned(), message };
-    let found = glob::glob(&text).map_err(|error| failed(error.to_string()))?;
-    let dotted = text.split('/').filter(|part| part.starts_with('.'));
-    let dotted: Vec<Pattern> = dotted.filter_map(|part| Pattern::new(part).ok()).collect();
-    let found = found.filter(|found| {
-        is_shown(found.as_ref().map_or_else(|error| error.path(), PathBuf::as_path), &dotted)
-    });
-    let mut found: Vec<PathBuf> =
-        found.collect::<std::result::Result<_, _>>().map_err(|error| failed(error.to_string()))?;
-    // An experiment beside its texts; a pattern of such files names them.
-    if !text.ends_with(".yaml") {
-        found.retain(|path| !is_experiment(path));
-    }
-    if found.is_empty() { Err(failed("no file has such a name".to_owned())) } else { Ok(found) }
 }
 
 /// Whether all hidden parts of a path match one of the parts of its pattern that begin with a dot.
@@ -181,6 +196,10 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
     Ok(Excluded::new(excluded))
 }
 
+/// Why paths are left out.
+const NO_TEXTS: &str =
+    "left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks";
+
 /// A note about what is left out of an experiment's texts, or named more than once; `None`: nothing is.
 ///
 /// # Errors
@@ -191,6 +210,9 @@ pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
         let Some(records) = records_of(part.data.format) else { continue };
         let inputs = texts(&part)?;
         notes.extend(note_on(&inputs, records, &excluded(&inputs, &part.output)?)?);
+        for source in &part.data.path {
+            notes.extend(named(&Matching::of(&source.path)?.experiments, NO_TEXTS));
+        }
     }
     Ok((!notes.is_empty()).then(|| notes.join("; ")))
 }
@@ -205,9 +227,6 @@ pub fn note_on(
     excluded: &Excluded,
 ) -> std::result::Result<Option<String>, DataError> {
     let Listed { left_out, repeated, others, dangling, .. } = list(inputs, records, excluded)?;
-    let named = |paths: &[PathBuf], what: &str| {
-        (!paths.is_empty()).then(|| format!("{} {what}", some_of(paths)))
-    };
     let counted = |paths: &[PathBuf], [one, several]: [&str; 2]| {
         let first = paths.first()?.display();
         Some(match paths.len() {
@@ -216,10 +235,7 @@ pub fn note_on(
         })
     };
     let notes = [
-        named(
-            &left_out,
-            "left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks",
-        ),
+        named(&left_out, NO_TEXTS),
         named(&repeated, "named more than once in the data, but read once"),
         counted(
             &others,
@@ -234,6 +250,11 @@ pub fn note_on(
         ),
     ];
     Ok(notes.into_iter().flatten().reduce(|one, other| format!("{one}; {other}")))
+}
+
+/// What is said of `paths`, if there are any.
+fn named(paths: &[PathBuf], what: &str) -> Option<String> {
+    (!paths.is_empty()).then(|| format!("{} {what}", some_of(paths)))
 }
 
 /// The first of `paths` as text, and how many more there are.
@@ -278,7 +299,7 @@ mod tests {
             fs::write(folder.path().join(name), "some text").expect("a text");
         }
         fs::write(folder.path().join(other), "named in Latin-1").expect("a text");
-        let found = |pattern: &str| matching(&place(pattern));
+        let found = |pattern: &str| Matching::of(&place(pattern)).map(|found| found.texts);
         assert_eq!(found("*.txt").expect("one"), [place("b.txt")]);
         assert_eq!(found(".*.txt").expect("one"), [place(".hidden.txt")]);
         assert_eq!(found("**/*.txt").expect("two"), [place("a[1]/d.txt"), place("b.txt")]);
@@ -324,8 +345,11 @@ mod tests {
         );
         assert_eq!(note(&text), Some(wanted));
         // Of everything in a folder, too, but the experiment: files that a pattern names may end in anything.
-        let found = matching(&place("*")).expect("files");
-        assert_eq!(found, ["a.txt", "lost.txt", "x.csv", "y.html"].map(place));
+        let found = Matching::of(&place("*")).expect("files");
+        assert_eq!(found.experiments, [place("b.yaml")]);
+        let said = note(&text_on(&place("run"), &place("[ab].*")));
+        assert!(said.is_some_and(|said| said.contains("b.yaml")));
+        assert_eq!(found.texts, ["a.txt", "lost.txt", "x.csv", "y.html"].map(place));
     }
 
     /// A pattern stands for folders and for what is in them.
