@@ -342,7 +342,7 @@ fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
             let folder = format!("output={output}");
             let ranks = if count == 2 { 4 } else { 3 };
             let split = format!("mesh.sequence={ranks}");
-            let changes = [&split, "mesh.deadline=1s", "schedule.steps=4000"];
+            let changes = [&split, "mesh.deadline=2s", "schedule.steps=4000"];
             let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
             let Some(mut command) = mpi.command(&place, count, &arguments) else { return };
             command.stdout(Stdio::null()).stderr(Stdio::piped());
@@ -353,7 +353,9 @@ fn a_process_that_is_stopped_ends_the_job_at_the_deadline() {
             // SAFETY: a signal to a child of a child of ours.
             unsafe { libc::kill(processes[victim] as i32, libc::SIGSTOP) };
             let ran = Ran::of(&child.wait_with_output().expect("it is ours"));
-            let ran = ran.ended(12);
+            // Open MPI's launcher at times crashes once it has ended an aborted job.
+            let has_crashed = ran.code.is_none() && ran.stderr.contains("Errorcode: 12\n");
+            let ran = if has_crashed { &ran } else { ran.ended(12) };
             assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
             let each = ranks / count;
             let mut waited = (victim * each..(victim + 1) * each).map(|r| format!("for rank {r} "));

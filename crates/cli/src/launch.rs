@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,22 +167,38 @@ fn supervised(
             unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
         }
     };
-    let mut code = code(status);
-    let seen = watch.end(code);
-    let Some(wreck) = Wreck::of_job(early).ok().filter(|_| code != 0) else {
-        return Ok(Ended { code, wreck: None });
+    let seen = watch.end(code(status));
+    let Some(wreck) = Wreck::of_job(early).ok().filter(|_| !status.success()) else {
+        return Ok(Ended { code: code(status), wreck: None });
     };
     let mut wreck = wreck.with(seen);
-    if matches!(wreck.verdict(), Verdict::Lost { .. }) {
-        // Launchers have different exit codes for that.
-        code = Exit::RankDied.code();
-        wreck.seen.code = Some(code);
+    let code = code_of_job(status, &wreck);
+    if code == 0 {
+        return Ok(Ended { code, wreck: None });
     }
+    wreck.seen.code = Some(code);
     if let Some(run) = post_mortem::run_of(&wreck) {
         // `post-mortem` would otherwise have the records alone.
         let _ = Wreck::keep_seen(&run.join(FOLDER), &wreck.seen);
     }
     Ok(Ended { code, wreck: Some(wreck) })
+}
+
+/// The exit code of a failed job, whatever its launcher makes of it.
+fn code_of_job(status: ExitStatus, wreck: &Wreck) -> u8 {
+    if matches!(wreck.verdict(), Verdict::Lost { .. }) {
+        // Launchers have different exit codes for that.
+        return Exit::RankDied.code();
+    }
+    let written = || u8::try_from(wreck.exit_code()?).ok();
+    match status.signal().zip(written()) {
+        // As Open MPI's does at times, after it has ended an aborted job.
+        Some((signal, written)) => {
+            print::warn(format!("the launcher was ended by signal {signal}, after its processes"));
+            written
+        }
+        None => code(status),
+    }
 }
 
 /// The launcher that the environment names, or the first one on the path.
@@ -227,7 +244,6 @@ fn flags(launcher: &Path, one_per_host: bool) -> Vec<&'static str> {
 }
 
 pub(crate) fn code(status: ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
     let signalled = status.signal().map(|signal| SIGNALLED + signal);
     let code = status.code().or(signalled).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)

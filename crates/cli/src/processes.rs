@@ -250,7 +250,8 @@ fn end(failure: GroupFailure<annulus_comm::Error>) -> JobError {
 pub(crate) fn finish(world: &World, done: Result<u8, JobError>) -> u8 {
     let (code, why) = match done {
         Ok(code) => (code, None),
-        Err(JobError::Elsewhere(failure)) if world.processes() > 1 => (failure.code, None),
+        // The job's code is that of the process at fault, unless that one falls silent before it has said it.
+        Err(JobError::Elsewhere(_)) if world.processes() > 1 => (Exit::RankDied.code(), None),
         Err(JobError::Here(failure) | JobError::Elsewhere(failure)) => {
             // If several fail for the same reason, one reports it.
             let why = world.is_first_to_fail(i32::from(failure.code)).then(|| {

@@ -3,10 +3,11 @@
 # transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
-#   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes
+#   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes;
+#   $LIMIT is the most seconds of all of them together
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-out=${OUT:-$here}
+out=$(cd "${OUT:-$here}" && pwd)
 work=$(mktemp -d)
 packages=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])')
 for folder in "$packages"/*/lib /usr/local/cuda/lib64 /usr/local/nvidia/lib64; do
@@ -21,6 +22,7 @@ done
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader | tee "$out/log.txt"
 failed=0
 ends=0
+last=$((SECONDS + ${LIMIT:-100000}))
 
 # The most seconds of a command: as given, or what is left of its task's time.
 limit() {
@@ -65,12 +67,16 @@ rule() {
 # this GPU does not run.
 sanitize() {
   if ! command -v compute-sanitizer >/dev/null; then echo "compute-sanitizer: not on this machine"; return; fi
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
   for tool in memcheck racecheck synccheck initcheck; do
     for only in sm80_bf16_d64 sm90_bf16_d64 sm90_bf16_d128 sm100_bf16_d64 sm100_bf16_d128; do
+      if [[ $only = sm100* && $capability != 10.* ]]; then echo "compute-sanitizer $tool $only: NOT RUN, not its GPU"; continue; fi
+      if [ "$(limit 5)" -lt 5 ]; then echo "compute-sanitizer $tool $only: NOT RUN, no time is left"; continue; fi
       ANNULUS_KERNELS_ONLY=$only timeout "$(limit 120)" compute-sanitizer --tool $tool --error-exitcode 9 "$work/kernels" small \
         --test-threads=1 --show-output >"$work/said.txt" 2>&1
       code=$?
-      [ $code -eq 0 ] || failed=1
+      [ $code -eq 0 ] || [ $code -eq 124 ] || failed=1
       echo "compute-sanitizer $tool $only: exit $code: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|not supported' "$work/said.txt" | tail -1);" \
         "$(grep '^small: ' "$work/said.txt" || echo 'small: NOT RUN')" | tee -a "$out/log.txt"
       tail -c 100000 "$work/said.txt" >>"$out/log.txt"
@@ -109,7 +115,12 @@ ring() {
 # without it they take turns, and a transfer waits for the other's.
 several() {
   if ! command -v mpirun >/dev/null; then echo "several: no mpirun on this machine"; return; fi
-  local own_mps=
+  local own_mps= nccl
+  nccl=$("$work/annulus" doctor --json 2>>"$out/log.txt" | python3 "$here/tables.py" nccl /dev/stdin 2>>"$out/log.txt")
+  if [ "$(nvidia-smi -L | wc -l)" -eq 1 ] && [[ $nccl = 1.* || $nccl =~ ^2\.([0-9]|[12][0-9]|3[01])\. ]]; then
+    echo "several: NOT RUN, NCCL $nccl lets no two processes share a GPU"
+    return
+  fi
   if [ "$(nvidia-smi -L | wc -l)" -eq 1 ]; then
     export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
     mkdir -p "$work/mps"
@@ -120,15 +131,17 @@ several() {
       unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
     fi
   fi
-  "$work/annulus" init "$work/experiments" >/dev/null
+  # Paths in an experiment are relative to the folder where the command runs.
+  (cd "$work" && ./annulus init experiments >/dev/null)
   # Containers have only root and few cores, which Open MPI refuses by default, and binds both processes to one core.
   local flags=
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
   mpirun --version 2>&1 | grep -q 'Open MPI' && flags="--oversubscribe --bind-to none"
-  timeout "$(limit 540)" mpirun $flags -n 2 "$work/annulus" agree "$work/experiments/quickstart.yaml" --engines threads,nccl --steps 1 --json \
-    device=cuda mesh.sequence=2 model.dtype=bf16 >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
+  (cd "$work" && timeout "$(limit 540)" mpirun $flags -n 2 ./annulus agree experiments/quickstart.yaml --engines threads,nccl --steps 1 --json \
+    device=cuda mesh.sequence=2 model.dtype=bf16) >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
   if [ -n "$own_mps" ]; then
-    echo quit | nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
+    # It waits for processes that are still on the GPU.
+    echo quit | timeout 10 nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
     unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
   fi
   table several "$out/several.json"
@@ -176,7 +189,7 @@ longest() {
 
 for task in "${@:-check rule sanitize time ring several step longest}"; do
   for one in $task; do
-    ends=$((SECONDS + 560))
+    ends=$((SECONDS + 560 < last ? SECONDS + 560 : last))
     case $one in
       check | rule | sanitize | ring | several | step | longest) $one;;
       time) time_all;;

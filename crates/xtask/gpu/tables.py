@@ -1,5 +1,5 @@
-"""Prints results, given as lines of JSON, as a table: `tables.py ring | several | step | longest | tflops FILE`; `tables.py peak FILE`: the
-data sheet's TFLOP/s of the first GPU in what `annulus doctor --json` says, if they are known."""
+"""Prints results, given as lines of JSON, as a table: `tables.py ring | several | step | longest | tflops FILE`; `tables.py peak | nccl
+FILE`: of what `annulus doctor --json` says, the data sheet's TFLOP/s of the first GPU, or NCCL's version; nothing where it is unknown."""
 
 import json
 import re
@@ -63,11 +63,16 @@ def peak(said):
     print(found[1] if found else "")
 
 
+def nccl(said):
+    found = re.search(r"\d+\.\d+\.\d+", said.get("NCCL", ""))
+    print(found[0] if found else "")
+
+
 def main():
     table, path = sys.argv[1:]
     with open(path) as file:
-        if table == "peak":
-            peak(json.load(file))
+        if table in ("peak", "nccl"):
+            {"peak": peak, "nccl": nccl}[table](json.load(file))
             return
         lines = [json.loads(line) for line in file if line.startswith("{")]
     {"ring": ring, "several": several, "step": step, "longest": longest, "tflops": tflops}[table](lines)

@@ -65,6 +65,23 @@ fn a_lost_process_is_started_again_from_the_last_checkpoint() {
     }
 }
 
+#[test]
+fn the_exit_code_is_that_of_the_processes_even_if_the_launcher_crashes() {
+    let place = Place::new(ANNULUS);
+    let Some(mpirun) = MPICH.launcher() else { return };
+    let crashes = format!("#!/bin/sh\n'{}' \"$@\"\nkill -SEGV $$\n", mpirun.display());
+    place.write("mpirun", &crashes);
+    let launcher = place.path("mpirun");
+    fs::set_permissions(&launcher, PermissionsExt::from_mode(0o755)).unwrap();
+    let train = ["-n", "2", "train", "experiment.yaml", "mesh.sequence=2"];
+    for (change, code) in [("output=right", 0), ("data.path=absent.txt", 3)] {
+        let arguments = [&train[..], &[change]].concat();
+        let ran = launched(&place, &launcher.to_string_lossy(), &arguments).output().unwrap();
+        let said = "the launcher was ended by signal 11, after its processes";
+        assert!(Ran::of(&ran).ended(code).stderr.contains(said), "{change}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn one_process_is_watched_as_several_are() {

@@ -232,6 +232,19 @@ impl Wreck {
         self.records.iter().find(|record| record.head.ranks.contains(&rank))
     }
 
+    /// The exit code of the job as its processes wrote it: that of the first which failed by its own fault, or the one with which all
+    /// ended.
+    pub fn exit_code(&self) -> Option<i32> {
+        let endings = || self.records.iter().filter_map(|record| record.head.ending.as_ref());
+        let failed =
+            endings().filter(|ending| ending.why.is_some()).min_by_key(|ending| ending.when);
+        let first = failed.or_else(|| endings().next())?;
+        let of_all = |record: &Record| {
+            record.head.ending.as_ref().is_some_and(|ending| ending.code == first.code)
+        };
+        (first.why.is_some() || self.records.iter().all(of_all)).then_some(first.code)
+    }
+
     /// What ended the job: the first event, as all others are its consequences.
     pub fn verdict(&self) -> Verdict {
         self.verdict_beside(&|_| false)

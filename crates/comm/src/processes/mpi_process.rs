@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use annulus_mpi::{Launched, Leaving, Session};
 use candle_core::Device;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::envelope::{ControlMessage, Envelope, TensorHeader};
 use super::facts::Facts;
@@ -23,8 +23,9 @@ use crate::MpiProgress;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Group, LocalRanks};
 
-/// Processes that fail within so long of each other fail at once: longer than a message takes.
-const AT_ONCE: Duration = Duration::from_millis(100);
+/// Processes that fail within so long of each other fail at once: longer than a message takes on a busy machine, and less than a failed
+/// process waits for a silent one before it aborts the job.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// How long `MPI_Init` may take: as long as the slowest process takes to be started.
 const BEGIN: Duration = Duration::from_secs(120);
@@ -68,6 +69,8 @@ pub(super) struct MpiState {
     pub(super) outgoing: VecDeque<OutgoingMessage>,
     /// Receives were posted, or a rank began to wait, since MPI's thread looked last.
     pub(super) is_woken: bool,
+    /// How often MPI's thread has read what has arrived.
+    pub(super) polls: u64,
     /// How many runs have begun here.
     pub(super) runs: u64,
     /// Ranks of MPI by the number that a process has here: processes of a host are neighbours, wherever the launcher put them.
@@ -333,22 +336,32 @@ impl MpiProcess {
     /// Whether this process, which fails with `code` by its own fault, is the one to report it: the first of all, and of those that
     /// fail at once the one with the lowest rank of MPI. The other processes are told of the failure.
     pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
-        let mut state = self.shared.state.lock();
+        // What has already come may not be read yet: the pass after the present one reads it.
+        let polls = self.shared.state.lock().polls;
+        let mut state = self.wait_at_once(|state| state.polls > polls + 1);
         if state.exits.iter().copied().any(is_fault) {
             return false;
         }
         self.announce_exit(&mut state, code, true);
         let own = state.order[self.facts.process];
         drop(state);
+        let is_known = |state: &MpiState| {
+            let lower = &state.exits[..own];
+            lower.iter().copied().any(is_fault) || lower.iter().all(Option::is_some)
+        };
+        let state = self.wait_at_once(is_known);
+        !state.exits[..own].iter().copied().any(is_fault)
+    }
+
+    /// Waits until this holds, but for no longer than it takes to fail at once.
+    fn wait_at_once(&self, holds: impl Fn(&MpiState) -> bool) -> MutexGuard<'_, MpiState> {
         let begun = Instant::now();
         loop {
-            let lower = self.shared.state.lock().exits[..own].to_vec();
-            if lower.iter().copied().any(is_fault) {
-                return false;
+            let state = self.shared.state.lock();
+            if holds(&state) || begun.elapsed() > AT_ONCE {
+                return state;
             }
-            if lower.iter().all(Option::is_some) || begun.elapsed() > AT_ONCE {
-                return true;
-            }
+            drop(state);
             thread::sleep(Duration::from_millis(1));
         }
     }

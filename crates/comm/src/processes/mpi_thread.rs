@@ -16,6 +16,9 @@ use crate::threads::Group;
 
 /// How often other processes are told how far the ranks here are.
 const HEARTBEAT: Duration = Duration::from_millis(20);
+/// How many heartbeats are sent to a process from which nothing comes. One that is stopped reads none, and MPI would keep them all:
+/// MPICH has memory for 64 unread messages of a process, and with none left it sends nothing to anybody.
+const UNANSWERED: usize = 4;
 /// How often the flight record says that this process is alive.
 const PULSE: Duration = Duration::from_millis(1);
 /// How long the thread sleeps while nothing happens and all ranks here wait, at least and at most.
@@ -64,6 +67,8 @@ pub(super) struct MpiThread {
     stopped: u64,
     /// When something was last sent or received.
     active_at: Instant,
+    /// By rank of MPI, how many heartbeats were sent to a process since anything came from it.
+    unanswered: Vec<usize>,
     /// By rank of MPI, for how long nothing has come from a process; counted once this process has announced its end.
     silence: Vec<Duration>,
     /// When the silence was counted last.
@@ -75,6 +80,7 @@ pub(super) struct MpiThread {
 impl MpiThread {
     pub(super) fn new(session: Session, shared: Arc<Shared>) -> MpiThread {
         let silence = vec![Duration::ZERO; session.size];
+        let unanswered = vec![0; session.size];
         MpiThread {
             shared,
             passes: Passes::default(),
@@ -84,6 +90,7 @@ impl MpiThread {
             pulse_at: Instant::now(),
             stopped: 0,
             active_at: Instant::now(),
+            unanswered,
             silence,
             counted_at: Instant::now(),
             progress: (0, Instant::now()),
@@ -138,7 +145,8 @@ impl MpiThread {
             let busy = posted | self.outbox.poll(&self.session, &self.shared)? | self.receive()?;
             self.send_heartbeats();
             let shared = self.shared.clone();
-            let state = shared.state.lock();
+            let mut state = shared.state.lock();
+            state.polls += 1;
             let group = state.current.as_ref().map(|(_, group)| &**group);
             let waits = group.is_some_and(Group::is_waiting);
             let shutdown = match group {
@@ -277,6 +285,7 @@ impl MpiThread {
     /// Handles what concerns the process, and queues what is to be delivered to a run.
     fn take_in(&mut self, from: usize, arrived: Arrived) {
         self.silence[from] = Duration::ZERO;
+        self.unanswered[from] = 0;
         let mut state = self.shared.state.lock();
         let process = state.order.iter().position(|rank| *rank == from).unwrap_or(from);
         if let Some((_, group)) = &state.current {
@@ -353,11 +362,14 @@ impl MpiThread {
             None => (0, vec![ControlMessage::Alive]),
         };
         let mut state = self.shared.state.lock();
-        for message in all {
-            for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
+        for to in (0..self.session.size).filter(|to| *to != self.session.rank) {
+            let is_heard = self.unanswered[to] < UNANSWERED;
+            self.unanswered[to] += usize::from(is_heard);
+            let sent = all.iter().filter(|message| is_heard || !message.is_routine());
+            state.outgoing.extend(sent.map(|message| {
                 let envelope = Envelope { run, message: message.clone() };
-                state.outgoing.push_back(OutgoingMessage { to, envelope, payload: None });
-            }
+                OutgoingMessage { to, envelope, payload: None }
+            }));
         }
     }
 

@@ -8,10 +8,11 @@ use crate::setup::assemble::{Setup, gpu_kernels};
 use crate::{Result, TrainError};
 
 impl Setup {
-    /// What computes here: the CPU, or GPUs of one generation with the kernels that attention takes on them.
+    /// What computes here: the CPU, or GPUs of one kind with the kernels that attention takes on them. With as many multiprocessors:
+    /// cuBLAS has equal bits on such alone.
     ///
     /// # Errors
-    /// GPUs of several generations: results would depend on which rank computes on which.
+    /// GPUs of several kinds: results would depend on which rank computes on which.
     pub(crate) fn computes_on(&self) -> Result<String> {
         let all = self.processors.iter().map(|processor| self.kind_of(processor));
         let all = all.collect::<Result<Vec<String>>>()?;
@@ -20,9 +21,9 @@ impl Setup {
             None => Ok(first.clone()),
             Some(other) => Err(TrainError::configuration(
                 format!(
-                    "the GPUs of this process differ: found `{first}` and `{other}`, wanted one generation"
+                    "the GPUs of this process differ: found `{first}` and `{other}`, wanted one kind"
                 ),
-                "name GPUs of one generation, as `device: cuda:0,1`",
+                "name GPUs of one kind, as `device: cuda:0,1`",
             )),
         }
     }
@@ -33,6 +34,7 @@ impl Setup {
             // There is one generation of kernels for order-free sums.
             return Ok(gpu);
         }
+        let gpu = format!("{gpu} with {} multiprocessors", processor.multiprocessors());
         let kernels = gpu_kernels(self.kernel, self.deterministic, self.dropout, processor);
         let (dtype, dim) = (self.config.dtype, self.config.shape.head_dim);
         let mut words = kernels.generations(dtype, dim)?.map(Generation::word).to_vec();

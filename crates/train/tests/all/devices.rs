@@ -143,8 +143,8 @@ fn devices_of_several_generations_are_refused() {
     let error = run(&plan, given).unwrap_err();
     let said = error.to_string();
     assert_eq!(error.exit_code(), 2, "{said}");
-    assert!(said.contains("`a GPU of sm_80, kernels of s"), "{said}");
-    assert!(said.contains("`a GPU of sm_90, kernels of s"), "{said}");
+    assert!(said.contains("`a GPU of sm_80 with "), "{said}");
+    assert!(said.contains("`a GPU of sm_90 with "), "{said}");
     assert!(error.hint().is_some_and(|hint| hint.contains("device: cuda:")), "{said}");
 }
 
