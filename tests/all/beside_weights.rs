@@ -144,6 +144,14 @@ fn adapters_of_an_extended_model_are_asked_under_its_frequencies() {
         "{}",
         plain.stderr
     );
+    // Nor under other norms.
+    let config = place.path("model/config.json");
+    let mut keys: serde_json::Map<String, Value> =
+        serde_json::from_slice(&fs::read(&config).expect("a file")).expect("JSON");
+    keys.insert("rms_norm_eps".to_owned(), 0.1.into());
+    fs::write(&config, serde_json::to_vec(&keys).expect("JSON")).expect("a file");
+    let other = place.train("other", &[&[model, on][..], &extend, &once].concat());
+    assert!(other.ended(2).stderr.contains("and this model has 1e-1"), "{}", other.stderr);
 }
 
 /// Data of token ids are asked in text by the tokenizer that lies beside the weights, or not at all.

@@ -65,6 +65,22 @@ fn what_a_killed_start_wrote_of_lost_steps_is_gone_whatever_the_next_one_writes(
     assert!(said.contains("4 more are only in the other, and are not compared"), "{said}");
 }
 
+/// Other last digits are no bug: what explains them is named.
+#[test]
+fn runs_that_are_split_otherwise_are_said_to_differ_for_that() {
+    let place = Place::new(ANNULUS);
+    for (output, ranks) in [("three", "mesh.sequence=3"), ("two", "mesh.sequence=2")] {
+        place.train(output, &[STEPS, EACH, ranks]).ended(0);
+    }
+    let said = bisect(&place, ["three", "two"]).ended(10).stderr.clone();
+    assert!(said.contains("`mesh.sequence`") && said.contains("reproducible: strict"), "{said}");
+    place
+        .train("decayed", &[STEPS, EACH, "mesh.sequence=2", "optimizer.weight_decay=0.3"])
+        .ended(0);
+    let said = bisect(&place, ["two", "decayed"]).ended(10).stderr.clone();
+    assert!(!said.contains("note:"), "{said}");
+}
+
 #[test]
 fn what_differs_first_is_found_by_step_and_tensor() {
     let place = Place::new(ANNULUS);

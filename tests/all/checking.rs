@@ -1,8 +1,9 @@
 //! What `check` says before anything runs: all that `train` would refuse, and what it needs.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use annulus_tests::runs::Place;
+use annulus_tests::runs::{Place, metrics};
 use annulus_tests::{Ran, root, run};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -52,6 +53,24 @@ fn check_and_plan_refuse_what_train_refuses() {
     assert!(!place.path("run").exists(), "nothing began");
     let plan = annulus(&place, &["plan", "experiment.yaml", "memory.budget=80GB"]);
     assert!(plan.ended(0).stdout.contains(": it fits"), "{}", plan.stdout);
+}
+
+/// A tag that `check` did not know would be refused by mistake.
+#[test]
+fn every_tag_that_a_run_logs_can_be_expected() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2", "trace.steps=[2]"]).ended(0);
+    let logged = metrics(&place.path("run"));
+    let tags: BTreeSet<String> = logged
+        .iter()
+        .flat_map(|line| line.as_object().expect("an object").keys().cloned())
+        .filter(|key| key != "step")
+        .collect();
+    assert!(tags.len() > 12, "{tags:?}");
+    let bounds: Vec<String> = tags.iter().map(|tag| format!("expect.{tag}.min=-1")).collect();
+    let arguments =
+        ["check", "experiment.yaml"].into_iter().chain(bounds.iter().map(String::as_str));
+    annulus(&place, &arguments.collect::<Vec<_>>()).ended(0);
 }
 
 #[test]

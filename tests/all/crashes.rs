@@ -256,23 +256,39 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
     // Evaluated in both.
     place.train("run", &["schedule.stop=4"]).ended(0);
     let (run, before) = (place.path("run"), contents(&place.path("run/step-4")));
-    // Blocks of 512 bytes that a file may have: too few for the weights, then for the moments.
+    // Too few for the weights, then for the moments.
     let (weights, moments) = ((100, "model.safetensors"), (400, "optimizer.safetensors"));
     for ((blocks, file), beside) in [(weights, "false"), (moments, "false"), (moments, "true")] {
-        // Without the trap, the signal that comes with the error would end the process.
-        let script = format!(r#"trap "" XFSZ; ulimit -f {blocks}; exec "$0" "$@""#);
-        let train = place.command("run", &[&format!("background_saves={beside}")]);
-        let mut limited = Command::new("sh");
-        limited.args(["-c", &script]).arg(train.get_program()).args(train.get_args());
-        limited.current_dir(place.path(""));
-        let ran = Ran::of(&limited.output().expect("a shell"));
-        ran.ended(4);
-        assert_one_error(&ran, &format!("cannot write `run/step-5/{file}`"));
+        let background = format!("background_saves={beside}");
+        let ran = limited(&place, blocks, &[&background]);
+        assert_one_error(ran.ended(4), &format!("cannot write `run/step-5/{file}`"));
         assert_eq!(contents(&run.join("step-4")), before);
         assert_eq!(checkpoints(&run), [2, 3, 4]);
     }
+    // What need not be kept any more is deleted first.
+    limited(&place, 400, &["keep=1"]).ended(4);
+    assert_eq!(checkpoints(&run), [4]);
     place.train("run", &[]).ended(0);
     assert_same(&run, &place.path("whole"));
+}
+
+/// Trains in `run` where a file may have no more than so many blocks of 512 bytes.
+fn limited(place: &Place, blocks: u32, changes: &[&str]) -> Ran {
+    // Without the trap, the signal that comes with the error would end the process.
+    let script = format!(r#"trap "" XFSZ; ulimit -f {blocks}; exec "$0" "$@""#);
+    let train = place.command("run", changes);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &script]).arg(train.get_program()).args(train.get_args());
+    limited.current_dir(place.path(""));
+    Ran::of(&limited.output().expect("a shell"))
+}
+
+#[test]
+fn errors_of_files_that_are_replaced_name_no_unfinished_ones() {
+    let place = Place::new(ANNULUS);
+    let ran = limited(&place, 8, &[]);
+    assert_one_error(ran.ended(3), ".tokens`: ");
+    assert!(!ran.stderr.contains(".annulus-"), "{}", ran.stderr);
 }
 
 #[test]

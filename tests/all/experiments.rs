@@ -81,3 +81,13 @@ fn six_tasks_are_asked() {
         ["single", "multi-key", "multi-value", "variables", "common-words", "frequent-words"];
     assert_eq!(asked, tasks.into());
 }
+
+#[test]
+fn examples_find_their_texts_wherever_they_are_written() {
+    let place = Place::new(ANNULUS);
+    for folder in ["experiments", "my examples: 1", "deep/er"] {
+        run(ANNULUS, &place.path(""), &["init", folder]).ended(0);
+        let file = format!("{folder}/quickstart.yaml");
+        run(ANNULUS, &place.path(""), &["check", &file]).ended(0);
+    }
+}

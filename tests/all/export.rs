@@ -65,6 +65,7 @@ fn a_run_of_bytes_becomes_a_folder_that_says_how_it_was_made() {
         "---\nlibrary_name: transformers\n",
         "# tiny\n\nA `llama` trained on sequences of 48 tokens, each split over 3 ranks (striped)",
         "| trained | 4 steps, 384 tokens |",
+        "from_pretrained(\"model\")",
         "| started from | random weights, seed 3 |",
         "| validation loss (nats per token) | ",
         &plan,

@@ -351,6 +351,7 @@ fn from_a_run_neither_longer_sequences_nor_another_beginning_go_unsaid() {
     assert!(said.contains("longer than the 48 that ") && said.contains("extend"), "{said}");
     assert!(!place.path("longer").exists());
     from("second", "first", &["schedule.steps=5"]).ended(0);
+    from("second", "./first", &["schedule.steps=5"]).ended(0);
     // The same command goes on; another beginning is refused, and so is one where there is none.
     from("second", "first", &["schedule.steps=5"]).ended(0);
     for other in ["first/step-2", "absent"] {

@@ -35,6 +35,7 @@ mod resume;
 mod same_bits;
 mod samples;
 mod stages;
+mod starts;
 mod sweeps;
 mod tensorboard;
 mod traces;

@@ -158,15 +158,15 @@ fn a_fork_that_begins_anew_is_a_run_of_its_own_from_there() {
     let level = ["schedule.decay=constant", "keep=9", "every.checkpoint=0"];
     let base = |steps: &str| place.train("base", &[&level[..], &[steps]].concat());
     base("schedule.steps=2").ended(0);
-    let fork = |rate: &str| {
-        let own = ["schedule.steps=5", "--from", "base", rate];
+    let fork = |from: &str, rate: &str| {
+        let own = ["schedule.steps=5", "--from", from, rate];
         place.train("fork", &[&level[..], &own].concat()).ended(0);
     };
-    fork("optimizer.learning_rate=5e-3");
+    fork("base", "optimizer.learning_rate=5e-3");
     fs::remove_dir_all(place.path("fork/step-5")).unwrap();
     fs::remove_file(place.path("fork/LATEST")).unwrap();
     base("schedule.steps=3").ended(0);
-    fork("optimizer.learning_rate=2e-3");
+    fork("base/step-3", "optimizer.learning_rate=2e-3");
     let steps: Vec<_> =
         metrics(&place.path("fork")).iter().map(|line| line["step"].clone()).collect();
     assert!(steps.iter().all(|step| step.as_u64() >= Some(3)), "{steps:?}");
@@ -222,7 +222,8 @@ fn a_reproduction_that_was_killed_goes_on() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    let ran = reproduce(&place, &["a"], None);
+    // By whatever spelling of its path.
+    let ran = reproduce(&place, &["./a"], None);
     assert!(ran.ended(0).stdout.starts_with("equal to the bit: losses of 60 logged steps"));
     assert!(ran.stderr.contains("from step "), "{}", ran.stderr);
 }

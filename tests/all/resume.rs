@@ -248,7 +248,8 @@ fn any_other_difference_is_refused_by_its_key() {
     place.train("run", &["data.tokenizer=tokenizer.json"]).ended(3);
     place.write("text.txt", &"another text ".repeat(1000));
     let ran = place.train("run", &[]);
-    let texts = "`data` has the same tokenizer, but other texts or other weights of them: its fingerprint was";
+    let texts =
+        "`data` has other texts in `text.txt`, with the same tokenizer: its fingerprint was";
     assert!(ran.ended(4).stderr.contains(texts), "{}", ran.stderr);
     let (inputs, learned) = ([place.path("text.txt")], place.path("learned/tokenizer.json"));
     annulus_data::train_tokenizer(&inputs, annulus_data::Records::Text, 257, &learned)
@@ -318,5 +319,17 @@ fn where_no_checkpoint_is_whole_nothing_is_overwritten() {
         assert!(ran.stderr.contains(file), "{}", ran.stderr);
     }
     assert!(ran.stderr.contains("hint: no checkpoint in `run` is whole"), "{}", ran.stderr);
+    assert_eq!(contents(&place.path("run")), before);
+}
+
+#[test]
+fn a_last_step_before_the_checkpoint_is_refused_and_old_values_are_named_so() {
+    let place = Place::new(ANNULUS);
+    let ran = place.train("run", &["schedule.stop=6"]);
+    assert!(ran.ended(0).stdout.contains(" (step 4)\n"), "evaluated every 4: {}", ran.stdout);
+    let before = contents(&place.path("run"));
+    let ran = place.train("run", &["schedule.stop=2"]);
+    let said = "`run/step-6` has 6 steps, and the last step here is 2";
+    assert!(ran.ended(4).stderr.contains(said), "{}", ran.stderr);
     assert_eq!(contents(&place.path("run")), before);
 }

@@ -36,6 +36,7 @@ fn wrong_command_lines() {
         ("a comparison of an experiment", |_| (), "plan tiny.yaml --compare"),
         ("a bandwidth without a unit", |_| (), "plan --compare --bandwidth fast"),
         ("a picture of nothing", |_| (), "plan tiny.yaml --svg spot.svg"),
+        ("a size of a comparison", |_| (), "plan tiny.yaml --tokens 4k"),
         (
             "a cluster of another kind",
             |s| s.write("cluster.yaml", "name: a\ndevices: 8\n"),

@@ -37,20 +37,38 @@
 //!
 //! # A program of your own
 //!
-//! A program that trains sets a few things for its whole process first, as `annulus` itself does.
-//! Kernels need an optimised build: in a debug build of yours, set `opt-level = 3` in
-//! `[profile.dev.package."*"]`.
+//! A program that trains sets a few things for its whole process first, as `annulus` itself does. This one trains `experiment.yaml` in one
+//! process, whose ranks are threads, and ends with the exit codes of `annulus`. To split ranks over several processes, use the command
+//! (`mpirun -n 2 annulus train …`): its processes also agree on what they are given, on failures and on stopping.
+//!
+//! Its `Cargo.toml`, beside a clone of this repository (or with `git = "…"` for `path`):
+//!
+//! ```toml
+//! [dependencies]
+//! annulus = { path = "../annulus/crates/annulus" }   # on a GPU: features = ["cuda"]
+//! mimalloc = { version = "0.1", default-features = false }
+//! signal-hook = "0.3"
+//!
+//! [profile.dev.package."*"]
+//! opt-level = 3   # kernels need an optimised build
+//! ```
 //!
 //! ```no_run
 //! use std::error::Error;
+//! use std::process::ExitCode;
+//! use std::sync::Arc;
+//! use std::sync::atomic::AtomicBool;
+//! use std::{fs, io};
 //!
-//! use annulus::comm::World;
-//! use annulus::experiment::{ModelSource, parse};
-//! use annulus::hub::{Fetched, Options, Want, fetch};
+//! use annulus::experiment::{ModelSource, WeightsFrom, parse};
+//! use annulus::hub::{Fetched, HubError, Options, Want, fetch};
 //! use annulus::machine;
 //! use annulus::train::memory::Counting;
-//! use annulus::train::{Given, prepare_process, resolve, run_phases, untried};
+//! use annulus::train::{
+//!     Ending, Exit, Given, Notice, Sink, TrainError, Value, prepare_process, resolve, run_phases, untried,
+//! };
 //! use mimalloc::MiMalloc;
+//! use signal_hook::consts::{SIGINT, SIGTERM};
 //!
 //! type Done<T> = Result<T, Box<dyn Error>>;
 //!
@@ -58,38 +76,65 @@
 //! #[global_allocator]
 //! static ALLOCATOR: Counting<MiMalloc> = Counting::new(MiMalloc);
 //!
-//! fn main() {
+//! fn main() -> ExitCode {
 //!     // SAFETY: there is no other thread yet.
 //!     unsafe { prepare_process() };
-//!     // The processes that `mpirun` started, or this one alone.
-//!     let world = World::found().unwrap_or_else(|error| {
+//!     let exit = train().map(Exit::code).unwrap_or_else(|error| {
 //!         eprintln!("{error}");
-//!         std::process::exit(1)
+//!         match error.downcast_ref::<TrainError>() {
+//!             Some(error) => {
+//!                 error.hint().iter().for_each(|hint| eprintln!("hint: {hint}"));
+//!                 error.exit_code()
+//!             }
+//!             None if error.is::<HubError>() => Exit::Data.code(),
+//!             None => Exit::Usage.code(),
+//!         }
 //!     });
-//!     let failed = train(&world).err().map(|error| error.to_string());
-//!     failed.iter().for_each(|why| eprintln!("{why}"));
-//!     // Without it, a process that fails leaves the others waiting.
-//!     std::process::exit(world.end(i32::from(failed.is_some()), failed.as_deref()));
+//!     ExitCode::from(exit)
 //! }
 //!
-//! fn train(world: &World) -> Done<()> {
+//! fn train() -> Done<Exit> {
 //!     // What `ANNULUS_VECTOR` and `ANNULUS_UNTRIED_KERNELS` ask for must be here.
 //!     machine::check()?;
 //!     untried::check()?;
-//!     let yaml = std::fs::read_to_string("experiment.yaml")?;
+//!     // Ctrl-C and SIGTERM end the run after its step, with a checkpoint from which the next start goes on.
+//!     let stop = Arc::new(AtomicBool::new(false));
+//!     for signal in [SIGINT, SIGTERM] {
+//!         signal_hook::flag::register(signal, stop.clone())?;
+//!     }
+//!     let yaml = fs::read_to_string("experiment.yaml")?;
 //!     let experiment = parse("experiment.yaml", &yaml, &[])?;
 //!     let opened = resolve::<Box<dyn Error>>(experiment, &mut |_, _, name| {
 //!         let Fetched { name, folder } = fetched(name, Want::Description)?;
 //!         Ok((name.to_string(), folder))
 //!     })?;
 //!     let cores = machine::cores();
-//!     let plans = opened.plans_over(cores, world)?;
-//!     if let ModelSource::Folder { hub: Some(name), .. } = &plans[0].experiment.model.source {
+//!     let plans = opened.plans(cores)?;
+//!     let model = &plans[0].experiment.model.source;
+//!     if let ModelSource::Folder { hub: Some(name), weights: WeightsFrom::Pretrained, .. } = model {
 //!         fetched(name, Want::Weights)?;
 //!     }
-//!     let tokenizer = opened.tokenizer.clone();
-//!     run_phases(&plans, Given { tokenizer, world: world.clone(), ..Given::new(yaml, cores) })?;
-//!     Ok(())
+//!     let (tokenizer, console) = (opened.tokenizer.clone(), Box::new(Losses));
+//!     let outcome = run_phases(&plans, Given { stop, tokenizer, console, ..Given::new(yaml, cores) })?;
+//!     println!("step {} of {}", outcome.step, outcome.folder.display());
+//!     Ok(if outcome.ending == Ending::Preempted { Exit::Preempted } else { Exit::Done })
+//! }
+//!
+//! /// Prints the loss of every logged step, and warnings.
+//! struct Losses;
+//!
+//! impl Sink for Losses {
+//!     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+//!         if let Some((_, loss)) = values.iter().find(|(tag, _)| *tag == "train/loss") {
+//!             println!("step {step}  loss {:.4}", loss.number());
+//!         }
+//!         Ok(())
+//!     }
+//!     fn notice(&mut self, notice: &Notice<'_>) {
+//!         if let Notice::Warning(warning) = notice {
+//!             eprintln!("warning: {warning}");
+//!         }
+//!     }
 //! }
 //!
 //! /// Fetches a model `hf://owner/name`, or finds it in Hugging Face's cache.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_experiment::{Device, Override};
 use annulus_machine::{Instructions, VECTOR};
-use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning};
+use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning, edited_model};
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
 use crate::failure::{Failure, INTERNAL};
@@ -53,15 +53,21 @@ fn made(folder: &Path) -> Result<Manifest, Failure> {
 pub(crate) struct OriginalRun {
     pub(crate) logged: Logged,
     pub(crate) again: Rerun,
+    /// Why bits may differ whoever computes: a device that adds in any order, and a model that was edited.
+    reasons: Vec<String>,
 }
 
 impl OriginalRun {
-    pub(crate) fn read(run: &Path, whole: bool) -> Result<OriginalRun, Failure> {
+    /// The run in the folder `run`, to be computed again up to the step `until`, or to its end.
+    pub(crate) fn read(run: &Path, until: Option<u64>) -> Result<OriginalRun, Failure> {
         let (manifest, logged) = (made(run)?, Logged::read(run)?);
-        let original =
-            OriginalRun { logged, again: Rerun { run: run.to_owned(), manifest, whole } };
-        original.of_device().iter().for_each(|reason| print::warn(format!("{reason}: {DIFFER}")));
-        Ok(original)
+        let again = Rerun { run: run.to_owned(), manifest, until };
+        let reasons: Vec<String> =
+            of_device(&logged).into_iter().chain(edited_model(&logged)).collect();
+        for reason in &reasons {
+            print::warn(format!("{reason}: {DIFFER}"));
+        }
+        Ok(OriginalRun { logged, again, reasons })
     }
 
     /// The arguments of a training of the same experiment into `output`, with these keys replaced. With `from_start` it forks what the
@@ -89,16 +95,16 @@ impl OriginalRun {
     /// Why bits may differ, from the manifests of the run and of `output`.
     pub(crate) fn reasons(&self, output: &Path) -> Result<Vec<String>, Failure> {
         let own = self.again.reasons(&made(output)?);
-        Ok(own.into_iter().chain(self.of_device()).collect())
+        Ok(own.into_iter().chain(self.reasons.iter().cloned()).collect())
     }
+}
 
-    /// The reason that lies in the device: sums of a GPU may not be deterministic.
-    fn of_device(&self) -> Option<String> {
-        let experiment = &self.logged.experiment;
-        let orders = experiment.attention.deterministic || experiment.device == Device::Cpu;
-        let said = "`attention.deterministic` is `false`: a GPU adds in any order";
-        (!orders).then(|| said.to_owned())
-    }
+/// The reason that lies in the device: sums of a GPU may not be deterministic.
+fn of_device(run: &Logged) -> Option<String> {
+    let experiment = &run.experiment;
+    let orders = experiment.attention.deterministic || experiment.device == Device::Cpu;
+    let said = "`attention.deterministic` is `false`: a GPU adds in any order";
+    (!orders).then(|| said.to_owned())
 }
 
 /// `output` if it is given, else a folder next to the run's, called `RUN-called`.

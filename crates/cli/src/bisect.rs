@@ -1,9 +1,10 @@
 //! `annulus bisect`: finds where two runs that should be equal first differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use annulus_train::{Bisected, Difference, Divergence, Exit, bisect};
+use annulus_experiment::load;
+use annulus_train::{Bisected, Difference, Divergence, Exit, RESOLVED, bisect};
 use clap::Args;
 use serde_json::json;
 
@@ -30,7 +31,24 @@ pub(crate) struct Bisect {
 pub(crate) fn run(arguments: &Bisect) -> Done {
     let found = bisect([arguments.one.as_path(), arguments.other.as_path()])?;
     print::either(arguments.json, || json!(found), || text(&found))?;
+    let keys = found.first.as_ref().map(|_| rounded_otherwise([&arguments.one, &arguments.other]));
+    if let Some(keys) = keys.filter(|keys| !keys.is_empty()) {
+        print::say(&format!(
+            "note: the runs differ in `{}`, which changes the order of sums, and so their last digits; only with `reproducible: strict` \
+             are such runs bit-identical",
+            keys.join("`, `")
+        ));
+    }
     Ok(if found.first.is_some() { Exit::Expectation.code() } else { 0 })
+}
+
+/// The keys in which the runs of these folders differ and which change the rounding. None for runs with `reproducible: strict`, and where
+/// a file of a run cannot be read.
+fn rounded_otherwise(runs: [&PathBuf; 2]) -> Vec<String> {
+    let read = |run: &PathBuf| load(&run.join(RESOLVED), &[]).ok().map(|run| run.rounding());
+    let [Some(one), Some(other)] = runs.map(read) else { return Vec::new() };
+    let keys = one.keys().chain(other.keys()).collect::<BTreeSet<_>>().into_iter();
+    keys.filter(|key| one.get(*key) != other.get(*key)).cloned().collect()
 }
 
 /// The first few of these names.

@@ -48,7 +48,8 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
     if leads {
         processes::announce(world);
         let wanted = arguments.out.clone();
-        say_what_is_replaced(&wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER)));
+        let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
+        say_what_is_replaced(&plan.experiment, &out);
         say_what_is_read(&plan.experiment);
     }
     let meter = Meter::new(Unit::Number);
@@ -97,8 +98,14 @@ fn say_what_is_read(experiment: &Experiment) {
     let trained = || experiment.data.path.iter().map(|source| &source.path);
     match &experiment.evaluation.path {
         Some(path) if trained().any(|trained| trained == path) => print::warn(format!(
-            "`{}` was trained on: leave `evaluation.path` out to read the part of it that was held out",
-            path.display()
+            "`{}` was trained on: {}",
+            path.display(),
+            // The held-out part of a mixture cannot be read.
+            if trained().count() > 1 {
+                "give a text that is in none of `data.path`"
+            } else {
+                "leave `evaluation.path` out to read the part of it that was held out"
+            }
         )),
         Some(path) => print::say(&format!("reading `{}`", path.display())),
         None => print::say("reading the held-out part of `data.path`"),
@@ -106,8 +113,12 @@ fn say_what_is_read(experiment: &Experiment) {
 }
 
 /// Says beforehand which earlier results will be replaced.
-fn say_what_is_replaced(out: &Path) {
-    if let Some(earlier) = RESULTS.iter().find(|name| out.join(name).is_file()) {
+fn say_what_is_replaced(experiment: &Experiment, out: &Path) {
+    let asked = experiment.asked();
+    let [reads, asks] = [true, false]
+        .map(|is_perplexity| asked.iter().any(|one| (*one == Asked::Perplexity) == is_perplexity));
+    let written = RESULTS.iter().zip([reads, asks]).filter(|(_, is_written)| *is_written);
+    if let Some((earlier, _)) = written.into_iter().find(|(name, _)| out.join(name).is_file()) {
         let earlier = out.join(earlier);
         let earlier = earlier.display();
         print::say(&format!(

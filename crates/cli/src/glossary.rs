@@ -84,6 +84,10 @@ fn entry(head: &[String], row: &[String]) -> Option<(String, String)> {
 mod tests {
     use super::*;
 
+    /// Words of tables and of lines of progress.
+    const PRINTED: &str = "hop, tile, exposed, uneven, balance, bigram entropy, replica, key/value, micro-batch, overlap, computes, \
+        waits, waiting, minus best, beyond seeds, grad, lr, tok/s, back, moves, lse, seen, params, ZeRO";
+
     #[test]
     fn strategies_routes_and_printed_words_are_explained() {
         for strategy in Strategy::ALL {
@@ -99,29 +103,17 @@ mod tests {
             let word = annulus_experiment::route_word(route);
             assert!(meaning(word).is_some(), "{word}");
         }
-        for word in [
-            "hop",
-            "tile",
-            "exposed",
-            "uneven",
-            "balance",
-            "bigram entropy",
-            "replica",
-            "key/value",
-            "micro-batch",
-            "overlap",
-            "computes",
-            "waits",
-            "waiting",
-            "minus best",
-            "beyond seeds",
-            "grad",
-            "lr",
-            "tok/s",
-        ] {
+        for word in PRINTED.split(", ") {
             assert!(meaning(word).is_some(), "{word}");
         }
         assert_eq!(meaning("Hops").as_deref(), meaning("hop").as_deref());
         assert_eq!([meaning("hops, surely"), meaning("ring of fire")], [None, None]);
+    }
+
+    #[test]
+    fn short_words_of_tables_are_explained() {
+        for word in ["back", "moves", "lse", "seen", "params", "ZeRO"] {
+            assert!(meaning(word).is_some(), "{word}");
+        }
     }
 }

@@ -1,18 +1,23 @@
 //! `annulus init`: writes the repository's experiments, which are compiled into the program.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::quoted_path;
 use clap::Args;
 
 use crate::failure::{Failure, INTERNAL};
 use crate::{Done, print};
 
+/// The folder of the repository, from which the examples are.
+const DEFAULT: &str = "experiments";
+
 /// The example experiments.
 #[derive(Args, Debug)]
 pub(crate) struct Init {
     /// Folder to write; it must not exist
-    #[arg(default_value = "experiments")]
+    #[arg(default_value = DEFAULT)]
     folder: PathBuf,
 }
 
@@ -63,7 +68,7 @@ pub(crate) fn run(Init { folder }: &Init) -> Done {
         return Err(Failure::usage(format!("`{shown}` is there already"), hint));
     }
     for (name, text) in FILES {
-        write(&folder.join(name), text).map_err(|error| {
+        write(&folder.join(name), &placed(folder, name, text)).map_err(|error| {
             let message = format!("cannot write `{}`: {error}", folder.join(name).display());
             Failure::new(INTERNAL, message, Some("make the folder writable, with space".to_owned()))
         })?;
@@ -73,6 +78,27 @@ pub(crate) fn run(Init { folder }: &Init) -> Done {
         FILES.len()
     ))?;
     Ok(0)
+}
+
+/// The text of a file in `folder`: experiments name their data as seen from where the program runs.
+fn placed<'a>(folder: &Path, name: &str, text: &'a str) -> Cow<'a, str> {
+    let is_default = folder == Path::new(DEFAULT);
+    if is_default || Path::new(name).extension().is_none_or(|ending| ending != "yaml") {
+        return text.into();
+    }
+    let own = format!("{DEFAULT}/");
+    let placed = text.split_inclusive('\n').map(|line| {
+        let is_key = |key: &str| line.trim_start().starts_with(key);
+        match line.split_once(&own) {
+            Some((before, after)) if is_key("path:") => {
+                let end = after.find(char::is_whitespace).unwrap_or(after.len());
+                let path = quoted_path(&folder.join(&after[..end]));
+                format!("{before}{path}{}", &after[end..])
+            }
+            _ => line.replace(&own, &format!("{}/", folder.display())),
+        }
+    });
+    placed.collect::<String>().into()
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {

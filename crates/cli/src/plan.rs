@@ -29,7 +29,7 @@ const OF_COMPARE: [&str; 9] = [
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// The experiment
+    /// The experiment, or the folder of a run
     #[arg(required_unless_present = "compare")]
     file: Option<PathBuf>,
     /// Keys to replace, as in `data.tokens=64k`
@@ -41,10 +41,10 @@ pub(crate) struct Arguments {
     /// Compare all strategies on this described cluster: step time, exposed communication, memory, and what `auto` takes
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_COMPARE)]
     cluster: Option<PathBuf>,
-    /// Print the best strategy for 64k to 1G tokens on 8 up to all devices of the cluster instead
+    /// Only with `--cluster`: print the best strategy for 64k to 1G tokens on 8 up to all devices instead
     #[arg(long, requires = "cluster", conflicts_with = "svg")]
     scale: bool,
-    /// Write a picture of efficiency by sequence length and devices
+    /// Only with `--cluster`: write a picture of efficiency by sequence length and devices
     #[arg(long, value_name = "PATH", value_parser = svg, requires = "cluster")]
     svg: Option<PathBuf>,
     /// Compare memory and communication of all ways to split one layer's attention; needs no experiment
@@ -57,28 +57,28 @@ pub(crate) struct Arguments {
 /// The sizes of `plan --compare`.
 #[derive(Args, Debug)]
 struct Sizes {
-    /// Tokens of the sequence
+    /// Only with `--compare`: tokens of the sequence
     #[arg(long, value_parser = tokens, default_value = "1M", requires = "compare")]
     tokens: usize,
-    /// Hidden size of the queries
+    /// Only with `--compare`: hidden size of the queries
     #[arg(long, value_parser = elements(), default_value_t = 4096, requires = "compare")]
     hidden: usize,
-    /// Head dimension
+    /// Only with `--compare`: head dimension
     #[arg(long, value_parser = elements(), default_value_t = 128, requires = "compare")]
     head_dim: usize,
-    /// KV heads [default: as many as query heads]
+    /// Only with `--compare`: KV heads [default: as many as query heads]
     #[arg(long, value_parser = elements(), requires = "compare")]
     key_value_heads: Option<usize>,
-    /// Number of ranks
+    /// Only with `--compare`: number of ranks
     #[arg(long, default_value_t = 8, value_parser = ranks(), requires = "compare")]
     ranks: usize,
-    /// Bandwidth of a rank's link, in powers of 1024
+    /// Only with `--compare`: bandwidth of a rank's link, in powers of 1024
     #[arg(long, value_parser = bandwidth, default_value = "200GB/s", requires = "compare")]
     bandwidth: f64,
-    /// Bytes per element
+    /// Only with `--compare`: bytes per element
     #[arg(long, value_parser = elements(), default_value_t = 2, requires = "compare")]
     element: usize,
-    /// Sliding window in keys
+    /// Only with `--compare`: sliding window in keys
     #[arg(long, value_parser = tokens, default_value = "4k", requires = "compare")]
     window: usize,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         print::say(&format!("phase `{}`, the longest: strategies are chosen for it", stage.name));
     }
     if arguments.scale {
-        let scale = Scale::of(&longest, &cluster);
+        let scale = Scale::of(&longest, &cluster, |row| print::say(&row.in_short()));
         print::either(arguments.json, || scale.to_json(), || scale.to_text())?;
         return Ok(0);
     }

@@ -85,7 +85,7 @@ impl Replay {
     }
 
     fn ready(&self) -> Result<Ready, Failure> {
-        let original = OriginalRun::read(&self.run, false)?;
+        let original = OriginalRun::read(&self.run, Some(self.step))?;
         // Damaged hashes are reported before the step is computed, not after it.
         hashed(&self.run)?;
         self.refuse_no_step(&original)?;

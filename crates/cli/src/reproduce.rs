@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Reproduce) -> Done {
 impl Reproduce {
     /// Checks the run and the arguments before anything is computed.
     fn ready(&self) -> Result<Ready, Failure> {
-        let original = OriginalRun::read(&self.run, true)?;
+        let original = OriginalRun::read(&self.run, None)?;
         finished(&original.logged)?;
         if self.replacements.iter().any(|one| one.key == "output") {
             let hint = "give `--output` instead";
@@ -118,9 +118,14 @@ fn finished(logged: &Logged) -> Result<(), Failure> {
 /// Whether `output` holds an unfinished reproduction of this run.
 fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
     let there = Manifest::open(output)?;
+    // A path has many spellings.
+    let is_run = |path: &Path| {
+        path == run
+            || path.canonicalize().is_ok_and(|real| run.canonicalize().is_ok_and(|run| real == run))
+    };
     Ok(there.is_some_and(|there| {
         let ending = there.attempts.last().and_then(|last| last.ending.as_deref());
-        there.reproduces.as_deref() == Some(run) && ending != Some(FINISHED)
+        there.reproduces.as_deref().is_some_and(is_run) && ending != Some(FINISHED)
     }))
 }
 

@@ -5,7 +5,7 @@ mod written;
 
 use std::path::PathBuf;
 
-use annulus_evaluation::{Group, Table, groups, repeated, table};
+use annulus_evaluation::{Group, Table, groups, of_other_data, repeated, table};
 use annulus_train::{RunSummary, run_summary};
 use clap::Args;
 
@@ -77,6 +77,12 @@ pub(crate) fn print((keys, rows): Groups, options: TableOptions) -> Result<(), F
         let [first, again] = [first, again].map(|run| run.folder.display().to_string());
         printed::say(&format!(
             "note: `{again}` has the file and seed of `{first}`{differs}, and is left out"
+        ));
+    }
+    if let Some([first, other]) = of_other_data(&rows) {
+        let [first, other] = [first, other].map(|run| run.folder.display());
+        printed::warn(format!(
+            "`{first}` and `{other}` name the same `data`, which was changed between them: do not compare their losses"
         ));
     }
     let found = table(keys, &rows, !options.no_times);

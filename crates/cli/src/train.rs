@@ -213,7 +213,10 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
     ];
     for (tag, what) in numbers {
         if let Some(value) = outcome.last.get(tag) {
-            print::line(&format!("  {what:<32} {value:.4}"))?;
+            // A run may stop between two steps that are logged or evaluated.
+            let at = outcome.logged_at.get(tag).filter(|at| **at != step);
+            let at = at.map_or_else(String::new, |at| format!(" (step {at})"));
+            print::line(&format!("  {what:<32} {value:.4}{at}"))?;
         }
     }
     let folder = outcome.folder.display();

@@ -5,6 +5,7 @@
 //! and tells the other processes how far the ranks here are, so that deadlines, mismatched calls and failures
 //! mean the same as among threads. Where every process has one rank and a GPU of its own, tensors go by NCCL (`nccl_transfers.rs`).
 
+mod ending;
 mod envelope;
 mod facts;
 mod inbox;

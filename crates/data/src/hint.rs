@@ -151,6 +151,9 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 
 /// The way out where a cache of tokens cannot be written.
 fn of_writing(path: &Path, kind: io::ErrorKind) -> &'static str {
+    if matches!(kind, io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) {
+        return "a folder is wanted there: move the file of that name away, or name another folder";
+    }
     let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     if !is_full {
         return "make its folder writable, with space on its disk";

@@ -18,5 +18,7 @@ pub use perplexity::{Bucket, Difference, Length, Perplexity, perplexity};
 pub use read::{Evaluated, FOLDER, RESULTS};
 pub use statistics::{Mean, Share};
 pub use subject::{Progress, Subject};
-pub use table::{Against, Group, OverSeeds, Row, Table, Test, groups, repeated, table};
+pub use table::{
+    Against, Group, OverSeeds, Row, Table, Test, groups, of_other_data, repeated, table,
+};
 pub use tasks::{Answer, Cell, Found, tasks};

@@ -111,6 +111,23 @@ pub fn repeated(groups: &[Group]) -> Vec<[&RunSummary; 2]> {
     groups.iter().flat_map(|(_, runs)| by_first(runs).1).collect()
 }
 
+/// Two finished runs with the same `data` and seed that read other data: the files were changed between them. Runs with different seeds
+/// read different sequences of the same files, so of those nothing is known.
+pub fn of_other_data(groups: &[Group]) -> Option<[&RunSummary; 2]> {
+    let mut seen: Vec<&RunSummary> = Vec::new();
+    for run in groups.iter().flat_map(|(_, runs)| finished(runs)).filter(|run| run.data.is_some()) {
+        let is_alike = |other: &&RunSummary| {
+            let [own, others] = [run, other].map(|run| &run.experiment);
+            (own.seed, &own.data, &own.stages) == (others.seed, &others.data, &others.stages)
+        };
+        match seen.iter().find(|other| is_alike(other)) {
+            Some(other) if other.data != run.data => return Some([other, run]),
+            _ => seen.push(run),
+        }
+    }
+    None
+}
+
 /// The finished runs of a row; of several with one seed, the first.
 fn finished(runs: &[Option<RunSummary>]) -> Vec<&RunSummary> {
     by_first(runs).0
@@ -171,6 +188,7 @@ schedule: { steps: 5 }
     fn run(changes: &str, loss: f64) -> RunSummary {
         let changes: Vec<Override> = changes.split(' ').filter_map(Override::split).collect();
         RunSummary {
+            data: Some("texts".to_owned()),
             folder: PathBuf::from("run"),
             experiment: parse("small.yaml", SMALL, &changes).unwrap(),
             is_finished: true,
@@ -225,6 +243,23 @@ schedule: { steps: 5 }
             (none.compared_by, none.best, none.rows[0].train_loss.clone()),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn files_that_changed_between_runs_are_noticed() {
+        let of_data =
+            |data: &str, changes| RunSummary { data: Some(data.to_owned()), ..run(changes, 2.0) };
+        let mut runs = vec![
+            run("seed=1", 2.0),
+            of_data("seed 2", "seed=2"),
+            of_data("32 tokens", "seed=1 data.tokens=32"),
+            run("seed=1 optimizer.learning_rate=1e-2", 3.0),
+        ];
+        assert!(of_other_data(&groups(runs.clone()).1).is_none());
+        runs.push(of_data("changed", "seed=1 optimizer.learning_rate=1e-4"));
+        let (_, groups) = groups(runs);
+        let found = of_other_data(&groups).unwrap().map(|run| run.data.as_deref());
+        assert!(found.contains(&Some("changed")) && found.contains(&Some("texts")), "{found:?}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod choice;
 mod data;
 mod device;
 mod evaluation;
+mod expect;
 mod experiment;
 mod extend;
 mod free;

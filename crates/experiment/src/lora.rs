@@ -113,13 +113,23 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
 }
 
-/// Refuses to go on with adapters that were trained for an extended model, unless this one is extended alike: they mean nothing under
-/// other frequencies. PEFT's own folders say nothing of them.
+/// Refuses to go on with adapters of a model with another `rms_norm_eps`, or of an extended model unless this one is extended alike:
+/// they mean nothing under other norms or frequencies. PEFT's own folders say nothing of them.
 pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
     let Resolved { experiment, model, .. } = resolved;
     let path = experiment.lora.as_ref().and_then(|lora| lora.path.as_ref());
     let Some(path) = path.filter(|path| has_saved_config(path)) else { return Ok(()) };
-    let (theirs, ours) = (read_saved_config(path)?.rope, resolved.shape()?.rope);
+    let (theirs, ours) = (read_saved_config(path)?, resolved.shape()?);
+    if theirs.rms_norm_eps != ours.rms_norm_eps {
+        let [theirs, ours] = [theirs, ours].map(|shape| shape.rms_norm_eps);
+        let path = path.display();
+        let message = format!(
+            "the adapters in `{path}` were trained with `rms_norm_eps: {theirs:e}`, and this model has {ours:e}"
+        );
+        let hint = "name the model that they were trained for as `model.path`, as it was then";
+        return Err(experiment.places.problem("lora.path", message).hint(hint).into());
+    }
+    let (theirs, ours) = (theirs.rope, ours.rope);
     if theirs == model.rope || theirs == ours {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, shape_of};
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Interval::AboveZero;
-use annulus_yaml::Kind::{Path as Folder, Real, Truth, Word};
+use annulus_yaml::Kind::{Path as Folder, Real, Truth, Word, WordOr};
 use annulus_yaml::{
     Field, Lines, Node, OneOf, Path, Places, Problem, Report, Section, Side, Span, Values, section,
     words,
@@ -59,12 +59,23 @@ section! {
             "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`";
         weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
             "whether the folder's weights are loaded or drawn at random";
-        dtype: Dtype = Word(Dtype::WORDS), Is("f32"), "dtype of weights and activations; the optimizer's masters are f32";
+        dtype: Dtype = WordOr(Dtype::WORDS, narrower), Is("f32"), "dtype of weights and activations; the optimizer's masters are f32";
         rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000"),
             "base of the rotary frequencies";
         allow_longer: bool = Truth, Is("false"),
             "allow sequences longer than the model was trained for without `extend`";
     }
+}
+
+/// The way out of a dtype that weights cannot have.
+fn narrower(word: &str) -> Option<String> {
+    let word = word.to_lowercase();
+    let name = match word.as_str() {
+        "f16" | "fp16" | "float16" | "half" => "f16",
+        fp8 if ["fp8", "f8", "float8"].iter().any(|name| fp8.starts_with(name)) => "fp8",
+        _ => return None,
+    };
+    Some(format!("weights in {name} are not supported: use `bf16`"))
 }
 
 /// The keys of `model`: those of a folder, or those of a shape.

@@ -6,7 +6,7 @@ use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
     Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, ending, evaluation,
-    extend, lora, mask, reproducible, route_word, schedule, sliding, stages, unused, wire,
+    expect, extend, lora, mask, reproducible, route_word, schedule, sliding, stages, unused, wire,
 };
 
 /// The most ranks of one run.
@@ -70,7 +70,7 @@ fn alone(experiment: &Experiment) -> Vec<Problem> {
         trace,
         data,
         unused::rules,
-        expectations,
+        expect::rules,
         extend::rules,
         evaluation::rules,
         lora::rules,
@@ -215,7 +215,8 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
             "set `batch` to a multiple of {replicas}, such as {}",
             batch.div_ceil(replicas) * replicas
         );
-        return vec![places.problem("data.batch", message).hint(hint)];
+        let key = places.to_blame(&["data.batch", "mesh.data"]);
+        return vec![places.problem(key, message).hint(hint)];
     }
     let per_replica = batch / replicas;
     match experiment.memory.micro_batch {
@@ -223,7 +224,8 @@ fn batches(experiment: &Experiment) -> Vec<Problem> {
             let message =
                 format!("{per_replica} sequences per replica cannot be taken {micro} at a time");
             let hint = format!("set `memory.micro_batch` to a divisor of {per_replica}");
-            vec![places.problem("memory.micro_batch", message).hint(hint)]
+            let key = places.to_blame(&["memory.micro_batch", "data.batch", "mesh.data"]);
+            vec![places.problem(key, message).hint(hint)]
         }
         _ => Vec::new(),
     }
@@ -334,24 +336,4 @@ fn misread(data: &Data, source: &TextSource) -> Option<(String, &'static str)> {
         _ => return None,
     };
     text.then(|| (format!("the name ends in `.{ending}`, but its `format` is `text`"), hint))
-}
-
-fn expectations(experiment: &Experiment) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for (tag, bound) in &experiment.expect {
-        let key = format!("expect.{tag}");
-        match (bound.min, bound.max, bound.of_first) {
-            (None, None, None) => {
-                let message = format!("`{tag}` is expected to be nothing in particular");
-                let hint = "give `min`, `max` or `of_first`";
-                problems.push(experiment.places.problem(&key, message).hint(hint));
-            }
-            (Some(min), Some(max), _) if min > max => {
-                let message = format!("`{tag}` cannot be at least {min} and at most {max}");
-                problems.push(experiment.places.problem(&key, message));
-            }
-            _ => {}
-        }
-    }
-    problems
 }

@@ -107,16 +107,23 @@ words!(Decay { Constant = "constant", Linear = "linear", Cosine = "cosine", Wsd 
 
 /// Broken rules between the numbers of steps.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
-    let schedule = &experiment.schedule;
+    let (schedule, places) = (&experiment.schedule, &experiment.places);
     let beyond = |key: &str, found: u64, steps: u64| {
         let all = if experiment.phase_of.is_some() { "stages" } else { "`schedule.steps`" };
         let message = format!("`{key}` is {found}, beyond the {steps} of {all}");
         let hint = format!("at most {steps}");
-        experiment.places.problem(key, message).hint(hint)
+        places.problem(key, message).hint(hint)
     };
     let mut problems = Vec::new();
-    if schedule.curve.warmup > schedule.steps {
-        problems.push(beyond("schedule.warmup", schedule.curve.warmup, schedule.steps));
+    let (warmup, steps) = (schedule.curve.warmup, schedule.steps);
+    if warmup > steps && places.to_blame(&["schedule.warmup", "schedule.steps"]) == "schedule.steps"
+    {
+        let message =
+            format!("`schedule.steps` is {steps}, fewer than the {warmup} of `schedule.warmup`");
+        let problem = places.problem("schedule.steps", message);
+        problems.push(problem.hint(format!("set `schedule.warmup={steps}` too, or less")));
+    } else if warmup > steps {
+        problems.push(beyond("schedule.warmup", warmup, steps));
     }
     // Where `decay: constant` is written, it may be for once.
     let has = |key: &str| experiment.places.contains(&format!("schedule.{key}"));

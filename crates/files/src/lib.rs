@@ -8,5 +8,5 @@ mod within;
 
 pub use identity::Identity;
 pub use open::{append, lock, open, read, read_to_string, regular};
-pub use pending::{Pending, PendingFolder, copy, is_leftover, remove, sweep, write};
+pub use pending::{Pending, PendingFolder, copy, is_leftover, leftovers, remove, sweep, write};
 pub use within::{Outside, subfolder, within};

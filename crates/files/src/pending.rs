@@ -5,7 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::{Builder, NamedTempFile, TempDir};
+use tempfile::{Builder, TempDir, TempPath};
 
 /// How the names of unfinished files and folders begin and end, with random letters between.
 const PREFIX: &str = ".annulus-";
@@ -15,7 +15,9 @@ const LETTERS: usize = 16;
 /// A file that gets its name when it is committed; dropped before, it is removed.
 #[derive(Debug)]
 pub struct Pending {
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<File>,
+    /// The name until then.
+    unfinished: TempPath,
     path: PathBuf,
 }
 
@@ -26,11 +28,13 @@ impl Pending {
     /// What the system says.
     pub fn create(path: &Path) -> io::Result<Pending> {
         let file = builder(0o666).tempfile_in(parent(path)).map_err(|error| unnamed(&error))?;
-        Ok(Pending { file: BufWriter::new(file), path: path.to_owned() })
+        // Errors of the whole would name the unfinished file.
+        let (file, unfinished) = file.into_parts();
+        Ok(Pending { file: BufWriter::new(file), unfinished, path: path.to_owned() })
     }
 
     /// The unfinished file, for what writes at places.
-    pub fn file_mut(&mut self) -> &mut BufWriter<NamedTempFile> {
+    pub fn file_mut(&mut self) -> &mut BufWriter<File> {
         &mut self.file
     }
 
@@ -40,11 +44,11 @@ impl Pending {
     /// What the system says; then nothing has changed at `path`.
     pub fn commit(self) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.as_file().sync_all()?;
+        file.sync_all()?;
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_dir()) {
             return Err(io::Error::new(ErrorKind::IsADirectory, "there is a folder of that name"));
         }
-        file.persist(&self.path).map_err(|error| error.error)?;
+        self.unfinished.persist(&self.path).map_err(|error| error.error)?;
         sync_folder(parent(&self.path))
     }
 }
@@ -113,12 +117,16 @@ impl PendingFolder {
 /// Removes a folder with all that is in it. It is renamed first: half of it never has its name.
 ///
 /// # Errors
-/// What the system says.
+/// What the system says, and the name of what is left where only a part could be removed.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let aside = builder(0o777).tempdir_in(parent(folder)).map_err(|error| unnamed(&error))?;
     let going = aside.path().join("going");
     fs::rename(folder, &going)?;
-    aside.close()
+    let left = aside.path().to_owned();
+    aside.close().map_err(|error| {
+        let message = format!("{}; the rest of it is in `{}`", unnamed(&error), left.display());
+        io::Error::new(error.kind(), message)
+    })
 }
 
 /// A regular file's content under another name, on disk; of at most `limit` bytes.
@@ -129,24 +137,33 @@ pub fn copy(from: &Path, to: &Path, limit: u64) -> io::Result<()> {
     write(to, &crate::read(from, limit)?)
 }
 
-/// Removes the unfinished files and folders that a crash left in `folder`, and nothing else.
-/// Whoever calls holds a lock that keeps other writers out.
+/// Removes the unfinished files and folders that a crash left in `folder`, and nothing else; what cannot be removed stays, since it is in
+/// nobody's way. Whoever calls holds a lock that keeps other writers out.
 ///
 /// # Errors
-/// What the system says.
+/// What the system says of `folder`.
 pub fn sweep(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if !is_leftover(&entry.file_name()) {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
+    for leftover in leftovers(folder)? {
+        let is_folder = fs::symlink_metadata(&leftover).is_ok_and(|found| found.is_dir());
+        let remove = if is_folder { fs::remove_dir_all } else { fs::remove_file };
+        let _ = remove(&leftover);
     }
     Ok(())
+}
+
+/// The unfinished files and folders in `folder`.
+///
+/// # Errors
+/// What the system says of `folder`.
+pub fn leftovers(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if is_leftover(&entry.file_name()) {
+            left.push(entry.path());
+        }
+    }
+    Ok(left)
 }
 
 /// Whether `name` is one that only [`Pending`] and [`PendingFolder`] give.

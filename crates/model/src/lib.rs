@@ -22,6 +22,7 @@ pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, S
 pub use tensor::{Placement, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{
-    Described, Filling, Flaw, Layout, Runs, Stored, Weights, WeightsError, adapter_layout,
-    elements, fingerprint, load, save, save_file, stored, stored_adapter, tensor,
+    Described, Filling, Flaw, Layout, OF_TENSORS, Runs, Stored, Weights, WeightsError,
+    adapter_layout, elements, fingerprint, fingerprint_of_files, load, save, save_file, stored,
+    stored_adapter, tensor,
 };

@@ -55,7 +55,19 @@ impl Plan {
         };
         let key = self.key(group, key);
         let key = if places.contains(&key) { key } else { self.key(group, "strategy") };
-        let problem = places.problem(&key, error.to_string());
+        // What suits the ranks and tokens of the file may not suit those of the command line.
+        let others: &[&str] = match error {
+            StrategyError::Shard(_) => &["mesh.sequence", "data.tokens"],
+            StrategyError::Groups { .. }
+            | StrategyError::Sharing { .. }
+            | StrategyError::Queries { .. } => &[],
+            StrategyError::Heads { .. } => &["mesh.sequence", "model.num_attention_heads"],
+            StrategyError::TooManyRanks { .. }
+            | StrategyError::Shape { .. }
+            | StrategyError::Apart { .. } => &["mesh.sequence"],
+        };
+        let key = places.to_blame(&[&[key.as_str()], others].concat());
+        let problem = places.problem(key, error.to_string());
         match error.hint() {
             Some(hint) => problem.hint(hint).into(),
             None => problem.into(),

@@ -75,7 +75,7 @@ impl RouteChoice {
                 sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
             let ways = ways.collect::<Vec<_>>().join(", ");
             let why = if self.automatic { "sends least" } else { "as written" };
-            return format!("{word}: {why} per layer and micro-batch, of {ways}");
+            return format!("{word} ({why}). Bytes per layer and micro-batch: {ways}");
         };
         format!(
             "{word}: the only backward route, {} from the busiest rank per layer and micro-batch",

@@ -16,7 +16,7 @@ const ROWS: usize = 1200;
 const NAMES: usize = 3;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
-    Panel { id: "ring", title: "Ring X-ray", body: body(runs) }
+    Panel { id: "ring", title: "Hops of a recorded step", body: body(runs) }
 }
 
 fn body(runs: &[Run]) -> Markup {

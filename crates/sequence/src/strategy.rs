@@ -216,14 +216,16 @@ impl Strategy {
             }
             Strategy::Usp { shape } | Strategy::Megatron { exchange: Exchange::Both { shape } } => {
                 let suggested = common_divisor(world, heads.key_value);
-                let [lanes, _] = self.shaped(shape, [suggested, world / suggested], world)?;
+                let [lanes, _] =
+                    self.shaped(shape, [suggested, world / suggested], (world, heads))?;
                 self.lanes(lanes, heads)?
             }
             Strategy::DoubleRing { shape } => {
                 let suggested = (1..=world)
                     .find(|inside| world.is_multiple_of(*inside) && inside * inside >= world);
                 let inside = suggested.unwrap_or(world);
-                let [nodes, inside] = self.shaped(shape, [world / inside, inside], world)?;
+                let [nodes, inside] =
+                    self.shaped(shape, [world / inside, inside], (world, heads))?;
                 // If one of the two rings has one member, a single ring is left.
                 if nodes == 1 || inside == 1 {
                     Path::Ring { lanes: 1 }
@@ -254,13 +256,13 @@ impl Strategy {
         self,
         shape: Option<[usize; 2]>,
         suggested: [usize; 2],
-        world: usize,
+        (world, heads): (usize, Heads),
     ) -> Result<[usize; 2], StrategyError> {
         let shape = shape.unwrap_or(suggested);
         if shape[0].checked_mul(shape[1]) == Some(world) {
             Ok(shape)
         } else {
-            Err(StrategyError::Shape { strategy: self, shape, world })
+            Err(StrategyError::Shape { strategy: self, shape, world, heads })
         }
     }
 

@@ -36,25 +36,40 @@ impl Row {
     fn fits(&self) -> bool {
         matches!(self.outcome, Ok((_, true, _)))
     }
+
+    /// The row in a few words: `64k tokens on 8 devices: ring, 1.20 s`.
+    pub fn in_short(&self) -> String {
+        let what = match &self.outcome {
+            Ok((strategy, fits, estimate)) => {
+                let over = if *fits { "" } else { ", does not fit" };
+                format!("{strategy}, {}{over}", duration(estimate.step))
+            }
+            Err(_) => String::from("cannot run"),
+        };
+        format!("{} tokens on {} devices: {what}", count(self.tokens), self.devices)
+    }
 }
 
 impl Scale {
     /// Estimates the experiment's model on `cluster`: sequences of 64k to 1G tokens, each split over 8, 64, … devices and over all, with a
-    /// batch of one, under the best strategy. The first length that fits nowhere is the last.
-    pub fn of(resolved: &Resolved, cluster: &Cluster) -> Scale {
+    /// batch of one, under the best strategy. The first length that fits nowhere is the last. `told` gets every row as soon as it is known: all
+    /// take minutes on a large cluster.
+    pub fn of(resolved: &Resolved, cluster: &Cluster, mut told: impl FnMut(&Row)) -> Scale {
         let all = cluster.devices();
         let powers = std::iter::successors(Some(DEVICES), |devices| devices.checked_mul(DEVICES));
         let mut devices: Vec<usize> = powers.take_while(|devices| *devices < all).collect();
         devices.push(all);
         let lengths = (0..LENGTHS.1).map(|power| LENGTHS.0 << (2 * power));
-        let row = |tokens: usize, devices: usize| {
+        let mut row = |tokens: usize, devices: usize| {
             let mut experiment = one_sequence(resolved.experiment.clone());
             (experiment.data.tokens, experiment.mesh.sequence) = (tokens, devices);
             experiment.attention.leave_open();
             let outcome = Choice::among(&resolved.with(experiment), cluster)
                 .map_err(|problems| problems.to_string())
                 .and_then(|choice| choice.best());
-            Row { tokens, devices, outcome }
+            let row = Row { tokens, devices, outcome };
+            told(&row);
+            row
         };
         let mut rows = Vec::new();
         for tokens in lengths {

@@ -4,6 +4,7 @@
 //! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
 //! heads share a key/value head, and on the types on the wire.
 
+use annulus_experiment::route_word;
 use annulus_plan::{LayerGroup, Plan, duration, size};
 use annulus_sequence::{Bytes, Route};
 
@@ -55,6 +56,10 @@ impl Way {
     /// The route and its cost in a line.
     pub(crate) fn to_text(self) -> String {
         let (seconds, bytes) = (duration(self.seconds), size(self.bytes));
-        format!("  {seconds} backward in a layer, {bytes} sent, where {}", self.word())
+        let route = route_word(self.how);
+        format!(
+            "  `backward: {route}`: {seconds} backward in a layer, {bytes} sent; {}",
+            self.word()
+        )
     }
 }

@@ -36,7 +36,9 @@ pub use finished::compare::{Compared, Comparison, Differing, LeftOut, compare, d
 pub use finished::logged::{Logged, median};
 pub use finished::named::{MOST_RUNS, run_label, run_letter, run_name, short_hash};
 pub use finished::replayed::{Nearest, Replayed, nearest, replayed};
-pub use finished::reproduced::{Comparable, Reproduced, Unlike, Weighed, comparable, reproduced};
+pub use finished::reproduced::{
+    Comparable, Reproduced, Unlike, Weighed, comparable, edited_model, reproduced,
+};
 pub use finished::summary::{RunSummary, run_summary};
 pub use finished::table::metrics_table;
 pub use finished::traces::read_trace;

@@ -143,6 +143,8 @@ fn apply(root: &mut Node, report: &mut Report, source: usize, given: &Override) 
         return;
     }
     match tree::read(report, source, from) {
+        // `sample=null` takes a key out of the file. One that is not there is read as it is, so that a misspelt key is found.
+        Some(Node { value: Value::Nothing, .. }) if root.remove(&path) => {}
         Some(value) => root.set(&path, key_span, value),
         // An empty value is told apart from one that does not parse.
         None if before == report.len() => {

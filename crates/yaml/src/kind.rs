@@ -224,8 +224,8 @@ impl Kind {
 /// What other programs call values, and what they are called here.
 const ELSEWHERE: [(&str, &str); 6] = [
     ("bfloat16", "bf16"),
-    ("fp16", "bf16"),
-    ("float16", "bf16"),
+    ("fp16", "f16"),
+    ("float16", "f16"),
     ("fp32", "f32"),
     ("float32", "f32"),
     ("adamw_torch", "adamw"),

@@ -2,14 +2,14 @@
 //! them.
 
 use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
-use crate::kind::{Mismatch, nearest};
+use crate::kind::{Mismatch, nearest, whole};
 use crate::problem::Report;
 use crate::source::{Span, printable};
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
 /// What other programs call keys, and what they are called here.
-pub(crate) const ELSEWHERE: [(&str, &str); 40] = [
+pub(crate) const ELSEWHERE: [(&str, &str); 42] = [
     ("lr", "learning_rate"),
     ("r", "rank"),
     ("lora_r", "rank"),
@@ -32,6 +32,8 @@ pub(crate) const ELSEWHERE: [(&str, &str); 40] = [
     ("max_grad_norm", "clip"),
     ("output_dir", "output"),
     ("model_name_or_path", "path"),
+    ("context", "mesh.sequence"),
+    ("context_parallel", "mesh.sequence"),
     ("context_parallel_size", "mesh.sequence"),
     ("cp", "mesh.sequence"),
     ("cp_size", "mesh.sequence"),
@@ -171,11 +173,16 @@ impl Typing<'_> {
             Kind::OneOf(one) => self.one_of(&path, &entry.value, one),
             Kind::Each(groups) => self.each(&path, &entry.value, groups),
             Kind::Listed(groups) => self.listed(&path, key.kind, &entry.value, groups),
-            kind => self.value(path, kind, &entry.value),
+            kind => {
+                // What a file of others may leave out is theirs to say.
+                let default = Some(key.default).filter(|_| self.strictness == Strictness::Ours);
+                self.value(path, kind, default, &entry.value);
+            }
         }
     }
 
-    fn value(&mut self, path: String, kind: Kind, node: &Node) {
+    /// Types a value; `default` is the meaning of its key's absence, if that is a way out.
+    fn value(&mut self, path: String, kind: Kind, default: Option<Absent>, node: &Node) {
         match kind.read(node) {
             Ok(typed) => {
                 self.values.spans.insert(path.clone(), node.span);
@@ -184,6 +191,7 @@ impl Typing<'_> {
             Err(Mismatch { wanted, hint, item }) => {
                 let (span, found) = item.unwrap_or_else(|| (node.span, node.value.found()));
                 let key = self.as_written(&path, node.span);
+                let hint = hint.or_else(|| without(kind, default?, &found));
                 let message = || format!("`{key}` must be {wanted}, found {found}");
                 self.report.at(span, || (message(), hint));
                 self.values.refused.insert(path);
@@ -232,7 +240,7 @@ impl Typing<'_> {
     fn listed(&mut self, path: &str, kind: Kind, node: &Node, groups: &[&[Key]]) {
         let items = match &node.value {
             Value::Sequence(items) if items.is_empty() => {
-                return self.value(path.to_owned(), kind, node);
+                return self.value(path.to_owned(), kind, None, node);
             }
             Value::Sequence(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
@@ -315,6 +323,20 @@ impl Typing<'_> {
     /// The name of a section in messages.
     fn titled(&self, path: &str) -> String {
         if path.is_empty() { self.title.to_owned() } else { format!("`{}`", printable(path)) }
+    }
+}
+
+/// The way out of a value that asks for nothing, as 0 and -1 do in other programs, or for something else than the only word.
+fn without(kind: Kind, default: Absent, found: &str) -> Option<String> {
+    let (Absent::Is(meaning) | Absent::Means(meaning)) = default else { return None };
+    let number = found.trim_matches('`');
+    let is_none = number == "0" || number.strip_prefix('-').and_then(whole).is_some();
+    match kind {
+        Kind::Word([_]) => Some(String::from("there is no other: leave the key out")),
+        Kind::Count(1.., _) | Kind::CountOr(1.., ..) | Kind::Tokens(1.., _) if is_none => {
+            Some(format!("leave the key out for its default: {meaning}"))
+        }
+        _ => None,
     }
 }
 

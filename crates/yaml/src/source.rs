@@ -141,6 +141,13 @@ impl Places {
         self.0.spans.contains_key(key)
     }
 
+    /// Of keys that do not go together, the one to show a problem at: the first that the command line sets, else the first. The file is as it
+    /// was when it was right.
+    pub fn to_blame<'k>(&self, keys: &[&'k str]) -> &'k str {
+        let argued = |key: &&&str| self.0.spans.get(**key).is_some_and(|span| span.source > 0);
+        keys.iter().find(argued).or(keys.first()).copied().unwrap_or_default()
+    }
+
     /// The places where some keys stand for others: `as_key` says for which. A section that is stood for
     /// is gone with all its keys.
     #[must_use]

@@ -87,6 +87,22 @@ impl Node {
         path.split('.').try_fold(self, |node, key| Some(&node.entry(key)?.value))
     }
 
+    /// Takes the key at `path` below this node out, with its value; false where there is none.
+    pub(crate) fn remove(&mut self, path: &[&str]) -> bool {
+        let (Some((&key, rest)), Value::Mapping(entries)) = (path.split_first(), &mut self.value)
+        else {
+            return false;
+        };
+        match entries.iter().position(|entry| entry.key == key) {
+            Some(index) if rest.is_empty() => {
+                entries.remove(index);
+                true
+            }
+            Some(index) => entries[index].value.remove(rest),
+            None => false,
+        }
+    }
+
     /// Puts `value` at `path` below this node, in place of another value.
     pub(crate) fn set(&mut self, path: &[&str], key_span: Span, value: Node) {
         let Some((&key, rest)) = path.split_first() else {

@@ -68,7 +68,14 @@ fn check_alternatives(why: &StrategyError, strategy: Strategy, heads: Heads) {
         }
         StrategyError::Shape { world, .. } => {
             let shapes = numbers(&hint);
-            !shapes.is_empty() && shapes.chunks(2).all(|shape| shape[0] * shape[1] == world)
+            let shaped = |numbers: &[usize]| {
+                strategy
+                    .shapes(world)
+                    .into_iter()
+                    .find(|other| other.shape() == Some([numbers[0], numbers[1]]))
+            };
+            let runs = |numbers| shaped(numbers).is_some_and(|shaped| runs(shaped, world));
+            !shapes.is_empty() && shapes.chunks(2).all(runs)
         }
         StrategyError::Groups { .. } => {
             let groups = numbers(&hint);

@@ -85,9 +85,9 @@ Examples:
   annulus table runs/sweep --csv --no-times > table.csv";
 pub(super) const BISECT: &str = "\
 Examples:
-  annulus train experiments/quickstart.yaml every.hash=1 output=runs/a
-  annulus train experiments/quickstart.yaml every.hash=1 output=runs/b mesh.sequence=2
-  annulus bisect runs/a runs/b
+  annulus train experiments/same-bits.yaml every.hash=1 output=runs/a
+  annulus train experiments/same-bits.yaml every.hash=1 output=runs/b mesh.sequence=2
+  annulus bisect runs/a runs/b         # bit-identical: the file says `reproducible: strict`
   annulus bisect runs/a runs/b --json";
 pub(super) const REPRODUCE: &str = "\
 Examples:

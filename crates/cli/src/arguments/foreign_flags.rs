@@ -1,10 +1,13 @@
-//! Flags of other programs, and what is written here instead.
+//! Flags of other programs, and options that belong to another: what is written instead.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// The error message for a flag that only other programs have, and a hint at what is written here instead.
 pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
+    if said.kind() == ErrorKind::MissingRequiredArgument {
+        return needed(said);
+    }
     if said.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -40,6 +43,25 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         other => key_for(other),
     };
     Some((format!("`{flag}` is no flag of this command"), hint))
+}
+
+/// The error message for an option of `plan` without the one that it belongs to.
+fn needed(said: &Error) -> Option<(String, String)> {
+    let Some(ContextValue::Strings(missing)) = said.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let (message, hint) = match missing.first()?.split(' ').next()? {
+        "--compare" => (
+            "`--tokens`, `--ranks` and the other sizes of a layer are options of `plan --compare`",
+            "values of an experiment are replaced without dashes: `data.tokens=64k`, `mesh.sequence=8`",
+        ),
+        "--cluster" => (
+            "`--svg` and `--scale` are options of `plan --cluster`",
+            "name a described cluster: `--cluster experiments/clusters/h100.yaml`, or a copy with your own numbers",
+        ),
+        _ => return None,
+    };
+    Some((message.to_owned(), hint.to_owned()))
 }
 
 /// How to set what another program has the flag `name` for.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use annulus_mpi::{Launched, Leaving, Session};
 use candle_core::Device;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::envelope::{ControlMessage, Envelope, TensorHeader};
 use super::facts::Facts;
@@ -22,10 +22,6 @@ use super::remote_transport::RemoteTransport;
 use crate::MpiProgress;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Group, LocalRanks};
-
-/// Processes that fail within so long of each other fail at once: longer than a message takes on a busy machine, and less than a failed
-/// process waits for a silent one before it aborts the job.
-const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// How long `MPI_Init` may take: as long as the slowest process takes to be started.
 const BEGIN: Duration = Duration::from_secs(120);
@@ -46,12 +42,12 @@ pub enum Unjoined {
 /// This process among those that MPI joins.
 pub(crate) struct MpiProcess {
     pub(crate) facts: Facts,
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) thread: Mutex<Option<JoinHandle<()>>>,
     /// By device, the library of NCCL that was found and its stream.
     pub(super) found: Mutex<Vec<(Device, NcclSetup)>>,
     /// The program ends: no communicator of NCCL is needed any more.
-    is_last: Arc<AtomicBool>,
+    pub(super) is_last: Arc<AtomicBool>,
 }
 
 /// What ranks share with the thread that owns MPI.
@@ -94,7 +90,7 @@ pub(super) struct MpiState {
     /// What goes by NCCL in the run that is under way.
     pub(super) transfers: Option<Arc<NcclTransfers>>,
     /// The threads that own communicators of NCCL, also of runs that have ended: all processes end those together.
-    nccl_threads: Vec<JoinHandle<()>>,
+    pub(super) nccl_threads: Vec<JoinHandle<()>>,
 }
 
 impl Shared {
@@ -316,75 +312,6 @@ impl MpiProcess {
         let transfers = self.shared.state.lock().transfers.clone();
         transfers.map_or(Ok(()), |transfers| transfers.settle())
     }
-
-    /// Announces the end of this process to the others, unless it has: its exit code, and whether it ends by its own fault.
-    fn announce_exit(&self, state: &mut MpiState, code: i32, own_fault: bool) {
-        if std::mem::replace(&mut state.closing, true) {
-            return;
-        }
-        let (run, own) = (state.runs, state.order[self.facts.process]);
-        state.exits[own] = Some((code, own_fault));
-        let exit = |to| {
-            let envelope = Envelope { run, message: ControlMessage::Exit(code, own_fault) };
-            OutgoingMessage { to, envelope, payload: None }
-        };
-        let others = (0..state.exits.len()).filter(|other| *other != own);
-        state.outgoing.extend(others.map(exit));
-        self.shared.wake.notify_one();
-    }
-
-    /// Whether this process, which fails with `code` by its own fault, is the one to report it: the first of all, and of those that
-    /// fail at once the one with the lowest rank of MPI. The other processes are told of the failure.
-    pub(crate) fn is_first_to_fail(&self, code: i32) -> bool {
-        // What has already come may not be read yet: the pass after the present one reads it.
-        let polls = self.shared.state.lock().polls;
-        let mut state = self.wait_at_once(|state| state.polls > polls + 1);
-        if state.exits.iter().copied().any(is_fault) {
-            return false;
-        }
-        self.announce_exit(&mut state, code, true);
-        let own = state.order[self.facts.process];
-        drop(state);
-        let is_known = |state: &MpiState| {
-            let lower = &state.exits[..own];
-            lower.iter().copied().any(is_fault) || lower.iter().all(Option::is_some)
-        };
-        let state = self.wait_at_once(is_known);
-        !state.exits[..own].iter().copied().any(is_fault)
-    }
-
-    /// Waits until this holds, but for no longer than it takes to fail at once.
-    fn wait_at_once(&self, holds: impl Fn(&MpiState) -> bool) -> MutexGuard<'_, MpiState> {
-        let begun = Instant::now();
-        loop {
-            let state = self.shared.state.lock();
-            if holds(&state) || begun.elapsed() > AT_ONCE {
-                return state;
-            }
-            drop(state);
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Announces the end of this process and waits until the others have announced theirs. Returns the exit code of the job.
-    pub(crate) fn close(&self, code: i32, own_fault: bool) -> i32 {
-        self.announce_exit(&mut self.shared.state.lock(), code, own_fault);
-        if let Some(thread) = self.thread.lock().take() {
-            // A panic there ends it, too.
-            let _ = thread.join();
-        }
-        // All processes have announced their end: no communicator of NCCL is used any more. One that does not end is left to the end
-        // of this process.
-        self.is_last.store(true, Ordering::Relaxed);
-        let (nccl_threads, begun) =
-            (std::mem::take(&mut self.shared.state.lock().nccl_threads), Instant::now());
-        while nccl_threads.iter().any(|thread| !thread.is_finished())
-            && begun.elapsed() < 2 * nccl_thread::LONGEST_END
-        {
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.shared.state.lock().fault().unwrap_or(code)
-    }
 }
 
 /// What MPI's thread sends once MPI has begun; `ended` is the error where the thread has ended instead.
@@ -407,6 +334,6 @@ impl fmt::Debug for MpiProcess {
 }
 
 /// Whether an announced end is that of a process which ends by its own fault.
-fn is_fault(exit: Option<(i32, bool)>) -> bool {
+pub(super) fn is_fault(exit: Option<(i32, bool)>) -> bool {
     exit.is_some_and(|(_, own_fault)| own_fault)
 }

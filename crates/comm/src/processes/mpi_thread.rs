@@ -149,13 +149,7 @@ impl MpiThread {
             state.polls += 1;
             let group = state.current.as_ref().map(|(_, group)| &**group);
             let waits = group.is_some_and(Group::is_waiting);
-            let shutdown = match group {
-                Some(group) if self.is_stuck(group) => {
-                    Shutdown::Abort(state.fault().unwrap_or(STUCK))
-                }
-                _ => self.shutdown(&state),
-            };
-            match shutdown {
+            match self.shutdown(&state) {
                 Shutdown::No => {}
                 Shutdown::Complete => return Ok(()),
                 Shutdown::Abort(code) => {
@@ -198,6 +192,11 @@ impl MpiThread {
 
     /// How far the job is in ending: over once this process has announced its end and all others theirs.
     fn shutdown(&mut self, state: &MpiState) -> Shutdown {
+        if let Some((_, group)) = &state.current
+            && self.is_stuck(group)
+        {
+            return Shutdown::Abort(state.fault().unwrap_or(STUCK));
+        }
         if !state.closing || !state.outgoing.is_empty() {
             return Shutdown::No;
         }

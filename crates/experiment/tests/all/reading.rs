@@ -58,7 +58,7 @@ fn every_key_means_what_it_says() {
     assert_eq!((small.schedule.steps, small.schedule.curve.decay), (1000, Decay::Cosine));
     assert_eq!((small.every.evaluate, small.every.checkpoint), (50, 100));
     let bound = Bound { min: None, max: Some(2.5), of_first: Some(0.5) };
-    assert_eq!(small.expect, BTreeMap::from([("validation/loss".to_owned(), bound)]));
+    assert_eq!(small.expect, BTreeMap::from([("evaluate/loss".to_owned(), bound)]));
 }
 
 /// Keys that nothing else gives a meaning are refused only where they say something: the file of a run has all defaults.
@@ -153,6 +153,13 @@ fn arguments_win_over_the_file() {
     assert_eq!(run.output, PathBuf::from("runs/other"));
     let ModelSource::Inline(shape) = run.model.source else { panic!("the shape is inline") };
     assert_eq!(shape.vocab_size, Some(1024));
+}
+
+#[test]
+fn null_on_the_command_line_takes_a_key_out_of_the_file() {
+    let run = with(&["schedule.warmup=null", "expect=null"]);
+    assert_eq!((run.schedule.curve.warmup, run.schedule.steps), (0, 1000));
+    assert!(run.expect.is_empty());
 }
 
 #[test]

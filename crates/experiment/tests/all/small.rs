@@ -32,7 +32,7 @@ optimizer:
 schedule: { steps: 1_000, warmup: 20, decay: cosine }
 every: { log: 1, evaluate: 50, checkpoint: 100 }
 expect:
-  validation/loss: { max: 2.5, of_first: 0.5 }
+  evaluate/loss: { max: 2.5, of_first: 0.5 }
 ";
 
 /// `SMALL` with one piece of it replaced.

@@ -40,8 +40,8 @@ keep: 5
 background_saves: true
 output: /tmp/über/alles
 expect:
-  validation/loss: { min: -1, max: 2, of_first: 0.25 }
-  "odd: tag": { max: 1.0e+300 }
+  evaluate/loss: { min: -1, max: 2, of_first: 0.25 }
+  "memory/resident/host-odd: tag": { max: 1.0e+300 }
 "#;
 
 const FOLDER: &str = "name: folder
@@ -208,7 +208,7 @@ fn what_may_differ_is_said_in_the_pages() {
     let keys = said.split(", ").filter(|word| word.starts_with('`')).collect::<Vec<_>>();
     let page = page.expect("kept");
     let line =
-        page.lines().find(|line| line.contains("On resume only keys may differ")).expect("said");
+        page.lines().find(|line| line.contains("These keys may differ on resume")).expect("said");
     assert_eq!(keys.iter().filter(|key| !line.contains(**key)).collect::<Vec<_>>(), [&""; 0]);
     assert!(keys.len() > 10, "{said}");
 }

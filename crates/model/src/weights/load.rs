@@ -20,6 +20,11 @@ const ROTARY_BUFFER: &str = ".self_attn.rotary_emb.inv_freq";
 /// The most parameters of an index that is read without knowing the model.
 const MOST_PARAMETERS: usize = 1 << 14;
 
+/// How a hash of tensors begins; one of files has nothing before its digits.
+pub const OF_TENSORS: &str = "tensors-";
+/// Bytes of a tensor that are hashed at a time.
+const BLOCK: usize = 1 << 16;
+
 /// A tensor found in a file.
 #[derive(Clone, Copy)]
 struct Found<'a> {
@@ -94,11 +99,49 @@ fn room(parameters: usize) -> Room {
     Room::of(2 * parameters + 64)
 }
 
-/// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read.
+/// A hash (BLAKE3, hexadecimal, after [`OF_TENSORS`]) of names, dtypes, shapes and bytes of the tensors that lie in `folder`, in whichever
+/// files.
 ///
 /// # Errors
 /// A file that is missing or cannot be read.
 pub fn fingerprint(folder: &Path) -> Result<String, WeightsError> {
+    let mut room = room(MOST_PARAMETERS);
+    let listing = list(folder, room)?;
+    let mut hashes = BTreeMap::new();
+    for name in &listing.files {
+        let file = open(folder, name, &mut room)?;
+        for (tensor, entry) in file.tensors() {
+            if listing.index.as_ref().is_some_and(|index| index.get(tensor) != Some(name)) {
+                continue;
+            }
+            let (dtype, shape, hash) = (entry.dtype, &entry.shape, hash(&file, entry)?);
+            hashes.insert(tensor.clone(), format!(" {dtype} {shape:?} {hash}\n"));
+        }
+    }
+    let mut whole = blake3::Hasher::new();
+    for (tensor, said) in hashes {
+        whole.update(blake3::hash(tensor.as_bytes()).as_bytes()).update(said.as_bytes());
+    }
+    Ok(format!("{OF_TENSORS}{}", whole.finalize().to_hex()))
+}
+
+/// A hash of a tensor's bytes.
+fn hash(file: &TensorFile, entry: &Entry) -> Result<String, WeightsError> {
+    let (mut hasher, mut block) = (blake3::Hasher::new(), vec![0; BLOCK]);
+    for at in (0..entry.length()).step_by(BLOCK) {
+        let bytes = &mut block[..BLOCK.min((entry.length() - at) as usize)];
+        file.read_at(entry, at, bytes)?;
+        hasher.update(bytes);
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// A hash (BLAKE3, hexadecimal) of the names and contents of the files that [`load`] would read: what was kept of weights before
+/// [`fingerprint`].
+///
+/// # Errors
+/// A file that is missing or cannot be read.
+pub fn fingerprint_of_files(folder: &Path) -> Result<String, WeightsError> {
     let mut whole = blake3::Hasher::new();
     for name in list(folder, room(MOST_PARAMETERS))?.files {
         let path = folder.join(&name);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use annulus_model::{
-    Described, Flaw, Layout, Placement, Specification, Weights, WeightsError, fingerprint, load,
-    save,
+    Described, Flaw, Layout, OF_TENSORS, Placement, Specification, Weights, WeightsError,
+    fingerprint, fingerprint_of_files, load, save,
 };
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
@@ -261,8 +261,26 @@ fn the_fingerprint_changes_with_any_bit_and_not_with_the_place() {
         fs::write(folder.path().join("README.md"), folder.path().display().to_string()).unwrap();
     }
     let before = fingerprint(here.path()).unwrap();
-    assert_eq!(before.len(), 64);
     assert_eq!(before, fingerprint(there.path()).unwrap());
+    assert_eq!(before.len(), OF_TENSORS.len() + 64);
+    // In other files, with another header.
+    let (again, file) = (tempfile::tempdir().unwrap(), "model.safetensors");
+    let metadata = [("of".to_owned(), "somebody".to_owned())];
+    let tensors = || some().into_iter();
+    safetensors::serialize_to_file(tensors(), Some(metadata.into()), &again.path().join(file))
+        .unwrap();
+    assert_eq!(before, fingerprint(again.path()).unwrap());
+    let of_files = |folder: &Path| fingerprint_of_files(folder).unwrap();
+    assert_eq!(of_files(here.path()), of_files(there.path()));
+    assert_ne!(of_files(here.path()), of_files(again.path()));
+    // The same bytes under another name, and in another shape.
+    for (name, shape) in [("model.other.weight", 4), ("model.norm.weight", 2)] {
+        let norm = some()["model.norm.weight"].reshape((4 / shape, shape)).unwrap();
+        let others = tensors().filter(|(own, _)| own != "model.norm.weight");
+        let others = others.chain([(name.to_owned(), norm)]);
+        safetensors::serialize_to_file(others, None, &again.path().join(file)).unwrap();
+        assert_ne!(before, fingerprint(again.path()).unwrap(), "{name}");
+    }
 
     let file = there.path().join("model-00002-of-00003.safetensors");
     let mut bytes = fs::read(&file).unwrap();

@@ -37,6 +37,8 @@ pub enum StrategyError {
         shape: [usize; 2],
         /// The number of ranks.
         world: usize,
+        /// The numbers of heads, which not every shape can exchange.
+        heads: Heads,
     },
     /// Key/value heads cannot be divided into this many groups.
     Groups {
@@ -82,10 +84,11 @@ impl StrategyError {
                 let ranks = (1..=heads).filter(|ranks| heads.is_multiple_of(*ranks));
                 format!("heads can be exchanged among {} ranks", list(ranks))
             }
-            StrategyError::Shape { world, .. } => {
-                let divisors = (1..=world).filter(|first| world.is_multiple_of(*first));
-                let shapes = divisors.map(|first| format!("[{first}, {}]", world / first));
-                format!("use one of {}", list(shapes))
+            StrategyError::Shape { strategy, world, heads, .. } => {
+                let shaped = strategy.shapes(world).into_iter();
+                let runs = shaped.filter(|shaped| shaped.check(world, heads).is_ok());
+                let shapes = runs.filter_map(Strategy::shape);
+                format!("use one of {}", list(shapes.map(|shape| format!("{shape:?}"))))
             }
             StrategyError::Groups { heads, .. } => {
                 let divisors = (1..=heads).filter(|groups| heads.is_multiple_of(*groups));
@@ -126,7 +129,7 @@ impl fmt::Display for StrategyError {
                 let name = strategy.name();
                 write!(f, "`{name}` cannot split {heads} query heads over {ranks} ranks")
             }
-            StrategyError::Shape { strategy, shape: [first, second], world } => {
+            StrategyError::Shape { strategy, shape: [first, second], world, .. } => {
                 let name = strategy.name();
                 write!(f, "`{name}` of shape [{first}, {second}] is not of {world} ranks")
             }

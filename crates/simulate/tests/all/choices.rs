@@ -6,7 +6,7 @@ use std::cell::Cell;
 use annulus_experiment::{Experiment, Recompute, State};
 use annulus_plan::label;
 use annulus_sequence::{Route, Strategy};
-use annulus_simulate::{Choice, Cluster, Grid, Meshes, Scale, plans_measured};
+use annulus_simulate::{Choice, Cluster, Grid, Meshes, Row, Scale, plans_measured};
 
 use crate::support::{cluster, experiment, plain};
 
@@ -270,7 +270,10 @@ fn a_sweet_spot_is_drawn() {
 #[test]
 fn the_best_strategy_by_length_and_devices() {
     let resolved = resolved(experiment(&["attention.strategy=usp", "parallel.state=replicated"]));
-    let scale = Scale::of(&resolved, &cluster());
+    let mut told = Vec::new();
+    let scale = Scale::of(&resolved, &cluster(), |row| told.push(row.in_short()));
+    let in_short: Vec<String> = scale.rows.iter().map(annulus_simulate::Row::in_short).collect();
+    assert_eq!(told, in_short);
     let sizes: Vec<(usize, usize)> =
         scale.rows.iter().map(|row| (row.tokens, row.devices)).collect();
     // The first length that fits nowhere is the last.

@@ -70,7 +70,7 @@ pub fn generate(
     if prompt.is_empty() || prompt.len() != setup.tokens {
         let error = TrainError::configuration(
             format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
-            "give a text to go on from",
+            "give a text to go on from, with `--prompt` or `--file`",
         );
         return Err(once(&setup.processes, error));
     }

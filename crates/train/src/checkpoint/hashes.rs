@@ -5,12 +5,25 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use annulus_experiment::ADAPTED;
 use serde::{Deserialize, Serialize};
 
-use super::{HASHES, OPTIMIZER, STATE};
+use super::{BESIDE_TOKENIZER, HASHES, OPTIMIZER, STATE, TOKENIZER};
 
 /// The largest `hashes.json` that is read, in bytes: a name and a hash for each of some thousand files.
 const LARGEST: u64 = 1 << 22;
+
+/// Files of a model or of adapters that are read wherever they lie, beside those of [`BESIDE_TOKENIZER`].
+const READ: [&str; 8] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "config.json",
+    ADAPTED,
+    "generation_config.json",
+    TOKENIZER,
+];
 
 /// The content of `hashes.json`: size and hash of every other file in the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,11 +35,28 @@ struct Stamp {
     blake3: String,
 }
 
-/// A file that is missing or differs from `hashes.json`.
+/// Why a checkpoint is not used, with the file that is to blame.
 #[derive(Debug)]
-pub(super) struct Damage {
-    pub(super) file: String,
-    pub(super) what: String,
+pub(super) enum Refusal {
+    /// The file is missing or differs from `hashes.json`.
+    Damaged { file: String, what: String },
+    /// The system could not read the file, which says nothing about what is in it.
+    Unread { file: String, error: io::Error },
+}
+
+impl Refusal {
+    pub(super) fn damaged(file: &str, what: impl Into<String>) -> Refusal {
+        Refusal::Damaged { file: file.to_owned(), what: what.into() }
+    }
+
+    /// Of a `file` that could not be read: a file that is not there, or is no file, is damage.
+    pub(super) fn of(file: &str, error: io::Error) -> Refusal {
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::NotFound, _) => Refusal::damaged(file, "missing"),
+            (_, None) => Refusal::damaged(file, error.to_string()),
+            (_, Some(_)) => Refusal::Unread { file: file.to_owned(), error },
+        }
+    }
 }
 
 impl Hashes {
@@ -50,59 +80,57 @@ impl Hashes {
     }
 
     /// Reads `hashes.json` in `folder` and checks every file against it.
-    pub(super) fn verify(folder: &Path) -> Result<(), Damage> {
-        let damage = |file: &str, what: String| Damage { file: file.to_owned(), what };
-        let text =
-            annulus_files::read(&folder.join(HASHES), LARGEST).map_err(|error| {
-                match error.kind() {
-                    io::ErrorKind::NotFound => damage(HASHES, "missing".to_owned()),
-                    _ => damage(HASHES, error.to_string()),
-                }
-            })?;
+    pub(super) fn verify(folder: &Path) -> Result<(), Refusal> {
+        let text = annulus_files::read(&folder.join(HASHES), LARGEST)
+            .map_err(|error| Refusal::of(HASHES, error))?;
         let Hashes(stamps) = serde_json::from_slice(&text)
-            .map_err(|error| damage(HASHES, format!("not what was written ({error})")))?;
+            .map_err(|error| Refusal::damaged(HASHES, format!("not what was written ({error})")))?;
+        let lacks =
+            |name: &str| Err(Refusal::damaged(HASHES, format!("it does not have `{name}`")));
         for needed in [STATE, OPTIMIZER] {
             if !stamps.contains_key(needed) {
-                return Err(damage(HASHES, format!("it does not have `{needed}`")));
+                return lacks(needed);
             }
         }
         // Every other file that would be read must have been written with the checkpoint, too.
-        let entries =
-            std::fs::read_dir(folder).map_err(|error| damage(HASHES, error.to_string()))?;
-        for entry in entries.flatten() {
+        for entry in std::fs::read_dir(folder).map_err(|error| Refusal::of("", error))? {
+            let entry = entry.map_err(|error| Refusal::of("", error))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name != HASHES && is_read(&name) && !stamps.contains_key(&name) {
-                return Err(damage(HASHES, format!("it does not have `{name}`")));
+            if is_read(&name) && !stamps.contains_key(&name) {
+                return lacks(&name);
             }
         }
         stamps.iter().try_for_each(|(name, wanted)| {
             if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
-                return Err(damage(HASHES, format!("`{name}` is no plain file name")));
+                return Err(Refusal::damaged(HASHES, format!("`{name}` is no plain file name")));
             }
-            held(&folder.join(name), wanted).map_err(|what| damage(name, what))
+            held(folder, name, wanted)
         })
     }
 }
 
-/// Checks a file against its stamp; the error says how it differs.
-fn held(path: &Path, wanted: &Stamp) -> Result<(), String> {
-    let found = stamp(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("missing, but `{HASHES}` has it"),
-        _ => error.to_string(),
+/// Checks a file of `folder` against its stamp.
+fn held(folder: &Path, name: &str, wanted: &Stamp) -> Result<(), Refusal> {
+    let found = stamp(&folder.join(name)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            Refusal::damaged(name, format!("missing, but `{HASHES}` has it"))
+        }
+        _ => Refusal::of(name, error),
     })?;
     if found.size != wanted.size {
-        return Err(format!("{} bytes, but `{HASHES}` has {}", found.size, wanted.size));
+        let what = format!("{} bytes, but `{HASHES}` has {}", found.size, wanted.size);
+        return Err(Refusal::damaged(name, what));
     }
     if found.blake3 != wanted.blake3 {
-        return Err(format!("its hash is not the one that `{HASHES}` has"));
+        return Err(Refusal::damaged(name, format!("its hash is not the one that `{HASHES}` has")));
     }
     Ok(())
 }
 
 /// Whether a file of this name is read when a run resumes from a checkpoint, or when it is used as a model.
-fn is_read(name: &str) -> bool {
-    let kind = Path::new(name).extension();
-    kind.is_some_and(|kind| kind == "safetensors" || kind == "json")
+pub(super) fn is_read(name: &str) -> bool {
+    let is_json = Path::new(name).extension().is_some_and(|kind| kind == "json");
+    READ.contains(&name) || is_json && BESIDE_TOKENIZER.contains(&name)
 }
 
 fn stamp(path: &Path) -> io::Result<Stamp> {

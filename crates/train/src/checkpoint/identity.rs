@@ -104,6 +104,11 @@ fn other_model(plan: &Plan, saved: &Experiment, found: &Found) -> Result<Option<
         return Ok(Some(format!("`model.path` has another model than `{folder}`")));
     };
     let now = parse_config("the model", &write_config(&now, Dtype::F32))?;
+    Ok(other_shape(then, now))
+}
+
+/// The keys in which a model of `model.path` differs from what it was, but for special tokens; `None`: it is the same.
+pub(crate) fn other_shape(then: Shape, now: Shape) -> Option<String> {
     let [then, now] = [then, now].map(written);
     let of = |keys: &Map<String, Value>, key: &str| keys.get(key).cloned().unwrap_or_default();
     let all: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
@@ -113,7 +118,7 @@ fn other_model(plan: &Plan, saved: &Experiment, found: &Found) -> Result<Option<
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
         .collect();
     let named = || format!("`model.path` has another model: {}", differing.join(", "));
-    Ok((!differing.is_empty()).then(named))
+    (!differing.is_empty()).then(named)
 }
 
 /// The keys of a model's config.json, but for special tokens; `rope_parameters` repeats others.

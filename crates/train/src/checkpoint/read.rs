@@ -3,17 +3,21 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::parse;
 use annulus_model::{Config, Llama, Runs, Specification};
 use annulus_tensors::{Dtype, Entry, Room, TensorFile};
 use candle_core::{DType, Tensor};
 
-use super::hashes::Hashes;
+use super::hashes::{Hashes, Refusal};
 use super::{HASHES, LATEST, STATE, State, VERSION, checkpoint_folder, step_of, steps};
 use crate::error::failure;
 use crate::{Result, TrainError};
 
 /// The largest `state.json` that is read, in bytes: it holds an experiment.
 const LARGEST: u64 = 1 << 24;
+
+/// The most tokens that a checkpoint may have been trained on: those of the following steps are added.
+const MOST_TOKENS: u64 = 1 << 62;
 
 /// A whole checkpoint: its folder and state.
 #[derive(Clone, Debug)]
@@ -33,11 +37,26 @@ impl Found {
     }
 }
 
+/// The newest whole checkpoint in the folder of a run that this process goes on with: [`whole`], with a warning for everything unfinished
+/// that a crash left there and that could not be removed.
+///
+/// # Errors
+/// Those of [`whole`].
+pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
+    let (found, mut warnings) = whole(output)?;
+    let left = annulus_files::leftovers(output).map_err(|error| failure("read", output, &error))?;
+    warnings.extend(left.iter().map(|left| {
+        format!("`{}` is left of an earlier start and cannot be deleted: remove it", left.display())
+    }));
+    Ok((found, warnings))
+}
+
 /// The newest whole checkpoint in `output`, and a warning for every newer one that is not whole. `None`: there is no checkpoint.
 ///
 /// # Errors
-/// Checkpoints none of which is whole: a run whose checkpoints are damaged must not look like one that never saved.
-pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
+/// Checkpoints none of which is whole: a run whose checkpoints are damaged must not look like one that never saved. A newer one that the
+/// system cannot read: an older one must not take its place.
+fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     let steps = steps(output).map_err(|error| failure("read", output, &error))?;
     let mut refused = Vec::new();
     if let Some(step) = named(output).filter(|step| !steps.contains(step)) {
@@ -56,7 +75,7 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
                 let newer = steps[index + 1..].to_vec();
                 return Ok((Some(Found { folder, state, refused: newer }), refused));
             }
-            Err(why) => refused.push(why),
+            Err(why) => refused.push(damaged(&folder, why)?),
         }
     }
     if refused.is_empty() {
@@ -73,7 +92,10 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
 
 /// The checkpoint in `folder`; an error unless it is whole.
 pub(crate) fn opened(folder: &Path) -> Result<Found> {
-    let refused = |message| TrainError::Checkpoint { message, hint: None };
+    let refused = |why| match damaged(folder, why) {
+        Ok(message) => TrainError::Checkpoint { message, hint: None },
+        Err(error) => error,
+    };
     let state = open(folder).map_err(refused)?;
     Ok(Found { folder: folder.to_owned(), state, refused: Vec::new() })
 }
@@ -97,7 +119,7 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
             "give a run's folder, or a `step-N` in it",
         ));
     }
-    let (found, warnings) = newest(path)?;
+    let (found, warnings) = whole(path)?;
     let found = found.ok_or_else(|| {
         TrainError::checkpoint(
             format!("`{}` has no checkpoint", path.display()),
@@ -129,24 +151,56 @@ pub(super) fn named(output: &Path) -> Option<u64> {
     step_of(Path::new(name.trim()))
 }
 
-/// Checks the hashes of `folder` and reads its state; the error names the file.
-fn open(folder: &Path) -> std::result::Result<State, String> {
-    let refused = |file: &str, what: &str| {
-        format!("checkpoint `{}` is refused: `{file}`: {what}", folder.display())
-    };
-    Hashes::verify(folder).map_err(|damage| refused(&damage.file, &damage.what))?;
+/// What is wrong with a damaged checkpoint.
+///
+/// # Errors
+/// The checkpoint could not be read.
+fn damaged(folder: &Path, why: Refusal) -> Result<String> {
+    match why {
+        Refusal::Damaged { file, what } => {
+            Ok(format!("checkpoint `{}` is refused: `{file}`: {what}", folder.display()))
+        }
+        Refusal::Unread { file, error } => Err(TrainError::checkpoint(
+            format!("cannot read `{}`: {error}", folder.join(file).display()),
+            format!(
+                "see that it can be read; if it is lost, delete `{}` to go on from an older checkpoint",
+                folder.display()
+            ),
+        )),
+    }
+}
+
+/// Checks the hashes of `folder` and reads its state.
+fn open(folder: &Path) -> std::result::Result<State, Refusal> {
+    Hashes::verify(folder)?;
     let text = annulus_files::read(&folder.join(STATE), LARGEST)
-        .map_err(|e| refused(STATE, &e.to_string()))?;
-    let state: State = serde_json::from_slice(&text).map_err(|e| refused(STATE, &e.to_string()))?;
+        .map_err(|error| Refusal::of(STATE, error))?;
+    let refused = |what: String| Refusal::damaged(STATE, what);
+    let state: State = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
     if state.version != VERSION {
-        let what = format!("format {}, wanted {VERSION}", state.version);
-        return Err(refused(STATE, &what));
+        return Err(refused(format!("format {}, wanted {VERSION}", state.version)));
     }
     // A copy may have any name but that of another step.
     if super::step_of(folder).is_some_and(|step| step != state.step) {
-        return Err(refused(STATE, &format!("it is of step {}", state.step)));
+        return Err(refused(format!("it is of step {}", state.step)));
     }
-    Ok(state)
+    contradiction(&state).map_or(Ok(state), |what| Err(refused(what)))
+}
+
+/// How numbers of a state contradict each other, or its experiment.
+fn contradiction(state: &State) -> Option<String> {
+    let State { step, tokens, moments, experiment, .. } = state;
+    if let Some(moments) = moments.filter(|moments| moments > step) {
+        return Some(format!("it contradicts itself: `step` is {step} and `moments` {moments}"));
+    }
+    if *tokens > MOST_TOKENS {
+        return Some(format!("`tokens` is {tokens}, wanted at most {MOST_TOKENS}"));
+    }
+    // An experiment that cannot be read is reported where it is needed.
+    let all = parse(STATE, experiment, &[]).map(|experiment| experiment.all_steps()).ok()?;
+    (*step > all).then(|| {
+        format!("it contradicts itself: `step` is {step}, and its experiment has {all} steps")
+    })
 }
 
 /// The file with the optimizer's tensors of a checkpoint, for every trained parameter.

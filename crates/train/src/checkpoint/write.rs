@@ -1,13 +1,14 @@
 //! Writing checkpoints.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_files::PendingFolder;
 use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
-use super::hashes::Hashes;
+use super::hashes::{Hashes, is_read};
 use super::read::named;
 use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
 use crate::error::{failure, failure_in};
@@ -141,11 +142,15 @@ impl Unfinished {
         Hashes::of(folder.path()).and_then(|hashes| hashes.write(folder.path())).map_err(failed)?;
         note("checkpoint, commit");
         let commit = || {
-            if named.is_dir() {
-                // A folder of this name was found damaged at the start: otherwise the run would have resumed from it.
-                annulus_files::remove(&named)?;
+            if !named.is_dir() {
+                return folder.commit();
             }
-            folder.commit()
+            // A folder of this name was found damaged at the start: otherwise the run would have resumed from it.
+            let aside = PendingFolder::create(&named)?;
+            let damaged = aside.path().join("damaged");
+            fs::rename(&named, &damaged)?;
+            folder.commit()?;
+            keep_foreign(&damaged, &named)
         };
         commit().map_err(failed)?;
         point(named.parent().unwrap_or(Path::new("")), state.step)?;
@@ -165,6 +170,20 @@ pub(crate) fn save(
     let unfinished = Unfinished::begin(output, state.step, layouts)?;
     let written = layouts.fill(unfinished.folder(), &unfinished.named, contents, note)?;
     unfinished.end(texts, state, written, note)
+}
+
+/// Moves what others have laid into a damaged checkpoint to the one that took its place; under another name what would be read there.
+fn keep_foreign(old: &Path, new: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(old)? {
+        let name = entry?.file_name();
+        let called = name.to_string_lossy();
+        if !new.join(&name).exists() {
+            let kept =
+                if is_read(&called) { format!("{called}.foreign").into() } else { name.clone() };
+            fs::rename(old.join(&name), new.join(kept))?;
+        }
+    }
+    Ok(())
 }
 
 /// Points `LATEST` at `output/step-N`. If a run is killed just before, the next start does it.
@@ -194,15 +213,19 @@ pub(crate) fn unwritten_in(key: &str, error: WeightsError, folder: &Path) -> Tra
 }
 
 /// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good. Those of the steps `refused`,
-/// which this start found damaged, neither count nor are deleted.
-pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) -> Result<()> {
-    let failed = |error| failure("delete a checkpoint of", output, &error);
-    let mut steps = steps(output).map_err(failed)?;
+/// which this start found damaged, neither count nor are deleted. Returns an error for every checkpoint that could not be deleted.
+pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) -> Vec<TrainError> {
+    let mut steps = match steps(output) {
+        Ok(steps) => steps,
+        Err(error) => return vec![failure("read", output, &error)],
+    };
     // Later ones are damaged, too, or of a run that has been begun anew.
     steps.retain(|step| *step <= verified && !refused.contains(step));
     let surplus = steps.len().saturating_sub(keep.max(1));
-    for step in steps.into_iter().take(surplus).filter(|&step| step != verified) {
-        annulus_files::remove(&checkpoint_folder(output, step)).map_err(failed)?;
-    }
-    Ok(())
+    let surplus = steps.into_iter().take(surplus).filter(|&step| step != verified);
+    let delete = |step| {
+        let folder = checkpoint_folder(output, step);
+        annulus_files::remove(&folder).map_err(|error| failure("delete", &folder, &error)).err()
+    };
+    surplus.filter_map(delete).collect()
 }

@@ -1,10 +1,12 @@
 //! The model card: what the model is, how it was made, and how to make it again, all from the files of its run.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use annulus_experiment::{ModelSource, WeightsFrom};
 use annulus_model::Weights;
 use candle_core::DType;
+use serde_json::Value;
 
 use super::Checkpoint;
 
@@ -18,16 +20,21 @@ const VALUES: [(&str, &str); 4] = [
     ("evaluate/accuracy", "recall accuracy"),
 ];
 
-/// The text of the model card.
-pub(super) fn card(checkpoint: &Checkpoint, weights: &Weights) -> String {
+/// The text of the model card of the folder `out`.
+pub(super) fn card(checkpoint: &Checkpoint, out: &Path, weights: &Weights) -> String {
     let mut text = front(checkpoint);
     let name = &checkpoint.experiment.name;
     let _ = write!(text, "# {name}\n\n{}\n\n", lead(checkpoint));
     table(&mut text, &facts(checkpoint, weights));
+    // A text of Python in JSON's quotes reads back as the same path.
+    let folder = Value::from(out.display().to_string());
+    let python = format!(
+        "from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({folder})"
+    );
+    text.push('\n');
+    fenced(&mut text, "python", &python);
     text.push_str(
-        "\n```python\nfrom transformers import AutoModelForCausalLM\n\
-         model = AutoModelForCausalLM.from_pretrained(\"FOLDER\")\n```\n\n\
-         ## How it was made\n\n`annulus train` of this experiment, all defaults written out:\n\n",
+        "\n## How it was made\n\n`annulus train` of this experiment, all defaults written out:\n\n",
     );
     fenced(&mut text, "yaml", &checkpoint.experiment.written().to_yaml());
     if let Some(manifest) = &checkpoint.manifest {

@@ -107,6 +107,17 @@ impl Checkpoint {
             let message = format!("`{}` has no adapters to merge", self.folder.display());
             return Err(TrainError::checkpoint(message, "drop `--merge`: the model is whole"));
         };
+        if !base.is_dir() {
+            let (own, base) = (self.folder.display(), base.display());
+            return Err(TrainError::checkpoint(
+                format!(
+                    "`{own}` was trained beside the weights in `{base}`, which is no folder here"
+                ),
+                format!(
+                    "start where the run was started, or make `{base}` a link to where they are now"
+                ),
+            ));
+        }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
         let config = Config { lora: Some(lora.clone()), ..plain };
         let weights = weights(&self.folder, Some(base), &config)?.all()?;
@@ -129,13 +140,18 @@ impl Checkpoint {
         let folder = PendingFolder::create(out).map_err(failed)?;
         let mut files = annulus_model::save(folder.path(), weights, shard_bytes)
             .map_err(|error| unwritten_in(OPTION, error, out))?;
-        files.extend(self.write_texts(folder.path(), weights).map_err(failed)?);
+        files.extend(self.write_texts(folder.path(), out, weights).map_err(failed)?);
         folder.commit().map_err(failed)?;
         Ok(files)
     }
 
-    /// Writes everything but weights; returns the names of the files.
-    fn write_texts(&self, folder: &Path, weights: &Weights) -> std::io::Result<Vec<String>> {
+    /// Writes everything but weights to `folder`, which becomes `out`; returns the names of the files.
+    fn write_texts(
+        &self,
+        folder: &Path,
+        out: &Path,
+        weights: &Weights,
+    ) -> std::io::Result<Vec<String>> {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
         let copied = [(ADAPTED, "config.json")].into_iter();
@@ -151,7 +167,7 @@ impl Checkpoint {
             write_atomically(&folder.join(name), text.as_bytes())?;
             files.push(name.to_owned());
         }
-        let card = card::card(self, weights);
+        let card = card::card(self, out, weights);
         write_atomically(&folder.join(card::NAME), card.as_bytes())?;
         files.push(card::NAME.to_owned());
         Ok(files)

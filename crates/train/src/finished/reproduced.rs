@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_experiment::{differences, parse};
+use annulus_experiment::{
+    ModelSource, differences, parse, parse_config, read_config, write_config,
+};
 use annulus_tensors::{Room, TensorFile, TensorsError};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::checkpoint::{Found, checkpoint_folder, last_checkpoint, opened};
+use crate::checkpoint::identity::other_shape;
+use crate::checkpoint::{Found, STATE, State, checkpoint_folder, last_checkpoint, opened};
 use crate::error::failure;
 use crate::finished::bisect::{Bisected, bisect};
 use crate::finished::logged::Logged;
@@ -21,6 +24,8 @@ use crate::{Result, TrainError};
 const COMPUTED: [&str; 2] = ["train/", "evaluate/"];
 /// The most tensors in a checkpoint; headers have their own limit in bytes.
 const MOST: usize = 1 << 20;
+/// The largest `state.json` that is read, in bytes.
+const LARGEST: u64 = 1 << 24;
 
 /// A comparison of a run with itself, computed again.
 #[derive(Clone, Debug, Serialize)]
@@ -110,6 +115,17 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
         )
     });
     Ok(Comparable { last: Some(last), rewritten: rewritten.collect() })
+}
+
+/// How the config.json of a run's model differs from what the last checkpoint says that it was, if it does: it was edited in place.
+pub fn edited_model(run: &Logged) -> Option<String> {
+    let ModelSource::Folder { path, .. } = &run.experiment.model.source else { return None };
+    let state = checkpoint_folder(&run.folder, last_checkpoint(&run.folder)?).join(STATE);
+    // What cannot be read is reported by what needs it.
+    let state: State = serde_json::from_slice(&annulus_files::read(&state, LARGEST).ok()?).ok()?;
+    let was = parse_config("the `model` of state.json", &state.model?).ok()?;
+    let is = write_config(&read_config(path).ok()?, run.experiment.model.dtype);
+    other_shape(was, parse_config("the model", &is).ok()?)
 }
 
 /// Compares the run in `again` with that in `run`.

@@ -21,6 +21,8 @@ pub struct RunSummary {
     pub folder: PathBuf,
     /// The run's resolved experiment.
     pub experiment: Experiment,
+    /// The fingerprint of its data; `None`: it has no manifest.
+    pub data: Option<String>,
     /// Whether its last step is logged, evaluated where text is held out, and saved: training it again would then do nothing.
     pub is_finished: bool,
     /// The training loss that was logged last, in nats per token; `None`: none was, or it is not finite.
@@ -45,6 +47,7 @@ pub fn run_summary(folder: &Path) -> Result<RunSummary> {
         train_loss: last(LOSS).filter(|loss| loss.is_finite()),
         evaluation_loss: last(EVALUATION).filter(|loss| loss.is_finite()),
         tokens_per_second: median(speeds),
+        data: read.manifest.map(|manifest| manifest.data),
         experiment: read.experiment,
     })
 }

@@ -21,23 +21,47 @@ pub(crate) fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Opens a file to append to it after the lines that `kept` reads, which are returned; all others, and a torn one, are dropped. The file may
-/// be longer than memory: one line at a time is read.
+/// Opens a file to append to it after the lines that `kept` keeps, which are returned; those of which it returns `None`, and a torn one, are
+/// dropped. The file may be longer than memory: one line at a time is read.
+///
+/// # Errors
+/// What the system says, and a whole line that `kept` refuses, by its number; all with the file's name.
 pub(crate) fn resume<L>(
     path: &Path,
-    kept: impl Fn(&str) -> Option<L>,
+    kept: impl Fn(&str) -> std::result::Result<Option<L>, String>,
 ) -> io::Result<(File, Vec<L>)> {
-    let mut lines = Vec::new();
+    resumed(path, kept).map_err(|error| named(path, &error))
+}
+
+/// The error with the file's name, for those who know the folder alone.
+pub(crate) fn named(path: &Path, error: &io::Error) -> io::Error {
+    let name = path.file_name().unwrap_or_default().display();
+    io::Error::new(error.kind(), format!("`{name}`: {error}"))
+}
+
+fn resumed<L>(
+    path: &Path,
+    kept: impl Fn(&str) -> std::result::Result<Option<L>, String>,
+) -> io::Result<(File, Vec<L>)> {
+    let (mut lines, mut number) = (Vec::new(), 0);
     let all_kept = each_line(path, |line| {
-        let read = kept(text_of(line));
+        number += 1;
+        let (is_whole, is_blank) = (line.ends_with(b"\n"), line.trim_ascii().is_empty());
+        let read = match kept(text_of(line)) {
+            Err(why) if is_whole && !is_blank => {
+                let message = format!("line {number}: {why}; delete that line");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
+            read => read.unwrap_or_default(),
+        };
         let is_kept = read.is_some();
         lines.extend(read);
-        Ok(is_kept && line.ends_with(b"\n"))
+        Ok(is_kept && is_whole)
     })?;
     if !all_kept {
         let mut left = Pending::create(path)?;
         each_line(path, |line| {
-            if kept(text_of(line)).is_some() {
+            if matches!(kept(text_of(line)), Ok(Some(_))) {
                 left.file_mut().write_all(line)?;
                 // An editor may have left out the last line's end.
                 left.file_mut().write_all(if line.ends_with(b"\n") { b"" } else { b"\n" })?;
@@ -85,7 +109,7 @@ pub(crate) fn read<L>(
             Err(_) if !line.ends_with('\n') => return Ok((lines, true)),
             Err(why) => {
                 let message = format!("`{}`, line {}: {why}", path.display(), index + 1);
-                let hint = "delete that line; a run that is not finished drops it when it resumes";
+                let hint = "delete that line";
                 return Err(TrainError::unreadable(message, hint));
             }
         }

@@ -62,7 +62,7 @@ impl Lines {
     pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
         let (file, lines) =
-            jsonl::resume(&path, |text| parse(text).filter(|line| line.step <= step))?;
+            jsonl::resume(&path, |text| Ok(Some(checked(text)?).filter(|line| line.step <= step)))?;
         let last = lines.last().map_or(0, |line| line.step);
         Ok((Lines { path, file, last }, lines))
     }
@@ -120,7 +120,9 @@ impl Sink for Lines {
 
 /// All lines of `metrics.jsonl` of the run in `folder`.
 pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
-    Ok(jsonl::text(&folder.join(FILE))?.lines().filter_map(parse).collect())
+    let path = folder.join(FILE);
+    let text = jsonl::text(&path).map_err(|error| jsonl::named(&path, &error))?;
+    Ok(text.lines().filter_map(parse).collect())
 }
 
 /// All lines of the run in `folder`, and whether the last one is torn: being written, or its writer was killed. Earlier ones must be whole.

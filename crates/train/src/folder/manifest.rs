@@ -18,6 +18,8 @@ use crate::{Result, TrainError};
 pub(crate) const FILE: &str = "manifest.json";
 /// The `ending` of an attempt that reached the last step.
 pub const FINISHED: &str = "finished";
+/// What stands for a hash, version or name that nobody knows.
+pub(crate) const UNKNOWN: &str = "unknown";
 
 /// What made a run: program, experiment, data, weights, machine, and every start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,7 +34,7 @@ pub struct Manifest {
     pub experiment: String,
     /// The data's fingerprint.
     pub data: String,
-    /// blake3 of the weights before the first step.
+    /// blake3 of the weights before the first step; `unknown` where the manifest of the run's beginning was lost.
     pub weights: String,
     /// The machine of the last start.
     pub machine: Machine,
@@ -108,6 +110,9 @@ pub struct Attempt {
     /// The vector instructions that the attempt computed with; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector: Option<String>,
+    /// The generation of the GPU whose kernels compute; `None`: the CPU computes, or an earlier version wrote the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
     /// Of several processes: the host and ranks of each, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<Process>,
@@ -204,7 +209,8 @@ impl Manifest {
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             TrainError::unreadable(
                 format!("`{}`: {error}", path.display()),
-                "remove it; a run that is not finished writes a new one when it resumes",
+                "bring it back as it was; or remove it: a run with checkpoints goes on without it, and one without begins anew, for which a \
+                 fork needs its `--from` again",
             )
         })
     }
@@ -213,13 +219,13 @@ impl Manifest {
     pub(crate) fn new(cores: usize, experiment: &str, data: String, weights: String) -> Manifest {
         Manifest {
             version: env!("CARGO_PKG_VERSION").into(),
-            commit: option_env!("ANNULUS_COMMIT").unwrap_or("unknown").into(),
-            binary: binary().unwrap_or_else(|| "unknown".into()),
+            commit: option_env!("ANNULUS_COMMIT").unwrap_or(UNKNOWN).into(),
+            binary: binary().unwrap_or_else(|| UNKNOWN.into()),
             experiment: blake3::hash(experiment.as_bytes()).to_hex().to_string(),
             data,
             weights,
             machine: Machine {
-                cpu: annulus_machine::processor().unwrap_or_else(|| "unknown".into()),
+                cpu: annulus_machine::processor().unwrap_or_else(|| UNKNOWN.into()),
                 cores,
                 vector: Some(Core::here().instructions.word().to_owned()),
                 kernels: None,

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use crate::folder::lines::{Line, most};
 use crate::folder::manifest::StateHash;
 
-/// First and last value by tag, the losses, the newest checkpoint, and the state's hash.
+/// First and last value by tag and the step of the last, the losses, the newest checkpoint, and the state's hash.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) first: BTreeMap<String, f64>,
     pub(crate) last: BTreeMap<String, f64>,
+    pub(crate) logged_at: BTreeMap<String, u64>,
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) checkpoint: Option<PathBuf>,
     pub(crate) state: Option<StateHash>,
@@ -22,14 +23,15 @@ impl Record {
         let mut record = Record::default();
         for line in lines {
             for (tag, value) in &line.values {
-                record.note(tag, most(value));
+                record.note(tag, line.step, most(value));
             }
         }
         record
     }
 
-    pub(crate) fn note(&mut self, tag: &str, value: f64) {
+    pub(crate) fn note(&mut self, tag: &str, step: u64, value: f64) {
         self.first.entry(tag.to_owned()).or_insert(value);
         self.last.insert(tag.to_owned(), value);
+        self.logged_at.insert(tag.to_owned(), step);
     }
 }

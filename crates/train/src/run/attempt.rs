@@ -17,7 +17,7 @@ use crate::checkpoint::{Texts, identity, last_checkpoint, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
-use crate::folder::manifest::{FINISHED, Fork, Manifest};
+use crate::folder::manifest::{FINISHED, Fork, Manifest, UNKNOWN};
 use crate::folder::record::Record;
 use crate::folder::run_folder::{RunFolder, write_experiment};
 use crate::folder::traces;
@@ -27,7 +27,8 @@ use crate::run::outcome::{Ending, Outcome};
 use crate::run::prepare::{Prepared, ResumeFrom, Work, interruptible, prepare};
 use crate::run::processes::{self, Facts, Said};
 use crate::run::recorder::Recorder;
-use crate::run::rerun::resumes_otherwise;
+use crate::run::rerun::{beginning, resumes_otherwise};
+use crate::run::starts::rounding;
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
@@ -77,7 +78,7 @@ pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Resul
         outcome.checkpoint = Some(found.folder);
     }
     match prepared.work {
-        Some(work) => train(plan, &setup, given, &folder, work, outcome),
+        Some(work) => train(plan, stages, &setup, given, &folder, work, outcome),
         None => Ok(Outcome { ending: Ending::AlreadyFinished, resumed_from: None, ..outcome }),
     }
 }
@@ -113,14 +114,21 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
     let setup = Arc::new(given.setup(plan)?);
     let folder = RunFolder::open(&plan.experiment.output)?;
     let outcome = Outcome::at(&folder.path)?;
-    // A run that was stopped before its first checkpoint begins again with the same fork.
-    let began = Manifest::read(&folder.path).and_then(|manifest| manifest.fork);
+    let earlier = Manifest::open(&folder.path)?;
+    let began = earlier.as_ref().and_then(|manifest| manifest.fork.as_ref());
     if let Some(fork) = &given.fork {
-        fork.refuse_another(&folder.path, began.as_ref())?;
+        fork.refuse_another(&folder.path, began)?;
     }
-    given.fork = given.fork.take().or(began);
+    let asked = given.fork.take().or_else(|| began.cloned());
+    // A run that was stopped before its first checkpoint begins again where it began, though its origin may have gone on.
+    let again = earlier.as_ref().filter(|_| asked.as_ref() == began);
+    given.fork = match again.filter(|_| last_checkpoint(&folder.path).is_none()) {
+        Some(manifest) => beginning(&folder.path, manifest)?,
+        None => asked.clone(),
+    };
     given.world.note("opening data and weights");
     let prepared = prepared(plan, &setup, stages, ResumeFrom::Newest, given);
+    let fork = std::mem::replace(&mut given.fork, asked);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
     }
@@ -129,7 +137,7 @@ fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
         folder.forget_flight()?;
         given.record(&setup, &folder.path)?;
     }
-    Ok(Led { setup, folder, outcome, fork: given.fork.clone(), prepared })
+    Ok(Led { setup, folder, outcome, fork, prepared })
 }
 
 /// Data, weights and state that an attempt begins with; `None`: it was asked to stop meanwhile.
@@ -177,6 +185,7 @@ pub(crate) struct Attempt<'a> {
 /// Trains, and keeps the record of the attempt in the manifest from its start to its end.
 fn train(
     plan: &Plan,
+    stages: &[Plan],
     setup: &Arc<Setup>,
     mut given: Given,
     folder: &RunFolder,
@@ -184,12 +193,9 @@ fn train(
     mut outcome: Outcome,
 ) -> Result<Outcome> {
     let mut manifest = manifest(plan, &given, setup, folder, &work, outcome.resumed_from)?;
-    let stage = plan.experiment.phase().map(|stage| stage.name.clone());
-    manifest.begin(plan, setup, stage, outcome.resumed_from, &given.command);
+    manifest.begin(plan, setup, phase(plan), outcome.resumed_from, &given.command);
     manifest.write(&folder.path)?;
-    let reasons = given.again.iter().flat_map(|again| again.reasons(&manifest));
-    let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
-    for warning in resumes_otherwise(&manifest.attempts).into_iter().chain(reasons) {
+    for warning in of_starts(plan, stages, &given, folder, &manifest) {
         given.console.notice(&Notice::Warning(&warning));
     }
     let console = std::mem::replace(&mut given.console, Box::new(Silent));
@@ -211,8 +217,39 @@ fn train(
     written?;
     outcome.losses = record.losses;
     (outcome.first, outcome.last) = (record.first, record.last);
+    outcome.logged_at = record.logged_at;
     outcome.checkpoint = record.checkpoint.or(outcome.checkpoint);
     Ok(outcome)
+}
+
+/// The warnings that lie in the starts of a run, of which the last begins now: what is not known of earlier ones, and why bits may differ.
+fn of_starts(
+    plan: &Plan,
+    stages: &[Plan],
+    given: &Given,
+    folder: &RunFolder,
+    manifest: &Manifest,
+) -> Vec<String> {
+    let is_lost = matches!(&manifest.attempts[..], [first] if first.resumed_from.is_some());
+    // A step that is computed again goes on from another run's checkpoint, without its manifest.
+    let lost = (is_lost && given.again.is_none()).then(|| {
+        let folder = folder.path.display();
+        format!(
+            "`{folder}` has checkpoints and no manifest.json: the new one says neither how earlier steps were computed nor what they \
+             began with"
+        )
+    });
+    let settled = |stage: Option<&str>| {
+        rounding(stages.iter().find(|plan| phase(plan).as_deref() == stage).unwrap_or(plan))
+    };
+    let reasons = given.again.iter().flat_map(|again| again.reasons(manifest));
+    let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
+    lost.into_iter().chain(resumes_otherwise(manifest, settled)).chain(reasons).collect()
+}
+
+/// The name of the phase that a plan is, if it is one.
+fn phase(plan: &Plan) -> Option<String> {
+    plan.experiment.phase().map(|stage| stage.name.clone())
 }
 
 /// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
@@ -235,12 +272,15 @@ fn manifest(
     manifest.began = given.fork.as_ref().map(|_| work.start.step);
     manifest.reproduces = given.again.as_ref().map(|again| again.run.clone());
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
-    if let Some(earlier) = Manifest::read(&folder.path) {
+    // A resumed run has other weights in hand than those that it began with.
+    if resumed_from.is_some() {
+        UNKNOWN.clone_into(&mut manifest.weights);
+    }
+    if let Some(earlier) = Manifest::open(&folder.path)? {
         manifest.choice = manifest.choice.or(earlier.choice);
         manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
         manifest.attempts = earlier.attempts;
         if resumed_from.is_some() {
-            // A resumed run has other weights in hand than those that it began with.
             (manifest.began, manifest.weights) = (earlier.began, earlier.weights);
         }
     }

@@ -43,10 +43,18 @@ impl Fork {
         Ok((if self.fresh_optimizer { start.anew() } else { start }, warnings))
     }
 
+    /// Whether both begin alike, however their paths are written.
+    fn is(&self, other: &Fork) -> bool {
+        let [own, others] = [self, other].map(|fork| fork.from.canonicalize());
+        let is_same = self.from == other.from
+            || own.ok().zip(others.ok()).is_some_and(|(own, others)| own == others);
+        is_same && self.fresh_optimizer == other.fresh_optimizer
+    }
+
     /// An error if `folder` holds a run that began elsewhere: it would resume from its own checkpoint.
     pub(crate) fn refuse_another(&self, folder: &Path, began: Option<&Fork>) -> Result<()> {
         let read = |error| failure("read", folder, &error);
-        if began == Some(self) || steps(folder).map_err(read)?.is_empty() {
+        if began.is_some_and(|began| self.is(began)) || steps(folder).map_err(read)?.is_empty() {
             return Ok(());
         }
         let folder = folder.display();

@@ -111,10 +111,10 @@ impl HashLines {
             split.update(format!("{key}: {value}\n").as_bytes());
         }
         let (state, _) = jsonl::resume(&folder.join(HASHES), |line| {
-            parse::<StepHashes>(line).filter(|line| line.step <= step).map(drop)
+            parse::<StepHashes>(line).map(|line| (line.step <= step).then_some(()))
         })?;
         let (messages, _) = jsonl::resume(&folder.join(MESSAGES), |line| {
-            parse::<Sent>(line).filter(|line| line.step <= step).map(drop)
+            parse::<Sent>(line).map(|line| (line.step <= step).then_some(()))
         })?;
         let split = split.finalize().to_hex()[..16].to_owned();
         Ok((experiment.every.hash > 0).then_some(HashLines { state, messages, split }))
@@ -141,8 +141,8 @@ fn append(file: &mut File, line: &impl Serialize) -> io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-fn parse<L: DeserializeOwned>(line: &str) -> Option<L> {
-    serde_json::from_str(line).ok()
+fn parse<L: DeserializeOwned>(line: &str) -> std::result::Result<L, String> {
+    serde_json::from_str(line).map_err(|_| "no hashes of a step".to_owned())
 }
 
 /// The hashed steps of the run in `folder`, rising; empty if it hashed none.
@@ -161,7 +161,5 @@ pub(crate) fn messages(folder: &Path) -> Result<Vec<Sent>> {
 }
 
 fn read<L: DeserializeOwned>(path: &Path) -> Result<Vec<L>> {
-    let (lines, _) =
-        jsonl::read(path, |line| parse(line).ok_or_else(|| "no hashes of a step".to_owned()))?;
-    Ok(lines)
+    Ok(jsonl::read(path, parse)?.0)
 }

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub first: BTreeMap<String, f64>,
     /// The last value of every tag.
     pub last: BTreeMap<String, f64>,
+    /// The step at which it was logged.
+    pub logged_at: BTreeMap<String, u64>,
     /// The run's folder.
     pub folder: PathBuf,
     /// The newest checkpoint.
@@ -52,6 +54,7 @@ impl Outcome {
             losses: Vec::new(),
             first: BTreeMap::new(),
             last: BTreeMap::new(),
+            logged_at: BTreeMap::new(),
             folder: folder.to_owned(),
             checkpoint: None,
             warnings: Vec::new(),
@@ -61,7 +64,7 @@ impl Outcome {
     /// The outcome, before the first step, of a run in `folder`, with what earlier attempts logged.
     pub(crate) fn at(folder: &Path) -> Result<Outcome> {
         let lines = read_lines(folder).map_err(|e| failure("read", folder, &e))?;
-        let Record { first, last, .. } = Record::of(&lines);
-        Ok(Outcome { first, last, ..Outcome::of_another(folder) })
+        let Record { first, last, logged_at, .. } = Record::of(&lines);
+        Ok(Outcome { first, last, logged_at, ..Outcome::of_another(folder) })
     }
 }

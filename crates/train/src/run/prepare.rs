@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::{Experiment, what_may_differ};
+use annulus_experiment::{Experiment, Format, what_may_differ};
 use annulus_plan::Plan;
 
 use crate::checkpoint::identity::CURVE;
@@ -139,6 +139,7 @@ pub(crate) fn prepare(
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
         refuse(found, &differing)?;
+        refuse_fewer(plan, found)?;
         if from == ResumeFrom::Newest && is_over(plan, found.state.step)? {
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
@@ -164,6 +165,21 @@ pub(crate) fn prepare(
     Ok(Prepared { found, warnings, work: Some(work) })
 }
 
+/// An error if the last step of `plan` is before a checkpoint: the run would end with what it is not asked for.
+fn refuse_fewer(plan: &Plan, found: &Found) -> Result<()> {
+    let (done, last) = (found.state.step, plan.experiment.last_step());
+    if done <= last {
+        return Ok(());
+    }
+    let folder = found.folder.display();
+    Err(TrainError::checkpoint(
+        format!("`{folder}` has {done} steps, and the last step here is {last}"),
+        format!(
+            "set `schedule.steps`, and `schedule.stop` if there is one, to at least {done}, or set another `output`"
+        ),
+    ))
+}
+
 /// Whether nothing is left to do after `step`: it is the last one, and is evaluated where text is held out.
 fn is_over(plan: &Plan, step: u64) -> Result<bool> {
     let Experiment { data, output, .. } = &plan.experiment;
@@ -177,7 +193,7 @@ fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Resu
         let what = if identity::has_other_tokenizer(plan, found)? {
             "has another tokenizer"
         } else {
-            "has the same tokenizer, but other texts or other weights of them"
+            &other_data(plan)
         };
         refuse(
             found,
@@ -189,6 +205,22 @@ fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Resu
     let since = found.state.moments.unwrap_or(part.moments);
     let begins = part.steps.start > 0 && start.step == part.moments;
     Ok(if begins { start.anew() } else { Start { since, ..start } })
+}
+
+/// How data differ from those of a checkpoint with the same tokenizer, as far as a fingerprint shows it.
+fn other_data(plan: &Plan) -> String {
+    let data = &plan.experiment.data;
+    let (what, or, by) = match data.format {
+        Format::Batches => ("batches", "", ""),
+        Format::Chat => {
+            ("conversations", ", or another chat template", ", with the same tokenizer")
+        }
+        _ => ("texts", "", ", with the same tokenizer"),
+    };
+    let weights = if data.path.len() > 1 { ", or other weights of them" } else { "" };
+    let paths: Vec<String> =
+        data.path.iter().map(|source| format!("`{}`", source.path.display())).collect();
+    format!("has other {what} in {}{weights}{or}{by}", paths.join(", "))
 }
 
 /// One fingerprint of the data of several phases, each of which is checked against its data and the machine; `None`: no phases.

@@ -63,7 +63,7 @@ impl Recorder<'_> {
             self.settle()?;
         }
         for (tag, value) in values {
-            self.record.note(tag, value.number());
+            self.record.note(tag, step, value.number());
         }
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.record(step, values).map_err(failed)?;
@@ -121,6 +121,10 @@ impl Recorder<'_> {
     /// The state of the loop for a checkpoint of a step; first everything that was recorded is flushed to disk.
     pub(crate) fn state(&mut self, step: u64, since: u64) -> Result<State> {
         self.flush()?;
+        if self.saved == self.began.0 {
+            // Fewer may be wanted than at the last start, and the disk be full of them.
+            self.prune();
+        }
         let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
         let trained = (step - first) * (data.batch * data.tokens) as u64;
         Ok(State {
@@ -154,12 +158,17 @@ impl Recorder<'_> {
         self.saved = step;
         // If it was damaged, it has been replaced.
         self.refused.retain(|refused| *refused != step);
-        if let Err(error) = prune(&self.output, self.plan.experiment.keep, step, &self.refused) {
+        self.prune();
+        self.console.notice(&Notice::Saved { step, folder: &folder });
+        self.record.checkpoint = Some(folder);
+    }
+
+    /// Removes old checkpoints.
+    fn prune(&mut self) {
+        for error in prune(&self.output, self.plan.experiment.keep, self.saved, &self.refused) {
             // Too many checkpoints are no reason to stop.
             self.console.notice(&Notice::Warning(&error.to_string()));
         }
-        self.console.notice(&Notice::Saved { step, folder: &folder });
-        self.record.checkpoint = Some(folder);
     }
 
     /// Writes the trace of the last step, and which share of its communication was hidden.

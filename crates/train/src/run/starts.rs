@@ -1,5 +1,7 @@
 //! The starts of a run, as its manifest lists them.
 
+use std::collections::BTreeMap;
+
 use annulus_comm::Places;
 use annulus_plan::Plan;
 
@@ -27,9 +29,10 @@ impl Manifest {
             command: command.to_vec(),
             ranks: setup.world(),
             strategy: strategies(plan),
-            rounding: plan.experiment.rounding(),
+            rounding: rounding(plan),
             binary: Some(self.binary.clone()),
             vector: self.machine.vector.clone(),
+            kernels: self.machine.kernels.clone(),
             processes: processes(&setup.places()),
             gpus: plan.gpus(),
             mpi: setup
@@ -66,6 +69,18 @@ impl Manifest {
             (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
         }
     }
+}
+
+/// The settled keys that change the rounding, with the values that they come to: a chunk of more rows than a rank holds is all of its rows.
+pub(super) fn rounding(plan: &Plan) -> BTreeMap<String, String> {
+    let mut keys = plan.experiment.rounding();
+    let chunks = [("loss_chunk", plan.memory.loss_chunk), ("mlp_chunk", plan.memory.mlp_chunk)];
+    for (key, chunk) in chunks {
+        if let Some(value) = keys.get_mut(&format!("memory.{key}")) {
+            *value = chunk.min(plan.rows()).to_string();
+        }
+    }
+    keys
 }
 
 /// The names of the strategies of the model's layers: `ring`, or `megatron and halo`.

@@ -56,13 +56,28 @@ pub(crate) fn base(folder: &Path, config: &Config) -> Result<Stored> {
 /// Weights other than those.
 pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
     let Some(wanted) = beside(adapter)? else { return Ok(()) };
-    if annulus_model::fingerprint(base)? == wanted {
+    let of_tensors = wanted.starts_with(annulus_model::OF_TENSORS);
+    let found = if of_tensors {
+        annulus_model::fingerprint(base)?
+    } else {
+        annulus_model::fingerprint_of_files(base)?
+    };
+    if found == wanted {
         return Ok(());
     }
     let (adapter, base) = (adapter.display(), base.display());
+    let (or, hint) = if of_tensors {
+        ("", "give the folder of those; `adapter_config.json` names it")
+    } else {
+        // An earlier version kept the hash of files.
+        (
+            ", or the same in other files,",
+            "give the very files; `adapter_config.json` names their folder",
+        )
+    };
     Err(TrainError::checkpoint(
-        format!("`{base}` holds other weights than `{adapter}` learned beside"),
-        "give the folder of those; `adapter_config.json` names it",
+        format!("`{base}` holds other weights{or} than `{adapter}` learned beside"),
+        hint,
     ))
 }
 

@@ -8,6 +8,7 @@ use annulus_plan::Plan;
 use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
 
 use crate::Result;
+use crate::checkpoint::last_checkpoint;
 use crate::folder::RESOLVED;
 use crate::setup::device;
 use crate::setup::rates::Sample;
@@ -71,7 +72,8 @@ fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World)
     })
 }
 
-/// The attention that an earlier attempt at the same run chose for the same ranks.
+/// The attention that an earlier attempt at the same run chose for the same ranks. It is the same run if it resumes from a checkpoint, which
+/// is refused if more differs than may, or if nothing but what may always differ does.
 fn earlier(experiment: &Experiment) -> Option<Attention> {
     let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
     let before = parse(RESOLVED, &text, &[]).ok()?;
@@ -79,7 +81,9 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
     let same_ranks = (then.data, then.sequence, then.tensor, then.order, &then.weights)
         == (now.data, now.sequence, now.tensor, now.order, &now.weights)
         && then.cluster == now.cluster;
-    let same = || differences(&before, experiment).is_empty();
+    let same = || {
+        last_checkpoint(&experiment.output).is_some() || differences(&before, experiment).is_empty()
+    };
     let settled = same_ranks && !before.attention.is_open() && same();
     let Attention { strategy, layout, backward, sliding, .. } = before.attention;
     settled.then(|| Attention {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::checkpoints::forge;
 use crate::common::{BASE, Place, difference, losses};
 use annulus_train::{Checkpoint, Fork, Given, Outcome, TrainError, measure, run};
 
@@ -156,6 +157,8 @@ fn merged_adapters_are_a_model() {
         let learned = beside.run_in("learned", ALL, &narrow);
         let checkpoint = Checkpoint::open(&learned.folder).unwrap();
         assert!(checkpoint.weights().unwrap_err().to_string().contains("adapters alone"));
+        let error = checkpoint.merged(&beside.place.path("gone")).unwrap_err();
+        assert!(error.hint().unwrap().contains("a link"), "{error}");
         let weights = checkpoint.merged(&beside.base).unwrap();
         let out = beside.place.path("merged");
         checkpoint.export(&weights, &out, 1 << 30).unwrap();
@@ -185,6 +188,35 @@ fn another_base_is_refused() {
     let fork = Some(Fork { from: beside.place.path("run"), fresh_optimizer: false });
     let error = run(&beside.place.plan(&own), Given { fork, ..Given::new(BASE, 4) }).unwrap_err();
     assert!(error.to_string().contains("holds other weights than"), "{error}");
+}
+
+/// Adapters lie beside tensors, not files; of an earlier version, which kept the hash of files, beside those alone.
+#[test]
+fn a_base_may_be_saved_anew() {
+    let beside = Beside::new("f32");
+    let run = |stop: &str| beside.try_in("run", "{ rank: 4 }", &[("schedule.stop", stop)]);
+    let of_files = annulus_model::fingerprint_of_files(&beside.base).unwrap();
+    let save_anew = || {
+        let file = beside.base.join("model.safetensors");
+        let all = candle_core::safetensors::load(&file, &candle_core::Device::Cpu).unwrap();
+        fs::remove_file(file).unwrap();
+        annulus_model::save(&beside.base, &all.into_iter().collect(), 1 << 14).unwrap()
+    };
+    let second = run("2").unwrap().checkpoint.unwrap();
+    let files = fs::read(beside.base.join("model.safetensors")).unwrap();
+    assert!(save_anew().len() > 2);
+    assert_eq!(run("3").unwrap().resumed_from, Some(2));
+    fs::remove_dir_all(beside.place.path("run/step-3")).unwrap();
+    forge(&second, "base", of_files.into());
+    let error = run("3").unwrap_err();
+    let said = "holds other weights, or the same in other files, than";
+    assert!(error.exit_code() == 4 && error.to_string().contains(said), "{error}");
+    fs::write(beside.base.join("model.safetensors"), files).unwrap();
+    assert_eq!(run("3").unwrap().resumed_from, Some(2));
+    // From there on it is that of tensors.
+    fs::remove_dir_all(second).unwrap();
+    save_anew();
+    assert_eq!(run("4").unwrap().resumed_from, Some(3));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Training of tiny models: the same however it is split, cut or disturbed.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod checkpoints;
 mod common;
 mod counts;
 mod data;
@@ -16,6 +17,7 @@ mod masters;
 mod resume;
 mod score;
 mod stages;
+mod starts;
 mod tensor;
 mod traces;
 mod training;
