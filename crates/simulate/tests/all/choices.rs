@@ -6,7 +6,7 @@ use std::cell::Cell;
 use annulus_experiment::{Experiment, Recompute, State};
 use annulus_plan::label;
 use annulus_sequence::{Route, Strategy};
-use annulus_simulate::{Choice, Cluster, Grid, Meshes, Row, Scale, plans_measured};
+use annulus_simulate::{Choice, Cluster, Grid, Meshes, Scale, plans_measured};
 
 use crate::support::{cluster, experiment, plain};
 
