@@ -40,13 +40,8 @@ pub(crate) fn saved_model(found: &Found) -> Result<Option<Shape>> {
 
 /// The keys in which `plan` differs from a checkpoint's experiment though they may not, with both values.
 pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
-    let (saved, now) = (saved(found)?, plan.experiment.written());
-    let mut differing = annulus_experiment::differences(&saved, now);
-    let same_curve = is_same_curve(&saved, now, found.state.step);
-    differing.retain(|(key, ..)| {
-        !(MOVED.contains(&key.as_str()) || same_curve && key.starts_with(CURVE))
-    });
-    let mut differing: Vec<String> = differing
+    let saved = saved(found)?;
+    let mut differing: Vec<String> = of_keys(&saved, plan.experiment.written(), found.state.step)
         .into_iter()
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
         .collect();
@@ -54,6 +49,20 @@ pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
         differing.extend(other_model(plan, &saved, found)?);
     }
     Ok(differing)
+}
+
+/// The keys, with both values, in which an experiment differs from the one `saved` after `step` steps, though they may not.
+pub(crate) fn of_keys(
+    saved: &Experiment,
+    now: &Experiment,
+    step: u64,
+) -> Vec<(String, String, String)> {
+    let mut differing = annulus_experiment::differences(saved, now);
+    let same_curve = is_same_curve(saved, now, step);
+    differing.retain(|(key, ..)| {
+        !(MOVED.contains(&key.as_str()) || same_curve && key.starts_with(CURVE))
+    });
+    differing
 }
 
 /// The keys in which the model of `plan` differs from that of a checkpoint, with both values.

@@ -2,13 +2,13 @@
 //! attempt chose, and later attempts keep to it.
 
 use annulus_comm::World;
-use annulus_experiment::{Attention, Experiment, Resolved, differences, parse};
+use annulus_experiment::{Attention, Experiment, Resolved, parse};
 use annulus_model::element_type;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, plans as plans_of, plans_measured};
 
 use crate::Result;
-use crate::checkpoint::last_checkpoint;
+use crate::checkpoint::{identity, last_checkpoint};
 use crate::folder::RESOLVED;
 use crate::setup::device;
 use crate::setup::rates::Sample;
@@ -72,8 +72,8 @@ fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World)
     })
 }
 
-/// The attention that an earlier attempt at the same run chose for the same ranks. It is the same run if it resumes from a checkpoint, which
-/// is refused if more differs than may, or if nothing but what may always differ does.
+/// The attention that an earlier attempt at the same run chose for the same ranks. It is the same run if no more differs than may on a
+/// resume.
 fn earlier(experiment: &Experiment) -> Option<Attention> {
     let text = std::fs::read_to_string(experiment.output.join(RESOLVED)).ok()?;
     let before = parse(RESOLVED, &text, &[]).ok()?;
@@ -82,7 +82,8 @@ fn earlier(experiment: &Experiment) -> Option<Attention> {
         == (now.data, now.sequence, now.tensor, now.order, &now.weights)
         && then.cluster == now.cluster;
     let same = || {
-        last_checkpoint(&experiment.output).is_some() || differences(&before, experiment).is_empty()
+        let step = last_checkpoint(&experiment.output).unwrap_or(0);
+        identity::of_keys(&before, experiment, step).is_empty()
     };
     let settled = same_ranks && !before.attention.is_open() && same();
     let Attention { strategy, layout, backward, sliding, .. } = before.attention;
