@@ -1,7 +1,7 @@
 #!/bin/bash
 # A training over two hosts under Slurm, one process on each, whose ranks are threads of it:
 #   sbatch experiments/launchers/slurm.sh FILE [KEY=VALUE ...]
-# On GPUs, a process for each: --ntasks-per-node=8 --gpus-per-node=8 below, and --gpu-bind=none behind `srun`.
+# On GPUs, a process for each: sbatch --ntasks-per-node=8 --gpus-per-node=8 --gpu-bind=none … (options here override those below)
 # Ten minutes before its time is over it saves, ends with 75 and is queued again: it goes on from there.
 #SBATCH --job-name=annulus
 #SBATCH --nodes=2
@@ -28,8 +28,8 @@ fi
 
 "${start[@]}" annulus train "$file" "$@" &
 launcher=$!
-# The signal comes to this shell alone, which passes it on.
-trap 'kill -USR1 "$launcher"' USR1
+# The signal may come to this shell alone, which passes it on.
+trap 'kill -USR1 "$launcher"' USR1 TERM
 # `wait` ends where the signal comes, too.
 until wait "$launcher"; code=$?; ! kill -0 "$launcher" 2>/dev/null; do :; done
 

@@ -99,7 +99,11 @@ fn auto_shows_the_best_five_and_plan_all() {
     assert_eq!(rows, 5 + 1, "{said}");
     assert!(said.contains("auto takes `"), "{said}");
     assert!(said.contains("links    memory of this machine"), "{said}");
-    let plan = annulus(&place, &["plan", "experiment.yaml", "attention.strategy=auto"]);
+    // That run keeps its strategy; another may choose.
+    let plan = ["plan", "experiment.yaml", "attention.strategy=auto"];
+    let kept = annulus(&place, &[&plan[..], &["output=run"]].concat());
+    assert!(!kept.ended(0).stdout.contains("times as long: "), "{}", kept.stdout);
+    let plan = annulus(&place, &[&plan[..], &["output=another"]].concat());
     assert!(plan.ended(0).stdout.matches(" times as long: ").count() > 8, "{}", plan.stdout);
 }
 
@@ -301,7 +305,7 @@ fn what_a_link_leads_to_is_written_and_the_link_stays() {
     let write = |name: &str| -> std::process::Command {
         let mut command = std::process::Command::new(ANNULUS);
         command.current_dir(place.path(""));
-        command.args(["export-metrics", "run", "--csv", "--out", name]);
+        command.args(["export-metrics", "run", "--out", name]);
         command
     };
     // What the shell wrote before stays, and what is printed later comes behind.

@@ -184,15 +184,29 @@ fn a_second_signal_ends_at_once() {
     for _ in 0..ACCIDENTS {
         let mut live = place.start("run", &changes);
         assert!(accidents.wait(&mut live, Moment::Saving), "the run ended before");
-        live.signal(&["TERM", "INT"]);
+        live.signal(&["TERM"]);
+        // Between the two, more than half a second passes, but not for the save. It may be done before.
+        sleep(Duration::from_millis(1));
+        live.signal(&["STOP"]);
+        sleep(Duration::from_millis(600));
+        live.signal(&["INT", "CONT"]);
         let ran = live.end();
-        // The first signal's save may have been done before the second came.
         assert!(matches!(ran.code, Some(75 | 130)), "{:?} {}", ran.code, ran.stderr);
         ended_at_once += u64::from(ran.code == Some(130));
     }
     assert!(ended_at_once > 0);
     place.train("run", &changes).ended(0);
     assert_same(&place.path("run"), &place.path("whole"));
+}
+
+/// `timeout` sends SIGTERM to a process, and to its group.
+#[test]
+fn two_signals_at_once_are_one_request() {
+    let place = Place::new(ANNULUS);
+    let mut live = place.start("run", &["schedule.steps=100000"]);
+    assert!(live.wait_for(|output| last_logged(output) > 2), "it ended by itself");
+    live.signal(&["TERM", "TERM", "INT"]);
+    live.end().ended(75);
 }
 
 /// A pause of the whole process, as `docker pause` and a closed laptop bring one about.

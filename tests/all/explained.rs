@@ -37,6 +37,9 @@ fn keys_and_exit_codes_are_explained() {
     for (theirs, own) in [("context_parallel_size", "mesh.sequence"), ("TP", "mesh.tensor")] {
         assert!(explain(theirs).ended(2).stderr.contains(&format!("did you mean `{own}`?")));
     }
+    for (written, meant) in [("YaRN", "yarn"), ("NCCL", "nccl"), ("LoRA", "lora")] {
+        assert_eq!(explain(written).ended(0).stdout, explain(meant).ended(0).stdout);
+    }
     assert!(explain("megatorn").ended(2).stderr.contains("`megatron`"));
     assert!(explain("75").ended(0).stdout.contains("the same command"));
     assert!(explain("74").ended(2).stderr.contains("75"));
@@ -112,7 +115,7 @@ fn a_run_s_numbers_are_a_table() {
     assert!(rows.iter().all(|row| row.len() == head.len()), "{table}");
     let found: Vec<f64> = rows.iter().map(|row| row[column].parse().expect("a number")).collect();
     assert_eq!(found, losses(&place.path("run")));
-    annulus(&place, &["export-metrics", "run", "--csv", "--out", "run.csv"]).ended(0);
+    annulus(&place, &["export-metrics", "run", "--out", "run.csv"]).ended(0);
     assert_eq!(std::fs::read_to_string(place.path("run.csv")).expect("a table"), table);
     let none = annulus(&place, &["export-metrics", "."]);
     assert!(none.ended(2).stderr.contains("no run's folder"), "{}", none.stderr);

@@ -36,6 +36,7 @@ mod same_bits;
 mod samples;
 mod stages;
 mod starts;
+mod sweep_folders;
 mod sweeps;
 mod tensorboard;
 mod traces;

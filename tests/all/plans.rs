@@ -185,6 +185,7 @@ fn planned_bytes_hold_for_meshes_micro_batches_windows_and_bf16() {
         "attention.sliding.strategy=halo",
     ];
     check_bytes(&place, "sliding", &sliding);
+    check_bytes(&place, "parts", &["mesh.tensor=2", "mesh.sequence=2", "data.batch=4"]);
     check_bytes(&place, "replicas", &["mesh.data=4", "mesh.sequence=1", "data.batch=4"]);
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use annulus_tests::Ran;
-use annulus_tests::runs::{Place, metrics};
+use annulus_tests::runs::{Place, contents, metrics};
 use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -136,4 +136,43 @@ fn a_model_that_was_edited_is_named_where_a_run_is_computed_again() {
         let ran = annulus_tests::run(ANNULUS, &place.path(""), words);
         assert!(ran.ended(10).stdout.contains(named) && ran.stderr.contains(named), "{ran:?}");
     }
+}
+
+#[test]
+fn a_run_does_not_go_on_with_the_weights_of_another_base() {
+    let place = Place::new(ANNULUS);
+    for (name, seed) in [("one", "seed=1"), ("two", "seed=2")] {
+        train(&place, name, &["schedule.steps=1", seed]).ended(0);
+        fs::rename(place.path(name).join("step-1"), place.path(&format!("of-{name}"))).unwrap();
+    }
+    let begun = "`full` began with the weights of `model.path: of-one`, and `of-two` has others: ";
+    let back = "hint: set `model.path` back to `of-one`; or set another `output` to begin another run, with `--from full`";
+    let beside = "`of-two` holds other weights than `beside/step-2` learned beside";
+    for (run, lora, wanted) in
+        [("full", "keep=3", [begun, back]), ("beside", "lora={ rank: 2 }", [beside, "hint: "])]
+    {
+        train(&place, run, &["model={ path: of-one }", lora, "schedule.steps=2"]).ended(0);
+        let before = contents(&place.path(run));
+        // Where it is finished, and where it goes on.
+        for steps in ["schedule.steps=2", "schedule.steps=3"] {
+            let ran = train(&place, run, &["model={ path: of-two }", lora, steps]);
+            let said = &ran.ended(4).stderr;
+            assert!(wanted.iter().all(|words| said.contains(words)), "{said}");
+            assert_eq!(contents(&place.path(run)), before, "{run}");
+        }
+    }
+    // A fork began with a checkpoint, whatever folder its shape is of.
+    let fork = ["model={ path: of-two }", "schedule.steps=3"];
+    train(&place, "fork", &[&fork[..], &["--from", "full"]].concat()).ended(0);
+    train(&place, "fork", &["model={ path: of-one }", "schedule.steps=4"]).ended(0);
+    // The same weights may be anywhere, and where the path is the same they are not asked for.
+    fs::rename(place.path("of-one"), place.path("moved")).expect("a folder");
+    for (steps, ended) in
+        [("schedule.steps=2", "already finished"), ("schedule.steps=3", "finished at")]
+    {
+        let ran = train(&place, "full", &["model={ path: moved }", steps]);
+        assert!(ran.ended(0).stdout.contains(ended), "{}", ran.stdout);
+    }
+    fs::remove_file(place.path("moved/model.safetensors")).expect("a file");
+    train(&place, "full", &["model={ path: moved }", "schedule.steps=4"]).ended(0);
 }

@@ -230,7 +230,7 @@ const WRONG: &[(i32, &str, &[&str])] = &[
     (
         2,
         "sweep: { rows: [{ data.tokens: 24 }, { data.batch: 1 }] }",
-        &["all of the same dotted keys"],
+        &["all of the same dotted keys, found row 2 without `data.tokens`"],
     ),
     (
         2,

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use annulus::experiment::parse;
-//! use annulus::train::{Given, TrainError, resolve, run_phases};
+//! use annulus::train::{RunOptions, Silent, TrainError, resolve, run_phases};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -28,7 +28,8 @@
 //! let opened = resolve::<TrainError>(experiment, &mut |_, _, _| unreachable!("no `hf://`"))?;
 //! let plans = opened.plans(2)?;
 //! println!("{}", plans[0].to_text());
-//! let outcome = run_phases(&plans, Given { tokenizer: opened.tokenizer, ..Given::new(yaml, 2) })?;
+//! let options = RunOptions { tokenizer: opened.tokenizer, ..RunOptions::new(yaml, 2) };
+//! let outcome = run_phases(&plans, options, &mut Silent)?;
 //! assert_eq!(outcome.step, 3);
 //! assert!(outcome.last["train/loss"] < 6.0);
 //! # Ok(())
@@ -65,7 +66,8 @@
 //! use annulus::machine;
 //! use annulus::train::memory::Counting;
 //! use annulus::train::{
-//!     Ending, Exit, Given, Notice, Sink, TrainError, Value, prepare_process, resolve, run_phases, untried,
+//!     Ending, Exit, Notice, RunOptions, Sink, TrainError, Value, prepare_process, resolve, run_phases,
+//!     untried,
 //! };
 //! use mimalloc::MiMalloc;
 //! use signal_hook::consts::{SIGINT, SIGTERM};
@@ -114,8 +116,8 @@
 //!     if let ModelSource::Folder { hub: Some(name), weights: WeightsFrom::Pretrained, .. } = model {
 //!         fetched(name, Want::Weights)?;
 //!     }
-//!     let (tokenizer, console) = (opened.tokenizer.clone(), Box::new(Losses));
-//!     let outcome = run_phases(&plans, Given { stop, tokenizer, console, ..Given::new(yaml, cores) })?;
+//!     let options = RunOptions { stop, tokenizer: opened.tokenizer, ..RunOptions::new(yaml, cores) };
+//!     let outcome = run_phases(&plans, options, &mut Losses)?;
 //!     println!("step {} of {}", outcome.step, outcome.folder.display());
 //!     Ok(if outcome.ending == Ending::Preempted { Exit::Preempted } else { Exit::Done })
 //! }

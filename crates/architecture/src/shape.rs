@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use annulus_yaml::{Places, Problem, words};
 
 use crate::config::ids;
-use crate::{Frequencies, Rope, Scaling};
+use crate::{Besides, Frequencies, Rope, Scaling};
 
 /// The shape of a model, read strictly.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,8 +160,23 @@ impl Shape {
     /// them, unless frequencies are made from it.
     pub fn longest(&self, tokens: usize) -> usize {
         let written = self.max_position_embeddings.unwrap_or(tokens);
-        let grows = !matches!(self.rope.scaling, Scaling::Dynamic { .. });
-        if grows { written.max(tokens) } else { written }
+        if self.follows_length() { written } else { written.max(tokens) }
+    }
+
+    /// Tokens of the longest sequence that the model was trained for; `None` where its config.json does not say, or frequencies follow
+    /// the length.
+    pub fn trained_for(&self) -> Option<usize> {
+        self.max_position_embeddings.filter(|_| !self.follows_length())
+    }
+
+    /// Whether rotary frequencies follow the length of each sequence.
+    fn follows_length(&self) -> bool {
+        matches!(self.rope.scaling, Scaling::Dynamic { .. })
+    }
+
+    /// The table that hidden states are projected to logits with: where weights are tied, the embedding.
+    pub fn projects_with(&self) -> Besides {
+        if self.tie_word_embeddings { Besides::Embeddings } else { Besides::Head }
     }
 }
 

@@ -226,11 +226,13 @@ impl Attention {
         drop((attended, gradient));
         running.hold(self.own(Part::KeyValue), self.lent(&qkv)?.to_vec())?;
         let like = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| (tensor.dtype(), tensor.shape().clone()));
+        let device = qkv.q.device().clone();
         drop(qkv);
         running.run(self.hops(Pass::Backward))?;
         let queries = running.result(self.own(Part::QueryGradient))?;
         let keys = running.result(self.own(Part::Gradient))?;
-        let device = running.finish();
+        // Frees all that is left.
+        drop(running);
         let all = queries.into_iter().chain(keys).flatten();
         let mut all = all.collect::<Tensors>().into_iter();
         let [q, k, v] = like.map(|(dtype, shape)| match all.next() {
@@ -238,8 +240,7 @@ impl Attention {
             None => Tensor::zeros(shape, dtype, &device),
         });
         let gradients = Qkv { q: q?, k: k?, v: v? };
-        let Qkv { q, k, v } = &gradients;
-        charge([q, k, v], Class::Activations);
+        charge([&gradients.q, &gradients.k, &gradients.v], Class::Activations);
         Ok(gradients)
     }
 

@@ -13,7 +13,7 @@ use annulus_ops::attention::{
 };
 use annulus_ops::charge;
 use annulus_ops::order_free::of_shape;
-use annulus_sequence::{Block, Hop, Part, Pass, Positions, Rows, Side, TilePlan, View};
+use annulus_sequence::{Block, BlockShape, Hop, Part, Pass, Positions, Rows, Side, TilePlan, View};
 use annulus_trace::{Begun, Doing, begin};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -29,17 +29,12 @@ type Thinned = BTreeMap<Block, Vec<(Rows, KeyValueGradients)>>;
 
 /// A pass in progress.
 pub(crate) struct Running<'a> {
-    attention: &'a Attention,
-    pass: Pass,
-    place: Place,
     held: Buffers,
     /// Running states of queries that have seen some of their keys.
     states: BTreeMap<Block, BTreeMap<Rows, Box<dyn State>>>,
     /// Scores of queries whose keys and values arrive separately.
     scores: BTreeMap<Block, Scores>,
     travels: Travels<'a>,
-    batch: usize,
-    head_dim: usize,
     /// The dtype that queries are computed in.
     dtype: DType,
     device: Device,
@@ -53,24 +48,15 @@ impl<'a> Running<'a> {
         place: Place,
         q: &Tensor,
     ) -> Result<Running<'a>> {
-        let (batch, _, _, head_dim) = q.dims4()?;
         let travels = Travels::new(Scene::new(attention, pass, place, q)?);
         let held = Buffers::of(attention.comm.rank(), attention.kernel.backend());
         let (states, scores) = (BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
-        Ok(Running {
-            attention,
-            pass,
-            place,
-            held,
-            states,
-            scores,
-            travels,
-            batch,
-            head_dim,
-            dtype,
-            device,
-        })
+        Ok(Running { held, states, scores, travels, dtype, device })
+    }
+
+    fn attention(&self) -> &'a Attention {
+        self.travels.scene.attention
     }
 
     /// Holds a block that the pass starts with.
@@ -104,11 +90,6 @@ impl<'a> Running<'a> {
         self.held.assemble(whole)
     }
 
-    /// Frees all that is left; returns the device that it was on.
-    pub(crate) fn finish(self) -> Device {
-        self.device
-    }
-
     /// Records a span, unless nothing was done.
     fn record(
         &self,
@@ -125,11 +106,10 @@ impl<'a> Running<'a> {
 
     fn compute(&mut self, hop: &Hop) -> Result<()> {
         for sum in &hop.zeros {
-            let zeros = travelling(|| self.zeros(*sum))?;
-            self.held.put(*sum, zeros)?;
+            self.put_zeros(*sum)?;
         }
         let keys = self.held.keys(&hop.tiles)?;
-        let dropout = self.attention.dropped(self.place);
+        let dropout = self.attention().dropped(self.travels.scene.place);
         let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
         apart.iter().try_for_each(|tile| self.apart(tile, &keys[&tile.keys], dropout))?;
@@ -152,10 +132,10 @@ impl<'a> Running<'a> {
         dropout: Option<Dropout>,
     ) -> Result<()> {
         let queries = self.positions(tiles[0].queries);
-        for side in Side::cut(&self.attention.mask, &queries, self.cut()) {
+        for side in Side::cut(&self.attention().mask, &queries, self.cut()) {
             self.add_side(&side, tiles, last, keys, dropout)?;
         }
-        if self.pass == Pass::Backward {
+        if self.travels.scene.pass == Pass::Backward {
             tiles.iter().try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
         }
         Ok(())
@@ -170,7 +150,7 @@ impl<'a> Running<'a> {
         keys: &BTreeMap<Block, Tensors>,
         dropout: Option<Dropout>,
     ) -> Result<()> {
-        let (attention, cut) = (self.attention, self.cut());
+        let (attention, cut) = (self.attention(), self.cut());
         let of_keys: Vec<Positions> = tiles.iter().map(|tile| self.positions(tile.keys)).collect();
         let mut views: Vec<_> =
             of_keys.iter().map(|keys| side.views(&attention.mask, keys, cut)).collect();
@@ -191,7 +171,7 @@ impl<'a> Running<'a> {
             if last && attention.mask.is_of_two_spans() {
                 state.end_with_next();
             }
-            match self.pass {
+            match self.travels.scene.pass {
                 Pass::Forward => {
                     let progress = || self.travels.progress();
                     let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
@@ -211,7 +191,7 @@ impl<'a> Running<'a> {
         let [q, k] = [queries, keys].map(|block| self.positions(block));
         let progress = || self.travels.progress();
         if keys.part == Part::Key {
-            scores.score(keys, half, &View::all(&self.attention.mask, &q, &k), &progress)?;
+            scores.score(keys, half, &View::all(&self.attention().mask, &q, &k), &progress)?;
         } else {
             let dropped = dropout.map(|dropout| {
                 let head = dropout.head + queries.heads.start;
@@ -250,7 +230,7 @@ impl<'a> Running<'a> {
 
     /// Adds gradients of some keys of blocks, to zeros where there are none yet.
     fn add_thinned(&mut self, thinned: Thinned) -> Result<()> {
-        let backend = self.attention.kernel.backend();
+        let backend = self.attention().kernel.backend();
         for (keys, made) in thinned {
             let sum = keys.of(Part::Gradient);
             let held = match self.held.taken(sum) {
@@ -276,7 +256,7 @@ impl<'a> Running<'a> {
         let tiles =
             zip(seen, carried).map(|(one, carried)| BackwardTile { tile: one.tile(), carried });
         let progress = || self.travels.progress();
-        let made = self.attention.kernel.backward(tiles.collect(), state, &progress)?;
+        let made = self.attention().kernel.backward(tiles.collect(), state, &progress)?;
         for KeyValueGradients { dk, dv } in &made {
             charge([dk, dv], Class::KeyValue);
         }
@@ -291,21 +271,22 @@ impl<'a> Running<'a> {
 
     /// The scores of a block of queries, which must be put back.
     fn scores_of(&mut self, queries: Block) -> Result<Scores> {
+        let attention = self.attention();
         let begin = || {
-            let backend = self.attention.kernel.backend();
+            let backend = attention.kernel.backend();
             let q = self.held.read(queries)?.remove(0);
-            Scores::begin(backend, &q, self.dtype, self.attention.scale)
+            Scores::begin(backend, &q, self.dtype, attention.scale)
         };
         self.scores.remove(&queries).map_or_else(begin, Ok)
     }
 
     fn begin(&self, queries: Block, which: Rows) -> Result<Box<dyn State>> {
-        let (kernel, scale) = (&self.attention.kernel, self.attention.scale);
+        let (kernel, scale) = (&self.attention().kernel, self.attention().scale);
         let held = self.held.read(queries)?;
         let held = held.iter().map(|tensor| rows(tensor, which)).collect::<Result<Tensors>>()?;
         // A kernel computes in its queries' dtype, and widens keys and values itself.
         let wide = |tensor: &Tensor| tensor.to_dtype(self.dtype);
-        match (self.pass, &held[..]) {
+        match (self.travels.scene.pass, &held[..]) {
             (Pass::Forward, [q]) => kernel.begin(&wide(q)?, scale),
             (Pass::Backward, [q, gradient, lse, delta]) => {
                 let (gradient, lse, delta) = (wide(gradient)?, lse.clone(), delta.clone());
@@ -316,24 +297,24 @@ impl<'a> Running<'a> {
     }
 
     fn finish_queries(&mut self, queries: Block) -> Result<()> {
-        let kernel = &*self.attention.kernel;
+        let kernel = &*self.attention().kernel;
         if let Some(scores) = self.scores.remove(&queries) {
             let Attended { out, lse } = scores.finish()?;
-            let output = vec![self.attention.rounded(Part::Output, &out)?, lse];
+            let output = vec![self.attention().rounded(Part::Output, &out)?, lse];
             return self.held.put(queries.of(Part::Output), output);
         }
-        let all = Rows { offset: 0, stride: 1, count: queries.rows.len() };
+        let all = Rows::all(queries.rows.len());
         let mut parts = self.states.remove(&queries).unwrap_or_default();
         let whole = parts.remove(&all);
         // Where only parts have states, the whole's is begun once theirs are results.
         let whole = || whole.map_or_else(|| self.begin(queries, all), Ok);
         let parts = parts.into_iter();
-        let (part, tensors) = match self.pass {
+        let (part, tensors) = match self.travels.scene.pass {
             Pass::Forward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish(state)?)));
                 let parts = parts.collect::<Result<_>>()?;
                 let Attended { out, lse } = joined(kernel.finish(whole()?)?, parts)?;
-                (Part::Output, vec![self.attention.rounded(Part::Output, &out)?, lse])
+                (Part::Output, vec![self.attention().rounded(Part::Output, &out)?, lse])
             }
             Pass::Backward => {
                 let parts = parts.map(|(rows, state)| Ok((rows, kernel.finish_backward(state)?)));
@@ -350,14 +331,19 @@ impl<'a> Running<'a> {
         if self.held.has(sum) {
             return Ok(());
         }
+        self.put_zeros(sum)
+    }
+
+    /// Adds zeros to a sum, which begins with them if there is none.
+    fn put_zeros(&mut self, sum: Block) -> Result<()> {
         let zeros = travelling(|| self.zeros(sum))?;
         self.held.put(sum, zeros)
     }
 
     /// Zero gradients of keys and values.
     fn zeros(&self, sum: Block) -> Result<Tensors> {
-        let shape = [self.batch, sum.heads.len(), sum.rows.len(), self.head_dim];
-        let order_free = self.attention.kernel.block().is_some();
+        let BlockShape { batch, head_dim, order_free, .. } = self.travels.scene.shape;
+        let shape = [batch, sum.heads.len(), sum.rows.len(), head_dim];
         let zeros = || {
             if order_free {
                 return of_shape(&shape, &self.device);
@@ -369,18 +355,18 @@ impl<'a> Running<'a> {
 
     /// The size of the blocks at which views are cut: with order-free sums they are then equal wherever two strict blocks meet.
     fn cut(&self) -> Option<usize> {
-        let block = self.attention.kernel.block();
-        block.filter(|_| !self.attention.mask.is_of_two_spans())
+        let block = self.attention().kernel.block();
+        block.filter(|_| !self.attention().mask.is_of_two_spans())
     }
 
     /// The positions of a block's rows.
     fn positions(&self, block: Block) -> Positions {
-        self.attention.sharded()[block.owner].rows(block.rows.range())
+        self.attention().sharded()[block.owner].rows(block.rows.range())
     }
 
     fn label(&self, hop: usize) -> Label {
-        let Place { step, layer } = self.place;
-        Label { step, layer, pass: self.pass.name(), hop }
+        let Scene { pass, place: Place { step, layer }, .. } = self.travels.scene;
+        Label { step, layer, pass: pass.name(), hop }
     }
 }
 

@@ -14,8 +14,8 @@ use crate::{Attention, Place};
 pub(crate) struct Scene<'a> {
     pub(crate) attention: &'a Attention,
     pub(crate) pass: Pass,
-    layer: usize,
-    shape: BlockShape,
+    pub(crate) place: Place,
+    pub(crate) shape: BlockShape,
     /// The comm dtypes of parts.
     wire: Wire<DType>,
 }
@@ -35,7 +35,7 @@ impl<'a> Scene<'a> {
         let order_free = attention.kernel.block().is_some();
         let bytes = wire.map(|_, dtype| dtype.size_in_bytes());
         let shape = BlockShape { batch, head_dim, wire: bytes, order_free };
-        Ok(Scene { attention, pass, layer: place.layer, shape, wire })
+        Ok(Scene { attention, pass, place, shape, wire })
     }
 
     /// Shapes and dtypes of a block's tensors as they travel; see [`Tensors`].
@@ -57,8 +57,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    pub(crate) fn place(&self, hop: usize) -> trace::Place {
-        trace::Place { layer: self.layer, pass: self.pass.into(), hop }
+    pub(crate) fn at(&self, hop: usize) -> trace::Place {
+        trace::Place { layer: self.place.layer, pass: self.pass.into(), hop }
     }
 
     /// The record of a block that travels as `bytes`.
@@ -81,12 +81,12 @@ impl<'a> Scene<'a> {
             pairs_between(mask, &q, &k) * (tile.queries.heads.len() * sequences) as u64
         });
         let tiles = hop.tiles.iter().map(Into::into).collect();
-        Doing::Compute { place: self.place(index), tiles, pairs: pairs.sum() }
+        Doing::Compute { place: self.at(index), tiles, pairs: pairs.sum() }
     }
 
     pub(crate) fn finished(&self, index: usize, hop: &Hop) -> Doing {
         let queries = hop.finishes.iter().map(|block| (*block).into()).collect();
-        Doing::Finish { place: self.place(index), queries }
+        Doing::Finish { place: self.at(index), queries }
     }
 }
 

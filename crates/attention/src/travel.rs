@@ -57,7 +57,7 @@ impl<'a> Travels<'a> {
                 );
             }
             let pending = self.scene.attention.comm.exchange(label, moves)?;
-            let place = self.scene.place(label.hop);
+            let place = self.scene.at(label.hop);
             posting.end(|| Doing::Post { place, bytes, receives: receives.len() });
             let travel = Travel { hop: label.hop, hops, pending, receives, sends, posted: begin() };
             self.under_way.borrow_mut().push(travel);
@@ -87,8 +87,7 @@ impl<'a> Travels<'a> {
                 held.put(block, tensors)?;
                 if block.part.is_sum() {
                     settle(adding, &device)?;
-                    adding
-                        .end(|| Doing::Fold { place: self.scene.place(hop), block: block.into() });
+                    adding.end(|| Doing::Fold { place: self.scene.at(hop), block: block.into() });
                 }
             }
         }
@@ -115,7 +114,7 @@ impl<'a> Travels<'a> {
             };
             moves.push(Move::Send { tensor, to: send.to });
         }
-        let place = self.scene.place(label.hop);
+        let place = self.scene.at(label.hop);
         let moved = || self.scene.moved(send, size(sent(&moves[before..])));
         sending.end(|| Doing::Send { place, moved: moved() });
         Ok(())
@@ -130,7 +129,7 @@ impl Travel {
 
     /// Waits until all blocks have arrived.
     fn wait(mut self, scene: Scene<'_>) -> Result<Vec<(Block, Tensors)>> {
-        let place = scene.place(self.hop);
+        let place = scene.at(self.hop);
         let mut came = Vec::with_capacity(self.receives.len());
         for receive in &self.receives {
             let (waiting, wanted) = (begin(), scene.forms(receive.block).len());

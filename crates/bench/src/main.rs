@@ -35,7 +35,7 @@ mod wire;
 
 use std::process::ExitCode;
 
-use annulus_train::memory::Counting;
+use annulus_memory::Counting;
 use annulus_train::prepare_process;
 use anyhow::Result;
 use clap::Parser;

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use annulus_experiment::tags::SPEED_TOKENS_PER_SECOND;
 use annulus_experiment::{Override, parse};
-use annulus_train::{Given, Sink, Value, run as train};
+use annulus_train::{RunOptions, Sink, Value, run as train};
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -76,8 +77,7 @@ impl Run {
         let experiment = parse("saves.yaml", EXPERIMENT, &changes)?;
         let step = Step::on_its_data(experiment, VOCABULARY)?;
         let speeds = Speeds::default();
-        let console = Box::new(speeds.clone());
-        train(&step.plan, Given { console, ..Given::new(EXPERIMENT, self.threads) })?;
+        train(&step.plan, RunOptions::new(EXPERIMENT, self.threads), &mut speeds.clone())?;
         let speeds = speeds.0.lock();
         speeds.first().context("no step was logged")?;
         Ok(speeds.iter().map(|speed| self.tokens as f64 / speed).collect())
@@ -93,7 +93,7 @@ struct Speeds(Arc<Mutex<Vec<f64>>>);
 
 impl Sink for Speeds {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
-        let speed = values.iter().find(|(tag, _)| *tag == "speed/tokens_per_second");
+        let speed = values.iter().find(|(tag, _)| *tag == SPEED_TOKENS_PER_SECOND);
         if let Some((_, speed)) = speed.filter(|_| step > WARM) {
             self.0.lock().push(speed.number());
         }

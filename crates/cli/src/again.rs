@@ -1,7 +1,9 @@
-//! What `reproduce` and `replay` share: they open a run's folder, select the vector instructions that the run used, and find the
-//! checkpoint or fork that it started from.
+//! What `reproduce` and `replay` share: they open a run's folder, select the vector instructions that the run used, find the
+//! checkpoint or fork that it started from, and train from there in all processes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
 use annulus_experiment::{Device, Override};
@@ -9,17 +11,38 @@ use annulus_machine::{Instructions, VECTOR};
 use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning, edited_model};
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
-use crate::failure::{Failure, INTERNAL};
-use crate::print;
+use crate::failure::Failure;
 use crate::processes::{self, JobError};
-use crate::train::Train;
+use crate::train::{Adjust, Job, Train};
+use crate::{Done, print, stop};
 
 /// The consequence that is printed after each reason.
 pub(crate) const DIFFER: &str = "bits may differ";
 
+/// Computes the run in the folder `run` again, in this process or in several: process 0 makes `ready` and passes it to `lead`, the others
+/// train beside it, with what `adjust` adds.
+pub(crate) fn computed<T>(
+    run: &Path,
+    ready: impl FnOnce() -> Result<T, Failure>,
+    lead: impl FnOnce(&T, Arc<AtomicBool>, &World) -> Result<u8, JobError>,
+    adjust: Adjust<'_>,
+) -> Done {
+    let pinned = pin(run);
+    let stop = stop::watch()?;
+    let world = processes::join()?;
+    let ended = if world.process() == 0 {
+        let ready = prepared(&world, pinned.and_then(|()| ready()));
+        ready.and_then(|ready| lead(&ready, stop, &world))
+    } else {
+        let nothing = Train::default();
+        Job { arguments: &nothing, stop, world: &world }.follow(adjust)
+    };
+    Ok(processes::finish(&world, ended))
+}
+
 /// Selects the vector instructions that the run in `folder` used, unless the environment names others. Must be called first: the
 /// instructions of a core are detected once.
-pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
+fn pin(folder: &Path) -> Result<(), Failure> {
     let manifest = made(folder)?;
     let Some(word) = manifest.machine.vector.filter(|_| annulus_machine::asked().is_none()) else {
         return Ok(());
@@ -38,7 +61,7 @@ pub(crate) fn pin(folder: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("vector instructions were detected before {word} could be selected");
-    Err(Failure::new(INTERNAL, message, None))
+    Err(Failure::internal(message))
 }
 
 /// The manifest of a run.
@@ -143,7 +166,7 @@ pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
 }
 
 /// What process 0 prepared; if that failed, tells the other processes to end.
-pub(crate) fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, JobError> {
+fn prepared<T>(world: &World, made: Result<T, Failure>) -> Result<T, JobError> {
     if made.is_err() {
         // The error that is reported is `made`'s, not that the others could not be told.
         let _ = processes::send(world, None);

@@ -9,18 +9,18 @@ use annulus_comm::flight::{EARLY, Verdict};
 use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label, wrapped};
 use annulus_sequence::Strategy;
-use annulus_train::{Bits, alike, bits, place_on_devices, resolved_text};
+use annulus_train::{Bits, Exit, alike, bits, place_on_devices, resolved_text};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::console::{Meter, Unit};
 use crate::experiment_file::{ExperimentFile, replaced};
-use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
+use crate::failure::Failure;
 use crate::launch::{self, Starting};
 use crate::processes::{self, JobError};
 use crate::values::ranks;
-use crate::{Done, hub, post_mortem, print, stop};
+use crate::{Done, hub, judged, post_mortem, print, stop};
 
 #[derive(Args, Debug)]
 pub(crate) struct Agree {
@@ -105,7 +105,7 @@ fn started(arguments: &Agree) -> Done {
     let stop = stop::watch()?;
     let ended = launch::job(&Starting::of(processes)?, &words, &stop)?;
     if ended.code > 0 && stop.load(Ordering::Relaxed) {
-        return Ok(PREEMPTED);
+        return Ok(Exit::Preempted.code());
     }
     // Processes report their own errors; only a lost one cannot.
     if let Some(wreck) = ended.wreck
@@ -149,7 +149,7 @@ fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found
     processes::shared(world, || {
         let Some(joined) = joined else { return Ok(None) };
         let threads = bits(&trial.plan, arguments.steps, cores, &World::alone())?;
-        let threads = threads.ok_or_else(|| Failure::new(INTERNAL, "no rank 0", None))?;
+        let threads = threads.ok_or_else(|| Failure::internal("no rank 0"))?;
         Ok(Some(Found { name: trial.name.clone(), joined, threads }))
     })
 }
@@ -157,7 +157,7 @@ fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found
 /// Whether the experiment would run on GPUs of this machine.
 fn is_on_gpus(mut experiment: Experiment) -> bool {
     place_on_devices(&mut experiment);
-    experiment.host.device.is_some()
+    experiment.host.gpu_memory.is_some()
 }
 
 /// The trials: every strategy, mask and engine on the experiment's number of ranks.
@@ -177,8 +177,8 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
     annulus_train::resolve(experiment, &mut hub::description)?;
     let (mut trials, mut refusal) = (Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {
-        // `li-ring` stores scores, which no GPU kernel does.
-        if on_gpus && engine.value == "nccl" && strategy == Strategy::LiRing {
+        // No GPU kernel stores scores.
+        if on_gpus && engine.value == "nccl" && strategy.stores_scores() {
             continue;
         }
         let changes = changes.iter().map(|(key, value)| replaced(key, value));
@@ -218,7 +218,7 @@ fn ways<'a>(
 
 /// The trials of process 0, read from its resolved experiments: choices that it made are not made again.
 fn received_trials(text: &str, world: &World) -> Result<Vec<Trial>, Failure> {
-    let unreadable = |error: serde_json::Error| Failure::new(INTERNAL, error.to_string(), None);
+    let unreadable = |error: serde_json::Error| Failure::internal(error.to_string());
     let texts: Vec<(String, String)> = serde_json::from_str(text).map_err(unreadable)?;
     let trial = |(name, text): (String, String)| {
         let plan = planned_over(world, parse(processes::FROM_PROCESS_0, &text, &[])?)?;
@@ -289,7 +289,7 @@ fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
         );
         print::line(&wrapped(&text, 2))?;
     }
-    Ok(if equal == all.len() && equal > 0 { 0 } else { EXPECT })
+    Ok(judged(equal == all.len() && equal > 0))
 }
 
 #[cfg(test)]

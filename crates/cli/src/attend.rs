@@ -5,13 +5,12 @@ mod mask;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_plan::wrapped;
 use annulus_sequence::{Heads, Mask, Positions};
-use annulus_train::whole::{Answer, Split, attend, attend_tile};
-use annulus_train::{alike, open_device, ranks_here};
+use annulus_train::verify::whole::{Answer, Split, attend, attend_tile};
+use annulus_train::{DEADLINE, alike, open_device, ranks_here};
 use candle_core::{DType, Tensor};
 use clap::Args;
 
@@ -22,8 +21,6 @@ use crate::print;
 use crate::processes::{self, JobError};
 use crate::split::SplitFlags;
 use crate::tensors::save;
-
-const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Args, Debug)]
 pub(crate) struct Attend {
@@ -126,7 +123,7 @@ fn case_help() -> String {
     format!(
         "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
          The name joins rules by `+`: {}, documents, padding. `documents` are of the tensor `doc_ids` [S] or [B, S], \
-         `padding` is of `padding` [B]. A tensor `allowed` is held to the mask.",
+         `padding` is of `padding` [B]. A tensor `allowed`, if there is one, is compared with the mask.",
         Mask::WORDS
     )
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use annulus_experiment::load;
-use annulus_train::{Bisected, Difference, Divergence, Exit, RESOLVED, bisect};
+use annulus_train::{Bisected, Difference, Divergence, RESOLVED, bisect};
 use clap::Args;
 use serde_json::json;
 
-use crate::{Done, print};
+use crate::{Done, judged, print};
 
 /// How many differing tensors of each kind are named as text; JSON has all.
 const NAMED: usize = 4;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Bisect) -> Done {
             keys.join("`, `")
         ));
     }
-    Ok(if found.first.is_some() { Exit::Expectation.code() } else { 0 })
+    Ok(judged(found.first.is_none()))
 }
 
 /// The keys in which the runs of these folders differ and which change the rounding. None for runs with `reproducible: strict`, and where

@@ -20,7 +20,7 @@ pub(crate) fn check(arguments: &Inspection) -> Done {
     }
     let (code, problems) = match checked {
         Ok(_) => (0, Vec::new()),
-        Err(Failure { code, problems }) => (code, problems.0),
+        Err(Failure { exit, problems }) => (exit.code(), problems.0),
     };
     let problems: Vec<_> = problems
         .into_iter()

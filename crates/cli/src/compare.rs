@@ -4,6 +4,7 @@ mod columns;
 
 use std::path::PathBuf;
 
+use annulus_experiment::tags::TRAIN_LOSS;
 use annulus_figure::{Axis, Curves, POINTS, Picture, Point, Series, thinned};
 use annulus_plan::{duration, size};
 use annulus_train::{
@@ -14,7 +15,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::compare::columns::Columns;
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::Failure;
 use crate::values::svg;
 use crate::{Done, print};
 
@@ -47,11 +48,11 @@ pub(crate) fn run(arguments: &Compare) -> Done {
     }
     if let Some(path) = &arguments.png {
         let drawn = picture.to_png();
-        let drawn = drawn.map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+        let drawn = drawn.map_err(|error| Failure::internal(error.to_string()))?;
         print::file(path, &drawn)?;
     }
-    let value = serde_json::to_value(&found)
-        .map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+    let value =
+        serde_json::to_value(&found).map_err(|error| Failure::internal(error.to_string()))?;
     print::either(arguments.json, || json!(value), || text(&found))?;
     Ok(0)
 }
@@ -237,7 +238,7 @@ fn picture(found: &Comparison) -> Picture {
         Series { name, points: thinned(&finite(&run.losses), POINTS).0, ..Series::default() }
     };
     Curves {
-        title: format!("train/loss of {} runs", found.runs.len()),
+        title: format!("{TRAIN_LOSS} of {} runs", found.runs.len()),
         x: Axis::plain("step"),
         y: Axis::plain("loss in nats"),
         series: found.runs.iter().enumerate().map(series).collect(),

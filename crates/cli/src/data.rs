@@ -7,9 +7,10 @@ use annulus_data::{
     Beginning, COLUMN, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts,
     Tokenizer, Window, Windows, counted, show as lines,
 };
-use annulus_experiment::Override;
+use annulus_experiment::{BYTES, Override};
 use annulus_plan::size;
-use annulus_train::{Opening, is_run, note_on, open_data};
+use annulus_sequence::count;
+use annulus_train::{Exit, Opening, is_run, note_on, open_data};
 use clap::{Args, Subcommand};
 
 use crate::Done;
@@ -91,7 +92,7 @@ pub(crate) fn show(arguments: &Show) -> Done {
 
 impl Show {
     fn tokenizer(&self) -> &str {
-        self.tokenizer.as_deref().unwrap_or("bytes")
+        self.tokenizer.as_deref().unwrap_or(BYTES)
     }
 
     /// An error if an argument is given that means nothing for this file.
@@ -134,7 +135,7 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
         let (inputs, targets) = (sequence.inputs.len(), counted(sequence));
-        let documents = documents(sequence.documents.len().max(1));
+        let documents = count(sequence.documents.len().max(1), "document");
         let number = row + 1;
         print::line(&format!(
             "sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss"
@@ -176,19 +177,14 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     cache(made?, &tokenizer, *tokens)
 }
 
-/// `1 document`, `2 documents`.
-pub(crate) fn documents(count: usize) -> String {
-    format!("{count} document{}", if count == 1 { "" } else { "s" })
-}
-
 fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {
     let tokens = cache.tokens();
-    print::line(&format!("{tokens} tokens in {}", documents(cache.documents().len())))?;
+    print::line(&format!("{tokens} tokens in {}", count(cache.documents().len(), "document")))?;
     if cache.vocabulary() > tokenizer.vocabulary() {
         let (found, wanted) = (cache.vocabulary() - 1, tokenizer.vocabulary());
         let hint = "name the tokenizer that made it: `--tokenizer FILE`".to_owned();
         let message = format!("the cache has token {found}, the tokenizer {wanted} tokens");
-        return Err(Failure::new(crate::failure::DATA, message, Some(hint)));
+        return Err(Failure::new(Exit::Data, message, Some(hint)));
     }
     let shown = (most as u64).min(tokens.saturating_sub(1)) as usize;
     if shown == 0 {

@@ -14,21 +14,14 @@ pub(crate) fn run(what: &str) -> Done {
     if let Ok(code) = what.trim_start_matches("exit ").trim_start_matches("code ").parse::<u8>() {
         return of_code(code);
     }
-    let key = annulus_experiment::explain(what);
-    let texts = [key.as_ref().ok().cloned(), glossary::meaning(what)];
-    let texts: Vec<String> = texts.into_iter().flatten().collect();
-    let texts = if texts.is_empty() {
-        annulus_experiment::explain_value(what).into_iter().collect()
-    } else {
-        texts
-    };
-    if !texts.is_empty() {
-        print::line(&texts.join("\n\n"))?;
+    // `YaRN` and `NCCL` are written so on pages, and `yarn` and `nccl` in experiments.
+    if let Some(text) = text_of(what).or_else(|| text_of(&what.to_lowercase())) {
+        print::line(&text)?;
         return Ok(0);
     }
     let words = glossary::words();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let near = key.err().and_then(|near| near.into_iter().next());
+    let near = annulus_experiment::explain(what).err().and_then(|near| near.into_iter().next());
     let hint = match near.or_else(|| annulus_experiment::nearest(what, &words).map(str::to_owned)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`annulus schema --markdown` lists every key".to_owned(),
@@ -41,13 +34,24 @@ pub(crate) fn run(what: &str) -> Done {
     ))
 }
 
+/// What is known of a key and of a word of the glossary, else of a value of a key.
+fn text_of(what: &str) -> Option<String> {
+    let texts = [annulus_experiment::explain(what).ok(), glossary::meaning(what)];
+    let texts: Vec<String> = texts.into_iter().flatten().collect();
+    if texts.is_empty() {
+        annulus_experiment::explain_value(what)
+    } else {
+        Some(texts.join("\n\n"))
+    }
+}
+
 fn of_code(code: u8) -> Done {
     let Some(exit) = Exit::ALL.into_iter().find(|exit| exit.code() == code) else {
         let known: Vec<String> = Exit::ALL.iter().map(|exit| exit.code().to_string()).collect();
         let hint = format!("there are {}", known.join(", "));
         return Err(Failure::usage(format!("{code} is no exit code of this program"), hint));
     };
-    print::line(&format!("exit code {code}: {}\n  way out  {}", exit.about(), exit.way_out()))?;
+    print::line(&format!("exit code {code}: {}\n  what to do  {}", exit.about(), exit.way_out()))?;
     Ok(0)
 }
 
@@ -66,7 +70,7 @@ pub(crate) fn commands() -> Done {
     let page = clap_markdown::help_markdown_command_custom(&Arguments::command(), &options);
     let row = |exit: Exit| format!("| {} | {} | {} |", exit.code(), exit.about(), exit.way_out());
     let codes = Exit::ALL.map(row).join("\n");
-    let head = "## Exit codes\n\n| code | meaning | way out |\n| --- | --- | --- |";
+    let head = "## Exit codes\n\n| code | meaning | what to do |\n| --- | --- | --- |";
     print::styled(&format!("{}\n\n{head}\n{codes}", fenced(&page).trim_end()))?;
     Ok(0)
 }
@@ -95,9 +99,9 @@ fn fenced(page: &str) -> String {
 /// Prints the manual page.
 pub(crate) fn man() -> Done {
     let mut page = Vec::new();
-    clap_mangen::Man::new(Arguments::command()).render(&mut page).map_err(|error| {
-        Failure::new(Exit::Internal.code(), format!("cannot make the manual page: {error}"), None)
-    })?;
+    clap_mangen::Man::new(Arguments::command())
+        .render(&mut page)
+        .map_err(|error| Failure::internal(format!("cannot make the manual page: {error}")))?;
     print::styled(String::from_utf8_lossy(&page).trim_end())?;
     Ok(0)
 }

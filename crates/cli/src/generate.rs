@@ -7,14 +7,14 @@ use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
 use annulus_experiment::{Override, Pack, Packed, Sample, generation_ends};
 use annulus_train::{
-    Opening, Sampling, Setup, TrainError, Wanted, generate, open_data, ranks_here,
+    Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, generate, open_data, ranks_here,
 };
 use clap::Args;
 use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::Done;
-use crate::failure::{DATA, Failure, INTERNAL, USAGE};
+use crate::failure::Failure;
 use crate::print;
 use crate::processes::{self, JobError};
 use crate::subject::subject;
@@ -125,8 +125,7 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
     let tokenizer = subject.tokenizer()?;
     let opening = Opening { tokenizer: Some(tokenizer), ..Opening::default() };
     let data = open_data(&subject.plan, opening, &mut |_| {})?;
-    let held_out =
-        data.held_out.ok_or_else(|| Failure::new(INTERNAL, "nothing is held out", None))?;
+    let held_out = data.held_out.ok_or_else(|| Failure::internal("nothing is held out"))?;
     let Sequence { inputs: mut ids, targets, documents } =
         held_out.sequence(held_out.sequences.saturating_sub(1))?;
     let room = ids.len().saturating_sub(tokens).max(1);
@@ -168,7 +167,7 @@ struct Task<'a> {
     tokenizer: &'a Tokenizer,
     setup: Setup,
     prompt: Vec<u32>,
-    wanted: Wanted,
+    wanted: GenerateRequest,
 }
 
 impl<'a> Task<'a> {
@@ -182,10 +181,15 @@ impl<'a> Task<'a> {
         let setup = subject.setup_of_prompt(length, length + tokens)?;
         // The model's own end-of-text tokens, those of its generation settings, and the one that ended documents in training.
         let own = subject.plan.shape.special("eos_token_id");
-        let settings = generation_ends(&subject.folder)
-            .map_err(|problems| Failure { code: DATA, problems })?;
+        let settings = generation_ends(&subject.folder).map_err(Failure::data)?;
         let ends = [&own[..], &settings, tokenizer.ends()].concat();
-        Ok(Task { subject, tokenizer, setup, prompt, wanted: Wanted { tokens, ends, sampling } })
+        Ok(Task {
+            subject,
+            tokenizer,
+            setup,
+            prompt,
+            wanted: GenerateRequest { tokens, ends, sampling },
+        })
     }
 
     fn run(&self, told: &(dyn Fn(&[u32]) + Sync)) -> Result<Vec<u32>, TrainError> {
@@ -280,7 +284,7 @@ const LARGEST: u64 = 1 << 28;
 
 fn read(path: &Path) -> Result<String, Failure> {
     annulus_files::read_to_string(path, LARGEST).map_err(|error| {
-        Failure::new(USAGE, format!("cannot read `{}`: {error}", path.display()), None)
+        Failure::new(Exit::Usage, format!("cannot read `{}`: {error}", path.display()), None)
     })
 }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom};
 use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
 use annulus_plan::size;
-use annulus_train::TOKENIZER;
+use annulus_train::{Exit, TOKENIZER};
 
 use crate::console::{Meter, Unit};
-use crate::failure::{DATA, Failure, PREEMPTED, USAGE};
+use crate::failure::Failure;
 use crate::{print, stop};
 
 /// Fetches the description of the model that `key` names; returns its name with the commit, and its folder.
@@ -19,7 +19,7 @@ pub(crate) fn description(
 ) -> Result<(String, PathBuf), Failure> {
     let name = text.parse().map_err(|message: String| {
         let message = format!("`{text}` is no model of the hub: {message}");
-        Failure { code: USAGE, problems: places.problem(key, message).into() }
+        Failure { exit: Exit::Usage, problems: places.problem(key, message).into() }
     })?;
     let Fetched { name, folder } = fetched(&name, Want::Description, false)?;
     Ok((name.to_string(), folder))
@@ -54,15 +54,15 @@ pub(crate) fn tokenizer(text: &str) -> Result<String, Failure> {
 
 fn parsed(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|message| {
-        Failure::new(USAGE, format!("`{text}` is no model of the hub: {message}"), None)
+        Failure::new(Exit::Usage, format!("`{text}` is no model of the hub: {message}"), None)
     })
 }
 
 /// Fetches a model, and says so if something has to be downloaded.
 fn fetched(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
     let failed = |error: HubError| {
-        let code = if matches!(error, HubError::Stopped) { PREEMPTED } else { DATA };
-        Failure::new(code, error.to_string(), error.hint())
+        let exit = if matches!(error, HubError::Stopped) { Exit::Preempted } else { Exit::Data };
+        Failure::new(exit, error.to_string(), error.hint())
     };
     let options = Options { verify, ..Options::from_environment().map_err(failed)? };
     options.warning().iter().for_each(print::warn);

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::quoted_path;
+use annulus_train::Exit;
 use clap::Args;
 
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::Failure;
 use crate::{Done, print};
 
 /// The folder of the repository, from which the examples are.
@@ -70,7 +71,11 @@ pub(crate) fn run(Init { folder }: &Init) -> Done {
     for (name, text) in FILES {
         write(&folder.join(name), &placed(folder, name, text)).map_err(|error| {
             let message = format!("cannot write `{}`: {error}", folder.join(name).display());
-            Failure::new(INTERNAL, message, Some("make the folder writable, with space".to_owned()))
+            Failure::new(
+                Exit::Internal,
+                message,
+                Some("make the folder writable, with space".to_owned()),
+            )
         })?;
     }
     print::line(&format!(

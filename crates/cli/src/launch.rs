@@ -13,7 +13,7 @@ use clap::Args;
 
 use self::request::Request;
 use self::watch::Watch;
-use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::failure::Failure;
 use crate::values::ranks;
 use crate::{Done, post_mortem, print, stop};
 
@@ -111,11 +111,10 @@ pub(crate) fn job(
     words: &[OsString],
     stop: &AtomicBool,
 ) -> Result<Ended, Failure> {
-    let own = env::current_exe()
-        .map_err(|error| Failure::new(USAGE, format!("cannot find this program: {error}"), None))?;
+    let own = this_program()?;
     let early = tempfile::tempdir().map_err(|error| {
         let message = format!("cannot make a folder for flight records: {error}");
-        Failure::new(INTERNAL, message, None)
+        Failure::internal(message)
     })?;
     let mut line = starting.by.iter().map(OsString::as_os_str).chain([own.as_os_str()]);
     let first = line.next().map(OsStr::to_owned).unwrap_or_default();
@@ -127,6 +126,13 @@ pub(crate) fn job(
         Failure::usage(message, format!("name another: {NAMED}=/path/to/mpirun"))
     })?;
     supervised(child, stop, watch, early.path())
+}
+
+/// The path of this program.
+pub(crate) fn this_program() -> Result<PathBuf, Failure> {
+    env::current_exe().map_err(|error| {
+        Failure::new(Exit::Usage, format!("cannot find this program: {error}"), None)
+    })
 }
 
 /// Starts a launcher, or a run of a sweep, in a process group of its own. Thus it does not get a terminal's Ctrl-C, which this process
@@ -153,8 +159,7 @@ fn supervised(
     mut watch: Watch,
     early: &Path,
 ) -> Result<Ended, Failure> {
-    let failed =
-        |error| Failure::new(INTERNAL, format!("cannot wait for a launcher: {error}"), None);
+    let failed = |error| Failure::internal(format!("cannot wait for a launcher: {error}"));
     let mut request = Request::new(stop, early);
     let status = loop {
         watch.look();

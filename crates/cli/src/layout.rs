@@ -7,12 +7,13 @@ use annulus_sequence::{
     Detail, Heads, Mask, Positions, Rule, Schedule, Split, Strategy, StrategyError, draw_schedule,
     draw_sharded, pairs_between,
 };
+use annulus_train::Exit;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
 use crate::Done;
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 use crate::print;
 use crate::split::{ResolvedStrategy, SplitFlags, StrategyFlags, strategy};
 use crate::values::{ranks, svg, tokens};
@@ -139,5 +140,5 @@ fn sharded(
 }
 
 fn failure(error: &StrategyError) -> Failure {
-    Failure::new(USAGE, error.to_string(), error.hint())
+    Failure::new(Exit::Usage, error.to_string(), error.hint())
 }

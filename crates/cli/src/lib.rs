@@ -52,16 +52,15 @@ use std::sync::Arc;
 
 use annulus_comm::Wrap;
 use annulus_machine::VECTOR;
-use annulus_train::memory::Counting;
-use annulus_train::prepare_process;
+use annulus_memory::Counting;
 use annulus_train::untried::{self, UNTRIED};
+use annulus_train::{Exit, prepare_process};
 use clap::Parser;
 use mimalloc::MiMalloc;
 
 use crate::arguments::{Arguments, Command};
 use crate::data::DataCommand;
 pub use crate::failure::Failure;
-use crate::failure::{INTERNAL, USAGE};
 use crate::tokenize::TokenizerCommand;
 
 #[global_allocator]
@@ -89,7 +88,7 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
             if !failure.problems.0.is_empty() {
                 print::say(&failure.problems.to_string());
             }
-            ExitCode::from(failure.code)
+            ExitCode::from(failure.exit.code())
         }
     }
 }
@@ -98,7 +97,7 @@ pub fn main_with(wrap: Option<Wrap>) -> ExitCode {
 fn ignore_file_size_signal() -> Result<(), Failure> {
     #[cfg(unix)]
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())
-        .map_err(|error| Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None))?;
+        .map_err(|error| stop::unwatched(&error))?;
     Ok(())
 }
 
@@ -172,7 +171,7 @@ fn print_clap_output(said: &clap::Error) -> Done {
             return Err(Failure::usage(message, hint));
         }
         print::say(text.to_string().trim_end());
-        return Ok(USAGE);
+        return Ok(Exit::Usage.code());
     }
     if print::shows_styles() {
         print::styled(text.ansi().to_string().trim_end())?;
@@ -184,3 +183,8 @@ fn print_clap_output(said: &clap::Error) -> Done {
 
 /// The exit code of a command, or why it failed.
 type Done = Result<u8, Failure>;
+
+/// The exit code of a command that compares: 0 if everything is as it should be.
+fn judged(holds: bool) -> u8 {
+    if holds { Exit::Done.code() } else { Exit::Expectation.code() }
+}

@@ -11,9 +11,6 @@ use crate::{Done, print};
 pub(crate) struct ExportMetrics {
     /// A run's folder
     run: PathBuf,
-    /// What is written in any case
-    #[arg(long = "csv", hide = true)]
-    _csv: bool,
     /// The file to write [default: standard output]
     #[arg(long, alias = "output", value_name = "PATH")]
     out: Option<PathBuf>,

@@ -206,7 +206,7 @@ fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
             "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above already recomputes and uses chunks as far as `memory:` allows",
         ),
     };
-    Failure::new(Exit::DoesNotFit.code(), message, Some(hint))
+    Failure::new(Exit::DoesNotFit, message, Some(hint))
 }
 
 fn compare(arguments: &Arguments) -> Done {

@@ -8,10 +8,10 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::Device;
-use annulus_train::device_warning;
+use annulus_train::{Exit, device_warning};
 use serde_json::Value;
 
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::Failure;
 use crate::shown;
 
 /// Prints a line of data. A closed pipe is no error, as in `annulus plan FILE | head`.
@@ -62,7 +62,7 @@ fn data(text: &str) -> Result<(), Failure> {
 fn written(text: &str) -> Result<(), Failure> {
     piped(text.as_bytes()).map_err(|error| {
         let hint = "free some space, or send the output elsewhere".to_owned();
-        Failure::new(INTERNAL, format!("cannot write the output: {error}"), Some(hint))
+        Failure::new(Exit::Internal, format!("cannot write the output: {error}"), Some(hint))
     })
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 let hint = "free some space, or write to another disk".to_owned();
-                Failure::new(INTERNAL, message, Some(hint))
+                Failure::new(Exit::Internal, message, Some(hint))
             }
             _ => Failure::usage(message, "name a file in a folder that exists and can be written"),
         }

@@ -13,7 +13,7 @@ use annulus_experiment::{Experiment, Mesh, Problems};
 use annulus_machine::Instructions;
 use annulus_train::{Exit, Manifest, TrainError};
 
-use crate::failure::{Failure, INTERNAL, USAGE};
+use crate::failure::Failure;
 use crate::{Done, print};
 
 /// How long all processes but the first wait before they report that they cannot be joined.
@@ -31,7 +31,7 @@ impl JobError {
     /// Whether a process, or what joins them, does not answer.
     pub(crate) fn is_of_lost_process(&self) -> bool {
         let (JobError::Here(failure) | JobError::Elsewhere(failure)) = self;
-        [Exit::Deadline, Exit::RankDied].map(Exit::code).contains(&failure.code)
+        [Exit::Deadline, Exit::RankDied].contains(&failure.exit)
     }
 }
 
@@ -86,8 +86,7 @@ fn joined() -> Result<World, Failure> {
         Unjoined::Engine(error) => not_joined(error.what, error.why),
         Unjoined::Late(_) => {
             let hint = format!("start it again, or set {BEGINS_WITHIN} to more seconds");
-            let code = Exit::Deadline.code();
-            Failure { code, ..not_joined(unjoined.to_string(), hint) }
+            Failure { exit: Exit::Deadline, ..not_joined(unjoined.to_string(), hint) }
         }
     })
 }
@@ -101,7 +100,7 @@ fn not_joined(message: String, hint: String) -> Failure {
     let word = env::var_os(EARLY).map(|folder| Path::new(&folder).join("not-joined"));
     let left = word.map(|word| File::options().write(true).create_new(true).open(word));
     if matches!(left, Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists) {
-        return Failure { code: USAGE, problems: Problems(Vec::new()) };
+        return Failure { exit: Exit::Usage, problems: Problems(Vec::new()) };
     }
     Failure::usage(message, hint)
 }
@@ -234,15 +233,14 @@ pub(crate) fn cores(world: &World) -> usize {
 pub(crate) fn receive(world: &World) -> Result<String, JobError> {
     let said = world.gather(&[]).map_err(end)?;
     let text = said.first().map(|text| String::from_utf8_lossy(text).into_owned());
-    text.filter(|text| !text.is_empty()).ok_or_else(|| {
-        JobError::Elsewhere(Failure::new(INTERNAL, "process 0 has no experiment", None))
-    })
+    text.filter(|text| !text.is_empty())
+        .ok_or_else(|| JobError::Elsewhere(Failure::internal("process 0 has no experiment")))
 }
 
 fn end(failure: GroupFailure<annulus_comm::Error>) -> JobError {
     match failure.cause {
         Cause::Error(error) => TrainError::from(error).into(),
-        cause => JobError::Elsewhere(Failure::new(INTERNAL, cause.to_string(), None)),
+        cause => JobError::Elsewhere(Failure::internal(cause.to_string())),
     }
 }
 
@@ -254,14 +252,15 @@ pub(crate) fn finish(world: &World, done: Result<u8, JobError>) -> u8 {
         Err(JobError::Elsewhere(_)) if world.processes() > 1 => (Exit::RankDied.code(), None),
         Err(JobError::Here(failure) | JobError::Elsewhere(failure)) => {
             // If several fail for the same reason, one reports it.
-            let why = world.is_first_to_fail(i32::from(failure.code)).then(|| {
+            let code = failure.exit.code();
+            let why = world.is_first_to_fail(i32::from(code)).then(|| {
                 let why = failure.problems.to_string();
                 print::say(&why);
                 why
             });
-            (failure.code, why)
+            (code, why)
         }
     };
     let code = world.end(i32::from(code), why.as_deref());
-    u8::try_from(code).unwrap_or(INTERNAL)
+    u8::try_from(code).unwrap_or(Exit::Internal.code())
 }

@@ -5,8 +5,7 @@ use annulus_simulate::plans;
 use serde_json::Value;
 
 use crate::experiment_file::Inspection;
-use crate::failure::EXPECT;
-use crate::{Done, check, print};
+use crate::{Done, check, judged, print};
 
 pub(crate) fn run(arguments: &Inspection) -> Done {
     let resolved = check::opened(&arguments.file)?.resolved;
@@ -32,5 +31,5 @@ pub(crate) fn run(arguments: &Inspection) -> Done {
     } else if arguments.json {
         print::line(&Value::from(found).to_string())?;
     }
-    Ok(if holds { 0 } else { EXPECT })
+    Ok(judged(holds))
 }

@@ -8,19 +8,20 @@ use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
 use annulus_train::{
-    Dump, Exit, Given, Nearest, Notice, Replayed, Sink, Value, hashed, nearest, replayed,
+    Dump, Exit, Nearest, Notice, Replayed, RunOptions, Sink, Value, hashed, nearest, replayed,
 };
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
-use crate::again::{OriginalRun, because, beside, is_over, pin, prepared, refuse_used};
+use crate::again::{OriginalRun, because, beside, computed, is_over, refuse_used};
+use crate::console::Console;
 use crate::experiment_file::replaced;
-use crate::failure::{Failure, PREEMPTED};
-use crate::processes::{self, JobError};
+use crate::failure::Failure;
+use crate::processes::JobError;
 use crate::reproduce::value;
 use crate::train::{Job, Train};
-use crate::{Done, bisect, print, stop};
+use crate::{Done, bisect, judged, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Replay {
@@ -48,18 +49,11 @@ struct Ready {
 }
 
 pub(crate) fn run(arguments: &Replay) -> Done {
-    let pinned = pin(&arguments.run);
-    let stop = stop::watch()?;
-    let world = processes::join()?;
-    let ended = if world.process() == 0 {
-        let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
-        ready.and_then(|ready| arguments.lead(&ready, stop, &world))
-    } else {
-        let (nothing, dump) = (Train::default(), arguments.dump(Path::new("")));
-        let job = Job { arguments: &nothing, stop, world: &world };
-        job.follow(&|given| Given { dump: Some(dump.clone()), ..given })
-    };
-    Ok(processes::finish(&world, ended))
+    let ready = || arguments.ready();
+    let lead = |ready: &Ready, stop, world: &World| arguments.lead(ready, stop, world);
+    let dump = arguments.dump(Path::new(""));
+    let more = |options| RunOptions { dump: Some(dump.clone()), ..options };
+    computed(&arguments.run, ready, lead, &more)
 }
 
 impl Replay {
@@ -122,14 +116,15 @@ impl Replay {
     fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, JobError> {
         let Ready { original, train, scratch, output, from } = ready;
         let job = Job { arguments: train, stop, world };
-        let (again, dump) = (original.again.clone(), self.dump(output));
-        let more = |given: Given| {
-            let console = Box::new(Unsaved(given.console));
-            Given { again: Some(again.clone()), dump: Some(dump.clone()), console, ..given }
+        let (rerun, dump) = (original.again.clone(), self.dump(output));
+        let more = |options| RunOptions {
+            rerun: Some(rerun.clone()),
+            dump: Some(dump.clone()),
+            ..options
         };
-        let (_, outcome) = job.steps(&more)?;
+        let (_, outcome) = job.steps(&more, || Unsaved(Console::default()))?;
         if !is_over(outcome.ending, outcome.step, "starts again") {
-            return Ok(PREEMPTED);
+            return Ok(Exit::Preempted.code());
         }
         let found = replayed(&self.run, scratch.path(), self.step, output)?;
         let reasons = original.reasons(scratch.path())?;
@@ -137,7 +132,7 @@ impl Replay {
         let is_compared = found.hashed || found.logged;
         let value = || json!({"equal": is_compared.then_some(!differs), "from": from.step, "output": output, "reasons": reasons, "found": found});
         print::either(self.json, value, || self.text(&found, from.step, output, &reasons))?;
-        Ok(if differs { Exit::Expectation.code() } else { 0 })
+        Ok(judged(!differs))
     }
 
     fn text(
@@ -175,7 +170,7 @@ impl Replay {
 }
 
 /// A console that does not report checkpoints, because they are in a folder that is removed.
-struct Unsaved(Box<dyn Sink + Send>);
+struct Unsaved(Console);
 
 impl Sink for Unsaved {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {

@@ -7,17 +7,18 @@ use std::sync::atomic::AtomicBool;
 use annulus_comm::World;
 use annulus_experiment::{Override, is_neutral, parse, varying};
 use annulus_train::{
-    Exit, FINISHED, Given, Logged, Manifest, Reproduced, Unlike, comparable, reproduced,
+    Exit, FINISHED, Logged, Manifest, Reproduced, RunOptions, Unlike, comparable, reproduced,
 };
 use clap::Args;
 use serde_json::json;
 
-use crate::again::{DIFFER, OriginalRun, because, beside, is_over, pin, prepared, refuse_used};
-use crate::failure::{Failure, PREEMPTED};
-use crate::processes::{self, JobError};
+use crate::again::{DIFFER, OriginalRun, because, beside, is_over, refuse_used};
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::processes::JobError;
 use crate::train::{Job, Train};
 use crate::values::replacement;
-use crate::{Done, bisect, print, stop};
+use crate::{Done, again, bisect, judged, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Reproduce {
@@ -44,17 +45,9 @@ struct Ready {
 }
 
 pub(crate) fn run(arguments: &Reproduce) -> Done {
-    let pinned = pin(&arguments.run);
-    let stop = stop::watch()?;
-    let world = processes::join()?;
-    let ended = if world.process() == 0 {
-        let ready = prepared(&world, pinned.and_then(|()| arguments.ready()));
-        ready.and_then(|ready| arguments.lead(&ready, stop, &world))
-    } else {
-        let nothing = Train::default();
-        Job { arguments: &nothing, stop, world: &world }.follow(&|given| given)
-    };
-    Ok(processes::finish(&world, ended))
+    let ready = || arguments.ready();
+    let lead = |ready: &Ready, stop, world: &World| arguments.lead(ready, stop, world);
+    again::computed(&arguments.run, ready, lead, &|options| options)
 }
 
 impl Reproduce {
@@ -86,10 +79,11 @@ impl Reproduce {
     fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, JobError> {
         let Ready { original, train, output, changed } = ready;
         let job = Job { arguments: train, stop, world };
-        let again = original.again.clone();
-        let (_, outcome) = job.steps(&|given| Given { again: Some(again.clone()), ..given })?;
+        let rerun = original.again.clone();
+        let more = |options| RunOptions { rerun: Some(rerun.clone()), ..options };
+        let (_, outcome) = job.steps(&more, Console::default)?;
         if !is_over(outcome.ending, outcome.step, "resumes from there") {
-            return Ok(PREEMPTED);
+            return Ok(Exit::Preempted.code());
         }
         let found = reproduced(&self.run, output)?;
         let mut reasons = original.reasons(output)?;
@@ -98,7 +92,7 @@ impl Reproduce {
         let value =
             || json!({"equal": !differs, "output": output, "reasons": reasons, "found": found});
         print::either(self.json, value, || text(&found, &reasons))?;
-        Ok(if differs { Exit::Expectation.code() } else { 0 })
+        Ok(judged(!differs))
     }
 }
 

@@ -2,33 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use annulus_comm::World;
 use annulus_data::{IGNORED, Sequence, counted};
-use annulus_experiment::{
-    Dtype, Engine, Offload, Order, Parallel, Recompute, State, StateAxes, has_saved_config,
-    read_adapter, read_saved_config,
-};
-use annulus_machine::Core;
+use annulus_experiment::{Dtype, has_saved_config, read_adapter, read_saved_config};
 use annulus_model::{Config, Llama, Weights};
-use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
+use annulus_plan::heads_of;
+use annulus_sequence::Setting;
 use annulus_tensors::Dtype as Whole;
 use annulus_train::{
-    Attending, Scored, Setup, TrainError, Want, alike, check_beside, model_config, open_device,
-    ranks_here, score,
+    Scored, Setup, Want, alike, check_beside, model_config, open_device, ranks_here, score,
 };
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 
 use crate::Done;
-use crate::failure::{DATA, Failure};
+use crate::failure::Failure;
 use crate::processes::{self, JobError};
 use crate::split::{ResolvedStrategy, SplitFlags};
 use crate::tensors::{TensorFile, save};
 use crate::{hub, print};
 
-const DEADLINE: Duration = Duration::from_secs(60);
 /// The most logits of a file's tokens, which are held at once: 32 GiB.
 const MOST_LOGITS: u64 = 1 << 33;
 
@@ -80,11 +74,11 @@ fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
     // Ours say what the model is extended to.
     let own = arguments.adapter.as_deref().filter(|adapter| has_saved_config(adapter));
     let shape = read_saved_config(own.unwrap_or(&model));
-    let shape = shape.map_err(|problems| Failure { code: DATA, problems })?;
+    let shape = shape.map_err(Failure::data)?;
     // Weights of any dtype are widened to f32, so that no rounding of a narrower dtype is part of the score.
     let config = model_config(&shape, Dtype::F32)?;
     let sequences = read(&arguments.tokens, config.vocab_size)?;
-    let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
+    let heads = heads_of(&shape);
     let ResolvedStrategy { strategy, layout, backward } =
         crate::layout::check(&arguments.split, sequences[0].inputs.len(), heads)?;
     let (config, weights) = weights(arguments, &model, config)?;
@@ -126,18 +120,6 @@ fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path:
     )
 }
 
-/// The model's layer groups, by sliding window.
-fn groups(config: &Config, setting: &Setting) -> Result<Vec<Attending>, Failure> {
-    let group = |(window, layers): (Option<usize>, Vec<usize>)| {
-        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
-    };
-    let windows = config.shape.windows(setting.tokens).into_iter().map(group);
-    Ok(Attending::all(windows, setting, false).map_err(TrainError::from)?)
-}
-
-/// No weights are updated, so there is no optimizer state to shard.
-const REPLICATED: Parallel = Parallel { state: State::Replicated, state_axes: StateAxes::All };
-
 /// The setup of one step over `batch` sequences, split as in `setting`.
 fn setup(
     split: &SplitFlags,
@@ -146,35 +128,13 @@ fn setup(
     batch: usize,
     world: &World,
 ) -> Result<Setup, Failure> {
-    let (tokens, sequence) = (setting.tokens, split.ranks);
     Ok(Setup {
         processors: open_device(&split.device, world, split.ranks)?,
-        frequencies: config.shape.frequencies(tokens),
-        groups: groups(&config, setting)?,
-        config,
-        packed: false,
         kernel: split.kernel.into(),
         deterministic: split.deterministic,
-        block: None,
-        dropout: false,
-        wire: Wire::default(),
-        tokens,
-        data: 1,
-        sequence,
-        tensor: 1,
-        order: Order::SequenceFirst,
         micro_batch: batch,
-        parallel: REPLICATED,
-        offload: Offload::None,
-        offload_folder: PathBuf::new(),
-        recompute: Recompute::Layer,
-        loss_chunk: 1024,
-        mlp_chunk: None,
-        engine: Engine::Auto,
-        deadline: DEADLINE,
         processes: world.clone(),
-        cores: processes::cores(world).into(),
-        core: Core::here(),
+        ..Setup::of_model(config, setting, processes::cores(world))?
     })
 }
 
@@ -183,9 +143,8 @@ fn weights(arguments: &Score, model: &Path, config: Config) -> Result<(Config, W
     let mut weights = annulus_model::load(model, &Llama::specification(&config), DType::F32)?;
     let Some(adapter) = &arguments.adapter else { return Ok((config, weights)) };
     check_beside(adapter, model)?;
-    let failure = |problems| Failure { code: DATA, problems };
-    let lora = read_adapter(adapter, &config.shape).map_err(failure)?;
-    lora.suits(&config.shape).map_err(|problem| failure(problem.into()))?;
+    let lora = read_adapter(adapter, &config.shape).map_err(Failure::data)?;
+    lora.suits(&config.shape).map_err(|problem| Failure::data(problem.into()))?;
     let config = Config { lora: Some(lora), ..config };
     let specification = Llama::specification(&config);
     weights.extend(annulus_model::stored_adapter(adapter, &specification, DType::F32)?.all()?);

@@ -2,7 +2,7 @@
 //! file.
 
 use annulus_experiment::{
-    Contradiction, Device, Kernel, LayoutKeys, Wording, return_from_word, route_word,
+    Contradiction, Device, Kernel, LayoutKeys, Wording, route_from_word, route_word,
 };
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use clap::builder::RangedU64ValueParser;
@@ -54,10 +54,10 @@ impl From<KernelFlag> for Kernel {
 /// The flags that go with a strategy.
 #[derive(Args, Debug)]
 pub(crate) struct StrategyFlags {
-    /// How megatron brings queries and keys together: p2p, all-gather, a2a or a2a+p2p
+    /// Communication of `megatron`: p2p, all-gather, a2a or a2a+p2p
     #[arg(long, value_parser = exchange)]
     exchange: Option<Exchange>,
-    /// For usp and a2a+p2p: ranks that exchange heads, and rings of such; for double-ring: nodes, and ranks of a node
+    /// For usp and megatron a2a+p2p: ranks per all-to-all, ranks per ring; for double-ring: nodes, ranks per node
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count())]
     shape: Option<Vec<usize>>,
     /// Number of groups of key/value heads that all-gather gathers one after another
@@ -132,7 +132,7 @@ fn layout(word: &str) -> Result<&'static str, String> {
 }
 
 fn backward(word: &str) -> Result<Route, String> {
-    return_from_word(word).ok_or_else(|| wanted(Route::ALL.map(route_word)))
+    route_from_word(word).ok_or_else(|| wanted(Route::ALL.map(route_word)))
 }
 
 fn wanted<'a>(words: impl IntoIterator<Item = &'a str>) -> String {

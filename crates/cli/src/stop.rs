@@ -1,25 +1,42 @@
 //! Signals that ask the program to stop: SIGTERM and SIGINT, SIGHUP of a closed terminal, and SIGUSR1, which batch systems send ahead
 //! of a time limit. They set a flag, which long work checks.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
+use annulus_train::Exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use crate::failure::{Failure, INTERNAL, PREEMPTED};
+use crate::failure::Failure;
 
 /// Set by any of the signals.
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-/// Set by SIGTERM and SIGINT, whose repetition ends the process at once.
-static SECOND_ENDS: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+/// The exit code of a process that a second signal ended at once.
+const INTERRUPTED: i32 = 130;
+/// Two signals within this are one request: `timeout` sends a process SIGTERM twice, and launchers pass on the SIGINT that a terminal has
+/// sent to all.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
-/// From now on a signal sets the returned flag, and a second SIGTERM or SIGINT ends the process at once.
+/// From now on a signal sets the returned flag, and another SIGTERM or SIGINT half a second after the first, or later, ends the process at
+/// once.
 pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
+    let began = Instant::now();
+    // Microseconds since `began` of the first SIGTERM or SIGINT.
+    let first = Arc::new(AtomicU64::new(u64::MAX));
     let set = || {
         for signal in heeded() {
             if [SIGTERM, SIGINT].contains(&signal) {
-                signal_hook::flag::register_conditional_shutdown(signal, 130, SECOND_ENDS.clone())?;
-                signal_hook::flag::register(signal, SECOND_ENDS.clone())?;
+                let first = first.clone();
+                let end_second = move || {
+                    let now = began.elapsed().as_micros() as u64;
+                    let before = first.fetch_min(now, Ordering::Relaxed);
+                    if now.saturating_sub(before) >= ONE_REQUEST.as_micros() as u64 {
+                        signal_hook::low_level::exit(INTERRUPTED);
+                    }
+                };
+                // SAFETY: it reads a clock and an atomic number, and ends the process, which a handler may do.
+                unsafe { signal_hook::low_level::register(signal, end_second)? };
             }
             signal_hook::flag::register(signal, REQUESTED.clone())?;
         }
@@ -47,15 +64,16 @@ fn heeded() -> impl Iterator<Item = libc::c_int> {
     [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(|&signal| !is_ignored(signal))
 }
 
-fn unwatched(error: &std::io::Error) -> Failure {
-    Failure::new(INTERNAL, format!("cannot watch signals: {error}"), None)
+/// The error that signals cannot be watched.
+pub(crate) fn unwatched(error: &std::io::Error) -> Failure {
+    Failure::internal(format!("cannot watch signals: {error}"))
 }
 
 /// From now on SIGUSR1, which launchers forward to their processes, ends this one at once with the exit code of a stopped run. MPI
 /// libraries might handle it otherwise.
 pub(crate) fn end_at_once() -> Result<(), Failure> {
     let always = Arc::new(AtomicBool::new(true));
-    let code = i32::from(PREEMPTED);
+    let code = i32::from(Exit::Preempted.code());
     let set = signal_hook::flag::register_conditional_shutdown(SIGUSR1, code, always);
     set.map(drop).map_err(|error| unwatched(&error))
 }

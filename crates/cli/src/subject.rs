@@ -13,7 +13,7 @@ use annulus_train::{
 };
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
-use crate::failure::{DATA, Failure};
+use crate::failure::Failure;
 use crate::processes::{self, JobError};
 use crate::{check, hub, print};
 
@@ -138,7 +138,7 @@ fn output(run: &Path) -> Override {
 /// The text of an experiment for a Hugging Face model; the command line names its data by `data.path`.
 fn of_model(path: &Path) -> Result<String, Failure> {
     let folder = hub::folder(path)?;
-    let shape = read_config(&folder).map_err(|problems| Failure { code: DATA, problems })?;
+    let shape = read_config(&folder).map_err(Failure::data)?;
     let tokens = shape.max_position_embeddings.map_or(LENGTH, |most| most.min(LENGTH));
     let stem =
         path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

@@ -6,19 +6,22 @@ mod checked;
 mod jobs;
 pub(crate) mod record;
 mod room;
+mod stray;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{Experiment, Override, Sweep, parse_sweep, read_experiment};
-use annulus_train::{Exit, RunSummary, is_run, run_summary};
+use annulus_experiment::{Override, Sweep, parse_sweep, read_experiment};
+use annulus_sequence::count;
+use annulus_train::{Exit, RunSummary, decided_by_checkpoint, is_run, run_summary};
 use clap::Args;
 
 pub(crate) use self::checked::listed;
 use self::checked::{Checked, checked};
 use self::jobs::{Jobs, Results};
-use crate::failure::{Failure, INTERNAL, PREEMPTED};
+use self::stray::stray;
+use crate::failure::Failure;
 use crate::table::{self, TableOptions};
 use crate::values::replacement;
 use crate::{Done, print, stop};
@@ -72,13 +75,8 @@ fn begins(sweep: &Sweep, finished: usize, at_once: &str) -> String {
         count => format!(", {count} of them finished before"),
     };
     let folder = sweep.output.display();
-    let (name, all) = (&sweep.name, counted(sweep.runs.len()));
+    let (name, all) = (&sweep.name, count(sweep.runs.len(), "run"));
     format!("sweep {name}: {all} in `{folder}`{before}; {at_once}")
-}
-
-/// `1 run`, `2 runs`.
-fn counted(runs: usize) -> String {
-    if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") }
 }
 
 /// Prints which runs failed or are left, and returns the exit code.
@@ -91,7 +89,7 @@ fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
         print::say(&format!(
             "stopped with {done} of {all} runs finished; the same command resumes"
         ));
-        return PREEMPTED;
+        return Exit::Preempted.code();
     }
     if !failed.is_empty() {
         let count = failed.len();
@@ -112,13 +110,11 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         let (there, wanted) = (run_summary(folder)?, all.resolved(run));
         let differing = annulus_experiment::differences(&there.experiment, &wanted);
         // Whether a run can resume with moved files or a changed learning-rate curve depends on its checkpoint.
-        let other = differing
-            .iter()
-            .find(|(key, ..)| !checked::CHECKED_BY_TRAIN.iter().any(|own| key.starts_with(own)));
-        let other = match other {
-            Some((key, was, is)) => Some(format!("`{key}` was `{was}` and is `{is}`")),
-            None if differing.is_empty() => None,
-            None => checked::refused(run)?,
+        let other = differing.iter().find(|(key, ..)| !decided_by_checkpoint(key));
+        let other = other.map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"));
+        let other = match other.or_else(|| stray(&there.experiment, &sweep.keys, &run.values)) {
+            None if !differing.is_empty() => checked::refused(run)?,
+            other => other,
         };
         if let Some(other) = other {
             let message = format!("run `{}` exists already, but its {other}", run.name);
@@ -126,20 +122,15 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
                 "set it back, set another `name` or `output`, or move `{}` away",
                 folder.display()
             );
-            return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
+            return Err(Failure::new(Exit::Checkpoint, message, Some(hint)));
         }
-        let reaches = end(&there.experiment) >= end(&wanted);
+        // `schedule.stop` may change when a run is resumed.
+        let reaches = there.experiment.last_step() >= wanted.last_step();
         if there.is_finished && reaches && differing.is_empty() {
             finished.insert(index);
         }
     }
     Ok(finished)
-}
-
-/// The step after which a run ends. `schedule.stop` may change when a run is resumed.
-fn end(experiment: &Experiment) -> u64 {
-    let all = experiment.all_steps();
-    experiment.schedule.stop.map_or(all, |stop| stop.min(all))
 }
 
 /// The sweep's folder, locked until this is dropped.
@@ -161,7 +152,7 @@ impl Folder<'_> {
         if lock.try_lock().is_err() {
             let message = format!("another sweep is running in `{}`", folder.path.display());
             let hint = "wait until it ends, or set another `output`".to_owned();
-            return Err(Failure::new(Exit::Checkpoint.code(), message, Some(hint)));
+            return Err(Failure::new(Exit::Checkpoint, message, Some(hint)));
         }
         // Removes files that a crash left half-written.
         annulus_files::sweep(folder.path).map_err(|error| folder.failure(&error))?;
@@ -171,6 +162,10 @@ impl Folder<'_> {
 
     fn failure(&self, error: &std::io::Error) -> Failure {
         let message = format!("cannot write to `{}`: {error}", self.path.display());
-        Failure::new(INTERNAL, message, Some("set an `output` that can be written".to_owned()))
+        Failure::new(
+            Exit::Internal,
+            message,
+            Some("set an `output` that can be written".to_owned()),
+        )
     }
 }

@@ -9,8 +9,8 @@ use annulus_evaluation::{Group, Table, groups, of_other_data, repeated, table};
 use annulus_train::{RunSummary, run_summary};
 use clap::Args;
 
-use crate::failure::{Failure, INTERNAL};
-use crate::sweep::record::{self, Groups};
+use crate::failure::Failure;
+use crate::sweep::record::{self, Groups, Recorded};
 use crate::{Done, print as printed};
 
 #[derive(Args, Debug)]
@@ -51,9 +51,25 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         [only] => record::read(only),
         _ => None,
     };
-    let rows = rows.map_or_else(|| of_runs(&arguments.runs), Ok)?;
+    let rows = match rows {
+        Some(Recorded { groups, strays }) => {
+            for (run, other) in &strays {
+                note_stray(run, other);
+            }
+            groups
+        }
+        None => of_runs(&arguments.runs)?,
+    };
     print(rows, arguments.options)?;
     Ok(0)
+}
+
+/// Says that a run is no run of the sweep in whose folder it is.
+fn note_stray(run: &RunSummary, other: &str) {
+    let folder = run.folder.display();
+    printed::say(&format!(
+        "note: `{folder}` is not what `sweep.json` says: its {other}; it is left out"
+    ));
 }
 
 /// The rows of the table of several folders: runs grouped by the keys that differ. Of a sweep's folder, the runs that have begun.
@@ -61,7 +77,11 @@ fn of_runs(folders: &[PathBuf]) -> Result<Groups, Failure> {
     let mut runs: Vec<RunSummary> = Vec::new();
     for folder in folders {
         match record::read(folder) {
-            Some((_, rows)) => runs.extend(rows.into_iter().flat_map(|(_, runs)| runs).flatten()),
+            // Here a run counts with its own values, wherever it is.
+            Some(Recorded { groups: (_, rows), strays }) => {
+                runs.extend(rows.into_iter().flat_map(|(_, runs)| runs).flatten());
+                runs.extend(strays.into_iter().map(|(run, _)| run));
+            }
             None => runs.push(run_summary(folder)?),
         }
     }
@@ -108,8 +128,7 @@ fn note_unfinished(rows: &[Group]) {
 
 fn text(found: &Table, format: TableFormat) -> Result<String, Failure> {
     if format.json {
-        return serde_json::to_string(found)
-            .map_err(|error| Failure::new(INTERNAL, error.to_string(), None));
+        return serde_json::to_string(found).map_err(|error| Failure::internal(error.to_string()));
     }
     Ok(match (format.markdown, format.csv) {
         (true, _) => written::markdown(found),

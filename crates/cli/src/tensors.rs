@@ -5,9 +5,10 @@ use std::path::Path;
 
 use annulus_experiment::Problem as Mistake;
 use annulus_tensors::{Entry, Problem, Room};
+use annulus_train::Exit;
 use candle_core::Tensor;
 
-use crate::failure::{DATA, Failure, INTERNAL};
+use crate::failure::Failure;
 use crate::print;
 
 /// The most tensors in a file: enough for a model with its gradients.
@@ -28,7 +29,7 @@ impl TensorFile {
                 Problem::Read(_) => Some("check the path; it is relative to the current folder"),
                 _ => error.hint(),
             };
-            Failure::new(DATA, error.to_string(), hint.map(str::to_owned))
+            Failure::new(Exit::Data, error.to_string(), hint.map(str::to_owned))
         })
     }
 
@@ -39,7 +40,7 @@ impl TensorFile {
 
     /// An error in this file, with a hint.
     pub(crate) fn bad_with(&self, Mistake { message, hint, .. }: Mistake) -> Failure {
-        Failure::new(DATA, format!("`{}`: {message}", self.0.path().display()), hint)
+        Failure::new(Exit::Data, format!("`{}`: {message}", self.0.path().display()), hint)
     }
 
     pub(crate) fn metadata(&self, name: &str) -> Result<&str, Failure> {
@@ -75,6 +76,6 @@ impl TensorFile {
 /// Writes tensors to a safetensors file.
 pub(crate) fn save(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
     let bytes = safetensors::serialize(tensors, None);
-    let bytes = bytes.map_err(|error| Failure::new(INTERNAL, error.to_string(), None))?;
+    let bytes = bytes.map_err(|error| Failure::internal(error.to_string()))?;
     print::file(path, &bytes)
 }

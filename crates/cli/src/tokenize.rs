@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{COLUMN, Cache, Records, Texts, Tokenizer, train_tokenizer_of};
+use annulus_sequence::count;
 use annulus_train::note_on;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -11,7 +12,7 @@ use crate::Done;
 use crate::console::{Meter, Unit};
 use crate::data::InputFormat;
 use crate::failure::Failure;
-use crate::{data, hub, print};
+use crate::{hub, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Tokenize {
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
             "fingerprint": fingerprint,
         })
     };
-    let text = || format!("{tokens} tokens of {vocabulary} in {}", data::documents(documents));
+    let text = || format!("{tokens} tokens of {vocabulary} in {}", count(documents, "document"));
     print::either(*json, value, text)?;
     Ok(0)
 }

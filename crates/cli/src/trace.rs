@@ -6,12 +6,12 @@ use annulus_experiment::Override;
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, timeline};
 use annulus_trace::{Sums, Trace};
-use annulus_train::{Manifest, RESOLVED, read_trace, trace_of, traced_step, traced_steps};
+use annulus_train::{Exit, Manifest, RESOLVED, read_trace, trace_of, traced_step, traced_steps};
 use clap::Args;
 use serde_json::json;
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
-use crate::failure::{DATA, Failure};
+use crate::failure::Failure;
 use crate::values::{replacement, svg};
 use crate::{Done, check, print, processes};
 
@@ -146,7 +146,7 @@ fn latest(folder: &Path) -> Result<PathBuf, Failure> {
         let message = format!("`{}` holds no `trace-STEP.json`", folder.display());
         let hint = "a run writes one for every step of `trace.steps`, as in `annulus train FILE \
                     'trace.steps=[2]'`; or give the experiment itself";
-        return Err(Failure::new(DATA, message, Some(hint.to_owned())));
+        return Err(Failure::new(Exit::Data, message, Some(hint.to_owned())));
     };
     if !others.is_empty() {
         print::say(&format!("the last of {} traces; name a file to see another", steps.len()));

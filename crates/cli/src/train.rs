@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::{World, Wrap};
-use annulus_experiment::{Bound, Problem, Problems, Sample, parse, read_experiment};
+use annulus_experiment::{Bound, Problem, Problems, Sample, parse, read_experiment, tags};
 use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan, size};
-use annulus_train::{Ending, Fork, Given, Held, Manifest, Opened, Outcome, resolved_text};
+use annulus_train::{
+    Ending, Exit, Fork, Held, Manifest, Opened, Outcome, RunOptions, Silent, Sink, resolved_text,
+};
 use clap::Args;
 
 use crate::Done;
 use crate::check;
 use crate::console::Console;
 use crate::experiment_file::ExperimentFile;
-use crate::failure::{EXPECT, Failure, INTERNAL, PREEMPTED};
+use crate::failure::Failure;
 use crate::processes::{self, JobError};
 use crate::{generate, hub, print, stop};
 
@@ -48,7 +50,7 @@ pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
     };
     let job = Job { arguments, stop, world: &world };
     if world.process() > 0 {
-        return Ok(processes::finish(&world, job.follow(&|given| given)));
+        return Ok(processes::finish(&world, job.follow(&|options| options)));
     }
     let mut sample = None;
     let code = processes::finish(&world, job.lead(&mut sample));
@@ -89,8 +91,8 @@ pub(crate) struct Job<'a> {
     pub(crate) world: &'a World,
 }
 
-/// Adds to a training's input what the command line of `train` does not have.
-pub(crate) type Adjust<'a> = &'a dyn Fn(Given) -> Given;
+/// Adds to a training's options what the command line of `train` does not have.
+pub(crate) type Adjust<'a> = &'a dyn Fn(RunOptions) -> RunOptions;
 
 /// An experiment that is ready to be trained.
 struct Ready {
@@ -106,8 +108,7 @@ impl Job<'_> {
         let yaml = read_experiment(&file.file).map_err(Failure::from)?;
         let opened = check::opened_from(&file, &yaml)?;
         let ready = self.planned(yaml, opened)?;
-        let none = || Failure::new(INTERNAL, "no phase", None);
-        let first = ready.plans.first().ok_or_else(none)?;
+        let first = first_phase(&ready.plans)?;
         if let Some(choice) = &first.choice {
             print::say(&choice.text);
         }
@@ -122,17 +123,17 @@ impl Job<'_> {
         Ok(Ready { yaml, opened, plans })
     }
 
-    fn given(&self, yaml: String, opened: Opened) -> Given {
+    fn options(&self, yaml: String, opened: Opened) -> RunOptions {
         let Train { from, fresh_optimizer, verify_cache, .. } = self.arguments;
         let fresh_optimizer = *fresh_optimizer;
-        Given {
+        RunOptions {
             stop: self.stop.clone(),
             world: self.world.clone(),
             fork: from.clone().map(|from| Fork { from, fresh_optimizer }),
             command: std::env::args().collect(),
             tokenizer: opened.tokenizer,
             verify_cache: *verify_cache,
-            ..Given::new(yaml, annulus_machine::cores())
+            ..RunOptions::new(yaml, annulus_machine::cores())
         }
     }
 
@@ -152,12 +153,17 @@ impl Job<'_> {
             (yaml, opened) = self.received()?;
         }
         let Ready { yaml, opened, plans } = self.planned(yaml, opened)?;
-        let outcome = annulus_train::run_phases(&plans, adjust(self.given(yaml, opened)))?;
-        Ok(if outcome.ending == Ending::Preempted { PREEMPTED } else { 0 })
+        let options = adjust(self.options(yaml, opened));
+        let outcome = annulus_train::run_phases(&plans, options, &mut Silent)?;
+        Ok(if outcome.ending == Ending::Preempted { Exit::Preempted.code() } else { 0 })
     }
 
-    /// Trains all steps in process 0, or in the only one.
-    pub(crate) fn steps(&self, adjust: Adjust<'_>) -> Result<(Vec<Plan>, Outcome), JobError> {
+    /// Trains all steps in process 0, or in the only one; `console` makes what messages for a person go to.
+    pub(crate) fn steps<C: Sink + Send>(
+        &self,
+        adjust: Adjust<'_>,
+        console: impl FnOnce() -> C,
+    ) -> Result<(Vec<Plan>, Outcome), JobError> {
         let ready = self.ready();
         let text = ready.as_ref().ok().and_then(|ready| ready.plans.first()).map(resolved_text);
         // One that did not answer would be waited for once more.
@@ -167,16 +173,15 @@ impl Job<'_> {
         let Ready { yaml, opened, plans } = ready?;
         told?;
         processes::announce(self.world);
-        let console = Box::new(Console::default());
-        let given = Given { console, ..self.given(yaml, opened) };
-        let outcome = annulus_train::run_phases(&plans, adjust(given))?;
+        let options = adjust(self.options(yaml, opened));
+        let outcome = annulus_train::run_phases(&plans, options, &mut console())?;
         Ok((plans, outcome))
     }
 
     /// Trains in process 0, or in the only one, and prints a summary; `owed` becomes the sample of a finished run.
     fn lead(&self, owed: &mut Option<OwedSample>) -> Result<u8, JobError> {
-        let (plans, outcome) = self.steps(&|given| given)?;
-        let first = plans.first().ok_or_else(|| Failure::new(INTERNAL, "no phase", None))?;
+        let (plans, outcome) = self.steps(&|options| options, Console::default)?;
+        let first = first_phase(&plans)?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
         summary(&outcome)?;
         if outcome.ending == Ending::AlreadyFinished {
@@ -188,12 +193,16 @@ impl Job<'_> {
             resident(&plan, &outcome, self.world)?;
         }
         if outcome.ending == Ending::Preempted {
-            return Ok(PREEMPTED);
+            return Ok(Exit::Preempted.code());
         }
         *owed = sample.map(|sample| OwedSample { folder: outcome.folder.clone(), sample });
         let checked = if self.arguments.check { expected(&expect, &outcome) } else { Ok(0) };
         Ok(checked?)
     }
+}
+
+fn first_phase(plans: &[Plan]) -> Result<&Plan, Failure> {
+    plans.first().ok_or_else(|| Failure::internal("no phase"))
 }
 
 /// Prints how the run ended, the last metrics and the paths of files.
@@ -205,13 +214,7 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
         Ending::Preempted => format!("stopped at step {step}; the same command resumes from there"),
     };
     print::line(&ended)?;
-    let numbers = [
-        ("train/loss", "training loss"),
-        ("evaluate/loss", "validation loss"),
-        ("evaluate/bigram_entropy", "bigram entropy of the same text"),
-        ("evaluate/accuracy", "recall accuracy"),
-    ];
-    for (tag, what) in numbers {
+    for (tag, what) in tags::RESULTS {
         if let Some(value) = outcome.last.get(tag) {
             // A run may stop between two steps that are logged or evaluated.
             let at = outcome.logged_at.get(tag).filter(|at| **at != step);
@@ -247,13 +250,13 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
     let mut lines = Vec::new();
     for class in Class::ALL {
         let name = class.name();
-        if let Some(measured) = outcome.last.get(&format!("memory/{name}")) {
+        if let Some(measured) = outcome.last.get(&tags::memory_of(name)) {
             let measured = size(*measured as u64);
             let planned = most(&|rank| rank.peak[class]);
             lines.push(format!("    {name:<30} {measured:>10}   {planned:>10} planned"));
         }
     }
-    if let Some(measured) = outcome.last.get("memory/peak") {
+    if let Some(measured) = outcome.last.get(tags::MEMORY_PEAK) {
         let (measured, planned) = (size(*measured as u64), most(&|rank| rank.together));
         lines.push(format!("    {:<30} {measured:>10}   {planned:>10} planned", "all at once"));
     }
@@ -314,5 +317,5 @@ fn expected(expect: &BTreeMap<String, Bound>, outcome: &Outcome) -> Done {
         print::line(&format!("expectations hold: {}", expect.len()))?;
         return Ok(0);
     }
-    Err(Failure { code: EXPECT, problems: Problems(broken) })
+    Err(Failure { exit: Exit::Expectation, problems: Problems(broken) })
 }

@@ -51,8 +51,5 @@ pub(crate) fn device(word: &str) -> Result<Device, String> {
 }
 
 pub(crate) fn replacement(word: &str) -> Result<Override, String> {
-    match word.split_once('=') {
-        Some((key, value)) => Ok(Override { key: key.to_owned(), value: value.to_owned() }),
-        None => Err("KEY=VALUE is wanted, as in `data.tokens=64k`".to_owned()),
-    }
+    Override::split(word).ok_or_else(|| "KEY=VALUE is wanted, as in `data.tokens=64k`".to_owned())
 }

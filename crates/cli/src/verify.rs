@@ -12,13 +12,12 @@ use annulus_train::{alike, resolved_text};
 use clap::Args;
 use serde_json::json;
 
-use crate::Done;
 use crate::console::{Meter, Unit};
 use crate::experiment_file::ExperimentFile;
-use crate::failure::{EXPECT, Failure};
+use crate::failure::Failure;
 use crate::processes::{self, JobError};
 use crate::values::ranks;
-use crate::{check, hub, print};
+use crate::{Done, check, hub, judged, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
@@ -55,7 +54,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
     let cores = processes::cores(world);
     if world.process() > 0 {
         let lines = verify(&plan, arguments.ranks, cores, world, &mut |_| ())?;
-        return Ok(if are_exact(&lines) { 0 } else { EXPECT });
+        return Ok(judged(are_exact(&lines)));
     }
     processes::announce(world);
     if matches!(plan.experiment.device, Device::Cuda(_)) {
@@ -94,7 +93,7 @@ fn shown(arguments: &Verify, plan: &Plan, cores: usize, world: &World) -> Result
     let verdict = if ok { "exact" } else { "NOT EXACT" };
     let text = || format!("{verdict}: the worst error is {worst:.2} of its limit");
     print::either(arguments.json, value, text)?;
-    Ok(if ok { 0 } else { EXPECT })
+    Ok(judged(ok))
 }
 
 /// How many combinations of strategy and ranks are tried. The experiment's own may be one more.

@@ -3,6 +3,7 @@
 
 mod seeds;
 
+use annulus_experiment::tags::{EVALUATE_LOSS, TRAIN_LOSS};
 use annulus_experiment::{Experiment, varying};
 use annulus_train::RunSummary;
 use serde::Serialize;
@@ -78,8 +79,8 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
     let all: Vec<&RunSummary> = finished.iter().flatten().copied().collect();
     let has = |of: Of| !all.is_empty() && all.iter().all(|run| of(run).is_some());
     let by: Option<(&'static str, Of)> = match (has(EVALUATED), has(TRAINED)) {
-        (true, _) => Some(("evaluate/loss", EVALUATED)),
-        (false, true) => Some(("train/loss", TRAINED)),
+        (true, _) => Some((EVALUATE_LOSS, EVALUATED)),
+        (false, true) => Some((TRAIN_LOSS, TRAINED)),
         (false, false) => None,
     };
     let mut rows: Vec<Row> =

@@ -147,7 +147,7 @@ fn question(
 }
 
 fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Result<Answer> {
-    let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.said).collect();
+    let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.predicted).collect();
     let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
     let text = |ids: &[u32]| match subject.plan.experiment.data.format {
         // The ids of this task are not text.

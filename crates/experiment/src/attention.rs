@@ -168,17 +168,20 @@ impl Attention {
     }
 }
 
-/// The word of `strategy` that leaves it to be chosen.
+/// The word that leaves `strategy` to be chosen, and `backward` to the plan, which takes the route that sends least.
 pub(crate) const AUTO: &str = "auto";
 
-/// The word of `backward` that leaves the route to the plan, which takes the one that sends least.
-pub(crate) const AUTOMATIC: &str = "auto";
-
 /// The words of the key `backward`.
-pub(crate) const BACKWARD: &[&str] = &[AUTOMATIC, "reversed", "travelling", "direct", "queries"];
+pub(crate) const BACKWARD: &[&str] = &[
+    AUTO,
+    route_word(Route::Reversed),
+    route_word(Route::Travelling),
+    route_word(Route::Direct),
+    route_word(Route::Queries),
+];
 
 /// The word of a backward route.
-pub fn route_word(how: Route) -> &'static str {
+pub const fn route_word(how: Route) -> &'static str {
     match how {
         Route::Reversed => "reversed",
         Route::Travelling => "travelling",
@@ -188,6 +191,6 @@ pub fn route_word(how: Route) -> &'static str {
 }
 
 /// The backward route of a word; `None`: `auto`.
-pub fn return_from_word(word: &str) -> Option<Route> {
+pub fn route_from_word(word: &str) -> Option<Route> {
     Route::ALL.into_iter().find(|how| route_word(*how) == word)
 }

@@ -5,8 +5,6 @@
 //! behind computation where links are fast, and recomputing a layer about a quarter of its projections; so the list varies pieces first,
 //! then logits, then the state, and recomputation last. Written settings are kept.
 
-use annulus_machine::{By, Limit, memory};
-
 use crate::{Apart, Host, Memory, Recompute, State};
 
 /// The fraction of a device's memory that its ranks may take where the experiment does not say.
@@ -68,7 +66,7 @@ impl Memory {
 
     /// Bytes that the ranks on this machine may hold together; on GPUs, the ranks of one GPU.
     pub fn budget(&self, host: &Host) -> u64 {
-        if let Some(Apart { ranks, memory }) = host.apart {
+        if let Some(Apart { ranks, memory }) = host.cluster {
             return self.of_device(memory).unwrap_or(u64::MAX).saturating_mul(ranks as u64);
         }
         let there = host.there().map_or(UNKNOWN, |there| there.bytes);
@@ -118,7 +116,7 @@ impl Memory {
 /// The choices for the state, the one that sends least first: ranks that share a memory hold one copy in any case.
 fn states(written: State, host: &Host) -> Vec<State> {
     match written {
-        State::Auto if host.sharing() == 1 && host.apart.is_none() => vec![State::Replicated],
+        State::Auto if host.sharing() == 1 && host.cluster.is_none() => vec![State::Replicated],
         State::Auto => vec![State::Replicated, State::Zero1, State::Zero3],
         written => vec![written],
     }
@@ -128,21 +126,10 @@ fn share(bytes: u64) -> u64 {
     bytes / SHARE.1 * SHARE.0
 }
 
-impl Host {
-    /// The number of memories that ranks share evenly: one per process, or one per GPU.
-    pub fn sharing(&self) -> usize {
-        self.processes * self.devices
-    }
-
-    /// Bytes of memory that exist: of the GPU, or for this process on this machine. `None`: the system does not say.
-    pub fn there(&self) -> Option<Limit> {
-        let device = self.device.map(|bytes| Limit { bytes, by: By::Gpu });
-        device.or_else(memory)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use annulus_machine::{By, Limit};
+
     use super::*;
     use crate::Offload;
 
@@ -180,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_a_share_of_the_device_unless_it_is_written() {
-        let gpu = Host { device: Some(80 << 30), ..Host::default() };
+        let gpu = Host { gpu_memory: Some(80 << 30), ..Host::default() };
         let open = Memory { budget: None, ..OPEN };
         let there = Limit { bytes: 80 << 30, by: By::Gpu };
         assert_eq!((open.budget(&gpu), gpu.there()), (60 << 30, Some(there)));
@@ -189,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_of_each_device_of_a_cluster() {
-        let host = |memory| Host { apart: Some(Apart { ranks: 8, memory }), ..Host::default() };
+        let host = |memory| Host { cluster: Some(Apart { ranks: 8, memory }), ..Host::default() };
         let open = Memory { budget: None, ..OPEN };
         let budget = |memory: &Memory, there| memory.budget(&host(there));
         assert_eq!([budget(&open, Some(80)), budget(&open, None)], [8 * 60, u64::MAX]);

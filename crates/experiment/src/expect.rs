@@ -1,42 +1,9 @@
-//! The section `expect`: which metrics there are, and what can be asserted of them.
+//! The section `expect`: what can be asserted of metrics.
 
 use annulus_yaml::{Problem, nearest, printable};
 
 use crate::Experiment;
-
-/// The tags of `metrics.jsonl` that are fixed.
-const TAGS: [&str; 19] = [
-    "train/loss",
-    "train/grad_norm",
-    "train/lr",
-    "evaluate/loss",
-    "evaluate/accuracy",
-    "evaluate/bigram_entropy",
-    "speed/tokens_per_second",
-    "speed/tflops",
-    "speed/mfu",
-    "comm/bytes",
-    "comm/overlap",
-    "memory/peak",
-    "memory/weights",
-    "memory/gradients",
-    "memory/optimizer",
-    "memory/activations",
-    "memory/key_value",
-    "memory/workspace",
-    "memory/data",
-];
-
-/// What the tags of processes, hosts and ranks begin with.
-const BEGINNINGS: [&str; 7] = [
-    "comm/within_host/",
-    "comm/between_hosts/",
-    "memory/resident/process-",
-    "memory/resident/host-",
-    "memory/base/process-",
-    "stragglers/rank-",
-    "stragglers/host-",
-];
+use crate::tags::{BEGINNINGS, fixed};
 
 /// Broken rules of `expect`. A tag that no run logs would else be found when training is over.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
@@ -65,16 +32,17 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
 
 /// Whether a run can log this tag.
 fn is_logged(tag: &str) -> bool {
-    TAGS.contains(&tag) || BEGINNINGS.iter().any(|beginning| tag.starts_with(beginning))
+    fixed().contains(&tag) || BEGINNINGS.iter().any(|beginning| tag.starts_with(beginning))
 }
 
 /// The tag that is probably meant, or where all are listed.
 fn instead(tag: &str) -> String {
-    match nearest(tag, &TAGS) {
+    let fixed = fixed();
+    match nearest(tag, &fixed) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!(
             "there are `{}`; of processes also tags that begin with `{}`",
-            TAGS.join("`, `"),
+            fixed.join("`, `"),
             BEGINNINGS.join("`, `")
         ),
     }
@@ -82,13 +50,15 @@ fn instead(tag: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use annulus_memory::Class;
+
     use super::is_logged;
+    use crate::tags::{MEMORY_OF_CLASSES, memory_of};
 
     #[test]
     fn the_memory_of_every_class_is_logged() {
-        for class in annulus_memory::Class::ALL {
-            assert!(is_logged(&format!("memory/{}", class.name())), "{}", class.name());
-        }
+        assert_eq!(Class::ALL.map(|class| memory_of(class.name())), MEMORY_OF_CLASSES);
+        assert!(MEMORY_OF_CLASSES.into_iter().all(is_logged));
     }
 
     #[test]

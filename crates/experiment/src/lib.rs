@@ -9,6 +9,7 @@ mod expect;
 mod experiment;
 mod extend;
 mod free;
+mod host;
 mod lora;
 mod mask;
 mod mesh;
@@ -24,6 +25,7 @@ mod stages;
 mod steps;
 mod sweep;
 mod sweep_names;
+pub mod tags;
 mod unused;
 mod wire;
 mod written;
@@ -38,7 +40,7 @@ pub use annulus_yaml::{
     quoted_path,
 };
 pub use attention::{
-    Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, return_from_word, route_word,
+    Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, route_from_word, route_word,
 };
 pub use choice::Settled;
 pub use data::{BYTES, Data, DataKeys, Format, Longer, Pack, TextSource, ending};
@@ -47,15 +49,16 @@ pub use evaluation::{Asked, Evaluation};
 pub use experiment::Experiment;
 pub use extend::{Extension, Stretch};
 pub use free::{is_neutral, what_may_differ};
+pub use host::{Apart, Host};
 pub use lora::LoraKeys;
 pub use mask::{MaskKind, Masking, Packed, Pattern, mask_of};
 pub use mesh::{
-    Apart, Engine, Host, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State,
-    StateAxes,
+    Engine, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
 };
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use reproducible::Reproducible;
 pub use resolved::Resolved;
+pub use rules::STORES_SCORES;
 pub use schedule::{Curve, Decay, Schedule, ScheduleKeys};
 pub use sliding::{SECTION as SLIDING, numbers};
 pub use split::{Contradiction, Wording};

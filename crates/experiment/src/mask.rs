@@ -9,6 +9,7 @@ use annulus_yaml::{Problem, Scalar, Typed, list, section, words};
 
 use crate::Experiment;
 use crate::data::MOST_TOKENS;
+use crate::unused::unused;
 
 section! {
     /// The keys of `attention` that describe the mask.
@@ -154,9 +155,8 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
         ("columns", attention.columns.is_some() && !fixed, "there is no `pattern: fixed`"),
     ];
     let problem = |(key, wrong, why): (&str, bool, &str)| {
-        let path = format!("attention.{key}");
-        let message = format!("`{path}` means nothing here: {why}");
-        wrong.then(|| experiment.places.problem(&path, message).hint(format!("drop `{key}`")))
+        let problem = || unused(experiment, &format!("attention.{key}"), why);
+        wrong.then(|| problem().hint(format!("drop `{key}`")))
     };
     let mut problems: Vec<Problem> = cases.into_iter().filter_map(problem).collect();
     if let (Some(pattern), None) = (attention.pattern, attention.stride) {

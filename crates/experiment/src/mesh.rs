@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use annulus_machine::Core;
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Truth, Word};
 use annulus_yaml::{section, words};
@@ -22,7 +21,7 @@ section! {
         order: Order = Word(Order::WORDS), Is("sequence_first"),
             "which ranks are neighbours, and so on one host before others (tensor-parallel ranks always are): sequence_first: those that share a sequence; data_first: those that have the same part of different sequences. Results are bit-identical";
         engine: Engine = Word(Engine::WORDS), Is("auto"),
-            "what carries tensors between processes: nccl: NCCL, between GPUs, with one rank and one GPU per process; MPI still starts the processes and carries small control messages (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results are bit-identical";
+            "communication backend between processes: nccl: NCCL, between GPUs, with one rank and one GPU per process; MPI still starts the processes and carries small control messages (`libnccl.so.2` of the system, of a Python environment, or the one that `ANNULUS_NCCL` names). mpi: MPI. auto: NCCL where all processes can, else MPI; `train` says which. Results are bit-identical";
         weights: Option<Vec<usize>> = Counts(0, 1 << 16), Means("all ranks alike"),
             "relative sizes of the shards, one number for each rank of a sequence";
         deadline: Duration = Seconds, Is("60s"), "how long a rank waits for another that makes no progress";
@@ -188,12 +187,12 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Memory {
         recompute: Recompute = Word(Recompute::WORDS), Is("auto"),
-            "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: nothing if that fits into the budget, with the state sharded as far as that takes";
+            "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: none if that fits into the budget, sharding the state if needed; else layer";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
             "memory of a device that its ranks may hold, a bound: of this machine, which all ranks share, or of each of its GPUs, or of each device of a described cluster";
         offload: Offload = Word(Offload::WORDS), Is("none"),
-            "what waits on a disk while it is not used: activations: those that layers keep for backward; optimizer: AdamW's moments";
+            "what is offloaded to disk until it is needed: activations: those that layers keep for backward; optimizer: AdamW's moments";
         offload_folder: Option<PathBuf> = Path, Means("`offload` in the folder of the run"),
             "the folder for what is offloaded, on a local disk with room for it; files in it have no names, and are gone with the run";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
@@ -245,46 +244,3 @@ pub enum Recompute {
 }
 
 words!(Recompute { Auto = "auto", None = "none", Layer = "layer" });
-
-/// The machine or cluster that a plan is made for, which no key describes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Host {
-    /// Bytes of each GPU's memory; `None`: ranks compute on the CPU.
-    pub device: Option<u64>,
-    /// Devices that the ranks of a process share evenly, neighbouring ranks one; several only for a single process.
-    pub devices: usize,
-    /// The caches and vector instructions of a core.
-    pub core: Core,
-    /// Workers per rank that a plan counts with.
-    pub workers: usize,
-    /// The devices of a described cluster, one per rank; `None`: the ranks share this machine, or its GPUs.
-    pub apart: Option<Apart>,
-    /// The ranks of the world that are on this machine; `None`: all.
-    pub here: Option<Range<usize>>,
-    /// The number of processes that share the ranks of the world evenly.
-    pub processes: usize,
-}
-
-/// A cluster's devices, one for each rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Apart {
-    /// The number of ranks, so of devices.
-    pub ranks: usize,
-    /// Bytes of memory per device; `None`: not limited.
-    pub memory: Option<u64>,
-}
-
-impl Default for Host {
-    /// A single process with one worker per rank, on this machine's CPU.
-    fn default() -> Host {
-        Host {
-            device: None,
-            devices: 1,
-            core: Core::here(),
-            workers: 1,
-            apart: None,
-            here: None,
-            processes: 1,
-        }
-    }
-}

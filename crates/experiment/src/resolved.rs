@@ -137,16 +137,14 @@ impl Resolved {
         Err(self.experiment.places.problem(key, message).hint(hint).into())
     }
 
-    /// The longest sequence that pretrained weights were trained for; `None` where config.json does not say, or frequencies follow the
-    /// length.
+    /// The longest sequence that pretrained weights were trained for; `None` where weights are new, or as [`Shape::trained_for`] has it.
     fn trained_for(&self) -> Option<usize> {
         let ModelSource::Folder { weights: WeightsFrom::Pretrained, .. } =
             &self.experiment.model.source
         else {
             return None;
         };
-        let follows = matches!(self.model.rope.scaling, Scaling::Dynamic { .. });
-        self.model.max_position_embeddings.filter(|_| !follows)
+        self.model.trained_for()
     }
 }
 

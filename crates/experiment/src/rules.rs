@@ -15,6 +15,9 @@ const MOST_RANKS: usize = 1 << 14;
 const MOST_TOKENS: usize = 1 << 36;
 /// The least weight of a source in a mixture: weights are exact over a thousand sequences.
 const LEAST_SHARE: f64 = 1e-3;
+/// Why [`Strategy::stores_scores`] and GPUs do not go together.
+pub const STORES_SCORES: &str =
+    "`li-ring` stores all attention scores, which no GPU kernel supports";
 
 impl Experiment {
     /// Checks every rule between the experiment's keys.
@@ -176,10 +179,9 @@ fn backward(experiment: &Experiment) -> Vec<Problem> {
 fn scores(experiment: &Experiment) -> Vec<Problem> {
     let is_cuda = matches!(experiment.device, Device::Cuda(_));
     let keeping = sections(experiment)
-        .find(|(_, ways)| ways.strategy == Strategy::LiRing && !ways.automatic && is_cuda);
+        .find(|(_, ways)| ways.strategy.stores_scores() && !ways.automatic && is_cuda);
     let problem = |(section, _): (&str, Ways)| {
-        let message = "`li-ring` stores all attention scores, which no GPU kernel supports";
-        let problem = experiment.places.problem(&format!("{section}.strategy"), message);
+        let problem = experiment.places.problem(&format!("{section}.strategy"), STORES_SCORES);
         problem.hint("set `device: cpu`, or use `ring`")
     };
     keeping.map(problem).into_iter().collect()

@@ -3,6 +3,7 @@
 use annulus_sequence::{Exchange, Strategy};
 
 use crate::LayoutKeys;
+use crate::unused::means_nothing;
 
 /// A strategy's word, and the words written beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +119,7 @@ impl Wording<'_> {
 }
 
 fn nothing(key: &'static str, why: &str, hint: &str) -> Contradiction {
-    let message = format!("`{key}` means nothing here: {why}");
-    Contradiction { key, message, hint: hint.to_owned() }
+    Contradiction { key, message: means_nothing(key, why), hint: hint.to_owned() }
 }
 
 fn shapeless(strategy: Strategy) -> Contradiction {

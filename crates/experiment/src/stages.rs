@@ -168,8 +168,7 @@ impl Experiment {
 
     /// The number of steps of the whole run.
     pub fn all_steps(&self) -> u64 {
-        let Experiment { stages, schedule, .. } = self.written();
-        if stages.is_empty() { schedule.steps } else { total(stages) }
+        self.written().schedule.steps
     }
 
     /// Tokens at the end of a text that are held out: equal in all phases, so that none is trained on what another is evaluated on.

@@ -46,7 +46,7 @@ section! {
         seeds: u64 = Count(1, 1000), Is("1"),
             "how many seeds every combination is run with: `seed` of the file and those that follow";
         at_once: AtOnce = CountOr(1, MOST_RUNS as u64, &[AUTO]), Is("auto"),
-            "runs that go on at the same time, each on cores of its own; auto: as many as have a core for each of their ranks and fit into memory together, and one on a GPU";
+            "runs at the same time, each on cores of its own; auto: as many as have a core for each of their ranks and fit into memory together, and one on a GPU";
     }
 }
 

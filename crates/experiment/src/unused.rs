@@ -16,11 +16,11 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let mut problems = columns(experiment);
     if longer && is_left_out("data.pack") {
         let why = "documents are cut wherever a sequence ends";
-        let problem = nothing(experiment, "data.longer", why);
+        let problem = unused(experiment, "data.longer", why);
         problems.push(problem.hint("drop it, or set `data.pack: documents`"));
     }
     if folder && is_left_out("memory.offload") {
-        let problem = nothing(experiment, "memory.offload_folder", "nothing is offloaded");
+        let problem = unused(experiment, "memory.offload_folder", "nothing is offloaded");
         problems.push(problem.hint("drop it, or set `memory.offload`"));
     }
     problems
@@ -42,9 +42,15 @@ fn columns(experiment: &Experiment) -> Vec<Problem> {
     let wrong = wrong.map(|(number, _)| format!("data.path.{number}.column"));
     let keys = own.then(|| "data.column".to_owned()).into_iter().chain(wrong);
     let why = "only texts of `format: jsonl` or `parquet` have one";
-    keys.map(|key| nothing(experiment, &key, why).hint("drop it")).collect()
+    keys.map(|key| unused(experiment, &key, why).hint("drop it")).collect()
 }
 
-fn nothing(experiment: &Experiment, key: &str, why: &str) -> Problem {
-    experiment.places.problem(key, format!("`{key}` means nothing here: {why}"))
+/// The problem of a key whose value nothing reads, and `why`.
+pub(crate) fn unused(experiment: &Experiment, key: &str, why: &str) -> Problem {
+    experiment.places.problem(key, means_nothing(key, why))
+}
+
+/// The message that nothing reads the value of `key`, and `why`.
+pub(crate) fn means_nothing(key: &str, why: &str) -> String {
+    format!("`{key}` means nothing here: {why}")
 }

@@ -50,7 +50,7 @@ section! {
             "the mask, and how attention is split over ranks";
         parallel: Parallel = Section(Parallel::KEYS), Means("as below"),
             "what processes hold of the model's state; changes no result";
-        memory: Memory = Section(Memory::KEYS), Means("the fastest that fits into the machine"),
+        memory: Memory = Section(Memory::KEYS), Means("recomputation and chunks: the fastest that fit; the others as below"),
             "recomputation, micro-batches and chunks: memory against time; `micro_batch`, `loss_chunk` and `mlp_chunk` change the rounding, except with `reproducible: strict`";
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
         schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),

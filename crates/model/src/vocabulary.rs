@@ -133,7 +133,7 @@ pub struct Judged {
     /// The loss `-log softmax(logits)[target]`, natural log.
     pub loss: f64,
     /// The id of the largest logit, the smallest id among equals.
-    pub said: u32,
+    pub predicted: u32,
 }
 
 impl Loss {
@@ -168,14 +168,14 @@ impl Loss {
 
 /// The loss and prediction of one row of logits.
 fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
-    let (mut most, mut said) = (f32::NEG_INFINITY, 0);
+    let (mut most, mut predicted) = (f32::NEG_INFINITY, 0);
     for (id, &logit) in logits.iter().enumerate() {
         if logit > most {
-            (most, said) = (logit, id as u32);
+            (most, predicted) = (logit, id as u32);
         }
     }
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-    Judged { row, loss: sum.ln() - f64::from(logits[target] - most), said }
+    Judged { row, loss: sum.ln() - f64::from(logits[target] - most), predicted }
 }
 
 /// A sum of losses, and the gradients of the norm's output and, where it is trained, of the head; `None` where nothing is kept.

@@ -1,5 +1,6 @@
 //! Several projections of one input at once, and their gradients: off the tape, for callers that compute backward themselves.
 
+use annulus_memory::{Class, scope};
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
@@ -33,11 +34,12 @@ pub fn projections<const N: usize>(
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let mut outputs: Vec<_> = all.iter().map(Read::output).collect();
-    let products = all.iter().zip(&mut outputs).map(|(read, y)| Product {
-        onto: read.bias.as_deref().map_or(Onto::Nothing, Onto::Row),
-        ..Product::new(read.x(&x_values), read.weight().transposed(), y)
-    });
-    multiply(pool, products.collect());
+    for (read, y) in all.iter().zip(&mut outputs) {
+        let onto = read.bias.as_deref().map_or(Onto::Nothing, Onto::Row);
+        let weight = read.weight(pool)?;
+        let product = Product::new(read.x(&x_values), read.matrix(&weight).transposed(), y);
+        multiply(pool, vec![Product { onto, ..product }]);
+    }
     let tensors = all.iter().zip(outputs).map(|(read, y)| {
         let mut dims = x.dims().to_vec();
         dims.splice(dims.len() - 1.., [read.sizes.outputs]);
@@ -70,9 +72,10 @@ pub fn projected_onto(
     if onto_values.len() != y.len() {
         bail!("projection: found {:?} to add to, wanted {} elements", onto.shape(), y.len());
     }
-    let onto_matrix = Onto::Matrix(&onto_values);
-    let product = Product::new(read.x(&x_values), read.weight().transposed(), &mut y);
-    multiply(pool, vec![Product { onto: onto_matrix, ..product }]);
+    let weight = read.weight(pool)?;
+    let product = Product::new(read.x(&x_values), read.matrix(&weight).transposed(), &mut y);
+    multiply(pool, vec![Product { onto: Onto::Matrix(&onto_values), ..product }]);
+    drop(weight);
     if let Some(bias) = &read.bias {
         let width = bias.len().max(1);
         pool.for_chunks(&mut y, rows_per_chunk(width) * width, |_, piece| {
@@ -109,9 +112,13 @@ pub fn input_gradient<const N: usize>(
     let values = gradients(pool, &all, &dy)?;
     // SAFETY: a product writes every element of its output.
     let mut dx = unsafe { unwritten(shape.elem_count()) };
-    let terms = all.iter().zip(&values).map(|(read, dy)| (read.y(dy), read.weight()));
-    let terms = terms.collect();
-    multiply(pool, vec![Product { terms, onto: Onto::Nothing, output: &mut dx }]);
+    let mut onto = Onto::Nothing;
+    for (read, dy) in all.iter().zip(&values) {
+        let weight = read.weight(pool)?;
+        let product = Product::new(read.y(dy), read.matrix(&weight), &mut dx);
+        multiply(pool, vec![Product { onto, ..product }]);
+        onto = Onto::Output;
+    }
     tensor(pool, dx, shape, first.dtype())
 }
 
@@ -163,15 +170,19 @@ pub fn parameter_gradients<const N: usize>(
     }))
 }
 
-/// The gradient `dw = dyᵀ x` of each weight, f32.
+/// The gradient `dw = dyᵀ x` of each weight, f32, counted as gradients from the start.
 fn weight_gradients(
     pool: &Pool,
     x: &[f32],
     all: &[Read<'_>],
     dy: &[Elements<'_>],
 ) -> Result<Vec<Tensor>> {
-    // SAFETY: a product writes every element of its output.
-    let mut dw: Vec<_> = all.iter().map(|r| unsafe { unwritten(r.weight.len()) }).collect();
+    let buffer = |read: &Read<'_>| {
+        let _gradients = scope(Class::Gradients);
+        // SAFETY: a product writes every element of its output.
+        unsafe { unwritten(read.weight.elem_count()) }
+    };
+    let mut dw: Vec<_> = all.iter().map(buffer).collect();
     let products = all
         .iter()
         .zip(dy)
@@ -194,10 +205,10 @@ fn gradients<'a>(pool: &Pool, all: &[Read<'_>], dy: &[&'a Tensor]) -> Result<Vec
     all.iter().zip(dy).map(one).collect()
 }
 
-/// A projection's elements, for one x.
+/// A projection, for one x.
 struct Read<'a> {
     sizes: Sizes,
-    weight: Elements<'a>,
+    weight: &'a Tensor,
     bias: Option<Elements<'a>>,
 }
 
@@ -208,15 +219,19 @@ fn read<'a>(pool: &Pool, x: &Shape, projections: &[Affine<'a>]) -> Result<Vec<Re
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != sizes.outputs) {
             bail!("projection: found a bias of {}, wanted {}", bias.len(), sizes.outputs);
         }
-        Ok(Read { sizes, weight: Elements::of(pool, weight)?, bias })
+        Ok(Read { sizes, weight, bias })
     };
     projections.iter().map(one).collect()
 }
 
-impl Read<'_> {
-    /// The weight, [O, I].
-    fn weight(&self) -> Matrix<'_> {
-        Matrix::new(&self.weight, self.sizes.outputs, self.sizes.inputs)
+impl<'w> Read<'w> {
+    /// The weight's elements. A narrower one is widened, one at a time: where rows are few, nothing takes more memory.
+    fn weight(&self, pool: &Pool) -> Result<Elements<'w>> {
+        Elements::of(pool, self.weight)
+    }
+    /// The weight, [O, I], of its elements.
+    fn matrix<'a>(&self, values: &'a [f32]) -> Matrix<'a> {
+        Matrix::new(values, self.sizes.outputs, self.sizes.inputs)
     }
     /// The input, [tokens, I].
     fn x<'a>(&self, values: &'a [f32]) -> Matrix<'a> {

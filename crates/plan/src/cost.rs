@@ -8,7 +8,8 @@
 //! ```text
 //! weights    e per element, once for the ranks of a process; f32 masters of bf16, of what is trained: of each of those ranks a slice;
 //!            where both are sharded, a slice of both for each of all ranks, and one whole stage (`cost/sums.rs`)
-//! gradients  f32, of what is trained: of some stages whole, of the others a slice (`cost/sums.rs`)
+//! gradients  f32, of what is trained, from when a product makes them: of some stages whole, of the others a slice
+//!            (`cost/gradients.rs`); the loss's and the embedding's are activations until they are handed over
 //! optimizer  two f32 per element that is trained: of each rank of a process a slice; offloaded, of a few parameters
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
 //!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
@@ -17,11 +18,14 @@
 //! data       ids and targets of the own rows and positions, and what is read at a time
 //! ```
 //!
-//! Activations are what layers keep, plus the most that is held beside it at one of four moments of backward ([`Share::activations`]), with
-//! what that moment's matrix products pack into (`cost/packing.rs`). Workers' buffers are of one worker: [`Plan::with_cores`] adds more.
+//! Activations are what layers keep, plus the most that is held beside it at one moment of backward ([`Share::activations`]), with what
+//! that moment's matrix products pack into (`cost/packing.rs`) and, on a CPU, the f32 copy of the bf16 weight that one reads. Workers'
+//! buffers are of one worker: [`Plan::with_cores`] adds more.
 
 mod counts;
 mod data;
+mod gradients;
+mod layer;
 mod loss;
 mod offload;
 mod packing;
@@ -29,8 +33,8 @@ mod sums;
 mod workspace;
 
 use annulus_architecture::Dtype;
-use annulus_experiment::{Recompute, Settled};
-use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL, SUMMED_ROWS};
+use annulus_experiment::Settled;
+use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken, order_free_row};
 pub use offload::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT};
@@ -128,7 +132,7 @@ impl Share<'_> {
         };
         ByClass::new(|class| match class {
             Class::Weights => self.weights() + self.sliced() * masters + self.copied_weights(),
-            Class::Gradients => self.gradients()[1],
+            Class::Gradients => self.gradients().most,
             Class::Optimizer => self.moments() + self.copied_optimizer(masters),
             Class::Activations => self.activations(),
             Class::KeyValue => self.key_value(),
@@ -137,29 +141,36 @@ impl Share<'_> {
         })
     }
 
-    /// Peak memory of all classes at once, whose own peaks are `peak`: the most of four moments. Outside of attention nothing is in flight;
-    /// attention runs backward, or forward with its scores; in the last layer's backward the only gradients are those of earlier
-    /// micro-batches; in the first layer's, activations of no other layer are kept. A tile's results are in flight once they are made.
+    /// Peak memory of all classes at once, whose own peaks are `peak`: the most of some moments. Outside of attention nothing is in flight;
+    /// attention runs backward, or forward with its scores; forward the only gradients are those of earlier micro-batches; in the last
+    /// layer's backward there are its own and the loss's; in the first layer's, activations of no other layer are kept; in the embedding's,
+    /// of none. A tile's results are in flight once they are made.
     pub(crate) fn together(&self, peak: &ByClass) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
         let computing = product(&[self.rows, self.element * elements]);
         let results = product(&[self.most, 2 * k, F32]);
-        let attending = |workspace: u64| {
-            let all = [self.resident(), computing, peak[Class::KeyValue], workspace];
-            all.into_iter().fold(0, u64::saturating_add)
-        };
+        let attending =
+            |workspace: u64| sum([self.resident(), computing, peak[Class::KeyValue], workspace]);
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
-        let last = peak[Class::Activations].max(attending).max(scoring);
+        let forward = peak[Class::Activations].max(attending).max(scoring);
         let earlier = F32 * self.sliced();
         let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
-        let in_layer = self.resident().saturating_add(self.in_layer()).max(attending);
-        let first = in_layer.saturating_sub(self.others()).saturating_add(self.gradients()[0]);
-        let most = last.saturating_add(earlier).max(first).max(peak[Class::Gradients]);
-        let always =
-            [peak[Class::Weights], peak[Class::Optimizer], peak[Class::Data], self.scratch()];
-        always.into_iter().fold(most, u64::saturating_add)
+        let (gradients, backward) = (self.gradients(), self.in_layer());
+        let last = sum([self.resident(), backward.with(gradients.in_last)]);
+        let last = last.max(sum([attending, gradients.in_last[1]]));
+        let in_layer = sum([self.resident(), backward.most()]).max(attending);
+        let in_pieces = sum([self.resident(), backward.reaping(), gradients.in_pieces]);
+        let first = sum([in_layer, gradients.backward]).max(in_pieces);
+        let first = first.saturating_sub(self.others());
+        let [rows, of_table] = self.in_embedding();
+        // The gradient of tied weights is held beside that of the loss; otherwise it is counted already.
+        let beside = if self.plan.shape.tie_word_embeddings { of_table } else { 0 };
+        let end = sum([rows, beside, gradients.most]);
+        let most = sum([forward, earlier]).max(last).max(first).max(end);
+        let [weights, optimizer] = [peak[Class::Weights], peak[Class::Optimizer]];
+        sum([most, weights, optimizer, peak[Class::Data], self.scratch()])
     }
 
     /// `bytes` that the ranks of a process share, counted for its first rank only.
@@ -175,8 +186,8 @@ impl Share<'_> {
         let [forward, backward] = self.taken;
         let made = product(&[2, batch, backward.made.gradients as u64, self.sums(dim)]);
         let forward = self.in_rows(Pass::Forward, forward.received);
-        let backward = self.in_rows(Pass::Backward, backward.received).saturating_add(made);
-        forward.max(backward).saturating_add(product(&[self.rows, own]))
+        let backward = sum([self.in_rows(Pass::Backward, backward.received), made]);
+        sum([forward.max(backward), product(&[self.rows, own])])
     }
 
     /// Bytes of an element of own values that are copied into a narrower comm dtype; 0 where they travel as they are.
@@ -211,8 +222,7 @@ impl Share<'_> {
             (alive.gradients as u64, 2 * self.sums(dim)),
         ];
         let rows = parts.map(|(rows, bytes)| rows.saturating_mul(bytes));
-        let all = rows.into_iter().fold(0, u64::saturating_add);
-        all.saturating_mul(self.plan.micro_batch as u64)
+        product(&[sum(rows), self.plan.micro_batch as u64])
     }
 
     /// Bytes of one row of `width` sums of gradients: f32, or order-free.
@@ -245,131 +255,14 @@ impl Share<'_> {
     /// Bytes of activations at their peak: what all layers keep, plus the peak of the loss or of the last layer's backward.
     fn activations(&self) -> u64 {
         let layer = product(&[self.rows, self.kept().1 + self.lent()]);
-        let most = layer.saturating_add(self.in_loss()).max(self.in_layer());
-        self.resident().saturating_add(most)
-    }
-
-    /// Peak of one layer's backward, bytes, with the activations that the layer kept.
-    fn in_layer(&self) -> u64 {
-        let (attention, layer) = self.kept();
-        let input = self.element * self.widths().r;
-        let moments = [
-            product(&[self.rows, layer + self.lent()]).saturating_add(self.in_feed_forward()),
-            product(&[self.rows, attention + self.lent()]).saturating_add(self.in_attention()),
-            product(&[self.rows, input]).saturating_add(self.after_attention()),
-        ];
-        let most = moments.into_iter().max().unwrap_or_default();
-        most.saturating_add(self.between_parts())
-    }
-
-    /// Bytes of own rows that a tensor-parallel rank holds while it gathers all rows from them, or scatters a sum into them.
-    fn between_parts(&self) -> u64 {
-        if self.plan.experiment.mesh.tensor == 1 {
-            return 0;
-        }
-        product(&[self.rows, 2 * self.element * self.widths().r])
-    }
-
-    /// Bytes per row that a layer keeps for backward: its attention half, and the whole layer.
-    fn kept(&self) -> (u64, u64) {
-        let Widths { r, a, k, f, .. } = self.widths();
-        let e = self.element;
-        let statistics = F32 * self.plan.own.num_attention_heads as u64;
-        let everything = self.memory.recompute == Recompute::None;
-        let (qkv, pieces) =
-            if everything { (a + 2 * k + self.before_norms(), 2 * f) } else { (0, 0) };
-        let attention = e * (r + a + qkv) + statistics;
-        (attention, attention + e * (r + pieces))
-    }
-
-    /// Elements per row of projected queries and keys that are kept before their norms, for the backward of these norms.
-    fn before_norms(&self) -> u64 {
-        let Widths { a, k, .. } = self.widths();
-        if self.plan.own.has_query_key_norm() { a + k } else { 0 }
+        let most = sum([layer, self.in_loss()]).max(self.in_layer().most());
+        sum([self.resident(), most]).max(sum(self.in_embedding()))
     }
 
     /// Bytes of the activations of all layers but the last, and of the rotary angles.
     fn resident(&self) -> u64 {
         let rotary = product(&[self.positions(), self.plan.own.head_dim as u64, F32]);
-        self.others().saturating_add(rotary)
-    }
-
-    /// Bytes per row of own keys and values that others may still read, where a layer would not keep them.
-    fn lent(&self) -> u64 {
-        let apart = self.plan.experiment.mesh.sequence > 1;
-        let kept = self.memory.recompute == Recompute::None || self.copied(Part::KeyValue) > 0;
-        let lent = apart && !kept;
-        if lent { 2 * self.element * self.widths().k } else { 0 }
-    }
-
-    /// Peak of the feed-forward half's backward, bytes beside what is kept: the gradient of the output, and the most of two moments. One,
-    /// for all rows or for a piece while gradients of the others wait: the norm; gate and up, unless they were kept; the gradient of their
-    /// product; and three inputs and outputs in f32. The other: operands and results while products with the weights and for their
-    /// gradients are packed.
-    fn in_feed_forward(&self) -> u64 {
-        let Widths { h, f, .. } = self.widths();
-        let e = self.element;
-        let again = if self.memory.recompute == Recompute::None { 0 } else { 2 };
-        let computed = 3 * (self.widened + F32) + self.narrowed;
-        let turning = e * h + e * f * (again + 1) + f * computed;
-        let projecting = e * h + e * f * again + self.widened * h + (F32 + self.narrowed) * f;
-        let reaping = e * (h + 3 * f) + self.widened * (h + f);
-        let rows = self.rows.min(self.memory.mlp_chunk as u64);
-        let piece = [
-            product(&[rows, turning]),
-            product(&[rows, projecting])
-                .saturating_add(self.packing(&[[rows, f, h], [rows, h, f]])),
-            product(&[rows, reaping]).saturating_add(self.packing(&[[f, h, rows], [h, f, rows]])),
-        ];
-        let piece = piece.into_iter().max().unwrap_or_default();
-        let waiting = if rows < self.rows { product(&[self.rows, e * h]) } else { 0 };
-        let working = waiting.saturating_add(piece).max(2 * waiting);
-        product(&[self.rows, e * h]).saturating_add(working)
-    }
-
-    /// Peak of the attention half's backward down to attention, bytes beside what is kept: the gradient of the half's output with
-    /// attention's by token and by head, or with attention's output by token while the projection's gradient is packed; or attention's
-    /// gradient by head alone while queries, keys and values are recomputed: from the norm, by token, and queries also by head.
-    fn in_attention(&self) -> u64 {
-        let Widths { h, a, k, .. } = self.widths();
-        let (e, wide) = (self.element, self.widened);
-        let gradients = e * (h + 2 * a) + wide * a;
-        let projected = e * (h + a + 2 * k) + (wide - self.narrowed) * (h + a + 2 * k);
-        let projected = projected + self.narrowed * (h + a);
-        let turned = e * (2 * a + 2 * k + self.before_norms()) + wide * a;
-        let reaped = product(&[self.rows, e * (h + a) + wide * (h + a)])
-            .saturating_add(self.packing(&[[self.rows, a, h], [h, a, self.rows]]));
-        let gradients = product(&[self.rows, gradients]).max(reaped);
-        match self.memory.recompute {
-            Recompute::None => gradients,
-            Recompute::Layer | Recompute::Auto => {
-                let packed = self.packing(&[[self.rows, a, h], [self.rows, k, h]]);
-                let [projected, turned] =
-                    [projected, turned].map(|bytes| product(&[self.rows, e * (h + a) + bytes]));
-                gradients.max(projected.saturating_add(packed)).max(turned)
-            }
-        }
-    }
-
-    /// Peak of the attention half's backward after attention, bytes beside the half's input: the gradient of its output; those of queries,
-    /// keys and values by head and by token, or by token with the norm and its gradient while those are packed; and the norm's three inputs
-    /// in f32 and its result.
-    fn after_attention(&self) -> u64 {
-        let Widths { h, a, k, .. } = self.widths();
-        let (e, wide) = (self.element, self.widened);
-        let turned = e * (h + 2 * (a + 2 * k));
-        let summed = e * (2 * h + a + 2 * k) + wide * (h + a + 2 * k);
-        let normed = e * (3 * h + a + 2 * k) + h * (3 * wide + F32 + self.narrowed);
-        let packed = self.packing(&[
-            [self.rows, h, a],
-            [self.rows, h, k],
-            [a, h, self.rows],
-            [k, h, self.rows],
-        ]);
-        let always = e * self.before_norms() + F32 * h / SUMMED_ROWS as u64;
-        let [turned, summed, normed] =
-            [turned, summed, normed].map(|bytes| product(&[self.rows, bytes + always]));
-        turned.max(summed.saturating_add(packed)).max(normed)
+        sum([self.others(), rotary])
     }
 
     fn widths(&self) -> Widths {
@@ -392,6 +285,11 @@ struct Widths {
     a: u64,
     k: u64,
     f: u64,
+}
+
+/// The sum of `terms`, saturating at the largest number.
+pub(crate) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
+    terms.into_iter().fold(0, u64::saturating_add)
 }
 
 /// The product of `factors`, saturating at the largest number.

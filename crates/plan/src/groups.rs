@@ -2,7 +2,7 @@
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, SLIDING, mask_of, numbers};
-use annulus_sequence::{Mask, Route, Rule, Strategy};
+use annulus_sequence::{Mask, Route, Rule, Strategy, plural};
 use annulus_yaml::Problem;
 
 use crate::RouteChoice;
@@ -40,7 +40,7 @@ impl LayerGroup {
 
     /// The group's layers in words, `layers 0-2, 4`, and the size of their sliding window.
     pub fn title(&self) -> String {
-        let noun = if self.layers.len() == 1 { "layer" } else { "layers" };
+        let noun = plural("layer", self.layers.len());
         let window =
             self.window.map_or_else(String::new, |window| format!(", sliding over {window}"));
         format!("{noun} {}{window}", numbers(&self.layers))

@@ -1,8 +1,9 @@
 //! Memory of this machine: by process, its ranks' and what the process takes for itself.
 
 use annulus_experiment::Experiment;
+use annulus_sequence::count;
 
-use crate::report::count;
+use crate::cost::sum;
 use crate::{Plan, RankPlan, size, wrapped};
 
 /// Bytes that a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
@@ -50,14 +51,14 @@ impl Plan {
         let base = if several { PROGRAM + JOINED } else { PROGRAM };
         let each = ranks.chunks(self.ranks_of_process());
         let held = each.map(|ranks| ranks.iter().map(|rank| rank.together));
-        held.map(|held| Process { ranks: held.fold(0, u64::saturating_add), base }).collect()
+        held.map(|held| Process { ranks: sum(held), base }).collect()
     }
 
     /// The memory that this machine needs with all ranks in one process, in the fewest of several, and in one process per rank.
     pub(crate) fn machine(&self) -> String {
         let (world, host) = (self.world(), &self.experiment.host);
         // Ranks on a GPU or on devices of a cluster take none of this machine's memory.
-        if world > SHOWN || host.device.is_some() || host.apart.is_some() {
+        if world > SHOWN || !host.computes_on_this_cpu() {
             return String::new();
         }
         let open = Experiment { parallel: self.written.1, ..self.experiment.clone() };
@@ -87,12 +88,11 @@ impl Plan {
 
     /// The line of so many `processes`: with its settings, where they are chosen otherwise for them.
     fn line_of(&self, processes: usize) -> String {
-        let noun = if processes == 1 { "process" } else { "processes" };
-        let title = format!("{processes} {noun}");
+        let title = count(processes, "process");
         let plan = self.over(processes);
         let processes = plan.processes(&plan.ranks);
         let fullest = processes.iter().map(|process| process.all()).max().unwrap_or(0);
-        let all = processes.iter().fold(0_u64, |sum, one| sum.saturating_add(one.all()));
+        let all = sum(processes.iter().map(|process| process.all()));
         let other = Some(plan.settings()).filter(|settings| *settings != self.settings());
         let other = other.map_or_else(String::new, |settings| format!("  {settings}"));
         format!("  {title:<15}{:>11}{:>13}{other}\n", size(fullest), size(all))

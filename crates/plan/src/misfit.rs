@@ -23,21 +23,19 @@ pub struct Misfit(Room);
 impl Plan {
     /// Peak bytes that all ranks on this machine hold together; on GPUs, bytes of the fullest GPU.
     pub fn needed(&self) -> u64 {
-        if self.experiment.host.apart.is_none() {
+        if self.experiment.host.cluster.is_none() {
             return self.fullest(|rank| self.ranks[rank].together);
         }
         // Ranks are planned for devices of a described cluster, and would share memory here.
-        let kinds = self.kinds();
-        let of_kind = |kind| self.held(self.memory, kind).together;
-        let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
-        self.fullest(|rank| held[kinds.number(rank)])
+        self.fullest_with(self.memory, &self.kinds())
     }
 
     /// The memory that this plan needs here, and the least of `memory.budget` and what exists. `None`: unknown, for an absent GPU, or a
     /// system that does not report its memory.
     pub fn room(&self) -> Option<Room> {
         let (memory, host) = (&self.experiment.memory, &self.experiment.host);
-        let elsewhere = matches!(self.experiment.device, Device::Cuda(_)) && host.device.is_none();
+        let elsewhere =
+            matches!(self.experiment.device, Device::Cuda(_)) && host.gpu_memory.is_none();
         let budget = memory.budget.map(|_| Limit { bytes: memory.budget(host), by: By::Budget });
         let there = if elsewhere { None } else { host.there() };
         let there = [budget, there].into_iter().flatten().min()?;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Memory, Parallel, Recompute, Resolved, Settled, State};
-use annulus_sequence::{Bytes, Pass, Positions, Schedules, busiest_pairs, pairs_between};
+use annulus_sequence::{Bytes, Pass, Positions, Schedules, Strategy, busiest_pairs, pairs_between};
 use annulus_yaml::Problems;
 use serde_json::Value;
 
-use crate::cost::Share;
+use crate::cost::{Share, sum};
 use crate::groups::groups;
 use crate::passes::Draft;
 use crate::processes::{self, Kind, Kinds};
 use crate::rank::RankMemory;
-use crate::{LayerGroup, RankPlan, label, tensor};
+use crate::{LayerGroup, RankPlan, tensor};
 
 /// A checked experiment that can run: its layer groups, schedules, memory and bytes.
 #[derive(Clone, Debug)]
@@ -187,12 +187,12 @@ impl Plan {
         self.experiment.mesh.replica(0).ranks().map(|rank| &self.ranks[rank])
     }
 
-    /// The strategies of all layer groups in words: `ring`, or `megatron and halo`.
-    pub fn strategies(&self) -> String {
-        let mut labels: Vec<String> =
-            self.groups.iter().map(|group| label(group.strategy)).collect();
-        labels.dedup();
-        labels.join(" and ")
+    /// The strategies of all layer groups, each as `word` writes it: `ring`, or `megatron and halo`.
+    pub fn strategies<W: Into<String>>(&self, word: impl Fn(Strategy) -> W) -> String {
+        let words = self.groups.iter().map(|group| word(group.strategy).into());
+        let mut words: Vec<String> = words.collect();
+        words.dedup();
+        words.join(" and ")
     }
 
     /// Tokens of the vocabulary.
@@ -205,9 +205,9 @@ impl Plan {
     pub(crate) fn fullest(&self, held: impl Fn(usize) -> u64) -> u64 {
         let here: Vec<u64> = self.here().map(held).collect();
         let host = &self.experiment.host;
-        let beside = if host.device.is_some() { self.ranks_of_device() } else { here.len().max(1) };
-        let together =
-            |ranks: &[u64]| ranks.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        let on_gpus = host.gpu_memory.is_some();
+        let beside = if on_gpus { self.ranks_of_device() } else { here.len().max(1) };
+        let together = |ranks: &[u64]| sum(ranks.iter().copied());
         here.chunks(beside).map(together).max().unwrap_or_default()
     }
 
@@ -221,8 +221,8 @@ impl Plan {
 
     /// Bytes that attention workers beyond the first take, `worker` bytes each.
     pub(crate) fn attending(&self, worker: u64, workers: usize) -> u64 {
-        let apart = self.experiment.host.device.is_some();
-        if apart { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
+        let on_gpus = self.experiment.host.gpu_memory.is_some();
+        if on_gpus { 0 } else { worker.saturating_mul(workers.saturating_sub(1) as u64) }
     }
 
     /// Peak memory of a rank of `kind` with `workers` for its matrix products, and one for its attention: as [`Plan::held`] returns it.
@@ -282,7 +282,7 @@ impl Plan {
                 weights: 0,
                 peak,
                 together,
-                worker: if self.experiment.host.device.is_some() { 0 } else { worker },
+                worker: if self.experiment.host.gpu_memory.is_some() { 0 } else { worker },
                 packing,
             }
         };
@@ -300,7 +300,7 @@ impl Plan {
     /// Memory of a rank of `kind`, which shares its process's or, on a described cluster, has a device of its own.
     fn held_there(&self, kind: &Kind) -> RankMemory {
         let held = self.held(self.memory, kind);
-        if self.experiment.host.apart.is_none() {
+        if self.experiment.host.cluster.is_none() {
             return held;
         }
         let (peak, together) = self.held_apart(self.memory, kind);

@@ -64,13 +64,13 @@ impl Plan {
 
     /// The number of ranks that share a memory, 1 where every rank has a device of its own.
     fn ranks_beside(&self) -> usize {
-        if self.experiment.host.apart.is_some() { 1 } else { self.ranks_of_device() }
+        if self.experiment.host.cluster.is_some() { 1 } else { self.ranks_of_device() }
     }
 
     /// The GPUs of the process, each with its ranks: `cuda:0 (ranks 0 to 3)`. Empty on a CPU, and where processes have one GPU each.
     pub fn gpus(&self) -> Vec<String> {
-        let Host { device, devices, processes, apart, .. } = &self.experiment.host;
-        if device.is_none() || *processes > 1 || apart.is_some() {
+        let Host { gpu_memory, devices, processes, cluster, .. } = &self.experiment.host;
+        if gpu_memory.is_none() || *processes > 1 || cluster.is_some() {
             return Vec::new();
         }
         let each = self.ranks_of_device();

@@ -55,7 +55,7 @@ impl Proving {
         let title = format!(
             "{}: {} of {} tokens as {} over {} ranks",
             plan.experiment.name,
-            plan.strategies(),
+            plan.strategies(label),
             plan.experiment.data.tokens,
             plan.experiment.layout(),
             plan.experiment.mesh.sequence,

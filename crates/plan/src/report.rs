@@ -3,15 +3,13 @@
 use annulus_architecture::Frequencies;
 use annulus_experiment::{Order, route_word};
 use annulus_memory::ByClass;
-use annulus_sequence::{Positions, draw_layers, draw_sharded};
+use annulus_sequence::{Positions, TERMINAL_WIDTH, blocks, count, draw_layers, draw_sharded};
 use serde::{Serialize, Serializer};
 
 use crate::{LayerGroup, Plan, RankPlan, StateSharding, label, size, wrapped};
 
 /// The column at which a line's text begins, after its first word.
 const INDENT: usize = 8;
-/// The width of a terminal, in columns.
-const COLUMNS: usize = 80;
 
 impl Plan {
     /// The plan as one line of JSON: ranks with their positions, pairs, bytes and peak memory, and the frequencies of the rotary embedding.
@@ -249,16 +247,6 @@ impl Plan {
     }
 }
 
-/// A number with its noun: `3 ranks`, `1 rank`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    let ending = match (number, noun.ends_with('h')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{number} {noun}{ending}")
-}
-
 /// A table with a row per rank; neighbouring ranks with the same numbers share a row.
 fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<String>) -> String {
     let mut rows: Vec<(usize, usize, Vec<String>)> = Vec::new();
@@ -283,11 +271,9 @@ fn table(head: &[&str], ranks: &[RankPlan], row: impl Fn(&RankPlan) -> Vec<Strin
     };
     let columns: Vec<String> = columns.iter().map(|&column| column.to_owned()).collect();
     // Columns that do not fit side by side stand below each other.
-    let beside = (COLUMNS.saturating_sub(left) / width).max(1);
     let mut text = String::new();
-    for from in (0..columns.len()).step_by(beside) {
-        let some = from..(from + beside).min(columns.len());
-        text += &line(if from == 0 { first } else { "" }, &columns[some.clone()]);
+    for some in blocks(columns.iter().map(|_| width), left, TERMINAL_WIDTH) {
+        text += &line(if some.start == 0 { first } else { "" }, &columns[some.clone()]);
         let rows = rows.iter().zip(&titles);
         text.extend(rows.map(|((_, _, cells), title)| line(title, &cells[some.clone()])));
     }

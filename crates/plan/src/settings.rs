@@ -44,11 +44,16 @@ impl Plan {
     /// its own.
     fn needs(&self, settings: Settled, kinds: &Kinds) -> u64 {
         // On a cluster every device has room for the fullest rank.
-        if let Some(Apart { ranks, .. }) = self.experiment.host.apart {
+        if let Some(Apart { ranks, .. }) = self.experiment.host.cluster {
             let all = self.experiment.mesh.replica(0).ranks();
             let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
             return fullest.unwrap_or_default().saturating_mul(ranks as u64);
         }
+        self.fullest_with(settings, kinds)
+    }
+
+    /// The most bytes that the ranks of these kinds would hold with `settings` in a memory that they share here.
+    pub(crate) fn fullest_with(&self, settings: Settled, kinds: &Kinds) -> u64 {
         let of_kind = |kind| self.held(settings, kind).together;
         let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
         self.fullest(|rank| held[kinds.number(rank)])

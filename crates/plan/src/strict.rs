@@ -1,7 +1,6 @@
 //! Limits of `reproducible: strict`, as far as a model and a strategy are needed to tell.
 
 use annulus_machine::blocks::STRICT_TERMS;
-use annulus_sequence::Strategy;
 use annulus_yaml::Problem;
 
 use crate::{LayerGroup, Plan};
@@ -11,7 +10,7 @@ impl Plan {
     pub(crate) fn beyond_strict(&self, group: &LayerGroup) -> Option<Problem> {
         let block = self.experiment.block()?;
         let places = &self.experiment.places;
-        if group.strategy == Strategy::LiRing {
+        if group.strategy.stores_scores() {
             let name = group.strategy.name();
             let message = format!("`reproducible: strict` does not go with `{name}`");
             let hint =

@@ -86,7 +86,7 @@ const PASSES: [Column; 8] = [
     ("travelling", &["attention.backward=travelling"]),
     ("direct", &["attention.backward=direct"]),
     ("queries", &["attention.backward=queries"]),
-    ("narrow wire", &["attention.wire.gradient=bf16"]),
+    ("bf16 gradients", &["attention.wire.gradient=bf16"]),
     ("cpu", &["device=cpu"]),
     ("cuda", &["device=cuda"]),
     ("dropout", &["attention.dropout=0.1"]),
@@ -96,9 +96,9 @@ const PASSES: [Column; 8] = [
 pub fn support() -> String {
     let tables = [
         ("mask", &MASKS[..]),
-        ("who holds what", &SHARES[..]),
+        ("layout", &SHARES[..]),
         ("heads and ranks", &HEADS[..]),
-        ("backward, and how", &PASSES[..]),
+        ("backward route, dtype, device", &PASSES[..]),
     ];
     let (mut refusals, mut exceptions) = (BTreeSet::new(), Vec::new());
     let mut shown = Vec::new();
@@ -109,7 +109,7 @@ pub fn support() -> String {
     }
     let exceptions = exceptions.join("\n");
     format!(
-        "Everything goes together but for these:\n\n{exceptions}\n\n{}\nWhat is said instead:\n\n{}",
+        "All combinations are supported except these:\n\n{exceptions}\n\n{}\nThe error message for every `no`:\n\n{}",
         shown.join("\n"),
         refusals.into_iter().collect::<String>()
     )

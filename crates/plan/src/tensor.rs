@@ -69,6 +69,12 @@ impl Plan {
         self.own.vocab_size.unwrap_or_default() as u64
     }
 
+    /// Tokens of the vocabulary that tensor-parallel part number `part` has, of which each has its share as ranks cut any dimension.
+    pub(crate) fn vocabulary_of(&self, part: usize) -> u64 {
+        let (all, parts) = (self.vocabulary(), self.experiment.mesh.tensor);
+        (all * (part + 1) / parts - all * part / parts) as u64
+    }
+
     /// How often per layer all rows are gathered or scattered between tensor-parallel ranks, forward and backward.
     pub fn tensor_collectives(&self) -> [u64; 2] {
         self.gathered_and_scattered().map(|[gathered, scattered]| gathered + scattered)
@@ -97,8 +103,7 @@ impl Plan {
         if ranks == 1 {
             return [0; 3];
         }
-        let trained =
-            self.experiment.lora.as_ref().is_none_or(|lora| lora.trains(Besides::Embeddings));
+        let trained = self.trains(Besides::Embeddings);
         let rows = (positions * self.micro_batch) as u64;
         let element = self.experiment.model.dtype.bytes() as u64;
         let row = self.shape.hidden_size as u64 * element;

@@ -44,9 +44,15 @@ impl Plan {
         }
     }
 
-    /// Warns of padding that counts as a target.
+    /// Warns of padding that counts as a target, or that no sequence has.
     fn learned_padding(&self) -> Option<String> {
         let padding = self.experiment.attention.masking.padding?;
+        let tokens = self.experiment.data.tokens;
+        if padding >= tokens {
+            return Some(format!(
+                "`attention.padding` of {padding} hides nothing in sequences of {tokens} tokens"
+            ));
+        }
         Some(format!(
             "tokens from position {padding} on are hidden as keys (`attention.padding`), and still count in the loss"
         ))

@@ -1,9 +1,7 @@
 //! How strategies, durations, sizes and long lines are written.
 
-use annulus_sequence::{Exchange, Strategy};
+use annulus_sequence::{Exchange, Strategy, TERMINAL_WIDTH};
 
-/// The width of a terminal, in columns.
-const COLUMNS: usize = 80;
 /// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 /// Seconds in a day.
@@ -54,7 +52,7 @@ pub fn size(bytes: u64) -> String {
     if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
 }
 
-/// `text` with every line within 80 columns: longer lines are wrapped, and the rest indented by `indent` blanks.
+/// `text` with every line no wider than a terminal: longer lines are wrapped, and the rest indented by `indent` blanks.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let lines: Vec<String> = text.split('\n').map(|line| wrapped_line(line, indent)).collect();
     lines.join("\n")
@@ -63,7 +61,7 @@ pub fn wrapped(text: &str, indent: usize) -> String {
 fn wrapped_line(line: &str, indent: usize) -> String {
     let (mut done, mut rest) = (String::new(), line.to_owned());
     loop {
-        let end = rest.char_indices().nth(COLUMNS).map(|(end, next)| end + next.len_utf8());
+        let end = rest.char_indices().nth(TERMINAL_WIDTH).map(|(end, next)| end + next.len_utf8());
         let last = |end: usize| rest[..end].rfind(' ').filter(|at| *at > indent);
         let Some(at) = end.and_then(last) else { return done + &rest };
         done.push_str(rest[..at].trim_end());
@@ -80,12 +78,12 @@ mod tests {
     fn long_lines_go_on_below() {
         let text = format!("short\nlong    {}", "word ".repeat(30).trim_end());
         let shown = wrapped(&text, 8);
-        assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{shown}");
         assert_eq!(shown.split_whitespace().count(), 32);
         assert_eq!(shown.lines().filter(|line| line.starts_with("        word")).count(), 2);
         let letters = format!("{} {}", "é".repeat(79), "数é ".repeat(60));
         let shown = wrapped(&letters, 0);
-        assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{shown}");
         assert_eq!(size(1 << 20), "1.0 MiB");
         assert_eq!(
             [size((1 << 20) - 1), size(1023), size(1000 << 10)],

@@ -1,13 +1,13 @@
 //! The panel of losses over steps: training as a line, evaluation dashed, one color per run.
 
+use annulus_experiment::tags::{
+    EVALUATE_BIGRAM_ENTROPY, EVALUATE_LOSS as EVALUATED, TRAIN_LOSS as TRAINED,
+};
 use annulus_figure::{Axis, Curves};
 use maud::{Markup, html};
 
 use crate::parts::{Curve, Panel, Table, absent, absent_of, figure, notes, number, plain};
 use crate::run::Run;
-
-const TRAINED: &str = "train/loss";
-const EVALUATED: &str = "evaluate/loss";
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "loss", title: "Loss over steps", body: body(runs) }
@@ -83,14 +83,14 @@ fn table(runs: &[Run]) -> Markup {
     };
     let mut table = Table::of(runs);
     let of = |run: &Run, tag| run.logged.numbers(tag);
-    table.row("train/loss, first", |run| at(of(run, TRAINED).first().copied()));
-    table.row("train/loss, last", |run| at(of(run, TRAINED).last().copied()));
-    table.row("train/loss, least", |run| at(least(of(run, TRAINED))));
-    table.row("train/loss, most", |run| at(most(of(run, TRAINED))));
-    table.row("evaluate/loss, last", |run| at(of(run, EVALUATED).last().copied()));
-    table.row("evaluate/loss, least", |run| at(least(of(run, EVALUATED))));
+    table.row(&format!("{TRAINED}, first"), |run| at(of(run, TRAINED).first().copied()));
+    table.row(&format!("{TRAINED}, last"), |run| at(of(run, TRAINED).last().copied()));
+    table.row(&format!("{TRAINED}, least"), |run| at(least(of(run, TRAINED))));
+    table.row(&format!("{TRAINED}, most"), |run| at(most(of(run, TRAINED))));
+    table.row(&format!("{EVALUATED}, last"), |run| at(of(run, EVALUATED).last().copied()));
+    table.row(&format!("{EVALUATED}, least"), |run| at(least(of(run, EVALUATED))));
     table.row("bigram entropy of the same text", |run| {
-        at(of(run, "evaluate/bigram_entropy").last().copied())
+        at(of(run, EVALUATE_BIGRAM_ENTROPY).last().copied())
     });
     table.row("logged steps", |run| {
         let count = of(run, TRAINED).len();

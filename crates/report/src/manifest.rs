@@ -1,6 +1,6 @@
 //! The panel of the runs' manifests: program, data, weights, machine, and every start.
 
-use annulus_train::{Attempt, Manifest};
+use annulus_train::{Manifest, RunStart};
 use maud::{Markup, html};
 
 use crate::parts::{Panel, Table, absent, absent_of, cut, dash, label, word};
@@ -62,7 +62,7 @@ fn origins(runs: &[Run]) -> Markup {
     table.markup("what made it")
 }
 
-fn attempts(all: &[Attempt]) -> Markup {
+fn attempts(all: &[RunStart]) -> Markup {
     let earlier = all.len().saturating_sub(STARTS);
     html! {
         @if earlier > 0 { p.note { (earlier) " earlier starts are left out." } }

@@ -1,5 +1,6 @@
 //! The panel of memory by class and rank: the measured maximum, and the plan.
 
+use annulus_experiment::tags::{MEMORY_PEAK, memory_of};
 use annulus_figure::{Bar, Bars};
 use annulus_memory::Class;
 use annulus_plan::{RankPlan, size};
@@ -10,8 +11,6 @@ use crate::Planned;
 use crate::parts::{Panel, absent, bytes, dash, figure, label};
 use crate::run::Run;
 
-/// The tag of the peak over all classes at once.
-pub(crate) const AT_ONCE: &str = "memory/peak";
 /// The most ranks with a column.
 const RANKS: usize = 8;
 /// Bytes per unit of the drawing.
@@ -19,11 +18,6 @@ const MIB: f64 = 1_048_576.0;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "memory", title: "Memory by class", body: body(runs) }
-}
-
-/// The tag of a memory class.
-pub(crate) fn tag(class: Class) -> String {
-    format!("memory/{}", class.name())
 }
 
 /// The planned memory of the run's ranks, with the cores that the run has; `None` without a plan.
@@ -62,12 +56,12 @@ fn lines(run: &Run) -> Vec<Line> {
     let ranks = planned(run).unwrap_or_default();
     let classes = Class::ALL.map(|class| Line {
         name: shown(class),
-        measured: by_rank(run, &tag(class)),
+        measured: by_rank(run, &memory_of(class.name())),
         planned: ranks.iter().map(|rank| rank.peak[class] as f64).collect(),
     });
     let all = Line {
         name: "all at once",
-        measured: by_rank(run, AT_ONCE),
+        measured: by_rank(run, MEMORY_PEAK),
         planned: ranks.iter().map(|rank| rank.together as f64).collect(),
     };
     let lines = classes.into_iter().chain([all]);
@@ -83,7 +77,7 @@ fn shown(class: Class) -> &'static str {
 
 fn body(runs: &[Run]) -> Markup {
     let way_out = html! {
-        code { "every.log" } " says every how many steps memory is logged, with " code { "memory/peak" }
+        code { "every.log" } " says every how many steps memory is logged, with " code { (MEMORY_PEAK) }
         " and a tag for every class."
     };
     if runs.iter().all(|run| lines(run).is_empty()) {

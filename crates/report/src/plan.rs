@@ -1,5 +1,6 @@
 //! The panel of the plan beside measurements: time, bytes and memory of a step.
 
+use annulus_experiment::tags;
 use annulus_memory::Class;
 use annulus_plan::RankPlan;
 use annulus_simulate::Estimate;
@@ -33,7 +34,9 @@ const ROWS: [Row; 9] = [
     Row {
         name: "tokens per second",
         shown: whole,
-        of: |of| [of.step().map(|step| of.tokens() / step), of.middle("speed/tokens_per_second")],
+        of: |of| {
+            [of.step().map(|step| of.tokens() / step), of.middle(tags::SPEED_TOKENS_PER_SECOND)]
+        },
     },
     Row {
         name: "exposed communication of a step",
@@ -43,7 +46,7 @@ const ROWS: [Row; 9] = [
     Row {
         name: "model FLOP/s utilization (mfu)",
         shown: share,
-        of: |of| [None, of.middle("speed/mfu")],
+        of: |of| [None, of.middle(tags::SPEED_MFU)],
     },
     Row {
         name: "bytes sent per step, all ranks",
@@ -60,22 +63,22 @@ const ROWS: [Row; 9] = [
     Row {
         name: "peak memory of the fullest rank",
         shown: bytes,
-        of: |of| [of.most(|rank| rank.together), memory::most(of.run, memory::AT_ONCE)],
+        of: |of| [of.most(|rank| rank.together), memory::most(of.run, tags::MEMORY_PEAK)],
     },
     Row {
         name: "activations, most of a rank",
         shown: bytes,
         of: |of| {
-            let tag = memory::tag(Class::Activations);
-            [of.most(|rank| rank.peak[Class::Activations]), memory::most(of.run, &tag)]
+            let measured = memory::most(of.run, tags::MEMORY_ACTIVATIONS);
+            [of.most(|rank| rank.peak[Class::Activations]), measured]
         },
     },
     Row {
         name: "key/value, most of a rank",
         shown: bytes,
         of: |of| {
-            let tag = memory::tag(Class::KeyValue);
-            [of.most(|rank| rank.peak[Class::KeyValue]), memory::most(of.run, &tag)]
+            let measured = memory::most(of.run, tags::MEMORY_KEY_VALUE);
+            [of.most(|rank| rank.peak[Class::KeyValue]), measured]
         },
     },
 ];
@@ -99,7 +102,7 @@ impl Of<'_> {
     }
 
     fn measured_step(&self) -> Option<f64> {
-        let speeds = self.run.in_phase("speed/tokens_per_second").into_iter();
+        let speeds = self.run.in_phase(tags::SPEED_TOKENS_PER_SECOND).into_iter();
         median(speeds.map(|speed| self.tokens() / speed))
     }
 
@@ -109,7 +112,7 @@ impl Of<'_> {
 
     /// Bytes sent in the last logged step: of all ranks together, or of the ranks as `pick` combines them.
     fn sent(&self, pick: fn(f64, f64) -> f64, all: bool) -> Option<f64> {
-        let ranks = self.run.ranks_in_phase("comm/bytes").pop()?.into_iter();
+        let ranks = self.run.ranks_in_phase(tags::COMM_BYTES).pop()?.into_iter();
         if all { Some(ranks.sum()) } else { ranks.reduce(pick) }
     }
 

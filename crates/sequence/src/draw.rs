@@ -1,4 +1,4 @@
-//! Drawings of layouts and schedules as text of at most 80 columns.
+//! Drawings of layouts and schedules as text that fits a terminal.
 
 mod layout;
 mod schedule;
@@ -7,7 +7,10 @@ mod table;
 use crate::Coverage;
 pub use layout::{draw_layers, draw_sharded};
 pub use schedule::{Detail, draw_schedule};
-pub use table::{aligned, stacked};
+pub use table::{aligned, blocks, stacked};
+
+/// The width of a terminal, in columns.
+pub const TERMINAL_WIDTH: usize = 80;
 
 /// The character of a tile.
 fn glyph(coverage: Coverage) -> char {
@@ -27,8 +30,3 @@ fn row(head: &str, cells: impl IntoIterator<Item = String>, width: usize) -> Str
 
 /// The width of the first column.
 const HEAD: usize = 9;
-
-/// The number of ranks in words.
-fn ranks(world: usize) -> String {
-    if world == 1 { "1 rank".to_owned() } else { format!("{world} ranks") }
-}

@@ -7,7 +7,7 @@ use std::fmt;
 use balanced::FINE;
 
 use crate::positions::common_divisor;
-use crate::{Mask, Positions, Run};
+use crate::{Mask, Positions, Run, count};
 
 /// How the positions of a sequence are sharded over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -259,8 +259,8 @@ impl fmt::Display for ShardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ShardError::NoTokens { layout, world } => {
-                let ranks = if *world == 1 { "rank" } else { "ranks" };
-                write!(f, "0 tokens cannot be sharded over {world} {ranks} as {layout}")
+                let ranks = count(*world, "rank");
+                write!(f, "0 tokens cannot be sharded over {ranks} as {layout}")
             }
             ShardError::NoWeights { world } => {
                 write!(f, "no position can be sharded over {world} ranks that all weigh 0")

@@ -130,7 +130,7 @@ impl Positions {
     /// rows for modulus 1.
     pub(crate) fn of_residue(&self, modulus: usize, residue: usize) -> Vec<(Rows, Positions)> {
         if modulus == 1 {
-            let all = Rows { offset: 0, stride: 1, count: self.tokens };
+            let all = Rows::all(self.tokens);
             return Vec::from_iter((self.tokens > 0).then(|| (all, self.clone())));
         }
         let mut found: Vec<(Rows, Vec<Run>)> = Vec::new();

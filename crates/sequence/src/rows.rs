@@ -12,6 +12,10 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// The first `count` rows.
+    pub fn all(count: usize) -> Rows {
+        Rows { offset: 0, stride: 1, count }
+    }
     /// The rows, in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..self.count).map(move |index| self.offset + self.stride * index)

@@ -148,6 +148,10 @@ impl Strategy {
             | Strategy::Usp { .. } => &Route::ALL,
         }
     }
+    /// Whether all attention scores are stored until values arrive, instead of one tile's at a time.
+    pub fn stores_scores(self) -> bool {
+        self == Strategy::LiRing
+    }
     /// `tokens` positions sharded over `world` ranks in the strategy's own layout.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 use annulus_experiment::{Experiment, LayoutKeys, Resolved};
 use annulus_memory::Class;
 use annulus_plan::{Plan, duration, label};
-use annulus_sequence::Strategy;
+use annulus_sequence::{Strategy, count};
 use annulus_yaml::{Problem, Problems};
 
 use crate::table::{Asked, fits, reason};
@@ -76,7 +76,7 @@ impl Choice {
         if !experiment.attention.is_open() {
             let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
             let (plan, estimate) = Estimate::fastest(plan, cluster)?;
-            choice.written = Some((plan.strategies(), estimate));
+            choice.written = Some((plan.strategies(label), estimate));
         }
         choice.weighing = Weighing::of(&choice, resolved);
         Ok(choice)
@@ -305,15 +305,14 @@ pub(crate) fn enough_devices(experiment: &Experiment, cluster: &Cluster) -> Resu
 
 fn title(experiment: &Experiment) -> String {
     let (data, mesh) = (&experiment.data, &experiment.mesh);
-    let ranks = if mesh.sequence == 1 { "rank" } else { "ranks" };
-    let replicas = if mesh.data == 1 { "replica" } else { "replicas" };
+    let (replicas, ranks) = (count(mesh.data, "replica"), count(mesh.sequence, "rank"));
     let tensor = match mesh.tensor {
         1 => String::new(),
         tensor => format!(" by {tensor} tensor-parallel ones"),
     };
     format!(
-        "{}: a batch of {}, {} tokens each, on {} {replicas} of {} {ranks}{tensor}",
-        experiment.name, data.batch, data.tokens, mesh.data, mesh.sequence
+        "{}: a batch of {}, {} tokens each, on {replicas} of {ranks}{tensor}",
+        experiment.name, data.batch, data.tokens
     )
 }
 

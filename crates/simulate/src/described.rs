@@ -214,9 +214,9 @@ impl Cluster {
     /// The experiment placed on these devices: their cores, vector instructions and memory.
     pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
         let ranks = experiment.mesh.ranks();
-        let apart = (!self.helping).then_some(Apart { ranks, memory: self.memory });
+        let cluster = (!self.helping).then_some(Apart { ranks, memory: self.memory });
         let (core, workers) = (self.core, self.cores);
-        experiment.host = Host { core, workers, apart, ..experiment.host };
+        experiment.host = Host { core, workers, cluster, ..experiment.host };
         experiment
     }
 

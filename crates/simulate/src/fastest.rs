@@ -18,7 +18,7 @@ impl Estimate {
         enough_devices(&plan.experiment, cluster)?;
         let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
         let loads = loads(&plan, &seen);
-        let is_described = plan.experiment.host.apart.is_some();
+        let is_described = plan.experiment.host.cluster.is_some();
         let open = if is_described { plan.fitting() } else { Vec::new() };
         if open.len() > 1 {
             let mut steps = Vec::new();

@@ -7,7 +7,7 @@ use std::cmp::Ordering::Equal;
 
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::{Plan, duration, heads_of, label};
-use annulus_sequence::{Heads, Strategy, stacked};
+use annulus_sequence::{Heads, Strategy, plural, stacked};
 
 use crate::choose::under;
 use crate::families::{bare, tried};
@@ -114,7 +114,7 @@ impl Grid {
             rows.push([count(*tokens)].into_iter().chain(shown).collect());
         }
         let ranges = self.devices.iter().enumerate().map(|(column, devices)| {
-            let noun = if *devices == 1 { "device" } else { "devices" };
+            let noun = plural("device", *devices);
             let range = self.sweet(column).map_or_else(
                 || String::from("none of these lengths"),
                 |(least, most)| format!("{} to {} tokens", count(least), count(most)),

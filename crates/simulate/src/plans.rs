@@ -75,7 +75,7 @@ pub fn plans_measured(
 pub(crate) fn ranks_of_memory(experiment: &Experiment) -> u64 {
     let (ranks, host) = (experiment.mesh.ranks(), &experiment.host);
     let here = host.here.as_ref().map_or(ranks, ExactSizeIterator::len);
-    let sharing = if host.device.is_some() { ranks / host.sharing() } else { here };
+    let sharing = if host.gpu_memory.is_some() { ranks / host.sharing() } else { here };
     sharing.max(1) as u64
 }
 

@@ -47,14 +47,10 @@ impl Choice {
                  {backward} in backward"
             )
         }));
-        notes.extend(self.tables.iter().find_map(|table| table.ranking().first().copied()).map(
-            |(_, estimate)| {
-                let summed = duration(estimate.gradient_sum);
-                format!(
-                    "  {summed} of each step sum gradients when backward is over, which is exposed"
-                )
-            },
-        ));
+        notes.extend(self.answered().map(|(_, _, estimate)| {
+            let summed = duration(estimate.gradient_sum);
+            format!("  {summed} of each step sum gradients when backward is over, which is exposed")
+        }));
         notes.extend(self.offloading());
         let answer = self.answer();
         // The answer's reasons are not repeated.
@@ -156,8 +152,8 @@ impl Choice {
 
     /// A remark on the wait for what is offloaded.
     fn offloading(&self) -> Option<String> {
-        let written = self.written.as_ref().map(|(_, estimate)| estimate.offloaded);
-        match written.or_else(|| Some(self.best().ok()?.2.offloaded))? {
+        let (_, _, estimate) = self.answered()?;
+        match estimate.offloaded {
             Offloaded::Nothing => None,
             Offloaded::Waits(seconds) => Some(format!(
                 "  {} of each step wait for what is offloaded, which is exposed",

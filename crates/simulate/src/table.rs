@@ -241,8 +241,8 @@ pub(crate) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
 /// Chooses the fastest strategy that fits, or among those nearly as fast the one with the least memory; where none fits, the fastest of
 /// those with about the least memory.
 fn choose(candidates: &[Candidate], cluster: &Cluster) -> Option<Strategy> {
-    // Strategies that keep scores are there for comparison, and never chosen, not even among equals.
-    let able = || runnable(candidates).filter(|(strategy, _)| *strategy != Strategy::LiRing);
+    // Strategies that store scores are there for comparison, and never chosen, not even among equals.
+    let able = || runnable(candidates).filter(|(strategy, _)| !strategy.stores_scores());
     let fitting = || able().filter(|(_, estimate)| fits(estimate, cluster));
     // Of equals the first is taken.
     let least = |candidates: &mut dyn Iterator<Item = (Strategy, &Estimate)>| {

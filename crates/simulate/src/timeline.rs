@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use annulus_experiment::Replica;
-use annulus_plan::{LayerGroup, Plan};
+use annulus_plan::{LayerGroup, Plan, label};
 use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
 use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
 use annulus_yaml::{Problem, Problems};
@@ -45,7 +45,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     }
     writer.behind(latest(&ends), waits_behind(plan, cluster));
     Ok(Trace {
-        title: format!("{}, {}", plan.experiment.name, plan.strategies()),
+        title: format!("{}, {}", plan.experiment.name, plan.strategies(label)),
         step: None,
         planned: Some(cluster.name.clone()),
         seats: seats(plan, cluster),

@@ -47,7 +47,7 @@ impl Way {
             Route::Travelling => "keys and values travel all the way round",
             Route::Reversed => "keys and values travel against the forward ring",
             Route::Direct => {
-                "keys and values travel against the forward ring, and every gradient straight home"
+                "keys and values travel against the forward ring, and every gradient goes straight to its owner"
             }
             Route::Queries => "queries travel",
         }

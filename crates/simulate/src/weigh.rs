@@ -1,7 +1,7 @@
 //! Shards in proportion to speed: the remedy against a slow device.
 
 use annulus_experiment::{Experiment, Resolved};
-use annulus_plan::Plan;
+use annulus_plan::{Plan, label};
 
 use crate::{Choice, Cluster, Estimate};
 
@@ -38,7 +38,7 @@ impl Weighing {
             experiment.mesh.weights = weights;
             let plan = Plan::new(&resolved.with(experiment)).ok()?;
             let (plan, estimate) = Estimate::fastest(plan, cluster).ok()?;
-            Some((plan.strategies(), estimate.step))
+            Some((plan.strategies(label), estimate.step))
         };
         let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);
         Some(Weighing { split, weights, written, equal, weighed })

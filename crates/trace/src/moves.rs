@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use annulus_sequence::stacked;
+use annulus_sequence::{count, stacked};
 use serde_json::{Value, json};
 
 use crate::words::milliseconds;
@@ -34,8 +34,8 @@ impl Trace {
             let found = self.by_hop(layer, pass);
             let Some(start) = found.values().filter_map(|hop| hop.begin).min() else { continue };
             let hops: BTreeSet<usize> = found.keys().map(|(hop, _)| *hop).collect();
-            let noun = if hops.len() == 1 { "hop" } else { "hops" };
-            let _ = writeln!(text, "{} of layer {layer}, {} {noun}", pass.name(), hops.len());
+            let number = count(hops.len(), "hop");
+            let _ = writeln!(text, "{} of layer {layer}, {number}", pass.name());
             let head =
                 ["", "at, ms", "computes", "pairs", "ms", "sends", "bytes", "waits for", "ms"];
             let mut rows = vec![head.map(str::to_owned).to_vec()];

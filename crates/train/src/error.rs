@@ -124,7 +124,12 @@ impl TrainError {
 
     /// The exit code of `annulus`: see [`Exit`].
     pub fn exit_code(&self) -> u8 {
-        let exit = match self {
+        self.exit().code()
+    }
+
+    /// How `annulus` ends with this error.
+    pub fn exit(&self) -> Exit {
+        match self {
             TrainError::Configuration { .. } | TrainError::Problems(_) => Exit::Usage,
             TrainError::Config(_)
             | TrainError::Data(_)
@@ -137,12 +142,11 @@ impl TrainError {
             TrainError::RankDied { .. } => Exit::RankDied,
             TrainError::Comm(_) if self.is_gone() => Exit::RankDied,
             TrainError::Comm(annulus_comm::Error::Corrupt { .. }) => Exit::Damaged,
-            TrainError::OnRank { source, .. } => return source.exit_code(),
+            TrainError::OnRank { source, .. } => source.exit(),
             TrainError::Comm(_) | TrainError::Offload { .. } | TrainError::Internal(_) => {
                 Exit::Internal
             }
-        };
-        exit.code()
+        }
     }
 
     /// The way out, if there is one.

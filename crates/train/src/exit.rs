@@ -97,7 +97,7 @@ impl Exit {
                 "the message names the file and the place in it; `annulus data show` reads it as `train` does"
             }
             Exit::Checkpoint => {
-                "set back what differs, bring the checkpoint back, set another `output`, or begin there with `--from`"
+                "undo the change, restore the checkpoint, set another `output`, or fork with `--from`"
             }
             Exit::DoesNotFit => {
                 "`annulus plan` shows what takes how much; lower `data.tokens` or `memory.micro_batch`, or raise `memory.budget`"

@@ -21,11 +21,10 @@ pub mod verify;
 
 pub use annulus_memory as memory;
 pub use annulus_ops::gpu::untried;
-pub use ask::generate::{Sampling, Told, Wanted, generate};
+pub use ask::generate::{GenerateRequest, Sampling, Told, generate};
 pub use ask::judge::{Placed, Sequences, Verdict, judge};
 pub use ask::score::{Scored, Want, score};
-pub use ask::whole;
-pub use checkpoint::identity::resolved_text;
+pub use checkpoint::identity::{decided_by_checkpoint, resolved_text};
 pub use checkpoint::{TOKENIZER, checkpoint_folder, last_checkpoint, step_of};
 pub use error::{Result, TrainError};
 pub use exit::Exit;
@@ -43,14 +42,14 @@ pub use finished::summary::{RunSummary, run_summary};
 pub use finished::table::metrics_table;
 pub use finished::traces::read_trace;
 pub use folder::manifest::{
-    Attempt, FINISHED, Fork, Machine, Manifest, Mpi, Nccl, Process, StateHash,
+    FINISHED, Fork, Machine, Manifest, Mpi, Nccl, Process, RunStart, StateHash,
 };
 pub use folder::run_folder::holder;
 pub use folder::traces::{trace_of, traced_step, traced_steps};
 pub use folder::{RESOLVED, is_run};
 pub use run::attempt::run;
-pub use run::given::Given;
 pub use run::hashes::{StepHashes, hashed};
+pub use run::options::RunOptions;
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_phases;
 pub use run::prepare::unlike_checkpoint;
@@ -67,7 +66,7 @@ pub use setup::process::prepare_process;
 pub use setup::processors::Processors;
 pub use setup::rates::Sample;
 pub use setup::resolve::{Bring, Opened, resolve, resolve_trained};
-pub use setup::shared::{ranks_here, shared};
+pub use setup::shared::{DEADLINE, ranks_here, shared};
 pub use setup::slow::slow_warning;
 pub use setup::texts::{
     by_source, cache_folder, excluded, left_out_of, note_on, records_of, texts,

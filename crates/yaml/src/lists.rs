@@ -24,7 +24,7 @@ impl Lists {
     pub(crate) fn read(node: &Node) -> Result<Typed, Mismatch> {
         let Value::Mapping(entries) = &node.value else { return Err(wrong(Lists::WANTED, None)) };
         if entries.is_empty() {
-            return Err(wrong(Lists::WANTED, None));
+            return Err(found(Lists::WANTED, node, String::from("an empty mapping")));
         }
         for Entry { key, value, .. } in entries {
             match &value.value {
@@ -61,16 +61,36 @@ impl Rows {
                 return Err(wrong(Rows::WANTED, Some(item)));
             };
             refuse_nothing(row.iter().map(|entry| &entry.value), Rows::WANTED)?;
-            let has = |row: &[Entry], key: &str| row.iter().any(|entry| entry.key == key);
-            let first = rows.first().unwrap_or(row);
-            let alike = row.len() == first.len() && row.iter().all(|entry| has(first, &entry.key));
-            if row.is_empty() || !alike {
-                return Err(wrong(Rows::WANTED, Some(item)));
+            if row.is_empty() {
+                return Err(found(Rows::WANTED, item, String::from("an empty row")));
+            }
+            if let Some((number, key)) = lacking(rows.first().unwrap_or(row), row, rows.len() + 1) {
+                let at = &items[number - 1];
+                let what = format!("row {number} without `{}`", printable(key));
+                return Err(found(Rows::WANTED, at, what));
             }
             rows.push(row.clone());
         }
-        if rows.is_empty() { Err(wrong(Rows::WANTED, None)) } else { Ok(Typed::Rows(rows)) }
+        if rows.is_empty() {
+            return Err(found(Rows::WANTED, node, String::from("an empty list")));
+        }
+        Ok(Typed::Rows(rows))
     }
+}
+
+/// The number of the first or of this row, which is the `number`th, that lacks a key of the other one, and that key.
+fn lacking<'a>(first: &'a [Entry], row: &'a [Entry], number: usize) -> Option<(usize, &'a str)> {
+    let surplus = |of: &'a [Entry], other: &'a [Entry]| {
+        let is_new = |entry: &&Entry| other.iter().all(|other| other.key != entry.key);
+        of.iter().find(is_new).map(|entry| entry.key.as_str())
+    };
+    let of_row = surplus(first, row).map(|key| (number, key));
+    of_row.or_else(|| surplus(row, first).map(|key| (1, key)))
+}
+
+/// What is found at `node`, in words, instead of what is wanted.
+fn found(wanted: &str, node: &Node, found: String) -> Mismatch {
+    Mismatch { item: Some((node.span, found)), ..wrong(wanted, None) }
 }
 
 fn wrong(wanted: &str, item: Option<&Node>) -> Mismatch {

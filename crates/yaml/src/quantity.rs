@@ -101,13 +101,15 @@ impl Unit {
         (least..=LARGEST).contains(&value).then_some(value)
     }
 
-    /// The whole number that `text` is; `None` where it is none, as `0.1k`. `1.5G` is one.
+    /// The whole number that `text` is; `None` where it is none, as `0.1k` tokens. `1.5G` is one. A fraction of a byte is dropped:
+    /// `79.2GiB` is no whole number of them.
     pub fn count(self, text: &str) -> Option<u64> {
         const EXACT: f64 = (1_u64 << 53) as f64;
         let plain = whole(text);
         plain.or_else(|| {
-            let value = self.parse(text).filter(|value| *value <= EXACT && value.fract() == 0.0)?;
-            Some(value as u64)
+            let value = self.parse(text).filter(|value| *value <= EXACT)?;
+            let is_whole = value.fract() == 0.0 || self == Unit::Bytes && value >= 1.0;
+            is_whole.then_some(value as u64)
         })
     }
 
@@ -137,7 +139,9 @@ impl Unit {
         };
         let meant = self.suffixes().iter().map(|(name, _)| *name).find(nearly)?;
         let written = format!("{}{meant}", digits.trim_end());
-        self.parse(&written).map(|_| format!("did you mean `{written}`?"))
+        self.parse(&written)
+            .filter(|_| written != text)
+            .map(|_| format!("did you mean `{written}`?"))
     }
 }
 

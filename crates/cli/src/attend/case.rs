@@ -4,7 +4,7 @@ use std::path::Path;
 
 use annulus_experiment::Problem;
 use annulus_sequence::{Mask, Positions};
-use annulus_train::whole::Question;
+use annulus_train::verify::whole::Question;
 use candle_core::{DType, Tensor};
 
 use super::mask::{Given, mask_of};

@@ -1,7 +1,7 @@
 //! A table with a column for each run, broken into blocks that fit a terminal's width.
 
-/// The width of a terminal.
-const WIDTH: usize = 80;
+use annulus_sequence::{TERMINAL_WIDTH, blocks};
+
 /// The widest value in a column; wider ones get a line of their own.
 const WIDEST: usize = 24;
 /// Spaces between columns.
@@ -36,21 +36,13 @@ impl Columns {
             GAP + cells.chain([letters(&self.names[column])]).max().unwrap_or(0)
         };
         let mut lines = Vec::new();
-        let mut from = 0;
-        while from < self.names.len() {
-            // At least one column per block, so that the loop ends.
-            let (mut to, mut room) = (from + 1, WIDTH.saturating_sub(label + width(from)));
-            while to < self.names.len() && width(to) <= room {
-                room -= width(to);
-                to += 1;
-            }
+        for columns in blocks((0..self.names.len()).map(width), label, TERMINAL_WIDTH) {
             let line = |name: &str, cells: &[String]| {
                 let cell = |column: usize| format!("{:>1$}", cells[column], width(column));
-                format!("{name:<label$}{}", (from..to).map(cell).collect::<String>())
+                format!("{name:<label$}{}", columns.clone().map(cell).collect::<String>())
             };
             lines.push(line(&self.head, &self.names));
             lines.extend(narrow.iter().map(|(name, cells)| line(&format!("  {name}"), cells)));
-            from = to;
         }
         for (name, cells) in wide {
             lines.push(format!("  {name}"));
@@ -79,7 +71,7 @@ mod tests {
         table.add("seed", (0..16).map(|run| format!("{}", 100_000_000 + run)));
         table.add("data.path", (0..16).map(|run| format!("/a/long/way/to/a/folder/{run}.txt")));
         let text = table.text();
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{text}");
         assert_eq!(text.matches("what differs").count(), 3, "{text}");
         assert!(text.contains("    P  /a/long/way/to/a/folder/15.txt"), "{text}");
         for run in 0..16 {

@@ -4,7 +4,9 @@ mod meter;
 
 use std::io;
 
+use annulus_experiment::tags;
 use annulus_plan::size;
+use annulus_sequence::{TERMINAL_WIDTH, count};
 use annulus_train::{Notice, Sink, Value};
 use indicatif::ProgressBar;
 
@@ -31,17 +33,14 @@ impl Default for Console {
     }
 }
 
-/// The width of a terminal, which no line exceeds.
-const COLUMNS: usize = 80;
-
 /// The metrics in a step's line, the most important first: a tag, and how its value is formatted.
 const SHOWN: [(&str, fn(f64) -> String); 6] = [
-    ("train/loss", |loss| format!("loss {loss:.4}")),
-    ("train/lr", |rate| format!("lr {rate:.1e}")),
-    ("train/grad_norm", |norm| format!("grad {norm:.2}")),
-    ("speed/tokens_per_second", |speed| format!("{speed:.0} tok/s")),
-    ("speed/mfu", |share| format!("mfu {:.0}%", 100.0 * share)),
-    ("memory/peak", |bytes| size(bytes as u64)),
+    (tags::TRAIN_LOSS, |loss| format!("loss {loss:.4}")),
+    (tags::TRAIN_LR, |rate| format!("lr {rate:.1e}")),
+    (tags::TRAIN_GRAD_NORM, |norm| format!("grad {norm:.2}")),
+    (tags::SPEED_TOKENS_PER_SECOND, |speed| format!("{speed:.0} tok/s")),
+    (tags::SPEED_MFU, |share| format!("mfu {:.0}%", 100.0 * share)),
+    (tags::MEMORY_PEAK, |bytes| size(bytes as u64)),
 ];
 
 impl Console {
@@ -59,7 +58,7 @@ impl Console {
         self.bar = bar.map(|bar| bar.with_position(step));
     }
 
-    /// The line of a step: as many metrics as fit into 80 columns.
+    /// The line of a step: as many metrics as fit a terminal's width.
     fn step(&self, step: u64, values: &[(&str, Value<'_>)]) -> String {
         let value =
             |tag: &str| values.iter().find(|(name, _)| *name == tag).map(|(_, v)| v.number());
@@ -70,7 +69,7 @@ impl Console {
         loop {
             let parts: Vec<&str> = shown.iter().chain(&left).map(String::as_str).collect();
             let line = format!("step {step}/{}  {}", self.last, parts.join("  "));
-            if line.chars().count() <= COLUMNS || shown.pop().is_none() {
+            if line.chars().count() <= TERMINAL_WIDTH || shown.pop().is_none() {
                 return line;
             }
         }
@@ -81,11 +80,11 @@ impl Sink for Console {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         self.evaluating.finish();
         for (tag, value) in values {
-            if let (Some(what), Value::Number(value)) = (tag.strip_prefix("evaluate/"), value) {
+            if let (Some(what), Value::Number(value)) = (tag.strip_prefix(tags::EVALUATE), value) {
                 self.say(&format!("step {step}  validation {} {value:.4}", what.replace('_', " ")));
             }
         }
-        if !values.iter().any(|(tag, _)| *tag == "train/loss") {
+        if !values.iter().any(|(tag, _)| *tag == tags::TRAIN_LOSS) {
             return Ok(());
         }
         let line = self.step(step, values);
@@ -108,10 +107,7 @@ impl Sink for Console {
             Notice::Start { step, stage, last, ranks, strategy, parameters } => {
                 self.reading.finish();
                 let from = if *step > 0 { format!(", from step {step}") } else { String::new() };
-                let ranks = match ranks {
-                    1 => "1 rank".to_owned(),
-                    more => format!("{more} ranks"),
-                };
+                let ranks = count(*ranks, "rank");
                 let stage = stage.map_or_else(String::new, |(name, tokens)| {
                     format!("phase `{name}`, {tokens} tokens: ")
                 });
@@ -147,7 +143,7 @@ mod tests {
         let console = Console { last: 1_000_000, ..Console::default() };
         let values = SHOWN.map(|(tag, _)| (tag, Value::Number(98_765.432)));
         let line = console.step(999_999, &values);
-        assert!(line.chars().count() <= COLUMNS, "{line}");
+        assert!(line.chars().count() <= TERMINAL_WIDTH, "{line}");
         assert!(line.contains("loss 98765.4320") && line.contains("lr "), "{line}");
         assert!(!line.contains("MiB") && !line.contains("KiB"), "{line}");
     }

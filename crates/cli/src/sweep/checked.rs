@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 
 use annulus_experiment::{Experiment, Problem, Sweep, SweptRun};
 use annulus_plan::{Plan, size};
+use annulus_sequence::count;
 
-use super::counted;
 use super::room::{AtOnce, Needs};
 use crate::failure::Failure;
 use crate::{check, hub, print};
-
-/// Keys that may differ from an earlier run's: [`refused`] says whether it can resume.
-pub(super) const CHECKED_BY_TRAIN: [&str; 5] =
-    ["data.path", "data.tokenizer", "model.path", "lora.path", "schedule."];
 
 /// The results of checking a sweep without errors.
 pub(super) struct Checked {
@@ -44,7 +40,7 @@ impl Checked {
 pub(super) fn checked(sweep: &Sweep) -> Result<Checked, Failure> {
     let mut all = Checked { resolved: Vec::new(), needs: Vec::new(), warnings: BTreeSet::new() };
     let mut wrong = Vec::new();
-    let mut code = None;
+    let mut exit = None;
     let points = points(sweep);
     for run in &points {
         match plans_of(run) {
@@ -55,13 +51,13 @@ pub(super) fn checked(sweep: &Sweep) -> Result<Checked, Failure> {
                 all.resolved.extend(plans.first().map(|plan| plan.experiment.written().clone()));
             }
             Err(failure) => {
-                code.get_or_insert(failure.code);
+                exit.get_or_insert(failure.exit);
                 wrong.push((failure.problems, *run));
             }
         }
     }
-    match code {
-        Some(code) => Err(Failure { code, problems: Sweep::problems(wrong, points.len()) }),
+    match exit {
+        Some(exit) => Err(Failure { exit, problems: Sweep::problems(wrong, points.len()) }),
         None => Ok(all),
     }
 }
@@ -98,8 +94,8 @@ pub(crate) fn listed(sweep: &Sweep) -> Result<String, Failure> {
     let all = checked(sweep)?;
     let at_once = all.at_once(sweep)?;
     all.warnings.iter().for_each(print::warn);
-    let mut lines =
-        vec![format!("{}: ok; a sweep of {}, {at_once}", sweep.name, counted(sweep.runs.len()))];
+    let runs = count(sweep.runs.len(), "run");
+    let mut lines = vec![format!("{}: ok; a sweep of {runs}, {at_once}", sweep.name)];
     let line = |run: &&SweptRun| {
         let needs = all.needs[run.point]
             .bytes

@@ -1,7 +1,6 @@
 //! Runs each run of a sweep as a process, `annulus train` with a file of its own, so that the end of one does not end another.
 
 use std::collections::VecDeque;
-use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,7 +17,7 @@ use annulus_train::{Exit, holder, run_summary};
 use parking_lot::Mutex;
 
 use super::room::{AtOnce, keep_to};
-use crate::failure::{Failure, PREEMPTED, USAGE};
+use crate::failure::Failure;
 use crate::{launch, print};
 
 /// How often processes are polled.
@@ -61,9 +60,7 @@ impl<'a> Jobs<'a> {
         at_once: AtOnce,
         stop: &'a AtomicBool,
     ) -> Result<Self, Failure> {
-        let program = env::current_exe().map_err(|error| {
-            Failure::new(USAGE, format!("cannot find this program: {error}"), None)
-        })?;
+        let program = launch::this_program()?;
         let results = Mutex::new(Results { done: Vec::new(), failed: Vec::new() });
         Ok(Jobs { sweep, at_once, stop, program: program.into(), queue: Mutex::default(), results })
     }
@@ -135,7 +132,7 @@ impl<'a> Jobs<'a> {
         if code == 0 {
             return Ok(End::Finished(began.elapsed()));
         }
-        if code == PREEMPTED || self.stop.load(Ordering::Relaxed) {
+        if code == Exit::Preempted.code() || self.stop.load(Ordering::Relaxed) {
             return Ok(End::Stopped);
         }
         let exit = Exit::ALL.into_iter().find(|exit| exit.code() == code);

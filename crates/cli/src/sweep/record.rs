@@ -8,6 +8,8 @@ use annulus_experiment::Sweep;
 use annulus_train::{RunSummary, run_summary};
 use serde_json::{Value, json};
 
+use super::stray::stray;
+
 /// The file's name.
 const FILE: &str = "sweep.json";
 /// The largest such file that is read, in bytes: it has names and values of up to a thousand runs.
@@ -15,6 +17,14 @@ const LARGEST: u64 = 1 << 24;
 
 /// The keys of a table's columns, and its rows.
 pub(crate) type Groups = (Vec<String>, Vec<Group>);
+
+/// What a sweep's folder says.
+pub(crate) struct Recorded {
+    /// The rows of the sweep's table, with the runs that have begun.
+    pub(crate) groups: Groups,
+    /// Runs that are in no row, each with the value that it does not share with the sweep.
+    pub(crate) strays: Vec<(RunSummary, String)>,
+}
 
 /// Writes the list of runs, whole or not at all.
 pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
@@ -43,20 +53,28 @@ fn add(groups: &mut Vec<Group>, point: usize, values: &[String], summary: Option
     }
 }
 
-/// The rows of the table of a sweep's folder, with the runs that have begun; `None` if it is no such folder.
-pub(crate) fn read(folder: &Path) -> Option<Groups> {
+/// The rows of the table of a sweep's folder, and what has none; `None` if it is no such folder.
+pub(crate) fn read(folder: &Path) -> Option<Recorded> {
     let bytes = annulus_files::read(&folder.join(FILE), LARGEST).ok()?;
     let record: Value = serde_json::from_slice(&bytes).ok()?;
     let texts = |value: &Value| {
         let items = value.as_array()?.iter();
         items.map(|item| item.as_str().map(str::to_owned)).collect::<Option<Vec<String>>>()
     };
-    let mut groups = Vec::new();
+    let keys = texts(&record["keys"])?;
+    let seeded = [&keys[..], &["seed".to_owned()]].concat();
+    let (mut groups, mut strays) = (Vec::new(), Vec::new());
     for run in record["runs"].as_array()? {
         let point = usize::try_from(run["point"].as_u64()?).ok()?;
         let name =
             run["name"].as_str().filter(|name| !name.contains(['/', '\\']) && *name != "..")?;
-        add(&mut groups, point, &texts(&run["values"])?, run_summary(&folder.join(name)).ok());
+        let values = texts(&run["values"])?;
+        let said = values.iter().cloned().chain(run["seed"].as_u64().map(|seed| seed.to_string()));
+        let said: Vec<String> = said.collect();
+        let mut summary = run_summary(&folder.join(name)).ok();
+        let other = summary.as_ref().and_then(|run| stray(&run.experiment, &seeded, &said));
+        strays.extend(other.and_then(|other| Some((summary.take()?, other))));
+        add(&mut groups, point, &values, summary);
     }
-    Some((texts(&record["keys"])?, groups))
+    Some(Recorded { groups: (keys, groups), strays })
 }

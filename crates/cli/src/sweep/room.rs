@@ -5,6 +5,7 @@ use std::fmt;
 use annulus_experiment::{AtOnce as Wanted, Sweep};
 use annulus_machine::cores;
 use annulus_plan::Plan;
+use annulus_sequence::count;
 use annulus_train::Exit;
 
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ pub(super) struct Needs {
 impl Needs {
     pub(super) fn of(plans: &[Plan]) -> Needs {
         let here = || plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-        let on_gpu = here().any(|plan| plan.experiment.host.device.is_some());
+        let on_gpu = here().any(|plan| plan.experiment.host.gpu_memory.is_some());
         let beside = if on_gpu { 0 } else { OF_A_PROCESS };
         Needs {
             bytes: here().map(Plan::needed).max().map(|bytes| bytes.saturating_add(beside)),
@@ -64,7 +65,7 @@ impl AtOnce {
                     format!("{runs} runs at once do not fit into memory together, but {fit} do");
                 let hint = format!("at most {fit}, or `auto`");
                 let problem = sweep.places.problem("sweep.at_once", message).hint(hint);
-                return Err(Failure { code: Exit::DoesNotFit.code(), problems: problem.into() });
+                return Err(Failure { exit: Exit::DoesNotFit, problems: problem.into() });
             }
             Wanted::Runs(runs) => runs,
         };
@@ -75,12 +76,11 @@ impl AtOnce {
 
 impl fmt::Display for AtOnce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AtOnce { runs, cores } = self;
-        let plural = if *cores == 1 { "" } else { "s" };
-        if *runs == 1 {
-            return write!(f, "one at a time, on {cores} core{plural}");
+        let (runs, cores) = (self.runs, count(self.cores, "core"));
+        if runs == 1 {
+            return write!(f, "one at a time, on {cores}");
         }
-        write!(f, "{runs} at once, each on {cores} core{plural}")
+        write!(f, "{runs} at once, each on {cores}")
     }
 }
 

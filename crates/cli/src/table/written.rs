@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use annulus_evaluation::{OverSeeds, Row, Table, Test};
 use annulus_plan::wrapped;
+use annulus_sequence::{TERMINAL_WIDTH, blocks};
 
 use super::cells::{Cells, notes};
 
-/// The width of a terminal.
-const WIDTH: usize = 80;
 /// Spaces between columns.
 const GAP: usize = 2;
 
@@ -21,16 +20,11 @@ pub(super) fn text(table: &Table) -> String {
     };
     let labels: usize = (0..cells.keys).map(width).sum();
     let mut lines = Vec::new();
-    let mut from = cells.keys;
-    while from < cells.heads.len() {
-        // At least one column per block, so that the loop ends.
-        let (mut to, mut room) = (from + 1, (WIDTH + GAP).saturating_sub(labels + width(from)));
-        while to < cells.heads.len() && width(to) <= room {
-            room -= width(to);
-            to += 1;
-        }
+    let others = (cells.keys..cells.heads.len()).map(width);
+    // No gap follows the last column.
+    for block in blocks(others, labels, TERMINAL_WIDTH + GAP) {
         let line = |row: &Vec<String>| {
-            let shown = (0..cells.keys).chain(from..to);
+            let shown = (0..cells.keys).chain(block.clone().map(|other| cells.keys + other));
             let cell = |column: usize| format!("{:<1$}", row[column], width(column));
             shown.map(cell).collect::<String>().trim_end().to_owned()
         };
@@ -39,7 +33,6 @@ pub(super) fn text(table: &Table) -> String {
         }
         lines.push(line(&cells.heads));
         lines.extend(cells.rows.iter().map(line));
-        from = to;
     }
     lines.extend(Some(String::new()).filter(|_| !notes(table).is_empty()));
     lines.extend(notes(table).iter().map(|note| wrapped(note, 2)));
@@ -104,7 +97,9 @@ fn values(row: &Row, times: bool) -> Vec<String> {
         Test::Paired => "paired".to_owned(),
         Test::Welch => "welch".to_owned(),
     };
-    cells.push(against.map(|against| name(against.test)).unwrap_or_default());
+    // Of too few seeds nothing is tested.
+    let tested = against.filter(|against| against.p.is_some());
+    cells.push(tested.map(|against| name(against.test)).unwrap_or_default());
     cells
 }
 
@@ -158,7 +153,7 @@ mod tests {
     #[test]
     fn a_table_fits_a_terminal_and_says_what_it_means() {
         let text = text(&table());
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{text}");
         let lines: Vec<&str> = text.lines().collect();
         let head = "data.tokens  extend.tokens  seeds   train loss       minus best  beyond seeds";
         assert_eq!(lines[0], head);
@@ -198,7 +193,7 @@ mod tests {
         let columns = rows[0].split(',').count();
         assert_eq!(columns, 14);
         assert_eq!(rows[1], "1k,\"a, b\",2,2,2,0,,,1000,0,,,,");
-        assert_eq!(rows[3], "4k,c,2,1,2.00001,,,,1000,0,0.00001,,,paired");
+        assert_eq!(rows[3], "4k,c,2,1,2.00001,,,,1000,0,0.00001,,,");
         let markdown = markdown(&table());
         assert!(markdown.starts_with("| `data.tokens` | `extend.tokens` | seeds |"), "{markdown}");
         assert!(markdown.contains("| 2k | a\\|b | 2 |"), "{markdown}");

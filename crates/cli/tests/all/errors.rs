@@ -9,7 +9,7 @@ use annulus_experiment::Problem;
 use annulus_hub::HubError as Hub;
 use annulus_model::{Flaw, WeightsError as Weights};
 use annulus_tensors::TensorsError;
-use annulus_train::TrainError as Train;
+use annulus_train::{Exit, TrainError as Train};
 
 /// Colours, a bell, turned writing, a line that overwrites another, and no end.
 fn hostile() -> String {
@@ -130,7 +130,7 @@ fn of_training() -> Vec<Train> {
 
 #[test]
 fn hostile_text_of_errors_is_escaped_and_cut() {
-    let hub = of_the_hub().into_iter().map(|e| Failure::new(3, e.to_string(), e.hint()));
+    let hub = of_the_hub().into_iter().map(|e| Failure::new(Exit::Data, e.to_string(), e.hint()));
     let all = of_data().into_iter().map(Failure::from);
     let all = all.chain(of_weights().into_iter().map(Failure::from));
     let all = all.chain(of_training().into_iter().map(Failure::from)).chain(hub);

@@ -2,7 +2,7 @@
 //! the whole.
 
 use annulus_evaluation::Subject;
-use annulus_train::{Sampling, Wanted, generate};
+use annulus_train::{GenerateRequest, Sampling, generate};
 
 use crate::common::Place;
 
@@ -12,7 +12,7 @@ const TOKENS: usize = 30;
 /// The most likely tokens behind `prompt`.
 fn greedy(subject: &Subject, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let setup = subject.setup_of_prompt(prompt.len(), prompt.len() + tokens).unwrap();
-    let wanted = Wanted { tokens, ends: Vec::new(), sampling: Sampling::default() };
+    let wanted = GenerateRequest { tokens, ends: Vec::new(), sampling: Sampling::default() };
     generate(&setup, &subject.weights, prompt, &wanted, &|_| ()).unwrap()
 }
 

@@ -9,10 +9,10 @@ use annulus_yaml::Interval::ZeroToBelowOne;
 use annulus_yaml::Kind::{Count, Counts, Ranges, Real, Section, Tokens, Truth, Word, WordOr};
 use annulus_yaml::{Kind, Places, Problem, section};
 
-use super::{AUTO, AUTOMATIC, BACKWARD};
+use super::{AUTO, BACKWARD};
 use crate::data::MOST_TOKENS;
 use crate::{
-    Attention, Contradiction, Kernel, LayoutKeys, Masking, Sliding, Wording, return_from_word,
+    Attention, Contradiction, Kernel, LayoutKeys, Masking, Sliding, Wording, route_from_word,
     route_word,
 };
 
@@ -55,7 +55,7 @@ section! {
         stripe: Option<usize> = Tokens(1, MOST_TOKENS),
             Means("1, and for balanced blocks a sixteenth of a rank's share"),
             "width of stripes and of balanced blocks, in positions";
-        backward: String = Word(BACKWARD), Is(AUTOMATIC),
+        backward: String = Word(BACKWARD), Is(AUTO),
             "what is sent in backward; reversed: KV and their gradients, against the forward ring; travelling: the same, once \
              around the ring; direct: gradients straight to their owners; queries: queries and their gradients; auto: the \
              route with the fewest bytes (of equals, `direct` where gradients are sent in 16 bits, else `reversed`)";
@@ -102,8 +102,9 @@ section! {
         gradient: Option<Element> = Word(Element::WORDS), SUMS, "gradients of keys and values";
     }
 }
-const VALUES: Absent = Means("model.dtype; what is narrower is rounded so on any number of ranks");
-const SUMS: Absent = Means("f32; what is narrower is rounded at every move");
+const VALUES: Absent =
+    Means("model.dtype; a narrower dtype is rounded once by the owner, also on one rank");
+const SUMS: Absent = Means("f32; a narrower dtype is rounded each time it is sent");
 
 /// How a section says that a sequence is split.
 #[derive(Clone, Copy)]
@@ -192,7 +193,7 @@ impl AttentionKeys {
         let words = self.words();
         let (strategy, layout) = words.meant();
         let automatic = words.automatic;
-        let backward = return_from_word(&self.backward);
+        let backward = route_from_word(&self.backward);
         let WireKeys { query, key_value, output, query_gradient, gradient } = self.wire;
         let wire = Wire { query, key_value, output, query_gradient, gradient };
         let sliding = self.sliding.as_ref().map(|sliding| {
@@ -255,7 +256,7 @@ impl SlidingKeys {
             window: self.window,
             strategy,
             automatic: words.automatic,
-            backward: self.backward.as_deref().map_or_else(inherited, return_from_word),
+            backward: self.backward.as_deref().map_or_else(inherited, route_from_word),
         }
     }
 }
@@ -298,7 +299,7 @@ impl Attention {
             groups,
             layout: self.layout.map(|sharded| sharded.word().to_owned()),
             stripe,
-            backward: self.backward.map_or(AUTOMATIC, route_word).to_owned(),
+            backward: self.backward.map_or(AUTO, route_word).to_owned(),
             kernel: self.kernel,
             deterministic: self.deterministic,
             dropout: self.dropout,
@@ -319,7 +320,7 @@ impl Sliding {
             exchange,
             shape,
             groups,
-            backward: Some(self.backward.map_or(AUTOMATIC, route_word).to_owned()),
+            backward: Some(self.backward.map_or(AUTO, route_word).to_owned()),
         }
     }
 }
@@ -336,6 +337,7 @@ mod tests {
         assert_eq!(STRATEGIES[0], AUTO);
         assert_eq!(STRATEGIES[1..], Strategy::ALL.map(Strategy::name));
         assert_eq!(EXCHANGES, Exchange::ALL.map(Exchange::name));
+        assert_eq!(BACKWARD.len(), 1 + Route::ALL.len());
         assert!(Route::ALL.iter().all(|how| BACKWARD.contains(&route_word(*how))));
     }
 }

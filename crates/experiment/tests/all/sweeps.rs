@@ -105,6 +105,39 @@ fn an_override_replaces_a_list() {
 }
 
 #[test]
+fn what_lists_and_rows_lack_is_said() {
+    for (section, wanted) in [
+        ("keys: {}", "found an empty mapping"),
+        ("rows: []", "found an empty list"),
+        ("rows: [{}]", "found an empty row"),
+        (
+            "rows: [{ data.tokens: 4k }, { data.batch: 4, data.tokens: 4k }]",
+            "found row 1 without `data.batch`",
+        ),
+        (
+            "rows: [{ data.tokens: 4k, data.batch: 4 }, { data.tokens: 8k }]",
+            "found row 2 without `data.batch`",
+        ),
+    ] {
+        let found = read(&format!("\nsweep: {{ {section} }}\n"), &[]).unwrap_err();
+        assert!(found.contains(wanted), "{section}: {found}");
+    }
+}
+
+#[test]
+fn a_run_is_called_alike_whatever_runs_are_beside_it() {
+    let names = |paths: &str| -> Vec<String> {
+        let section = format!("\nsweep: {{ keys: {{ data.path: {paths} }} }}\n");
+        read(&section, &[]).unwrap().runs.into_iter().map(|run| run.name).collect()
+    };
+    let both = names("[h/x.txt, h-x.txt]");
+    assert_eq!(both[1], "path=h-x.txt,seed=7");
+    assert!(both[0].starts_with("path=h-x.txt-") && both[0] != both[1], "{both:?}");
+    assert_eq!(names("[h-x.txt, h/x.txt]"), [both[1].clone(), both[0].clone()]);
+    assert_eq!(names("[h/x.txt]"), both[..1]);
+}
+
+#[test]
 fn a_mistake_stands_where_its_value_does_and_is_said_once() {
     let section =
         "\nsweep:\n  keys:\n    data.tokens: [4k, 12x]\n    schedule.warmup: [10, 2000]\n";

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use annulus_machine::blocks::{DEPTH, STRICT_ROW};
+use annulus_memory::{Class, scope};
 use candle_core::{Result, Tensor, bail};
 
 use super::length;
@@ -30,6 +31,12 @@ impl Sums {
     /// Sums of nothing, for `elements` elements.
     pub(crate) fn of(elements: usize) -> Sums {
         Sums { rows: vec![0; groups(elements) * length(STRICT_ROW)], elements }
+    }
+
+    /// Sums of nothing, counted as gradients from the start.
+    pub(crate) fn of_gradient(elements: usize) -> Sums {
+        let _gradients = scope(Class::Gradients);
+        Sums::of(elements)
     }
 
     /// Adds a number to each sum.
@@ -135,7 +142,7 @@ pub(crate) fn weight_gradient(
     block: usize,
 ) -> Result<Tensor> {
     let tokens = x.len() / inputs.max(1);
-    let mut sums = Sums::of(outputs * inputs);
+    let mut sums = Sums::of_gradient(outputs * inputs);
     sums.add_products(pool, dy, outputs, x, inputs, &whole_blocks(tokens, block)?);
     sums.tensor()
 }

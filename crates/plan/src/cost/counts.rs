@@ -46,8 +46,12 @@ impl Plan {
                 Besides::Embeddings | Besides::Head => vocabulary * hidden,
             };
         }
-        let last = if shape.tie_word_embeddings { Besides::Embeddings } else { Besides::Head };
-        Counts { all: all + adapters, trained, head: lora.trains(last) }
+        Counts { all: all + adapters, trained, head: lora.trains(shape.projects_with()) }
+    }
+
+    /// Whether a part is trained in full: without adapters, every part.
+    pub(crate) fn trains(&self, part: Besides) -> bool {
+        self.experiment.lora.as_ref().is_none_or(|lora| lora.trains(part))
     }
 
     /// Floating-point operations of an optimizer step under the plan's mask: [`Plan::flops_of`] the pairs that it shows.
@@ -68,12 +72,11 @@ impl Plan {
     pub fn flops_of(&self, pairs: f64) -> f64 {
         let shape = &self.shape;
         let Counts { all, trained, .. } = self.counts_of(shape);
-        let lora = self.experiment.lora.as_ref();
         let each = |trained: bool| if trained { 6.0 } else { 4.0 };
         let mut per_token = each(true) * trained as f64 + each(false) * (all - trained) as f64;
         if !shape.tie_word_embeddings {
             let looked_up = (self.vocabulary() * shape.hidden_size) as f64;
-            per_token -= each(lora.is_none_or(|lora| lora.trains(Besides::Embeddings))) * looked_up;
+            per_token -= each(self.trains(Besides::Embeddings)) * looked_up;
         }
         let data = &self.experiment.data;
         let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;

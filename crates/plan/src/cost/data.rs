@@ -3,7 +3,7 @@
 use annulus_experiment::Format;
 use annulus_machine::blocks::{HASHED, READ_IDS};
 
-use super::{Share, product};
+use super::{Share, product, sum};
 
 /// Bytes of a token's id, u32.
 const ID: u64 = 4;
@@ -24,6 +24,6 @@ impl Share<'_> {
             _ => ID * READ_IDS.min(data.tokens as u64 + 1),
         };
         let reading = data.formats().map(read).max().unwrap_or_default();
-        product(&[self.rows, TOKEN, self.plan.micro_batches as u64]).saturating_add(reading)
+        sum([product(&[self.rows, TOKEN, self.plan.micro_batches as u64]), reading])
     }
 }

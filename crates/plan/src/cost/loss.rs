@@ -1,8 +1,15 @@
-//! Memory that the loss takes: logits of a few rows at a time.
+//! Memory that the two stages take that know the vocabulary: the loss, with logits of a few rows at a time, and the embedding.
 
-use super::{F32, Share, Widths, product};
+use super::{F32, Share, Widths, product, sum};
 
 impl Share<'_> {
+    /// Bytes in the embedding's backward: of the gradient of its rows, and of that of its table, if that is trained.
+    pub(super) fn in_embedding(&self) -> [u64; 2] {
+        let rows = product(&[self.rows, self.element + self.widened, self.widths().h]);
+        let table = self.plan.trained_by_stage()[0].iter().sum();
+        [rows, self.plan.gradient(table)]
+    }
+
     /// Bytes at the peak of the loss: the last norm's input, output and gradient; a chunk of logits with its input; the gradient of the
     /// output projection, and its weights in the dtype that they are computed in; which tokens count.
     pub(super) fn in_loss(&self) -> u64 {
@@ -10,8 +17,7 @@ impl Share<'_> {
         let vocabulary = self.plan.own_vocabulary();
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
-        let host = &self.plan.experiment.host;
-        let in_place = host.device.is_none() && host.apart.is_none();
+        let in_place = self.plan.experiment.host.computes_on_this_cpu();
         // With a sharded vocabulary a GPU makes powers, probabilities and gradients as separate tensors.
         let copies = if self.plan.experiment.mesh.tensor == 1 || in_place { 1 } else { 3 };
         let logits = product(&[chunk, copies * vocabulary + h, F32]);
@@ -19,9 +25,9 @@ impl Share<'_> {
         let of_head = self.plan.gradient(product(&[vocabulary, h]));
         let gradients = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 2 };
         let learned = if self.plan.counts().head { gradients * of_head } else { 0 };
-        let learned = learned.saturating_add(product(&[vocabulary, h, self.widened]));
-        let packed =
-            self.packing(&[[chunk, vocabulary, h], [chunk, h, vocabulary], [vocabulary, h, chunk]]);
-        [rows, logits, learned, packed].into_iter().fold(0, u64::saturating_add)
+        let widened = product(&[vocabulary, h, self.widened]);
+        let packed = self.packing(&[[chunk, h, vocabulary], [vocabulary, h, chunk]]);
+        let packed = packed.max(self.projecting(chunk, vocabulary, h));
+        sum([rows, logits, learned, widened, packed])
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use annulus_sequence::Schedules;
 
-use super::{F32, Share, product};
+use super::{F32, Share, product, sum};
 use crate::Plan;
 
 /// Model stages whose activations may be on their way to or from a disk at the same time.
@@ -22,7 +22,7 @@ impl Share<'_> {
         } else {
             (others, 0)
         };
-        product(&[self.rows, self.kept().1, here as u64]).saturating_add(chunk as u64)
+        sum([product(&[self.rows, self.kept().1, here as u64]), chunk as u64])
     }
 
     /// Bytes of AdamW's moments; of offloaded ones what is updated, written and read at the same time, for the largest parameters.

@@ -1,8 +1,8 @@
 //! Memory that matrix products pack their operands into: a function of shapes and a core's caches.
 
-use annulus_machine::blocks::Cut;
+use annulus_machine::blocks::{Cut, FEW_ROWS};
 
-use super::{F32, Share};
+use super::{F32, Share, product, sum};
 
 /// Rows, columns and depth of a matrix product.
 type Sizes = [u64; 3];
@@ -11,6 +11,21 @@ impl Share<'_> {
     /// The most bytes that any one of `products` packs its operands into.
     pub(super) fn packing(&self, products: &[Sizes]) -> u64 {
         self.most(products, |cut| cut.floats(self.workers))
+    }
+
+    /// Bytes for a product of `rows` rows with a weight of `columns` outputs and `depth` inputs: few rows are computed as the transpose, in
+    /// a buffer of its own.
+    pub(super) fn projecting(&self, rows: u64, columns: u64, depth: u64) -> u64 {
+        if !self.is_turned(rows) {
+            return self.packing(&[[rows, columns, depth]]);
+        }
+        sum([product(&[rows, columns, F32]), self.packing(&[[columns, rows, depth]])])
+    }
+
+    /// Whether a CPU computes a product of so many rows with a weight as its transpose.
+    fn is_turned(&self, rows: u64) -> bool {
+        let on_gpu = self.plan.experiment.host.gpu_memory.is_some();
+        !on_gpu && rows < FEW_ROWS as u64
     }
 
     /// The most bytes that each worker beyond the first packs operands into.
@@ -23,7 +38,8 @@ impl Share<'_> {
         let projections =
             [(self.rows, h, a), (self.rows, h, k), (piece, h, f), (chunk, h, vocabulary)];
         let products = projections.map(|(rows, h, width)| {
-            [[rows, width, h], [rows, h, width], [width, h, rows], [h, width, rows]]
+            let turned = if self.is_turned(rows) { [width, rows, h] } else { [rows, width, h] };
+            [turned, [rows, width, h], [rows, h, width], [width, h, rows], [h, width, rows]]
         });
         self.most(products.as_flattened(), |cut| cut.left() + cut.edge())
     }
@@ -31,7 +47,7 @@ impl Share<'_> {
     fn most(&self, products: &[Sizes], floats: impl Fn(Cut) -> usize) -> u64 {
         let host = &self.plan.experiment.host;
         // A GPU's library has its own workspace.
-        if host.device.is_some() {
+        if host.gpu_memory.is_some() {
             return 0;
         }
         let bytes = |sizes: &Sizes| {

@@ -4,13 +4,13 @@
 //! parameter, receives what its mirrors have summed of the elements that it updates, and sends what it has updated to the holders of the
 //! same state ([`StateSharding`]).
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use annulus_architecture::{Besides, Target, slice};
 use annulus_machine::blocks::{NORM_BYTES, STRICT_ROW};
 use annulus_sequence::order_free_row;
 
-use super::{F32, Share, product};
+use super::{F32, Share, product, sum};
 use crate::{Plan, StateSharding};
 
 /// Model stages whose gradient sums are in flight, beside the stage that backward computes.
@@ -22,33 +22,43 @@ const NORM: u64 = 8;
 
 impl Plan {
     /// Elements of each trained parameter, by model stage: the embedding, the two halves of each layer, the loss. Tied weights count in the
-    /// embedding.
+    /// embedding. On the tensor-parallel rank that has most.
     pub(crate) fn trained_by_stage(&self) -> Vec<Vec<u64>> {
-        let lora = self.experiment.lora.as_ref();
-        let is_trained = |part: Option<Besides>| match (lora, part) {
-            (None, _) => true,
-            (Some(lora), Some(part)) => lora.trains(part),
-            (Some(_), None) => false,
-        };
-        let mut stages = self.by_stage(&is_trained);
-        if self.shape.tie_word_embeddings
-            && let Some(last) = stages.last_mut()
-            && is_trained(Some(Besides::Embeddings))
-        {
-            last.pop();
-        }
+        let stages = self.trained_with(self.own_vocabulary());
         debug_assert_eq!(stages.iter().flatten().sum::<u64>(), self.counts().trained);
         stages
     }
 
-    /// Elements of each parameter that a model stage reads, trained or not: tied weights count in the embedding and in the loss.
+    /// [`Plan::trained_by_stage`] on a rank with so many tokens of the vocabulary.
+    fn trained_with(&self, vocabulary: u64) -> Vec<Vec<u64>> {
+        let is_trained = |part: Option<Besides>| match part {
+            Some(part) => self.trains(part),
+            None => self.experiment.lora.is_none(),
+        };
+        let mut stages = self.by_stage(vocabulary, &is_trained);
+        if self.shape.tie_word_embeddings
+            && let Some(last) = stages.last_mut()
+            && self.trains(Besides::Embeddings)
+        {
+            last.pop();
+        }
+        stages
+    }
+
+    /// Elements of each parameter that a model stage reads, trained or not: tied weights count in the embedding and in the loss. On the
+    /// tensor-parallel rank that has most.
     pub(crate) fn read_by_stage(&self) -> Vec<Vec<u64>> {
-        self.by_stage(&|_| true)
+        self.by_stage(self.own_vocabulary(), &|_| true)
+    }
+
+    /// What `of` gives for the vocabulary of each tensor-parallel part: where it does not divide, some have a token less.
+    fn by_part<T>(&self, of: impl Fn(u64) -> T) -> Vec<T> {
+        (0..self.experiment.mesh.tensor).map(|part| of(self.vocabulary_of(part))).collect()
     }
 
     /// Elements of each parameter by model stage, of the embedding, the projections and the head for which `wanted` holds, and of all
-    /// adapters.
-    fn by_stage(&self, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
+    /// adapters, on a rank with so many tokens of the vocabulary.
+    fn by_stage(&self, vocabulary: u64, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
         let shape = &self.own;
         let [h, m] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (a, k, dim) = (shape.query_width(), shape.key_value_width(), shape.head_dim as u64);
@@ -72,13 +82,12 @@ impl Plan {
             self.adapters(&[Target::Gate, Target::Up, Target::Down]),
         ]
         .concat();
-        let table = self.own_vocabulary() * h;
-        let last = if shape.tie_word_embeddings { Besides::Embeddings } else { Besides::Head };
+        let table = vocabulary * h;
         let mut stages = vec![only(wanted(Some(Besides::Embeddings)), &[table])];
         for _ in 0..shape.num_hidden_layers {
             stages.extend([attention.clone(), feed_forward.clone()]);
         }
-        stages.push([norms(false), only(wanted(Some(last)), &[table])].concat());
+        stages.push([norms(false), only(wanted(Some(shape.projects_with())), &[table])].concat());
         stages
     }
 
@@ -131,22 +140,30 @@ impl Plan {
         if self.world() == 1 {
             return vec![0];
         }
-        let (stages, sharding) = (self.trained_by_stage(), self.sharding());
+        let parts = self.by_part(|vocabulary| self.trained_with(vocabulary).concat());
+        let sharding = self.sharding();
         let (passed_on, strict) = (sharding.mirrors as u64 - 1, self.experiment.block().is_some());
         let bytes = |range: Range<usize>| {
             if strict { rows_of(range) } else { F32 * range.len() as u64 }
         };
+        // All slices of each parameter: summed once, as there may be thousands of ranks.
+        let whole = |elements: &u64| {
+            let slices =
+                (0..sharding.ranks()).map(|slot| sharding.summed(*elements as usize, slot));
+            (*elements as usize, sum(slices.map(bytes)))
+        };
+        let parts: Vec<Vec<(usize, u64)>> =
+            parts.iter().map(|sizes| sizes.iter().map(whole).collect()).collect();
         let of_rank = |rank: usize| {
             let slot = self.slot(rank);
-            let sent = |elements: &u64| {
-                let of = |slot| sharding.summed(*elements as usize, slot);
-                let others = (0..sharding.ranks()).filter(|other| *other != slot);
-                let summed = others.map(|other| bytes(of(other))).fold(0, u64::saturating_add);
-                let own = product(&[F32, of(slot).len() as u64, passed_on]);
-                summed.saturating_mul(self.micro_batches as u64).saturating_add(own)
+            let sent = |&(elements, all): &(usize, u64)| {
+                let own = sharding.summed(elements, slot);
+                let passed_on = product(&[F32, own.len() as u64, passed_on]);
+                let others = all.saturating_sub(bytes(own));
+                others.saturating_mul(self.micro_batches as u64).saturating_add(passed_on)
             };
-            let all = stages.iter().flatten().map(sent);
-            all.fold(self.between_parts(), u64::saturating_add)
+            let sent = sum(parts[rank % parts.len()].iter().map(sent));
+            self.between_parts().saturating_add(sent)
         };
         (0..self.world()).map(of_rank).collect()
     }
@@ -170,20 +187,21 @@ impl Plan {
         let state = sharding.state;
         let element = self.experiment.model.dtype.bytes() as u64;
         let times = if state.shards_weights() { self.micro_batches as u64 } else { 1 };
-        let stages = match (state.shards_optimizer(), state.shards_weights()) {
+        let gathered = |vocabulary| match (state.shards_optimizer(), state.shards_weights()) {
             (false, _) => Vec::new(),
-            (true, false) => self.trained_by_stage(),
+            (true, false) => self.trained_with(vocabulary),
             (true, true) => {
-                let ahead = self.read_by_stage();
+                let ahead = self.by_stage(vocabulary, &|_| true);
                 // Backward starts with the last stage's weights in place, and the first stage reads none.
                 let back = ahead[1..ahead.len() - 1].to_vec();
                 [ahead, back].concat()
             }
         };
+        let parts = self.by_part(|vocabulary| gathered(vocabulary).concat());
         let of_rank = |rank: usize| {
             let slot = self.slot(rank);
-            let own =
-                stages.iter().flatten().map(|elements| sharding.updated(*elements as usize, slot));
+            let own = parts[rank % parts.len()].iter();
+            let own = own.map(|elements| sharding.updated(*elements as usize, slot));
             own.map(|own| own.len() as u64).sum::<u64>()
                 * (sharding.holders as u64 - 1)
                 * element
@@ -201,12 +219,12 @@ fn rows_of(elements: Range<usize>) -> u64 {
 
 impl Share<'_> {
     /// How processes shard the state.
-    fn sharding(&self) -> StateSharding {
+    pub(super) fn sharding(&self) -> StateSharding {
         self.plan.sharding_of(self.memory.state, self.here as usize)
     }
 
     /// The number of ranks that each update a part of a parameter.
-    fn parts(&self) -> u64 {
+    pub(super) fn parts(&self) -> u64 {
         self.sharding().parts() as u64
     }
 
@@ -269,7 +287,7 @@ impl Share<'_> {
     fn copied_share(&self, bytes: u64) -> u64 {
         let experiment = &self.plan.experiment;
         // The copy lies on the host.
-        let is_here = experiment.host.device.is_none() && experiment.host.apart.is_none();
+        let is_here = experiment.host.computes_on_this_cpu();
         match self.plan.is_shared(self.sharding()) {
             _ if !experiment.background_saves || !is_here => 0,
             true => bytes / self.world(),
@@ -278,49 +296,7 @@ impl Share<'_> {
         }
     }
 
-    fn world(&self) -> u64 {
+    pub(super) fn world(&self) -> u64 {
         self.here + self.elsewhere
-    }
-
-    /// Bytes of gradients and their sums at their peak: while backward is in a layer or the loss, and over the whole step. No rank is more
-    /// than one stage ahead of another.
-    pub(super) fn gradients(&self) -> [u64; 2] {
-        let stages = self.plan.trained_by_stage();
-        let of_stage = |sizes: &Vec<u64>| sizes.iter().map(|size| self.plan.gradient(*size)).sum();
-        let is_accumulated = self.plan.micro_batches > 1;
-        // Without accumulation, order-free sums are read as f32 as soon as they are complete.
-        let summed = |sizes: &Vec<u64>| {
-            if is_accumulated { of_stage(sizes) } else { F32 * sizes.iter().sum::<u64>() }
-        };
-        let summed: Vec<u64> = stages.iter().map(summed).collect();
-        let stages: Vec<u64> = stages.iter().map(of_stage).collect();
-        let (all, world) = (summed.iter().sum::<u64>(), self.world());
-        let last = stages.len() - 1;
-        let of = |some: RangeInclusive<usize>| stages[some].iter().sum::<u64>();
-        // The loss's gradient of tied weights waits for the embedding's.
-        let is_tied = self.plan.shape.tie_word_embeddings;
-        let waits = |stage: usize| if is_tied && stage > 0 { stages[0] } else { 0 };
-        let within = |stage: usize| {
-            // Other ranks may not yet have read their slices of one stage more.
-            let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
-            let whole = of(stage..=oldest) + waits(stage);
-            let done = summed[oldest.min(stage + 1)..=last].iter().sum::<u64>() / self.parts();
-            // Sums of earlier micro-batches are all held, and a stage's new ones until they are added.
-            let summed = if is_accumulated { (all + stages[oldest]) / self.parts() } else { done };
-            whole + summed + of(stage..=oldest) / world * self.elsewhere
-        };
-        if world == 1 {
-            // Gradients of the stage that backward is in, and of the one before.
-            let two = |stage: usize| of(stage..=(stage + SUMS_IN_FLIGHT).min(last)) + waits(stage);
-            let order_free = self.plan.experiment.block().is_some();
-            let new = if is_accumulated || order_free { (0..=last).map(two).max() } else { None };
-            return [all + new.unwrap_or_default(); 2];
-        }
-        let backward = (1..=last).map(within).max().unwrap_or_default();
-        // The last stages' gradients are whole while they are summed; then the mirrors' sums are joined.
-        let largest = stages.iter().max().copied().unwrap_or_default();
-        let joined = if self.sharding().mirrors == 1 { 0 } else { largest / self.parts() };
-        let ends = [stages[0], joined].map(|beside| all / self.parts() + beside);
-        [backward, ends.into_iter().chain([backward, within(0)]).max().unwrap_or_default()]
     }
 }

@@ -11,7 +11,7 @@
 use annulus_experiment::Kernel;
 use annulus_sequence::Mask;
 
-use super::{F32, Share, VISIBILITY, product};
+use super::{F32, Share, VISIBILITY, product, sum};
 use crate::Plan;
 
 /// Bytes of an f64.
@@ -41,27 +41,26 @@ impl Share<'_> {
             (self.sums(dim) + self.sums(1) + F32, 0)
         };
         let state = product(&[self.rows, heads, row]);
-        let seen = product(&[self.positions(), VISIBILITY]).saturating_add(self.pieces());
+        let seen = sum([product(&[self.positions(), VISIBILITY]), self.pieces()]);
         let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
         let key_values = product(&[packed, self.most, shape.key_value_width(), F32]);
         let batch = self.plan.micro_batch as u64;
         let made = product(&[2, batch, backward.keys as u64, self.sums(dim)]);
-        let results = made.saturating_add(seen.saturating_mul(backward.tiles as u64));
         let copied = product(&[self.most, shape.key_value_width(), copied]);
-        let results = results.saturating_add(copied);
-        let packed = seen.saturating_mul(forward.tiles as u64).saturating_add(key_values);
+        let results = sum([made, product(&[seen, backward.tiles as u64]), copied]);
+        let packed = sum([product(&[seen, forward.tiles as u64]), key_values]);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
         let others = self.taken[1].made.query_gradients as u64;
         let others = product(&[batch, others, self.sums(dim)]);
-        let attending = self.running(state).saturating_add(results.max(packed));
-        let finishing = self.joining(state).max(state.saturating_add(finished));
-        attending.max(finishing).saturating_add(others).saturating_add(self.scratch())
+        let attending = sum([self.running(state), results.max(packed)]);
+        let finishing = self.joining(state).max(sum([state, finished]));
+        sum([attending.max(finishing), others, self.scratch()])
     }
 
     /// Whether attention is computed by the reference kernel of a CPU, in f64.
     fn is_reference(&self) -> bool {
         let experiment = &self.plan.experiment;
-        experiment.attention.kernel == Kernel::Reference && experiment.host.device.is_none()
+        experiment.attention.kernel == Kernel::Reference && experiment.host.gpu_memory.is_none()
     }
 
     /// Bytes of what global positions cut a tile into: pieces of all others between any two of them.
@@ -76,7 +75,7 @@ impl Share<'_> {
     fn running(&self, state: u64) -> u64 {
         let [states, copied] = self.states;
         let rows = product(&[2, self.rows, self.plan.own.query_width(), self.element]);
-        state.saturating_mul(states).saturating_add(rows.saturating_mul(copied))
+        sum([product(&[state, states]), product(&[rows, copied])])
     }
 
     /// Bytes while the results of several states become one: of each state, and the sum; where residue classes are added, all of these
@@ -100,7 +99,6 @@ impl Share<'_> {
         let (keys, dim) = (self.most / batch, self.plan.own.head_dim as u64);
         let packed = self.packing(&[[self.positions(), keys, dim], [self.positions(), dim, keys]]);
         let of_head = product(&[self.positions(), self.most / batch, F32]);
-        let scoring = [kept, 2 * of_head, 2 * queries].into_iter().fold(0, u64::saturating_add);
-        scoring.saturating_add(packed).max(5 * queries)
+        sum([kept, 2 * of_head, 2 * queries, packed]).max(5 * queries)
     }
 }

@@ -69,6 +69,22 @@ fn what_is_written_reads_back() {
 }
 
 /// The messages for wrong files.
+/// How a mask that asks for nothing is warned of.
+#[test]
+fn what_hides_nothing_is_said() {
+    for (lines, wanted) in [
+        (
+            "padding: 12288",
+            "`attention.padding` of 12288 hides nothing in sequences of 12288 tokens",
+        ),
+        ("padding: 12287", "tokens from position 12287 on are hidden as keys"),
+        ("window: 12288", "`attention.window` of 12288 hides nothing in sequences of 12288 tokens"),
+    ] {
+        let warnings = plan_of(&with(lines)).warnings;
+        assert!(warnings.iter().any(|said| said.starts_with(wanted)), "{lines}: {warnings:?}");
+    }
+}
+
 fn answer(text: &str) -> Problems {
     parse("small.yaml", text, &[]).map(|_| ()).expect_err(text)
 }

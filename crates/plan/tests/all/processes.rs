@@ -52,14 +52,14 @@ fn processes_lie_along_the_axes_that_share() {
 fn on_gpus(devices: usize, word: &str) -> Experiment {
     let mut experiment = experiment(4);
     experiment.device = Device::from_word(word).unwrap_or(Device::Cpu);
-    (experiment.host.device, experiment.host.devices) = (Some(1 << 40), devices);
+    (experiment.host.gpu_memory, experiment.host.devices) = (Some(1 << 40), devices);
     experiment
 }
 
 #[test]
 fn ranks_on_devices_hold_what_they_hold_in_processes() {
     let mut of_processes = experiment(4);
-    (of_processes.host.device, of_processes.host.processes) = (Some(1 << 40), 2);
+    (of_processes.host.gpu_memory, of_processes.host.processes) = (Some(1 << 40), 2);
     let [devices, processes] = [on_gpus(2, "cuda"), of_processes]
         .map(|experiment| planned(experiment).unwrap_or_else(|problems| panic!("{problems}")));
     let held = |plan: &Plan| plan.ranks.iter().map(|rank| rank.together).collect::<Vec<_>>();
@@ -99,7 +99,7 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     // A process for each of many takes long to plan.
     assert!(!plan(65).to_text().contains(TITLE));
     let mut described = experiment(4);
-    described.host.apart = Some(Apart { ranks: 4, memory: None });
+    described.host.cluster = Some(Apart { ranks: 4, memory: None });
     let described = planned(described).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(!described.to_text().contains(TITLE));
 }

@@ -31,7 +31,7 @@ fn no_cell_is_blank_and_whatever_is_refused_has_a_way_out() {
     let refused = answers.iter().filter(|cell| *cell == "**no**").count();
     println!("{} combinations, {refused} refused", answers.len());
     assert!(refused > 15 && refused < answers.len() / 4, "{text}");
-    let (first, said) = text.split_once("What is said instead:").expect("what is said");
+    let (first, said) = text.split_once("The error message for every `no`:").expect("messages");
     let first = first.split("| mask").next().expect("exceptions first");
     assert!(first.contains("- mask: none\n") && first.contains("zigzag"), "{first}");
     let refusals: Vec<&str> = said.lines().filter(|line| line.starts_with("- ")).collect();

@@ -1,11 +1,10 @@
 //! Draws which rank holds which position, and how much ranks see of each other.
 
-use super::{HEAD, glyph, ranks, row};
-use crate::{Layout, Mask, Positions, Run, pairs_between};
+use super::{HEAD, TERMINAL_WIDTH, glyph, row};
+use crate::{Layout, Mask, Positions, Run, count, pairs_between};
 
-/// The most columns for positions; a whole line has as many.
+/// The most columns for positions.
 const COLUMNS: usize = 64;
-const LINE: usize = 80;
 /// The most ranks whose pair counts fit side by side.
 const COUNTED: usize = 8;
 /// The most ranks that are all drawn; of more, this many of the first and last ones.
@@ -35,7 +34,11 @@ pub fn draw_layers(layout: Layout, layers: &[(String, Mask)], shards: &[Position
 fn draw_held(layout: Layout, shards: &[Positions]) -> Vec<String> {
     let tokens = shards.iter().map(Positions::tokens).sum();
     let mut lines = vec![
-        format!("{tokens} positions over {} as {layout}, {}", ranks(shards.len()), each(shards)),
+        format!(
+            "{tokens} positions over {} as {layout}, {}",
+            count(shards.len(), "rank"),
+            each(shards)
+        ),
         String::new(),
     ];
     lines.extend(draw_shards(shards, tokens));
@@ -59,7 +62,7 @@ fn draw_shards(shards: &[Positions], tokens: usize) -> Vec<String> {
     let shown: Vec<(usize, &Positions)> =
         shards.iter().enumerate().filter(|(rank, _)| drawn(*rank)).collect();
     let longest = shown.iter().map(|(_, shard)| list(shard).len()).max().unwrap_or(0);
-    let columns = (LINE - HEAD).saturating_sub(longest + 2).clamp(1, COLUMNS.min(tokens));
+    let columns = (TERMINAL_WIDTH - HEAD).saturating_sub(longest + 2).clamp(1, COLUMNS.min(tokens));
     let bounds: Vec<usize> = (0..=columns).map(|column| column * tokens / columns).collect();
     let of_all = |shard: &Positions| strip(shard, &bounds);
     let telling = shown.iter().any(|(_, shard)| of_all(shard).contains('█'));

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::{glyph, ranks, row};
-use crate::{Block, Collective, Hop, Part, Schedule, TilePlan};
+use super::{glyph, row};
+use crate::{Block, Collective, Hop, Part, Schedule, TilePlan, count};
 
 /// The most ranks side by side, and the width of each: 80 columns.
 const RANKS: usize = 6;
@@ -28,7 +28,7 @@ pub fn draw_schedule(schedule: &Schedule, detail: Detail) -> String {
     let shown = if detail == Detail::Whole { world } else { world.min(RANKS) };
     let pass = schedule.pass.name();
     let mut lines = vec![
-        format!("{} {pass} over {}, hop by hop", schedule.strategy, ranks(world)),
+        format!("{} {pass} over {}, hop by hop", schedule.strategy, count(world, "rank")),
         "tile with the keys of a rank: ■ all visible, ◪ some, · none;".to_owned(),
         "of others' queries as q:k".to_owned(),
     ];

@@ -1,5 +1,12 @@
 //! Tables in text.
 
+use std::ops::Range;
+
+use super::TERMINAL_WIDTH;
+
+/// Blanks between columns.
+const GAP: usize = 2;
+
 /// Rows of text in columns: the first left-aligned, the others right-aligned.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
@@ -16,31 +23,41 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// The width of a terminal, in columns.
-const COLUMNS: usize = 80;
+/// Which columns of a table stand side by side within `room` characters, block by block, where every block repeats titles of `titles`
+/// characters before them: columns of `widths`, gaps included. A block has at least one column.
+pub fn blocks(
+    widths: impl IntoIterator<Item = usize>,
+    titles: usize,
+    room: usize,
+) -> Vec<Range<usize>> {
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    let mut taken = titles;
+    for (column, width) in widths.into_iter().enumerate() {
+        match blocks.last_mut() {
+            Some(block) if taken + width <= room => block.end += 1,
+            _ => {
+                blocks.push(column..column + 1);
+                taken = titles;
+            }
+        }
+        taken += width;
+    }
+    blocks
+}
 
-/// A table within 80 columns: columns without room at the right stand below, after the first column again.
+/// A table that fits a terminal: columns without room at the right stand below, after the first column again.
 pub fn stacked(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count() + 2).max().unwrap_or_default()
+        cells.map(|cell| GAP + cell.chars().count()).max().unwrap_or_default()
     };
-    let mut blocks: Vec<Vec<usize>> = Vec::new();
-    let mut taken = 0;
-    for column in 1..columns {
-        match blocks.last_mut() {
-            Some(block) if taken + width(column) <= COLUMNS => block.push(column),
-            _ => {
-                blocks.push(vec![0, column]);
-                taken = width(0) - 2;
-            }
-        }
-        taken += width(column);
-    }
-    let block = |columns: &Vec<usize>| {
+    // No gap follows the last column.
+    let blocks = blocks((1..columns).map(width), width(0), TERMINAL_WIDTH + GAP);
+    let block = |others: &Range<usize>| {
+        let shown = || std::iter::once(0).chain(others.clone().map(|other| other + 1));
         let cells = |row: &Vec<String>| {
-            columns.iter().filter_map(|column| row.get(*column).cloned()).collect()
+            shown().filter_map(|column| row.get(column).cloned()).collect::<Vec<_>>()
         };
         aligned(&rows.iter().map(cells).collect::<Vec<_>>())
     };
@@ -58,7 +75,7 @@ mod tests {
             std::iter::once(first.to_owned()).chain(cells).collect::<Vec<_>>()
         };
         let shown = stacked(&[row("head"), row("a")]);
-        assert!(shown.lines().all(|line| line.len() <= COLUMNS), "{shown}");
+        assert!(shown.lines().all(|line| line.len() <= TERMINAL_WIDTH), "{shown}");
         assert_eq!(shown.lines().filter(|line| line.starts_with("a ")).count(), 2, "{shown}");
         assert!((0..6).all(|column| shown.contains(&format!("{column}").repeat(15))), "{shown}");
         let narrow = [vec![String::from("a"), String::from("b")]];

@@ -71,6 +71,6 @@ pub(crate) fn resolved(experiment: Experiment) -> Resolved {
 /// The plan of ranks with a device each.
 pub(crate) fn plan_apart(arguments: &[&str]) -> Plan {
     let mut experiment = experiment(arguments);
-    experiment.host.apart = Some(Apart { ranks: experiment.mesh.ranks(), memory: None });
+    experiment.host.cluster = Some(Apart { ranks: experiment.mesh.ranks(), memory: None });
     annulus_simulate::plan(&resolved(experiment)).unwrap_or_else(|problems| panic!("{problems}"))
 }

@@ -73,7 +73,7 @@ impl Trainer {
         // Tensor-parallel ranks have judged the same rows; each counts only its own.
         let own = self.rank.tensor.own(targets.len());
         let is_right = |judged: &&Judged| {
-            own.contains(&judged.row) && i64::from(judged.said) == targets[judged.row]
+            own.contains(&judged.row) && i64::from(judged.predicted) == targets[judged.row]
         };
         Ok(Partial::new(judged.iter().filter(is_right).count() as f64, micro.targets))
     }

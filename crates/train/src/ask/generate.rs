@@ -44,7 +44,7 @@ impl Default for Sampling {
 
 /// What is to be generated: length, end tokens, sampling.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct GenerateRequest {
     /// The most tokens that are generated.
     pub tokens: usize,
     /// Tokens that end the text; they are returned, too.
@@ -64,7 +64,7 @@ pub fn generate(
     setup: &Setup,
     weights: &Placed,
     prompt: &[u32],
-    wanted: &Wanted,
+    wanted: &GenerateRequest,
     told: Told<'_>,
 ) -> Result<Vec<u32>> {
     if prompt.is_empty() || prompt.len() != setup.tokens {
@@ -85,7 +85,7 @@ impl Rank {
         &self,
         weights: &Weights,
         prompt: &[u32],
-        wanted: &Wanted,
+        wanted: &GenerateRequest,
         told: Told<'_>,
     ) -> Result<Vec<u32>> {
         // All ranks draw the same token.
@@ -121,7 +121,7 @@ impl Rank {
         weights: &Weights,
         prompt: &[u32],
         cache: &Arc<Cache>,
-        wanted: &Wanted,
+        wanted: &GenerateRequest,
     ) -> Result<u32> {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };

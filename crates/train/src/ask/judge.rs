@@ -22,7 +22,7 @@ pub struct Verdict {
     /// Negative log-likelihood of the target, in nats.
     pub loss: f64,
     /// The most likely id, by the model.
-    pub said: u32,
+    pub predicted: u32,
 }
 
 /// Makes a sequence to judge, by its index, when its turn comes; each is as long as the setup says.
@@ -73,12 +73,12 @@ pub fn judge(
 
 /// A verdict on sequence `index` as numbers to send: whole numbers below 2^53 are exact in f64.
 fn written(index: usize, verdict: &Verdict) -> [f64; 4] {
-    let Verdict { position, loss, said } = *verdict;
-    [index as f64, position as f64, loss, f64::from(said)]
+    let Verdict { position, loss, predicted } = *verdict;
+    [index as f64, position as f64, loss, f64::from(predicted)]
 }
 
 fn read(row: &[f64]) -> (usize, Verdict) {
-    (row[0] as usize, Verdict { position: row[1] as usize, loss: row[2], said: row[3] as u32 })
+    (row[0] as usize, Verdict { position: row[1] as usize, loss: row[2], predicted: row[3] as u32 })
 }
 
 /// Weights on the devices that compute with them, by device of the process; its ranks share them.
@@ -124,10 +124,10 @@ impl Rank {
     fn verdicts(&self, weights: &Weights, micro: &MicroBatch) -> Result<Vec<Verdict>> {
         let positions: Vec<usize> = self.attention.positions().iter().collect();
         let judged = self.judged(&mut WeightSource::Whole(weights), &micro.shard)?.into_iter();
-        let verdict = |Judged { row, loss, said }| {
+        let verdict = |Judged { row, loss, predicted }| {
             let position = positions[row];
             finite(loss, || format!("the loss after position {position}"))?;
-            Ok(Verdict { position, loss, said })
+            Ok(Verdict { position, loss, predicted })
         };
         judged.map(verdict).collect()
     }

@@ -1,7 +1,6 @@
-//! What a trained model is asked: loss, answers, text, and attention over a whole sequence.
+//! What a trained model is asked: loss, answers and text.
 
 pub(crate) mod evaluate;
 pub(crate) mod generate;
 pub(crate) mod judge;
 pub(crate) mod score;
-pub mod whole;

@@ -27,7 +27,7 @@ const READ: [&str; 8] = [
 
 /// The content of `hashes.json`: size and hash of every other file in the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hashes(BTreeMap<String, Stamp>);
+pub(super) struct FileHashes(BTreeMap<String, Stamp>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
@@ -59,9 +59,9 @@ impl Refusal {
     }
 }
 
-impl Hashes {
+impl FileHashes {
     /// Sizes and hashes of all files in `folder`; they are synced to disk first.
-    pub(super) fn of(folder: &Path) -> io::Result<Hashes> {
+    pub(super) fn of(folder: &Path) -> io::Result<FileHashes> {
         let mut stamps = BTreeMap::new();
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
@@ -69,7 +69,7 @@ impl Hashes {
             let name = entry.file_name().to_string_lossy().into_owned();
             stamps.insert(name, stamp(&entry.path())?);
         }
-        Ok(Hashes(stamps))
+        Ok(FileHashes(stamps))
     }
 
     /// Writes `hashes.json` in `folder`, synced to disk.
@@ -83,7 +83,7 @@ impl Hashes {
     pub(super) fn verify(folder: &Path) -> Result<(), Refusal> {
         let text = annulus_files::read(&folder.join(HASHES), LARGEST)
             .map_err(|error| Refusal::of(HASHES, error))?;
-        let Hashes(stamps) = serde_json::from_slice(&text)
+        let FileHashes(stamps) = serde_json::from_slice(&text)
             .map_err(|error| Refusal::damaged(HASHES, format!("not what was written ({error})")))?;
         let lacks =
             |name: &str| Err(Refusal::damaged(HASHES, format!("it does not have `{name}`")));

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use annulus_data::Tokenizer;
 use annulus_experiment::{
-    BYTES, Dtype, Experiment, ModelSource, Shape, parse, parse_config, read_saved_config,
-    write_config,
+    BYTES, Dtype, Experiment, ModelSource, Shape, parse_config, read_saved_config, write_config,
 };
 use annulus_plan::Plan;
 use serde_json::{Map, Value};
@@ -19,9 +18,23 @@ const MOVED: [&str; 4] = ["data.path", "data.tokenizer", "model.path", "lora.pat
 /// The beginning of keys of the learning-rate curve, of which only the past is compared.
 pub(crate) const CURVE: &str = "schedule.";
 
+/// Whether only a run's checkpoint tells if the run can resume with another value of this key: a path of files that may have moved, or a
+/// part of the learning-rate curve.
+pub fn decided_by_checkpoint(key: &str) -> bool {
+    MOVED.contains(&key) || key.starts_with(CURVE)
+}
+
 /// The resolved experiment as YAML that can be read back; of a phase, with all phases of its run.
 pub fn resolved_text(plan: &Plan) -> String {
     plan.experiment.written().to_yaml()
+}
+
+/// The keys, with both values, that name files by other paths than the checkpoint's experiment: only what is in them is compared.
+pub(crate) fn moved(plan: &Plan, found: &Found) -> Result<Vec<(String, String, String)>> {
+    let saved = found.state.experiment()?;
+    let mut moved = annulus_experiment::differences(&saved, plan.experiment.written());
+    moved.retain(|(key, ..)| MOVED.contains(&key.as_str()));
+    Ok(moved)
 }
 
 /// What a model's folder says of its shape, before `extend`, as the text of a config.json: it may be edited after training, or be gone.
@@ -31,16 +44,9 @@ pub(crate) fn model_text(plan: &Plan) -> Option<String> {
     is_folder.then(|| write_config(&plan.model, plan.experiment.model.dtype))
 }
 
-/// The shape that [`model_text`] kept in a checkpoint; `None`: its experiment says it, or an earlier version wrote the checkpoint.
-pub(crate) fn saved_model(found: &Found) -> Result<Option<Shape>> {
-    let read =
-        |text: &String| parse_config("the `model` of state.json", text).map_err(TrainError::Config);
-    found.state.model.as_ref().map(read).transpose()
-}
-
 /// The keys in which `plan` differs from a checkpoint's experiment though they may not, with both values.
 pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
-    let saved = saved(found)?;
+    let saved = found.state.experiment()?;
     let mut differing: Vec<String> = of_keys(&saved, plan.experiment.written(), found.state.step)
         .into_iter()
         .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
@@ -59,9 +65,8 @@ pub(crate) fn of_keys(
 ) -> Vec<(String, String, String)> {
     let mut differing = annulus_experiment::differences(saved, now);
     let same_curve = is_same_curve(saved, now, step);
-    differing.retain(|(key, ..)| {
-        !(MOVED.contains(&key.as_str()) || same_curve && key.starts_with(CURVE))
-    });
+    differing
+        .retain(|(key, ..)| !decided_by_checkpoint(key) || key.starts_with(CURVE) && !same_curve);
     differing
 }
 
@@ -78,20 +83,10 @@ pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
 pub(crate) fn has_other_tokenizer(plan: &Plan, found: &Found) -> Result<bool> {
     let now = plan.experiment.data.tokenizer();
     if now == BYTES {
-        return Ok(saved(found)?.data.tokenizer() != BYTES);
+        return Ok(found.state.experiment()?.data.tokenizer() != BYTES);
     }
     let of = |name: &str| Tokenizer::open(name).map(|tokenizer| tokenizer.fingerprint()).ok();
     Ok(of(&found.folder.join(TOKENIZER).display().to_string()) != of(now))
-}
-
-/// The experiment that is saved in a checkpoint.
-pub(crate) fn saved(found: &Found) -> Result<Experiment> {
-    parse("state.json", &found.state.experiment, &[]).map_err(|problems| {
-        TrainError::checkpoint(
-            format!("the checkpoint's experiment cannot be read:\n{problems}"),
-            "it was written by another version: set another `output`",
-        )
-    })
 }
 
 /// Whether the learning rates of all steps up to `step` are the same to the bit: then the rest of the curve may change. Phases count their

@@ -11,22 +11,20 @@ mod contents;
 mod hashes;
 pub(crate) mod identity;
 mod read;
+mod state;
 mod texts;
 mod tokenizer;
 mod write;
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-pub(crate) use contents::{Contents, Piece};
+pub(crate) use contents::{Contents, OptimizerTensor, Piece};
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
+pub(crate) use state::{STATE, State, VERSION};
 pub(crate) use texts::{BESIDE_TOKENIZER, Texts};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten_in};
 
-/// The file with the loop's state in a checkpoint.
-pub(crate) const STATE: &str = "state.json";
 /// The file with the optimizer's state in a checkpoint.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// The file with size and hash of every other file of a checkpoint.
@@ -37,34 +35,6 @@ pub(crate) const LATEST: &str = "LATEST";
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The file that says how `transformers` reads the tokenizer.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// The format of checkpoints that this version writes, and the only one that it reads.
-pub(crate) const VERSION: u32 = 1;
-
-/// The content of `state.json`. Random numbers and the data's order are functions of the seed and the step, so there is nothing else to
-/// keep.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct State {
-    /// The version of the format.
-    pub(crate) version: u32,
-    /// Steps finished.
-    pub(crate) step: u64,
-    /// Tokens trained on.
-    pub(crate) tokens: u64,
-    /// The step since which moments are accumulated; `None` in older checkpoints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) moments: Option<u64>,
-    /// The data's fingerprint.
-    pub(crate) data: String,
-    /// The resolved experiment, as YAML.
-    pub(crate) experiment: String,
-    /// What the model's folder said of its shape, as the text of a config.json; `None` where the experiment says it, and in older
-    /// checkpoints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) model: Option<String>,
-    /// The hash of the base weights beside which adapters lie; they are not in the checkpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) base: Option<String>,
-}
 
 /// The step of the newest checkpoint in a run's folder, from which the run resumes if it is whole.
 pub fn last_checkpoint(output: &Path) -> Option<u64> {

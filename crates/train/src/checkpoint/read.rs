@@ -3,18 +3,16 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::parse;
 use annulus_model::{Config, Llama, Runs, Specification};
 use annulus_tensors::{Dtype, Entry, Room, TensorFile};
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use super::hashes::{Hashes, Refusal};
-use super::{HASHES, LATEST, STATE, State, VERSION, checkpoint_folder, step_of, steps};
+use super::hashes::{FileHashes, Refusal};
+use super::{
+    HASHES, LATEST, OptimizerTensor, STATE, State, VERSION, checkpoint_folder, step_of, steps,
+};
 use crate::error::failure;
 use crate::{Result, TrainError};
-
-/// The largest `state.json` that is read, in bytes: it holds an experiment.
-const LARGEST: u64 = 1 << 24;
 
 /// The most tokens that a checkpoint may have been trained on: those of the following steps are added.
 const MOST_TOKENS: u64 = 1 << 62;
@@ -134,15 +132,11 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
 /// # Errors
 /// A `state.json` that cannot be read.
 pub(crate) fn beside(folder: &Path) -> Result<Option<String>> {
-    let path = folder.join(STATE);
-    let text = match annulus_files::read(&path, LARGEST) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unusable(&path, &error.to_string())),
-    };
-    let state: State =
-        serde_json::from_slice(&text).map_err(|error| unusable(&path, &error.to_string()))?;
-    Ok(state.base)
+    match State::read(folder) {
+        Ok(state) => Ok(state.base),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(&folder.join(STATE), &error.to_string())),
+    }
 }
 
 /// The step that `LATEST` names.
@@ -172,11 +166,9 @@ fn damaged(folder: &Path, why: Refusal) -> Result<String> {
 
 /// Checks the hashes of `folder` and reads its state.
 fn open(folder: &Path) -> std::result::Result<State, Refusal> {
-    Hashes::verify(folder)?;
-    let text = annulus_files::read(&folder.join(STATE), LARGEST)
-        .map_err(|error| Refusal::of(STATE, error))?;
+    FileHashes::verify(folder)?;
+    let state = State::read(folder).map_err(|error| Refusal::of(STATE, error))?;
     let refused = |what: String| Refusal::damaged(STATE, what);
-    let state: State = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
     if state.version != VERSION {
         return Err(refused(format!("format {}, wanted {VERSION}", state.version)));
     }
@@ -189,7 +181,7 @@ fn open(folder: &Path) -> std::result::Result<State, Refusal> {
 
 /// How numbers of a state contradict each other, or its experiment.
 fn contradiction(state: &State) -> Option<String> {
-    let State { step, tokens, moments, experiment, .. } = state;
+    let State { step, tokens, moments, .. } = state;
     if let Some(moments) = moments.filter(|moments| moments > step) {
         return Some(format!("it contradicts itself: `step` is {step} and `moments` {moments}"));
     }
@@ -197,7 +189,7 @@ fn contradiction(state: &State) -> Option<String> {
         return Some(format!("`tokens` is {tokens}, wanted at most {MOST_TOKENS}"));
     }
     // An experiment that cannot be read is reported where it is needed.
-    let all = parse(STATE, experiment, &[]).map(|experiment| experiment.all_steps()).ok()?;
+    let all = state.experiment().ok()?.all_steps();
     (*step > all).then(|| {
         format!("it contradicts itself: `step` is {step}, and its experiment has {all} steps")
     })
@@ -215,41 +207,44 @@ impl Kept {
         let file = TensorFile::open(path, path, &mut room)
             .map_err(|error| unusable(path, &error.problem.to_string()))?;
         let kept = Kept(file);
-        let masters = (config.dtype != DType::F32).then_some("master");
         for parameter in specification.iter().filter(|parameter| parameter.trained) {
-            let mut kinds = ["first", "second"].into_iter().chain(masters);
-            kinds.try_for_each(|which| kept.check(which, parameter))?;
+            OptimizerTensor::of(config.dtype).try_for_each(|which| kept.check(which, parameter))?;
         }
         Ok(kept)
     }
 
     /// An error if a parameter's tensor of the kind `which` has a wrong dtype or shape.
-    fn check(&self, which: &str, parameter: &Specification) -> Result<()> {
+    fn check(&self, which: OptimizerTensor, parameter: &Specification) -> Result<()> {
         let Specification { name, shape, .. } = parameter;
         let entry = self.entry(which, name)?;
         if entry.shape == *shape && entry.dtype == Dtype::F32 {
             return Ok(());
         }
         let (found, dtype) = (&entry.shape, entry.dtype);
-        let what = format!("`{which}.{name}` is {dtype} {found:?}, wanted F32 {shape:?}");
+        let what = format!("`{}` is {dtype} {found:?}, wanted F32 {shape:?}", which.key(name));
         Err(unusable(self.0.path(), &what))
     }
 
-    fn entry(&self, which: &str, name: &str) -> Result<&Entry> {
-        let key = format!("{which}.{name}");
+    fn entry(&self, which: OptimizerTensor, name: &str) -> Result<&Entry> {
+        let key = which.key(name);
         let entry = self.0.tensors().get(&key);
         entry.ok_or_else(|| unusable(self.0.path(), &format!("no `{key}`")))
     }
 
     /// Whether a parameter has a tensor of the kind `which`.
-    pub(crate) fn has(&self, which: &str, name: &str) -> bool {
-        self.0.tensors().contains_key(&format!("{which}.{name}"))
+    pub(crate) fn has(&self, which: OptimizerTensor, name: &str) -> bool {
+        self.0.tensors().contains_key(&which.key(name))
     }
 
     /// Some elements of a parameter's tensor of the kind `which`, f32, flat.
-    pub(crate) fn elements(&self, which: &str, name: &str, runs: &Runs) -> Result<Tensor> {
+    pub(crate) fn elements(
+        &self,
+        which: OptimizerTensor,
+        name: &str,
+        runs: &Runs,
+    ) -> Result<Tensor> {
         let entry = self.entry(which, name)?;
-        Ok(annulus_model::elements(&self.0, &format!("{which}.{name}"), entry, runs)?)
+        Ok(annulus_model::elements(&self.0, &which.key(name), entry, runs)?)
     }
 }
 

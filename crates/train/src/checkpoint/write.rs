@@ -8,7 +8,7 @@ use annulus_files::PendingFolder;
 use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
-use super::hashes::{Hashes, is_read};
+use super::hashes::{FileHashes, is_read};
 use super::read::named;
 use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
 use crate::error::{failure, failure_in};
@@ -139,7 +139,9 @@ impl Unfinished {
             fs::write(folder.path().join(STATE), serde_json::to_vec_pretty(state)?)
         };
         write().map_err(failed)?;
-        Hashes::of(folder.path()).and_then(|hashes| hashes.write(folder.path())).map_err(failed)?;
+        FileHashes::of(folder.path())
+            .and_then(|hashes| hashes.write(folder.path()))
+            .map_err(failed)?;
         note("checkpoint, commit");
         let commit = || {
             if !named.is_dir() {

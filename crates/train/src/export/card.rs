@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use annulus_experiment::tags::{EVALUATE_LOSS, RESULTS, TRAIN_LOSS};
 use annulus_experiment::{ModelSource, WeightsFrom};
 use annulus_model::Weights;
 use candle_core::DType;
@@ -11,14 +12,6 @@ use serde_json::Value;
 use super::Checkpoint;
 
 pub(super) const NAME: &str = "README.md";
-
-/// The tags of a run's values on the card, and their descriptions.
-const VALUES: [(&str, &str); 4] = [
-    ("train/loss", "training loss (nats per token)"),
-    ("evaluate/loss", "validation loss (nats per token)"),
-    ("evaluate/bigram_entropy", "bigram entropy of the same text"),
-    ("evaluate/accuracy", "recall accuracy"),
-];
 
 /// The text of the model card of the folder `out`.
 pub(super) fn card(checkpoint: &Checkpoint, out: &Path, weights: &Weights) -> String {
@@ -104,8 +97,11 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
         facts.push(("data".to_owned(), paths.join(", ")));
     }
     let last = &checkpoint.record.last;
-    let values = VALUES.iter().filter_map(|(tag, what)| Some((what, last.get(*tag)?)));
-    facts.extend(values.map(|(what, value)| ((*what).to_owned(), format!("{value:.4}"))));
+    facts.extend(RESULTS.into_iter().filter_map(|(tag, what)| {
+        let is_loss = [TRAIN_LOSS, EVALUATE_LOSS].contains(&tag);
+        let unit = if is_loss { " (nats per token)" } else { "" };
+        Some((format!("{what}{unit}"), format!("{:.4}", last.get(tag)?)))
+    }));
     facts
 }
 

@@ -7,9 +7,7 @@ use crate::setup::saved::weights;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{
-    ADAPTED, Experiment, ModelSource, Shape, WeightsFrom, parse, read_saved_config,
-};
+use annulus_experiment::{ADAPTED, Experiment, ModelSource, Shape, WeightsFrom, read_saved_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Config, Llama, Weights, element_type};
 use candle_core::DType;
@@ -52,7 +50,7 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Checkpoint> {
         let (Found { folder, state, .. }, warnings) = named_by(path)?;
         let shape = read_saved_config(&folder)?;
-        let experiment = parse("state.json", &state.experiment, &[])?.phase_at(state.step);
+        let experiment = state.experiment()?.phase_at(state.step);
         let run = folder.parent().unwrap_or(Path::new("")).to_owned();
         let lines = read_lines(&run).map_err(|error| failure("read", &run, &error))?;
         let lines: Vec<_> = lines.into_iter().filter(|line| line.step <= state.step).collect();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use annulus_sequence::plural;
 use serde::Serialize;
 
 use crate::run::hashes::{Sent, StepHashes, hashed, messages};
@@ -83,8 +84,8 @@ impl fmt::Display for Divergence {
                 write!(f, "{at}: in {run} a message from rank {rank} was corrupted in transit")
             }
             Divergence::Sent { at, ranks } => {
+                let word = plural("rank", ranks.len());
                 let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
-                let word = if ranks.len() == 1 { "rank" } else { "ranks" };
                 write!(f, "{at}: {word} {} sent something else", ranks.join(", "))
             }
             Divergence::Computed { at } if at.starts_with("forward") => {

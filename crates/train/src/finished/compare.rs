@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::tags::{
+    EVALUATE_LOSS, MEMORY_PEAK, SPEED_MFU, SPEED_TOKENS_PER_SECOND, TRAIN_LOSS,
+};
 use annulus_experiment::{Experiment, varying};
 use serde::Serialize;
 
 use crate::finished::aligned::{Aligned, align};
 use crate::finished::logged::{Logged, median};
-use crate::folder::lines::{EVALUATION, FILE};
+use crate::folder::lines::FILE;
 use crate::folder::manifest::Manifest;
 use crate::{Result, TrainError};
-
-/// The tag by which training runs are compared.
-pub(crate) const LOSS: &str = "train/loss";
 
 /// Several runs beside each other, in the order in which they were given.
 #[derive(Clone, Debug, Serialize)]
@@ -80,7 +80,7 @@ pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
         folders.iter().map(|folder| with_losses(folder)).collect::<Result<_>>()?;
     let all = |tag: &str| read.iter().map(|run| run.numbers(tag)).collect::<Vec<_>>();
     let (mut curves, mut left_out) = (Vec::new(), Vec::new());
-    for tag in [LOSS, EVALUATION] {
+    for tag in [TRAIN_LOSS, EVALUATE_LOSS] {
         let runs = all(tag);
         let without: Vec<usize> = (0..runs.len()).filter(|run| runs[*run].is_empty()).collect();
         match without.len() {
@@ -106,9 +106,9 @@ pub fn differing(runs: &[Logged]) -> (Vec<Differing>, Vec<Differing>) {
 
 fn with_losses(folder: &Path) -> Result<Logged> {
     let run = Logged::lenient(folder)?;
-    if run.numbers(LOSS).is_empty() {
+    if run.numbers(TRAIN_LOSS).is_empty() {
         return Err(TrainError::configuration(
-            format!("`{}` has no `{LOSS}` in its {FILE}", folder.display()),
+            format!("`{}` has no `{TRAIN_LOSS}` in its {FILE}", folder.display()),
             "train it for a step that is logged (`every.log`), or leave it out",
         ));
     }
@@ -116,18 +116,18 @@ fn with_losses(folder: &Path) -> Result<Logged> {
 }
 
 fn compared(run: &Logged) -> Compared {
-    let losses = run.numbers(LOSS);
+    let losses = run.numbers(TRAIN_LOSS);
     let since = run.alike_since();
     let measured = |tag| run.numbers(tag).into_iter().filter(move |(step, _)| *step > since);
     let middle = |tag| median(measured(tag).map(|(_, value)| value));
-    let memory = measured("memory/peak").map(|(_, bytes)| bytes as u64).max();
+    let memory = measured(MEMORY_PEAK).map(|(_, bytes)| bytes as u64).max();
     Compared {
         folder: run.folder.clone(),
         ending: run.ending().map(str::to_owned),
         steps: (losses[0].0, losses[losses.len() - 1].0),
         losses,
-        tokens_per_second: middle("speed/tokens_per_second"),
-        mfu: middle("speed/mfu"),
+        tokens_per_second: middle(SPEED_TOKENS_PER_SECOND),
+        mfu: middle(SPEED_MFU),
         seconds: run.seconds(),
         memory,
     }

@@ -7,7 +7,7 @@ use annulus_experiment::{Experiment, parse, read_experiment};
 
 use crate::error::failure;
 use crate::folder::lines::{Line, checked_lines, each, most, read_lines};
-use crate::folder::manifest::{Attempt, Manifest, Process};
+use crate::folder::manifest::{Manifest, Process, RunStart};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
 use crate::{Result, TrainError};
@@ -98,7 +98,7 @@ impl Logged {
     /// last start: what was measured up to it is not of the last start's plan. 0: none was.
     pub fn alike_since(&self) -> u64 {
         let attempts = self.manifest.as_ref().map_or(&[][..], |manifest| &manifest.attempts);
-        let how = |one: &Attempt| {
+        let how = |one: &RunStart| {
             // Not the names of hosts: a scheduler may give others.
             let host = |process: &Process| {
                 one.processes.iter().position(|other| other.host == process.host)

@@ -12,13 +12,10 @@ use crate::checkpoint::{opened, steps};
 use crate::error::failure;
 use crate::finished::bisect::{Difference, kinds};
 use crate::finished::logged::Logged;
-use crate::finished::reproduced::{Unlike, unlike, unreadable};
+use crate::finished::reproduced::{MOST_TENSORS, Unlike, unlike, unreadable};
 use crate::run::hashes::{StepHashes, hashed};
-use crate::step::hashes::dump::FILES;
+use crate::step::hashes::dump::files;
 use crate::step::hashes::{Hashes, of_run};
-
-/// The most tensors in a file; headers have their own limit in bytes.
-const MOST: usize = 1 << 20;
 
 /// The checkpoint from which a step is computed again.
 #[derive(Clone, Debug, Default)]
@@ -108,12 +105,12 @@ pub fn replayed(run: &Path, again: &Path, step: u64, folder: &Path) -> Result<Re
 /// The hashes of all tensors in the files of a folder.
 fn hashes(folder: &Path) -> Result<Hashes> {
     let mut all = Hashes::new();
-    for name in FILES {
+    for name in files() {
         let path: PathBuf = folder.join(name);
         if !path.is_file() {
             continue;
         }
-        let file = TensorFile::open(&path, &path, &mut Room::of(MOST))
+        let file = TensorFile::open(&path, &path, &mut Room::of(MOST_TENSORS))
             .map_err(|error| unreadable(&error))?;
         for (name, entry) in file.tensors() {
             let runs = vec![(0, entry.shape.iter().product())];

@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_experiment::{
-    ModelSource, differences, parse, parse_config, read_config, write_config,
-};
+use annulus_experiment::{ModelSource, differences, parse_config, read_config, tags, write_config};
 use annulus_tensors::{Room, TensorFile, TensorsError};
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::checkpoint::identity::other_shape;
-use crate::checkpoint::{Found, STATE, State, checkpoint_folder, last_checkpoint, opened};
+use crate::checkpoint::{Found, State, checkpoint_folder, last_checkpoint, opened};
 use crate::error::failure;
 use crate::finished::bisect::{Bisected, bisect};
 use crate::finished::logged::Logged;
@@ -21,11 +19,9 @@ use crate::run::hashes::{StepHashes, hashed};
 use crate::{Result, TrainError};
 
 /// The beginnings of tags of computed values; other tags are measurements: speed, memory, waiting.
-const COMPUTED: [&str; 2] = ["train/", "evaluate/"];
-/// The most tensors in a checkpoint; headers have their own limit in bytes.
-const MOST: usize = 1 << 20;
-/// The largest `state.json` that is read, in bytes.
-const LARGEST: u64 = 1 << 24;
+const COMPUTED: [&str; 2] = [tags::TRAIN, tags::EVALUATE];
+/// The most tensors in a checkpoint, and in a file of one step; headers have their own limit in bytes.
+pub(crate) const MOST_TENSORS: usize = 1 << 20;
 
 /// A comparison of a run with itself, computed again.
 #[derive(Clone, Debug, Serialize)]
@@ -107,7 +103,7 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
             "bring it back as it was; or remove it, to compare all else",
         )
     })?;
-    let trained = parse("state.json", &found.state.experiment, &[])?;
+    let trained = found.state.experiment()?;
     let rewritten = differences(&trained, &run.experiment).into_iter();
     let rewritten = rewritten.map(|(key, was, is)| {
         format!(
@@ -120,10 +116,9 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
 /// How the config.json of a run's model differs from what the last checkpoint says that it was, if it does: it was edited in place.
 pub fn edited_model(run: &Logged) -> Option<String> {
     let ModelSource::Folder { path, .. } = &run.experiment.model.source else { return None };
-    let state = checkpoint_folder(&run.folder, last_checkpoint(&run.folder)?).join(STATE);
+    let folder = checkpoint_folder(&run.folder, last_checkpoint(&run.folder)?);
     // What cannot be read is reported by what needs it.
-    let state: State = serde_json::from_slice(&annulus_files::read(&state, LARGEST).ok()?).ok()?;
-    let was = parse_config("the `model` of state.json", &state.model?).ok()?;
+    let was = State::read(&folder).ok()?.model().ok()??;
     let is = write_config(&read_config(path).ok()?, run.experiment.model.dtype);
     other_shape(was, parse_config("the model", &is).ok()?)
 }
@@ -200,7 +195,7 @@ fn weights(run: &Path, again: &Path) -> Result<Option<Weighed>> {
 fn tensors(found: &Found) -> Result<BTreeMap<String, Arc<TensorFile>>> {
     let failed = |error| failure("read", &found.folder, &error);
     let mut all = BTreeMap::new();
-    let mut room = Room::of(MOST).and_metadata(&["format"]);
+    let mut room = Room::of(MOST_TENSORS).and_metadata(&["format"]);
     for entry in std::fs::read_dir(&found.folder).map_err(failed)? {
         let path: PathBuf = entry.map_err(failed)?.path();
         if path.extension().is_none_or(|extension| extension != "safetensors") {

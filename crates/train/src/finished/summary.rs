@@ -3,16 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::Experiment;
+use annulus_experiment::tags::{EVALUATE_LOSS, SPEED_TOKENS_PER_SECOND, TRAIN_LOSS};
 
 use crate::Result;
 use crate::checkpoint::last_checkpoint;
-use crate::finished::compare::LOSS;
 use crate::finished::logged::{Logged, median};
-use crate::folder::lines::EVALUATION;
 use crate::folder::manifest::FINISHED;
-
-/// The tag of a logged step's tokens per second.
-const SPEED: &str = "speed/tokens_per_second";
 
 /// The results of one run.
 #[derive(Clone, Debug)]
@@ -40,12 +36,12 @@ pub struct RunSummary {
 pub fn run_summary(folder: &Path) -> Result<RunSummary> {
     let read = Logged::lenient(folder)?;
     let last = |tag| read.numbers(tag).last().map(|(_, value)| *value);
-    let speeds = read.numbers(SPEED).into_iter().map(|(_, value)| value);
+    let speeds = read.numbers(SPEED_TOKENS_PER_SECOND).into_iter().map(|(_, value)| value);
     Ok(RunSummary {
         folder: folder.to_owned(),
         is_finished: is_finished(folder, &read),
-        train_loss: last(LOSS).filter(|loss| loss.is_finite()),
-        evaluation_loss: last(EVALUATION).filter(|loss| loss.is_finite()),
+        train_loss: last(TRAIN_LOSS).filter(|loss| loss.is_finite()),
+        evaluation_loss: last(EVALUATE_LOSS).filter(|loss| loss.is_finite()),
         tokens_per_second: median(speeds),
         data: read.manifest.map(|manifest| manifest.data),
         experiment: read.experiment,

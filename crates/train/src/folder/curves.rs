@@ -6,42 +6,42 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use annulus_experiment::Experiment;
+use annulus_experiment::{Experiment, tags};
 use annulus_tensorboard::{Category, Chart, Setting, Writer, remove};
 
-use crate::folder::lines::EVALUATION;
 use crate::folder::manifest::Manifest;
 use crate::sink::{Sink, Value};
 
 /// How long events may wait in memory before they are written.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The tag by which training runs are compared.
-const LOSS: &str = "train/loss";
 
 /// The page "Custom Scalars": titles of charts, and their tags of `metrics.jsonl`.
 const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
-    ("loss", &[("loss", &[LOSS, EVALUATION])]),
-    ("learning rate", &[("learning rate", &["train/lr"])]),
-    ("gradient norm", &[("gradient norm", &["train/grad_norm"])]),
+    ("loss", &[("loss", &[tags::TRAIN_LOSS, tags::EVALUATE_LOSS])]),
+    ("learning rate", &[("learning rate", &[tags::TRAIN_LR])]),
+    ("gradient norm", &[("gradient norm", &[tags::TRAIN_GRAD_NORM])]),
     (
         "speed",
         &[
-            ("tokens per second", &["speed/tokens_per_second"]),
-            ("model FLOPs utilisation", &["speed/mfu"]),
-            ("TFLOP per second", &["speed/tflops"]),
+            ("tokens per second", &[tags::SPEED_TOKENS_PER_SECOND]),
+            ("model FLOPs utilisation", &[tags::SPEED_MFU]),
+            ("TFLOP per second", &[tags::SPEED_TFLOPS]),
         ],
     ),
     (
         "memory",
         &[
-            ("bytes at the peak", &["memory/peak"]),
-            ("bytes of activations", &["memory/activations"]),
-            ("bytes of keys and values", &["memory/key_value"]),
+            ("bytes at the peak", &[tags::MEMORY_PEAK]),
+            ("bytes of activations", &[tags::MEMORY_ACTIVATIONS]),
+            ("bytes of keys and values", &[tags::MEMORY_KEY_VALUE]),
         ],
     ),
     (
         "communication",
-        &[("bytes sent", &["comm/bytes"]), ("share hidden behind compute", &["comm/overlap"])],
+        &[
+            ("bytes sent", &[tags::COMM_BYTES]),
+            ("share hidden behind compute", &[tags::COMM_OVERLAP]),
+        ],
     ),
 ];
 
@@ -51,10 +51,10 @@ const OF_PROCESSES: (&str, &[(&str, &[&str])]) = (
     &[
         ("standard deviations from the mean rank, by host", &["stragglers/host-[^/]*"]),
         ("standard deviations from the mean rank", &["stragglers/rank-[0-9]*"]),
-        ("seconds of waiting within a host", &["comm/within_host/waiting"]),
-        ("seconds of waiting between hosts", &["comm/between_hosts/waiting"]),
-        ("bytes within a host", &["comm/within_host/bytes"]),
-        ("bytes between hosts", &["comm/between_hosts/bytes"]),
+        ("seconds of waiting within a host", &[tags::WITHIN_HOST_WAITING]),
+        ("seconds of waiting between hosts", &[tags::BETWEEN_HOSTS_WAITING]),
+        ("bytes within a host", &[tags::WITHIN_HOST_BYTES]),
+        ("bytes between hosts", &[tags::BETWEEN_HOSTS_BYTES]),
     ],
 );
 
@@ -91,7 +91,7 @@ impl Curves {
     ) -> io::Result<()> {
         self.writer.layout(&layout(manifest.hosts().is_some()))?;
         let settings = settings(experiment, manifest, parameters);
-        self.writer.hyperparameters(&settings, &[LOSS, EVALUATION])?;
+        self.writer.hyperparameters(&settings, &[tags::TRAIN_LOSS, tags::EVALUATE_LOSS])?;
         self.text("config", text)?;
         self.text("manifest", &manifest.text())
     }
@@ -198,8 +198,8 @@ mod tests {
     use annulus_tensorboard::{What, read};
 
     use super::*;
-    use crate::folder::manifest::Attempt;
-    use crate::step::measure::hosts::{Hosts, Spent};
+    use crate::folder::manifest::RunStart;
+    use crate::step::measure::hosts::{HostCosts, Spent};
 
     #[test]
     fn losses_are_first_by_name() {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn what_is_drawn_of_processes_is_logged() {
         let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
-        let hosts = Hosts::of(&[Spent::default(); 2], &Places::new(hosts, 2));
+        let hosts = HostCosts::of(&[Spent::default(); 2], &Places::new(hosts, 2));
         let logged: Vec<String> = hosts.values().map(|(tag, _)| shown(tag)).collect();
         let layout = layout(true);
         let charts = &layout.last().unwrap().charts;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// An attempt of a run, over several processes or not.
-    fn attempt(processes: bool) -> Attempt {
+    fn attempt(processes: bool) -> RunStart {
         let process = serde_json::json!({"host": "left", "ranks": [0, 1]});
         let processes = if processes { vec![process] } else { Vec::new() };
         let attempt = serde_json::json!({"start": 1, "end": null, "ending": null, "resumed_from": null, "ranks": 2, "strategy": "ring", "processes": processes});

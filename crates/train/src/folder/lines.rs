@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::tags::EVALUATE_LOSS;
 use serde_json::{Map, Value as Json};
 
 use crate::Result;
@@ -13,9 +14,6 @@ use crate::sink::{Sink, Value, largest};
 
 /// The file's name in a run's folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
-
-/// The tag that an evaluated step has.
-pub(crate) const EVALUATION: &str = "evaluate/loss";
 
 /// Writes lines of `metrics.jsonl`; values of the last recorded step are added to its line.
 #[derive(Debug)]
@@ -41,7 +39,7 @@ impl Line {
 
     /// Whether this line's step was evaluated.
     pub(crate) fn has_evaluation(&self) -> bool {
-        self.values.contains_key(EVALUATION)
+        self.values.contains_key(EVALUATE_LOSS)
     }
 }
 
@@ -215,7 +213,7 @@ mod tests {
         let (mut lines, kept) = Lines::resume(folder.path(), 2).unwrap();
         assert_eq!(kept.len(), 2);
         lines.record(3, &[]).unwrap();
-        lines.record(3, &[(EVALUATION, Value::Number(2.0))]).unwrap();
+        lines.record(3, &[(EVALUATE_LOSS, Value::Number(2.0))]).unwrap();
         lines.record(4, &[]).unwrap();
         let text = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
         let third = "{\"step\": 3, \"evaluate/loss\": 2.0000000000000000e0}";
@@ -235,7 +233,7 @@ mod tests {
             lines.record(2, &[("train/loss", Value::Number(1.0))]).unwrap();
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             file.set_len(left as u64).unwrap();
-            lines.record(2, &[(EVALUATION, Value::Number(2.0))]).unwrap();
+            lines.record(2, &[(EVALUATE_LOSS, Value::Number(2.0))]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), format!("{kept}{second}"), "{left}");
         }
     }

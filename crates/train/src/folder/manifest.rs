@@ -51,7 +51,7 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reproduces: Option<PathBuf>,
     /// Every start of the run, in order.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<RunStart>,
 }
 
 /// The checkpoint that a run begins from, instead of weights of its own.
@@ -82,7 +82,7 @@ pub struct Machine {
 
 /// One start of a run, up to its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Attempt {
+pub struct RunStart {
     /// The time of the start, seconds since 1970, UTC.
     pub start: u64,
     /// The time of the end, seconds since 1970, UTC; `None`: it runs, or was killed.
@@ -130,7 +130,7 @@ pub struct Attempt {
     pub state: Option<StateHash>,
 }
 
-/// The keys of [`Attempt::rounding`] with different values in `own` and `theirs`, each with both; none where one of them has no keys.
+/// The keys of [`RunStart::rounding`] with different values in `own` and `theirs`, each with both; none where one of them has no keys.
 pub(crate) fn differing<'a>(
     own: &'a BTreeMap<String, String>,
     theirs: &'a BTreeMap<String, String>,
@@ -143,6 +143,17 @@ pub(crate) fn differing<'a>(
     let gone = theirs.keys().filter(|key| !own.contains_key(*key));
     let both = own.keys().chain(gone).map(|key| (key.as_str(), of(own, key), of(theirs, key)));
     both.filter(|(_, own, theirs)| own != theirs).collect()
+}
+
+/// Each text once, in the order in which they first come.
+fn unique<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
 
 /// The hash of a run's whole state after a step.
@@ -240,13 +251,8 @@ impl Manifest {
     }
 
     /// What the starts say by `said`, each value once, in order; `last` where none says.
-    pub(crate) fn of_starts(&self, said: fn(&Attempt) -> Option<&String>, last: &str) -> String {
-        let mut all: Vec<&str> = Vec::new();
-        for one in self.attempts.iter().filter_map(said) {
-            if !all.contains(&one.as_str()) {
-                all.push(one);
-            }
-        }
+    pub(crate) fn of_starts(&self, said: fn(&RunStart) -> Option<&String>, last: &str) -> String {
+        let mut all = unique(self.attempts.iter().filter_map(said).map(String::as_str));
         if all.is_empty() {
             all.push(last);
         }
@@ -266,18 +272,12 @@ impl Manifest {
     /// The number of processes of the last start, and their hosts, each named once; `None` where the ranks are threads of one process.
     pub(crate) fn hosts(&self) -> Option<(usize, Vec<&str>)> {
         let processes = &self.attempts.last().filter(|last| !last.processes.is_empty())?.processes;
-        let mut hosts: Vec<&str> = Vec::new();
-        for Process { host, .. } in processes {
-            if !hosts.contains(&host.as_str()) {
-                hosts.push(host);
-            }
-        }
-        Some((processes.len(), hosts))
+        Some((processes.len(), unique(processes.iter().map(|process| process.host.as_str()))))
     }
 
     /// Whether the last start has several processes, but the run began as threads of one.
     pub(crate) fn was_of_threads(&self) -> bool {
-        let has = |attempt: &Attempt| !attempt.processes.is_empty();
+        let has = |attempt: &RunStart| !attempt.processes.is_empty();
         self.attempts.last().is_some_and(has) && !self.attempts.first().is_some_and(has)
     }
 
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn an_attempt_of_one_process_says_nothing_of_processes() {
         let text = r#"{"start": 1, "end": null, "ending": null, "resumed_from": null, "ranks": 2, "strategy": "ring"}"#;
-        let attempt: Attempt = serde_json::from_str(text).unwrap();
+        let attempt: RunStart = serde_json::from_str(text).unwrap();
         assert_eq!((&attempt.processes[..], &attempt.mpi), (&[][..], &None));
         let again = serde_json::to_string(&attempt).unwrap();
         assert!(!again.contains("processes") && !again.contains("mpi"), "{again}");

@@ -21,9 +21,10 @@ use crate::folder::manifest::{FINISHED, Fork, Manifest, UNKNOWN};
 use crate::folder::record::Record;
 use crate::folder::run_folder::{RunFolder, write_experiment};
 use crate::folder::traces;
-use crate::run::given::Given;
 use crate::run::hashes::HashLines;
+use crate::run::options::RunOptions;
 use crate::run::outcome::{Ending, Outcome};
+use crate::run::phases::{Phase, phase_name};
 use crate::run::prepare::{Prepared, ResumeFrom, Work, interruptible, prepare};
 use crate::run::processes::{self, Facts, Said};
 use crate::run::recorder::Recorder;
@@ -33,44 +34,49 @@ use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
 use crate::setup::start::{Handout, Start};
-use crate::sink::{Notice, Silent, Sink};
+use crate::sink::{Notice, Sink};
 use crate::step::hashes::dump::Dump;
 use crate::step::measure::resident::OfProcess;
 use crate::step::state::parameters::Store;
 use crate::{Data, Opening, Result, Setup};
 
-/// Trains `plan` to its end, from the step that its folder has reached.
+/// Trains `plan` to its end, from the step that its folder has reached; messages for a person go to `console`.
 ///
 /// # Errors
 /// Bad data, weights or checkpoints, a run that diverges, and any failure of a rank.
-pub fn run(plan: &Plan, given: Given) -> Result<Outcome> {
-    run_phase(plan, given, &[])
+pub fn run(plan: &Plan, options: RunOptions, console: &mut (dyn Sink + Send)) -> Result<Outcome> {
+    run_phase(Phase { plan, stages: &[] }, options, console)
 }
 
-/// Trains one phase, `plan`, of a run with the phases `stages`.
-pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
-    if given.world.process() > 0 {
-        return processes::follow(plan, given, stages);
+/// Trains one phase of a run.
+pub(crate) fn run_phase(
+    phase: Phase<'_>,
+    mut options: RunOptions,
+    console: &mut (dyn Sink + Send),
+) -> Result<Outcome> {
+    if options.world.process() > 0 {
+        return processes::follow(phase, options, console);
     }
-    let led = lead(plan, &mut given, stages);
-    processes::lead(&given.world, &led)?;
+    let plan = phase.plan;
+    let led = lead(phase, &mut options, console);
+    processes::lead(&options.world, &led)?;
     let Led { setup, folder, mut outcome, prepared, .. } = led?;
     // The checkpoint is not checked yet; if it is whole, the run resumes from it.
     let step = last_checkpoint(&folder.path).unwrap_or(0);
     let Some(prepared) = prepared else { return Ok(Outcome { step, ..outcome }) };
-    if let Some(work) = prepared.work.as_ref().filter(|_| given.world.processes() > 1) {
+    if let Some(work) = prepared.work.as_ref().filter(|_| options.world.processes() > 1) {
         let facts = Facts::of(&setup, plan, prepared.found.as_ref(), work);
-        let agreed = processes::agree(&given.world, &Said::of(&facts));
+        let agreed = processes::agree(&options.world, &Said::of(&facts));
         // If this process cannot begin, it says why itself.
         facts?;
         if !agreed? {
             return Ok(Outcome { step, ..outcome });
         }
         if let Some(said) = setup.join()? {
-            given.console.notice(&Notice::Joined(&said));
+            console.notice(&Notice::Joined(&said));
         }
     }
-    outcome.warnings = announced(plan, &mut given, &setup, prepared.warnings);
+    outcome.warnings = announced(plan, &setup, prepared.warnings, console);
     if let Some(found) = prepared.found {
         point(&folder.path, found.state.step)?;
         outcome.step = found.state.step;
@@ -78,16 +84,21 @@ pub(crate) fn run_phase(plan: &Plan, mut given: Given, stages: &[Plan]) -> Resul
         outcome.checkpoint = Some(found.folder);
     }
     match prepared.work {
-        Some(work) => train(plan, stages, &setup, given, &folder, work, outcome),
+        Some(work) => train(phase, &setup, &options, console, &folder, work, outcome),
         None => Ok(Outcome { ending: Ending::AlreadyFinished, resumed_from: None, ..outcome }),
     }
 }
 
 /// Announces the GPUs that compute and all warnings, those of device and plan before `warnings`; returns the warnings.
-fn announced(plan: &Plan, given: &mut Given, setup: &Setup, warnings: Vec<String>) -> Vec<String> {
+fn announced(
+    plan: &Plan,
+    setup: &Setup,
+    warnings: Vec<String>,
+    console: &mut dyn Sink,
+) -> Vec<String> {
     let gpus = plan.gpus();
     if !gpus.is_empty() {
-        given.console.notice(&Notice::OnGpus(&gpus));
+        console.notice(&Notice::OnGpus(&gpus));
     }
     let of_device =
         device::device_warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
@@ -95,7 +106,7 @@ fn announced(plan: &Plan, given: &mut Given, setup: &Setup, warnings: Vec<String
     let all: Vec<_> =
         of_device.into_iter().chain(setup.warning()).chain(of_plan).chain(warnings).collect();
     for warning in &all {
-        given.console.notice(&Notice::Warning(warning));
+        console.notice(&Notice::Warning(warning));
     }
     all
 }
@@ -110,54 +121,55 @@ pub(crate) struct Led {
 }
 
 /// Opens the run's folder, data and weights on process 0.
-fn lead(plan: &Plan, given: &mut Given, stages: &[Plan]) -> Result<Led> {
-    let setup = Arc::new(given.setup(plan)?);
+fn lead(phase: Phase<'_>, options: &mut RunOptions, console: &mut dyn Sink) -> Result<Led> {
+    let plan = phase.plan;
+    let setup = Arc::new(options.setup(plan)?);
     let folder = RunFolder::open(&plan.experiment.output)?;
     let outcome = Outcome::at(&folder.path)?;
     let earlier = Manifest::open(&folder.path)?;
     let began = earlier.as_ref().and_then(|manifest| manifest.fork.as_ref());
-    if let Some(fork) = &given.fork {
+    if let Some(fork) = &options.fork {
         fork.refuse_another(&folder.path, began)?;
     }
-    let asked = given.fork.take().or_else(|| began.cloned());
+    let asked = options.fork.take().or_else(|| began.cloned());
     // A run that was stopped before its first checkpoint begins again where it began, though its origin may have gone on.
     let again = earlier.as_ref().filter(|_| asked.as_ref() == began);
-    given.fork = match again.filter(|_| last_checkpoint(&folder.path).is_none()) {
+    options.fork = match again.filter(|_| last_checkpoint(&folder.path).is_none()) {
         Some(manifest) => beginning(&folder.path, manifest)?,
         None => asked.clone(),
     };
-    given.world.note("opening data and weights");
-    let prepared = prepared(plan, &setup, stages, ResumeFrom::Newest, given);
-    let fork = std::mem::replace(&mut given.fork, asked);
+    options.world.note("opening data and weights");
+    let prepared = prepared(phase, &setup, ResumeFrom::Newest, options, console);
+    let fork = std::mem::replace(&mut options.fork, asked);
     if !matches!(prepared, Ok(Some(_))) {
         folder.forget_if_new();
     }
     let prepared = prepared?;
     if prepared.as_ref().is_some_and(|prepared| prepared.work.is_some()) {
         folder.forget_flight()?;
-        given.record(&setup, &folder.path)?;
+        options.record(&setup, &folder.path)?;
     }
     Ok(Led { setup, folder, outcome, fork, prepared })
 }
 
 /// Data, weights and state that an attempt begins with; `None`: it was asked to stop meanwhile.
 pub(crate) fn prepared(
-    plan: &Plan,
+    phase: Phase<'_>,
     setup: &Arc<Setup>,
-    stages: &[Plan],
     from: ResumeFrom,
-    given: &mut Given,
+    options: &RunOptions,
+    console: &mut dyn Sink,
 ) -> Result<Option<Prepared>> {
-    let (plan, setup, stages) = (plan.clone(), setup.clone(), stages.to_vec());
+    let (plan, setup, stages) = (phase.plan.clone(), setup.clone(), phase.stages.to_vec());
     let (tokenizer, verify, fork) =
-        (given.tokenizer.clone(), given.verify_cache, given.fork.clone());
+        (options.tokenizer.clone(), options.verify_cache, options.fork.clone());
     let work = move |progress: &mut dyn FnMut(Progress)| {
         let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
         prepare(&plan, &setup, &stages, from, fork.as_ref(), opening, progress)
     };
-    let prepared = interruptible(&given.stop, given.console.as_mut(), work)?;
+    let prepared = interruptible(&options.stop, console, work)?;
     if prepared.is_none() {
-        given.world.asked();
+        options.world.asked();
     }
     Ok(prepared)
 }
@@ -184,23 +196,23 @@ pub(crate) struct Attempt<'a> {
 
 /// Trains, and keeps the record of the attempt in the manifest from its start to its end.
 fn train(
-    plan: &Plan,
-    stages: &[Plan],
+    phase: Phase<'_>,
     setup: &Arc<Setup>,
-    mut given: Given,
+    options: &RunOptions,
+    console: &mut (dyn Sink + Send),
     folder: &RunFolder,
     work: Work,
     mut outcome: Outcome,
 ) -> Result<Outcome> {
-    let mut manifest = manifest(plan, &given, setup, folder, &work, outcome.resumed_from)?;
-    manifest.begin(plan, setup, phase(plan), outcome.resumed_from, &given.command);
+    let plan = phase.plan;
+    let mut manifest = manifest(plan, options, setup, folder, &work, outcome.resumed_from)?;
+    manifest.begin(plan, setup, phase_name(plan), outcome.resumed_from, &options.command);
     manifest.write(&folder.path)?;
-    for warning in of_starts(plan, stages, &given, folder, &manifest) {
-        given.console.notice(&Notice::Warning(&warning));
+    for warning in of_starts(phase, options, folder, &manifest) {
+        console.notice(&Notice::Warning(&warning));
     }
-    let console = std::mem::replace(&mut given.console, Box::new(Silent));
     let (recorder, owes) = recorder(plan, console, folder, &work, &manifest)?;
-    let attempt = Attempt { owes, ..Attempt::new(plan, setup, &given, work, Some(recorder))? };
+    let attempt = Attempt { owes, ..Attempt::new(plan, setup, options, work, Some(recorder))? };
     let ended = attempt.run();
     manifest.end(&match &ended {
         Ok((Ending::Finished, ..)) => FINISHED.to_owned(),
@@ -224,15 +236,14 @@ fn train(
 
 /// The warnings that lie in the starts of a run, of which the last begins now: what is not known of earlier ones, and why bits may differ.
 fn of_starts(
-    plan: &Plan,
-    stages: &[Plan],
-    given: &Given,
+    phase: Phase<'_>,
+    options: &RunOptions,
     folder: &RunFolder,
     manifest: &Manifest,
 ) -> Vec<String> {
     let is_lost = matches!(&manifest.attempts[..], [first] if first.resumed_from.is_some());
     // A step that is computed again goes on from another run's checkpoint, without its manifest.
-    let lost = (is_lost && given.again.is_none()).then(|| {
+    let lost = (is_lost && options.rerun.is_none()).then(|| {
         let folder = folder.path.display();
         format!(
             "`{folder}` has checkpoints and no manifest.json: the new one says neither how earlier steps were computed nor what they \
@@ -240,37 +251,33 @@ fn of_starts(
         )
     });
     let settled = |stage: Option<&str>| {
-        rounding(stages.iter().find(|plan| phase(plan).as_deref() == stage).unwrap_or(plan))
+        let named = phase.stages.iter().find(|plan| phase_name(plan).as_deref() == stage);
+        rounding(named.unwrap_or(phase.plan))
     };
-    let reasons = given.again.iter().flat_map(|again| again.reasons(manifest));
+    let reasons = options.rerun.iter().flat_map(|again| again.reasons(manifest));
     let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
     lost.into_iter().chain(resumes_otherwise(manifest, settled)).chain(reasons).collect()
-}
-
-/// The name of the phase that a plan is, if it is one.
-fn phase(plan: &Plan) -> Option<String> {
-    plan.experiment.phase().map(|stage| stage.name.clone())
 }
 
 /// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
 fn manifest(
     plan: &Plan,
-    given: &Given,
+    options: &RunOptions,
     setup: &Setup,
     folder: &RunFolder,
     work: &Work,
     resumed_from: Option<u64>,
 ) -> Result<Manifest> {
     let (data, weights) = (work.fingerprint.clone(), work.weights.clone());
-    let mut manifest = Manifest::new(given.cores, &given.yaml, data, weights);
+    let mut manifest = Manifest::new(options.cores, &options.yaml, data, weights);
     // A plan for a described core computes with that core's instructions.
     let instructions = plan.experiment.host.core.instructions;
     manifest.machine.vector = Some(instructions.word().to_owned());
     let architecture = setup.processors.first().map(|processor| processor.architecture());
     manifest.machine.kernels = architecture.map(|number| format!("sm_{number}"));
-    manifest.fork.clone_from(&given.fork);
-    manifest.began = given.fork.as_ref().map(|_| work.start.step);
-    manifest.reproduces = given.again.as_ref().map(|again| again.run.clone());
+    manifest.fork.clone_from(&options.fork);
+    manifest.began = options.fork.as_ref().map(|_| work.start.step);
+    manifest.reproduces = options.rerun.as_ref().map(|again| again.run.clone());
     manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
     // A resumed run has other weights in hand than those that it began with.
     if resumed_from.is_some() {
@@ -284,14 +291,14 @@ fn manifest(
             (manifest.began, manifest.weights) = (earlier.began, earlier.weights);
         }
     }
-    write_experiment(&folder.path, &given.yaml, &identity::resolved_text(plan))?;
+    write_experiment(&folder.path, &options.yaml, &identity::resolved_text(plan))?;
     Ok(manifest)
 }
 
 /// Rank 0's recorder, and whether the step to resume from still lacks its evaluation.
 fn recorder<'a>(
     plan: &'a Plan,
-    console: Box<dyn Sink + Send>,
+    console: &'a mut (dyn Sink + Send),
     folder: &RunFolder,
     work: &Work,
     manifest: &Manifest,
@@ -306,7 +313,7 @@ fn recorder<'a>(
     let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
     let parameters = start.weights.parameters();
     let curves = curves(plan, folder, resumed, manifest, parameters).map_err(failed)?;
-    let mut recorder = Recorder {
+    let recorder = Recorder {
         plan,
         output: folder.path.clone(),
         lines,
@@ -368,25 +375,25 @@ impl<'a> Attempt<'a> {
     pub(crate) fn new(
         plan: &'a Plan,
         setup: &Arc<Setup>,
-        given: &Given,
+        options: &RunOptions,
         work: Work,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
         let Work { data, start, process, store, .. } = work;
-        let here = given.here(setup)?;
+        let here = options.here(setup)?;
         Ok(Attempt {
             plan,
             setup: setup.clone(),
-            room: Room::of(plan, given.cores, here.clone(), process.base),
+            room: Room::of(plan, options.cores, here.clone(), process.base),
             data,
-            stop: given.stop.clone(),
-            world: given.world.clone(),
-            peak: setup.peak(given.cores)?,
+            stop: options.stop.clone(),
+            world: options.world.clone(),
+            peak: setup.peak(options.cores)?,
             process,
             start: Handout::new(start, here),
             store,
             owes: false,
-            dump: given.dump.clone(),
+            dump: options.dump.clone(),
             recorder: Mutex::new(recorder),
         })
     }

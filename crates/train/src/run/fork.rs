@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::{Scaling, read_saved_config};
+use annulus_experiment::read_saved_config;
 use annulus_plan::Plan;
 
 use crate::checkpoint::{identity, named_by, steps};
@@ -72,9 +72,7 @@ impl Fork {
 /// An error if sequences are longer than the checkpoint's model was trained for, as for pretrained weights.
 fn refuse_longer(plan: &Plan, checkpoint: &Path) -> Result<()> {
     let experiment = &plan.experiment;
-    let model = read_saved_config(checkpoint)?;
-    let follows = matches!(model.rope.scaling, Scaling::Dynamic { .. });
-    let trained = model.max_position_embeddings.filter(|_| !follows);
+    let trained = read_saved_config(checkpoint)?.trained_for();
     let tokens = experiment.data.tokens;
     match trained.filter(|_| !experiment.model.allow_longer) {
         Some(trained) if tokens > trained => Err(TrainError::configuration(

@@ -2,8 +2,9 @@
 
 pub(crate) mod attempt;
 pub(crate) mod fork;
-pub(crate) mod given;
 pub(crate) mod hashes;
+mod moved;
+pub(crate) mod options;
 pub(crate) mod outcome;
 pub(crate) mod phases;
 pub(crate) mod prepare;

@@ -1,12 +1,10 @@
 //! A run of several phases: one after another in the same folder, each beginning from the last checkpoint of the one before.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use annulus_comm::World;
 use annulus_plan::Plan;
-use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::newest;
@@ -14,38 +12,53 @@ use crate::run::attempt::run_phase;
 use crate::run::processes::of_first;
 use crate::run::settings::Settings;
 use crate::setup::shared::unreached;
-use crate::sink::{Notice, Silent, Sink, Value};
-use crate::{Ending, Given, Outcome, Result, TrainError, run};
+use crate::sink::{Notice, Sink, Value};
+use crate::{Ending, Outcome, Result, RunOptions, TrainError, run};
+
+/// One phase of a run, and the plans of all of its phases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phase<'a> {
+    pub(crate) plan: &'a Plan,
+    /// Empty for a run without phases.
+    pub(crate) stages: &'a [Plan],
+}
 
 /// Trains `plans`, those of [`annulus_experiment::Experiment::phases`] in order, to their end, from the step that their folder has reached.
-/// All are checked against the machine and their data before the first step.
+/// All are checked against the machine and their data before the first step. Messages for a person go to `console`.
 ///
 /// # Errors
 /// What is wrong with any of the phases, or ends one.
-pub fn run_phases(plans: &[Plan], given: Given) -> Result<Outcome> {
-    let [plan] = plans else { return several(plans, given) };
-    run(plan, given)
+pub fn run_phases(
+    plans: &[Plan],
+    options: RunOptions,
+    console: &mut (dyn Sink + Send),
+) -> Result<Outcome> {
+    let [plan] = plans else { return several(plans, &options, console) };
+    run(plan, options, console)
 }
 
-fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
-    if given.fork.is_some() {
+fn several(
+    plans: &[Plan],
+    options: &RunOptions,
+    console: &mut (dyn Sink + Send),
+) -> Result<Outcome> {
+    if options.fork.is_some() {
         return Err(TrainError::configuration(
             "a run of several phases cannot begin in the middle of another",
             "leave `--from` out, and set `model.path` to the checkpoint",
         ));
     }
-    let console = std::mem::replace(&mut given.console, Box::new(Silent));
-    let console = Arc::new(Mutex::new(Said { console, warnings: BTreeSet::new() }));
+    let mut console = Unrepeated { console, warnings: BTreeSet::new() };
     let mut whole: Option<Outcome> = None;
-    let (first, plans) = agreed(plans, &given.world)?;
+    let (first, plans) = agreed(plans, &options.world)?;
     let mut open = plans[first..].iter().peekable();
     while let Some(plan) = open.next() {
-        let of_stage = given.for_phase(Box::new(Shared(console.clone())));
-        let mut outcome = run_phase(plan, of_stage, &plans)?;
+        let phase = Phase { plan, stages: &plans };
+        let mut outcome = run_phase(phase, options.clone(), &mut console)?;
         let is_cut = plan.experiment.last_step() < plan.experiment.phase_start().steps.end;
         // A phase that reached its end does not finish a run that was asked to stop meanwhile.
         let has_next = !is_cut && open.peek().is_some();
-        if has_next && any_stops(&given, outcome.ending)? {
+        if has_next && any_stops(options, outcome.ending)? {
             outcome.ending = Ending::Preempted;
         }
         let ending = outcome.ending;
@@ -61,9 +74,9 @@ fn several(plans: &[Plan], mut given: Given) -> Result<Outcome> {
 }
 
 /// Whether any process was asked to stop, or ended its phase because of that: then all end, so that none begins the next phase alone.
-fn any_stops(given: &Given, ending: Ending) -> Result<bool> {
-    let own = given.stop.load(Ordering::Relaxed) || ending == Ending::Preempted;
-    let said = given.world.gather(&[u8::from(own)]).map_err(unreached)?;
+fn any_stops(options: &RunOptions, ending: Ending) -> Result<bool> {
+    let own = options.stop.load(Ordering::Relaxed) || ending == Ending::Preempted;
+    let said = options.world.gather(&[u8::from(own)]).map_err(unreached)?;
     Ok(said.iter().any(|stops| *stops != [0]))
 }
 
@@ -124,35 +137,31 @@ impl Outcome {
     }
 }
 
+/// The name of the phase that a plan is, if it is one.
+pub(crate) fn phase_name(plan: &Plan) -> Option<String> {
+    plan.experiment.phase().map(|stage| stage.name.clone())
+}
+
 /// One console for all phases, which repeats no warning.
-struct Said {
-    console: Box<dyn Sink + Send>,
+struct Unrepeated<'a> {
+    console: &'a mut (dyn Sink + Send),
     warnings: BTreeSet<String>,
 }
 
-struct Shared(Arc<Mutex<Said>>);
-
-impl Shared {
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.0.lock()
-    }
-}
-
-impl Sink for Shared {
+impl Sink for Unrepeated<'_> {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        self.said().console.record(step, values)
+        self.console.record(step, values)
     }
     fn notice(&mut self, notice: &Notice<'_>) {
-        let mut said = self.said();
         let is_new = match notice {
-            Notice::Warning(text) => said.warnings.insert((*text).to_owned()),
+            Notice::Warning(text) => self.warnings.insert((*text).to_owned()),
             _ => true,
         };
         if is_new {
-            said.console.notice(notice);
+            self.console.notice(notice);
         }
     }
     fn flush(&mut self) -> std::io::Result<()> {
-        self.said().console.flush()
+        self.console.flush()
     }
 }

@@ -17,10 +17,11 @@ use crate::checkpoint::{Found, checkpoint_folder, identity, newest, opened};
 use crate::error::failure;
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Fork;
+use crate::run::moved::check_weights;
 use crate::setup::checked_data::of_data;
-use crate::setup::data::fingerprint_of_phases;
+use crate::setup::data::{data_fingerprint, fingerprint_of_phases};
 use crate::setup::fits;
-use crate::setup::initial::{base_of, initial_weights};
+use crate::setup::initial::{base_of, check_beside, initial_weights};
 use crate::setup::saved::load;
 use crate::setup::shared::ranks_here;
 use crate::setup::start::Start;
@@ -141,6 +142,7 @@ pub(crate) fn prepare(
         refuse(found, &differing)?;
         refuse_fewer(plan, found)?;
         if from == ResumeFrom::Newest && is_over(plan, found.state.step)? {
+            check_finished(plan, setup, found, opening, progress)?;
             return Ok(Prepared { found: Some(found.clone()), warnings, work: None });
         }
     }
@@ -149,7 +151,7 @@ pub(crate) fn prepare(
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
     let start = match (&found, fork) {
-        (Some(found), _) => resumed(plan, setup, found, &fingerprint)?,
+        (Some(found), _) => resumed(plan, setup, found, from, &fingerprint)?,
         (None, Some(fork)) => {
             let (start, of_fork) = fork.start(plan, setup)?;
             warnings.extend(of_fork);
@@ -186,25 +188,56 @@ fn is_over(plan: &Plan, step: u64) -> Result<bool> {
     Ok(step >= plan.experiment.last_step() && (data.evaluate == 0 || is_evaluated(output, step)?))
 }
 
-/// The state of a checkpoint, which must have been trained on the data of `fingerprint`.
-fn resumed(plan: &Plan, setup: &Setup, found: &Found, fingerprint: &str) -> Result<Start> {
-    let saved = &found.state.data;
-    if saved != fingerprint {
-        let what = if identity::has_other_tokenizer(plan, found)? {
-            "has another tokenizer"
-        } else {
-            &other_data(plan)
-        };
-        refuse(
-            found,
-            &[format!("`data` {what}: its fingerprint was `{saved}` and is `{fingerprint}`")],
-        )?;
+/// Checks what a finished run is given by other paths than it was trained with; what has the same path is not read.
+fn check_finished(
+    plan: &Plan,
+    setup: &Setup,
+    found: &Found,
+    opening: Opening<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let moved = identity::moved(plan, found)?;
+    if moved.iter().any(|(key, ..)| key.starts_with("data.")) {
+        let fingerprint = data_fingerprint(plan.experiment.written(), opening, progress)?;
+        refuse_other_data(plan, found, &fingerprint)?;
     }
+    let base = base_of(plan).filter(|_| moved.iter().any(|(key, ..)| key == "model.path"));
+    base.map_or(Ok(()), |base| check_beside(&found.folder, base))?;
+    check_weights(plan, setup, found)
+}
+
+/// The state of a checkpoint, which must have been trained on the data of `fingerprint`. What the run began with is compared by the process
+/// that chooses where to resume `from`: its manifest need not be on other hosts.
+fn resumed(
+    plan: &Plan,
+    setup: &Setup,
+    found: &Found,
+    from: ResumeFrom,
+    fingerprint: &str,
+) -> Result<Start> {
+    refuse_other_data(plan, found, fingerprint)?;
     let start = load(found, base_of(plan), &setup.config)?;
+    if from == ResumeFrom::Newest {
+        check_weights(plan, setup, found)?;
+    }
     let part = plan.experiment.phase_start();
     let since = found.state.moments.unwrap_or(part.moments);
     let begins = part.steps.start > 0 && start.step == part.moments;
     Ok(if begins { start.anew() } else { Start { since, ..start } })
+}
+
+/// An error unless the data of `fingerprint` are those of a checkpoint.
+fn refuse_other_data(plan: &Plan, found: &Found, fingerprint: &str) -> Result<()> {
+    let saved = &found.state.data;
+    if saved == fingerprint {
+        return Ok(());
+    }
+    let what = if identity::has_other_tokenizer(plan, found)? {
+        "has another tokenizer"
+    } else {
+        &other_data(plan)
+    };
+    refuse(found, &[format!("`data` {what}: its fingerprint was `{saved}` and is `{fingerprint}`")])
 }
 
 /// How data differ from those of a checkpoint with the same tokenizer, as far as a fingerprint shows it.

@@ -16,12 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::{Found, identity};
 use crate::folder::manifest::{Fork, program};
 use crate::run::attempt::{Attempt, Led, prepared};
-use crate::run::given::Given;
+use crate::run::options::RunOptions;
 use crate::run::outcome::{Ending, Outcome};
+use crate::run::phases::Phase;
 use crate::run::prepare::{ResumeFrom, Work};
 use crate::run::settings::Settings;
 use crate::setup::shared::{of_another, once, unreached};
 use crate::setup::weights::InitialWeights;
+use crate::sink::Sink;
 use crate::{Result, Setup, TrainError};
 
 /// What process 0 tells the others before the first step.
@@ -85,10 +87,15 @@ pub(crate) fn lead(world: &World, led: &Result<Led>) -> Result<()> {
 }
 
 /// The run on a process other than process 0.
-pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<Outcome> {
+pub(crate) fn follow(
+    phase: Phase<'_>,
+    mut options: RunOptions,
+    console: &mut dyn Sink,
+) -> Result<Outcome> {
+    let plan = phase.plan;
     let folder = &plan.experiment.output;
     let nothing = Outcome::of_another(folder);
-    let words = exchange::<Word>(&given.world, None)?;
+    let words = exchange::<Word>(&options.world, None)?;
     let (step, fork) = match words.into_iter().next().flatten() {
         Some(Word::Begin { step, fork }) => (step, fork),
         Some(Word::Done { step }) => {
@@ -97,41 +104,41 @@ pub(crate) fn follow(plan: &Plan, mut given: Given, stages: &[Plan]) -> Result<O
         Some(Word::Stopped) => return Ok(nothing),
         Some(Word::Failed) | None => return Err(CommError::Ended { rank: 0 }.into()),
     };
-    given.fork = fork;
-    given.world.note("opening data and weights");
-    let opened = open(plan, &mut given, stages, step);
+    options.fork = fork;
+    options.world.note("opening data and weights");
+    let opened = open(phase, step, &mut options, console);
     // If this process cannot begin, it says so to all, and they end too.
     let facts = match &opened {
         Ok((setup, found, work)) => Said::of(&Facts::of(setup, plan, found.as_ref(), work)),
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
         Err(error) => Said::cannot(error),
     };
-    let agreed = agree(&given.world, &facts);
+    let agreed = agree(&options.world, &facts);
     if matches!(agreed, Ok(false)) {
         return Ok(nothing);
     }
     let (setup, _, work) = opened?;
     agreed?;
     setup.join()?;
-    let attempt = Attempt::new(plan, &setup, &given, work, None)?;
+    let attempt = Attempt::new(plan, &setup, &options, work, None)?;
     let (ending, step, _) = attempt.run()?;
     Ok(Outcome { ending, step, ..nothing })
 }
 
 /// Opens data and weights of the run that process 0 resumes from `step`.
 fn open(
-    plan: &Plan,
-    given: &mut Given,
-    stages: &[Plan],
+    phase: Phase<'_>,
     step: Option<u64>,
+    options: &mut RunOptions,
+    console: &mut dyn Sink,
 ) -> Result<(Arc<Setup>, Option<Found>, Work)> {
-    let setup = Arc::new(given.setup(plan)?);
-    let prepared = prepared(plan, &setup, stages, ResumeFrom::Named(step), given)?;
+    let setup = Arc::new(options.setup(phase.plan)?);
+    let prepared = prepared(phase, &setup, ResumeFrom::Named(step), options, console)?;
     let prepared = prepared.ok_or(TrainError::Comm(CommError::Stopped))?;
     let work = prepared.work.ok_or_else(|| {
         TrainError::Internal("process 0 goes on with a run that is finished".to_owned())
     })?;
-    given.record(&setup, &plan.experiment.output)?;
+    options.record(&setup, &phase.plan.experiment.output)?;
     Ok((setup, prepared.found, work))
 }
 

@@ -27,7 +27,7 @@ struct End<'a> {
     recorder: Option<Recorder<'a>>,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
     /// Runs all ranks to their end: returns how the attempt ended, after which step, and the record.
     pub(crate) fn run(&self) -> Result<(Ending, u64, Record)> {
         let mut ends = self.on_ranks(self.stop.clone(), |comm| self.rank(comm))?;
@@ -67,7 +67,7 @@ impl Attempt<'_> {
     }
 
     /// Runs one rank from its start to its end.
-    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'_>> {
+    fn rank(&self, comm: Arc<dyn Communicator>) -> Result<End<'a>> {
         let start = self.start.take(comm.rank());
         let recorder = match comm.rank() {
             0 => self.recorder.lock().take(),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_comm::Communicator;
+use annulus_experiment::tags::COMM_OVERLAP;
 use annulus_model::Stage;
 use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
@@ -36,7 +37,7 @@ pub(crate) struct Recorder<'a> {
     pub(crate) curves: Curves,
     /// The writer of hashes, if the run hashes its state.
     pub(crate) hashes: Option<HashLines>,
-    pub(crate) console: Box<dyn Sink + Send>,
+    pub(crate) console: &'a mut (dyn Sink + Send),
     pub(crate) record: Record,
     /// The data's fingerprint.
     pub(crate) data: String,
@@ -181,7 +182,7 @@ impl Recorder<'_> {
         alive(trainer.rank.comm.as_ref(), write)
             .map_err(|error| failure("write", &path, &error))?;
         let overlap = Sums::of(&trace).total(|_, _, _| true).overlap();
-        overlap.map_or(Ok(()), |part| self.log(step, &[("comm/overlap", Value::Number(part))]))
+        overlap.map_or(Ok(()), |part| self.log(step, &[(COMM_OVERLAP, Value::Number(part))]))
     }
 
     /// Flushes to disk everything that was recorded.

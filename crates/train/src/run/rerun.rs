@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use annulus_sequence::count;
+
 use crate::checkpoint::{checkpoint_folder, is_checkpoint};
-use crate::folder::manifest::{Attempt, Fork, Manifest, UNKNOWN, differing};
+use crate::folder::manifest::{Fork, Manifest, RunStart, UNKNOWN, differing};
 use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.
@@ -24,11 +26,11 @@ struct Steps<'a> {
     from: u64,
     /// The last of them; `None`: that of the run.
     to: Option<u64>,
-    start: &'a Attempt,
+    start: &'a RunStart,
 }
 
 /// Which start computed which steps of a run. What a start did after the step from which a later one resumed is not part of the run.
-fn computed(starts: &[Attempt]) -> Vec<Steps<'_>> {
+fn computed(starts: &[RunStart]) -> Vec<Steps<'_>> {
     let mut all: Vec<Steps<'_>> = Vec::new();
     for start in starts {
         let from = start.resumed_from.unwrap_or(0);
@@ -110,7 +112,7 @@ fn weights(then: &Manifest, now: &Manifest) -> Option<String> {
 }
 
 /// How one start computed otherwise than another, each given with its manifest.
-fn unlike(then: (&Manifest, &Attempt), now: (&Manifest, &Attempt)) -> Vec<String> {
+fn unlike(then: (&Manifest, &RunStart), now: (&Manifest, &RunStart)) -> Vec<String> {
     let instructions = match (instructions(then), instructions(now)) {
         (Some(was), Some(is)) if was == is => None,
         (Some(was), Some(is)) => Some(format!("computed with {is}, the run with {was}")),
@@ -120,7 +122,7 @@ fn unlike(then: (&Manifest, &Attempt), now: (&Manifest, &Attempt)) -> Vec<String
 }
 
 /// The vector instructions, or the generation of GPUs, that a start computed with; starts of earlier versions do not say it themselves.
-fn instructions((made, start): (&Manifest, &Attempt)) -> Option<String> {
+fn instructions((made, start): (&Manifest, &RunStart)) -> Option<String> {
     let (vector, kernels) = match &start.vector {
         Some(vector) => (Some(vector), &start.kernels),
         None => (made.machine.vector.as_ref(), &made.machine.kernels),
@@ -130,8 +132,8 @@ fn instructions((made, start): (&Manifest, &Attempt)) -> Option<String> {
 }
 
 /// The first difference in what identifies the program; its version and commit are known of the last start.
-fn program(then: (&Manifest, &Attempt), now: (&Manifest, &Attempt)) -> Option<String> {
-    let hash = |(made, start): (&Manifest, &Attempt)| {
+fn program(then: (&Manifest, &RunStart), now: (&Manifest, &RunStart)) -> Option<String> {
+    let hash = |(made, start): (&Manifest, &RunStart)| {
         start.binary.clone().unwrap_or_else(|| made.binary.clone())
     };
     let (was, is) = (hash(then), hash(now));
@@ -144,14 +146,12 @@ fn program(then: (&Manifest, &Attempt), now: (&Manifest, &Attempt)) -> Option<St
 }
 
 /// How one start rounded otherwise than another.
-fn rounding(then: &Attempt, now: &Attempt) -> Option<String> {
+fn rounding(then: &RunStart, now: &RunStart) -> Option<String> {
     if then.rounding.is_empty() || now.rounding.is_empty() {
         // Strict, the split changes no bit; an earlier version says of it nothing but ranks and strategy.
-        let is_strict = |start: &Attempt| start.rounding.is_empty() && start.vector.is_some();
-        let split = |start: &Attempt| {
-            let ranks = if start.ranks == 1 { "rank" } else { "ranks" };
-            format!("{} {ranks}, {}", start.ranks, start.strategy)
-        };
+        let is_strict = |start: &RunStart| start.rounding.is_empty() && start.vector.is_some();
+        let split =
+            |start: &RunStart| format!("{}, {}", count(start.ranks, "rank"), start.strategy);
         let (was, is) = (split(then), split(now));
         let alike = was == is || is_strict(then) && is_strict(now);
         return (!alike).then(|| format!("computed on {is}, the run on {was}"));
@@ -216,10 +216,10 @@ mod tests {
     const ON: &str = "the following steps are not bit-identical to those of one start";
 
     /// A start that computed with avx2 and these chunks, from this step on.
-    fn start(chunk: &str, resumed_from: Option<u64>) -> Attempt {
+    fn start(chunk: &str, resumed_from: Option<u64>) -> RunStart {
         let text = r#"{"start": 1, "end": 2, "ending": null, "resumed_from": null, "ranks": 2, "strategy": "ring"}"#;
         let rounding = [("memory.loss_chunk", chunk), ("mesh.sequence", "2")];
-        Attempt {
+        RunStart {
             resumed_from,
             vector: Some("avx2".to_owned()),
             rounding: rounding.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
@@ -227,15 +227,15 @@ mod tests {
         }
     }
 
-    fn strict(ranks: usize, resumed_from: Option<u64>) -> Attempt {
-        Attempt { rounding: BTreeMap::new(), ranks, ..start("", resumed_from) }
+    fn strict(ranks: usize, resumed_from: Option<u64>) -> RunStart {
+        RunStart { rounding: BTreeMap::new(), ranks, ..start("", resumed_from) }
     }
 
-    fn of_phase(name: &str, start: Attempt) -> Attempt {
-        Attempt { stage: Some(name.to_owned()), ..start }
+    fn of_phase(name: &str, start: RunStart) -> RunStart {
+        RunStart { stage: Some(name.to_owned()), ..start }
     }
 
-    fn manifest(attempts: impl Into<Vec<Attempt>>) -> Manifest {
+    fn manifest(attempts: impl Into<Vec<RunStart>>) -> Manifest {
         Manifest {
             attempts: attempts.into(),
             ..Manifest::new(1, "", "data".into(), "weights".into())
@@ -264,10 +264,10 @@ mod tests {
             "the run does not say how steps to 4 were computed",
         ];
         assert_eq!(said, wanted);
-        let portable = |start| Attempt { vector: Some("portable".into()), ..start };
+        let portable = |start| RunStart { vector: Some("portable".into()), ..start };
         let said = reasons(&run, &manifest([portable(start("5", None))]));
         assert_eq!(said, ["computed with portable, the run with avx2"]);
-        let on_gpu = Attempt { kernels: Some("sm_90".into()), ..start("5", None) };
+        let on_gpu = RunStart { kernels: Some("sm_90".into()), ..start("5", None) };
         let said = reasons(&run, &manifest([on_gpu]));
         assert_eq!(said, ["computed with a GPU of sm_90, the run with avx2"]);
         let said = reasons(&run, &manifest([start("128", None)]));
@@ -301,7 +301,7 @@ mod tests {
         // Strict, ranks change no bit; an earlier version does not say whether it was.
         let mixed = manifest([strict(2, None), strict(1, Some(4))]);
         assert_eq!(reasons(&mixed, &manifest([strict(2, None)])), [""; 0]);
-        let old = |ranks, from| Attempt { vector: None, ..strict(ranks, from) };
+        let old = |ranks, from| RunStart { vector: None, ..strict(ranks, from) };
         let said = reasons(&manifest([old(2, None), old(1, Some(4))]), &manifest([old(1, None)]));
         assert_eq!(said, ["steps to 4: computed on 1 rank, ring, the run on 2 ranks, ring"]);
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_start_is_compared_with_the_one_whose_steps_it_resumes_from() {
-        let warned = |starts: &[Attempt]| {
+        let warned = |starts: &[RunStart]| {
             let last = starts.last().unwrap().rounding.clone();
             resumes_otherwise(&manifest(starts), |_| last)
         };
@@ -342,11 +342,11 @@ mod tests {
         let mut split = start("9", Some(3));
         split.rounding.insert("mesh.sequence".to_owned(), "1".to_owned());
         assert_eq!(warned(&[start("5", None), split]), [""; 0]);
-        let portable = Attempt { vector: Some("portable".into()), ..strict(2, Some(3)) };
+        let portable = RunStart { vector: Some("portable".into()), ..strict(2, Some(3)) };
         let said = warned(&[strict(2, None), portable]);
         assert_eq!(said, [format!("computed with portable, the steps before with avx2: {ON}")]);
         // An earlier version's manifest does not say.
-        let old = Attempt { vector: None, ..strict(2, None) };
+        let old = RunStart { vector: None, ..strict(2, None) };
         let mut made = manifest([old, start("5", Some(3))]);
         made.machine.vector = None;
         assert_eq!(resumes_otherwise(&made, |_| start("5", None).rounding), [""; 0]);

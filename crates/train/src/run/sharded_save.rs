@@ -61,7 +61,7 @@ pub(crate) fn save(
     if plan.experiment.background_saves && blind.is_empty() {
         let copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
         let dropped = Arc::new(AtomicBool::new(false));
-        let mut contents = Wanted { copied, dropped: dropped.clone() };
+        let mut contents = DroppableCopy { copied, dropped: dropped.clone() };
         let write = move || layouts.fill(&folder, &named, &mut contents, &|_| ());
         let writing = Writing::begin(output, write)?;
         return Ok(Some(PendingSave { step, writing, dropped, commit }));
@@ -142,19 +142,19 @@ impl Drop for PendingSave {
 }
 
 /// A copy of a rank's share that gives nothing more once the save is dropped.
-struct Wanted {
+struct DroppableCopy {
     copied: CopiedSlices,
     dropped: Arc<AtomicBool>,
 }
 
-impl Wanted {
+impl DroppableCopy {
     fn still(&mut self) -> Result<&mut CopiedSlices> {
         let is_dropped = self.dropped.load(Ordering::Relaxed);
         if is_dropped { Err(CommError::Stopped.into()) } else { Ok(&mut self.copied) }
     }
 }
 
-impl Contents for Wanted {
+impl Contents for DroppableCopy {
     fn of_weight(&mut self, name: &str) -> Result<Vec<Piece>> {
         self.still()?.of_weight(name)
     }

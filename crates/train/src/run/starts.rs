@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use annulus_comm::Places;
 use annulus_plan::Plan;
+use annulus_sequence::{Strategy, count};
 
 use crate::Setup;
-use crate::folder::manifest::{Attempt, Manifest, Mpi, Nccl, Process, differing, now};
+use crate::folder::manifest::{Manifest, Mpi, Nccl, Process, RunStart, differing, now};
 use crate::folder::record::Record;
 use crate::step::measure::resident::held;
 
@@ -20,7 +21,7 @@ impl Manifest {
         resumed_from: Option<u64>,
         command: &[String],
     ) {
-        self.attempts.push(Attempt {
+        self.attempts.push(RunStart {
             start: now(),
             end: None,
             ending: None,
@@ -28,7 +29,7 @@ impl Manifest {
             stage,
             command: command.to_vec(),
             ranks: setup.world(),
-            strategy: strategies(plan),
+            strategy: plan.strategies(Strategy::name),
             rounding: rounding(plan),
             binary: Some(self.binary.clone()),
             vector: self.machine.vector.clone(),
@@ -47,14 +48,14 @@ impl Manifest {
     /// How the run's last start was split, where `plan` is split otherwise: that run says nothing about this plan.
     pub fn split_otherwise(&self, plan: &Plan) -> Option<String> {
         let last = self.attempts.last()?;
-        let Attempt { strategy, ranks, rounding, .. } = last;
+        let RunStart { strategy, ranks, rounding, .. } = last;
         let of_split = |key: &str| !key.starts_with("memory.");
         let now = plan.experiment.rounding();
         let keys = differing(rounding, &now).into_iter().filter(|(key, ..)| of_split(key));
         let keys: Vec<String> = keys.map(|(key, was, _)| format!(", `{key}: {was}`")).collect();
         let keys = keys.concat();
-        let on = if *ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-        if (*ranks, strategy) != (plan.world(), &strategies(plan)) {
+        let on = count(*ranks, "rank");
+        if (*ranks, strategy) != (plan.world(), &plan.strategies(Strategy::name)) {
             return Some(format!("`{strategy}` on {on}"));
         }
         (!keys.is_empty()).then(|| format!("`{strategy}` on {on}{keys}"))
@@ -81,13 +82,6 @@ pub(super) fn rounding(plan: &Plan) -> BTreeMap<String, String> {
         }
     }
     keys
-}
-
-/// The names of the strategies of the model's layers: `ring`, or `megatron and halo`.
-fn strategies(plan: &Plan) -> String {
-    let mut names: Vec<&str> = plan.groups.iter().map(|group| group.strategy.name()).collect();
-    names.dedup();
-    names.join(" and ")
 }
 
 /// The processes of a run; empty where there is only one.

@@ -3,13 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_comm::{Communicator, Error as CommError, Label, all_gather_values};
-use annulus_experiment::{Every, Packed, Trace};
+use annulus_experiment::{Every, Packed, Trace, tags};
 use annulus_plan::Plan;
 use annulus_trace::Span;
 
 use crate::Result;
 use crate::ask::evaluate::Evaluation;
-use crate::folder::lines::EVALUATION;
 use crate::run::saving::RankRun;
 use crate::setup::data::HeldOut;
 use crate::sink::{Notice, Value};
@@ -112,12 +111,12 @@ impl TrainLoop<'_> {
     ) -> Vec<(&'static str, Value<'static>)> {
         let flops = self.flops(lap, costs).map(|flops| lap.per_second(flops));
         let values = [
-            ("train/loss", Some(report.loss)),
-            ("train/grad_norm", Some(report.norm)),
-            ("train/lr", Some(report.learning_rate)),
-            ("speed/tokens_per_second", Some(lap.per_second(self.tokens as f64))),
-            ("speed/tflops", flops.map(|flops| flops / 1e12)),
-            ("speed/mfu", flops.zip(self.peak).map(|(flops, peak)| flops / peak)),
+            (tags::TRAIN_LOSS, Some(report.loss)),
+            (tags::TRAIN_GRAD_NORM, Some(report.norm)),
+            (tags::TRAIN_LR, Some(report.learning_rate)),
+            (tags::SPEED_TOKENS_PER_SECOND, Some(lap.per_second(self.tokens as f64))),
+            (tags::SPEED_TFLOPS, flops.map(|flops| flops / 1e12)),
+            (tags::SPEED_MFU, flops.zip(self.peak).map(|(flops, peak)| flops / peak)),
         ];
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
     }
@@ -191,10 +190,10 @@ fn evaluate_all(rank: &mut RankRun<'_>, held_out: &HeldOut) -> Result<Evaluation
 }
 
 fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Value<'static>)> {
-    let mut values = vec![(EVALUATION, Value::Number(evaluation.loss))];
+    let mut values = vec![(tags::EVALUATE_LOSS, Value::Number(evaluation.loss))];
     let more = [
-        ("evaluate/accuracy", evaluation.accuracy),
-        ("evaluate/bigram_entropy", held_out.bigram_entropy),
+        (tags::EVALUATE_ACCURACY, evaluation.accuracy),
+        (tags::EVALUATE_BIGRAM_ENTROPY, held_out.bigram_entropy),
     ];
     values.extend(more.into_iter().filter_map(|(tag, v)| Some((tag, Value::Number(v?)))));
     values

@@ -18,7 +18,7 @@ use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::{Backend, Cores};
-use annulus_plan::{LayerGroup, Plan};
+use annulus_plan::{LayerGroup, Plan, heads_of};
 use annulus_sequence::{
     Heads, Mask, Route, Rule, ScheduleError, Schedules, Setting, Strategy, Wire,
 };
@@ -265,8 +265,7 @@ impl Setup {
 
     /// The attention heads of one rank.
     fn heads(&self) -> Heads {
-        let shape = self.config.shape.part_of(self.tensor);
-        Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
+        heads_of(&self.config.shape.part_of(self.tensor))
     }
 
     /// The attention of every layer on this rank.

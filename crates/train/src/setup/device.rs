@@ -2,13 +2,14 @@
 //! has one that no other has.
 
 use annulus_comm::World;
-use annulus_experiment::{Device as Wanted, Experiment, Problems};
+use annulus_experiment::{Device as Wanted, Experiment, Problems, STORES_SCORES};
 use annulus_machine::Core;
+use annulus_model::Config;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
 use annulus_ops::gpu::{self, Code, Room};
 use annulus_plan::devices_for;
-use annulus_sequence::Strategy;
+use annulus_sequence::{Strategy, count};
 use candle_core::DType;
 
 use crate::setup::processors::Processors;
@@ -91,12 +92,24 @@ pub fn place_on_devices(experiment: &mut Experiment) {
             wanted.numbers(devices).iter().map(|number| Some(gpus.get(*number)?.memory)).min()
         }
     };
-    (experiment.host.device, experiment.host.devices) = (memory.flatten(), devices);
+    (experiment.host.gpu_memory, experiment.host.devices) = (memory.flatten(), devices);
 }
 
 /// How many GPUs this program can see.
 fn visible() -> usize {
     gpu::gpus().map_or(0, |all| all.len())
+}
+
+/// An error for the first of these strategies that GPU kernels cannot compute, where a model attends with them; `block`: the tokens of a
+/// block over which sums are to be order-free.
+pub(crate) fn check_all(
+    strategies: impl IntoIterator<Item = Strategy>,
+    block: Option<usize>,
+    config: &Config,
+    processors: &Processors,
+) -> Result<()> {
+    let strict = block.map(|_| (config.shape.head_dim, config.dtype));
+    strategies.into_iter().try_for_each(|strategy| check(strategy, strict, processors))
 }
 
 /// An error for a strategy that GPU kernels cannot compute; `strict`: head dimension and dtype, where sums are to be order-free.
@@ -107,10 +120,9 @@ pub(crate) fn check(
 ) -> Result<()> {
     let Some(processor) = processors.first() else { return Ok(()) };
     let refused = |message: String, hint: &str| Err(TrainError::configuration(message, hint));
-    if strategy == Strategy::LiRing {
-        let message =
-            "`li-ring` stores all attention scores, which no GPU kernel supports".to_owned();
-        return refused(message, "set `device: cpu`, or `attention.strategy: ring`");
+    if strategy.stores_scores() {
+        let hint = "set `device: cpu`, or `attention.strategy: ring`";
+        return refused(STORES_SCORES.to_owned(), hint);
     }
     let Some((heads, dtype)) = strict else { return Ok(()) };
     let longest = Kernels::longest_in_blocks(&**processor, dtype);
@@ -159,10 +171,7 @@ fn choice(
         },
         Wanted::Auto | Wanted::Cuda(_) if gpus == 0 || processes <= gpus => Ok(vec![place]),
         Wanted::Auto | Wanted::Cuda(_) => refused(
-            format!(
-                "`device: {word}`: {each} see {gpus} GPU{}, and each needs its own",
-                if gpus == 1 { "" } else { "s" },
-            ),
+            format!("`device: {word}`: {each} see {}, and each needs its own", count(gpus, "GPU")),
             "start at most as many processes on a host as it has GPUs (ranks of a process share one), let each see all \
              (CUDA_VISIBLE_DEVICES, `srun --gpu-bind=none`), or set `device: cpu`",
         ),

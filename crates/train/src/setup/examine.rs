@@ -3,13 +3,13 @@
 use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, list};
 use annulus_experiment::{Experiment, ModelSource};
-use annulus_model::element_type;
 use annulus_plan::Plan;
 
 use crate::setup::assemble::planned_config;
 use crate::setup::checked_data::of_data;
 use crate::setup::data::named;
 use crate::setup::device;
+use crate::setup::fits::fits;
 use crate::setup::initial::check_stored;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
 use crate::{Opening, Result};
@@ -23,15 +23,11 @@ const READ_WHOLE: u64 = 1 << 20;
 /// The first thing that `train` would refuse.
 pub fn fits_here(plans: &[Plan]) -> Result<()> {
     for plan in plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none()) {
-        if let Some(misfit) = plan.misfit() {
-            return Err(misfit.into());
-        }
+        fits(plan)?;
         let processors = device::open_planned(&plan.experiment, &World::alone())?;
-        let dtype = element_type(plan.experiment.model.dtype);
-        let strict = plan.experiment.block().map(|_| (plan.shape.head_dim, dtype));
-        for group in &plan.groups {
-            device::check(group.strategy, strict, &processors)?;
-        }
+        let strategies = plan.groups.iter().map(|group| group.strategy);
+        let (block, config) = (plan.experiment.block(), planned_config(plan));
+        device::check_all(strategies, block, &config, &processors)?;
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use annulus_comm::{Communicator, Places, World, threads};
 use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
-use crate::setup::rates::{DEADLINE, Sample, link};
-use crate::setup::shared::{of_another, ranks_here, shared, unreached};
+use crate::setup::rates::{Sample, link};
+use crate::setup::shared::{DEADLINE, of_another, ranks_here, shared, unreached};
 
 impl Sample {
     /// Measures the ranks of all processes at once. Every process is a node of the cluster; hosts with several processes are a level above
@@ -33,7 +33,8 @@ impl Sample {
             shared: true,
             ..own.clone().with_rates(rates, own.inside)
         };
-        let Hosts { heads, neighbours, each } = Hosts::of(&world.places(world.processes()));
+        let ProcessPlacement { heads, neighbours, each } =
+            ProcessPlacement::of(&world.places(world.processes()));
         let far = (heads.len() > 1).then(|| among(world, &heads)).transpose()?;
         let near = neighbours.map(|pair| among(world, &pair)).transpose()?;
         Ok(match (near, far, each) {
@@ -50,7 +51,7 @@ impl Sample {
 
 /// How processes are placed on hosts; the same in all of them.
 #[derive(Debug, PartialEq, Eq)]
-struct Hosts {
+struct ProcessPlacement {
     /// The first process of every host.
     heads: Vec<usize>,
     /// The first two processes that share a host; `None`: no host has two.
@@ -59,12 +60,12 @@ struct Hosts {
     each: Option<usize>,
 }
 
-impl Hosts {
+impl ProcessPlacement {
     /// The placement of processes on hosts, where `places` has processes in place of ranks.
-    fn of(places: &Places) -> Hosts {
+    fn of(places: &Places) -> ProcessPlacement {
         let hosts = places.hosts();
         let count = hosts.first().map(|first| first.ranks.len());
-        Hosts {
+        ProcessPlacement {
             heads: hosts.iter().filter_map(|on| on.ranks.first().copied()).collect(),
             neighbours: hosts.iter().find_map(|on| on.ranks.first_chunk().copied()),
             each: count.filter(|count| hosts.iter().all(|on| on.ranks.len() == *count)),
@@ -120,16 +121,19 @@ fn label() -> annulus_comm::Label {
 mod tests {
     use super::*;
 
-    fn hosts(names: &str) -> Hosts {
+    fn hosts(names: &str) -> ProcessPlacement {
         let names: Vec<String> = names.split(' ').map(str::to_owned).collect();
         let processes = names.len();
-        Hosts::of(&Places::new(names, processes))
+        ProcessPlacement::of(&Places::new(names, processes))
     }
 
     #[test]
     fn hosts_are_even_only_where_all_have_as_many_processes() {
-        let of =
-            |heads: &[usize], neighbours, each| Hosts { heads: heads.to_vec(), neighbours, each };
+        let of = |heads: &[usize], neighbours, each| ProcessPlacement {
+            heads: heads.to_vec(),
+            neighbours,
+            each,
+        };
         assert_eq!(hosts("a a b b"), of(&[0, 2], Some([0, 1]), Some(2)));
         assert_eq!(hosts("a b c"), of(&[0, 1, 2], None, Some(1)));
         // As many processes as three hosts with two each would have.

@@ -10,6 +10,7 @@ pub(crate) mod fits;
 pub(crate) mod initial;
 pub(crate) mod kind;
 pub(crate) mod links;
+mod of_model;
 pub(crate) mod open;
 pub(crate) mod pages;
 pub(crate) mod process;

@@ -18,6 +18,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::Result;
 use crate::setup::assemble::kernel;
 use crate::setup::processors::Processors;
+use crate::setup::shared::DEADLINE;
 
 /// Rows of queries and of keys, and rows and columns of a matrix product.
 const ROWS: usize = 512;
@@ -39,8 +40,6 @@ const FEW: usize = 3;
 const LARGE: usize = 4 << 20;
 /// How many ranks are measured, if there are so many, even on fewer cores; each takes some 10 MB.
 const LEAST_RANKS: usize = 8;
-/// How long ranks of a measurement wait for each other.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What is measured: attention and products of these sizes on these devices.
 #[derive(Clone, Debug)]

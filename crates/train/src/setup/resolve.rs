@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annulus_comm::World;
 use annulus_data::{DataError, MadeUp, Source, Synthetic, Tokenizer, byte_tokenizer};
 use annulus_experiment::{
-    BYTES, Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape,
+    BYTES, Data, Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape,
     WeightsFrom, read_config,
 };
 use annulus_plan::Plan;
@@ -79,6 +79,9 @@ where
     E: From<TrainError>,
 {
     let Experiment { model, data, places, .. } = &mut experiment;
+    if let Some(problem) = no_tokenizer(places, data) {
+        return Err(TrainError::Config(Problems::from(problem)).into());
+    }
     let mut fetched = None;
     if let ModelSource::Folder { path, hub: None, .. } = &mut model.source {
         if let Some(problem) = no_folder(places, path) {
@@ -115,6 +118,22 @@ fn no_folder(places: &Places, path: &Path) -> Option<Problem> {
     }
     let problem = places.problem("model.path", format!("there is no folder `{name}`"));
     Some(problem.hint(way_to_model(&name)))
+}
+
+/// The problem of a tokenizer's path where nothing is; `None`: something is there, or the tokenizer is of the hub or of bytes.
+fn no_tokenizer(places: &Places, data: &Data) -> Option<Problem> {
+    let name = data.tokenizer();
+    if name == BYTES || data.tokenizer_hub.is_some() || Path::new(name).exists() {
+        return None;
+    }
+    let problem = places.problem("data.tokenizer", format!("there is no file `{name}`"));
+    let is_file = Path::new(name).extension().is_some_and(|ending| ending == "json");
+    let hint = if could_be_of_hub(name) && !is_file {
+        format!("the tokenizer of a model of the hub is `hf://{name}`")
+    } else {
+        format!("name a `tokenizer.json`, or make one: `annulus tokenizer train TEXT --out {name}`")
+    };
+    Some(problem.hint(hint))
 }
 
 /// The way to a model where `name` is no folder.

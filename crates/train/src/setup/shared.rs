@@ -1,10 +1,14 @@
 //! What several processes do before and between the runs of their ranks: all go on or none does, and only one reports an error.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use annulus_comm::{Cause, Error as CommError, Failure, World};
 
 use crate::{Result, TrainError};
+
+/// How long a rank waits for one that shows no progress, where no experiment says it.
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Has every process make a thing for itself; if one cannot, none goes on: the first that cannot returns why, the others an error that
 /// another has ended ([`TrainError::is_of_another`]). In a single process it is just `make`.

@@ -52,7 +52,7 @@ impl Saved {
     /// No checkpoint, or none that is whole.
     pub fn open(path: &Path) -> Result<Saved> {
         let (found, warnings) = named_by(path)?;
-        Ok(Saved { by: identity::saved(&found)?, found, warnings })
+        Ok(Saved { by: found.state.experiment()?, found, warnings })
     }
 
     /// The checkpoint `folder`; `None`: it is not a checkpoint of Annulus.
@@ -103,7 +103,7 @@ impl Saved {
         if !is_own && *source != self.by.model.source {
             return Ok(None);
         }
-        identity::saved_model(&self.found)
+        self.found.state.model()
     }
 }
 

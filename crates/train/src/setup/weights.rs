@@ -7,7 +7,7 @@ use std::sync::Arc;
 use annulus_model::{Config, Flaw, Llama, Runs, Specification, Stored, Weights, WeightsError};
 use candle_core::{DType, Tensor};
 
-use crate::checkpoint::Kept;
+use crate::checkpoint::{Kept, OptimizerTensor};
 use crate::{Result, TrainError};
 
 /// The weights that a run starts from, on the host; trained ones are f32.
@@ -169,7 +169,8 @@ impl Layer {
             }
             Layer::Stored(stored) => stored.elements(name, runs)?,
             Layer::Masters(kept) => {
-                kept.has("master", name).then(|| kept.elements("master", name, runs)).transpose()?
+                let master = OptimizerTensor::Master;
+                kept.has(master, name).then(|| kept.elements(master, name, runs)).transpose()?
             }
         })
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use annulus_comm::{Axis, Hashed, Label};
 use annulus_data::Source;
+use annulus_experiment::tags::{TRAIN_GRAD_NORM, TRAIN_LOSS};
 use annulus_experiment::{Experiment, PhaseStart, Schedule};
 use annulus_memory::Class;
 use annulus_model::Weights;
@@ -22,7 +23,7 @@ use annulus_trace::begin;
 use crate::setup::start::Start;
 use crate::step::finite::{NonFinite, Origin, Sightings, earliest};
 use crate::step::hashes::dump::Dump;
-use crate::step::hashes::points::{Found, Points};
+use crate::step::hashes::points::{PointHashes, Points};
 use crate::step::hashes::{self, Hashes};
 use crate::step::measure::alive::alive;
 use crate::step::rank::{MicroBatch, Rank};
@@ -90,7 +91,7 @@ struct Computed {
     pairs: u64,
     slices: Weights,
     /// If the step is hashed: the hashes of its weights, and those of what was computed.
-    watched: Option<(Hashes, Found)>,
+    watched: Option<(Hashes, PointHashes)>,
 }
 
 impl Trainer {
@@ -179,7 +180,7 @@ impl Trainer {
     }
 
     /// Begins to hash step `step`, if it is due: returns the hashes of its weights, and where those of what it computes go.
-    fn watch(&self, step: u64) -> Result<Option<(Hashes, Found)>> {
+    fn watch(&self, step: u64) -> Result<Option<(Hashes, PointHashes)>> {
         if self.hash == 0 || !step.is_multiple_of(self.hash) {
             return Ok(None);
         }
@@ -187,7 +188,7 @@ impl Trainer {
             messages.begin();
         }
         let all = Slices { only_trained: false, ..self.finished().slices };
-        Ok(Some((hashes::of_weights(&all)?, Found::default())))
+        Ok(Some((hashes::of_weights(&all)?, PointHashes::default())))
     }
 
     /// Hashes the gradients and the new state of a step that is hashed.
@@ -288,7 +289,7 @@ impl Trainer {
 
     /// This rank's micro-batches of step `step`, and how many sequences the step has on all ranks. It never reads rows of other replicas or
     /// tokens at other ranks' positions.
-    fn read(&self, step: u64, found: Option<&Found>) -> Result<(Vec<MicroBatch>, usize)> {
+    fn read(&self, step: u64, found: Option<&PointHashes>) -> Result<(Vec<MicroBatch>, usize)> {
         let batch = self.finished - self.phase.steps.start + self.phase.batch;
         let sequences = self.source.rows();
         let micros = self.rank.micro_batches(sequences).map(|rows| {
@@ -317,8 +318,8 @@ impl Trainer {
     ) -> Result<()> {
         let (tag, value) = match (loss.mean().is_finite(), norm.is_finite()) {
             (true, true) => return Ok(()),
-            (false, _) => ("train/loss", loss.mean()),
-            (true, false) => ("train/grad_norm", norm),
+            (false, _) => (TRAIN_LOSS, loss.mean()),
+            (true, false) => (TRAIN_GRAD_NORM, norm),
         };
         let rank = &self.rank;
         let label = Label { step, pass: "non-finite", hop: 0, layer: 0 };

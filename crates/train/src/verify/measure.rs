@@ -6,7 +6,7 @@ use annulus_plan::Plan;
 use annulus_sequence::{Heads, Mask};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::ask::whole::Question;
+use crate::verify::whole::Question;
 
 /// Inputs of attention, 2 N(0, 1) everywhere, so that the softmax is peaked and its rescaling is exercised.
 pub(super) fn question(plan: &Plan, mask: Mask) -> Result<Question> {

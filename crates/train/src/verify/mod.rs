@@ -5,6 +5,7 @@
 
 pub(crate) mod bits;
 mod measure;
+pub mod whole;
 
 use annulus_comm::World;
 use annulus_data::Sequence;
@@ -16,7 +17,7 @@ use annulus_sequence::{Documents, Mask, Pass, Positions, Route, Rule, Strategy, 
 use candle_core::{DType, Result, Tensor};
 
 use self::measure::{distance, error, norm, one_hot, question, sequence, values, visibility_error};
-use crate::ask::whole::{Answer, Question, Split, attend};
+use self::whole::{Answer, Question, Split, attend};
 use crate::setup::processors::Processors;
 use crate::setup::shared::ranks_here;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};

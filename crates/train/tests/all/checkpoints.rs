@@ -11,7 +11,9 @@ use crate::common::{BASE, Place};
 use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
-use annulus_train::{Ending, Fork, Given, Notice, Outcome, Sink, TrainError, Value, run};
+use annulus_train::{
+    Ending, Fork, Notice, Outcome, RunOptions, Silent, Sink, TrainError, Value, run,
+};
 
 const EVERY_SECOND: (&str, &str) = ("every.checkpoint", "2");
 
@@ -31,9 +33,9 @@ impl Sink for Warnings {
 /// Goes on with the run in `place` until step `stop`; all warnings.
 fn go_on(place: &Place, stop: &str) -> (Result<Outcome, TrainError>, Vec<String>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let console = Box::new(Warnings(warnings.clone()));
+    let mut console = Warnings(warnings.clone());
     let plan = place.plan(&[("schedule.stop", stop), EVERY_SECOND]);
-    let outcome = run(&plan, Given { console, ..Given::new(BASE, 2) });
+    let outcome = run(&plan, RunOptions::new(BASE, 2), &mut console);
     let warnings = warnings.lock().clone();
     (outcome, warnings)
 }
@@ -161,12 +163,13 @@ fn a_state_that_contradicts_itself_is_refused() {
         }
         forge(&forged, key, json!(value));
         let plan = place.plan(&[("output", folder.to_str().unwrap())]);
-        let error = run(&plan, Given::new(BASE, 2)).unwrap_err();
+        let error = run(&plan, RunOptions::new(BASE, 2), &mut Silent).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(wanted), "{error}");
         let output = place.path(&format!("fork-{key}"));
         let plan = place.plan(&[("output", output.to_str().unwrap())]);
         let fork = Some(Fork { from: forged, fresh_optimizer: false });
-        let error = run(&plan, Given { fork, ..Given::new(BASE, 2) }).unwrap_err();
+        let error =
+            run(&plan, RunOptions { fork, ..RunOptions::new(BASE, 2) }, &mut Silent).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(wanted), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use annulus_data::{MadeUp, Source, Synthetic};
 use annulus_experiment::{Experiment, Format, Override, Resolved, parse};
 use annulus_plan::Plan;
-use annulus_train::{Given, Outcome, TrainError, run};
+use annulus_train::{Outcome, RunOptions, Silent, TrainError, run};
 
 /// A tiny Llama on a small text.
 pub const BASE: &str = "\
@@ -73,7 +73,7 @@ impl Place {
 
     /// Runs the tiny experiment with `changes` to its end.
     pub fn run(&self, changes: &[(&str, &str)]) -> Result<Outcome, TrainError> {
-        run(&self.plan(changes), Given::new(BASE, 4))
+        run(&self.plan(changes), RunOptions::new(BASE, 4), &mut Silent)
     }
 
     /// Runs the tiny experiment with `changes` to its end in the folder `output`.

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use annulus_train::{Ending, Given, Notice, Sink, TrainError, Value, excluded, left_out_of, run};
+use annulus_train::{
+    Ending, Notice, RunOptions, Silent, Sink, TrainError, Value, excluded, left_out_of, run,
+};
 
 use crate::common::{BASE, Place, losses};
 
@@ -42,13 +44,13 @@ fn data_that_changes_ends_a_run_with_its_last_step_saved() {
     let path = with_ending(&place.path("cache"), "tokens");
     let output = place.path("cut");
     let plan = place.plan(&[&changes[..], &[("output", output.to_str().unwrap())]].concat());
-    let console = Box::new(Cutting { path: path.clone(), step: 4 });
-    let error = run(&plan, Given { console, ..Given::new(BASE, 4) }).unwrap_err();
+    let mut console = Cutting { path: path.clone(), step: 4 };
+    let error = run(&plan, RunOptions::new(BASE, 4), &mut console).unwrap_err();
     assert_eq!(error.exit_code(), 3, "{error}");
     let changed = format!("`{}` changed while it was read", path.display());
     assert!(error.to_string().ends_with(&changed), "{error}");
     // The same command resumes there, with the cache built anew.
-    let rest = run(&plan, Given::new(BASE, 4)).unwrap();
+    let rest = run(&plan, RunOptions::new(BASE, 4), &mut Silent).unwrap();
     assert_eq!((rest.ending, rest.resumed_from), (Ending::Finished, Some(4)));
     assert_eq!(losses(&rest), losses(&right)[4..]);
 }
@@ -128,8 +130,8 @@ fn another_process_that_builds_the_cache_is_named_and_waited_for_until_a_stop() 
     fs::write(cache.with_extension("lock"), "4711\n").unwrap();
     let output = place.path("second");
     let plan = place.plan(&[("output", output.to_str().unwrap())]);
-    let given = Given::new(BASE, 4);
-    let console = Box::new(Impatient(given.stop.clone()));
-    let ended = run(&plan, Given { console, ..given }).unwrap();
+    let options = RunOptions::new(BASE, 4);
+    let mut console = Impatient(options.stop.clone());
+    let ended = run(&plan, options, &mut console).unwrap();
     assert_eq!((ended.ending, ended.step), (Ending::Preempted, 0));
 }

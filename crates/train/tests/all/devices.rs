@@ -12,9 +12,10 @@ use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
 use annulus_ops::testing::random;
 use annulus_sequence::{Mask, Route, Strategy};
-use annulus_train::whole::{Answer, Question, Split, attend};
+use annulus_train::verify::whole::{Answer, Question, Split, attend};
 use annulus_train::{
-    Ending, Given, Outcome, Processors, Sampling, Setup, Verdict, Wanted, generate, judge, run,
+    Ending, GenerateRequest, Outcome, Processors, RunOptions, Sampling, Setup, Silent, Verdict,
+    generate, judge, run,
 };
 use candle_core::DType;
 
@@ -36,7 +37,12 @@ fn on(place: &Place, many: usize, changes: &[(&str, &str)]) -> Outcome {
     let output = place.path(&format!("on-{many}"));
     let own = [("output", output.to_str().unwrap())];
     let plan = place.plan_on(many, &[&SHAPE[..], &OWN, &own, changes].concat());
-    let outcome = run(&plan, Given { processors: devices(many), ..Given::new(BASE, 2) }).unwrap();
+    let outcome = run(
+        &plan,
+        RunOptions { processors: devices(many), ..RunOptions::new(BASE, 2) },
+        &mut Silent,
+    )
+    .unwrap();
     assert_eq!((outcome.ending, outcome.step), (Ending::Finished, 2), "{changes:?} on {many}");
     outcome
 }
@@ -125,7 +131,12 @@ fn a_run_goes_on_on_other_devices_to_the_bit() {
     let part = |many, stop| {
         let own = [("output", parts.to_str().unwrap()), ("schedule.stop", stop)];
         let plan = place.plan_on(many, &[&SHAPE[..], &OWN, &changes, &own].concat());
-        run(&plan, Given { processors: devices(many), ..Given::new(BASE, 2) }).unwrap()
+        run(
+            &plan,
+            RunOptions { processors: devices(many), ..RunOptions::new(BASE, 2) },
+            &mut Silent,
+        )
+        .unwrap()
     };
     assert_eq!(part(2, "1").step, 1);
     let found = part(1, "2");
@@ -139,8 +150,8 @@ fn devices_of_several_generations_are_refused() {
     let place = Place::new();
     let plan = place.plan_on(2, &[&SHAPE[..], &OWN, &split("ring", "2")].concat());
     let mixed: Vec<Arc<dyn Processor>> = [80, 90].map(emulated).into_iter().collect();
-    let given = Given { processors: mixed.into(), ..Given::new(BASE, 2) };
-    let error = run(&plan, given).unwrap_err();
+    let options = RunOptions { processors: mixed.into(), ..RunOptions::new(BASE, 2) };
+    let error = run(&plan, options, &mut Silent).unwrap_err();
     let said = error.to_string();
     assert_eq!(error.exit_code(), 2, "{said}");
     assert!(said.contains("`a GPU of sm_80 with "), "{said}");
@@ -158,12 +169,13 @@ fn what_is_asked_of_devices_is_what_is_asked_of_one() {
     let targets = ids.iter().map(|id| i64::from(id * 7 % 257)).collect();
     let sequence = Sequence { inputs: ids.clone(), targets, documents: Vec::new() };
     let sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, seed: 0 };
-    let wanted = Wanted { tokens: 3, ends: Vec::new(), sampling };
+    let wanted = GenerateRequest { tokens: 3, ends: Vec::new(), sampling };
     let of = |many: usize| {
         let setup = Setup { micro_batch: 1, ..Setup::new(&plan, 2) }.on(devices(many));
         let weights = setup.placed(&Llama::random(&setup.config, 5).unwrap()).unwrap();
         let judged = judge(&setup, &weights, 2, &|_| Ok(sequence.clone()), &|| ()).unwrap();
-        let bits = |verdict: &Verdict| (verdict.position, verdict.loss.to_bits(), verdict.said);
+        let bits =
+            |verdict: &Verdict| (verdict.position, verdict.loss.to_bits(), verdict.predicted);
         let judged: Vec<_> = judged.concat().iter().map(bits).collect();
         (judged, generate(&setup, &weights, &ids, &wanted, &|_| ()).unwrap())
     };

@@ -9,7 +9,7 @@ use annulus_comm::{
     Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When, World,
     Wrap, Wrapper,
 };
-use annulus_train::{Given, Outcome, TrainError, run};
+use annulus_train::{Outcome, RunOptions, Silent, TrainError, run};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -31,9 +31,9 @@ fn faulty_mesh(
         ("schedule.stop", "3"),
     ];
     let plan = place.plan(&[&changes[..], mesh].concat());
-    let mut given = Given::new(BASE, 3);
-    given.world = World::alone().wrapped(wrap);
-    run(&plan, given)
+    let mut options = RunOptions::new(BASE, 3);
+    options.world = World::alone().wrapped(wrap);
+    run(&plan, options, &mut Silent)
 }
 
 /// First and last hop of a ring of three, and the sum of gradients.

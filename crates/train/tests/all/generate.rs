@@ -3,7 +3,7 @@
 use crate::common::Place;
 use annulus_data::Sequence;
 use annulus_model::Llama;
-use annulus_train::{Placed, Sampling, Setup, Verdict, Wanted, generate, judge};
+use annulus_train::{GenerateRequest, Placed, Sampling, Setup, Verdict, generate, judge};
 
 const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
 
@@ -30,15 +30,15 @@ fn next(place: &Place, weights: &Placed, ids: &[u32], changes: &[(&str, &str)]) 
     let sequence = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };
     let setup = setup(place, ids.len(), changes);
     let found = judge(&setup, weights, 1, &|_| Ok(sequence.clone()), &|| ()).unwrap();
-    let Verdict { said, .. } = found[0][0];
-    said
+    let Verdict { predicted, .. } = found[0][0];
+    predicted
 }
 
 #[test]
 fn greedy_tokens_are_those_of_reading_everything_again() {
     let place = Place::new();
     let prompt: Vec<u32> = PROMPT.iter().map(|&byte| byte.into()).collect();
-    let wanted = Wanted { tokens: 14, ends: Vec::new(), sampling: Sampling::default() };
+    let wanted = GenerateRequest { tokens: 14, ends: Vec::new(), sampling: Sampling::default() };
     for changes in [
         &[][..],
         &[("attention.window", "9")],
@@ -73,14 +73,14 @@ fn it_ends_where_it_is_to_and_draws_alike_on_any_ranks() {
     let three = setup(&place, prompt.len(), &three);
     let weights = weights(&one);
     let sampling = Sampling { temperature: 0.8, top_k: Some(50), top_p: 0.95, seed: 3 };
-    let wanted = Wanted { tokens: 12, ends: Vec::new(), sampling };
+    let wanted = GenerateRequest { tokens: 12, ends: Vec::new(), sampling };
     let found = generate(&one, &weights, &prompt, &wanted, &|_| ()).unwrap();
     assert_eq!(found.len(), 12);
     assert_eq!(generate(&three, &weights, &prompt, &wanted, &|_| ()).unwrap(), found);
-    let ending = Wanted { ends: vec![found[4]], ..wanted.clone() };
+    let ending = GenerateRequest { ends: vec![found[4]], ..wanted.clone() };
     let until = found.iter().position(|id| *id == found[4]).unwrap();
     assert_eq!(generate(&three, &weights, &prompt, &ending, &|_| ()).unwrap(), found[..=until]);
-    let none = Wanted { tokens: 0, ..wanted };
+    let none = GenerateRequest { tokens: 0, ..wanted };
     assert_eq!(generate(&one, &weights, &prompt, &none, &|_| ()).unwrap(), [0; 0]);
     assert!(generate(&one, &weights, &prompt[1..], &none, &|_| ()).is_err());
 }

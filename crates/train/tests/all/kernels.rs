@@ -10,7 +10,7 @@ use annulus_data::Sequence;
 use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
 use annulus_ops::testing::error;
-use annulus_train::{Ending, Given, Outcome, Processors, Setup, Want, run, score};
+use annulus_train::{Ending, Outcome, Processors, RunOptions, Setup, Silent, Want, run, score};
 
 /// Head dimensions that kernels have, and more rows per rank than a block of any kernel.
 pub(crate) const SHAPE: [(&str, &str); 9] = [
@@ -77,9 +77,9 @@ pub(crate) fn train(
     let output = place.path(output);
     let own = [("output", output.to_str().unwrap())];
     let plan = place.plan(&[&SHAPE[..], &own, changes].concat());
-    let mut given = Given::new(BASE, 2);
-    given.processors = processor.map(Processors::from).unwrap_or_default();
-    run(&plan, given).unwrap()
+    let mut options = RunOptions::new(BASE, 2);
+    options.processors = processor.map(Processors::from).unwrap_or_default();
+    run(&plan, options, &mut Silent).unwrap()
 }
 
 /// Checks that losses of steps and of an evaluation, and norms, are within `bound` of the CPU's.
@@ -198,8 +198,8 @@ fn heads_that_no_kernel_adds_up_order_free_are_refused() {
     let place = Place::new();
     let changes = [("reproducible", "strict"), ("model.head_dim", "264")];
     let plan = place.plan(&[&SHAPE[..], &changes].concat());
-    let given = Given { processors: processor(80).into(), ..Given::new(BASE, 2) };
-    let said = run(&plan, given).unwrap_err().to_string();
+    let options = RunOptions { processors: processor(80).into(), ..RunOptions::new(BASE, 2) };
+    let said = run(&plan, options, &mut Silent).unwrap_err().to_string();
     assert!(said.contains("heads of at most 256 elements on this GPU, found 264"), "{said}");
 }
 
@@ -208,8 +208,8 @@ fn scores_that_no_kernel_keeps_are_refused() {
     let place = Place::new();
     let changes = [("mesh.sequence", "2"), ("attention.strategy", "li-ring")];
     let plan = place.plan(&[&SHAPE[..], &changes].concat());
-    let given = Given { processors: processor(80).into(), ..Given::new(BASE, 2) };
-    let error = run(&plan, given).unwrap_err();
+    let options = RunOptions { processors: processor(80).into(), ..RunOptions::new(BASE, 2) };
+    let error = run(&plan, options, &mut Silent).unwrap_err();
     assert!(error.to_string().contains("`li-ring` stores all attention scores"), "{error}");
 }
 

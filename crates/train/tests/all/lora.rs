@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoints::forge;
 use crate::common::{BASE, Place, difference, losses};
-use annulus_train::{Checkpoint, Fork, Given, Outcome, TrainError, measure, run};
+use annulus_train::{Checkpoint, Fork, Outcome, RunOptions, Silent, TrainError, measure, run};
 
 /// Adapters of all projections, trained embeddings and norms, and dropout.
 const ALL: &str = "{ rank: 4, alpha: 8, dropout: 0.1, train: [embeddings, norms], \
@@ -39,7 +39,7 @@ impl Beside {
         let output = self.place.path(output);
         let model = format!("{{ path: {} }}", self.base.display());
         let own = [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
-        run(&self.place.plan(&[&own[..], more].concat()), Given::new(BASE, 4))
+        run(&self.place.plan(&[&own[..], more].concat()), RunOptions::new(BASE, 4), &mut Silent)
     }
 }
 
@@ -186,7 +186,9 @@ fn another_base_is_refused() {
     let model = format!("{{ path: {} }}", beside.base.display());
     let own = [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
     let fork = Some(Fork { from: beside.place.path("run"), fresh_optimizer: false });
-    let error = run(&beside.place.plan(&own), Given { fork, ..Given::new(BASE, 4) }).unwrap_err();
+    let error =
+        run(&beside.place.plan(&own), RunOptions { fork, ..RunOptions::new(BASE, 4) }, &mut Silent)
+            .unwrap_err();
     assert!(error.to_string().contains("holds other weights than"), "{error}");
 }
 

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use crate::common::{BASE, Place, difference, losses, number, state};
 use annulus_comm::{Fault, Faulty, When, World, Wrap};
 use annulus_plan::Plan;
-use annulus_train::{Ending, Fork, Given, Notice, Outcome, Sink, TrainError, Value, run};
+use annulus_train::{
+    Ending, Fork, Notice, Outcome, RunOptions, Silent, Sink, TrainError, Value, run,
+};
 
 const TEN: (&str, &str) = ("schedule.stop", "10");
 
@@ -184,19 +186,21 @@ fn a_model_that_was_edited_in_place_is_refused_and_one_that_was_moved_is_not() {
             let changes: Vec<_> = changes.into_iter().chain(lora).collect();
             place.plan(&changes)
         };
-        run(&plan(&own, "2", &output), Given::new(BASE, 4)).unwrap();
+        let train = |plan: &Plan, options| run(plan, options, &mut Silent);
+        let fresh = || RunOptions::new(BASE, 4);
+        train(&plan(&own, "2", &output), fresh()).unwrap();
         let text = fs::read_to_string(own.join("config.json")).unwrap();
         let edited = text.replace("\"rms_norm_eps\": 0.00001", "\"rms_norm_eps\": 0.5");
         assert_ne!(text, edited);
         fs::write(own.join("config.json"), edited).unwrap();
         let said = "`rms_norm_eps` was `0.00001` and is `0.5`";
-        let error = run(&plan(&own, "3", &output), Given::new(BASE, 4)).unwrap_err();
+        let error = train(&plan(&own, "3", &output), fresh()).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
         let fork = Some(Fork { from: output.clone(), fresh_optimizer: false });
-        let given = Given { fork, ..Given::new(BASE, 4) };
-        let error = run(&plan(&own, "3", &place.path("fork")), given).unwrap_err();
+        let options = RunOptions { fork, ..fresh() };
+        let error = train(&plan(&own, "3", &place.path("fork")), options).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
-        let went_on = run(&plan(&moved, "3", &output), Given::new(BASE, 4)).unwrap();
+        let went_on = train(&plan(&moved, "3", &output), fresh()).unwrap();
         assert_eq!(went_on.resumed_from, Some(2), "{name}");
         fs::write(own.join("config.json"), text).unwrap();
     }
@@ -277,12 +281,10 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
         let mut attempts = 0;
         let last = loop {
             let stop = Arc::new(AtomicBool::new(false));
-            let mut given = Given::new(BASE, 2);
-            given.stop = stop.clone();
+            let options = RunOptions { stop: stop.clone(), ..RunOptions::new(BASE, 2) };
             // From the sixth attempt on, nothing stops the run.
             let at = if attempts < 5 { at } else { |_, _| false };
-            given.console = Box::new(Stopper { stop, at });
-            let outcome = run(&plan, given).unwrap();
+            let outcome = run(&plan, options, &mut Stopper { stop, at }).unwrap();
             if outcome.ending == Ending::Finished {
                 break outcome;
             }
@@ -326,28 +328,29 @@ fn a_stop_at_any_moment_ends_in_time_and_loses_nothing() {
         let mut preempted = 0;
         for moment in 0..12 {
             let after = Duration::from_millis(3 + 17 * moment % 60);
-            let outcome = stopped_after(&plan, Given::new(BASE, 3), after);
+            let outcome = stopped_after(&plan, RunOptions::new(BASE, 3), after);
             preempted += u32::from(outcome.ending == Ending::Preempted);
             assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
         }
         assert!(preempted > 0, "no stop came in time: the test shows nothing");
-        let last = run(&plan, Given::new(BASE, 3)).unwrap();
+        let last = run(&plan, RunOptions::new(BASE, 3), &mut Silent).unwrap();
         assert_ne!(last.ending, Ending::Preempted);
         same_metrics(&last.folder, &whole.folder);
-        assert_eq!(run(&plan, Given::new(BASE, 3)).unwrap().ending, Ending::AlreadyFinished);
+        let again = run(&plan, RunOptions::new(BASE, 3), &mut Silent).unwrap();
+        assert_eq!(again.ending, Ending::AlreadyFinished);
         assert_eq!(state(&last.checkpoint.unwrap()), state(whole.checkpoint.as_ref().unwrap()));
     }
 }
 
 /// Runs `plan` and asks it to stop `after` its start; it must end within five seconds.
-fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
-    let stop = given.stop.clone();
+fn stopped_after(plan: &Plan, options: RunOptions, after: Duration) -> Outcome {
+    let stop = options.stop.clone();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(after);
         stop.store(true, Ordering::Relaxed);
         Instant::now()
     });
-    let outcome = run(plan, given).unwrap();
+    let outcome = run(plan, options, &mut Silent).unwrap();
     let ended = Instant::now();
     let stopped = stopper.join().unwrap();
     assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(5));
@@ -358,7 +361,7 @@ fn stopped_after(plan: &Plan, given: Given, after: Duration) -> Outcome {
 struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
 impl Sink for Second {
     fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        *self.1.lock() = run(&self.0, Given::new(BASE, 1)).err();
+        *self.1.lock() = run(&self.0, RunOptions::new(BASE, 1), &mut Silent).err();
         Ok(())
     }
 }
@@ -370,16 +373,16 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     let whole = place.run_in("whole", &setting);
     let mut plan = place.plan(&setting);
     plan.experiment.output = place.path("stopped");
-    let mut given = Given::new(BASE, 3);
+    let mut options = RunOptions::new(BASE, 3);
     let (when, late) =
         (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_millis(1500));
     let wrap: Wrap = Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late)));
-    given.world = World::alone().wrapped(wrap);
-    let outcome = stopped_after(&plan, given, late / 2);
+    options.world = World::alone().wrapped(wrap);
+    let outcome = stopped_after(&plan, options, late / 2);
     let lines = metrics(&outcome.folder);
     assert!(!lines.last().unwrap().contains("comm/bytes"), "the stop came at another time");
     assert_eq!(lines.len() as u64, outcome.step);
-    let last = run(&plan, Given::new(BASE, 3)).unwrap();
+    let last = run(&plan, RunOptions::new(BASE, 3), &mut Silent).unwrap();
     same_metrics(&last.folder, &whole.folder);
 }
 
@@ -388,9 +391,8 @@ fn a_live_folder_is_refused() {
     let place = Place::new();
     let plan = place.plan(&[("schedule.stop", "1")]);
     let refused = Arc::new(Mutex::new(None));
-    let mut given = Given::new(BASE, 1);
-    given.console = Box::new(Second(plan.clone(), refused.clone()));
-    run(&plan, given).unwrap();
+    let mut console = Second(plan.clone(), refused.clone());
+    run(&plan, RunOptions::new(BASE, 1), &mut console).unwrap();
     let error = refused.lock().take().unwrap();
     assert_eq!(error.exit_code(), 4);
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");

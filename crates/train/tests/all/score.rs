@@ -1,18 +1,15 @@
 //! Loss, logits and gradients of a model match those of `transformers`, on any ranks.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use crate::common::golden;
-use annulus_comm::World;
 use annulus_data::Sequence;
-use annulus_experiment::{
-    Dtype, Engine, Kernel, Offload, Order, Parallel, Recompute, State, StateAxes, read_config,
-};
+use annulus_experiment::{Dtype, read_config};
 use annulus_model::{Llama, load};
-use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy, Wire};
-use annulus_train::{Attending, Processors, Setup, Want, model_config, score};
+use annulus_plan::heads_of;
+use annulus_sequence::{Setting, Strategy};
+use annulus_train::{Setup, Want, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
 /// Tokens of every sequence in the reference outputs.
@@ -53,41 +50,11 @@ fn error_l2(a: &Tensor, b: &Tensor) -> f64 {
 
 fn setup(folder: &Path, strategy: Strategy, ranks: usize) -> Setup {
     let shape = read_config(folder).unwrap_or_else(|e| panic!("{e}"));
-    let heads = Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads };
-    let setting = Setting::new(strategy, TOKENS, ranks, heads);
-    let kind = |(window, layers): (Option<usize>, Vec<usize>)| {
-        (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
-    };
-    let kinds = shape.windows(TOKENS).into_iter().map(kind);
-    Setup {
-        config: model_config(&shape, Dtype::F32).unwrap(),
-        groups: Attending::all(kinds, &setting, false).unwrap(),
-        frequencies: shape.frequencies(TOKENS),
-        packed: false,
-        kernel: Kernel::Fused,
-        deterministic: true,
-        block: None,
-        dropout: false,
-        wire: Wire::default(),
-        tokens: TOKENS,
-        data: 1,
-        sequence: ranks,
-        tensor: 1,
-        order: Order::SequenceFirst,
-        micro_batch: 1,
-        parallel: Parallel { state: State::Replicated, state_axes: StateAxes::All },
-        offload: Offload::None,
-        offload_folder: PathBuf::new(),
-        recompute: Recompute::Layer,
-        loss_chunk: 50,
-        mlp_chunk: Some(40),
-        deadline: Duration::from_secs(20),
-        engine: Engine::Mpi,
-        processors: Processors::default(),
-        processes: World::alone(),
-        cores: 4.into(),
-        core: annulus_machine::Core::here(),
-    }
+    let setting = Setting::new(strategy, TOKENS, ranks, heads_of(&shape));
+    let config = model_config(&shape, Dtype::F32).unwrap();
+    // Chunks that do not divide the sequence.
+    let (loss_chunk, mlp_chunk) = (50, Some(40));
+    Setup { loss_chunk, mlp_chunk, ..Setup::of_model(config, &setting, 4).unwrap() }
 }
 
 /// The largest allowed errors of logits, loss and the worst gradient.

@@ -9,8 +9,8 @@ use crate::common::{BASE, Place, losses, number, state};
 use annulus_experiment::{Override, parse};
 use annulus_plan::Plan;
 use annulus_train::{
-    Checkpoint, Ending, Given, Notice, Opened, Outcome, Sink, TrainError, Value, resolve,
-    run_phases,
+    Checkpoint, Ending, Notice, Opened, Outcome, RunOptions, Silent, Sink, TrainError, Value,
+    resolve, run_phases,
 };
 
 /// The tiny experiment without the keys that its phases set: lengths and steps.
@@ -42,7 +42,7 @@ fn staged(place: &Place, output: &str, stages: &str, changes: &[(&str, &str)]) -
 }
 
 fn trained(plans: &[Plan]) -> Result<Outcome, TrainError> {
-    run_phases(plans, Given::new(yaml(), 4))
+    run_phases(plans, RunOptions::new(yaml(), 4), &mut Silent)
 }
 
 fn rates(folder: &Path) -> Vec<f64> {
@@ -80,8 +80,12 @@ fn stages_in_which_all_begins_anew_are_runs_by_hand() {
         ("extend", "{ rope: linear, tokens: 96 }"),
         ("schedule.steps", "5"),
     ];
-    let second =
-        annulus_train::run(&crate::common::plan(BASE, &changes), Given::new(BASE, 4)).unwrap();
+    let second = annulus_train::run(
+        &crate::common::plan(BASE, &changes),
+        RunOptions::new(BASE, 4),
+        &mut Silent,
+    )
+    .unwrap();
     let stages = "{ a: { tokens: 48, steps: 6 }, b: { tokens: 96, steps: 5,
         extend: { rope: linear, tokens: 96 }, reset: [moments, schedule, data] } }";
     let changes = [("data.evaluate", "0"), ("model.max_position_embeddings", "48")];
@@ -211,9 +215,9 @@ impl Sink for Stopping {
 fn a_run_that_is_stopped_between_stages_is_not_finished() {
     let place = Place::new();
     let plans = staged(&place, "run", LONGER, &[("model.max_position_embeddings", "48")]);
-    let given = Given::new(yaml(), 4);
-    let console = Box::new(Stopping(given.stop.clone()));
-    let stopped = run_phases(&plans, Given { console, ..given }).unwrap();
+    let options = RunOptions::new(yaml(), 4);
+    let mut console = Stopping(options.stop.clone());
+    let stopped = run_phases(&plans, options, &mut console).unwrap();
     assert_eq!((stopped.ending, stopped.step), (Ending::Preempted, 8));
     assert!(stopped.checkpoint.unwrap().ends_with("step-8"));
     let rest = trained(&plans).unwrap();

@@ -6,7 +6,9 @@ use parking_lot::Mutex;
 
 use crate::common::{BASE, Place, losses};
 use annulus_experiment::{Override, parse};
-use annulus_train::{Given, Notice, Opened, Outcome, Sink, TrainError, Value, resolve, run_phases};
+use annulus_train::{
+    Notice, Opened, Outcome, RunOptions, Sink, TrainError, Value, resolve, run_phases,
+};
 
 /// A console that keeps warnings.
 struct Warned(Arc<Mutex<Vec<String>>>);
@@ -47,9 +49,8 @@ fn train(
     let plans = opened.and_then(|opened: Opened| opened.plans(4));
     let plans = plans.unwrap_or_else(|error: TrainError| panic!("{error}"));
     let warned = Arc::new(Mutex::new(Vec::new()));
-    let console = Box::new(Warned(warned.clone()));
-    let given = Given { console, ..Given::new(yaml, 4) };
-    let outcome = run_phases(&plans, given).unwrap();
+    let mut console = Warned(warned.clone());
+    let outcome = run_phases(&plans, RunOptions::new(yaml, 4), &mut console).unwrap();
     let mut said = warned.lock().clone();
     said.retain(|text| text.contains("bit-identical"));
     (outcome, said)

@@ -1,7 +1,7 @@
 //! Training computes what PyTorch computes, however it is split over ranks.
 
 use crate::common::{Place, difference, golden, losses, number, plan, state};
-use annulus_train::{Ending, Given, Outcome, run};
+use annulus_train::{Ending, Outcome, RunOptions, Silent, run};
 
 #[test]
 fn the_loss_falls_and_the_folder_is_complete() {
@@ -178,7 +178,7 @@ fn recall_counts_right_answers_alike_on_any_ranks() {
         let output = place.path(name);
         let mut all = vec![("output", output.to_str().unwrap())];
         all.extend_from_slice(changes);
-        let outcome = run(&plan(recall, &all), Given::new(recall, 4)).unwrap();
+        let outcome = run(&plan(recall, &all), RunOptions::new(recall, 4), &mut Silent).unwrap();
         assert!(!outcome.last.contains_key("evaluate/bigram_entropy"));
         outcome.last["evaluate/accuracy"]
     };
@@ -224,7 +224,7 @@ fn losses_are_those_of_pytorch() {
                 folder.display(),
                 output.path().display()
             );
-            let outcome = run(&plan(&text, &[]), Given::new(&*text, 4)).unwrap();
+            let outcome = run(&plan(&text, &[]), RunOptions::new(&*text, 4), &mut Silent).unwrap();
             let wanted: serde_json::Value =
                 serde_json::from_str(&std::fs::read_to_string(folder.join("losses.json")).unwrap())
                     .unwrap();

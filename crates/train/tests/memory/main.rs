@@ -4,13 +4,13 @@
 
 #[path = "../all/common.rs"]
 mod common;
+mod few_rows;
 mod support;
 
 use std::alloc::System;
 
-use annulus_memory::{ByClass, Class};
+use annulus_memory::{ByClass, Class, Counting};
 use annulus_plan::Plan;
-use annulus_train::memory::Counting;
 use annulus_train::{Measured, Memory, measure};
 use common::Place;
 use support::*;
@@ -346,6 +346,8 @@ fn tensor_parallel_ranks_hold_what_is_planned() {
         ("2", 1, &[][..]),
         ("2", 2, &[("memory.recompute", "none")]),
         ("4", 1, &[("data.batch", "2"), ("memory.micro_batch", "1")]),
+        // A vocabulary that does not divide.
+        ("2", 2, &[("model.vocab_size", "257")]),
     ] {
         let heads = ("model.num_key_value_heads", tensor);
         let parted = [("mesh.tensor", tensor), heads, ("model.vocab_size", "264")];

@@ -17,6 +17,13 @@ fn units_are_read() {
     assert_eq!(Unit::Bytes.parse("80gb"), Some(80e9));
     assert_eq!(Unit::Bytes.count("1.5G"), Some(3 << 29));
     assert_eq!(Unit::Bytes.count("64kb"), Some(64_000));
+    assert_eq!(
+        Unit::Bytes.count("79.2GiB"),
+        Some(85_040_352_460),
+        "a fraction of a byte is dropped"
+    );
+    assert_eq!(Unit::Bytes.count("0.5B"), None);
+    assert_eq!(Unit::Tokens.hint("0.1k"), None, "nothing is meant but what is written");
     assert_eq!(Unit::Tokens.count("64K"), Some(65_536));
     assert_eq!(Unit::Tokens.count("0.1k"), None, "no whole number");
     assert_eq!(Unit::Tokens.count("64kB"), None);

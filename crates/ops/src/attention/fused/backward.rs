@@ -79,7 +79,7 @@ impl Backward {
         let (q, k, v, gradient) = (q?, k?, v?, gradient?);
         let sources = [q.source(), k.source(), v.source()];
         let inputs = Inputs::new(self.sizes, keys, sources, &tile);
-        let places = inputs.heads() * inputs.row_blocks();
+        let places = inputs.dims.heads() * inputs.row_blocks();
         let tile = TileGradients {
             pool,
             context: Context {
@@ -144,7 +144,7 @@ impl Choice for TileGradients<'_> {
             let blocks = 0..inputs.row_blocks();
             blocks.filter(move |&block| inputs.reach(head, block).contains(&column))
         };
-        let (heads, group) = (0..inputs.kv_heads(), inputs.group());
+        let (heads, group) = (0..inputs.dims.kv_heads(), inputs.dims.group());
         let jobs: Vec<(usize, usize)> = (0..inputs.column_blocks())
             .flat_map(|column| heads.clone().map(move |head| (head, column)))
             .filter(|&(head, column)| reached_by(head * group, column).next().is_some())

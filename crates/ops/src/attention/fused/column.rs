@@ -148,7 +148,7 @@ impl Column {
         column: usize,
     ) {
         let inputs = &context.inputs;
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let Block { k_panels, v_panels, k, dk, dv } = &mut self.block;
         for panels in [&mut *k_panels, v_panels] {
             panels.resize(COLUMNS * units::<M>(dim), 0.0);
@@ -188,7 +188,7 @@ impl Column {
             return taker.take(index, turn, || ());
         };
         self.gradients(machine, context, Place { head, block, piece: &piece }, column);
-        let (dim, step) = (inputs.sizes.dim, inputs.width());
+        let (dim, step) = (inputs.dims.queries.dim, inputs.dims.width());
         taker.take(index, turn, || {
             let to: &mut [f32] = &mut context.dq[index].lock();
             machine.call(AddRows { to, from: &self.dq, scale: context.scale, dim, step });
@@ -204,7 +204,7 @@ impl Column {
         column: usize,
     ) {
         let (inputs, piece) = (&context.inputs, place.piece);
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let first = piece.columns.start - column * COLUMNS;
         let range = inputs.rows(place.head, place.block);
         let q = self.q.take(machine, inputs.q, range.clone(), dim);
@@ -239,7 +239,7 @@ impl Column {
         context: &Context<'_>,
         to: [&Mutex<&mut [f32]>; 2],
     ) {
-        let (dim, width) = (context.inputs.sizes.dim, context.inputs.width());
+        let (dim, width) = (context.inputs.dims.queries.dim, context.inputs.dims.width());
         let from = [(&self.block.dk, context.scale), (&self.block.dv, 1.0)];
         for (to, (from, scale)) in to.into_iter().zip(from) {
             machine.call(AddRows { to: &mut to.lock(), from, scale, dim, step: width });

@@ -164,20 +164,20 @@ impl Choice for TileFold<'_> {
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
-        let jobs = heaviest_first(inputs.heads(), inputs.row_blocks(), |head, block| {
+        let jobs = heaviest_first(inputs.dims.heads(), inputs.row_blocks(), |head, block| {
             inputs.reach(head, block).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
             let mut rows = self.state[head * inputs.row_blocks() + block].lock();
             self.scratch.with(|folding| {
-                folding.enter(machine, inputs.q, inputs.rows(head, block), inputs.sizes.dim);
-                rows.enter(folding, inputs.width());
+                folding.enter(machine, inputs.q, inputs.rows(head, block), inputs.dims.queries.dim);
+                rows.enter(folding, inputs.dims.width());
                 let reach = inputs.reach(head, block);
                 for piece in reach.filter_map(|column| inputs.piece(head, block, column)) {
                     let place = Place { head, block, piece: &piece };
                     folding.attend(machine, &packed.met::<M>(inputs, place, self.scale));
                 }
-                rows.leave(folding, inputs.width());
+                rows.leave(folding, inputs.dims.width());
             });
         })
     }
@@ -195,15 +195,15 @@ struct Packed<'a> {
 
 impl<'a> Packed<'a> {
     fn new<M: Machine>(machine: M, inputs: &Inputs<'a>, pool: &Pool) -> Packed<'a> {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let rows = inputs.column_blocks() * COLUMNS;
         let borrowed = inputs.v.rows_in_place(dim).filter(|_| M::UNIT == 1);
         let strides = [
             rows * units::<M>(dim),
-            if borrowed.is_some() { inputs.keys.rows } else { units::<M>(rows) } * width,
+            if borrowed.is_some() { inputs.dims.keys.rows } else { units::<M>(rows) } * width,
         ];
         // SAFETY: blocks of columns cover it, and each is written whole.
-        let mut k = unsafe { unwritten(inputs.kv_heads() * strides[0]) };
+        let mut k = unsafe { unwritten(inputs.dims.kv_heads() * strides[0]) };
         let block = |index| (index / inputs.column_blocks(), index % inputs.column_blocks());
         pool.for_chunks(&mut k, COLUMNS * units::<M>(dim), |index, to| {
             let (head, column) = block(index);
@@ -214,7 +214,7 @@ impl<'a> Packed<'a> {
         let v = borrowed.map_or_else(
             || {
                 // SAFETY: likewise.
-                let mut v = unsafe { unwritten(inputs.kv_heads() * strides[1]) };
+                let mut v = unsafe { unwritten(inputs.dims.kv_heads() * strides[1]) };
                 pool.for_chunks(&mut v, units::<M>(COLUMNS) * width, |index, to| {
                     let (head, column) = block(index);
                     let mut from = vec![0.0; COLUMNS * width];
@@ -235,15 +235,15 @@ impl<'a> Packed<'a> {
         place: Place<'b>,
         scale: f32,
     ) -> Meeting<'b> {
-        let (dim, columns) = (inputs.sizes.dim, &place.piece.columns);
-        let head = place.head / inputs.group();
+        let (dim, columns) = (inputs.dims.queries.dim, &place.piece.columns);
+        let head = place.head / inputs.dims.group();
         let k = &self.k[head * self.strides[0] + columns.start * units::<M>(dim)..];
-        let v = &self.v[head * self.strides[1] + columns.start / M::UNIT * inputs.width()..];
+        let v = &self.v[head * self.strides[1] + columns.start / M::UNIT * inputs.dims.width()..];
         Meeting {
             piece: place.piece,
             spans: inputs.spans(place.head, place.block),
             keys: [k, v],
-            exist: inputs.keys.rows - columns.start,
+            exist: inputs.dims.keys.rows - columns.start,
             dim,
             scale,
             grid: 0.0,

@@ -127,11 +127,39 @@ impl Leaf for Widen<'_> {
     }
 }
 
+/// The sizes of a tile's queries, and of its keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dims {
+    pub(super) queries: Queries,
+    pub(super) keys: Keys,
+}
+
+impl Dims {
+    /// Elements of a row, in whole panels.
+    pub(super) fn width(self) -> usize {
+        self.queries.dim.next_multiple_of(PANEL)
+    }
+
+    /// The number of query heads over all batch rows.
+    pub(super) fn heads(self) -> usize {
+        self.queries.batch * self.queries.heads
+    }
+
+    /// The number of key/value heads over all batch rows.
+    pub(super) fn kv_heads(self) -> usize {
+        self.queries.batch * self.keys.heads
+    }
+
+    /// The number of query heads per key/value head.
+    pub(super) fn group(self) -> usize {
+        self.queries.heads / self.keys.heads
+    }
+}
+
 /// The inputs of a tile's jobs.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
-    pub(super) sizes: Queries,
-    pub(super) keys: Keys,
+    pub(super) dims: Dims,
     pub(super) q: Source<'a>,
     pub(super) k: Source<'a>,
     pub(super) v: Source<'a>,
@@ -162,37 +190,17 @@ impl<'a> Inputs<'a> {
     ) -> Inputs<'a> {
         let of = |one: &Visibility| one.queries.chunks(ROWS).map(Reach::new).collect();
         let reaches = visibility.iter().map(of).collect();
-        Inputs { sizes, keys, q, k, v, visibility, reaches, dropped }
-    }
-
-    /// Elements of a row, in whole panels.
-    pub(super) fn width(&self) -> usize {
-        self.sizes.dim.next_multiple_of(PANEL)
-    }
-
-    /// The number of query heads over all batch rows.
-    pub(super) fn heads(&self) -> usize {
-        self.sizes.batch * self.sizes.heads
-    }
-
-    /// The number of key/value heads over all batch rows.
-    pub(super) fn kv_heads(&self) -> usize {
-        self.sizes.batch * self.keys.heads
-    }
-
-    /// The number of query heads per key/value head.
-    pub(super) fn group(&self) -> usize {
-        self.sizes.heads / self.keys.heads
+        Inputs { dims: Dims { queries: sizes, keys }, q, k, v, visibility, reaches, dropped }
     }
 
     /// The number of blocks of query rows per head.
     pub(super) fn row_blocks(&self) -> usize {
-        self.sizes.rows.div_ceil(ROWS)
+        self.dims.queries.rows.div_ceil(ROWS)
     }
 
     /// The number of blocks of key columns per head.
     pub(super) fn column_blocks(&self) -> usize {
-        self.keys.rows.div_ceil(COLUMNS)
+        self.dims.keys.rows.div_ceil(COLUMNS)
     }
 
     /// The blocks of key columns from the first to the last that a block of query rows sees.
@@ -206,39 +214,39 @@ impl<'a> Inputs<'a> {
     }
 
     fn reach_of(&self, head: usize, block: usize) -> &Reach {
-        &of_batch(&self.reaches, head / self.sizes.heads)[block]
+        &of_batch(&self.reaches, head / self.dims.queries.heads)[block]
     }
 
     /// The query rows of a block, within its head.
     pub(super) fn block_rows(&self, block: usize) -> Range<usize> {
-        block * ROWS..self.sizes.rows.min((block + 1) * ROWS)
+        block * ROWS..self.dims.queries.rows.min((block + 1) * ROWS)
     }
 
     /// The query rows of a block, among those of all heads.
     pub(super) fn rows(&self, head: usize, block: usize) -> Range<usize> {
         let rows = self.block_rows(block);
-        let start = head * self.sizes.rows;
+        let start = head * self.dims.queries.rows;
         start + rows.start..start + rows.end
     }
 
     /// The key columns of a block, among those of all key/value heads.
     pub(super) fn columns(&self, kv_head: usize, block: usize) -> Range<usize> {
-        let start = kv_head * self.keys.rows;
-        let end = self.keys.rows.min((block + 1) * COLUMNS);
+        let start = kv_head * self.dims.keys.rows;
+        let end = self.dims.keys.rows.min((block + 1) * COLUMNS);
         start + block * COLUMNS..start + end
     }
 
     /// The dropout of a piece's weights; `None` without dropout.
     pub(super) fn drop(&self, place: Place<'_>) -> Option<Drop> {
         let Place { head, block, piece } = place;
-        let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
+        let (batch, head) = (head / self.dims.queries.heads, head % self.dims.queries.heads);
         let dropped = self.dropped?;
         Some(Drop::new(&dropped, batch, head, self.block_rows(block), piece.columns.clone()))
     }
 
     /// The visible columns of each query row of a block.
     pub(super) fn spans(&self, head: usize, block: usize) -> &'a [Spans] {
-        let visibility = of_batch(self.visibility, head / self.sizes.heads);
+        let visibility = of_batch(self.visibility, head / self.dims.queries.heads);
         &visibility.queries[self.block_rows(block)]
     }
 }

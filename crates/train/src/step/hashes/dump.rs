@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_model::{Described, Layout, Weights};
 use candle_core::DType;
 
-use crate::checkpoint::Piece;
+use crate::checkpoint::{OptimizerTensor, Piece};
 use crate::step::finished::Finished;
 use crate::step::hashes::{GRADIENTS, WEIGHTS};
 use crate::step::measure::alive::alive;
@@ -52,14 +52,13 @@ impl Dump {
     }
 }
 
-/// Every file that may be written: what a step computed, and the state after it.
-pub(crate) const FILES: [&str; 5] = [
-    "gradients.safetensors",
-    "weights.safetensors",
-    "first.safetensors",
-    "master.safetensors",
-    "second.safetensors",
-];
+/// The names of all files that may be written: what a step computed, and the state after it.
+pub(crate) fn files() -> impl Iterator<Item = String> {
+    [GRADIENTS, WEIGHTS]
+        .into_iter()
+        .chain(OptimizerTensor::ALL.map(OptimizerTensor::name))
+        .map(file)
+}
 
 /// The file name of a kind of tensors, such as `gradients`.
 fn file(kind: &str) -> String {

@@ -68,15 +68,15 @@ pub(crate) struct Messages {
 pub(crate) struct Watch {
     /// The number of the micro-batch's first sequence in the step.
     pub(crate) first: usize,
-    pub(crate) found: Found,
+    pub(crate) found: PointHashes,
 }
 
 /// What a rank has hashed of a step so far.
-pub(crate) type Found = Arc<Mutex<BTreeMap<At, u64>>>;
+pub(crate) type PointHashes = Arc<Mutex<BTreeMap<At, u64>>>;
 
 impl MicroBatch {
     /// The micro-batch, with what is computed of it hashed into `found`, if given; `first` is the number of its first sequence in the step.
-    pub(crate) fn watched(self, found: Option<&Found>, first: usize) -> Result<MicroBatch> {
+    pub(crate) fn watched(self, found: Option<&PointHashes>, first: usize) -> Result<MicroBatch> {
         let watch = found.map(|found| Watch { first, found: found.clone() });
         let micro = MicroBatch { watch, ..self };
         if let Some(watch) = &micro.watch {
@@ -142,7 +142,7 @@ impl Points {
     /// The points of one rank: what it has `found`, the hashes of its weights, and its messages.
     pub(crate) fn own(
         weights: &Hashes,
-        found: &Found,
+        found: &PointHashes,
         rank: usize,
         exchanged: BTreeMap<Label, Exchanged>,
         stages: usize,

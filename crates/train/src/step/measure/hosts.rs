@@ -1,14 +1,16 @@
 //! What ranks of several processes send and wait for, by link, and which ranks are stragglers.
 
 use annulus_comm::Places;
+use annulus_experiment::tags::{
+    BETWEEN_HOSTS_BYTES, BETWEEN_HOSTS_WAITING, STRAGGLER_HOST, STRAGGLER_RANK, WITHIN_HOST_BYTES,
+    WITHIN_HOST_WAITING,
+};
 
 use crate::sink::Value;
 
 /// By link, within a host and between hosts: the tags of bytes sent and of time waited.
-const TAGS: [[&str; 2]; 2] = [
-    ["comm/within_host/bytes", "comm/within_host/waiting"],
-    ["comm/between_hosts/bytes", "comm/between_hosts/waiting"],
-];
+const TAGS: [[&str; 2]; 2] =
+    [[WITHIN_HOST_BYTES, WITHIN_HOST_WAITING], [BETWEEN_HOSTS_BYTES, BETWEEN_HOSTS_WAITING]];
 /// Ranks differ where their standard deviation is more than this fraction of the mean: clocks are not more precise.
 const LEAST: f64 = 1e-6;
 
@@ -25,7 +27,7 @@ pub(crate) struct Spent {
 
 /// What all ranks and hosts sent, waited and computed, as it is logged.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Hosts {
+pub(crate) struct HostCosts {
     /// Bytes sent, by link (within a host, between hosts), then by rank.
     bytes: [Vec<u64>; 2],
     waiting: [Vec<f64>; 2],
@@ -33,18 +35,18 @@ pub(crate) struct Hosts {
     numbers: Vec<(String, f64)>,
 }
 
-impl Hosts {
+impl HostCosts {
     /// From what every rank spent, by rank, where ranks run at `places`.
-    pub(crate) fn of(spent: &[Spent], places: &Places) -> Hosts {
+    pub(crate) fn of(spent: &[Spent], places: &Places) -> HostCosts {
         let computing: Vec<f64> = spent.iter().map(|one| one.computing).collect();
         let deviations = deviations(&computing);
-        let of_rank = |(rank, z): (usize, &f64)| (format!("stragglers/rank-{rank}"), *z);
+        let of_rank = |(rank, z): (usize, &f64)| (format!("{STRAGGLER_RANK}{rank}"), *z);
         let mut numbers: Vec<(String, f64)> = deviations.iter().enumerate().map(of_rank).collect();
         for on in places.hosts() {
             let sum =
                 |of: &dyn Fn(usize) -> f64| on.ranks.iter().map(|rank| of(*rank)).sum::<f64>();
             let mean = |of: &dyn Fn(usize) -> f64| sum(of) / on.ranks.len() as f64;
-            numbers.push((format!("stragglers/host-{}", on.host), mean(&|rank| deviations[rank])));
+            numbers.push((format!("{STRAGGLER_HOST}{}", on.host), mean(&|rank| deviations[rank])));
             for (link, [bytes, waiting]) in TAGS.iter().enumerate() {
                 let sent = sum(&|rank| spent[rank].bytes[link] as f64);
                 let waited = mean(&|rank| spent[rank].waiting[link]);
@@ -52,7 +54,7 @@ impl Hosts {
                 numbers.push((format!("{waiting}/host-{}", on.host), waited));
             }
         }
-        Hosts {
+        HostCosts {
             bytes: [0, 1].map(|link| spent.iter().map(|one| one.bytes[link]).collect()),
             waiting: [0, 1].map(|link| spent.iter().map(|one| one.waiting[link]).collect()),
             numbers,
@@ -94,7 +96,7 @@ mod tests {
             waiting: [0.25, 0.5 * computing],
             computing,
         });
-        let hosts = Hosts::of(&spent, &Places::new(hosts, 4));
+        let hosts = HostCosts::of(&spent, &Places::new(hosts, 4));
         let values = hosts.values().map(|(tag, value)| match value {
             Value::Number(number) => (tag.to_owned(), vec![number]),
             value => (tag.to_owned(), value.ranks()),

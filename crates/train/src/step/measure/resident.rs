@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use annulus_comm::Places;
+use annulus_experiment::tags::{BASE_OF_PROCESS, RESIDENT_OF_HOST, RESIDENT_OF_PROCESS};
 use annulus_machine::Resident;
 use annulus_plan::{Plan, Process, RankPlan};
 
@@ -59,13 +60,13 @@ pub(crate) fn logged(by_rank: &[OfProcess], places: &Places) -> Vec<(String, f64
     }
     let mut logged = Vec::new();
     for (process, one) in all.iter().enumerate() {
-        logged.push((format!("{BASE}{process}"), one.base as f64));
-        logged.push((format!("{RESIDENT}{process}"), one.peak as f64));
+        logged.push((format!("{BASE_OF_PROCESS}{process}"), one.base as f64));
+        logged.push((format!("{RESIDENT_OF_PROCESS}{process}"), one.peak as f64));
     }
     for on in places.hosts() {
         let here = |(process, host): (usize, &String)| (host == on.host).then(|| all[process].peak);
         let sum: u64 = places.processes().iter().enumerate().filter_map(here).sum();
-        logged.push((format!("memory/resident/host-{}", on.host), sum as f64));
+        logged.push((format!("{RESIDENT_OF_HOST}{}", on.host), sum as f64));
     }
     logged
 }
@@ -90,15 +91,11 @@ pub fn held(plan: &Plan, last: &BTreeMap<String, f64>) -> Vec<Held> {
 pub(crate) fn held_of(plan: &Plan, ranks: &[RankPlan], last: &BTreeMap<String, f64>) -> Vec<Held> {
     let of_process = |(process, planned): (usize, Process)| {
         let at = |tag: &str| last.get(&format!("{tag}{process}")).map(|bytes| *bytes as u64);
-        let (resident, base) = (at(RESIDENT)?, at(BASE)?);
+        let (resident, base) = (at(RESIDENT_OF_PROCESS)?, at(BASE_OF_PROCESS)?);
         Some(Held { resident, planned: Process { base, ..planned }.all(), base })
     };
     plan.processes(ranks).into_iter().enumerate().filter_map(of_process).collect()
 }
-
-/// The beginnings of a process's tags, before its number: what it took before its ranks began, and its peak.
-pub(crate) const BASE: &str = "memory/base/process-";
-pub(crate) const RESIDENT: &str = "memory/resident/process-";
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! The trace of a step: what every rank did and when, gathered on rank 0.
 
-use annulus_comm::{Label, Move, Places};
+use annulus_comm::{Label, Places};
 use annulus_model::Stage;
-use annulus_plan::Plan;
+use annulus_plan::{Plan, label};
 use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
@@ -24,16 +24,13 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
     let (comm, label) = (&rank.comm, Label { step, pass: "trace", hop: 0, layer: 0 });
     let places = rank.setup.places();
     let ahead = clocks::ahead(comm.as_ref(), &places, step)?;
-    if comm.rank() > 0 {
-        let text = serde_json::to_vec(&spans).map_err(|error| unreadable(&error))?;
-        let tensor = Tensor::from_slice(&text, text.len(), &Device::Cpu)?;
-        let sent = comm.exchange(label, vec![Move::Send { tensor, to: 0 }])?;
-        sent.wait()?;
-        return Ok(None);
-    }
-    let others = (1..comm.world()).map(|from| Move::Receive { from, form: None }).collect();
+    // Those of rank 0 stay as they are.
+    let sent: &[Span] = if comm.rank() > 0 { &spans } else { &[] };
+    let text = serde_json::to_vec(sent).map_err(|error| unreadable(&error))?;
+    let text = Tensor::from_slice(&text, text.len(), &Device::Cpu)?;
+    let Some(texts) = comm.gather(label, &text, 0)? else { return Ok(None) };
     let mut ranks = vec![spans];
-    for text in comm.exchange(label, others)?.wait()? {
+    for text in texts.iter().skip(1) {
         ranks.push(
             serde_json::from_slice(&text.to_vec1::<u8>()?).map_err(|error| unreadable(&error))?,
         );
@@ -43,7 +40,7 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
 
 /// The trace of ranks that run at `places`, titled with the experiment's name and its strategies.
 pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &Places) -> Trace {
-    let title = format!("{}, {}", plan.experiment.name, plan.strategies());
+    let title = format!("{}, {}", plan.experiment.name, plan.strategies(label));
     let seat = |rank| {
         Some(Seat { process: places.process_of(rank), host: places.host_of(rank)?.to_owned() })
     };

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use annulus_comm::{Label, Traffic, all_gather_values};
+use annulus_experiment::tags::{COMM_BYTES, MEMORY_OF_CLASSES, MEMORY_PEAK};
 use annulus_memory::{Class, is_installed, peaks, reset_peaks};
 
 use crate::Result;
 use crate::sink::Value;
-use crate::step::measure::hosts::{Hosts, Spent};
+use crate::step::measure::hosts::{HostCosts, Spent};
 use crate::step::measure::resident::{OfProcess, logged};
 use crate::step::rank::Rank;
 
@@ -25,32 +26,24 @@ pub(crate) struct Costs {
     /// Resident memory of processes, with its tags.
     resident: Vec<(String, f64)>,
     /// Traffic and time by host, where the ranks are in several processes.
-    hosts: Option<Hosts>,
+    hosts: Option<HostCosts>,
 }
 
 /// How many counts every rank has: bytes, visible pairs, peak memory of all classes at once and of every class.
 const CLASSED: usize = 3 + Class::ALL.len();
-/// The tag of a class's peak memory, by class.
-const TAGS: [&str; Class::ALL.len()] = [
-    "memory/weights",
-    "memory/gradients",
-    "memory/optimizer",
-    "memory/activations",
-    "memory/key_value",
-    "memory/workspace",
-    "memory/data",
-];
 
 impl Costs {
     /// Everything that is logged, by tag: memory only where the program's allocator counts it.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let memory = [("memory/peak", &self.together)].into_iter();
-        let memory = memory.chain(TAGS.into_iter().zip(&self.classes)).filter(|_| is_installed());
-        let counts = [("comm/bytes", &self.bytes)].into_iter().chain(memory);
+        let memory = [(MEMORY_PEAK, &self.together)].into_iter();
+        let memory = memory
+            .chain(MEMORY_OF_CLASSES.into_iter().zip(&self.classes))
+            .filter(|_| is_installed());
+        let counts = [(COMM_BYTES, &self.bytes)].into_iter().chain(memory);
         let counts = counts.map(|(tag, counts)| (tag, Value::PerRank(counts)));
         let resident =
             self.resident.iter().map(|(tag, bytes)| (tag.as_str(), Value::Number(*bytes)));
-        counts.chain(resident).chain(self.hosts.iter().flat_map(Hosts::values))
+        counts.chain(resident).chain(self.hosts.iter().flat_map(HostCosts::values))
     }
 
     /// The visible pairs of all steps of the lap, over all sequences and layers; 0 where the mask has no documents of the data.
@@ -94,7 +87,7 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
         spent.extend(all.last_chunk().map(spent_of));
     }
     costs.resident = logged(&processes, &places);
-    costs.hosts = (places.processes().len() > 1).then(|| Hosts::of(&spent, &places));
+    costs.hosts = (places.processes().len() > 1).then(|| HostCosts::of(&spent, &places));
     Ok(costs)
 }
 

@@ -3,7 +3,7 @@
 pub(crate) mod copied;
 pub(crate) mod gathered;
 
-use crate::checkpoint::{Contents, Piece};
+use crate::checkpoint::{Contents, OptimizerTensor, Piece};
 use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
 use annulus_plan::slice;
@@ -41,11 +41,10 @@ impl Slices<'_> {
     /// The optimizer's tensors that are written, in the order of their names: moments, and masters where weights are not f32.
     pub(crate) fn optimizer(&self) -> Vec<Described> {
         let parameters = &self.stake.parameters;
-        let mut kept = vec!["first", "second"];
-        kept.extend((parameters.dtype != DType::F32).then_some("master"));
-        kept.sort_unstable();
-        let of = |which| {
-            let one = move |name| self.described(format!("{which}.{name}"), name, DType::F32);
+        let mut kept: Vec<OptimizerTensor> = OptimizerTensor::of(parameters.dtype).collect();
+        kept.sort_unstable_by_key(|which| which.name());
+        let of = |which: OptimizerTensor| {
+            let one = move |name: &str| self.described(which.key(name), name, DType::F32);
             parameters.trained().map(one)
         };
         kept.into_iter().flat_map(of).collect()
@@ -88,11 +87,11 @@ impl Slices<'_> {
     }
 
     /// A parameter's tensor of the kind `which` in an optimizer, if it has one.
-    fn kept(which: &str, name: &str, own: &Optimizer) -> Result<Option<Tensor>> {
+    fn kept(which: OptimizerTensor, name: &str, own: &Optimizer) -> Result<Option<Tensor>> {
         Ok(match which {
-            "master" => own.master(name).cloned(),
-            "first" => own.moments(name)?.map(|Moments { first, .. }| first),
-            _ => own.moments(name)?.map(|Moments { second, .. }| second),
+            OptimizerTensor::Master => own.master(name).cloned(),
+            OptimizerTensor::First => own.moments(name)?.map(|Moments { first, .. }| first),
+            OptimizerTensor::Second => own.moments(name)?.map(|Moments { second, .. }| second),
         })
     }
 
@@ -104,7 +103,7 @@ impl Slices<'_> {
     }
 
     /// A parameter's tensor of the kind `which`, from the optimizers of all ranks of this process.
-    fn of_all(&self, which: &str, name: &str) -> Result<Vec<Piece>> {
+    fn of_all(&self, which: OptimizerTensor, name: &str) -> Result<Vec<Piece>> {
         let (optimizers, elements) = (self.stake.optimizers(), self.elements(name));
         let mut pieces = Vec::new();
         for (rank, one) in optimizers.iter().enumerate() {
@@ -155,7 +154,7 @@ impl Contents for Slices<'_> {
 }
 
 /// Splits the name of an optimizer's tensor into its kind and the parameter's name.
-fn parts(called: &str) -> Result<(&str, &str)> {
-    let parts = called.split_once('.');
+fn parts(called: &str) -> Result<(OptimizerTensor, &str)> {
+    let parts = OptimizerTensor::split(called);
     parts.ok_or_else(|| TrainError::Internal(format!("no optimizer keeps `{called}`")))
 }

@@ -8,7 +8,7 @@ use annulus_model::{Runs, Weights};
 use annulus_ops::{AdamW, Backend, Moments, Parameter};
 use candle_core::{DType, Device, Tensor};
 
-use crate::checkpoint::Kept;
+use crate::checkpoint::{Kept, OptimizerTensor};
 use crate::setup::start::Start;
 use crate::step::state::division::Division;
 use crate::step::state::moments::{Disk, Held};
@@ -179,7 +179,7 @@ fn begun(
             None => Tensor::zeros(elements, DType::F32, device)?,
         })
     };
-    Ok(Moments { first: one("first")?, second: one("second")? })
+    Ok(Moments { first: one(OptimizerTensor::First)?, second: one(OptimizerTensor::Second)? })
 }
 
 /// The arguments of an update that differ from step to step.

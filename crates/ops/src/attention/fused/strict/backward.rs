@@ -167,7 +167,7 @@ impl Choice for TileGradients<'_> {
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let (context, inputs) = (&self.context, &self.context.inputs);
         let [dk, dv] = &self.sums;
-        let (heads, group) = (0..inputs.kv_heads(), inputs.group());
+        let (heads, group) = (0..inputs.dims.kv_heads(), inputs.dims.group());
         let columns: Vec<Range<usize>> = inputs.columns.all_by_block().collect();
         let queries: Vec<Range<usize>> = inputs.queries.all_by_block().collect();
         let reaches = |head: usize, queries: &Range<usize>, columns: &Range<usize>| {
@@ -240,7 +240,7 @@ impl Column {
         head: usize,
         pieces: Range<usize>,
     ) {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let most = |blocks: &Blocks| blocks.rows.iter().map(Range::len).max().unwrap_or(0);
         let rows = most(&inputs.queries).next_multiple_of(ROWS);
         // A product's rows come in dozens, counted from the first visible column.
@@ -278,7 +278,7 @@ impl Column {
         [dk, dv]: [&mut [u32]; 2],
     ) {
         let inputs = &context.inputs;
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let (rows, columns) = (&inputs.queries.rows, &inputs.columns.rows);
         let height = rows[pair.rows.end - 1].end - rows[pair.rows.start].start + ROWS;
         self.dq.clear();
@@ -318,7 +318,7 @@ impl Column {
         piece: &Piece,
     ) {
         let inputs = &context.inputs;
-        let (dim, width, columns) = (inputs.sizes.dim, inputs.width(), &inputs.columns);
+        let (dim, width, columns) = (inputs.dims.queries.dim, inputs.dims.width(), &inputs.columns);
         let first = piece.columns.start - columns.rows[column].start;
         let range = inputs.rows(place);
         let q = self.q.take(machine, inputs.q, range.clone(), dim);
@@ -351,7 +351,7 @@ impl Column {
 
     /// Adds the gradients of queries that two blocks came to.
     fn add_queries<M: Machine>(&self, machine: M, context: &Context<'_>, dq: &mut [u32]) {
-        let (dim, step) = (context.inputs.sizes.dim, context.inputs.width());
+        let (dim, step) = (context.inputs.dims.queries.dim, context.inputs.dims.width());
         machine.call(AddRows {
             sums: dq,
             numbers: &self.dq,

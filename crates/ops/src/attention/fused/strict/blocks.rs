@@ -6,7 +6,7 @@ use annulus_sequence::{Positions, Spans, Visibility};
 use candle_core::Result;
 
 use super::super::drop::Drop;
-use super::super::inputs::{Source, of_batch};
+use super::super::inputs::{Dims, Source, of_batch};
 use super::super::pieces::Piece;
 use crate::attention::sizes::{Keys, Queries, wrong};
 use crate::attention::{Dropped, Tile};
@@ -137,8 +137,7 @@ pub(crate) fn begun_at(positions: &Positions, block: usize) -> Result<Vec<usize>
 /// The inputs of a tile's jobs.
 #[derive(Debug)]
 pub(super) struct Inputs<'a> {
-    pub(super) sizes: Queries,
-    pub(super) keys: Keys,
+    pub(super) dims: Dims,
     pub(super) q: Source<'a>,
     pub(super) k: Source<'a>,
     pub(super) v: Source<'a>,
@@ -179,49 +178,39 @@ impl<'a> Inputs<'a> {
             queries.rows.iter().map(reached).collect()
         };
         let reaches = visibility.iter().map(of).collect();
-        Ok(Inputs { sizes, keys, q, k, v, queries, columns, visibility, reaches, dropped })
-    }
-
-    /// Elements of a row, in whole panels.
-    pub(super) fn width(&self) -> usize {
-        self.sizes.dim.next_multiple_of(PANEL)
-    }
-
-    /// The number of query heads over all batch rows.
-    pub(super) fn heads(&self) -> usize {
-        self.sizes.batch * self.sizes.heads
-    }
-
-    /// The number of key/value heads over all batch rows.
-    pub(super) fn kv_heads(&self) -> usize {
-        self.sizes.batch * self.keys.heads
-    }
-
-    /// The number of query heads per key/value head.
-    pub(super) fn group(&self) -> usize {
-        self.sizes.heads / self.keys.heads
+        Ok(Inputs {
+            dims: Dims { queries: sizes, keys },
+            q,
+            k,
+            v,
+            queries,
+            columns,
+            visibility,
+            reaches,
+            dropped,
+        })
     }
 
     /// The rows of a piece, among those of all heads.
     pub(super) fn rows(&self, Place { head, block }: Place) -> Range<usize> {
-        let (start, rows) = (head * self.sizes.rows, &self.queries.rows[block]);
+        let (start, rows) = (head * self.dims.queries.rows, &self.queries.rows[block]);
         start + rows.start..start + rows.end
     }
 
     /// The rows of a piece of columns, among those of all key/value heads.
     pub(super) fn columns(&self, kv_head: usize, column: usize) -> Range<usize> {
-        let (start, rows) = (kv_head * self.keys.rows, &self.columns.rows[column]);
+        let (start, rows) = (kv_head * self.dims.keys.rows, &self.columns.rows[column]);
         start + rows.start..start + rows.end
     }
 
     /// The pieces of columns from the first to the last that a piece of queries sees.
     pub(super) fn reach(&self, Place { head, block }: Place) -> Range<usize> {
-        of_batch(&self.reaches, head / self.sizes.heads)[block].clone()
+        of_batch(&self.reaches, head / self.dims.queries.heads)[block].clone()
     }
 
     /// The visible columns of each row of a piece.
     pub(super) fn spans(&self, Place { head, block }: Place) -> &'a [Spans] {
-        let visibility = of_batch(self.visibility, head / self.sizes.heads);
+        let visibility = of_batch(self.visibility, head / self.dims.queries.heads);
         &visibility.queries[self.queries.rows[block].clone()]
     }
 
@@ -232,7 +221,7 @@ impl<'a> Inputs<'a> {
 
     /// The dropout of a piece's weights; `None` without dropout.
     pub(super) fn drop(&self, Place { head, block }: Place, piece: &Piece) -> Option<Drop> {
-        let (batch, head) = (head / self.sizes.heads, head % self.sizes.heads);
+        let (batch, head) = (head / self.dims.queries.heads, head % self.dims.queries.heads);
         let rows = self.queries.rows[block].clone();
         Some(Drop::new(&self.dropped?, batch, head, rows, piece.columns.clone()))
     }

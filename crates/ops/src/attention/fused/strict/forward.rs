@@ -146,14 +146,19 @@ impl Choice for TileFold<'_> {
         let (inputs, pool) = (&self.inputs, self.pool);
         let packed = Packed::new(machine, inputs, pool);
         let blocks = inputs.queries.count();
-        let jobs = heaviest_first(inputs.heads(), blocks, |head, block| {
+        let jobs = heaviest_first(inputs.dims.heads(), blocks, |head, block| {
             inputs.reach(Place { head, block }).len()
         });
         pool.watched(jobs, self.progress, |(head, block)| {
             let mut rows = self.state[head * blocks + block].lock();
             let place = Place { head, block };
             self.scratch.with(|scratch| {
-                scratch.folding.enter(machine, inputs.q, inputs.rows(place), inputs.sizes.dim);
+                scratch.folding.enter(
+                    machine,
+                    inputs.q,
+                    inputs.rows(place),
+                    inputs.dims.queries.dim,
+                );
                 for pieces in inputs.columns.by_block(inputs.reach(place)) {
                     scratch.folding.begin();
                     for column in pieces {
@@ -163,7 +168,7 @@ impl Choice for TileFold<'_> {
                             scratch.folding.attend(machine, &meeting);
                         }
                     }
-                    scratch.add_to(machine, inputs.sizes.dim, &mut rows);
+                    scratch.add_to(machine, inputs.dims.queries.dim, &mut rows);
                 }
             });
         })
@@ -178,14 +183,14 @@ struct Packed {
 
 impl Packed {
     fn new<M: Machine>(machine: M, inputs: &Inputs<'_>, pool: &Pool) -> Packed {
-        let (dim, width) = (inputs.sizes.dim, inputs.width());
+        let (dim, width) = (inputs.dims.queries.dim, inputs.dims.width());
         let (blocks, rows) = (inputs.columns.count(), inputs.columns.all_padded());
-        let all = inputs.kv_heads() * rows;
+        let all = inputs.dims.kv_heads() * rows;
         // SAFETY: blocks cover both, and each is written whole.
         let (mut k, mut v) =
             unsafe { (unwritten(all * units::<M>(dim)), unwritten(units::<M>(all) * width)) };
         let size = |index: usize| inputs.columns.rows[index % blocks].len().next_multiple_of(PANEL);
-        let count = inputs.kv_heads() * blocks;
+        let count = inputs.dims.kv_heads() * blocks;
         let k_parts = cut(&mut k, (0..count).map(|index| size(index) * units::<M>(dim)));
         let v_parts = cut(&mut v, (0..count).map(|index| units::<M>(size(index)) * width));
         pool.each(k_parts.into_iter().zip(v_parts).enumerate(), |(index, (to_k, to_v))| {
@@ -208,15 +213,15 @@ impl Packed {
         piece: &'a Piece,
         scale: f32,
     ) -> Meeting<'a> {
-        let (dim, columns) = (inputs.sizes.dim, &inputs.columns);
+        let (dim, columns) = (inputs.dims.queries.dim, &inputs.columns);
         let within = piece.columns.start - columns.rows[column].start;
-        let first = place.head / inputs.group() * columns.all_padded();
+        let first = place.head / inputs.dims.group() * columns.all_padded();
         let row = first + columns.padded(column) + within;
         let k = &self.k[row * units::<M>(dim)..];
         Meeting {
             piece,
             spans: inputs.spans(place),
-            keys: [k, &self.v[row / M::UNIT * inputs.width()..]],
+            keys: [k, &self.v[row / M::UNIT * inputs.dims.width()..]],
             exist: piece.columns.len(),
             dim,
             scale,

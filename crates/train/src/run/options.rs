@@ -1,4 +1,4 @@
-//! The options of a run: everything that it needs besides its plan.
+//! The options of a run.
 
 use crate::setup::shared::ranks_here;
 use std::ops::Range;
@@ -16,12 +16,12 @@ use crate::folder::manifest::Fork;
 use crate::run::rerun::Rerun;
 use crate::setup::device;
 use crate::setup::processors::Processors;
-use crate::sink::{Silent, Sink};
 use crate::step::hashes::dump::Dump;
 use crate::{Result, Setup};
 
-/// The options of a run: everything that it needs besides its plan.
-pub struct Given {
+/// The options of a run: everything that it needs besides its plan, and the console that it reports to.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
     /// The experiment's text, kept verbatim in the run folder.
     pub yaml: String,
     /// The command line that started the run, for the record.
@@ -29,15 +29,13 @@ pub struct Given {
     /// The checkpoint that it begins from if it has none of its own.
     pub fork: Option<Fork>,
     /// The run, or a step of one, that this run computes again.
-    pub again: Option<Rerun>,
+    pub rerun: Option<Rerun>,
     /// The step of which all tensors are written down.
     pub dump: Option<Dump>,
     /// Set from outside to stop the run: the last finished step is then saved.
     pub stop: Arc<AtomicBool>,
     /// The processes of the run, and where they are.
     pub world: World,
-    /// Where messages for a person go.
-    pub console: Box<dyn Sink + Send>,
     /// Cores of this machine that may be used.
     pub cores: usize,
     /// The tokenizer, if it has been opened already.
@@ -48,27 +46,24 @@ pub struct Given {
     pub processors: Processors,
 }
 
-impl Given {
-    /// Defaults for a silent run that is never asked to stop.
-    pub fn new(yaml: impl Into<String>, cores: usize) -> Given {
-        Given {
+impl RunOptions {
+    /// Defaults for a run that is never asked to stop.
+    pub fn new(yaml: impl Into<String>, cores: usize) -> RunOptions {
+        RunOptions {
             yaml: yaml.into(),
             command: Vec::new(),
             fork: None,
-            again: None,
+            rerun: None,
             dump: None,
             stop: Arc::default(),
             world: World::alone(),
-            console: Box::new(Silent),
             cores,
             tokenizer: None,
             verify_cache: false,
             processors: Processors::default(),
         }
     }
-}
 
-impl Given {
     /// The setup of `plan` on this process's share of the machine.
     pub(crate) fn setup(&mut self, plan: &Plan) -> Result<Setup> {
         let cores = annulus_machine::share(self.cores, self.world.beside().len());
@@ -77,10 +72,8 @@ impl Given {
         } else {
             Setup::new(plan, cores).on(std::mem::take(&mut self.processors))
         };
-        let strict = setup.block.map(|_| (setup.config.shape.head_dim, setup.config.dtype));
-        for kind in &setup.groups {
-            device::check(kind.strategy, strict, &setup.processors)?;
-        }
+        let strategies = setup.groups.iter().map(|group| group.strategy);
+        device::check_all(strategies, setup.block, &setup.config, &setup.processors)?;
         setup.computes_on()?;
         Ok(setup.over(&self.world))
     }
@@ -95,23 +88,5 @@ impl Given {
     /// Which ranks are threads of this process.
     pub(crate) fn here(&self, setup: &Setup) -> Result<Range<usize>> {
         ranks_here(&self.world, setup.world())
-    }
-
-    /// What another phase of the same run is given, with a console of its own.
-    pub(crate) fn for_phase(&self, console: Box<dyn Sink + Send>) -> Given {
-        Given {
-            yaml: self.yaml.clone(),
-            command: self.command.clone(),
-            fork: None,
-            again: self.again.clone(),
-            dump: self.dump.clone(),
-            stop: self.stop.clone(),
-            world: self.world.clone(),
-            console,
-            cores: self.cores,
-            tokenizer: self.tokenizer.clone(),
-            verify_cache: self.verify_cache,
-            processors: self.processors.clone(),
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, Place, Qkv, rows_at};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Label, World};
 use annulus_experiment::Kernel;
@@ -200,8 +200,7 @@ fn views(
 
 fn attend_here(question: &Question, attention: &Attention, device: &Device) -> Result<Answer> {
     let Question { q, k, v, gradient, .. } = question;
-    let index = index(attention.positions().iter())?;
-    let rows = |tensor: &Tensor| tensor.index_select(&index, 2)?.to_device(device);
+    let rows = |tensor: &Tensor| rows_at(tensor, 2, attention.positions())?.to_device(device);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
     let attended = attention.forward(Place::default(), &qkv)?;
     let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;
@@ -231,9 +230,9 @@ fn join(positions: &[Positions], parts: &[Answer]) -> Result<Answer> {
     let order: Vec<usize> = positions.iter().flat_map(Positions::iter).collect();
     let mut place = vec![0; order.len()];
     for (row, &position) in order.iter().enumerate() {
-        place[position] = row;
+        place[position] = row as u32;
     }
-    let place = index(place.into_iter())?;
+    let place = Tensor::new(place, &Device::Cpu)?;
     let join = |of: fn(&Answer) -> &Tensor| {
         let parts: Vec<&Tensor> = parts.iter().map(of).collect();
         Tensor::cat(&parts, 2)?.contiguous()?.index_select(&place, 2)?.to_dtype(DType::F32)
@@ -245,10 +244,4 @@ fn join(positions: &[Positions], parts: &[Answer]) -> Result<Answer> {
         dk: join(|answer| &answer.dk)?,
         dv: join(|answer| &answer.dv)?,
     })
-}
-
-fn index(rows: impl Iterator<Item = usize>) -> Result<Tensor> {
-    let rows: Vec<u32> = rows.map(|row| row as u32).collect();
-    let len = rows.len();
-    Tensor::from_vec(rows, len, &Device::Cpu)
 }
