@@ -138,7 +138,7 @@ fn strategies_begin_with_what_does_not_go_together() {
     let place = Place::new(ANNULUS);
     let said = annulus(&place, &["strategies"]).ended(0).stdout.clone();
     let (first, tables) = said.split_once("\n| mask ").expect("tables");
-    assert!(first.starts_with("Everything goes together but for these:\n"), "{first}");
+    assert!(first.starts_with("All combinations are supported except these:\n"), "{first}");
     assert!(first.lines().count() < 24 && first.contains("zigzag, balanced: not with `striped`"));
     assert!(tables.contains("| **no**"), "{tables}");
     fits_a_terminal(first);
