@@ -15,8 +15,10 @@
 //! A hop serves one distance between ranks. Under a mask that shows everything these are as many
 //! bytes as a ring's, but over longer links.
 
+use std::sync::OnceLock;
+
 use super::split::Split;
-use crate::{Alike, Block, Generator, Hop, Part, Pass};
+use crate::{Alike, Block, Extent, Generator, Hop, Part, Pass};
 
 #[derive(Debug)]
 pub(super) struct Halo {
@@ -24,6 +26,8 @@ pub(super) struct Halo {
     pass: Pass,
     /// The distances from an owner to the ranks that see its keys, one for each hop.
     distances: Vec<usize>,
+    /// For each hop, the rows of every owner that are seen, once they have been compared.
+    seen: Vec<OnceLock<Vec<Extent>>>,
 }
 
 /// The most pairs of owner and distance that are compared for symmetry.
@@ -66,8 +70,7 @@ impl Generator for Halo {
         hop
     }
     fn alike(&self) -> Option<Alike> {
-        let few = self.distances.len() * self.world() <= COMPARED;
-        (few && self.split.is_even()).then_some(Alike { lanes: 1, turns: false })
+        (self.is_compared() && self.split.is_even()).then_some(Alike { lanes: 1, turns: false })
     }
     /// The stations at which other rows are seen of a rank, or by it.
     fn borders(&self, index: usize) -> Vec<usize> {
@@ -95,8 +98,14 @@ impl Halo {
         let needed = |distance: &usize| {
             (0..world).any(|owner| split.needs((owner + distance) % world, owner))
         };
-        let distances = (1..world).filter(needed).collect();
-        Halo { split: split.clone(), pass, distances }
+        let distances: Vec<usize> = (1..world).filter(needed).collect();
+        let seen = distances.iter().map(|_| OnceLock::new()).collect();
+        Halo { split: split.clone(), pass, distances, seen }
+    }
+
+    /// Whether ranks are few enough to be compared.
+    fn is_compared(&self) -> bool {
+        self.distances.len() * self.world() <= COMPARED
     }
 
     /// The rank whose keys arrive at `rank` in a hop, and the one that its own go to, if the hop serves a distance.
@@ -107,7 +116,9 @@ impl Halo {
 
     /// The rows of `owner` that are seen at the distance of a hop.
     fn rows(&self, part: Part, owner: usize, hop: usize) -> Block {
-        let visitor = (owner + self.distances[hop]) % self.split.world();
-        Block { rows: self.split.seen(visitor, owner), ..self.split.whole(part, owner) }
+        let of = |owner| self.split.seen((owner + self.distances[hop]) % self.world(), owner);
+        let all = || self.seen[hop].get_or_init(|| (0..self.world()).map(of).collect());
+        let rows = if self.is_compared() { all()[owner] } else { of(owner) };
+        Block { rows, ..self.split.whole(part, owner) }
     }
 }
