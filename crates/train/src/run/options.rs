@@ -1,6 +1,5 @@
 //! The options of a run.
 
-use crate::setup::shared::ranks_here;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +15,11 @@ use crate::folder::manifest::Fork;
 use crate::run::rerun::Rerun;
 use crate::setup::device;
 use crate::setup::processors::Processors;
+use crate::setup::shared::ranks_here;
 use crate::step::hashes::dump::Dump;
 use crate::{Result, Setup};
 
-/// The options of a run: everything that it needs besides its plan, and the console that it reports to.
+/// The options of a run: everything that it needs besides its plan and its console.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The experiment's text, kept verbatim in the run folder.

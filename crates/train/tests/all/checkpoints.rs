@@ -5,39 +5,20 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
-use crate::common::{BASE, Place};
-use parking_lot::Mutex;
-use serde_json::{Value as Json, json};
+use crate::common::{BASE, Place, Warnings};
+use serde_json::{Value, json};
 
-use annulus_train::{
-    Ending, Fork, Notice, Outcome, RunOptions, Silent, Sink, TrainError, Value, run,
-};
+use annulus_train::{Ending, Fork, Outcome, RunOptions, Silent, TrainError, run};
 
 const EVERY_SECOND: (&str, &str) = ("every.checkpoint", "2");
 
-/// A console that keeps warnings.
-struct Warnings(Arc<Mutex<Vec<String>>>);
-impl Sink for Warnings {
-    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn notice(&mut self, notice: &Notice<'_>) {
-        if let Notice::Warning(text) = notice {
-            self.0.lock().push((*text).to_owned());
-        }
-    }
-}
-
 /// Goes on with the run in `place` until step `stop`; all warnings.
 fn go_on(place: &Place, stop: &str) -> (Result<Outcome, TrainError>, Vec<String>) {
-    let warnings = Arc::new(Mutex::new(Vec::new()));
-    let mut console = Warnings(warnings.clone());
+    let mut console = Warnings::default();
     let plan = place.plan(&[("schedule.stop", stop), EVERY_SECOND]);
     let outcome = run(&plan, RunOptions::new(BASE, 2), &mut console);
-    let warnings = warnings.lock().clone();
-    (outcome, warnings)
+    (outcome, console.0)
 }
 
 /// The names in a folder, sorted.
@@ -133,12 +114,12 @@ fn a_checkpoint_that_cannot_be_read_is_not_passed_over() {
 }
 
 /// Writes `key` of a checkpoint's state, with the hash that makes it whole.
-pub(crate) fn forge(checkpoint: &Path, key: &str, value: Json) {
+pub(crate) fn forge(checkpoint: &Path, key: &str, value: Value) {
     let read = |name: &str| fs::read(checkpoint.join(name)).unwrap();
-    let mut state: BTreeMap<String, Json> = serde_json::from_slice(&read("state.json")).unwrap();
+    let mut state: BTreeMap<String, Value> = serde_json::from_slice(&read("state.json")).unwrap();
     state.insert(key.to_owned(), value);
     let text = serde_json::to_vec(&state).unwrap();
-    let mut hashes: Json = serde_json::from_slice(&read("hashes.json")).unwrap();
+    let mut hashes: Value = serde_json::from_slice(&read("hashes.json")).unwrap();
     let hash = blake3::hash(&text).to_hex().to_string();
     hashes["state.json"] = json!({ "size": text.len(), "blake3": hash });
     fs::write(checkpoint.join("state.json"), text).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use annulus_data::{MadeUp, Source, Synthetic};
 use annulus_experiment::{Experiment, Format, Override, Resolved, parse};
 use annulus_plan::Plan;
-use annulus_train::{Outcome, RunOptions, Silent, TrainError, run};
+use annulus_train::{Notice, Outcome, RunOptions, Silent, Sink, TrainError, Value, run};
 
 /// A tiny Llama on a small text.
 pub const BASE: &str = "\
@@ -33,6 +33,21 @@ schedule:
 mesh:
   deadline: 20
 ";
+
+/// A console that keeps warnings.
+#[derive(Default)]
+pub struct Warnings(pub Vec<String>);
+
+impl Sink for Warnings {
+    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn notice(&mut self, notice: &Notice<'_>) {
+        if let Notice::Warning(text) = notice {
+            self.0.push((*text).to_owned());
+        }
+    }
+}
 
 /// A folder with a text in it, for runs.
 pub struct Place(pub tempfile::TempDir);

@@ -1,28 +1,8 @@
 //! What a start that goes on says where it rounds otherwise than the one before.
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
-use crate::common::{BASE, Place, losses};
+use crate::common::{BASE, Place, Warnings, losses};
 use annulus_experiment::{Override, parse};
-use annulus_train::{
-    Notice, Opened, Outcome, RunOptions, Sink, TrainError, Value, resolve, run_phases,
-};
-
-/// A console that keeps warnings.
-struct Warned(Arc<Mutex<Vec<String>>>);
-
-impl Sink for Warned {
-    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        Ok(())
-    }
-    fn notice(&mut self, notice: &Notice<'_>) {
-        if let Notice::Warning(text) = notice {
-            self.0.lock().push((*text).to_owned());
-        }
-    }
-}
+use annulus_train::{Opened, Outcome, RunOptions, TrainError, resolve, run_phases};
 
 /// Trains the tiny experiment, of these phases or without; the warnings are those about bits.
 fn train(
@@ -48,10 +28,9 @@ fn train(
     let opened = resolve(experiment, &mut |_, _, _| unreachable!("no model of the hub"));
     let plans = opened.and_then(|opened: Opened| opened.plans(4));
     let plans = plans.unwrap_or_else(|error: TrainError| panic!("{error}"));
-    let warned = Arc::new(Mutex::new(Vec::new()));
-    let mut console = Warned(warned.clone());
+    let mut console = Warnings::default();
     let outcome = run_phases(&plans, RunOptions::new(yaml, 4), &mut console).unwrap();
-    let mut said = warned.lock().clone();
+    let mut said = console.0;
     said.retain(|text| text.contains("bit-identical"));
     (outcome, said)
 }
