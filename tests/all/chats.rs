@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use annulus_data::{Records, train_tokenizer};
+use annulus_tests::run;
 use annulus_tests::runs::{Place, difference, losses};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -62,6 +63,37 @@ fn losses_of_one_rank_are_those_of_four() {
     }
 }
 
+#[test]
+fn texts_beside_chats_are_read_to_their_end() {
+    let place = place();
+    let text = std::fs::read_to_string(place.path("text.txt")).expect("a text");
+    (0..5).for_each(|number| place.write(&format!("{number}.text"), &text));
+    let train = |output: &str, sources: &str, changes: &[&str]| {
+        let path = format!("data.path=[{sources}, {{ path: chats.jsonl, format: chat }}]");
+        let own = ["mesh.sequence=1", "attention.strategy=local", "schedule.steps=3", &path];
+        place.train(output, &[&CHAT[2..], &own[..], changes].concat())
+    };
+    let said = train("run", "'*.text'", &[]).ended(0).stderr.clone();
+    assert!(!said.contains("cut") && !said.contains("before their own"), "{said}");
+    // How each source is packed is in the resolved file, which means the same.
+    let resolved = std::fs::read_to_string(place.path("run/experiment.yaml")).expect("a file");
+    for line in ["{ path: chats.jsonl, format: chat, pack: documents }", "pack: stream"] {
+        assert!(resolved.contains(line), "{resolved}");
+    }
+    run(ANNULUS, &place.path(""), &["train", "run/experiment.yaml", "output=again"]).ended(0);
+    assert_eq!(losses(&place.path("again")), losses(&place.path("run")));
+    // As whole documents they are too long.
+    let said = train("whole", "'*.text'", &["data.pack=documents"]).ended(3).stderr.clone();
+    assert!(said.contains("more than the 97 that fit a sequence"), "{said}");
+    let cut = "{ path: '*.text', pack: documents, longer: cut }";
+    let said = train("cut", cut, &["attention.documents=null"]).ended(0).stderr.clone();
+    assert!(said.contains("5 of 5 documents are cut to 96 tokens"), "{said}");
+    assert!(said.contains("see the documents before their own"), "{said}");
+    let stream = "'*.text', { path: chats.jsonl, format: chat, pack: stream }";
+    let said = train("stream", stream, &[]).ended(2).stderr.clone();
+    assert!(said.contains("`format: chat` cannot be packed as `stream`"), "{said}");
+}
+
 /// What is left out is said.
 #[test]
 fn what_is_too_long_is_warned_of() {
@@ -82,4 +114,20 @@ fn what_is_too_long_is_warned_of() {
         ran.ended(code);
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn the_loss_of_chats_that_were_held_out_is_the_one_that_training_logs() {
+    let place = place();
+    place.train("run", &[&CHAT[..], &["schedule.steps=2"]].concat()).ended(0);
+    let evaluate =
+        |more: &[&str]| run(ANNULUS, &place.path(""), &[&["evaluate", "run"], more].concat());
+    let of_chats = evaluate(&[]);
+    let said = &of_chats.ended(2).stderr;
+    assert!(said.contains("`evaluate/loss`, which training logs"), "{said}");
+    assert!(said.contains("a plain one: `evaluation.path=TEXT`"), "{said}");
+    let said = evaluate(&["evaluation.path=chats.jsonl"]).stderr;
+    assert!(said.contains("takes a plain text"), "{said}");
+    assert!(!said.contains("leave `evaluation.path` out"), "{said}");
+    evaluate(&["evaluation.path=text.txt", "evaluation.targets=16"]).ended(0);
 }

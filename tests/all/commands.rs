@@ -313,7 +313,7 @@ fn what_a_link_leads_to_is_written_and_the_link_stays() {
     fs::write(place.path("all"), "before\n").expect("a file");
     let all = fs::File::options().append(true).open(place.path("all")).expect("a file");
     let mut report = std::process::Command::new(ANNULUS);
-    report.current_dir(place.path("")).args(["report", "run", "--output", "page"]).stdout(all);
+    report.current_dir(place.path("")).args(["report", "run", "--out", "page"]).stdout(all);
     assert!(report.status().expect("it starts").success());
     let all = fs::read_to_string(place.path("all")).expect("text");
     assert!(all.starts_with("before\n<!DOCTYPE html>") && all.contains("</html>"), "{all:.80}");

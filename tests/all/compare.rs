@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use annulus_tests::runs::{Place, losses};
+use annulus_tests::runs::{Place, losses, metrics};
 use annulus_tests::{Ran, run};
+use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
@@ -137,4 +138,47 @@ fn folders_that_cannot_be_compared_are_answered() {
     place.copy("a", "empty");
     fs::write(place.path("empty/metrics.jsonl"), "").expect("a file");
     assert!(said(&["a", "empty"]).contains("`empty` has no `train/loss` in its metrics.jsonl"));
+}
+
+/// On a CPU every run measures the peak for itself; one that resumes keeps it.
+#[test]
+fn shares_of_different_peaks_are_not_divided() {
+    let place = Place::new(ANNULUS);
+    let manifest = |run: &str| -> Value {
+        let text = fs::read_to_string(place.path(run).join("manifest.json")).expect("a manifest");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let with_peak = |run: &str, peak: Option<u64>| {
+        let mut manifest = manifest(run);
+        manifest["machine"]["peak"] = peak.into();
+        fs::write(place.path(run).join("manifest.json"), manifest.to_string()).expect("a file");
+    };
+    place.train("a", &["schedule.steps=6", "schedule.stop=2"]).ended(0);
+    assert!(manifest("a")["machine"]["peak"].as_u64().is_some_and(|peak| peak > 1 << 28));
+    // One that no measurement finds.
+    let peak = 123_456_789;
+    with_peak("a", Some(peak));
+    place.train("a", &["schedule.steps=6", "schedule.stop=4"]).ended(0);
+    assert_eq!(manifest("a")["machine"]["peak"], peak);
+    for line in &metrics(&place.path("a"))[2..] {
+        let number = |tag: &str| line[tag].as_f64().expect("a number");
+        let share = number("speed/tflops") * 1e12 / peak as f64;
+        assert!((number("speed/mfu") / share - 1.0).abs() < 1e-3, "{line}");
+    }
+    place.copy("a", "b");
+    let mfu = |peak: Option<u64>| {
+        with_peak("b", peak);
+        let text = compare(&place, &["a", "b"]).ended(0).stdout.clone();
+        text.lines().find(|line| line.contains("MFU, median")).expect("a row").to_owned()
+    };
+    assert!(mfu(Some(peak)).ends_with("(1.00x)"));
+    assert!(mfu(Some(peak + 1)).ends_with("(other peak)"));
+    // Manifests of earlier versions do not say it.
+    assert!(mfu(None).ends_with(" %"));
+    // On another machine it is measured.
+    let mut other = manifest("a");
+    other["machine"]["cpu"] = "another".into();
+    fs::write(place.path("a/manifest.json"), other.to_string()).expect("a file");
+    place.train("a", &["schedule.steps=6"]).ended(0);
+    assert_ne!(manifest("a")["machine"]["peak"], peak);
 }

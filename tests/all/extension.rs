@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use annulus_tests::runs::Place;
-use annulus_tests::{root, run};
+use annulus_tests::{Ran, root, run};
 use serde_json::{Value, json};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
@@ -76,4 +76,52 @@ fn a_length_of_its_own_is_no_shorter_than_sequences() {
     let place = Place::new(ANNULUS);
     let ran = place.train("short", &["model.max_position_embeddings=32"]);
     assert!(ran.ended(2).stderr.contains("32 positions, but sequences have 48 tokens"));
+}
+
+/// Evaluates a run behind 24 and 96 tokens: the lengths that were measured, and what was said.
+fn evaluated(place: &Place, folder: &str) -> (Vec<u64>, String) {
+    let words =
+        ["evaluate", folder, "--json", "evaluation.lengths=[24, 96]", "evaluation.windows=2"];
+    let ran = run(ANNULUS, &place.path(""), &words);
+    let found = ran.ended(0).json().remove(0);
+    let lengths = found["perplexity"]["lengths"].as_array().expect("lengths");
+    (lengths.iter().filter_map(|one| one["tokens"].as_u64()).collect(), ran.stderr.clone())
+}
+
+/// What is lost beyond the trained length is what a stretch of the frequencies is judged by.
+#[test]
+fn what_a_run_makes_of_longer_sequences_is_measured_and_said() {
+    let place = Place::new(ANNULUS);
+    let generated = |folder: &str, tokens: &str| -> Ran {
+        let words = ["generate", folder, "--prompt", "alpha", "--tokens", tokens, "--json"];
+        let ran = run(ANNULUS, &place.path(""), &words);
+        ran.ended(0);
+        ran
+    };
+    place.train("own", &["schedule.steps=2", "model.max_position_embeddings=64"]).ended(0);
+    let extend = "extend={ rope: yarn, tokens: 80 }";
+    let model = "model={ path: own/step-2 }";
+    place.train("stretched", &["schedule.steps=2", model, extend]).ended(0);
+    for (folder, longest) in [("own", 64), ("own/step-2", 64), ("stretched", 80)] {
+        let (lengths, said) = evaluated(&place, folder);
+        assert_eq!(lengths, [24, 96], "{folder}");
+        let wanted = format!("96 tokens are more than the {longest} that the model was trained");
+        assert!(said.contains(&wanted), "{folder}: {said}");
+        // The last of the tokens is drawn, and not read: `alpha` has five.
+        let within = generated(folder, &(longest - 5 + 1).to_string()).stderr;
+        assert!(!within.contains("more than"), "{folder}: {within}");
+        let beyond = generated(folder, &(longest - 5 + 2).to_string()).stderr;
+        let wanted = format!("{} tokens to read, more than the {longest}", longest + 1);
+        assert!(beyond.contains(&wanted), "{folder}: {beyond}");
+    }
+    // Training is refused as ever.
+    let longer = ["data.tokens=96", "model.max_position_embeddings=64", "model.allow_longer=true"];
+    let refused = place.train("longer", &longer);
+    assert!(refused.ended(2).stderr.contains("64 positions, but sequences have 96 tokens"));
+    let beyond = place.train("longer", &["data.tokens=96", model, extend]);
+    assert!(
+        beyond.ended(2).stderr.contains("longer than `extend.tokens`, 80"),
+        "{}",
+        beyond.stderr
+    );
 }

@@ -334,6 +334,8 @@ fn names_of_other_programs_are_understood() {
     assert!(hub.contains("`hf://Qwen/Qwen2.5-0.5B`"), "{hub}");
     let cold = said(&["generate", "run", "--prompt", "x", "--temperature", "-1"]);
     assert!(cold.contains("at least 0"), "{cold}");
+    let seed = said(&["generate", "run", "--prompt", "x", "--seed", "-1"]);
+    assert!(seed.contains("a whole number from 0 to"), "{seed}");
 }
 
 /// A run that begins where another is keeps to the length that the other was trained for, and to its own beginning.

@@ -38,6 +38,7 @@ mod stages;
 mod starts;
 mod sweep_folders;
 mod sweeps;
+mod tables;
 mod tensorboard;
 mod traces;
 mod transformers;

@@ -4,6 +4,7 @@ use std::fs;
 
 use annulus_tests::run;
 use annulus_tests::runs::{Place, losses};
+use serde_json::Value;
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
@@ -46,9 +47,6 @@ fn a_mixture_is_the_same_after_a_resume_and_on_any_number_of_ranks() {
             assert!((here - there).abs() < 1e-5 * there.abs(), "{here} and {there}");
         }
     }
-    let ran = run(ANNULUS, &place.path(""), &["evaluate", "whole"]);
-    let wanted = "`evaluate` cannot read the held-out part of a mixture\nhint: give a text: `evaluation.path=TEXT`";
-    assert!(ran.ended(2).stderr.contains(wanted), "{}", ran.stderr);
     // The resolved file has it all, on one line, and trains to the same bits.
     let resolved = fs::read_to_string(place.path("whole/experiment.yaml")).expect("a file");
     assert!(
@@ -57,6 +55,44 @@ fn a_mixture_is_the_same_after_a_resume_and_on_any_number_of_ranks() {
     );
     run(ANNULUS, &place.path(""), &["train", "whole/experiment.yaml", "output=again"]).ended(0);
     assert_eq!(losses(&place.path("again")), whole);
+}
+
+#[test]
+fn evaluate_reads_what_was_held_out_of_every_text() {
+    let place = place();
+    place.train("run", &[MIXTURE, "schedule.steps=2", "data.evaluate=10"]).ended(0);
+    let evaluate = |run_: &str, words: &[&str]| {
+        let ran = run(ANNULUS, &place.path(""), &[&["evaluate", run_, "--json"], words].concat());
+        let found: Value = serde_json::from_str(&ran.ended(0).stdout).expect("JSON");
+        found["perplexity"].clone()
+    };
+    let all = evaluate("run", &["evaluation.windows=10", "--out", "all"]);
+    let losses = |of: &Value| -> Vec<f64> {
+        let all = of["lengths"][0]["by_window"].as_array().expect("losses");
+        all.iter().map(|loss| loss.as_f64().expect("a loss")).collect()
+    };
+    // Windows are shared by weight, and a text's are those of a training on it alone that holds as much of it out.
+    let by_text = |of: &Value, key: &str| -> Vec<Value> {
+        of["texts"].as_array().expect("texts").iter().map(|text| text[key].clone()).collect()
+    };
+    assert_eq!(by_text(&all, "path"), ["text.txt", "lines.jsonl", "*.more"]);
+    assert_eq!(by_text(&all, "windows"), [5, 3, 2]);
+    let mut before = 0;
+    for (number, path, more) in [
+        (5, "text.txt", &[][..]),
+        (3, "lines.jsonl", &["data.format=jsonl", "data.column=body"][..]),
+        (2, "'*.more'", &[][..]),
+    ] {
+        let words = [format!("data.path={path}"), format!("evaluation.windows={number}")];
+        let words: Vec<&str> =
+            words.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let alone = evaluate("run", &[&words[..], &["--out", "alone"]].concat());
+        assert_eq!(losses(&alone), losses(&all)[before..before + number], "{path}");
+        assert_eq!(alone["texts"], Value::Null, "one text has no lines of its own");
+        before += number;
+    }
+    let table = run(ANNULUS, &place.path(""), &["evaluate", "run", "evaluation.windows=10"]);
+    assert!(table.ended(0).stdout.contains("in 3 windows of `lines.jsonl`"), "{}", table.stdout);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn parts_of_tensors_and_masters_are_whole_and_damaged_checkpoints_are_passed_ove
     let parts = ["mesh.sequence=2", "mesh.tensor=2", "model.dtype=bf16"];
     place.train("a", &[&SHORT[..], &parts].concat()).ended(0);
     annulus_tests::runs::flip(&place.path("a/step-4/model.safetensors"));
-    let ran = replay(&place, &["a", "--step", "5", "--output", "out", "--json"]);
+    let ran = replay(&place, &["a", "--step", "5", "--out", "out", "--json"]);
     let said = ran.ended(0).json().remove(0);
     assert!(said["from"] == 2 && said["equal"] == true, "{said}");
     assert!(ran.stderr.contains("step-4` is refused"), "{}", ran.stderr);
@@ -106,7 +106,7 @@ fn what_cannot_be_replayed_is_refused() {
     place.train("a", &["schedule.steps=2"]).ended(0);
     let said = replay(&place, &["a", "--step", "3"]).ended(2).stderr.clone();
     assert!(said.contains("`a` has 2 steps, no step 3"), "{said}");
-    let said = replay(&place, &["a", "--step", "2", "--output", "a/2"]).ended(2).stderr.clone();
+    let said = replay(&place, &["a", "--step", "2", "--out", "a/2"]).ended(2).stderr.clone();
     assert!(said.contains("is in the run's folder"), "{said}");
     let said = replay(&place, &["a", "--step", "2"]).ended(0).stdout.clone();
     assert!(said.contains("has no hashes of this step"), "{said}");

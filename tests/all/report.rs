@@ -116,7 +116,7 @@ fn two_runs_stand_on_one_page_with_the_numbers_that_they_logged() {
         "evaluation.windows=4",
     ];
     run(ANNULUS, &place.path(""), &asked).ended(0);
-    let said = report(&place, &[HOSTILE, "b", "--output", "page.html"]).ended(0).stdout.clone();
+    let said = report(&place, &[HOSTILE, "b", "--out", "page.html"]).ended(0).stdout.clone();
     assert!(said.starts_with("page.html: 2 runs, "), "{said}");
     let html = fs::read_to_string(place.path("page.html")).expect("a page");
     assert!(html.len() < 2_000_000, "{}", html.len());
@@ -146,6 +146,19 @@ fn two_runs_stand_on_one_page_with_the_numbers_that_they_logged() {
     assert!(text(&page, "section#experiment table").contains("optimizer.learning_rate0.010.02"));
     assert!(text(&page, "section#experiment pre").contains("decay: cosine"));
     assert!(text(&page, "section#manifest").contains("train experiment.yaml output=b"));
+}
+
+/// What a folder's config.json says is no default of this program.
+#[test]
+fn a_model_of_a_folder_has_no_defaults_of_a_shape() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=2"]).ended(0);
+    place.train("b", &["schedule.steps=2", "model={ path: a/step-2 }"]).ended(0);
+    report(&place, &["a", "b", "--out", "page.html"]).ended(0);
+    let html = fs::read_to_string(place.path("page.html")).expect("a page");
+    let said = text(&Html::parse_document(&html), "section#experiment table");
+    assert!(said.contains("model.model_typellama–"), "{said}");
+    assert!(!said.contains("– default"), "{said}");
 }
 
 /// First, last and least of both runs, to the bit.
@@ -211,6 +224,6 @@ fn a_page_of_a_run_that_was_killed_is_written_and_one_of_no_run_is_not() {
     }
     assert!(report(&place, &["a"]).stderr.contains("hint: delete that line"));
     place.train("b", &["schedule.steps=2"]).ended(0);
-    let said = report(&place, &["b", "--output", "nowhere/page.html"]).ended(2).stderr.clone();
+    let said = report(&place, &["b", "--out", "nowhere/page.html"]).ended(2).stderr.clone();
     assert!(said.contains("cannot write `nowhere/page.html`"), "{said}");
 }

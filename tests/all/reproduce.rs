@@ -67,7 +67,7 @@ fn a_run_comes_to_the_same_bits_and_stays_as_it_is() {
     // What is there is not taken for a run that was just made, and a run's own folder not for another.
     let again = reproduce(&place, &["a"], None);
     assert!(again.ended(2).stderr.contains("not empty"), "{}", again.stderr);
-    let inside = reproduce(&place, &["a", "--output", "a/new/one"], None);
+    let inside = reproduce(&place, &["a", "--out", "a/new/one"], None);
     assert!(inside.ended(2).stderr.contains("is in the run's folder"), "{}", inside.stderr);
     assert!(contents(&place.path("a")) == before, "the run was changed");
 }
@@ -94,7 +94,7 @@ fn what_differs_is_named_by_step_and_tensor() {
     assert_eq!(first["kinds"]["weights"][0], serde_json::json!(["model.norm.weight"]), "{said}");
     assert_eq!(first["kinds"]["gradients"][0], serde_json::json!([]), "{said}");
     assert!(found["weights"]["differing"].as_array().is_some_and(Vec::is_empty), "{said}");
-    let said = reproduce(&place, &["a", "--output", "b"], None).ended(10).stdout.clone();
+    let said = reproduce(&place, &["a", "--out", "b"], None).ended(10).stdout.clone();
     for part in
         ["first at step 2", "model.norm.weight", "`train/loss` of step 3", "not what it computed"]
     {
@@ -127,7 +127,7 @@ fn vector_instructions_are_those_of_the_run_unless_others_are_asked_for() {
     change(&place, "own/manifest.json", |text| {
         text.replace(&format!("\"{own}\""), &format!("\"{lacking}\""))
     });
-    let said = reproduce(&place, &["own", "--output", "c"], None).ended(2).stderr.clone();
+    let said = reproduce(&place, &["own", "--out", "c"], None).ended(2).stderr.clone();
     assert!(
         said.contains(&format!("computed with {lacking}, and this processor has {own}")),
         "{said}"
@@ -147,7 +147,7 @@ fn a_fork_begins_where_it_began_though_its_origin_went_on() {
     let said = reproduce(&place, &["fork"], None).ended(0).stdout.clone();
     assert!(said.contains("losses of 2 logged steps, no hashes"), "{said}");
     fs::remove_dir_all(place.path("base/step-2")).unwrap();
-    let said = reproduce(&place, &["fork", "--output", "b"], None).ended(4).stderr.clone();
+    let said = reproduce(&place, &["fork", "--out", "b"], None).ended(4).stderr.clone();
     assert!(said.contains("began from `base/step-2`, which is not there"), "{said}");
 }
 
@@ -187,7 +187,7 @@ fn other_data_and_keys_are_named_before_a_run_begins_again() {
     let wanted = "`optimizer.clip` is `0.01`, in the run `1.0`";
     assert!(said.stdout.contains(wanted) && said.stderr.contains(wanted), "{said:?}");
     change(&place, "text.txt", |text| text.replace("gamma", "sigma"));
-    let said = reproduce(&place, &["a", "--output", "b"], None);
+    let said = reproduce(&place, &["a", "--out", "b"], None);
     said.ended(10);
     let [before, _] = said.stderr.split_once("step 1/").map(<[&str; 2]>::from).expect("a step");
     assert!(before.contains("other data: the run's hash was"), "{said:?}");
@@ -238,9 +238,9 @@ fn files_of_a_run_that_were_changed_are_named_before_it_begins_again() {
     assert!(said.ended(10).stderr.starts_with(&format!("warning: {wanted}")), "{said:?}");
     assert!(said.stdout.contains("this is possible") && said.stdout.contains(wanted), "{said:?}");
     flip(&place.path("a/step-4/optimizer.safetensors"));
-    let said = reproduce(&place, &["a", "--output", "b"], None).ended(4).stderr.clone();
+    let said = reproduce(&place, &["a", "--out", "b"], None).ended(4).stderr.clone();
     assert!(said.contains("step-4` is refused: `optimizer.safetensors`"), "{said}");
     change(&place, "a/hashes.jsonl", |text| text.replacen("{\"step\":2", "{\"stop\":2", 1));
-    let said = reproduce(&place, &["a", "--output", "b"], None).ended(3).stderr.clone();
+    let said = reproduce(&place, &["a", "--out", "b"], None).ended(3).stderr.clone();
     assert!(said.contains("a/hashes.jsonl`, line 2") && !place.path("b").exists(), "{said}");
 }

@@ -51,7 +51,7 @@ fn a_run_goes_on_in_its_folder_whatever_that_is_called() {
     fs::rename(place.path("run"), place.path(odd[2])).expect("it is renamed");
     run(ANNULUS, &place.path(""), &["train", odd[2], "schedule.stop=4"]).ended(0);
     assert_eq!(last_saved(&place.path(odd[2])), 4);
-    let again = ["reproduce", odd[2], "--output", odd[0]];
+    let again = ["reproduce", odd[2], "--out", odd[0]];
     run(ANNULUS, &place.path(""), &again).ended(0);
     assert!(place.path(odd[0]).join("metrics.jsonl").is_file());
 }

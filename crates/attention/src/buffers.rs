@@ -74,8 +74,8 @@ impl Buffers {
             }
             zip(&tensors, same).try_for_each(add)?;
         } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.around(block)) {
-            let mut pairs = zip(sums, &tensors);
-            return pairs.try_for_each(|(to, from)| add(backend, &slice(to, *held, block)?, from));
+            let at = [block.heads.start - held.heads.start, block.rows.start - held.rows.start];
+            return zip(sums, &tensors).try_for_each(|(to, from)| add(backend, to, at, from));
         }
         self.held.insert(block, tensors);
         Ok(())
@@ -116,15 +116,43 @@ fn slice(tensor: &Tensor, held: Block, block: Block) -> Result<Tensor> {
     tensor.narrow(2, rows.start - held.rows.start, rows.len())
 }
 
-/// Adds `from` to `to`, where the rows of one head are contiguous and those of several may not be.
-pub(crate) fn add(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
+/// Adds `from` to the heads and rows of `to` that begin at `at`. On a CPU the rows of one head must be contiguous, on a GPU all of `to`.
+pub(crate) fn add(backend: &Backend, to: &Tensor, at: [usize; 2], from: &Tensor) -> Result<()> {
+    if let Backend::Gpu(_) = backend {
+        return add_slices(backend, to, at, from);
+    }
+    let to = part(to, at, from)?;
     for batch in 0..to.dim(0)? {
         for head in 0..to.dim(1)? {
             let rows = |tensor: &Tensor| tensor.narrow(0, batch, 1)?.narrow(1, head, 1);
-            accumulate(backend, &rows(to)?, &rows(from)?)?;
+            accumulate(backend, &rows(&to)?, &rows(from)?)?;
         }
     }
     Ok(())
+}
+
+/// As [`add`], in a few launches however many heads there are: what has gaps is copied, added to, and copied back.
+fn add_slices(backend: &Backend, to: &Tensor, at: [usize; 2], from: &Tensor) -> Result<()> {
+    // Some heads of several sequences are not rows of one matrix.
+    let each = if from.dim(1)? == to.dim(1)? { from.dim(0)? } else { 1 };
+    for first in (0..from.dim(0)?).step_by(each) {
+        let [to, from] = [to, from].map(|tensor| tensor.narrow(0, first, each));
+        let (to, from) = (to?, from?.contiguous()?);
+        let own = part(&to, at, &from)?;
+        if own.is_contiguous() {
+            accumulate(backend, &own, &from)?;
+            continue;
+        }
+        let sum = own.contiguous()?;
+        accumulate(backend, &sum, &from)?;
+        to.narrow(1, at[0], from.dim(1)?)?.slice_set(&sum, 2, at[1])?;
+    }
+    Ok(())
+}
+
+/// The part of `to` that begins at this head and row, as large as `like`.
+fn part(to: &Tensor, [head, row]: [usize; 2], like: &Tensor) -> Result<Tensor> {
+    to.narrow(1, head, like.dim(1)?)?.narrow(2, row, like.dim(2)?)
 }
 
 /// Joins the first tensors of all pieces along a dimension, then the second ones.

@@ -25,6 +25,8 @@ pub struct Cache(Mutex<BTreeMap<usize, Rows>>);
 struct Rows {
     prompt: Option<Block>,
     added: Option<Block>,
+    /// The position after all that ranks hold together, the same on all.
+    next: usize,
 }
 
 /// Keys and values [B, Hkv, S, D] of ascending positions.
@@ -44,20 +46,29 @@ pub(crate) enum Growing {
 }
 
 impl Cache {
-    fn put(&self, layer: usize, positions: &Positions, kv: [Tensor; 2]) {
+    fn put(&self, layer: usize, positions: &Positions, next: usize, kv: [Tensor; 2]) {
         let prompt = (positions.tokens() > 0).then(|| Block { positions: positions.clone(), kv });
-        self.with(|layers| layers.insert(layer, Rows { prompt, added: None }));
+        self.with(|layers| layers.insert(layer, Rows { prompt, added: None, next }));
     }
 
-    /// The rows of a layer, after adding a token's where `own` says that this rank keeps it.
-    fn grown(&self, layer: usize, own: Option<usize>, kv: &[Tensor; 2]) -> Result<Rows> {
+    /// The rows of a layer, after adding those of the token at `position` where this rank `keeps` it. Every rank is told of every token, so
+    /// that ranks at different positions do not go unnoticed.
+    fn grown(&self, layer: usize, position: usize, keeps: bool, kv: &[Tensor; 2]) -> Result<Rows> {
         self.with(|layers| {
             let Some(rows) = layers.get_mut(&layer) else {
                 bail!("attention: layer {layer} grows, but has read no prompt");
             };
-            if let Some(position) = own {
+            if position != rows.next {
+                bail!(
+                    "attention: layer {layer} grows at position {position}, wanted {}: the one after all \
+                     that its cache holds, on every rank",
+                    rows.next
+                );
+            }
+            if keeps {
                 rows.added = Some(Block::grown(rows.added.as_ref(), position, kv)?);
             }
+            rows.next += 1;
             Ok(rows.clone())
         })
     }
@@ -89,7 +100,7 @@ impl Attention {
     /// Caches the rows of a prompt.
     pub(crate) fn remember(&self, place: Place, qkv: &Qkv) -> Result<()> {
         if let Some(Growing::Prompt(cache)) = &self.growing {
-            cache.put(place.layer, self.positions(), self.lent(qkv)?);
+            cache.put(place.layer, self.positions(), self.end(), self.lent(qkv)?);
         }
         Ok(())
     }
@@ -104,8 +115,8 @@ impl Attention {
     ) -> Result<Attended> {
         let kv = self.lent(qkv)?;
         let q = self.rounded(annulus_sequence::Part::Query, &qkv.q)?.to_dtype(qkv.q.dtype())?;
-        let own = (position % self.comm.world() == self.comm.rank()).then_some(position);
-        let rows = cache.grown(place.layer, own, &kv)?;
+        let keeps = position % self.comm.world() == self.comm.rank();
+        let rows = cache.grown(place.layer, position, keeps, &kv)?;
         let found = self.look(&q, position, &rows)?;
         let Place { step, layer } = place;
         let label = |hop| Label { step, layer, pass: "adding", hop };

@@ -107,9 +107,19 @@ impl Attention {
 
     /// This attention for a batch with a mask of its own, which must show nothing that the schedules' mask hides: a batch's documents under
     /// schedules for [`Mask::of_any_documents`].
-    #[must_use]
-    pub fn seeing(&self, mask: Mask) -> Attention {
-        Attention { mask, ..self.clone() }
+    ///
+    /// # Errors
+    /// A mask that shows more than the schedules' mask, or of which [`Mask::shows_all_of`] cannot tell.
+    pub fn seeing(&self, mask: Mask) -> Result<Attention> {
+        let planned = &self.schedules.of(Pass::Forward).mask;
+        if !planned.shows_all_of(&mask, self.end()) {
+            bail!(
+                "attention: found the mask `{mask}`, wanted one that shows nothing beyond `{planned}`, for \
+                 which the schedules were made: what they do not plan is not computed; make schedules \
+                 for `{mask}`, or, where only documents differ, for `of_any_documents` of it"
+            );
+        }
+        Ok(Attention { mask, ..self.clone() })
     }
 
     /// This attention with these comm dtypes; `None`: values as they are computed with, sums in f32.
@@ -125,9 +135,15 @@ impl Attention {
 
     /// This attention with dropout of its weights, for a batch whose first row is sequence [`Dropout::sequence`] of its step. Which weights
     /// are dropped depends on positions in the whole sequence, and on a call's step and layer, which replace those of `dropout`.
-    #[must_use]
-    pub fn dropping(&self, dropout: Dropout) -> Attention {
-        Attention { dropout: Some(dropout), ..self.clone() }
+    ///
+    /// # Errors
+    /// A probability that is not from 0 to below 1.
+    pub fn dropping(&self, dropout: Dropout) -> Result<Attention> {
+        let probability = dropout.probability;
+        if !(0.0..1.0).contains(&probability) {
+            bail!("attention: found dropout of probability {probability}, wanted 0 to below 1");
+        }
+        Ok(Attention { dropout: Some(dropout), ..self.clone() })
     }
 
     /// This attention for a prompt, whose keys and values are kept in `cache`.
@@ -136,8 +152,9 @@ impl Attention {
         Attention { growing: Some(Growing::Prompt(cache.clone())), ..self.clone() }
     }
 
-    /// This attention for one more token, at `position` after all that `cache` holds, which every rank passes alike: queries, keys, values
-    /// and the output have one row, the same on every rank. The mask must show that much in one view.
+    /// This attention for one more token, at `position` right after all that `cache` holds, which every rank passes alike: queries, keys,
+    /// values and the output have one row, the same on every rank. The mask must show that much in one view. A forward pass refuses any
+    /// other position; there is no backward pass.
     #[must_use]
     pub fn adding(&self, cache: &Arc<Cache>, position: usize) -> Attention {
         Attention { growing: Some(Growing::Token(cache.clone(), position)), ..self.clone() }
@@ -156,6 +173,11 @@ impl Attention {
     /// The positions of every rank.
     pub(crate) fn sharded(&self) -> &[Positions] {
         &self.schedules.of(Pass::Forward).positions
+    }
+
+    /// One past the last position of the whole sequence.
+    pub(crate) fn end(&self) -> usize {
+        self.sharded().iter().map(|positions| positions.extent().end).max().unwrap_or_default()
     }
 
     /// The numbers of query and key/value heads.
@@ -210,6 +232,7 @@ impl Attention {
         attended: Attended,
         gradient: Tensor,
     ) -> Result<Qkv> {
+        self.check_way_back()?;
         self.check(&qkv, self.positions().tokens())?;
         self.check_output(&attended.out, "out", &qkv.q)?;
         self.check_output(&gradient, "gradient", &qkv.q)?;
@@ -233,8 +256,7 @@ impl Attention {
         let keys = running.result(self.own(Part::Gradient))?;
         // Frees all that is left.
         drop(running);
-        let all = queries.into_iter().chain(keys).flatten();
-        let mut all = all.collect::<Tensors>().into_iter();
+        let mut all = queries.into_iter().chain(keys).flatten().collect::<Tensors>().into_iter();
         let [q, k, v] = like.map(|(dtype, shape)| match all.next() {
             Some(gradient) => self.floats(&gradient)?.to_dtype(dtype),
             None => Tensor::zeros(shape, dtype, &device),
@@ -258,6 +280,12 @@ impl Attention {
             Pass::Forward => &self.hops[0],
             Pass::Backward => &self.hops[1],
         }
+    }
+
+    /// Whether forward keeps scores until values arrive, which no kernel does.
+    pub(crate) fn keeps_scores(&self) -> bool {
+        let first = self.hops(Pass::Forward).iter().find_map(|hop| hop.tiles.iter().next());
+        first.is_some_and(|tile| tile.keys.part == Part::Key)
     }
 
     /// The block of all heads and rows of a part on this rank.

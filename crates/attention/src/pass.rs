@@ -3,15 +3,13 @@
 //! Forward and backward are the same lines per hop: post, compute, finish, wait, free. What a strategy is, is in the
 //! schedule alone.
 
+mod views;
+
 use std::collections::BTreeMap;
-use std::iter::zip;
 
 use annulus_comm::Label;
 use annulus_memory::{Class, scope};
-use annulus_ops::attention::{
-    Attended, BackwardTile, Dropout, Dropped, KeyValueGradients, Prepared, State, Tile,
-};
-use annulus_ops::charge;
+use annulus_ops::attention::{Attended, Dropout, Dropped, Prepared, State};
 use annulus_ops::order_free::of_shape;
 use annulus_sequence::{Block, BlockShape, Hop, Part, Pass, Positions, Rows, Side, TilePlan, View};
 use annulus_trace::{Begun, Doing, begin};
@@ -19,13 +17,10 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
 use crate::scores::Scores;
-use crate::seen::{Seen, added, joined, rows};
+use crate::seen::{added, joined, rows};
 use crate::traced::{Scene, settle};
 use crate::travel::Travels;
 use crate::{Attention, Place};
-
-/// Gradients of some keys of blocks.
-type Thinned = BTreeMap<Block, Vec<(Rows, KeyValueGradients)>>;
 
 /// A pass in progress.
 pub(crate) struct Running<'a> {
@@ -132,55 +127,17 @@ impl<'a> Running<'a> {
         dropout: Option<Dropout>,
     ) -> Result<()> {
         let queries = self.positions(tiles[0].queries);
-        for side in Side::cut(&self.attention().mask, &queries, self.cut()) {
-            self.add_side(&side, tiles, last, keys, dropout)?;
+        let sides = Side::cut(&self.attention().mask, &queries, self.cut());
+        // A state is of all sides with the same rows.
+        let ends: BTreeMap<Rows, usize> =
+            sides.iter().enumerate().map(|(index, side)| (side.rows, index)).collect();
+        for (index, side) in sides.iter().enumerate() {
+            self.add_side(side, tiles, last && ends[&side.rows] == index, keys, dropout)?;
         }
         if self.travels.scene.pass == Pass::Backward {
             tiles.iter().try_for_each(|tile| self.zeros_if_none(tile.keys.of(Part::Gradient)))?;
         }
         Ok(())
-    }
-
-    /// Computes one side of a block of queries, a view of every tile at a time: all views together would take far more memory than tiles.
-    fn add_side(
-        &mut self,
-        side: &Side,
-        tiles: &[TilePlan],
-        last: bool,
-        keys: &BTreeMap<Block, Tensors>,
-        dropout: Option<Dropout>,
-    ) -> Result<()> {
-        let (attention, cut) = (self.attention(), self.cut());
-        let of_keys: Vec<Positions> = tiles.iter().map(|tile| self.positions(tile.keys)).collect();
-        let mut views: Vec<_> =
-            of_keys.iter().map(|keys| side.views(&attention.mask, keys, cut)).collect();
-        let mut thinned = Thinned::new();
-        loop {
-            let next =
-                zip(tiles, &mut views).filter_map(|(tile, views)| Some((tile, views.next()?)));
-            let seen = next.map(|(tile, view)| match &keys[&tile.keys][..] {
-                [k, v] => Seen::new(tile, view, [k, v], dropout),
-                _ => bail!("attention: {tile:?} has no keys"),
-            });
-            let seen = seen.collect::<Result<Vec<_>>>()?;
-            if seen.is_empty() {
-                return self.add_thinned(thinned);
-            }
-            let mut state = self.state(tiles[0].queries, side.rows)?;
-            // Where a tile is several views, more of them may follow.
-            if last && attention.mask.is_of_two_spans() {
-                state.end_with_next();
-            }
-            match self.travels.scene.pass {
-                Pass::Forward => {
-                    let progress = || self.travels.progress();
-                    let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
-                    attention.kernel.forward(&tiles, &mut *state, &progress)?;
-                }
-                Pass::Backward => self.backward(&seen, &mut *state, &mut thinned)?,
-            }
-            self.states.entry(tiles[0].queries).or_default().insert(side.rows, state);
-        }
     }
 
     /// Computes scores with keys that arrive without values, or weights the values with their scores.
@@ -201,66 +158,6 @@ impl<'a> Running<'a> {
         }
         self.scores.insert(queries, scores);
         Ok(())
-    }
-
-    /// Computes the gradients of keys and values of a view of every tile: those of all keys of a block are added to what there is of them,
-    /// those of some are left in `thinned`.
-    fn backward(
-        &mut self,
-        seen: &[Seen],
-        state: &mut dyn State,
-        thinned: &mut Thinned,
-    ) -> Result<()> {
-        let carry = |one: &Seen| {
-            let sum = one.is_of_all_keys().then(|| one.of.of(Part::Gradient));
-            sum.and_then(|sum| self.held.taken(sum)).and_then(gradients)
-        };
-        let carried = seen.iter().map(carry).collect();
-        let made = self.kernel_backward(seen, carried, state)?;
-        for (one, made) in zip(seen, made) {
-            if one.is_of_all_keys() {
-                let KeyValueGradients { dk, dv } = made;
-                self.held.put(one.of.of(Part::Gradient), vec![dk, dv])?;
-            } else {
-                thinned.entry(one.of).or_default().push((one.keys(), made));
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds gradients of some keys of blocks, to zeros where there are none yet.
-    fn add_thinned(&mut self, thinned: Thinned) -> Result<()> {
-        let backend = self.attention().kernel.backend();
-        for (keys, made) in thinned {
-            let sum = keys.of(Part::Gradient);
-            let held = match self.held.taken(sum) {
-                Some(held) => held,
-                None => travelling(|| self.zeros(sum))?,
-            };
-            let made = made.into_iter();
-            let (dk, dv) = made.map(|(rows, made)| ((rows, made.dk), (rows, made.dv))).unzip();
-            let sums = zip(held, [dk, dv]).map(|(sum, parts)| added(&backend, sum, parts));
-            let sums = sums.collect::<Result<Tensors>>()?;
-            charge(&sums, Class::KeyValue);
-            self.held.put(sum, sums)?;
-        }
-        Ok(())
-    }
-
-    fn kernel_backward(
-        &self,
-        seen: &[Seen],
-        carried: Vec<Option<KeyValueGradients>>,
-        state: &mut dyn State,
-    ) -> Result<Vec<KeyValueGradients>> {
-        let tiles =
-            zip(seen, carried).map(|(one, carried)| BackwardTile { tile: one.tile(), carried });
-        let progress = || self.travels.progress();
-        let made = self.attention().kernel.backward(tiles.collect(), state, &progress)?;
-        for KeyValueGradients { dk, dv } in &made {
-            charge([dk, dv], Class::KeyValue);
-        }
-        Ok(made)
     }
 
     /// The running state of some rows of a block of queries, which must be put back.
@@ -368,12 +265,6 @@ impl<'a> Running<'a> {
         let Scene { pass, place: Place { step, layer }, .. } = self.travels.scene;
         Label { step, layer, pass: pass.name(), hop }
     }
-}
-
-/// Two tensors as the gradients that a tile adds to.
-fn gradients(tensors: Tensors) -> Option<KeyValueGradients> {
-    let [dk, dv] = <[Tensor; 2]>::try_from(tensors).ok()?;
-    Some(KeyValueGradients { dk, dv })
 }
 
 /// Runs what makes keys, values or their gradients for sending, in their memory class.

@@ -1,8 +1,9 @@
 //! The rows that a rank hands over: picked from a whole tensor by position, and checked before anything is computed.
 
 use annulus_sequence::{Part, Positions};
-use candle_core::{D, Device, Result, Tensor, bail};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 
+use crate::cache::Growing;
 use crate::{Attention, Qkv};
 
 /// The rows at `positions` of a tensor of the whole sequence, which has its tokens along `dim`: what a rank holds of it, in any layout.
@@ -37,13 +38,55 @@ pub(crate) fn indices(rows: impl Iterator<Item = usize>, device: &Device) -> Res
 }
 
 impl Attention {
-    /// Checks that queries, keys and values have the heads of the schedules and `rows` rows: what is too much would be left out.
+    /// Checks that queries, keys and values have the heads of the schedules and `rows` rows: what is too much would be left out. Checks
+    /// also what a kernel would, since not every strategy has it compute the whole pass.
     pub(crate) fn check(&self, qkv: &Qkv, rows: usize) -> Result<()> {
         let Qkv { q, k, v } = qkv;
         check(q, "q", &self.shape(Part::Query, q, rows)?)?;
         let wanted = self.shape(Part::KeyValue, q, rows)?;
         check(k, "k", &wanted)?;
-        check(v, "v", &wanted)
+        check(v, "v", &wanted)?;
+        let (batch, width) = (q.dim(0)?, q.dim(D::Minus1)?);
+        if batch == 0 || width == 0 {
+            bail!("attention: found q {:?}, wanted a batch and a width of at least 1", q.dims());
+        }
+        for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
+            check_float(name, tensor.dtype())?;
+        }
+        self.check_setting(batch)?;
+        self.check_kernel(q, rows)
+    }
+
+    /// Checks what does not depend on elements: the factor of scores, the comm dtypes, and the mask of a batch.
+    fn check_setting(&self, batch: usize) -> Result<()> {
+        let (scale, of_rows) = (self.scale, self.mask.rows());
+        if !(scale.is_finite() && scale > 0.0) {
+            bail!("attention: the scale of scores is {scale}, wanted a finite number above 0");
+        }
+        if of_rows != 1 && of_rows != batch {
+            bail!("attention: found a mask for {of_rows} batch rows, wanted 1 or {batch}");
+        }
+        let dtypes = self.wire.all().into_iter().flatten();
+        dtypes.into_iter().try_for_each(|dtype| check_float("comm dtypes", dtype))
+    }
+
+    /// Checks that the kernel takes such queries, where scores are kept: it does not compute with them then.
+    fn check_kernel(&self, q: &Tensor, rows: usize) -> Result<()> {
+        if rows == 0 || !self.keeps_scores() {
+            return Ok(());
+        }
+        let one = q.detach().narrow(0, 0, 1)?.narrow(1, 0, 1)?.narrow(2, 0, 1)?;
+        self.kernel.begin(&one, self.scale).map(drop)
+    }
+
+    /// Checks that a backward pass can follow.
+    pub(crate) fn check_way_back(&self) -> Result<()> {
+        match self.growing {
+            Some(Growing::Token(..)) => {
+                bail!("attention: a token that is added to a cache has no backward pass")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that a tensor with the shape of the output of `q` has it.
@@ -54,6 +97,14 @@ impl Attention {
     /// The shape of a part, with batch and width of `q`: [B, H, S, D].
     fn shape(&self, part: Part, q: &Tensor, rows: usize) -> Result<[usize; 4]> {
         Ok([q.dim(0)?, self.heads().of(part).len(), rows, q.dim(D::Minus1)?])
+    }
+}
+
+/// Checks that a dtype is one of floats that attention is computed in or sent as.
+fn check_float(name: &str, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Ok(()),
+        _ => bail!("attention: found {name} of {dtype:?}, wanted floats: F32, BF16, F16 or F64"),
     }
 }
 

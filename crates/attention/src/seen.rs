@@ -3,9 +3,11 @@
 //! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
 //! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
 
-use annulus_ops::Backend;
+use std::iter::{once, zip};
+
 use annulus_ops::attention::{Attended, Dropout, Dropped, Tile};
-use annulus_ops::order_free::{add_sums, is_order_free};
+use annulus_ops::order_free::is_order_free;
+use annulus_ops::{Backend, accumulate};
 use annulus_sequence::{Block, Rows, TilePlan, View};
 use candle_core::{DType, Result, Tensor};
 
@@ -64,17 +66,27 @@ pub(crate) fn rows(tensor: &Tensor, which: Rows) -> Result<Tensor> {
 pub(crate) fn added(backend: &Backend, to: Tensor, parts: Vec<(Rows, Tensor)>) -> Result<Tensor> {
     let (runs, apart): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(rows, _)| is_run(*rows));
     for (rows, part) in runs {
-        add(backend, &to.narrow(2, rows.offset, rows.count)?, &part)?;
+        add(backend, &to, [0, rows.offset], &part)?;
     }
     if apart.is_empty() {
         return Ok(to);
     }
-    if is_order_free(&to) {
-        return sums_added(backend, to, &apart);
+    let on_cpu = matches!(backend, Backend::Cpu(_));
+    if on_cpu && !is_order_free(&to) {
+        let all: Vec<&Tensor> = apart.iter().map(|(_, part)| part).collect();
+        let index = indices(apart.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
+        return to.index_add(&index, &Tensor::cat(&all, 2)?, 2);
     }
-    let all: Vec<&Tensor> = apart.iter().map(|(_, part)| part).collect();
-    let index = indices(apart.iter().flat_map(|(rows, _)| rows.iter()), to.device())?;
-    to.index_add(&index, &Tensor::cat(&all, 2)?, 2)
+    // Each addition takes memory on a CPU, and launches on a GPU.
+    let together = if on_cpu {
+        apart.into_iter().map(|part| vec![part]).collect()
+    } else {
+        layers(apart, to.dim(2)?)
+    };
+    for parts in together {
+        accumulate(backend, &to, &spread(&to, &parts)?)?;
+    }
+    Ok(to)
 }
 
 /// Whether the rows follow one another.
@@ -82,18 +94,16 @@ fn is_run(rows: Rows) -> bool {
     rows.stride == 1 || rows.count == 1
 }
 
-/// `to` with `parts` added at their rows, where they are tables of order-free sums. No row is in two parts of one residue class.
-fn sums_added(backend: &Backend, to: Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
-    for (rows, part) in parts {
-        let mut from: Vec<u32> = vec![part.dim(2)? as u32; to.dim(2)?];
-        rows.iter().zip(0..).for_each(|(row, at)| from[row] = at);
-        let from = Tensor::new(from, to.device())?;
-        // A row that nothing was added to follows the part's rows.
-        let nothing = part.narrow(2, 0, 1)?.zeros_like()?;
-        let spread = Tensor::cat(&[part, &nothing], 2)?.index_select(&from, 2)?;
-        add_sums(backend, &to, &spread)?;
-    }
-    Ok(to)
+/// `parts` as a tensor of all rows of `to`, 0 where there is no part. No row is in two of them.
+fn spread(to: &Tensor, parts: &[(Rows, Tensor)]) -> Result<Tensor> {
+    let rows: usize = parts.iter().map(|(rows, _)| rows.count).sum();
+    let mut from: Vec<u32> = vec![rows as u32; to.dim(2)?];
+    zip(parts.iter().flat_map(|(rows, _)| rows.iter()), 0..).for_each(|(row, at)| from[row] = at);
+    let from = Tensor::new(from, to.device())?;
+    // A row that nothing was added to follows those of the parts.
+    let nothing = parts[0].1.narrow(2, 0, 1)?.zeros_like()?;
+    let all: Vec<&Tensor> = parts.iter().map(|(_, part)| part).chain(once(&nothing)).collect();
+    Tensor::cat(&all, 2)?.index_select(&from, 2)
 }
 
 /// Merges the results of all rows, which nobody else has, with those of some rows over other keys, as one softmax.
@@ -113,8 +123,8 @@ pub(crate) fn joined(whole: Attended, parts: Vec<(Rows, Attended)>) -> Result<At
 }
 
 /// The parts in layers, in none of which a row occurs twice.
-fn layers(parts: Vec<(Rows, Attended)>, rows: usize) -> Vec<Vec<(Rows, Attended)>> {
-    let mut layers: Vec<(Vec<bool>, Vec<(Rows, Attended)>)> = Vec::new();
+fn layers<T>(parts: Vec<(Rows, T)>, rows: usize) -> Vec<Vec<(Rows, T)>> {
+    let mut layers: Vec<(Vec<bool>, Vec<(Rows, T)>)> = Vec::new();
     for part in parts {
         let free = |(taken, _): &(Vec<bool>, _)| part.0.iter().all(|row| !taken[row]);
         let index = layers.iter().position(free).unwrap_or(layers.len());
@@ -130,6 +140,8 @@ fn layers(parts: Vec<(Rows, Attended)>, rows: usize) -> Vec<Vec<(Rows, Attended)
 /// `all`, which nobody else has, with some rows replaced by those of `parts`.
 fn replaced(all: Tensor, parts: Vec<(Rows, Tensor)>) -> Result<Tensor> {
     let (runs, apart): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(rows, _)| is_run(*rows));
+    // A kernel may leave its output by token.
+    let all = if runs.is_empty() { all } else { all.contiguous()? };
     for (rows, part) in runs {
         all.slice_set(&part.contiguous()?, 2, rows.offset)?;
     }

@@ -15,10 +15,14 @@ impl Attention {
     /// same order.
     ///
     /// # Errors
-    /// As [`Attention::forward`].
+    /// As [`Attention::forward`]; tensors on the tape where a token is added to a cache, which has no backward pass.
     pub fn attend(self: &Arc<Self>, place: Place, qkv: &Qkv) -> Result<Tensor> {
+        let tracked = [&qkv.q, &qkv.k, &qkv.v].iter().any(|tensor| tensor.track_op());
+        if tracked {
+            self.check_way_back()?;
+        }
         let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
-        if [&qkv.q, &qkv.k, &qkv.v].iter().all(|tensor| !tensor.track_op()) {
+        if !tracked {
             return Ok(done.out);
         }
         qkv.q.apply_op3(&qkv.k, &qkv.v, Attend { attention: self.clone(), place, done })

@@ -149,7 +149,7 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
         let message = format!("`{}` is in the run's folder", folder.display());
         return Err(Failure::usage(
             message,
-            "give an `--output` outside of it: the run must not be changed",
+            "give an `--out` outside of it: the run must not be changed",
         ));
     }
     Ok(folder)
@@ -162,7 +162,7 @@ pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("`{}` is there already, and not empty", folder.display());
-    Err(Failure::usage(message, "remove it, or give another `--output`"))
+    Err(Failure::usage(message, "remove it, or give another `--out`"))
 }
 
 /// What process 0 prepared; if that failed, tells the other processes to end.

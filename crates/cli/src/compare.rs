@@ -23,6 +23,8 @@ use crate::{Done, print};
 const SMALL: f64 = 1e-2;
 /// The shortest time that is compared, in seconds: manifests have whole seconds only.
 const SHORT: f64 = 10.0;
+/// The row of model FLOPs utilisation.
+const MFU: &str = "MFU, median";
 
 #[derive(Args, Debug)]
 pub(crate) struct Compare {
@@ -208,15 +210,20 @@ fn costs(runs: &[Compared]) -> String {
     // Each with the least value for which a ratio is meaningful.
     let rows: [(&str, Of, f64, fn(f64) -> String); 4] = [
         ("tokens/s, median", |run| run.tokens_per_second, 0.0, |speed| format!("{speed:.0}")),
-        ("MFU, median", |run| run.mfu, 0.0, |mfu| format!("{:.1} %", 100.0 * mfu)),
+        (MFU, |run| run.mfu, 0.0, |mfu| format!("{:.1} %", 100.0 * mfu)),
         ("time in all", |run| run.seconds.map(|seconds| seconds as f64), SHORT, time),
         ("peak memory of a rank", |run| run.memory.map(|b| b as f64), 0.0, |b| size(b as u64)),
     ];
     let mut table = Columns::new("speed and memory", (0..runs.len()).map(letter));
     for (name, of, least, shown) in rows {
+        let beside = |run: &Compared, ratio: f64| match same_peak(run, &runs[0]) {
+            Some(false) if name == MFU => " (other peak)".to_owned(),
+            None if name == MFU => String::new(),
+            _ => format!(" ({ratio:.2}x)"),
+        };
         let cell = |(index, run): (usize, &Compared)| match (of(run), of(&runs[0])) {
             (Some(value), Some(first)) if index > 0 && first > least => {
-                format!("{} ({:.2}x)", shown(value), value / first)
+                shown(value) + &beside(run, value / first)
             }
             (value, _) => value.map_or_else(|| "unknown".to_owned(), shown),
         };
@@ -225,6 +232,11 @@ fn costs(runs: &[Compared]) -> String {
         }
     }
     table.text()
+}
+
+/// Whether the MFUs of two runs are shares of the same peak, which on a CPU each run measures for itself; `None`: a peak is unknown.
+fn same_peak(run: &Compared, first: &Compared) -> Option<bool> {
+    Some(run.peak? == first.peak?)
 }
 
 /// The losses of all runs over their own steps.

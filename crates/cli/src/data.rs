@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use annulus_data::{
     Beginning, COLUMN, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts,
-    Tokenizer, Window, Windows, counted, show as lines,
+    Tokenizer, Window, Windows, counted, padding, show as lines,
 };
 use annulus_experiment::{BYTES, Override};
 use annulus_plan::size;
@@ -135,7 +135,8 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
     for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
         let (inputs, targets) = (sequence.inputs.len(), counted(sequence));
-        let documents = count(sequence.documents.len().max(1), "document");
+        let documents = sequence.documents.len() - usize::from(padding(sequence) > 0);
+        let documents = count(documents.max(1), "document");
         let number = row + 1;
         print::line(&format!(
             "sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss"

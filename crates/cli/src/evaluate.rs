@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
-use annulus_evaluation::{FOLDER, Files, Found, Perplexity, RESULTS, Subject, perplexity, tasks};
-use annulus_experiment::{Asked, Experiment, Override};
-use annulus_sequence::stacked;
+use annulus_evaluation::{
+    FOLDER, Files, Found, OfText, Perplexity, RESULTS, Subject, perplexity, tasks,
+};
+use annulus_experiment::{Asked, Experiment, Format, Override};
+use annulus_sequence::{count, stacked};
 use clap::Args;
 use serde_json::json;
 
@@ -51,6 +53,7 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
         let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
         say_what_is_replaced(&plan.experiment, &out);
         say_what_is_read(&plan.experiment);
+        warn_of_length(&subject);
     }
     let meter = Meter::new(Unit::Number);
     let told = |what: &str, done, total| match total {
@@ -93,19 +96,32 @@ fn written(
     Ok(0)
 }
 
+/// Warns if sequences are longer than the model was trained for.
+fn warn_of_length(subject: &Subject) {
+    let lengths = subject.plan.experiment.evaluated_lengths();
+    let longest = subject.trained_for().unwrap_or(usize::MAX);
+    if let Some(tokens) = lengths.last().filter(|tokens| **tokens > longest) {
+        print::warn(format!(
+            "{tokens} tokens are more than the {longest} that the model was trained for"
+        ));
+    }
+}
+
 /// Says which text is read, and warns if it was trained on.
 fn say_what_is_read(experiment: &Experiment) {
-    let trained = || experiment.data.path.iter().map(|source| &source.path);
+    let data = &experiment.data;
+    let trained = |path: &Path| data.path.iter().find(|source| source.path == path);
+    let of_chats = |path: &Path| {
+        trained(path).is_some_and(|source| source.format.unwrap_or(data.format) == Format::Chat)
+    };
     match &experiment.evaluation.path {
-        Some(path) if trained().any(|trained| trained == path) => print::warn(format!(
-            "`{}` was trained on: {}",
-            path.display(),
-            // The held-out part of a mixture cannot be read.
-            if trained().count() > 1 {
-                "give a text that is in none of `data.path`"
-            } else {
-                "leave `evaluation.path` out to read the part of it that was held out"
-            }
+        Some(path) if of_chats(path) => print::warn(format!(
+            "`{}` was trained on, as chats: `evaluation.path` takes a plain text; the loss of the chats that were held out is `evaluate/loss`, which training logs",
+            path.display()
+        )),
+        Some(path) if trained(path).is_some() => print::warn(format!(
+            "`{}` was trained on: leave `evaluation.path` out to read what was held out of `data.path`",
+            path.display()
         )),
         Some(path) => print::say(&format!("reading `{}`", path.display())),
         None => print::say("reading the held-out part of `data.path`"),
@@ -173,5 +189,17 @@ fn table(found: &Perplexity) -> String {
         );
         lines.push(line.trim_end().to_owned());
     }
+    lines.extend(found.texts.iter().map(of_text));
     lines.join("\n")
+}
+
+/// A line of the loss in one text of several.
+fn of_text(OfText { path, windows, loss }: &OfText) -> String {
+    let windows = count(*windows, "window");
+    format!(
+        "          {:.4} ± {:.4} in {windows} of `{}`",
+        loss.mean,
+        loss.standard_error,
+        path.display()
+    )
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::{Override, Pack, Packed, Sample, generation_ends};
+use annulus_experiment::{Override, Packed, Sample, generation_ends};
 use annulus_train::{
     Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, generate, open_data, ranks_here,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true)]
     top_p: f64,
     /// Seed of the sampling
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole, allow_negative_numbers = true)]
     seed: u64,
     /// Print JSON
     #[arg(long)]
@@ -109,7 +109,7 @@ pub(crate) fn sample(run: &Path, Sample { prompt, tokens }: &Sample) -> Result<(
         Some(text) => (encoded(&subject, text)?, text.clone()),
         None => end_of_data(&subject, *tokens)?,
     };
-    // An extended model has no positions beyond its new length.
+    // What an extended model writes beyond its new length is no sample of what it has learned.
     let room = subject.longest().map(|longest| longest.saturating_sub(ids.len()));
     let tokens = room.filter(|room| *room > 0).map_or(*tokens, |room| room.min(*tokens));
     print::line(&format!("\na sample, {tokens} tokens from ▸ on:\n"))?;
@@ -130,8 +130,8 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
         held_out.sequence(held_out.sequences.saturating_sub(1))?;
     let room = ids.len().saturating_sub(tokens).max(1);
     let experiment = &subject.plan.experiment;
-    if experiment.data.pack == Pack::Documents {
-        // What is behind the last token that is learned is padding.
+    if experiment.data.format.is_text() {
+        // Of packed documents, what is behind the last token that is learned is padding.
         let last = targets.iter().rposition(|&target| target != IGNORED);
         ids.truncate(last.map_or(1, |last| last + 1));
     }
@@ -155,10 +155,7 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
 
 /// A prompt as token ids.
 fn encoded(subject: &Subject, text: &str) -> Result<Vec<u32>, Failure> {
-    let tokenizer = subject.tokenizer()?;
-    let mut ids = tokenizer.before(true).to_vec();
-    tokenizer.encode(text, &mut |more| ids.extend_from_slice(more))?;
-    Ok(ids)
+    Ok(subject.tokenizer()?.prompt(text)?)
 }
 
 /// A prompt, and how it is continued.
@@ -205,13 +202,14 @@ impl<'a> Task<'a> {
         Ok(stream.into_inner().finish(&ids)?)
     }
 
-    /// Warns if prompt and generated tokens exceed the length that the model was trained for.
+    /// Warns if prompt and generated tokens that are read exceed the length that the model was trained for.
     fn warn(&self) {
-        let tokens = self.prompt.len() + self.wanted.tokens;
-        let longest = self.subject.plan.shape.max_position_embeddings.unwrap_or(tokens);
-        if tokens > longest {
+        // The last one is drawn, and not read.
+        let read = self.prompt.len() + self.wanted.tokens.saturating_sub(1);
+        let longest = self.subject.trained_for().unwrap_or(read);
+        if read > longest {
             print::warn(format!(
-                "{tokens} tokens with the prompt are more than the {longest} that the model was trained for"
+                "prompt and text are {read} tokens to read, more than the {longest} that the model was trained for"
             ));
         }
     }
@@ -291,6 +289,10 @@ fn read(path: &Path) -> Result<String, Failure> {
 fn replacement_or_prompt(word: &str) -> Result<Override, String> {
     let hint = "the text to continue is `--prompt TEXT`";
     replacement(word).map_err(|wrong| format!("{wrong}; {hint}"))
+}
+
+fn whole(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("a whole number from 0 to {} is wanted", u64::MAX))
 }
 
 fn at_least_zero(word: &str) -> Result<f64, String> {

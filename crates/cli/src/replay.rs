@@ -31,8 +31,8 @@ pub(crate) struct Replay {
     #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     step: u64,
     /// The folder of the tensors, not inside RUN [default: RUN-replayed-STEP]
-    #[arg(long, alias = "out")]
-    output: Option<PathBuf>,
+    #[arg(long, alias = "output")]
+    out: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -84,11 +84,11 @@ impl Replay {
         hashed(&self.run)?;
         self.refuse_no_step(&original)?;
         let step = self.step;
-        let output = beside(&self.run, self.output.as_deref(), &format!("replayed-{step}"))?;
+        let output = beside(&self.run, self.out.as_deref(), &format!("replayed-{step}"))?;
         refuse_used(&output)?;
         let failed = |error| {
             let message = format!("cannot write `{}`: {error}", output.display());
-            Failure::usage(message, "give an `--output` that can be written")
+            Failure::usage(message, "give an `--out` that can be written")
         };
         fs::create_dir_all(&output).map_err(failed)?;
         let above = output.parent().filter(|above| !above.as_os_str().is_empty());

@@ -22,8 +22,8 @@ pub(crate) struct Report {
     #[arg(required = true, num_args = 1..=MOST_RUNS, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write
-    #[arg(long, alias = "out", value_name = "PATH", default_value = PAGE)]
-    output: PathBuf,
+    #[arg(long, alias = "output", value_name = "PATH", default_value = PAGE)]
+    out: PathBuf,
     /// The cluster to plan step times for [default: the one that the experiment names, or this machine, measured, if the run was on it]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
@@ -32,12 +32,12 @@ pub(crate) struct Report {
 pub(crate) fn run(arguments: &Report) -> Done {
     let cluster = arguments.cluster.as_deref().map(Cluster::load).transpose()?;
     let page = report(&arguments.runs, &|logged, step| planned(logged, step, cluster.as_ref()))?;
-    print::file(&arguments.output, page.as_bytes())?;
+    print::file(&arguments.out, page.as_bytes())?;
     let runs = match arguments.runs.len() {
         1 => "a run".to_owned(),
         count => format!("{count} runs"),
     };
-    let written = arguments.output.display();
+    let written = arguments.out.display();
     print::line(&format!("{written}: {runs}, {}", size(page.len() as u64)))?;
     Ok(0)
 }

@@ -25,8 +25,8 @@ pub(crate) struct Reproduce {
     /// The folder of a finished run
     run: PathBuf,
     /// The folder of the new run, not inside RUN [default: RUN-reproduced]
-    #[arg(long, alias = "out")]
-    output: Option<PathBuf>,
+    #[arg(long, alias = "output")]
+    out: Option<PathBuf>,
     /// Keys to replace, as in `data.path=moved`; a warning names those that change what is computed
     #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
     replacements: Vec<Override>,
@@ -56,10 +56,10 @@ impl Reproduce {
         let original = OriginalRun::read(&self.run, None)?;
         finished(&original.logged)?;
         if self.replacements.iter().any(|one| one.key == "output") {
-            let hint = "give `--output` instead";
+            let hint = "give `--out` instead";
             return Err(Failure::usage("`output` is where the run itself is", hint));
         }
-        let output = beside(&self.run, self.output.as_deref(), "reproduced")?;
+        let output = beside(&self.run, self.out.as_deref(), "reproduced")?;
         if !goes_on(&output, &self.run)? {
             refuse_used(&output)?;
         }

@@ -98,7 +98,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// How many ranks there are.
     fn world(&self) -> usize;
     /// What `rank` of this group is called in the communicator that all groups were split from: the
-    /// number that errors name.
+    /// number that errors name. A number that is no rank of this group stays itself.
     fn original(&self, rank: usize) -> usize;
     /// The [`Communicator::original`] numbers of the first and the last rank of this group.
     fn ends(&self) -> [usize; 2] {
@@ -111,7 +111,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// A peer that posts something else under this label, or a group that has ended.
     fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
-    /// The tensors of all ranks, by rank; shapes may differ. The own tensor does not travel.
+    /// The tensors of all ranks, by rank; shapes may differ. The own tensor does not travel, and ranks of a process get the same memory:
+    /// who changes it in place, as an optimizer's step does, changes a copy ([`Tensor::copy`], or a `Var` of it).
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
@@ -135,7 +136,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     }
     /// Reduces tensors of one form, elementwise over all ranks: the result has the same bits on every rank. Every rank reduces a slice
     /// of the flattened tensors, and the slices are gathered; tensors with fewer elements than there are ranks are gathered whole and
-    /// reduced by every rank, by the same tree.
+    /// reduced by every rank, by the same tree. All ranks pass one shape and the same `reduce`: of what differs only the numbers and the
+    /// type of elements are noticed.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
@@ -154,7 +156,9 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         let reduced = Tensor::cat(&self.all_gather(label, &own)?, 0)?;
         Ok(reduced.reshape(tensor.shape())?)
     }
-    /// Returns the tensor of rank `root` on every rank. The root passes it; `tensor` of other ranks is not used.
+    /// Returns the tensor of rank `root` on every rank. The root passes it; `tensor` of other ranks is not used. Ranks of a process get the
+    /// same memory, the root's own: who changes it in place, as an optimizer's step does, changes a copy ([`Tensor::copy`], or a `Var` of
+    /// it), or every rank would step the same weights.
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.

@@ -259,11 +259,6 @@ impl<E: Display> Display for Cause<E> {
     }
 }
 
-impl<E: StdError + 'static> StdError for Failure<E> {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &self.cause {
-            Cause::Error(error) => Some(error),
-            Cause::Panic(_) | Cause::Elsewhere => None,
-        }
-    }
-}
+/// Of any cause: `anyhow::Error` and boxed errors are none themselves. So the cause is no source; it is all of the text after the rank, and
+/// [`Failure::cause`] has it.
+impl<E: Debug + Display> StdError for Failure<E> {}

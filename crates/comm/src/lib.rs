@@ -1,10 +1,11 @@
 //! How tensors travel between ranks.
 //!
 //! One trait, [`Communicator`]. Ranks are [`threads`] of one process, with nothing to install and
-//! nothing copied, or of several processes that MPI joins ([`World`]). An engine needs only
-//! [`exchange`](Communicator::exchange): collectives are made from it, with sums in a fixed order, and [`ReduceScatter`] and
-//! [`AllGather`] go on while ranks compute. [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap
-//! any engine. Every process keeps a [`flight`] record. Data is moved by existing libraries: no transport protocol is ours.
+//! nothing copied, or of several processes that MPI joins ([`World`]). An engine moves tensors by
+//! [`exchange`](Communicator::exchange) alone: collectives are made from it, with sums in a fixed order, and [`ReduceScatter`] and
+//! [`AllGather`] go on while ranks compute. What else it writes is the names of its ranks, groups split from it, and signs of life.
+//! [`Metered`], [`Checked`], [`Hashed`] and [`Faulty`] wrap any engine. Every process keeps a [`flight`] record. Data is moved by existing
+//! libraries: no transport protocol is ours.
 
 mod checked;
 mod collectives;

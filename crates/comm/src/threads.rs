@@ -49,6 +49,29 @@ pub struct Options {
 /// [`crate::Error::Ended`]. Returns when the last program has: one that neither calls its
 /// communicator nor ends cannot be ended from outside.
 ///
+/// Programs may fail with any error, such as boxed ones or `anyhow::Error`, and `?` turns the [`Failure`] into either:
+///
+/// ```
+/// use std::error::Error;
+/// use std::time::Duration;
+///
+/// use annulus_comm::{Label, all_gather_values, threads};
+///
+/// type Failing<T> = Result<T, Box<dyn Error + Send + Sync>>;
+///
+/// fn ranks_by_rank() -> Failing<Vec<i64>> {
+///     let deadline = Duration::from_secs(60);
+///     let options = threads::Options { world: 3, deadline, stop: Default::default() };
+///     let all = threads::run(&options, |comm| -> Failing<_> {
+///         Ok(all_gather_values(&*comm, Label::default(), &[comm.rank() as i64])?.concat())
+///     })?;
+///     Ok(all[0].clone())
+/// }
+///
+/// assert_eq!(ranks_by_rank()?, [0, 1, 2]);
+/// # Ok::<(), Box<dyn Error + Send + Sync>>(())
+/// ```
+///
 /// # Errors
 /// The first failure or panic, with its rank.
 pub fn run<T, E, F>(options: &Options, program: F) -> Result<Vec<T>, Failure<E>>

@@ -388,6 +388,7 @@ fn key(inputs: &[Input], texts: &Texts<'_>, chat: Option<&Chat>) -> blake3::Hash
     if let Some(chat) = chat {
         hasher.update(chat.hash().as_bytes());
     }
+    hasher.update(texts.joint(inputs.len()));
     for input in inputs {
         hasher.update(input.hash.as_bytes());
         // Older caches have it among the tokens; lines that begin with one were refused.

@@ -1,5 +1,6 @@
 //! What is wrong with data: the file, where in it, what was found, and the way out.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -328,6 +329,9 @@ pub enum DataError {
         /// How many there must be.
         wanted: usize,
     },
+    /// What a [`Source`](crate::Source) of a program's own says.
+    #[error("{0}")]
+    Other(Box<dyn Error + Send + Sync>),
     /// A count larger than anything needs.
     #[error("{what} is {found}, wanted at most {wanted}")]
     TooMany {

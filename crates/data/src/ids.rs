@@ -60,9 +60,11 @@ impl<'a> Ids<'a> {
 
     /// A document begins.
     pub(crate) fn begin(&mut self) -> Result<(), DataError> {
-        let first = self.documents.is_empty();
+        if !self.documents.is_empty() {
+            self.push(self.tokenizer.between())?;
+        }
         self.documents.push(self.tokens);
-        self.push(self.tokenizer.before(first))
+        self.push(self.tokenizer.before())
     }
 
     /// The document is over; of one without a token nothing remains.

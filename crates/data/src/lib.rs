@@ -54,7 +54,7 @@ pub use needles::needle;
 pub use packed::{Fit, Longer, Packed, Packing};
 pub use question::Question;
 pub use shard::{IGNORED, Sequence, Tokens};
-pub use show::{counted, show};
+pub use show::{counted, padding, show};
 pub use source::Source;
 pub use tasks::Task;
 pub use text::bigram_entropy;

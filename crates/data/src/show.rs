@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use annulus_sequence::count;
+
 use crate::{DataError, IGNORED, Sequence, Tokenizer};
 
 /// The first `most` places of `sequence`, a line each: place, document, the id there and its text, and the
-/// text of the one that is to be foretold from it, where that is learned.
+/// text of the one that is to be foretold from it, where that is learned. [Padding](padding) is one line.
 ///
 /// # Errors
 /// Those of [`Tokenizer::decode`].
@@ -13,7 +15,9 @@ pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<S
     let lengths = sequence.documents.iter().copied();
     let numbers = lengths.enumerate().flat_map(|(index, length)| vec![index + 1; length]);
     let mut numbers = numbers.chain(std::iter::repeat(1));
-    let places = sequence.inputs.iter().zip(&sequence.targets).enumerate().take(most);
+    let padding = padding(sequence);
+    let inside = sequence.inputs.len() - padding;
+    let places = sequence.inputs.iter().zip(&sequence.targets).enumerate().take(most.min(inside));
     let mut text = String::new();
     for (place, (&id, &target)) in places {
         let document = numbers.next().unwrap_or_default();
@@ -24,7 +28,18 @@ pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<S
         };
         let _ = writeln!(text, "{place:>7} {document:>5} {id:>7} {word:<20} {learned}");
     }
+    if padding > 0 && most > inside {
+        let _ = writeln!(text, "padding: {}", count(padding, "token"));
+    }
     Ok(text)
+}
+
+/// How many tokens at the end of a sequence are padding, which is the last of its `documents`: of no other is nothing
+/// learned.
+pub fn padding(sequence: &Sequence) -> usize {
+    let last = sequence.documents.last().copied().unwrap_or_default();
+    let targets = &sequence.targets[sequence.targets.len() - last..];
+    if targets.iter().all(|target| *target == IGNORED) { last } else { 0 }
 }
 
 /// How many of a sequence's targets count.

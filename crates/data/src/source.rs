@@ -16,10 +16,14 @@ pub trait Source: Send + Sync + Debug {
     fn rows(&self) -> usize;
     /// How many inputs a sequence has, and as many targets.
     fn tokens(&self) -> usize;
-    /// Appends rows `rows` of step `step` (from 0) at `positions` to `into`.
+    /// Appends rows `rows` of step `step` (from 0) at `positions` to `into`: also the lengths of all documents in each row, padding
+    /// included, or an empty list for one document.
+    ///
+    /// A rank that reads is not known to be alive: one that reads for longer than `mesh.deadline` ends the run, so that a disk that hangs is
+    /// found. What takes long is made ready before, or the deadline raised.
     ///
     /// # Errors
-    /// Data that has changed or cannot be read any more, and steps beyond the last batch.
+    /// Data that has changed or cannot be read any more, and steps beyond the last batch; [`DataError::Other`] for all else.
     fn read(
         &self,
         step: u64,

@@ -14,7 +14,8 @@ pub enum Records {
     Lines,
     /// Rows of parquet files; the text of a column is a document.
     Rows,
-    /// Lines of JSON; a line's `messages` are a conversation, of which what the assistant says is learned.
+    /// Lines of JSON, or rows of parquet files; each is a conversation, as `messages` or in another program's fields, of which what the
+    /// assistant says is learned, but for messages that say otherwise.
     Chats,
 }
 
@@ -40,6 +41,13 @@ impl<'a> Texts<'a> {
     /// Texts of which nothing is excluded but what always is.
     pub fn new(inputs: &'a [PathBuf], records: Records, tokenizer: &'a Tokenizer) -> Texts<'a> {
         Texts { inputs, records, column: COLUMN, tokenizer, excluded: Excluded::NOTHING }
+    }
+
+    /// What the key of their cache has besides where so many files may be several documents with a token between them: in older
+    /// caches that token begins the next document, and does not end the one before.
+    pub(crate) fn joint(&self, files: usize) -> &'static [u8] {
+        let is_one = self.records == Records::Text && files == 1;
+        if is_one || self.tokenizer.between().is_empty() { b"" } else { b"ends between documents" }
     }
 }
 

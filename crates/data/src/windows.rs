@@ -37,8 +37,8 @@ pub struct Windows {
 impl Windows {
     /// Windows of `tokens + 1`, overlapping by one, of the part `window`.
     ///
-    /// Training goes on for ever: epoch `e` has its own random offset below `tokens` and its own
-    /// permutation of its windows, both from (`seed`, `e`). What is held out comes in whole batches
+    /// Training goes on for ever: epoch `e` has its own random offset, up to the last at which its windows fit, and
+    /// its own permutation of them, both from (`seed`, `e`). What is held out comes in whole batches
     /// in order, from the first token held out; what is left over is not read.
     ///
     /// # Errors
@@ -85,10 +85,15 @@ impl Windows {
         self.order.count
     }
 
+    /// The largest offset of an epoch's windows: what they leave of the part, which is more than a window where its
+    /// length is no multiple of theirs.
+    fn slack(&self) -> u64 {
+        self.length - 1 - self.order.count * self.tokens
+    }
+
     /// The offset of an epoch's windows.
     fn offset(&self, epoch: &Key) -> u64 {
-        let slack = self.length - 1 - self.order.count * self.tokens;
-        epoch.draws().below(slack.min(self.tokens - 1) + 1)
+        epoch.draws().below(self.slack() + 1)
     }
 
     /// Appends the tokens at `positions` of the window that begins at `start` to `into`, each with the one behind it.
@@ -139,7 +144,10 @@ impl Source for Windows {
 
     fn fingerprint(&self) -> String {
         let Order { window, batch, seed, .. } = self.order;
-        let what = format!("{window:?} of {}", self.cache.fingerprint());
+        // Older versions drew offsets below a window's length, and so others where there is more to draw from.
+        let is_other = window == Window::Train && self.slack() >= self.tokens;
+        let offsets = if is_other { " from all offsets" } else { "" };
+        let what = format!("{window:?}{offsets} of {}", self.cache.fingerprint());
         Order::fingerprint(&what, [self.start, self.length, self.tokens, batch, seed])
     }
 

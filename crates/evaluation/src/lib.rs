@@ -11,10 +11,11 @@ mod statistics;
 mod subject;
 mod table;
 mod tasks;
+mod texts;
 mod windows;
 
 pub use files::Files;
-pub use perplexity::{Bucket, Difference, Length, Perplexity, perplexity};
+pub use perplexity::{Bucket, Difference, Length, OfText, Perplexity, perplexity};
 pub use read::{Evaluated, FOLDER, RESULTS};
 pub use statistics::{Mean, Share};
 pub use subject::{Progress, Subject};

@@ -10,6 +10,7 @@
 //! So what two lengths differ by is context alone, and differences are taken window by window: most of what makes one window
 //! harder than another is in both.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_train::{Result, Setup, Verdict, judge};
@@ -43,6 +44,20 @@ pub struct Perplexity {
     pub lengths: Vec<Length>,
     /// Losses by position, in sequences of the greatest length.
     pub positions: Vec<Bucket>,
+    /// Losses by text in the order of windows, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<OfText>,
+}
+
+/// The loss of one text of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfText {
+    /// Its path in `data.path`.
+    pub path: PathBuf,
+    /// The number of its windows.
+    pub windows: usize,
+    /// The loss of their targets in sequences of the greatest length, mean and error over its windows.
+    pub loss: Mean,
 }
 
 /// The loss of the targets in sequences of one length.
@@ -109,21 +124,27 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
             positions = by_position(&verdicts, longest);
         }
     }
+    let texts = by_text(&windows, found.last());
     compare(&mut found, experiment.evaluation.against.unwrap_or(lengths[0]));
-    let mut strategies: Vec<_> =
-        subject.plan.groups.iter().map(|group| group.strategy.name()).collect();
-    strategies.dedup();
     Ok(Perplexity {
         name: experiment.name.clone(),
         weights: subject.folder.display().to_string(),
         step: subject.step,
         ranks: experiment.mesh.sequence,
-        strategy: strategies.join(" and "),
-        windows: windows.ends.len(),
+        strategy: strategies(subject),
+        windows: windows.count(),
         targets: windows.targets,
         lengths: found,
         positions,
+        texts,
     })
+}
+
+/// The strategies of the layers, in words.
+fn strategies(subject: &Subject) -> String {
+    let mut names: Vec<_> = subject.plan.groups.iter().map(|group| group.strategy.name()).collect();
+    names.dedup();
+    names.join(" and ")
 }
 
 /// The subject's setup for sequences of every length.
@@ -139,13 +160,25 @@ fn ask(
     all: bool,
     progress: Progress<'_>,
 ) -> Result<Vec<Vec<Verdict>>> {
-    let (tokens, count) = (setup.tokens, windows.ends.len());
+    let (tokens, count) = (setup.tokens, windows.count());
     let what = format!("loss behind {tokens} tokens");
     progress(&what, 0, count);
     let done = AtomicUsize::new(0);
     let told = || progress(&what, done.fetch_add(1, Ordering::Relaxed) + 1, count);
     let sequence = |index| windows.sequence(index, tokens, all);
     judge(setup, &subject.weights, count, &sequence, &told)
+}
+
+/// The losses of the greatest length by text; nothing where there is one text.
+fn by_text(windows: &Windows, longest: Option<&Length>) -> Vec<OfText> {
+    let mut losses = longest.map_or(&[][..], |length| &length.by_window[..]);
+    let of_text = |(path, count): (&PathBuf, usize)| {
+        let (own, others) = losses.split_at(count);
+        losses = others;
+        OfText { path: path.clone(), windows: count, loss: Mean::of(own) }
+    };
+    let texts: Vec<OfText> = windows.by_text().map(of_text).collect();
+    if texts.len() == 1 { Vec::new() } else { texts }
 }
 
 /// The mean loss; `None` without verdicts.

@@ -1,11 +1,10 @@
 //! The subject of an evaluation: a model's weights, and how its sequences are split.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{Progress as Reading, Tokenizer};
-use annulus_experiment::{BYTES, Experiment, Reproducible, Resolved};
+use annulus_experiment::{BYTES, Experiment, ModelSource, Reproducible, Resolved};
 use annulus_plan::Plan;
 use annulus_train::{
     Opening, Placed, Result, Saved, Setup, TOKENIZER, TrainError, Trained, TrainedBy,
@@ -126,8 +125,7 @@ impl Subject {
     /// # Errors
     /// When sequences of this length cannot be split so.
     pub fn setup(&self, tokens: usize) -> Result<Setup> {
-        let hint = "ask with at most so many (`evaluation.lengths`), or train for longer sequences";
-        let Resolved { experiment, model, vocabulary } = self.open_to(tokens, hint)?;
+        let Resolved { experiment, model, vocabulary } = self.reaching(tokens);
         self.split(&Resolved::new(experiment.of_tokens(tokens), model, vocabulary)?)
     }
 
@@ -137,18 +135,15 @@ impl Subject {
     /// # Errors
     /// As [`Subject::setup`].
     pub fn setup_of_prompt(&self, prompt: usize, all: usize) -> Result<Setup> {
-        let hint = "generate fewer (`--tokens`, `sample.tokens`), or train for longer sequences";
-        let Resolved { experiment, model, vocabulary } = self.open_to(all, hint)?;
+        let Resolved { experiment, model, vocabulary } = self.reaching(all);
         let global = experiment.attention.masking.global.clone();
         let experiment = experiment.of_prompt(&model, prompt, all)?;
         let mut setup = self.split(&Resolved::new(experiment, model, vocabulary)?)?;
         setup.frequencies = self.plan.shape.frequencies(all);
         // Positions that the prompt has not reached yet may be global.
-        let beyond = |global: &Vec<Range<usize>>| global.iter().any(|range| range.end > prompt);
-        Ok(match global.filter(beyond) {
-            Some(global) => setup.with_global(&global),
-            None => setup,
-        })
+        let beyond = global.iter().flatten().filter(|range| range.end > prompt);
+        let beyond: Vec<_> = beyond.map(|range| range.start.max(prompt)..range.end).collect();
+        Ok(if beyond.is_empty() { setup } else { setup.with_global(&beyond) })
     }
 
     /// The longest sequences that the model was extended to; `None`: it was not.
@@ -156,20 +151,35 @@ impl Subject {
         self.plan.experiment.extend.as_ref().map(|extend| extend.tokens)
     }
 
+    /// The longest sequences that the model was trained for, or extended to; `None`: nothing says.
+    pub fn trained_for(&self) -> Option<usize> {
+        let Some(by) = &self.trained_by else {
+            return self.longest().or(self.plan.shape.max_position_embeddings);
+        };
+        let trained = by.experiment.phase_at(self.step).data.tokens;
+        self.longest().or(self.plan.resolved().model.max_position_embeddings).max(Some(trained))
+    }
+
     /// The subject's experiment without the rules of training, for sequences of up to `tokens`.
-    fn open_to(&self, tokens: usize, hint: &str) -> Result<Resolved> {
-        if let Some(longest) = self.longest().filter(|longest| tokens > *longest) {
-            return Err(TrainError::configuration(
-                format!("{tokens} tokens are longer than the {longest} of `extend`"),
-                hint.to_owned(),
-            ));
-        }
+    fn reaching(&self, tokens: usize) -> Resolved {
         let mut resolved = self.plan.resolved();
         // Lengths are arbitrary, also without strict blocks: evaluation sums nothing over tokens but the answer's loss.
         resolved.experiment.reproducible = Reproducible::Layout;
         // Nothing is trained, and what the model makes of longer sequences is the question.
         resolved.experiment.model.allow_longer = true;
-        Ok(resolved)
+        if let ModelSource::Inline(shape) = &mut resolved.experiment.model.source {
+            shape.max_position_embeddings = None;
+        }
+        if self.longest().is_some_and(|longest| tokens > longest) {
+            // The model as it was extended, whose positions go on as they did. Its adapters have been read.
+            let Resolved { experiment, model, .. } = &mut resolved;
+            (experiment.extend, experiment.model.rope_theta) = (None, None);
+            model.rope.clone_from(&self.plan.shape.rope);
+            if let Some(lora) = &mut experiment.lora {
+                lora.path = None;
+            }
+        }
+        resolved
     }
 
     fn split(&self, resolved: &Resolved) -> Result<Setup> {

@@ -3,6 +3,8 @@
 
 mod seeds;
 
+use std::collections::BTreeSet;
+
 use annulus_experiment::tags::{EVALUATE_LOSS, TRAIN_LOSS};
 use annulus_experiment::{Experiment, varying};
 use annulus_train::RunSummary;
@@ -23,7 +25,7 @@ pub struct Table {
     pub keys: Vec<String>,
     /// The loss that rows are compared by: `evaluate/loss` where all have it, else `train/loss`; `None`: no row has any.
     pub compared_by: Option<&'static str>,
-    /// The index of the row with the least mean loss.
+    /// The index of the row with the least mean loss; `None`: no row has any, or rows have evaluated different texts.
     pub best: Option<usize>,
     /// The rows, in the order of their first runs.
     pub rows: Vec<Row>,
@@ -45,7 +47,10 @@ pub struct Row {
     /// Tokens per second, the median over logged steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<OverSeeds>,
-    /// The comparison with the best row; `None` for that row itself.
+    /// The index of the row with the least mean loss of those that evaluated the same text, which this row is compared with; `None`: no
+    /// other row did, or the row has no loss.
+    pub best: Option<usize>,
+    /// The comparison with that best row; `None` for that row itself.
     pub against_best: Option<Against>,
 }
 
@@ -86,22 +91,58 @@ pub fn table(keys: Vec<String>, groups: &[Group], times: bool) -> Table {
     let mut rows: Vec<Row> =
         groups.iter().zip(&finished).map(|(group, runs)| row(group, runs, times)).collect();
     let mut best = None;
-    if let Some((_, of)) = by {
-        let mean =
-            |runs: &Vec<&RunSummary>| OverSeeds::of(&values(runs, of)).map(|found| found.mean);
-        let means_of: Vec<Option<f64>> = finished.iter().map(mean).collect();
-        let means = means_of.iter().enumerate().filter_map(|(index, mean)| Some((index, (*mean)?)));
-        best = means.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index);
-        let compared = means_of.iter().flatten().count();
-        let pairs = compared * compared.saturating_sub(1) / 2;
-        for (index, row) in rows.iter_mut().enumerate() {
+    if let Some((tag, of)) = by {
+        let texts = if tag == EVALUATE_LOSS { of_texts(&finished) } else { of_one(&finished) };
+        compare(&mut rows, &finished, of, &texts);
+        best = rows.iter().find_map(|row| row.best).filter(|_| texts.len() == 1);
+    }
+    Table { keys, compared_by: by.map(|(tag, _)| tag), best, rows }
+}
+
+/// Compares each of `rows`, whose finished runs these are, with the best of those that evaluated the same text, by the values `of` runs.
+fn compare(rows: &mut [Row], finished: &[Vec<&RunSummary>], of: Of, texts: &[Vec<usize>]) {
+    let mean = |row: &usize| {
+        let found = OverSeeds::of(&values(&finished[*row], of));
+        found.map_or(f64::INFINITY, |found| found.mean)
+    };
+    // Of all texts together: they are one table, in which any pair may be told to differ.
+    let pairs = texts.iter().map(|rows| rows.len() * (rows.len() - 1) / 2).sum();
+    let alone = |rows: &&Vec<usize>| texts.len() > 1 && rows.len() == 1;
+    for own in texts.iter().filter(|rows| !alone(rows)) {
+        let best = own.iter().copied().min_by(|a, b| mean(a).total_cmp(&mean(b)));
+        for &index in own {
+            rows[index].best = best;
             let other = best.filter(|best| *best != index);
-            row.against_best = other.and_then(|best| {
+            rows[index].against_best = other.and_then(|best| {
                 against(&by_seed(&finished[index], of), &by_seed(&finished[best], of), pairs)
             });
         }
     }
-    Table { keys, compared_by: by.map(|(tag, _)| tag), best, rows }
+}
+
+/// The rows with finished runs, as if all had evaluated the same text; no list where there are none.
+fn of_one(finished: &[Vec<&RunSummary>]) -> Vec<Vec<usize>> {
+    let all: Vec<usize> = (0..finished.len()).filter(|row| !finished[*row].is_empty()).collect();
+    Some(all).filter(|all| !all.is_empty()).into_iter().collect()
+}
+
+/// The rows with finished runs by the text that these evaluated. A seed's effect cancels where rows are compared seed by seed, but not that
+/// of another text, which would count as one of the rows' keys. Rows whose runs do not say their text have that of the others, if it is one.
+fn of_texts(finished: &[Vec<&RunSummary>]) -> Vec<Vec<usize>> {
+    let mut texts: Vec<(BTreeSet<&str>, Vec<usize>)> = Vec::new();
+    for row in of_one(finished).into_iter().flatten() {
+        let own: BTreeSet<&str> =
+            finished[row].iter().filter_map(|run| run.held_out.as_deref()).collect();
+        match texts.iter_mut().find(|(text, _)| *text == own) {
+            Some((_, rows)) => rows.push(row),
+            None => texts.push((own, vec![row])),
+        }
+    }
+    let told = texts.iter().filter(|(text, _)| !text.is_empty()).count();
+    if told < 2 {
+        return of_one(finished);
+    }
+    texts.into_iter().map(|(_, rows)| rows).collect()
 }
 
 const TRAINED: Of = |run| run.train_loss;
@@ -158,6 +199,7 @@ fn row((values_of_keys, runs): &Group, finished: &[&RunSummary], times: bool) ->
         train_loss: over(TRAINED),
         evaluate_loss: over(EVALUATED),
         tokens_per_second: over(|run| run.tokens_per_second).filter(|_| times),
+        best: None,
         against_best: None,
     }
 }
@@ -190,6 +232,7 @@ schedule: { steps: 5 }
         let changes: Vec<Override> = changes.split(' ').filter_map(Override::split).collect();
         RunSummary {
             data: Some("texts".to_owned()),
+            held_out: Some("text".to_owned()),
             folder: PathBuf::from("run"),
             experiment: parse("small.yaml", SMALL, &changes).unwrap(),
             is_finished: true,
@@ -261,6 +304,48 @@ schedule: { steps: 5 }
         let (_, groups) = groups(runs);
         let found = of_other_data(&groups).unwrap().map(|run| run.data.as_deref());
         assert!(found.contains(&Some("changed")) && found.contains(&Some("texts")), "{found:?}");
+    }
+
+    /// Three rows of three seeds, of which the first evaluated the text `short`, and the others these.
+    fn evaluating(long: Option<&str>, rates: Option<&str>) -> Vec<RunSummary> {
+        let evaluated = |text: Option<&str>, changes: String, loss| RunSummary {
+            held_out: text.map(str::to_owned),
+            ..run(&changes, loss)
+        };
+        let of_seed = |seed: u64| {
+            let (noise, own) = (seed as f64, format!("seed={seed}"));
+            let (longer, faster) = ("data.tokens=32", "optimizer.learning_rate=1e-2");
+            [
+                evaluated(Some("short"), own.clone(), noise),
+                evaluated(long, format!("{own} {longer}"), noise + 1.0),
+                evaluated(rates, format!("{own} {faster}"), noise * 1.1 + 0.5),
+            ]
+        };
+        (1..4).flat_map(of_seed).collect()
+    }
+
+    #[test]
+    fn rows_are_compared_only_with_those_of_the_same_text() {
+        let differ = |runs| {
+            let found = of(runs);
+            let larger = |row: &Row| row.against_best.and_then(|against| against.is_larger);
+            (found.best, found.rows.iter().map(|row| (row.best, larger(row))).collect::<Vec<_>>())
+        };
+        let (long, short) = (Some("long"), Some("short"));
+        // The text is the same for every seed, so that its difference is, too.
+        let (best, same) = differ(evaluating(short, short));
+        assert_eq!((best, same[1]), (Some(0), (Some(0), Some(true))));
+        let (best, other) = differ(evaluating(long, short));
+        assert_eq!(best, None);
+        assert_eq!([other[0].0, other[1].0, other[2].0], [Some(0), None, Some(0)]);
+        assert_eq!((other[1].1, other[2].1), (None, Some(true)));
+        // Runs of earlier versions do not say what they evaluated.
+        assert_eq!(differ(evaluating(None, None)), differ(evaluating(short, short)));
+        assert_eq!(differ(evaluating(long, None)).0, None);
+        // Of training losses each seed has its own text.
+        let blind = evaluating(long, short).into_iter();
+        let blind = blind.map(|run| RunSummary { evaluation_loss: None, ..run });
+        assert_eq!(differ(blind.collect()).0, Some(0));
     }
 
     #[test]

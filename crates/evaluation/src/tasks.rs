@@ -135,7 +135,7 @@ fn question(
     }
     let tokenizer = subject.tokenizer()?;
     let question = task.question(tokens, depth, sample, experiment.seed, tokenizer)?;
-    let begin = tokenizer.before(true);
+    let begin = tokenizer.before();
     let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
     if begins != begin.len() {
         return Err(TrainError::configuration(

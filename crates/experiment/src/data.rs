@@ -29,6 +29,8 @@ section! {
             "share of its sequences in the mixture, relative to the other weights";
         format: Option<Format> = Word(TEXTS), Means("`data.format`"), "format of its files";
         column: Option<String> = Text, Means("`data.column`"), "the field of lines, or column of rows, that is the text";
+        pack: Option<Pack> = Word(Pack::WORDS), Means("`data.pack`"), "how its documents fill sequences";
+        longer: Option<Longer> = Word(Longer::WORDS), Means("`data.longer`"), "what happens to its documents longer than a sequence";
     }
 }
 
@@ -48,7 +50,7 @@ section! {
         batch: usize = Count(1, 1 << 20), Is("1"), "sequences per optimizer step, over all ranks (global batch size)";
         evaluate: Option<usize> = Count(0, 1 << 30), Means("8, or 0 where `format` is batches"),
             "sequences at the end of the data that are held out for evaluation";
-        pack: Option<Pack> = Word(Pack::WORDS), Means("`documents` for conversations, else `stream`"),
+        pack: Option<Pack> = Word(Pack::WORDS), Means("`documents` for conversations, else `stream`; of a mixture, by the format of each source"),
             "concatenate documents and cut them into sequences, or fill sequences with whole documents and padding";
         longer: Longer = Word(Longer::WORDS), Is("refuse"),
             "with `pack: documents`: what happens to a document longer than a sequence";
@@ -59,12 +61,20 @@ impl DataKeys {
     pub(crate) fn meant(self, stages: &[Phase]) -> Option<Data> {
         let longest = stages.iter().map(|stage| stage.tokens).max();
         let held_out = if self.format == Format::Batches { 0 } else { HELD_OUT };
-        let sources = self.path.iter().flat_map(|Listed(sources)| sources);
-        let formats = sources.filter_map(|source| source.format).chain([self.format]);
-        let chats = formats.into_iter().any(|format| format == Format::Chat);
-        let pack = if chats { Pack::Documents } else { Pack::Stream };
+        let mut path = self.path.map_or_else(Vec::new, |Listed(sources)| sources);
+        let pack = self.pack.unwrap_or_else(|| {
+            let of = |source: &TextSource| source.format.unwrap_or(self.format).packed();
+            let first = path.first().map_or(self.format.packed(), of);
+            // Where sources differ, each says how it is packed.
+            let is_shared = path.iter().all(|source| of(source) == first);
+            let shared = if is_shared { first } else { Pack::Stream };
+            for source in path.iter_mut().filter(|source| of(source) != shared) {
+                source.pack = source.pack.or(Some(of(source)));
+            }
+            shared
+        });
         Some(Data {
-            path: self.path.map_or_else(Vec::new, |Listed(sources)| sources),
+            path,
             format: self.format,
             column: self.column,
             tokenizer_hub: self.tokenizer.as_deref().and_then(of_hub),
@@ -72,7 +82,7 @@ impl DataKeys {
             tokens: longest.or(self.tokens)?,
             batch: self.batch,
             evaluate: self.evaluate.unwrap_or(held_out),
-            pack: self.pack.unwrap_or(pack),
+            pack,
             longer: self.longer,
         })
     }
@@ -115,7 +125,8 @@ pub struct Data {
     pub batch: usize,
     /// Sequences at the end of the data that are held out for evaluation; default 8, or 0 for `format: batches`. 0: none.
     pub evaluate: usize,
-    /// How documents are packed into sequences, `stream | documents`; default documents for `format: chat`, else stream.
+    /// How documents are packed into sequences, `stream | documents`, where a source does not say otherwise; default documents for
+    /// `format: chat`, else stream.
     pub pack: Pack,
     /// What happens to a document longer than a sequence where documents are packed whole, `refuse | cut | drop`; default refuse.
     pub longer: Longer,
@@ -183,6 +194,11 @@ words!(Format {
 });
 
 impl TextSource {
+    /// How the source's documents fill sequences, as a source of `data`.
+    pub fn pack(&self, data: &Data) -> Pack {
+        self.pack.unwrap_or(data.pack)
+    }
+
     /// The weight with which this source's sequences are read, relative to the other sources'.
     pub fn share(&self) -> f64 {
         self.weight.unwrap_or(1.0)
@@ -205,6 +221,11 @@ impl Data {
 }
 
 impl Format {
+    /// How documents are packed where nothing says: conversations whole, so that none is cut.
+    fn packed(self) -> Pack {
+        if self == Format::Chat { Pack::Documents } else { Pack::Stream }
+    }
+
     /// Whether sequences of this format are tokenized from text.
     pub fn is_text(self) -> bool {
         matches!(self, Format::Text | Format::Jsonl | Format::Parquet | Format::Chat)

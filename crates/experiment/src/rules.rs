@@ -253,15 +253,7 @@ fn trace(experiment: &Experiment) -> Vec<Problem> {
 fn data(experiment: &Experiment) -> Vec<Problem> {
     let (data, places) = (&experiment.data, &experiment.places);
     let mut problems = path_and_format(data, places);
-    let unpackable = |format: &Format| match data.pack {
-        Pack::Stream => *format == Format::Chat,
-        Pack::Documents => !format.is_text(),
-    };
-    if let Some(format) = data.formats().find(unpackable) {
-        let (word, pack) = (format.word(), data.pack.word());
-        let message = format!("`format: {word}` cannot be packed as `{pack}`");
-        problems.push(places.problem("data.pack", message).hint("drop `data.pack`"));
-    }
+    problems.extend(unpackable(data, places));
     if data.format == Format::Batches && data.evaluate > 0 {
         let message = format!(
             "`format: batches` holds nothing out, but `data.evaluate` is {}",
@@ -283,6 +275,24 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         problems.push(places.problem("every.evaluate", message).hint(hint));
     }
     problems
+}
+
+/// The first format that cannot be packed as it is asked for.
+fn unpackable(data: &Data, places: &Places) -> Option<Problem> {
+    let own = (data.format, data.pack, "data.pack".to_owned());
+    let of_source = |(index, source): (usize, &TextSource)| {
+        let key = source.pack.map(|_| format!("data.path.{index}.pack"));
+        let key = key.unwrap_or_else(|| "data.pack".to_owned());
+        (source.format.unwrap_or(data.format), source.pack(data), key)
+    };
+    let sources = data.path.iter().enumerate().map(of_source);
+    let mut all = sources.chain(data.path.is_empty().then_some(own));
+    let (format, pack, key) = all.find(|(format, pack, _)| match pack {
+        Pack::Stream => *format == Format::Chat,
+        Pack::Documents => !format.is_text(),
+    })?;
+    let message = format!("`format: {}` cannot be packed as `{}`", format.word(), pack.word());
+    Some(places.problem(&key, message).hint(format!("drop `{key}`")))
 }
 
 /// Checks that `data.path` and `format` go together.

@@ -8,7 +8,7 @@
 //!              progress = (t - warmup) / (steps - warmup)
 //! ```
 //! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd` (warm-up, stable, decay) is constant until
-//! the last steps, the fraction `cooldown` of all, over which it falls linearly.
+//! the last steps, the fraction `cooldown` of all (rounded), over which it falls linearly. So `floor` is the rate of the step after the last.
 
 use std::f64::consts::PI;
 
@@ -41,7 +41,7 @@ section! {
     pub struct Curve {
         warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
         decay: Decay = Word(Decay::WORDS), Is("constant"), "shape of the learning rate after warm-up";
-        floor: f64 = Real(ZeroToOne), Is("0.1"), "final learning rate as a share of the peak";
+        floor: f64 = Real(ZeroToOne), Is("0.1"), "the learning rate that `decay` falls to, as a share of the peak: that of the step after the last";
         cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` decays over";
     }
 }
@@ -76,7 +76,7 @@ impl Schedule {
             Decay::Linear => 1.0 - progress(t, warmup, steps),
             Decay::Cosine => 0.5 * (1.0 + (PI * progress(t, warmup, steps)).cos()),
             Decay::Wsd => {
-                let falling = (steps as f64 * cooldown.unwrap_or(COOLDOWN)) as u64;
+                let falling = (steps as f64 * cooldown.unwrap_or(COOLDOWN)).round() as u64;
                 1.0 - progress(t, warmup.max(steps - falling), steps)
             }
         };
@@ -195,5 +195,22 @@ mod tests {
         assert!((half[10] - 0.01).abs() < 1e-15 && (half[15] - 0.005).abs() < 1e-15);
         let never = cooled(Decay::Wsd, 2, 0.0, Some(0.0));
         assert!((never[19] - 0.01).abs() < 1e-15);
+    }
+
+    #[test]
+    fn wsd_falls_over_the_nearest_number_of_steps() {
+        // 0.29 of 100 steps, of which floating-point numbers say 28.999…: the last 29, the first of them at the peak.
+        for (steps, cooldown, falling) in [(100, 0.29, 29), (4, 0.2, 1), (8, 0.2, 2)] {
+            let curve =
+                Curve { warmup: 0, decay: Decay::Wsd, floor: 0.0, cooldown: Some(cooldown) };
+            let schedule = Schedule { steps, stop: None, curve };
+            for t in 0..steps {
+                let left = (steps - t).min(falling) as f64 / falling as f64;
+                assert!(
+                    (schedule.learning_rate(1.0, t) - left).abs() < 1e-15,
+                    "step {t} of {steps}"
+                );
+            }
+        }
     }
 }

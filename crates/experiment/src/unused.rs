@@ -11,7 +11,9 @@ const COLUMN: &str = "text";
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (data, memory) = (&experiment.data, &experiment.memory);
     let is_left_out = |key: &str| !experiment.places.contains(key);
-    let longer = data.pack == Pack::Stream && data.longer != Longer::Refuse;
+    let is_whole = |source: &TextSource| source.pack(data) == Pack::Documents;
+    let packs = data.pack == Pack::Documents || data.path.iter().any(is_whole);
+    let longer = !packs && data.longer != Longer::Refuse;
     let folder = memory.offload == Offload::None && memory.offload_folder.is_some();
     let mut problems = columns(experiment);
     if longer && is_left_out("data.pack") {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -164,7 +165,8 @@ fn a_confined_thread_that_took_too_long_gives_its_place_back_when_it_ends() {
     let limits = Limits { time: Duration::from_millis(10), ..LIMITS };
     // More often than there are places.
     for _ in 0..100 {
-        let slow = confine(limits, || thread::sleep(Duration::from_millis(40)));
+        let (_end, ended) = mpsc::channel::<()>();
+        let slow = confine(limits, move || ended.recv());
         assert!(matches!(slow, Err(Confined::Time)), "{slow:?}");
     }
 }

@@ -1,11 +1,12 @@
 //! A model as a list of stages.
 
+use std::fmt;
 use std::sync::Arc;
 
 use annulus_attention::Attention;
 use annulus_ops::{Backend, Rotary};
 use annulus_sequence::Positions;
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use crate::tensor::Spot;
 use crate::{TensorRanks, Weights};
@@ -93,22 +94,34 @@ pub struct Attentions {
 impl Attentions {
     /// Attentions with the layers that each is for; every one of `layers` is in exactly one list.
     ///
-    /// # Panics
-    /// When there is no attention, or a layer beyond `layers`.
+    /// # Errors
+    /// When there is no attention, a layer beyond `layers`, and a layer that is in no list or in several.
     pub fn new(
         layers: usize,
         groups: impl IntoIterator<Item = (Attention, Vec<usize>)>,
-    ) -> Attentions {
-        let mut of_layer = vec![0; layers];
+    ) -> Result<Attentions> {
+        let mut of_layer = vec![None; layers];
         let mut all = Vec::new();
         for (attention, own) in groups {
             for layer in own {
-                of_layer[layer] = all.len();
+                let Some(place) = of_layer.get_mut(layer) else {
+                    bail!("attentions: found one for layer {layer}, wanted layers below {layers}");
+                };
+                if place.replace(all.len()).is_some() {
+                    bail!("attentions: layer {layer} is listed twice, wanted one attention for it");
+                }
             }
             all.push(attention);
         }
-        assert!(!all.is_empty(), "a layer has an attention");
-        Attentions { groups: all, layers: of_layer.into() }
+        if all.is_empty() {
+            bail!("attentions: found none, wanted one for each of {layers} layers");
+        }
+        let of = |(layer, place): (usize, Option<usize>)| match place {
+            Some(place) => Ok(place),
+            None => bail!("attentions: none is for layer {layer}, wanted one for each of {layers}"),
+        };
+        let layers = of_layer.into_iter().enumerate().map(of).collect::<Result<_>>()?;
+        Ok(Attentions { groups: all, layers })
     }
     /// The attention of a layer.
     pub fn of(&self, layer: usize) -> &Attention {
@@ -119,11 +132,15 @@ impl Attentions {
         self.groups[0].positions()
     }
     /// The attentions changed by `change`, which gets the number of each.
-    #[must_use]
-    pub fn map(&self, change: impl Fn(usize, &Attention) -> Attention) -> Attentions {
-        let groups =
-            self.groups.iter().enumerate().map(|(group, one)| change(group, one)).collect();
-        Attentions { groups, layers: self.layers.clone() }
+    ///
+    /// # Errors
+    /// The first error of `change`.
+    pub fn map(
+        &self,
+        change: impl Fn(usize, &Attention) -> Result<Attention>,
+    ) -> Result<Attentions> {
+        let groups = self.groups.iter().enumerate().map(|(group, one)| change(group, one));
+        Ok(Attentions { groups: groups.collect::<Result<_>>()?, layers: self.layers.clone() })
     }
 }
 
@@ -145,6 +162,16 @@ pub struct Forward<'a> {
 /// of the input, and hands those of parameters to the harvest. Holds no tensor between the passes.
 pub type Pullback<'a> =
     Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
+
+impl fmt::Debug for Forward<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Forward { output, kept, .. } = self;
+        f.debug_struct("Forward")
+            .field("output", output)
+            .field("kept", kept)
+            .finish_non_exhaustive()
+    }
+}
 
 impl<'a> Forward<'a> {
     /// A result with what backward needs.
@@ -175,7 +202,7 @@ pub(crate) fn kept<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N]> 
 ///
 /// Backward is written out instead of recorded: Candle's tape keeps every intermediate until the
 /// end, and makes zeros and adds for every gradient.
-pub trait Stage: Send + Sync + std::fmt::Debug {
+pub trait Stage: Send + Sync + fmt::Debug {
     /// The names of the stage's parameters, as in a Hugging Face file.
     fn parameters(&self) -> &[String];
     /// Whether rows of the input are computed independently, so that the stage may run on a few rows at a time: `x` is then [.., D] of any

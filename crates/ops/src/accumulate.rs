@@ -6,8 +6,8 @@ use crate::gpu::operators;
 use crate::rows::{check_place, in_place_mut};
 use crate::{Backend, order_free};
 
-/// Adds `from` to `to` in place, both f32 or both tables of order-free sums, and without gaps. All views of `to` change. On the CPU the
-/// calling thread adds.
+/// Adds `from` to `to` in place, both f32 or both tables of order-free sums, and without gaps. All views of `to` change, and where a
+/// communicator returned it other ranks' too: those take a [`Tensor::copy`] first. On the CPU the calling thread adds.
 ///
 /// # Errors
 /// When the shapes differ, or a tensor has another type or gaps.

@@ -1,27 +1,29 @@
 //! The optimizer AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), in place, on f32 masters.
 
-use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
+mod checks;
+
+use candle_core::{CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor};
 
 use crate::gpu::operators;
-use crate::rows::{CHUNK, check_place, elements, in_place_mut};
+use crate::rows::{CHUNK, elements, in_place_mut};
 use crate::{Backend, Pool};
 
 /// The settings of AdamW for one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// The learning rate of this step.
+    /// The learning rate of this step, finite.
     pub learning_rate: f64,
-    /// The decay rates of the first and second moment.
+    /// The decay rates of the first and second moment, from 0 to less than 1.
     pub betas: (f64, f64),
-    /// The epsilon added to the root of the second moment.
+    /// The epsilon added to the root of the second moment, finite and not negative.
     pub epsilon: f64,
-    /// Decoupled weight decay (0 for vectors, which should not decay).
+    /// Decoupled weight decay (0 for vectors, which should not decay), finite.
     pub weight_decay: f64,
-    /// The number of steps taken, this one included.
+    /// The number of steps taken, this one included: at least 1.
     pub step: u64,
 }
 
-/// AdamW's moments of one parameter, f32 in its shape. Updated in place.
+/// AdamW's moments of one parameter, f32 in its shape, in memory of their own. Updated in place.
 #[derive(Clone, Debug)]
 pub struct Moments {
     /// The running mean of gradients.
@@ -58,27 +60,39 @@ pub struct Parameter<'a> {
 
 impl AdamW {
     /// One step of all parameters, as [`AdamW::update`] of each, with weight decay only for those that have it. On a GPU it is one launch.
+    /// No other rank may have the memory of what changes, as there.
     ///
     /// # Errors
-    /// As there, or when there are copies of several types.
+    /// As there for any of them, then none has changed; or when there are copies of several types, on a GPU.
     pub fn update_all(
         &self,
         backend: &Backend,
         parameters: &[Parameter<'_>],
         clip: f64,
     ) -> Result<()> {
-        if let Backend::Gpu(processor) = backend {
-            parameters.iter().try_for_each(Parameter::check)?;
-            return operators::update_all(&**processor, self, parameters, clip);
-        }
-        for one in parameters {
-            let Parameter { master, gradient, moments, copy, .. } = *one;
-            self.of(one).update(backend, master, gradient, clip, moments)?;
-            if let Some(copy) = copy {
-                copy.slice_set(&master.to_dtype(copy.dtype())?, 0, 0)?;
+        // What fails later leaves some moments ahead of their parameters.
+        self.check(clip)?;
+        parameters.iter().try_for_each(Parameter::check)?;
+        match backend {
+            Backend::Gpu(processor) => operators::update_all(&**processor, self, parameters, clip),
+            Backend::Cpu(pool) => {
+                parameters.iter().try_for_each(Parameter::check_on_host)?;
+                parameters.iter().try_for_each(|one| self.of(one).apply(pool, one, clip))
             }
         }
-        Ok(())
+    }
+
+    /// One step of one parameter that has been checked, on a CPU.
+    fn apply(&self, pool: &Pool, parameter: &Parameter<'_>, clip: f64) -> Result<()> {
+        let Parameter { master, gradient, moments, copy, .. } = *parameter;
+        let mean = |decay: f64, power| Mean { pool, decay, power, clip: clip as f32 };
+        moments.first.inplace_op2(gradient, &mean(self.betas.0, Power::One))?;
+        moments.second.inplace_op2(gradient, &mean(self.betas.1, Power::Two))?;
+        master.inplace_op3(&moments.first, &moments.second, &Move { pool, settings: self })?;
+        let Some(copy) = copy else { return Ok(()) };
+        // Flat, since a scalar has no dimension to be set along.
+        let rounded = master.to_dtype(copy.dtype())?.flatten_all()?;
+        copy.flatten_all()?.slice_set(&rounded, 0, 0)
     }
 
     /// The settings for one of several parameters.
@@ -99,7 +113,8 @@ impl AdamW {
     }
 
     /// One step of one parameter: `parameter` f32 and `moments` change in place. The gradient, f32
-    /// or bf16, is multiplied by `clip` on the way.
+    /// or bf16, is multiplied by `clip` on the way. What a communicator returned may be the memory of other ranks too, each of which would
+    /// step it: take a [`Tensor::copy`] or a `Var` of it once, and step that.
     ///
     /// ```text
     /// m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g²
@@ -107,7 +122,8 @@ impl AdamW {
     /// ```
     ///
     /// # Errors
-    /// When shapes differ, or a tensor that changes is not f32 without gaps.
+    /// When a setting is none that [`AdamW`] and [`Moments`] describe, `clip` is not finite, shapes differ, or a tensor that changes is
+    /// not f32 without gaps. Nothing has changed then.
     pub fn update(
         &self,
         backend: &Backend,
@@ -117,34 +133,7 @@ impl AdamW {
         moments: &Moments,
     ) -> Result<()> {
         let one = Parameter { master: parameter, gradient, moments, copy: None, decays: true };
-        let Backend::Cpu(pool) = backend else {
-            return self.update_all(backend, &[one], clip);
-        };
-        one.check_shapes()?;
-        let mean = |decay: f64, power| Mean { pool, decay, power, clip: clip as f32 };
-        moments.first.inplace_op2(gradient, &mean(self.betas.0, Power::One))?;
-        moments.second.inplace_op2(gradient, &mean(self.betas.1, Power::Two))?;
-        parameter.inplace_op3(&moments.first, &moments.second, &Move { pool, settings: self })
-    }
-}
-
-impl Parameter<'_> {
-    fn check_shapes(&self) -> Result<()> {
-        let wanted = self.master.shape();
-        let moments = [&self.moments.first, &self.moments.second];
-        let others = [self.gradient].into_iter().chain(moments);
-        let others = others.chain(self.copy);
-        match others.map(Tensor::shape).find(|shape| *shape != wanted) {
-            Some(found) => bail!("adamw: found {found:?}, wanted the parameter's {wanted:?}"),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks shapes, and whether everything that changes can change in place.
-    fn check(&self) -> Result<()> {
-        self.check_shapes()?;
-        let changing = [self.master, &self.moments.first, &self.moments.second];
-        changing.into_iter().try_for_each(check_place)
+        self.update_all(backend, &[one], clip)
     }
 }
 
@@ -277,19 +266,20 @@ mod tests {
         Ok(())
     }
 
+    /// Settings of a first step.
+    fn first() -> AdamW {
+        let (learning_rate, betas, epsilon) = (0.1, (0.9, 0.9), 1e-8);
+        AdamW { learning_rate, betas, epsilon, weight_decay: 0.0, step: 1 }
+    }
+
     #[test]
-    fn what_cannot_change_in_place_is_refused() -> Result<()> {
-        let settings = AdamW {
-            learning_rate: 0.1,
-            betas: (0.9, 0.9),
-            epsilon: 1e-8,
-            weight_decay: 0.0,
-            step: 1,
-        };
+    fn what_cannot_change_in_place_is_refused_before_anything_changes() -> Result<()> {
         let (square, row) = (random("square", &[3, 3])?, random("row", &[3])?);
         let update = |parameter: &Tensor, gradient: &Tensor| {
             let moments = Moments::zeros(parameter)?;
-            settings.update(&Backend::serial(), parameter, gradient, 1.0, &moments)
+            let error = first().update(&Backend::serial(), parameter, gradient, 1.0, &moments);
+            assert!(to_f64(&moments.first)?.iter().all(|moment| *moment == 0.0));
+            error
         };
         let message = update(&square, &row).unwrap_err().to_string();
         assert!(message.contains("found [3], wanted the parameter's [3, 3]"), "{message}");
@@ -297,6 +287,55 @@ mod tests {
             let message = update(&parameter, &square).unwrap_err().to_string();
             assert!(message.contains("wanted F32 without gaps"), "{message}");
         }
+        let message = update(&square, &square.to_dtype(DType::F64)?).unwrap_err().to_string();
+        assert!(message.contains("found a tensor of F64, wanted F32 or BF16"), "{message}");
+        let twice = Moments::zeros(&square)?;
+        let twice = Moments { second: twice.first.flatten_all()?.reshape((3, 3))?, ..twice };
+        let error = first().update(&Backend::serial(), &square, &square, 1.0, &twice).unwrap_err();
+        assert!(error.to_string().contains("both moments are one tensor"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn settings_that_make_no_numbers_are_refused() -> Result<()> {
+        let parameter = (random("parameter", &[3])? * 1.0)?;
+        let moments = Moments::zeros(&parameter)?;
+        let before = to_f64(&parameter)?;
+        for (settings, clip, wanted) in [
+            (AdamW { step: 0, ..first() }, 1.0, "found step 0"),
+            (AdamW { learning_rate: f64::NAN, ..first() }, 1.0, "a learning rate of NaN"),
+            (AdamW { weight_decay: f64::INFINITY, ..first() }, 1.0, "a weight decay of inf"),
+            (AdamW { betas: (0.9, 1.0), ..first() }, 1.0, "a beta of 1"),
+            (AdamW { epsilon: -1e-8, ..first() }, 1.0, "an epsilon of -"),
+            (first(), f64::NAN, "a clip of NaN"),
+        ] {
+            let step = settings.update(&Backend::serial(), &parameter, &parameter, clip, &moments);
+            let message = step.unwrap_err().to_string();
+            assert!(message.contains(wanted), "{message}");
+        }
+        assert_eq!(to_f64(&parameter)?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_scalar_has_a_copy_and_none_changes_where_one_is_refused() -> Result<()> {
+        let scalar = Tensor::new(0.5_f32, &Device::Cpu)?;
+        let copy = Tensor::zeros((), DType::BF16, &Device::Cpu)?;
+        let moments = Moments::zeros(&scalar)?;
+        let one = Parameter {
+            master: &scalar,
+            gradient: &Tensor::new(1.0_f32, &Device::Cpu)?,
+            moments: &moments,
+            copy: Some(&copy),
+            decays: false,
+        };
+        let wrong = Parameter { copy: Some(&scalar), ..one };
+        let message = first().update_all(&Backend::serial(), &[one, wrong], 1.0);
+        assert!(message.unwrap_err().to_string().contains("the copy is the master itself"));
+        assert_eq!(scalar.to_scalar::<f32>()?, 0.5);
+        first().update_all(&Backend::serial(), &[one], 1.0)?;
+        assert!((scalar.to_scalar::<f32>()? - 0.4).abs() < 1e-6);
+        assert_eq!(to_f64(&copy)?, to_f64(&scalar.to_dtype(DType::BF16)?)?);
         Ok(())
     }
 }

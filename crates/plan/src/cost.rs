@@ -36,7 +36,7 @@ use annulus_architecture::Dtype;
 use annulus_experiment::Settled;
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Computed, Part, Pass, Schedules, Taken, order_free_row};
+use annulus_sequence::{Alive, Computed, Part, Pass, Schedule, Schedules, Taken, order_free_row};
 pub use offload::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT};
 pub use sums::SUMS_IN_FLIGHT;
 
@@ -80,6 +80,8 @@ pub(crate) struct Share<'a> {
     scores: u64,
     /// Running states of a query, and how many of them are of copied rows.
     states: [u64; 2],
+    /// Bytes of an element of keys and of values that a GPU is given as several views; 0 where a tile is one, and on a CPU.
+    viewed: u64,
 }
 
 impl Share<'_> {
@@ -93,7 +95,7 @@ impl Share<'_> {
         workers: usize,
     ) -> Share<'a> {
         let place = kind.place;
-        let positions = &passes.of(Pass::Forward).positions;
+        let Schedule { positions, mask, .. } = passes.of(Pass::Forward);
         let rows = |tokens: usize| (plan.micro_batch * tokens) as u64;
         let (most, rows) = (rows(passes.longest()), rows(positions[place].tokens()));
         let dtype = plan.experiment.model.dtype;
@@ -120,7 +122,8 @@ impl Share<'_> {
             is_first: kind.is_first,
             is_writer: kind.is_writer,
             scores,
-            states: workspace::states(plan, &passes.of(Pass::Forward).mask),
+            states: workspace::states(plan, mask),
+            viewed: workspace::viewed(plan, mask),
         }
     }
 

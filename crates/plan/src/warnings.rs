@@ -1,6 +1,6 @@
 //! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
-use annulus_experiment::{Family, MaskKind, Schedule};
+use annulus_experiment::{Family, MaskKind, Pack, Schedule, TextSource};
 
 use crate::Plan;
 
@@ -12,6 +12,7 @@ impl Plan {
             self.mask_beyond_config(),
             self.shown_targets(),
             self.learned_padding(),
+            self.packed_together(),
             self.idle_extension(),
             self.only_warm_up(),
             self.beyond_transformers(),
@@ -56,6 +57,16 @@ impl Plan {
         Some(format!(
             "tokens from position {padding} on are hidden as keys (`attention.padding`), and still count in the loss"
         ))
+    }
+
+    /// Warns of documents that are packed whole, but see those before them.
+    fn packed_together(&self) -> Option<String> {
+        let data = &self.experiment.data;
+        let is_whole = |source: &TextSource| source.pack(data) == Pack::Documents;
+        let sees = self.experiment.attention.masking.documents.is_none();
+        (sees && data.path.iter().any(is_whole)).then(|| {
+            "tokens of a packed sequence see the documents before their own: `attention.documents: data` hides them".to_owned()
+        })
     }
 
     /// Warns of a window that is no shorter than the sequences.

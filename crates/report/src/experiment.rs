@@ -1,5 +1,6 @@
 //! The panel of the experiments' files, and the keys in which runs differ.
 
+use annulus_experiment::ModelSource;
 use annulus_train::{Differing, differing};
 use maud::{Markup, html};
 
@@ -45,17 +46,27 @@ fn differences(runs: &[Run]) -> Markup {
     html! {
         table {
             thead { tr { th { "what differs" } @for run in runs { th { (label(run)) } } } }
-            tbody { @for one in keys.iter().chain(&origins) { (row(one)) } }
+            tbody { @for one in keys.iter().chain(&origins) { (row(one, runs)) } }
         }
     }
 }
 
-fn row(one: &Differing) -> Markup {
+fn row(one: &Differing, runs: &[Run]) -> Markup {
+    let default = one.default.as_deref().filter(|_| !is_of_models(&one.name, runs));
     html! { tr {
         th scope="row" { code { (one.name) } }
         @for value in &one.values { td { @match value {
             Some(value) => (word(value, VALUE)),
-            None => { (dash()) @if let Some(default) = &one.default { " " small { "default " (default) } } },
+            None => { (dash()) @if let Some(default) = default { " " small { "default " (default) } } },
         } } }
     } }
+}
+
+/// Whether a key is of `model` where some runs name a folder and others a shape: a run's own kind may lack it, and a folder's config.json
+/// says instead what holds.
+fn is_of_models(key: &str, runs: &[Run]) -> bool {
+    let of_folder =
+        |run: &Run| matches!(run.logged.experiment.model.source, ModelSource::Folder { .. });
+    let differ = runs.windows(2).any(|pair| of_folder(&pair[0]) != of_folder(&pair[1]));
+    differ && key.starts_with("model.")
 }

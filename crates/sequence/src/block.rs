@@ -135,7 +135,7 @@ impl Block {
     }
     /// The number of heads times rows, of which its size is a multiple.
     pub fn volume(self) -> usize {
-        self.heads.len() * self.rows.len()
+        self.heads.len().saturating_mul(self.rows.len())
     }
     /// Whether the block has no heads or rows. Such a block is never held, sent or computed with.
     pub fn is_empty(self) -> bool {

@@ -100,7 +100,8 @@ impl Layout {
         Ok(match self {
             _ if world == 1 => vec![Positions::all(tokens)],
             Layout::Contiguous => contiguous(tokens, weights),
-            Layout::Striped { width } => striped(tokens, weights, width),
+            // A stripe is at most all there is.
+            Layout::Striped { width } => striped(tokens, weights, width.min(tokens)),
             Layout::Zigzag => zigzag(tokens, weights),
             Layout::Balanced { width } => balanced::shard(mask, tokens, weights, width),
         })
@@ -125,7 +126,9 @@ impl Layout {
         }
         let layout = match self {
             Layout::Balanced { width } => {
-                let layout = Layout::Balanced { width: width.next_multiple_of(block) };
+                // A block is at most all there is.
+                let width = width.min(tokens.max(1)).next_multiple_of(block);
+                let layout = Layout::Balanced { width };
                 return layout.shard_weighted(mask, tokens, weights);
             }
             Layout::Striped { width } => Layout::Striped { width: width.div_ceil(block) },
@@ -176,9 +179,10 @@ const TRIED: usize = 64;
 fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
     let unit = weights.iter().copied().reduce(common_divisor).unwrap_or(1);
     let units: Vec<usize> = weights.iter().map(|weight| weight / unit).collect();
-    let most = tokens / (ROUNDS * width);
+    let most = tokens / ROUNDS.saturating_mul(width);
     let exact = stripes(tokens, &units, width);
-    if units.iter().all(|units| *units <= SMALL) || units.iter().sum::<usize>() <= most {
+    let all = units.iter().copied().fold(0, usize::saturating_add);
+    if all <= most || units.iter().all(|units| *units <= SMALL) {
         return exact;
     }
     let shorter = (most.saturating_sub(TRIED).max(1)..=most)
@@ -194,11 +198,11 @@ fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
 
 /// Stripes of so many widths for each rank, round after round.
 fn stripes(tokens: usize, units: &[usize], width: usize) -> Vec<Positions> {
-    let step = units.iter().sum::<usize>() * width;
-    let mut past = 0;
+    let all = units.iter().copied().fold(0, usize::saturating_add);
+    let (step, mut past) = (all.saturating_mul(width), 0_usize);
     let stripes = |units: &usize| {
-        let width = units * width;
-        past += width;
+        let width = units.saturating_mul(width);
+        past = past.saturating_add(width);
         let run = Run { start: past - width, step, len: tokens.div_ceil(step), width };
         let all = (width > 0).then(|| Positions::new(vec![run]));
         all.unwrap_or_default().within(0..tokens)

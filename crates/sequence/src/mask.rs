@@ -9,6 +9,7 @@ mod coverage;
 mod documents;
 mod piece;
 mod sight;
+mod within;
 mod words;
 
 use std::collections::BTreeSet;
@@ -100,6 +101,9 @@ pub enum Coverage {
     Full,
 }
 
+/// A distance beyond that of any two positions.
+const FAR: usize = 1 << 61;
+
 impl Region {
     /// Whether the query at position `q` sees the key at position `k`.
     fn shows(&self, q: usize, k: usize) -> bool {
@@ -124,6 +128,20 @@ impl Rule {
             Rule::Documents(rows) => rows.len(),
             Rule::KeyPadding(rows) => rows.len(),
             _ => 1,
+        }
+    }
+    /// A rule that shows the same with no distance beyond [`FAR`], so that sums of distances are numbers.
+    fn in_reach(self) -> Rule {
+        match self {
+            Rule::Dilated { window, dilation } => {
+                Rule::Dilated { window, dilation: dilation.min(FAR) }
+            }
+            Rule::Strided { stride } => Rule::Strided { stride: stride.min(FAR) },
+            Rule::Fixed { block, columns } => {
+                let past = block.saturating_sub(FAR);
+                Rule::Fixed { block: block - past, columns: columns.saturating_sub(past) }
+            }
+            rule => rule,
         }
     }
     /// Whether the rule's numbers are valid.
@@ -159,7 +177,7 @@ impl Mask {
         let rows = [self.rows(), rule.rows()];
         let fit = rows[0] == rows[1] || rows.contains(&1);
         assert!(fit, "a rule for {} batch rows in a mask for {}", rows[1], rows[0]);
-        self.0.push(rule);
+        self.0.push(rule.in_reach());
         self
     }
     /// The rules of the mask.

@@ -165,9 +165,11 @@ fn progression(run: Run, place: usize, modulus: usize, residue: usize) -> Option
     if len == 0 {
         return None;
     }
-    let rows = Rows { offset: first * run.width + place, stride: period * run.width, count: len };
+    // What is past the end is only the distance to a second one that there is not.
+    let [stride, step] = [run.width, run.step].map(|one| one.saturating_mul(period));
+    let rows = Rows { offset: first * run.width + place, stride, count: len };
     let start = run.start + run.step * first + place;
-    Some((rows, Run { start, step: run.step * period, len, width: 1 }))
+    Some((rows, Run { start, step, len, width: 1 }))
 }
 
 /// The greatest common divisor.
@@ -186,8 +188,8 @@ pub(crate) fn solve(factor: usize, wanted: usize, modulus: usize) -> Option<(usi
     }
     let (divisor, inverse) = old;
     let period = modulus / divisor;
-    let times = (wanted / divisor) as i128;
-    let first = (inverse.rem_euclid(period as i128) * times).rem_euclid(period as i128);
+    let times = (wanted / divisor) as u128;
+    let first = inverse.rem_euclid(period as i128).unsigned_abs() * times % period as u128;
     wanted.is_multiple_of(divisor).then_some((first as usize, period))
 }
 

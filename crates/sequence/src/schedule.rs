@@ -44,7 +44,8 @@ pub enum Collective {
 /// A tile: queries of one rank by keys of another, a part of the global attention matrix.
 ///
 /// It adds to the running state of `queries`, which its first tile begins. Backward it also adds to the [`Part::Gradient`] of `keys`, which
-/// starts from zeros. Never planned where nothing is visible.
+/// starts from zeros. It may be planned where nothing is visible, and then adds nothing; strategies leave out shards that see nothing of
+/// each other.
 ///
 /// Forward, the two products of a tile can be separate: a tile of [`Part::Key`] computes scores and keeps them, a later one of
 /// [`Part::Value`], with the same heads and rows on the same rank, weights the values with them and drops them. Since a softmax is over
@@ -180,10 +181,12 @@ impl Schedule {
 
 /// Methods by which generators write hops. Empty blocks, of ranks without positions, are left out.
 impl Hop {
-    pub(crate) fn send(&mut self, block: Block, from: usize, to: usize) {
+    /// Sends a block, which is awaited in this hop.
+    pub fn send(&mut self, block: Block, from: usize, to: usize) {
         self.send_all([block], from, to);
     }
-    pub(crate) fn receive(&mut self, block: Block, from: usize, to: usize) {
+    /// Receives a block, which is awaited in this hop.
+    pub fn receive(&mut self, block: Block, from: usize, to: usize) {
         self.receive_all([block], from, to);
     }
     pub(crate) fn send_all<I>(&mut self, blocks: I, from: usize, to: usize)
@@ -202,18 +205,23 @@ impl Hop {
             push(&mut self.receives, Move { block, from, to, hops: 1 });
         }
     }
-    pub(crate) fn tile(&mut self, queries: Block, keys: Block) {
+    /// Computes queries, a [`Part::Query`], with keys: both must be held. Of an empty side nothing is computed: where gradients of its keys
+    /// are sent all the same, they begin by [`Hop::zeros`].
+    pub fn tile(&mut self, queries: Block, keys: Block) {
         if !queries.is_empty() && !keys.is_empty() {
             self.tiles.push(TilePlan { queries, keys });
         }
     }
-    pub(crate) fn finish(&mut self, queries: Block) {
+    /// Ends what is computed of queries, a [`Part::Query`], that have seen all that they see here.
+    pub fn finish(&mut self, queries: Block) {
         add(&mut self.finishes, Some(queries).filter(|block| !block.is_empty()));
     }
-    pub(crate) fn zeros(&mut self, sum: Block) {
+    /// Begins a sum, or adds nothing to one that there is.
+    pub fn zeros(&mut self, sum: Block) {
         add(&mut self.zeros, Some(sum).filter(|block| !block.is_empty()));
     }
-    pub(crate) fn free(&mut self, block: Block) {
+    /// Frees a block at the end of the hop.
+    pub fn free(&mut self, block: Block) {
         add(&mut self.frees, Some(block).filter(|block| !block.is_empty()));
     }
 }

@@ -71,6 +71,9 @@ const RGB: u64 = 3;
 /// The plugin of texts.
 const TEXT: &str = "text";
 
+/// The plugin of scalars, as TensorFlow 2 writes them.
+const SCALARS: &str = "scalars";
+
 /// `DataType.DT_FLOAT`.
 const FLOAT: u64 = 1;
 
@@ -103,22 +106,25 @@ impl Event {
         .0
     }
 
-    /// The event in `bytes`; `None` if they are no protocol buffer.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Event> {
-        let mut event = Event { wall_time: 0.0, step: 0, what: What::Other };
+    /// The event in `bytes`, as one for each value of its summary; `None` if they are no protocol buffer.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Event>> {
+        let (mut wall_time, mut step, mut whats) = (0.0, 0, Vec::new());
         for field in Fields(bytes) {
             match field? {
-                (1, Value::Fixed64(bits)) => event.wall_time = f64::from_bits(bits),
-                (2, Value::Number(step)) => event.step = step,
-                (3, Value::Bytes(version)) => event.what = What::Version(string(version)?),
-                (5, Value::Bytes(summary)) => event.what = decode_summary(summary)?,
+                (1, Value::Fixed64(bits)) => wall_time = f64::from_bits(bits),
+                (2, Value::Number(number)) => step = number,
+                (3, Value::Bytes(version)) => whats.push(What::Version(string(version)?)),
+                (5, Value::Bytes(summary)) => whats.extend(decode_summary(summary)?),
                 (7, Value::Bytes(log)) if find(log, 1)? == Some(Value::Number(START)) => {
-                    event.what = What::Start;
+                    whats.push(What::Start);
                 }
                 _ => {}
             }
         }
-        Some(event)
+        if whats.is_empty() {
+            whats.push(What::Other);
+        }
+        Some(whats.into_iter().map(|what| Event { wall_time, step, what }).collect())
     }
 }
 
@@ -182,8 +188,18 @@ fn decode_image(tag: String, image: &[u8]) -> Option<What> {
     Some(What::Image { tag, width, height, png: png.to_vec() })
 }
 
-fn decode_summary(summary: &[u8]) -> Option<What> {
-    let Some(Value::Bytes(value)) = find(summary, 1)? else { return Some(What::Other) };
+/// All values of a summary, in order.
+fn decode_summary(summary: &[u8]) -> Option<Vec<What>> {
+    let mut whats = Vec::new();
+    for field in Fields(summary) {
+        if let (1, Value::Bytes(value)) = field? {
+            whats.push(decode_value(value)?);
+        }
+    }
+    Some(whats)
+}
+
+fn decode_value(value: &[u8]) -> Option<What> {
     let Some(Value::Bytes(tag)) = find(value, 1)? else { return Some(What::Other) };
     let tag = string(tag)?;
     if let Some(Value::Fixed32(bits)) = find(value, 2)? {
@@ -200,7 +216,7 @@ fn decode_summary(summary: &[u8]) -> Option<What> {
     }
 }
 
-/// A text, or what another plugin reads.
+/// A text, a scalar as TensorFlow 2 writes it, or what another plugin reads.
 fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<What> {
     let bytes = |message, field| match find(message, field)? {
         Some(Value::Bytes(bytes)) => Some(bytes),
@@ -211,10 +227,33 @@ fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<What> {
     match string(plugin)? {
         plugin if plugin == TEXT => Some(What::Text { tag, text: string(value)? }),
         plugin => {
+            if plugin == SCALARS
+                && let Some(value) = decode_float(tensor)?
+            {
+                return Some(What::Scalar { tag, value });
+            }
             let [content, value] = [content, value].map(<[u8]>::to_vec);
             Some(What::Plugin { tag, plugin, content, value })
         }
     }
+}
+
+/// The number in a tensor of one f32: in `tensor_content`, or in `float_val`, which is packed or not. The inner `None`: it is another
+/// tensor.
+#[expect(clippy::option_option, reason = "malformed and another are different answers")]
+fn decode_float(tensor: &[u8]) -> Option<Option<f32>> {
+    if find(tensor, 1)? != Some(Value::Number(FLOAT)) {
+        return Some(None);
+    }
+    let found = match find(tensor, 4)? {
+        None => find(tensor, 5)?,
+        content => content,
+    };
+    Some(match found {
+        Some(Value::Bytes(bytes)) => bytes.try_into().ok().map(f32::from_le_bytes),
+        Some(Value::Fixed32(bits)) => Some(f32::from_bits(bits)),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -248,8 +287,36 @@ mod tests {
         ];
         for what in whats {
             let event = Event { wall_time: 1e9, step: u64::from(u32::MAX) + 7, what };
-            assert_eq!(Event::decode(&event.encode()), Some(event));
+            assert_eq!(Event::decode(&event.encode()), Some(vec![event]));
         }
+    }
+
+    #[test]
+    fn every_value_of_a_summary_is_read_and_scalars_of_tensorflow_2_too() {
+        let scalar = |tag: &str, tensor: Message| {
+            let tensor = Message::default().number(1, FLOAT).bytes(2, &[]).raw(&tensor.0);
+            let value = Message::default().bytes(1, tag.as_bytes()).message(8, &tensor);
+            value.message(9, &metadata(SCALARS, &[]))
+        };
+        let bits = 2.5_f32.to_le_bytes();
+        let values = [
+            Message::default().bytes(1, b"plain").float(2, 2.5),
+            scalar("content", Message::default().bytes(4, &bits)),
+            scalar("packed", Message::default().bytes(5, &bits)),
+            scalar("single", Message::default().float(5, 2.5)),
+        ];
+        let add = |summary: Message, value: &Message| summary.message(1, value);
+        let summary = values.iter().fold(Message::default(), add);
+        let bytes = Message::default().double(1, 1.5).number(2, 3).message(5, &summary).0;
+        let wanted = ["plain", "content", "packed", "single"].map(|tag| {
+            let what = What::Scalar { tag: tag.into(), value: 2.5 };
+            Event { wall_time: 1.5, step: 3, what }
+        });
+        assert_eq!(Event::decode(&bytes).unwrap(), wanted);
+        // Several numbers are no scalar.
+        let two = scalar("two", Message::default().bytes(4, &[0; 8]));
+        let bytes = Message::default().message(5, &Message::default().message(1, &two)).0;
+        assert!(matches!(Event::decode(&bytes).unwrap()[0].what, What::Plugin { .. }));
     }
 
     #[test]

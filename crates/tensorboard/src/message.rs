@@ -51,7 +51,8 @@ impl Message {
     pub(crate) fn message(self, field: u64, value: &Message) -> Message {
         self.bytes(field, &value.0)
     }
-    fn raw(mut self, value: &[u8]) -> Message {
+    /// Fields that are bytes already.
+    pub(crate) fn raw(mut self, value: &[u8]) -> Message {
         self.0.extend_from_slice(value);
         self
     }

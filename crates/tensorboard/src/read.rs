@@ -3,20 +3,45 @@
 use std::path::Path;
 use std::{fs, io};
 
-use crate::Event;
 use crate::record;
+use crate::{Event, What};
 
-/// The events of the file `path`, in order. A torn tail, as a crash leaves it, is left out.
+/// The events of the file `path`, in order; one that holds several values is as many events. A file without a byte has none: its writer
+/// may have just created it. A record that the file ends in the middle of, as a crash leaves it, is left out.
 ///
 /// # Errors
-/// A file that cannot be read, or is no event file.
+/// A file that cannot be read; [`io::ErrorKind::InvalidData`] where it does not begin with a whole event [`What::Version`], and so is no
+/// event file, or where a record before its end is damaged.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let bytes = fs::read(path)?;
-    let mut rest = &bytes[..];
-    let mut events = Vec::new();
-    while let Some((payload, after)) = record::split(rest) {
-        events.push(Event::decode(payload).ok_or(io::ErrorKind::InvalidData)?);
+    let (mut rest, mut events) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let at = bytes.len() - rest.len();
+        let is_first = at == 0;
+        let (payload, after) = match record::split(rest).ok_or_else(|| invalid(at))? {
+            Some(whole) => whole,
+            None if is_first => return Err(invalid(at)),
+            None => break,
+        };
+        let found = Event::decode(payload).ok_or_else(|| invalid(at))?;
+        if is_first && !is_version(&found) {
+            return Err(invalid(at));
+        }
+        events.extend(found);
         rest = after;
     }
     Ok(events)
+}
+
+fn is_version(events: &[Event]) -> bool {
+    matches!(events, [Event { what: What::Version(_), .. }, ..])
+}
+
+/// What is wrong with the record at byte `at`.
+fn invalid(at: usize) -> io::Error {
+    let message = match at {
+        0 => "no event file: it does not begin with the version of the format".to_owned(),
+        _ => format!("damaged event file: the record at byte {at} is not as it was written"),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }

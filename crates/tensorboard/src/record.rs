@@ -25,18 +25,19 @@ pub(crate) fn write(out: &mut impl Write, payload: &[u8]) -> io::Result<()> {
     out.write_all(&masked(payload).to_le_bytes())
 }
 
-/// The first record of `bytes` and what follows it; `None` where no whole, sound record begins: the
-/// end, or the torn tail that a crash leaves.
-pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (head, rest) = bytes.split_at_checked(HEAD)?;
+/// The first record of `bytes` and what follows it. The inner `None` where no whole record is left: the end, or the torn tail that a
+/// crash leaves. The outer one where a checksum is wrong.
+#[expect(clippy::option_option, reason = "damaged and absent are different answers")]
+pub(crate) fn split(bytes: &[u8]) -> Option<Option<(&[u8], &[u8])>> {
+    let Some((head, rest)) = bytes.split_at_checked(HEAD) else { return Some(None) };
     let (length, sum) = head.split_at(8);
     if masked(length) != little(sum)? {
         return None;
     }
     let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    let (payload, rest) = rest.split_at_checked(length)?;
-    let (sum, rest) = rest.split_at_checked(TAIL)?;
-    (masked(payload) == little(sum)?).then_some((payload, rest))
+    let Some((payload, rest)) = rest.split_at_checked(length) else { return Some(None) };
+    let Some((sum, rest)) = rest.split_at_checked(TAIL) else { return Some(None) };
+    (masked(payload) == little(sum)?).then_some(Some((payload, rest)))
 }
 
 fn little(bytes: &[u8]) -> Option<u32> {
@@ -85,9 +86,12 @@ mod tests {
         let mut file = Vec::new();
         write(&mut file, b"one").unwrap();
         write(&mut file, b"").unwrap();
-        let (first, rest) = split(&file).unwrap();
+        let (first, rest) = split(&file).unwrap().unwrap();
         assert_eq!(first, b"one");
-        assert_eq!(split(rest), Some((&b""[..], &b""[..])));
+        assert_eq!(split(rest), Some(Some((&b""[..], &b""[..]))));
+        for end in 0..HEAD + 3 + TAIL {
+            assert_eq!(split(&file[..end]), Some(None), "{end} bytes");
+        }
         for bit in 0..8 * (HEAD + 3 + TAIL) {
             let mut bad = file.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -59,6 +60,36 @@ fn a_torn_tail_costs_only_itself() {
         let events = read(&torn).unwrap().len();
         assert!((9..11).contains(&events), "{events} events without the last {lost} bytes");
     }
+}
+
+#[test]
+fn what_is_no_event_file_or_damaged_before_its_end_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::create(folder.path(), None).unwrap();
+    for step in 0..10 {
+        writer.scalar(step, "train/loss", 1.0).unwrap();
+    }
+    writer.flush().unwrap();
+    let bytes = fs::read(writer.path()).unwrap();
+    let path = folder.path().join("other");
+    let said = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let error = read(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        error.to_string()
+    };
+    // The second record, a scalar, begins behind the version's 42 bytes.
+    for other in [&b"short"[..], b"text of several words", &bytes[..20], &bytes[42..]] {
+        assert!(said(other).starts_with("no event file: "), "{other:?}");
+    }
+    let mut damaged = bytes.clone();
+    for at in 42..bytes.len() / 2 {
+        damaged[at] ^= 1;
+        assert!(said(&damaged).starts_with("damaged event file: the record at byte "), "{at}");
+        damaged[at] ^= 1;
+    }
+    fs::write(&path, "").unwrap();
+    assert_eq!(read(&path).unwrap(), []);
 }
 
 #[test]

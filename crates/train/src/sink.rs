@@ -39,11 +39,15 @@ pub(crate) fn largest(ranks: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Takes measurements; it never changes what is computed.
+///
+/// Rank 0 calls a run's sink between steps. A call may take longer than `mesh.deadline`: rank 0 counts as alive meanwhile, but the run
+/// waits.
 pub trait Sink {
     /// Records the values of a logged step (from 1), by tag.
     ///
     /// # Errors
-    /// Failures of the writer.
+    /// Failures of the writer. Those of a caller's own sink end no run: after the first the sink is called no more, and
+    /// [`Outcome::warnings`](crate::Outcome::warnings) says so.
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()>;
     /// Passes on an event worth telling a person.
     fn notice(&mut self, notice: &Notice<'_>) {

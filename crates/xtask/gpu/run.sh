@@ -2,12 +2,12 @@
 # Compares every kernel with plain loops on a GPU, then the speed of kernels with PyTorch's attention, and of training steps with
 # transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
-# missing. Results go to the folder $OUT, or here: a file or two of a task, and log.txt.
+# missing. Results go to the folder $OUT, which is made if it is not there, or here: a file or two of a task, and log.txt.
 #   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes;
 #   $LIMIT is the most seconds of all of them together
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-out=$(cd "${OUT:-$here}" && pwd)
+mkdir -p "${OUT:-$here}" && out=$(cd "${OUT:-$here}" && pwd) || exit 2
 work=$(mktemp -d)
 packages=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])')
 for folder in "$packages"/*/lib /usr/local/cuda/lib64 /usr/local/nvidia/lib64; do
@@ -196,6 +196,10 @@ for task in "${@:-check rule sanitize time ring several step longest}"; do
       *) echo "unknown: $one"; failed=1;;
     esac
   done
+done
+# A machine may hand back only a few files: those that nothing was written to are left out.
+for name in check.txt peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
+  [ -s "$out/$name" ] || rm -f "$out/$name"
 done
 rm -rf "$work"
 exit $failed

@@ -50,7 +50,7 @@ const RULES: &[Rule] = &[
         "annulus",
         true,
         "attention comm data evaluation experiment figure hub machine model ops plan sequence simulate \
-         tensors trace train",
+         tensorboard tensors trace train",
     ),
     rule(
         "cli",

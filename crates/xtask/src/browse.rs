@@ -98,7 +98,7 @@ fn made() -> Result<PathBuf> {
     let program = tool::program("debug", "annulus")?;
     let words = [OsStr::new("report"), hostile.as_ref(), folder.join("other").as_ref()]
         .map(OsStr::to_owned);
-    let out = ["--output".into(), page.clone().into_os_string()];
+    let out = ["--out".into(), page.clone().into_os_string()];
     tool::run(program, &[&words[..], &out].concat())?;
     Ok(page)
 }

@@ -51,7 +51,9 @@ fn a_model_of_the_hub_is_trained_like_a_folder() {
         &tokenizer,
     )
     .expect("a tokenizer");
-    hub.file("tokenizer.json", |file| *file = File::read(&tokenizer));
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        hub.file(name, |file| *file = File::read(&place.path(name)));
+    }
     let model = format!("hf://{NAME}");
     train(&place, &hub, "folder", &folder.display().to_string(), "").ended(0);
     assert!(hub.asked().is_empty());

@@ -354,7 +354,7 @@ impl Case {
             (None, false) => Arc::new(self.fused()),
         };
         let attention = Attention::new(schedules.clone(), self.scale(), comm, kernel);
-        if self.packed { attention.seeing(self.mask()) } else { attention }
+        if self.packed { attention.seeing(self.mask()).unwrap() } else { attention }
     }
 }
 

@@ -77,7 +77,7 @@ impl Case {
     ) -> Result<(Positions, [Tensor; 5])> {
         let kernel = Arc::new(Fused::new(Pool::serial()));
         let attention = Attention::new(schedules.clone(), self.scale, comm, kernel);
-        let attention = attention.dropping(DROPOUT);
+        let attention = attention.dropping(DROPOUT)?;
         let here = attention.positions().clone();
         let rows = |tensor: &Tensor| rows_at(tensor, 2, &here);
         let Qkv { q, k, v } = &self.qkv;

@@ -22,16 +22,20 @@ pub(crate) fn kernel(block: Option<usize>) -> Arc<dyn AttentionKernel> {
 /// The emulator, for all ranks.
 fn processor() -> Arc<dyn Processor> {
     static OPENED: OnceLock<Emulator> = OnceLock::new();
-    let open = || {
-        let compiled = || {
-            let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
-            let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
-            Emulator::compile(&kernels, &into).unwrap()
-        };
-        let library = std::env::var_os("ANNULUS_EMULATOR").map_or_else(compiled, PathBuf::from);
-        Emulator::open(&library, 80, 1).unwrap()
+    Arc::new(OPENED.get_or_init(|| emulator(80)).clone())
+}
+
+/// An emulator of a GPU of this architecture.
+pub(crate) fn emulator(architecture: u32) -> Emulator {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let compiled = || {
+        let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+        let into = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulator");
+        Emulator::compile(&kernels, &into).unwrap()
     };
-    Arc::new(OPENED.get_or_init(open).clone())
+    let given = || std::env::var_os("ANNULUS_EMULATOR").map(PathBuf::from);
+    let library = LIBRARY.get_or_init(|| given().unwrap_or_else(compiled));
+    Emulator::open(library, architecture, 1).unwrap()
 }
 
 #[test]

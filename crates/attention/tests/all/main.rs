@@ -5,11 +5,14 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod case;
+mod checked;
 mod columns;
 mod dropout;
 #[cfg(feature = "emulator")]
 mod emulated;
 mod fuzz;
+#[cfg(feature = "emulator")]
+mod launches;
 mod refused;
 mod shapes;
 mod strict;

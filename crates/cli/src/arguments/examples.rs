@@ -92,16 +92,16 @@ Examples:
 pub(super) const REPRODUCE: &str = "\
 Examples:
   annulus reproduce runs/mine
-  annulus reproduce runs/mine --output /tmp/again data.path=moved/book.txt
+  annulus reproduce runs/mine --out /tmp/again data.path=moved/book.txt
   ANNULUS_VECTOR=avx2 annulus reproduce runs/mine   # with other vector instructions: bits may differ";
 pub(super) const REPLAY: &str = "\
 Examples:
   annulus replay runs/mine --step 300
-  annulus replay runs/mine --step 300 --output step-300 --json";
+  annulus replay runs/mine --step 300 --out step-300 --json";
 pub(super) const REPORT: &str = "\
 Examples:
   annulus report runs/mine
-  annulus report runs/ring runs/striped --output compared.html
+  annulus report runs/ring runs/striped --out compared.html
   annulus train experiments/quickstart.yaml 'trace.steps=[2]' every.hash=100 && annulus report runs/quickstart";
 pub(super) const EXPORT_METRICS: &str = "\
 Examples:

@@ -7,6 +7,8 @@ use annulus_experiment::short_keys;
 const SMALL: f64 = 1e-3;
 /// The cell of a difference that rounding makes.
 const ROUNDING: &str = "no, rounding";
+/// The cell of a row that no other one can be compared with.
+const OTHER: &str = "other text";
 /// The cell of an unknown value.
 const NOTHING: &str = "-";
 
@@ -26,7 +28,7 @@ impl Cells {
         let columns = columns(table);
         heads.extend(columns.iter().map(|(head, _)| (*head).to_owned()));
         let row = |(index, row): (usize, &Row)| {
-            let is_best = table.best == Some(index);
+            let is_best = row.best == Some(index);
             let own = columns.iter().map(|(_, cell)| cell(row, is_best));
             row.values.iter().cloned().chain(own).collect()
         };
@@ -50,11 +52,11 @@ fn columns(table: &Table) -> Vec<Column> {
             ("evaluate loss", |row, _| loss(row.evaluate_loss.as_ref())),
         ),
         (
-            table.rows.len() > 1 && table.best.is_some(),
+            table.rows.len() > 1 && table.compared_by.is_some(),
             ("minus best", |row, is_best| by(row, is_best)),
         ),
         (
-            table.rows.len() > 1 && table.best.is_some(),
+            table.rows.len() > 1 && table.compared_by.is_some(),
             ("beyond seeds", |row, is_best| beyond(row, is_best)),
         ),
         (
@@ -95,8 +97,14 @@ fn by(row: &Row, is_best: bool) -> String {
             format!("{difference:+.0e}")
         }
         Some(Against { difference, .. }) => format!("{difference:+.4}"),
+        None if is_alone(row) => OTHER.to_owned(),
         None => NOTHING.to_owned(),
     }
+}
+
+/// Whether a row that was evaluated has another text than all other rows.
+fn is_alone(row: &Row) -> bool {
+    row.best.is_none() && !row.seeds.is_empty()
 }
 
 /// Whether the difference from the best row is larger than seeds explain.
@@ -122,10 +130,13 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
     if several {
         notes.push("±: 95 % confidence interval of the mean over seeds, by Student's t".to_owned());
     }
-    let best = table.best.filter(|_| table.rows.len() > 1);
-    if let (Some(best), Some(tag)) = (best, table.compared_by) {
-        let named = table.rows[best].values.join(", ");
-        notes.push(format!("minus best: mean {tag} less that of the best row ({named})"));
+    let tag = table.compared_by.filter(|_| table.rows.len() > 1);
+    if let Some(tag) = tag.filter(|_| table.rows.iter().any(|row| row.best.is_some())) {
+        let of_best = match table.best {
+            Some(best) => format!("the best row ({})", table.rows[best].values.join(", ")),
+            None => "the best row with the same held-out text: losses of different texts cannot be compared".to_owned(),
+        };
+        notes.push(format!("minus best: mean {tag} less that of {of_best}"));
         notes.extend(several.then(|| {
             format!(
                 "beyond seeds: whether that is more than seeds explain, two-sided p < 0.05, {}",
@@ -141,6 +152,9 @@ pub(super) fn notes(table: &Table) -> Vec<String> {
                 .to_owned()
         }));
     }
+    notes.extend(tag.filter(|_| table.rows.iter().any(is_alone)).map(|tag| {
+        format!("{OTHER}: no other row was evaluated on the same held-out tokens in sequences of that length, so its {tag} is compared with none")
+    }));
     notes
 }
 

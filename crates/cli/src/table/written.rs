@@ -126,6 +126,7 @@ mod tests {
             train_loss: OverSeeds::of(losses),
             evaluate_loss: None,
             tokens_per_second: OverSeeds::of(&[1000.0; 2]),
+            best: Some(0),
             against_best,
         }
     }
@@ -184,6 +185,26 @@ mod tests {
         // Of a single seed nothing is known.
         assert!(line("4k").ends_with("  -"), "{text}");
         assert!(text.contains("no, rounding: the means are equal to 1e-6"), "{text}");
+    }
+
+    #[test]
+    fn rows_of_other_texts_are_compared_with_none() {
+        let mut table = table();
+        table.best = None;
+        for row in &mut table.rows[1..] {
+            (row.best, row.against_best) = (Some(1), None);
+        }
+        table.rows[0].best = None;
+        let text = text(&table);
+        let line = |word: &str| text.lines().find(|line| line.starts_with(word)).unwrap();
+        assert!(line("1k").ends_with("  other text  -"), "{text}");
+        assert!(line("2k").ends_with("  best"), "{text}");
+        assert!(text.contains("that of the best row with the same held-out"), "{text}");
+        assert!(text.contains("\nother text: no other row was evaluated"), "{text}");
+        table.rows[1].best = None;
+        table.rows.pop();
+        let text = super::text(&table);
+        assert!(!text.contains("minus best:") && !text.contains("beyond seeds:"), "{text}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Communicator for Member {
         self.members.len()
     }
     fn original(&self, rank: usize) -> usize {
-        self.members[rank]
+        self.members.get(rank).copied().unwrap_or(rank)
     }
     fn deadline(&self) -> Duration {
         self.group.deadline
@@ -142,6 +142,9 @@ impl Communicator for Member {
         self.group.computes(self.original(self.rank))
     }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
+        if peer >= self.world() {
+            return Box::new(NoRank { member: self, label, peer });
+        }
         let (rank, peer) = (self.original(self.rank), self.original(peer));
         Box::new(OutsideWait::new(Watch::new(&self.group, rank, peer, label)))
     }
@@ -153,6 +156,22 @@ impl fmt::Debug for Member {
             .field("rank", &self.rank)
             .field("members", &self.members)
             .finish_non_exhaustive()
+    }
+}
+
+/// A wait for a rank that there is not.
+struct NoRank<'a> {
+    member: &'a Member,
+    label: Label,
+    peer: usize,
+}
+
+impl Watching for NoRank<'_> {
+    fn slice(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn look(&mut self) -> Result<()> {
+        self.member.expect_rank(self.label, self.peer)
     }
 }
 

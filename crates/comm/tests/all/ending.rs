@@ -91,8 +91,7 @@ fn an_error_on_one_rank_ends_all() {
     for (world, broken) in [(2, 0), (5, 4), (8, 3)] {
         let failure = break_one(world, broken, || Err(Wrong::Own));
         assert_eq!(failure.to_string(), format!("rank {broken}: a bad batch"));
-        let source = std::error::Error::source(&failure).map(ToString::to_string);
-        assert_eq!(source.as_deref(), Some("a bad batch"));
+        assert!(std::error::Error::source(&failure).is_none(), "a chain would say it twice");
         assert!(matches!(failure.cause, Cause::Error(Wrong::Own)));
     }
 }

@@ -37,6 +37,17 @@ fn a_split_orders_by_key_then_rank() {
 }
 
 #[test]
+fn ranks_that_there_are_not_are_an_error() {
+    on(4, |comm| {
+        let group = comm.split(hop(0), comm.rank() % 2, comm.rank())?;
+        assert_eq!(group.original(2), 2, "no rank of the group: a number that names itself");
+        let why = group.watch(hop(1), 2).look().unwrap_err().to_string();
+        assert!(why.contains("a move with rank 2, wanted one of 2 ranks"), "{why}");
+        comm.barrier(hop(2))
+    });
+}
+
+#[test]
 fn groups_work_at_the_same_time() {
     for world in [4, 6, 8] {
         on(world, |comm| {

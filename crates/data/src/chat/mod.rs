@@ -4,6 +4,8 @@
 //! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
 
 mod json;
+mod learned;
+mod parts;
 mod python;
 mod shapes;
 mod template;
@@ -85,7 +87,7 @@ impl Chat {
     fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
         let (source, marked) = filtered(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"rendering 4\0").update(source.as_bytes());
+        hasher.update(b"rendering 5\0").update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }
@@ -104,12 +106,14 @@ impl Chat {
         &self.hash
     }
 
-    /// Renders `line`, `{"messages": [{"role": …, "content": …}, …]}`; else what is wrong with it.
+    /// Renders `line`, `{"messages": [{"role": …, "content": …}, …]}` or one of the other [shapes]; else what is wrong
+    /// with it.
     pub(crate) fn render(&self, line: &str) -> Result<Rendered, String> {
         object(line)?;
         json::exact(line)?;
         let record: Json = serde_json::from_str(line).map_err(|error| described(&error))?;
-        let record = shapes::with_messages(record)?;
+        let mut record = shapes::with_messages(record)?;
+        record.get_mut("messages").map_or(Ok(()), parts::join)?;
         let messages = messages(&record)?;
         let tools = tools::of(&record)?;
         if messages.iter().chain([&tools]).any(|part| part.to_string().contains(MARKS)) {
@@ -123,7 +127,7 @@ impl Chat {
         within_bounds(line.len(), move || {
             let render = |messages: &[Json], invite| template.text(&tools, messages, invite);
             if is_marked {
-                return marked(&render(&messages, false)?);
+                return marked(&render(&messages, false)?, &messages);
             }
             turns::rendered(&messages, &render)
         })
@@ -133,7 +137,7 @@ impl Chat {
 /// The record's messages, each of a known role, one at least the assistant's.
 fn messages(record: &Json) -> Result<&[Json], String> {
     let Some(messages) = record.get("messages") else {
-        return Err("missing field `messages`, `conversations` or `instruction`".into());
+        return Err("missing field `messages`, `conversations`, `instruction` or `prompt`".into());
     };
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
         return Err("`messages` is no list of messages".into());
@@ -143,6 +147,11 @@ fn messages(record: &Json) -> Result<&[Json], String> {
     }
     if !messages.iter().any(says) {
         return Err("no message is the `assistant`'s: there is nothing to learn".into());
+    }
+    if !messages.iter().any(learned::is_learned) {
+        return Err(
+            "no message of the `assistant`'s is to be learned, by its `weight` or `train`".into()
+        );
     }
     Ok(messages)
 }
@@ -158,9 +167,7 @@ fn check_message(turn: usize, message: &Json) -> Result<(), String> {
         let known = ROLES.map(|role| format!("`{role}`")).join(", ");
         return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
     }
-    check_weight(message).map_err(|weight| {
-        format!("the weight of message {turn} is {weight}: every answer is learned, with weight 1")
-    })?;
+    learned::check(turn, message)?;
     let calls = tools::calls(message).map_err(|found| {
         format!("the `tool_calls` of message {turn} are {found}, wanted a list of objects")
     })?;
@@ -170,13 +177,6 @@ fn check_message(turn: usize, message: &Json) -> Result<(), String> {
         Json::Null => Err(format!("message {turn} has no `content`")),
         other => Err(format!("the content of message {turn} is {}, wanted a text", kind(other))),
     }
-}
-
-/// Holds a message of the assistant's to the only weight there is; else what it has.
-fn check_weight(message: &Json) -> Result<(), &Json> {
-    let weight = &message["weight"];
-    let is_one = weight.is_null() || weight.as_f64() == Some(1.0);
-    if is_one || !says(message) { Ok(()) } else { Err(weight) }
 }
 
 fn says(message: &Json) -> bool {
@@ -194,16 +194,32 @@ fn kind(value: &Json) -> &'static str {
     }
 }
 
-/// Takes the marks out of a text.
-fn marked(text: &str) -> Result<Rendered, String> {
+/// Takes the marks out of a text of `messages`.
+fn marked(text: &str, messages: &[Json]) -> Result<Rendered, String> {
     let mut rendered = Rendered { text: String::with_capacity(text.len()), learned: Vec::new() };
     for (index, part) in text.split(MARKS).enumerate() {
         let start = rendered.text.len();
         rendered.text.push_str(part);
-        if index % 2 == 1 && !part.is_empty() {
+        if index % 2 == 1 {
             rendered.learned.push(start..rendered.text.len());
         }
     }
+    let found = rendered.learned.len();
+    let said: Vec<&Json> = messages.iter().filter(|message| says(message)).collect();
+    if !said.iter().all(|message| learned::is_learned(message)) {
+        if found != said.len() {
+            return Err(format!(
+                "the template renders {found} `{{% generation %}}` for {} messages of the assistant, \
+                 which does not tell those that are not to be learned",
+                said.len()
+            ));
+        }
+        let mut said = said.iter();
+        rendered
+            .learned
+            .retain(|_| said.next().is_some_and(|message| learned::is_learned(message)));
+    }
+    rendered.learned.retain(|part| !part.is_empty());
     if rendered.learned.is_empty() {
         return Err("the template renders nothing between its `{% generation %}` and \
                     `{% endgeneration %}`"

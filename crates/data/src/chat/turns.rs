@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
+use super::learned::is_learned;
 use super::{MARKS, Rendered, says, tools};
 
 /// Bytes that are rendered turn by turn before a conversation counts as long.
@@ -23,10 +24,11 @@ const PROBES: usize = 3;
 /// What renders messages, with or without an invitation to answer.
 pub(super) type Render<'a> = &'a dyn Fn(&[Json], bool) -> Result<String, String>;
 
-/// Renders `messages`, and finds what the assistant says in them.
+/// Renders `messages`, and finds what the assistant says in those that are learned.
 pub(super) fn rendered(messages: &[Json], render: Render<'_>) -> Result<Rendered, String> {
     let text = render(messages, false)?;
-    let turns: Vec<usize> = (0..messages.len()).filter(|&turn| says(&messages[turn])).collect();
+    let learned = |turn: &usize| is_learned(&messages[*turn]);
+    let turns: Vec<usize> = (0..messages.len()).filter(learned).collect();
     let one = |&turn: &usize| by_itself(messages, turn, &text, render);
     let learned = if text.len().saturating_mul(turns.len()) <= EVERY {
         turns.iter().map(one).collect::<Result<_, _>>()?
@@ -43,7 +45,11 @@ fn by_itself(
     text: &str,
     render: Render<'_>,
 ) -> Result<Range<usize>, String> {
-    let before = render(&messages[..turn], true)?;
+    let before = match render(&messages[..turn], true) {
+        // A template that looks at the first message finds none.
+        Err(_) if turn == 0 => return first(messages, text, render),
+        before => before?,
+    };
     let after = render(&messages[..=turn], false)?;
     if after.starts_with(&before) && text.starts_with(&after) {
         return Ok(before.len()..after.len());
@@ -53,6 +59,28 @@ fn by_itself(
          `{{% generation %}}`",
         turn + 1
     ))
+}
+
+/// The turn of an assistant who begins the conversation, where a template renders nothing before it: its words, found by their
+/// marks, stand behind what invites to an answer.
+fn first(messages: &[Json], text: &str, render: Render<'_>) -> Result<Range<usize>, String> {
+    let one = &messages[..1];
+    let after = render(one, false)?;
+    let words = marked(one, &after, render)?.remove(&0);
+    let question = [json!({ "role": "user", "content": "?" })];
+    let asked = |invite| render(&question, invite).ok();
+    let invited = asked(false).zip(asked(true));
+    let invitation = invited.as_ref().and_then(|(asked, whole)| whole.strip_prefix(asked.as_str()));
+    let start = words.zip(invitation).map(|(words, invitation)| (words.start, invitation));
+    match start {
+        Some((start, invitation))
+            if after[..start].ends_with(invitation) && text.starts_with(&after) =>
+        {
+            Ok(start..after.len())
+        }
+        _ => Err("the conversation begins with the assistant: the template needs `{% generation %}` to tell what it says"
+            .to_owned()),
+    }
 }
 
 /// All `turns` of a long conversation.
@@ -175,6 +203,26 @@ mod tests {
             let exact = rendered(&messages, &render).unwrap();
             assert_eq!(long(&messages, &turns, &exact.text, &render).unwrap(), exact.learned);
         }
+    }
+
+    /// As templates that look at the first message are, which begin with a system's words of their own.
+    #[test]
+    fn an_assistant_who_begins_is_found_by_a_template_that_needs_a_message() {
+        let render = |some: &[Json], invite| match some {
+            [] => Err("undefined value".to_owned()),
+            _ => Ok(shown(some, invite, "<end>")),
+        };
+        let messages = &conversation(6)[1..];
+        let lenient = |some: &[Json], invite| Ok(shown(some, invite, "<end>"));
+        let found = rendered(messages, &render).unwrap();
+        assert_eq!(found, rendered(messages, &lenient).unwrap());
+        assert_eq!(&found.text[found.learned[0].clone()], "words of 1<end>");
+        let mut messages = messages.to_vec();
+        messages[0]["content"] = json!("");
+        let error = rendered(&messages, &render).unwrap_err();
+        assert!(error.starts_with("the conversation begins with the assistant"), "{error}");
+        messages[0]["train"] = json!(false);
+        assert_eq!(rendered(&messages, &render).unwrap().learned.len(), 2);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Task {
 /// A draft in tokens.
 fn asked(draft: &Draft, tokenizer: &Tokenizer) -> Result<Question, DataError> {
     let encode = |text: &str| {
-        let mut ids = tokenizer.before(true).to_vec();
+        let mut ids = tokenizer.before().to_vec();
         tokenizer.encode(text, &mut |more| ids.extend_from_slice(more)).map(|()| ids)
     };
     let (mut prompt, whole) = (encode(&draft.prompt)?, encode(&draft.whole())?);

@@ -1,5 +1,6 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
+mod around;
 mod bounds;
 mod differing;
 mod frame;
@@ -22,7 +23,7 @@ use crate::guard::guarded;
 /// The file beside it that names its special tokens.
 pub(crate) const CONFIG: &str = "tokenizer_config.json";
 
-/// The id that stands between documents of bytes.
+/// The id that stands between documents of bytes, and ends the one before it.
 const NEXT_DOCUMENT: u32 = 256;
 
 /// The largest `tokenizer.json` that is read, in bytes: twice the largest in use.
@@ -232,35 +233,6 @@ impl Tokenizer {
             }
         }
         Ok(())
-    }
-
-    /// The tokens that begin and end a document, as text, where a `tokenizer.json` has them.
-    pub fn special(&self) -> (Option<String>, Option<String>) {
-        let Tokenizer::Json(json) = self else { return (None, None) };
-        let text = |id: Option<&u32>| json.inner.id_to_token(*id?);
-        (text(json.before.last()), text(json.after.first()))
-    }
-
-    /// What precedes a document, the first or another.
-    pub fn before(&self, first: bool) -> &[u32] {
-        match self {
-            Tokenizer::Bytes if first => &[],
-            Tokenizer::Bytes => &[NEXT_DOCUMENT],
-            Tokenizer::Json(json) => &json.before,
-        }
-    }
-
-    /// Tokens that end what is generated: what follows a document, or stands between two.
-    pub fn ends(&self) -> &[u32] {
-        if matches!(self, Tokenizer::Bytes) { &[NEXT_DOCUMENT] } else { self.after() }
-    }
-
-    /// What follows a document.
-    pub fn after(&self) -> &[u32] {
-        match self {
-            Tokenizer::Bytes => &[],
-            Tokenizer::Json(json) => &json.after,
-        }
     }
 }
 

@@ -102,11 +102,71 @@ fn what_the_assistant_says_is_learned() {
     assert!(Chat::open(&scene.tokenizer()).unwrap().is_marked());
     assert_eq!(scene.learned(), wanted());
     // The same without marks, told by what comes on top of the conversation so far.
-    let plain = MARKED.replace("{%- generation -%}", "").replace("{%- endgeneration %}", "");
-    let plain = plain.replace("    \n", "").replace("    {{ message", "{{- message");
-    let scene = Scene::new(&plain, RECORDS);
+    let scene = Scene::new(&plain(), RECORDS);
     assert!(!Chat::open(&scene.tokenizer()).unwrap().is_marked());
     assert_eq!(scene.learned(), wanted());
+}
+
+/// `MARKED` without its marks: what is said is told turn by turn.
+fn plain() -> String {
+    let plain = MARKED.replace("{%- generation -%}", "").replace("{%- endgeneration %}", "");
+    plain.replace("    \n", "").replace("    {{ message", "{{- message")
+}
+
+#[test]
+fn what_is_context_alone_is_not_learned() {
+    let answer = r#"{"role": "assistant", "content": "Ishmael."#;
+    for (said, other) in [
+        (r#""weight": 0"#, r#""weight": 1"#),
+        (r#""weight": 0.0"#, r#""weight": 1.0"#),
+        (r#""train": false"#, r#""train": true"#),
+        (r#""training": false"#, r#""training": null"#),
+    ] {
+        let records = RECORDS.replace(&format!("{answer}\""), &format!("{answer}\", {said}"));
+        for template in [MARKED, &plain()] {
+            let mut wanted = wanted();
+            wanted[0].0 = wanted[0].0.replace("Ishmael.<|endoftext|>", "");
+            assert_eq!(Scene::new(template, &records).learned(), wanted, "{said}");
+        }
+        let records = records.replace(said, other);
+        assert_eq!(Scene::new(MARKED, &records).learned(), wanted(), "{other}");
+    }
+    for (said, wanted) in [
+        (r#""weight": 0.5"#, "the weight of message 2 is 0.5, wanted 0 or 1"),
+        (r#""train": "no""#, "the `train` of message 2 is \"no\", wanted true or false"),
+    ] {
+        let records = RECORDS.replace(&format!("{answer}\""), &format!("{answer}\", {said}"));
+        let error = Scene::new(MARKED, &records).error();
+        assert!(error.contains(wanted), "{error}");
+    }
+    // Messages of a prompt are context.
+    let prompt = RECORDS
+        .replace("\"messages\"", "\"prompt\"")
+        .replace(r#""Ishmael."}, {"#, r#""Ishmael."}], "completion": [{"#);
+    let first = format!("{}\n", prompt.lines().next().unwrap());
+    for template in [MARKED, &plain()] {
+        let learned = Scene::new(template, &first).learned();
+        assert_eq!(learned[0].0, "Damp, drizzly November.<|endoftext|>");
+    }
+    // Where the template tells fewer answers than there are, those that are learned are not known.
+    let once = MARKED.replace("message['role'] == 'assistant'", "loop.last");
+    let records = RECORDS.replace(&format!("{answer}\""), &format!("{answer}\", \"weight\": 0"));
+    let error = Scene::new(&once, &records).error();
+    assert!(error.contains("1 `{% generation %}` for 2 messages"), "{error}");
+}
+
+/// A template that looks at the first message, as Qwen2.5's does.
+#[test]
+fn an_assistant_may_begin() {
+    let look = "{%- if messages[0]['role'] != 'system' %}{{- '<system>Help.' }}{% endif %}";
+    let records = r#"{"messages": [{"role": "assistant", "content": "Ahoy."}, {"role": "user", "content": "?"}, {"role": "assistant", "content": "At sea."}]}"#;
+    let scene = Scene::new(&(look.to_owned() + &plain()), records);
+    let (learned, all) = scene.learned().remove(0);
+    assert_eq!(
+        all,
+        "<system>Help.<assistant>Ahoy.<|endoftext|><user>?<assistant>At sea.<|endoftext|>"
+    );
+    assert_eq!(learned, "Ahoy.<|endoftext|>At sea.<|endoftext|>");
 }
 
 #[test]

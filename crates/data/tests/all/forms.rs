@@ -177,16 +177,75 @@ fn conversations_of_other_programs_are_conversations() {
     let alpaca = json!({ "instruction": user, "input": "", "output": said });
     assert_eq!(read(alpaca).unwrap(), wanted, "Alpaca without an input");
 
+    let turns = json!({ "conversations": [message("human", user), message("gpt", said)] });
+    assert_eq!(read(turns).unwrap(), wanted, "turns with `role`");
+    assert_eq!(read(json!({ "prompt": user, "completion": said })).unwrap(), wanted, "TRL");
+    let lists = json!({ "prompt": [asked[0].clone()], "completion": [asked[1].clone()] });
+    assert_eq!(read(lists).unwrap(), wanted, "TRL's messages");
+    let part = |text: &str| json!({ "type": "text", "text": text });
+    let parts = json!([part("What is it?"), part("\n\nA ring.")]);
+    let parts = json!({ "messages": [{ "role": "user", "content": parts }, asked[1].clone()] });
+    assert_eq!(read(parts).unwrap(), wanted, "parts");
+    let alpaca = json!({ "instruction": user, "output": said, "history": [["Who?", "I."]] });
+    let turns =
+        [message("user", "Who?"), message("assistant", "I."), asked[0].clone(), asked[1].clone()];
+    assert_eq!(read(alpaca).unwrap(), read(json!({ "messages": turns })).unwrap(), "history");
+    let alpaca = json!({ "instruction": user, "output": said, "history": [] });
+    assert_eq!(read(alpaca).unwrap(), wanted, "no history");
+
+    let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
+    let called = |value: &str| json!({ "conversations": [turn("human", "?"), turn("function_call", value)] });
     for (line, wanted) in [
+        (
+            json!({ "messages": [{ "role": "user", "content": image }] }),
+            "part 1 of the content of message 1 is of type `image_url`, wanted `text`",
+        ),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "text" }] }] }),
+            "has no `text`",
+        ),
+        (json!({ "prompt": "x" }), "missing field `completion`"),
+        (json!({ "prompt": "x", "completion": [] }), "neither two texts nor two lists"),
+        (
+            json!({ "instruction": "x", "output": "y", "history": ["z"] }),
+            "`history` is no list of pairs",
+        ),
+        (called("look"), "turn 2 is from `function_call`, and its `value` is no"),
         (json!({ "conversations": [turn("elephant", "?")] }), "turn 1 is from `elephant`"),
         (json!({ "conversations": [{ "from": "human" }] }), "turn 1 has no `value`"),
         (json!({ "conversations": 7 }), "no list of turns"),
-        (weighted(0), "the weight of message 2 is 0"),
+        (weighted(0), "no message of the `assistant`'s is to be learned"),
         (json!({ "instruction": "do" }), "missing field `output`"),
         (json!({ "instruction": 7, "output": "x" }), "`instruction` is no text"),
-        (json!({ "text": "x" }), "missing field `messages`, `conversations` or `instruction`"),
+        (
+            json!({ "text": "x" }),
+            "missing field `messages`, `conversations`, `instruction` or `prompt`",
+        ),
     ] {
         let error = read(line).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
     }
+}
+
+/// ShareGPT's calls of tools are OpenAI's.
+#[test]
+fn calls_of_tools_are_messages_that_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = speaking(folder.path());
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for call in m.tool_calls %}\
+                    {{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}\n{% endfor %}";
+    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let turns = json!([
+        { "from": "human", "value": "?" },
+        { "from": "function_call", "value": "{\"name\": \"look\", \"arguments\": {\"at\": 7}}" },
+        { "from": "observation", "value": "a ring" },
+        { "from": "gpt", "value": "A ring." }
+    ]);
+    let path = folder.path().join("chats.jsonl");
+    fs::write(&path, format!("{}\n", json!({ "conversations": turns }))).unwrap();
+    let inputs = [path];
+    let texts = Texts::new(&inputs, Records::Chats, &tokenizer);
+    let text = tokenizer.decode(&tokens(&Cache::temporary(&texts, &mut |_| ()).unwrap())).unwrap();
+    let wanted = "<user>?<assistant>look{\"at\": 7}<tool>a ring<assistant>A ring.";
+    assert_eq!(text, wanted);
 }

@@ -68,6 +68,16 @@ fn only_caches_of_marked_texts_are_made_anew() {
     assert_eq!(kept, [true, false, false]);
 }
 
+/// In older caches what stands between documents begins the next one.
+#[test]
+fn caches_of_several_documents_are_made_anew() {
+    let lines = b"{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+    let (tokens, fingerprint) = read("a.jsonl", lines, Records::Lines);
+    assert_eq!(tokens, b"a|b");
+    let before = "c19709ce8f37cfc370537b94dec60b77b37e037a305be5bc95dadd697de7113f";
+    assert_ne!(fingerprint, before);
+}
+
 /// What its first bytes say that a file is, instead of text in UTF-8.
 #[test]
 fn a_file_that_is_no_text_says_what_it_is() {

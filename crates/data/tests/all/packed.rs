@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Longer, Packed, Packing, Records, Source, Texts, Tokenizer, Window};
+use annulus_data::{
+    Cache, Fit, Longer, Packed, Packing, Records, Source, Texts, Tokenizer, Window, padding, show,
+};
 
 /// Documents of 3 to 60 bytes, each of a byte of its own.
 fn documents(folder: &std::path::Path) -> Arc<Cache> {
@@ -59,4 +61,47 @@ fn documents_that_long_sequences_hold_out_are_in_no_short_one() {
     let all = pack(64, Longer::Cut);
     assert_eq!(all.sequences_from(all.first_of_last(0)), 0);
     assert_eq!(all.sequences_from(all.first_of_last(u64::MAX)), all.fit().sequences);
+}
+
+/// Else a model never learns to end.
+#[test]
+fn the_end_of_a_document_is_a_target_and_no_beginning_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let packing = Arc::new(Packing::new(documents(folder.path()), 130, Longer::Refuse).unwrap());
+    let Fit { sequences, documents, .. } = packing.fit();
+    let packed = Packed::new(packing, Window::HeldOut, sequences, 1, 0).unwrap();
+    let mut ends = 0;
+    for step in 0..sequences {
+        let sequence = packed.batch(step).unwrap().remove(0);
+        let mut start = 0;
+        for &length in &sequence.documents {
+            let targets = &sequence.targets[start..start + length];
+            ends += u64::from(targets.last() == Some(&256));
+            assert!(!targets[..length - 1].contains(&256), "{targets:?}");
+            start += length;
+        }
+        assert!(!sequence.inputs.contains(&256), "{:?}", sequence.inputs);
+    }
+    // Behind the last document stands nothing.
+    assert_eq!(ends, documents - 1);
+}
+
+#[test]
+fn padding_is_shown_as_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let packing = Arc::new(Packing::new(documents(folder.path()), 130, Longer::Refuse).unwrap());
+    let Fit { sequences, tokens, .. } = packing.fit();
+    let packed = Packed::new(packing, Window::HeldOut, sequences, 1, 0).unwrap();
+    let mut all = 0;
+    for step in 0..sequences {
+        let sequence = packed.batch(step).unwrap().remove(0);
+        let padding = padding(&sequence);
+        let text = show(&sequence, &Tokenizer::Bytes, 130).unwrap();
+        let last = text.lines().last().unwrap();
+        assert_eq!(last.starts_with(&format!("padding: {padding} token")), padding > 0, "{text}");
+        assert_eq!(text.lines().count(), 130 - padding + usize::from(padding > 0));
+        assert!(!show(&sequence, &Tokenizer::Bytes, 9).unwrap().contains("padding"));
+        all += padding as u64;
+    }
+    assert_eq!(all, sequences * 130 - tokens);
 }

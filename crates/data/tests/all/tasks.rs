@@ -45,7 +45,7 @@ fn questions_fill_their_length_and_are_functions_of_what_is_given() {
                 assert_eq!(question, of(1, 2));
                 assert_ne!(question, of(2, 2), "{name}");
                 assert_ne!(question, of(1, 3), "{name}");
-                let begin = tokenizer.before(true);
+                let begin = tokenizer.before();
                 let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
                 assert_eq!(begins, begin.len(), "one token that begins a text");
                 assert!(question.prompt.starts_with(begin));

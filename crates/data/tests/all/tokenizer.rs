@@ -64,6 +64,22 @@ fn texts_are_whole_and_documents_are_framed() {
     assert_eq!(cache.documents(), [0, 4]);
 }
 
+#[test]
+fn a_prompt_begins_once() {
+    let (_folder, tokenizer) = open(JSON);
+    let tokenizer = tokenizer.unwrap();
+    for (text, wanted) in [
+        ("ab b", &[3, 300, 1][..]),
+        ("<s>ab b", &[3, 300, 1]),
+        ("<s>", &[3]),
+        ("", &[3]),
+        ("ab<s>", &[3, 300, 3]),
+    ] {
+        assert_eq!(tokenizer.prompt(text).unwrap(), wanted, "{text}");
+    }
+    assert_eq!(Tokenizer::Bytes.prompt("<s>").unwrap(), [60, 115, 62]);
+}
+
 /// By its own steps; where these put nothing between documents, or are asked to, by the file beside it.
 #[test]
 fn documents_are_told_apart_by_the_end_that_the_config_names() {
@@ -91,7 +107,7 @@ fn documents_are_told_apart_by_the_end_that_the_config_names() {
         }
         let path = folder.path().join("tokenizer.json");
         let tokenizer = Tokenizer::open(path.to_str().unwrap()).unwrap();
-        assert_eq!((tokenizer.before(true), tokenizer.after()), (before, after), "{config}");
+        assert_eq!((tokenizer.before(), tokenizer.after()), (before, after), "{config}");
         let alone = open(json).1.unwrap();
         assert_eq!(alone.fingerprint() == tokenizer.fingerprint(), alone.after() == after);
         assert!(tokenizer.is_of(json.as_bytes()) && !tokenizer.is_of(config.as_bytes()));
@@ -147,7 +163,7 @@ fn a_tokenizer_need_not_know_any_letter() {
     let vocabulary = r#""vocab": {"a": 0, "b": 1, "ab": 300}, "merges": [["a", "b"]]"#;
     let json = JSON.replace(vocabulary, r#""vocab": {"😀 ": 0, "b": 1, "c": 2}, "merges": []"#);
     let tokenizer = open(&json).1.unwrap();
-    assert_eq!((tokenizer.before(true), tokenizer.after()), (&[3][..], &[4][..]));
+    assert_eq!((tokenizer.before(), tokenizer.after()), (&[3][..], &[4][..]));
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn a_tokenizer_is_trained_and_reads_everything() {
     assert_eq!(fs::read(path("one.json")).unwrap(), fs::read(path("two.json")).unwrap());
     let tokenizer = Tokenizer::open(path("one.json").to_str().unwrap()).unwrap();
     assert_eq!(
-        (tokenizer.vocabulary(), tokenizer.before(true), tokenizer.after()),
+        (tokenizer.vocabulary(), tokenizer.before(), tokenizer.after()),
         (290, &[][..], &[0][..])
     );
     for text in [text, "中文 🦀\r\n\0 e\u{301}", ""] {

@@ -1,5 +1,6 @@
 //! Windows: every one of an epoch once, nothing held out among them, and no state.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +42,6 @@ fn every_window_of_an_epoch_comes_once_and_epochs_differ() {
             let mut sorted = epoch.to_vec();
             sorted.sort_unstable();
             assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] == tokens as u32));
-            assert!(sorted[0] < tokens as u32);
             assert!(sorted.last().unwrap() + (tokens as u32) < (length as u64 - held_out) as u32);
             orders.push(epoch.to_vec());
         }
@@ -50,6 +50,29 @@ fn every_window_of_an_epoch_comes_once_and_epochs_differ() {
         assert!(orders.len() == batch, "epochs repeat: {orders:?}");
         assert_ne!(starts(&new(2), 0..count), epochs);
         assert_eq!(starts(&new(1), count - 1..count), epochs[epochs.len() - batch..]);
+    }
+}
+
+/// Also the last ones of a text whose length is no multiple of the windows'.
+#[test]
+fn every_token_but_the_first_is_a_target_in_some_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    for (length, tokens) in [(299, 100), (200, 100), (301, 100), (101, 100), (150, 100)] {
+        let path = folder.path().join(format!("{length}.txt"));
+        // No two windows of it are the same.
+        let text = (100..999).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+        fs::write(&path, &text[..length]).unwrap();
+        let cache = open(path, Records::Text, &folder.path().join("cache"));
+        let mut ids = vec![0; length];
+        cache.read(0, &mut ids).unwrap();
+        let windows = Windows::new(Arc::new(cache), Window::Train, 0, tokens, 1, 3).unwrap();
+        let mut targets = BTreeSet::new();
+        for step in 0..3000 * windows.windows() {
+            let inputs = windows.batch(step).unwrap().remove(0).inputs;
+            let start = ids.windows(tokens).position(|window| window == inputs).unwrap();
+            targets.extend(start + 1..=start + tokens);
+        }
+        assert!(targets.iter().copied().eq(1..length), "{length}");
     }
 }
 

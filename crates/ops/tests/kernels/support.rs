@@ -10,17 +10,26 @@ static OPENED: OnceLock<Arc<dyn Processor>> = OnceLock::new();
 /// A GPU where one is named, else the emulator of one that `generation` is the fastest on, its orders drawn from `seed`. None where a
 /// GPU is named that does not run the generation; says so, as a test that finds nothing to run succeeds.
 pub(crate) fn processor(generation: Generation, seed: u64) -> Option<Arc<dyn Processor>> {
-    let Ok(name) = std::env::var("ANNULUS_KERNELS_ON") else {
-        return Some(emulated(generation, seed));
-    };
-    let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-    let open = || annulus_ops::gpu::open(index.expect("cuda:N")).unwrap();
-    let gpu = OPENED.get_or_init(open);
-    let runs = generation.runs_on(gpu.architecture());
+    match gpu() {
+        None => Some(emulated(generation, seed)),
+        Some(gpu) => runs(generation).then(|| gpu.clone()),
+    }
+}
+
+/// Whether `processor` gives one for this generation, to ask before anything is computed for it; says so if not.
+pub(crate) fn runs(generation: Generation) -> bool {
+    let runs = gpu().is_none_or(|gpu| generation.runs_on(gpu.architecture()));
     if !runs {
         say(&format!("{generation:?}: NOT RUN, this GPU has other kernels"));
     }
-    runs.then(|| gpu.clone())
+    runs
+}
+
+/// The GPU that is named.
+fn gpu() -> Option<&'static Arc<dyn Processor>> {
+    let name = std::env::var("ANNULUS_KERNELS_ON").ok()?;
+    let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    Some(OPENED.get_or_init(|| annulus_ops::gpu::open(index.expect("cuda:N")).unwrap()))
 }
 
 /// Prints what a test did not do, for `--show-output`: it succeeds all the same.
@@ -66,12 +75,6 @@ fn emulated(_: Generation, _: u64) -> Arc<dyn Processor> {
 /// Of how many factors of a choice all combinations are run.
 pub(crate) fn strength() -> usize {
     number("ANNULUS_KERNELS_STRENGTH").map_or(2, |number| number as usize)
-}
-
-/// How many choices run at a time: on a GPU one.
-pub(crate) fn threads() -> usize {
-    let cores = annulus_machine::cores();
-    if std::env::var_os("ANNULUS_KERNELS_ON").is_some() { 1 } else { cores }
 }
 
 /// Whether kernels of this name are asked for.

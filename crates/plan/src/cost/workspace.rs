@@ -27,6 +27,17 @@ pub(super) fn states(plan: &Plan, mask: &Mask) -> [u64; 2] {
     [all, if cut { all } else { all - 1 }]
 }
 
+/// Bytes of an element of keys and of one of values where a GPU is given several views of tiles at once, which together take no more than
+/// the keys and values of a tile; a CPU is given one view at a time.
+pub(super) fn viewed(plan: &Plan, mask: &Mask) -> u64 {
+    let on_gpu = plan.experiment.host.gpu_memory.is_some();
+    if on_gpu && !mask.is_of_two_spans() {
+        2 * plan.experiment.model.dtype.bytes() as u64
+    } else {
+        0
+    }
+}
+
 impl Share<'_> {
     /// Bytes of attention's workspace where scores do not outlive a tile.
     pub(super) fn workspace(&self) -> u64 {
@@ -47,8 +58,9 @@ impl Share<'_> {
         let batch = self.plan.micro_batch as u64;
         let made = product(&[2, batch, backward.keys as u64, self.sums(dim)]);
         let copied = product(&[self.most, shape.key_value_width(), copied]);
-        let results = sum([made, product(&[seen, backward.tiles as u64]), copied]);
-        let packed = sum([product(&[seen, forward.tiles as u64]), key_values]);
+        let viewed = product(&[self.most, shape.key_value_width(), self.viewed]);
+        let results = sum([made, product(&[seen, backward.tiles as u64]), copied, viewed]);
+        let packed = sum([product(&[seen, forward.tiles as u64]), key_values.max(viewed)]);
         let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
         let others = self.taken[1].made.query_gradients as u64;
         let others = product(&[batch, others, self.sums(dim)]);
@@ -79,11 +91,13 @@ impl Share<'_> {
     }
 
     /// Bytes while the results of several states become one: of each state, and the sum; where residue classes are added, all of these
-    /// once more before that.
+    /// once more before that, as on a GPU wherever rows with gaps are.
     fn joining(&self, state: u64) -> u64 {
         match self.states {
             [_, 0] => 0,
-            [states, copied] if states == copied => state.saturating_mul(states + 1),
+            [states, copied] if states == copied && self.viewed == 0 => {
+                state.saturating_mul(states + 1)
+            }
             [states, _] => state.saturating_mul(states + 2),
         }
     }

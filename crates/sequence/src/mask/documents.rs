@@ -10,14 +10,17 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// Documents of these lengths, one after another; empty ones are skipped.
+    /// Documents of these lengths, one after another; empty ones are skipped, and so is what lies beyond the last position that can be
+    /// numbered.
     pub fn of_lengths(lengths: &[usize]) -> Documents {
-        let mut end = 0;
-        let ends = lengths.iter().filter(|length| **length > 0).map(|length| {
-            end += length;
+        let mut end = 0_usize;
+        let ends = lengths.iter().map(|length| {
+            end = end.saturating_add(*length);
             end
         });
-        Documents { ends: ends.collect() }
+        let mut ends: Vec<usize> = ends.filter(|end| *end > 0).collect();
+        ends.dedup();
+        Documents { ends }
     }
     /// The positions of the document that `position` is in.
     pub fn around(&self, position: usize) -> Range<usize> {
@@ -37,5 +40,8 @@ mod tests {
         let around: Vec<_> = (0..6).map(|position| documents.around(position)).collect();
         assert_eq!(around, [0..3, 0..3, 0..3, 3..4, 4..usize::MAX, 4..usize::MAX]);
         assert_eq!(Documents::default().around(7), 0..usize::MAX);
+        let endless = Documents::of_lengths(&[2, usize::MAX, 5]);
+        assert_eq!(endless, Documents::of_lengths(&[2, usize::MAX - 2]));
+        assert_eq!(endless.around(7), 2..usize::MAX);
     }
 }

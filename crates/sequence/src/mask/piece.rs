@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::FAR;
 use crate::Positions;
 use crate::band::Band;
 use crate::positions::solve;
@@ -65,11 +66,13 @@ impl Class {
 
     /// The positions in both classes, if there are any (the Chinese remainder theorem).
     pub(crate) fn and(self, other: Class) -> Option<Class> {
-        let gap = (other.residue % other.modulus + other.modulus - self.residue % other.modulus)
-            % other.modulus;
+        let (to, from) = (other.residue % other.modulus, self.residue % other.modulus);
+        let gap = if to >= from { to - from } else { other.modulus - (from - to) };
         let (steps, period) = solve(self.modulus % other.modulus, gap, other.modulus)?;
-        let modulus = self.modulus * period;
-        Some(Class { modulus, residue: self.residue + self.modulus * steps })
+        let residue = self.modulus.checked_mul(steps)?.checked_add(self.residue)?;
+        // There is no position so far.
+        let modulus = self.modulus.saturating_mul(period).min(FAR);
+        (residue < modulus).then_some(Class { modulus, residue })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::piece::both;
-use super::{Class, Documents, Mask, Piece, Region, Rule, Shards, of};
+use super::{Class, Documents, FAR, Mask, Piece, Region, Rule, Shards, of};
 use crate::band::Band;
 use crate::positions::common_divisor;
 
@@ -193,7 +193,7 @@ impl Fixed {
             let class = piece.class.and(class)?;
             Some(Piece { class, ..piece.clone() })
         });
-        let around = |at| at / block * block..at / block * block + block;
+        let around = |at: usize| at / block * block..at / block * block + block;
         let own = shards.meeting(piece.clone(), around).filter_map(|block| {
             let keys = block.start..block.end - columns;
             piece.inside(&block, &keys, Band::default())
@@ -230,7 +230,7 @@ pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
-/// The least common multiple.
+/// The least common multiple, or a distance beyond that of any two positions.
 pub(super) fn common_multiple(a: usize, b: usize) -> usize {
-    a / common_divisor(a, b) * b
+    (a / common_divisor(a, b)).saturating_mul(b).min(FAR)
 }

@@ -66,6 +66,42 @@ impl Rule {
     }
 }
 
+/// The words of the rules, as [`Mask::from_name`] reads them where it can.
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rules().is_empty() {
+            return f.write_str("full");
+        }
+        for (index, rule) in self.rules().iter().enumerate() {
+            f.write_str(if index > 0 { "+" } else { "" })?;
+            write!(f, "{rule}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The word of the rule and its numbers, without those of lists that may be long.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Causal => f.write_str("causal"),
+            Rule::Prefix(prefix) => write!(f, "prefix:{prefix}"),
+            Rule::Documents(_) => f.write_str("documents"),
+            Rule::KeyPadding(rows) => match rows[..] {
+                [one] => write!(f, "padding:{one}"),
+                _ => f.write_str("padding"),
+            },
+            Rule::Window(width) => write!(f, "window:{width}"),
+            Rule::Dilated { window, dilation } => write!(f, "dilated:{window}:{dilation}"),
+            Rule::Strided { stride } => write!(f, "strided:{stride}"),
+            Rule::Fixed { block, columns } => write!(f, "fixed:{block}:{columns}"),
+            Rule::Regions(_) => f.write_str("regions"),
+            Rule::Sinks(sinks) => write!(f, "sinks:{sinks}"),
+            Rule::Global(_) => f.write_str("global"),
+        }
+    }
+}
+
 fn wrong(message: String) -> WrongMask {
     WrongMask { message, hint: format!("write it as one of these: {}", Mask::WORDS) }
 }

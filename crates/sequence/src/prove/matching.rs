@@ -112,7 +112,7 @@ fn check_move(schedule: &Schedule, moved: &Move, at: At, ranks: [usize; 2]) -> R
     }
     let Block { part, owner, .. } = moved.block;
     let exists = owner < schedule.world() && !moved.block.is_empty();
-    let in_time = moved.hops > 0 && at.hop + moved.hops <= schedule.hops();
+    let in_time = moved.hops > 0 && at.hop.saturating_add(moved.hops) <= schedule.hops();
     if exists && schedule.whole(part, owner).contains(moved.block) && in_time {
         Ok(())
     } else {

@@ -5,3 +5,4 @@ mod flaws;
 mod masks;
 mod schedules;
 mod views;
+mod within;

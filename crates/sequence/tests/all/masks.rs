@@ -209,6 +209,21 @@ fn one_rank_holds_the_natural_order() {
 }
 
 #[test]
+fn endless_stripes_and_blocks_are_one_shard() {
+    for width in [12, 13, usize::MAX] {
+        for layout in [Layout::Striped { width }, Layout::Balanced { width }] {
+            let shards = layout.shard(12, 3).unwrap();
+            let tokens: Vec<usize> = shards.iter().map(Positions::tokens).collect();
+            assert_eq!(tokens.iter().max(), Some(&12), "{layout:?}: {tokens:?}");
+        }
+        let blocks = Layout::Balanced { width }.shard_blocks(&Mask::causal(), 12, 4, &[1, 1]);
+        assert_eq!(blocks.unwrap().iter().map(Positions::tokens).sum::<usize>(), 12);
+    }
+    let heavy = Layout::Striped { width: 5 }.shard_weighted(&Mask::causal(), 12, &[usize::MAX, 7]);
+    assert_eq!(heavy.unwrap().iter().map(Positions::tokens).sum::<usize>(), 12);
+}
+
+#[test]
 fn rows_that_see_nothing_have_empty_spans() {
     let q = Positions::from_list(&[0, 5, 20]).unwrap();
     let k = Positions::from_list(&[4, 5, 30]).unwrap();

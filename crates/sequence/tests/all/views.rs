@@ -64,6 +64,8 @@ fn more_rules() -> Vec<Rule> {
         Rule::Fixed { block: 1, columns: 0 },
         Rule::Fixed { block: 4, columns: 4 },
         Rule::Fixed { block: 6, columns: 1 },
+        Rule::Fixed { block: usize::MAX, columns: 1 },
+        Rule::Strided { stride: usize::MAX },
         Rule::Regions(vec![]),
         Rule::Regions(vec![Region { queries: 5..90, keys: 19..20, causal: true }]),
         Rule::Sinks(0),

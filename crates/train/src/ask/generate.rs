@@ -16,6 +16,7 @@ use candle_core::{Device, Tensor};
 use crate::ask::judge::Placed;
 use crate::setup::shared::once;
 use crate::step::finite::finite;
+use crate::step::measure::alive::calling;
 use crate::step::rank::Rank;
 use crate::step::state::gathered::WeightSource;
 use crate::{Result, Setup, TrainError};
@@ -26,11 +27,11 @@ const STEPS: u64 = 1 << 53;
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; 0: the most likely token is always drawn.
+    /// What logits are divided by, finite and not negative; 0: the most likely token is always drawn.
     pub temperature: f64,
-    /// Draw only from so many of the most likely tokens.
+    /// Draw only from so many of the most likely tokens, at least 1.
     pub top_k: Option<usize>,
-    /// Draw only from the most likely tokens that together have this probability.
+    /// Draw only from the most likely tokens that together have this probability, from 0 (the most likely token alone) to 1.
     pub top_p: f64,
     /// The seed: a draw is a function of it and of the position.
     pub seed: u64,
@@ -53,13 +54,14 @@ pub struct GenerateRequest {
     pub sampling: Sampling,
 }
 
-/// Called by rank 0 (in the first process) after each token, with all tokens so far.
+/// Called by rank 0 (in the first process) after each token, with all tokens so far. It may take long: the other ranks wait.
 pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
 
 /// Generates what follows `prompt`, whose length must be the tokens of `setup`; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
-/// An empty prompt, ids outside the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
+/// An empty prompt or one of another length, settings that [`Sampling`] rules out, weights that were placed for another setup, ids outside
+/// the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
 pub fn generate(
     setup: &Setup,
     weights: &Placed,
@@ -67,17 +69,24 @@ pub fn generate(
     wanted: &GenerateRequest,
     told: Told<'_>,
 ) -> Result<Vec<u32>> {
-    if prompt.is_empty() || prompt.len() != setup.tokens {
-        let error = TrainError::configuration(
-            format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens),
-            "give a text to go on from, with `--prompt` or `--file`",
-        );
-        return Err(once(&setup.processes, error));
-    }
+    let checked = check_prompt(setup, prompt).and_then(|()| wanted.sampling.check());
+    checked.map_err(|error| once(&setup.processes, error))?;
     let processors = setup.processors.shared_by(setup.sequence * setup.tensor);
     let own = Setup { data: 1, micro_batch: 1, block: None, ..setup.clone() };
     let setup = Arc::new(own.on(processors));
+    weights.check(&setup).map_err(|error| once(&setup.processes, error))?;
     setup.run(|rank| rank.go_on(weights.of(&rank), prompt, wanted, told))
+}
+
+/// Checks that there is a prompt, as long as the setup says.
+fn check_prompt(setup: &Setup, prompt: &[u32]) -> Result<()> {
+    let hint = match prompt.len() {
+        0 => "give a text to go on from, with `--prompt` or `--file`",
+        found if found == setup.tokens => return Ok(()),
+        _ => "make a setup for sequences as long as the prompt",
+    };
+    let message = format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens);
+    Err(TrainError::configuration(message, hint))
 }
 
 impl Rank {
@@ -91,7 +100,7 @@ impl Rank {
         // All ranks draw the same token.
         let tell = |generated: &[u32]| {
             if self.comm.rank() == 0 {
-                told(generated);
+                calling(self.comm.as_ref(), || told(generated));
             }
         };
         if wanted.tokens == 0 {
@@ -105,7 +114,7 @@ impl Rank {
                 break;
             }
             let position = prompt.len() + generated.len() - 1;
-            let attention = self.attention.map(|_, one| one.adding(&cache, position));
+            let attention = self.attention.map(|_, one| Ok(one.adding(&cache, position)))?;
             let shard = self.one(last, position, attention)?;
             let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
             let logits = self.row(&x_bsd, weights, &shard)?;
@@ -126,7 +135,7 @@ impl Rank {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
         let mut shard = self.micro_batch_of(0, &[sequence])?.shard;
-        shard.attention = shard.attention.map(|_, one| one.filling(cache));
+        shard.attention = shard.attention.map(|_, one| Ok(one.filling(cache)))?;
         let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
         let last = prompt.len() - 1;
         let row = self.attention.positions().iter().position(|position| position == last);
@@ -169,6 +178,22 @@ impl Rank {
 }
 
 impl Sampling {
+    /// Refuses settings by which no token, or always the same, would be drawn unasked.
+    fn check(&self) -> Result<()> {
+        let Sampling { temperature, top_k, top_p, .. } = *self;
+        let message = if !temperature.is_finite() || temperature < 0.0 {
+            format!("a temperature of {temperature}, wanted a number of at least 0")
+        } else if top_k == Some(0) {
+            "`top_k` of 0 tokens, wanted at least 1".to_owned()
+        } else if !(0.0..=1.0).contains(&top_p) {
+            format!("`top_p` of {top_p}, wanted a number from 0 to 1")
+        } else {
+            return Ok(());
+        };
+        let hint = "`Sampling::default()` always draws the most likely token";
+        Err(TrainError::configuration(message, hint))
+    }
+
     /// Draws the token that follows `position`.
     fn draw(&self, logits: &[f32], position: usize) -> Result<u32> {
         for &logit in logits {

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use annulus_comm::{Axis, Label};
 use annulus_data::Sequence;
-use annulus_model::{Judged, Weights};
+use annulus_model::{Judged, Llama, Specification, Weights};
 use candle_core::{Device, Tensor};
 
+use crate::setup::shared::once;
+use crate::setup::weights::InitialWeights;
 use crate::step::finite::finite;
+use crate::step::measure::alive::calling;
 use crate::step::rank::{MicroBatch, Rank};
 use crate::step::state::gathered::WeightSource;
 use crate::step::state::parameters::own_copy;
@@ -25,16 +28,19 @@ pub struct Verdict {
     pub predicted: u32,
 }
 
-/// Makes a sequence to judge, by its index, when its turn comes; each is as long as the setup says.
+/// Makes a sequence to judge, by its index, when its turn comes; each is as long as the setup says. One that takes longer than the setup's
+/// deadline ends the run, as its rank is taken for dead.
 pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 
 /// Judges every target of `count` sequences, one sequence at a time on every replica. Returns verdicts by sequence, in the order of
-/// positions, the same in every process. `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence.
+/// positions, the same in every process. `weights` are those of [`Setup::placed`]; `progress` is called once for each sequence, and may
+/// take long: other ranks wait.
 ///
 /// Logits of at most `setup.loss_chunk` targets are held at a time.
 ///
 /// # Errors
-/// Failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss that is not finite.
+/// Weights that were placed for another setup, failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss
+/// that is not finite.
 pub fn judge(
     setup: &Setup,
     weights: &Placed,
@@ -42,6 +48,7 @@ pub fn judge(
     sequences: Sequences<'_>,
     progress: &(dyn Fn() + Sync),
 ) -> Result<Vec<Vec<Verdict>>> {
+    weights.check(setup).map_err(|error| once(&setup.processes, error))?;
     let found = Arc::new(setup.clone()).run(|rank| {
         let leads = rank.mesh.coordinate(Axis::Sequence) == 0;
         let mut found = Vec::new();
@@ -51,7 +58,7 @@ pub fn judge(
                 rank.verdicts(weights.of(&rank), &micro)?.iter().map(|one| written(index, one)),
             );
             if leads {
-                progress();
+                calling(rank.comm.as_ref(), progress);
             }
         }
         let label = Label { pass: "verdicts", ..Label::default() };
@@ -95,14 +102,40 @@ impl Placed {
     pub(crate) fn of(&self, rank: &Rank) -> &Weights {
         &self.0[rank.device]
     }
+
+    /// Checks that these were placed for a setup with the model and the devices of `setup`.
+    pub(crate) fn check(&self, setup: &Setup) -> Result<()> {
+        let (devices, dtype) = (setup.processors.devices(), setup.config.dtype);
+        let fits = |Specification { name, shape, .. }: &Specification| {
+            let found = self.first().get(name);
+            found.is_some_and(|weight| weight.dims() == shape && weight.dtype() == dtype)
+        };
+        let wrong = Llama::specification(&setup.config).into_iter().find(|one| !fits(one));
+        let message = match (wrong, self.0.len()) {
+            (Some(Specification { name, shape, .. }), _) => {
+                let found = self.first().get(&name);
+                let found = found.map_or("missing".to_owned(), |weight| {
+                    format!("{:?} {:?}", weight.dtype(), weight.dims())
+                });
+                format!("among the placed weights `{name}` is {found}, wanted {dtype:?} {shape:?}")
+            }
+            (None, found) if found < devices => {
+                format!("weights on {found} devices, wanted them on {devices}")
+            }
+            _ => return Ok(()),
+        };
+        let hint = "place the weights by `Setup::placed` of the setup that they are used with";
+        Err(TrainError::configuration(message, hint))
+    }
 }
 
 impl Setup {
     /// `weights` in the dtype that layers compute in, on the devices of this setup.
     ///
     /// # Errors
-    /// Failures of the devices.
+    /// Weights that are not those of the model, and failures of the devices.
     pub fn placed(&self, weights: &Weights) -> Result<Placed> {
+        InitialWeights::from(weights.clone()).check(&self.config)?;
         let (names, side_by_side) = (weights.keys().collect(), SideBySide::of(self));
         let shape = |name: &String| weights[name].shape().clone();
         let on = |number: usize| {

@@ -122,7 +122,7 @@ fn with_ends(
     let tokenizer = Tokenizer::open(&name).map_err(io::Error::other)?;
     let rows = shape.vocab_size.unwrap_or_default();
     let end = tokenizer.ends().first().filter(|id| (**id as usize) < rows);
-    let ends = [tokenizer.before(true).last(), end];
+    let ends = [tokenizer.before().last(), end];
     for (key, id) in SPECIAL.into_iter().zip(ends) {
         if let Some(id) = id {
             shape.special_tokens.entry(key.to_owned()).or_insert_with(|| json!(id));

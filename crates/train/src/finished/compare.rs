@@ -65,6 +65,8 @@ pub struct Compared {
     pub tokens_per_second: Option<f64>,
     /// Model FLOPs utilisation, the median over the same steps.
     pub mfu: Option<f64>,
+    /// The peak that the MFU is a share of, in operations per second, as the last start's machine has it; `None`: unknown.
+    pub peak: Option<u64>,
     /// Seconds from start to end, over all attempts; `None` if one was killed, or goes on.
     pub seconds: Option<u64>,
     /// Peak memory in bytes of the rank that had the most in the same steps.
@@ -128,6 +130,7 @@ fn compared(run: &Logged) -> Compared {
         losses,
         tokens_per_second: middle(SPEED_TOKENS_PER_SECOND),
         mfu: middle(SPEED_MFU),
+        peak: run.manifest.as_ref().and_then(|manifest| manifest.machine.peak),
         seconds: run.seconds(),
         memory,
     }

@@ -19,6 +19,9 @@ pub struct RunSummary {
     pub experiment: Experiment,
     /// The fingerprint of its data; `None`: it has no manifest.
     pub data: Option<String>,
+    /// The fingerprint of the text that it holds out, in sequences as they are evaluated; `None`: it holds out nothing, or has no manifest
+    /// that says it.
+    pub held_out: Option<String>,
     /// Whether its last step is logged, evaluated where text is held out, and saved: training it again would then do nothing.
     pub is_finished: bool,
     /// The training loss that was logged last, in nats per token; `None`: none was, or it is not finite.
@@ -43,6 +46,7 @@ pub fn run_summary(folder: &Path) -> Result<RunSummary> {
         train_loss: last(TRAIN_LOSS).filter(|loss| loss.is_finite()),
         evaluation_loss: last(EVALUATE_LOSS).filter(|loss| loss.is_finite()),
         tokens_per_second: median(speeds),
+        held_out: read.manifest.as_ref().and_then(|manifest| manifest.held_out.clone()),
         data: read.manifest.map(|manifest| manifest.data),
         experiment: read.experiment,
     })

@@ -34,6 +34,10 @@ pub struct Manifest {
     pub experiment: String,
     /// The data's fingerprint.
     pub data: String,
+    /// The fingerprint of the text that is held out, in sequences as they are evaluated; of several phases, that of the last that began.
+    /// `None`: nothing is held out, or an earlier version wrote the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<String>,
     /// blake3 of the weights before the first step; `unknown` where the manifest of the run's beginning was lost.
     pub weights: String,
     /// The machine of the last start.
@@ -64,7 +68,7 @@ pub struct Fork {
 }
 
 /// The machine of a run's process 0.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The name of the processor.
     pub cpu: String,
@@ -78,6 +82,10 @@ pub struct Machine {
     pub kernels: Option<String>,
     /// The operating system and the architecture.
     pub system: String,
+    /// Operations per second at most, which `speed/mfu` is a share of: of CPU cores as the first start on this machine measured them, of all
+    /// processes together. `None`: unknown, or an earlier version wrote the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u64>,
 }
 
 /// One start of a run, up to its end.
@@ -234,6 +242,7 @@ impl Manifest {
             binary: binary().unwrap_or_else(|| UNKNOWN.into()),
             experiment: blake3::hash(experiment.as_bytes()).to_hex().to_string(),
             data,
+            held_out: None,
             weights,
             machine: Machine {
                 cpu: annulus_machine::processor().unwrap_or_else(|| UNKNOWN.into()),
@@ -241,6 +250,7 @@ impl Manifest {
                 vector: Some(Core::here().instructions.word().to_owned()),
                 kernels: None,
                 system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+                peak: None,
             },
             choice: None,
             fork: None,

@@ -17,10 +17,11 @@ use crate::checkpoint::{Texts, identity, last_checkpoint, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
-use crate::folder::manifest::{FINISHED, Fork, Manifest, UNKNOWN};
+use crate::folder::manifest::{FINISHED, Fork, Machine, Manifest};
 use crate::folder::record::Record;
-use crate::folder::run_folder::{RunFolder, write_experiment};
+use crate::folder::run_folder::RunFolder;
 use crate::folder::traces;
+use crate::run::console::Console;
 use crate::run::hashes::HashLines;
 use crate::run::options::RunOptions;
 use crate::run::outcome::{Ending, Outcome};
@@ -29,7 +30,7 @@ use crate::run::prepare::{Prepared, ResumeFrom, Work, interruptible, prepare};
 use crate::run::processes::{self, Facts, Said};
 use crate::run::recorder::Recorder;
 use crate::run::rerun::{beginning, resumes_otherwise};
-use crate::run::starts::rounding;
+use crate::run::starts::{manifest, rounding};
 use crate::setup::device;
 use crate::setup::initial::base_of;
 use crate::setup::pages::Room;
@@ -212,15 +213,16 @@ fn train(
         console.notice(&Notice::Warning(&warning));
     }
     let (recorder, owes) = recorder(plan, console, folder, &work, &manifest)?;
-    let attempt = Attempt { owes, ..Attempt::new(plan, setup, options, work, Some(recorder))? };
+    let mut attempt = Attempt { owes, ..Attempt::new(plan, setup, options, work, Some(recorder))? };
+    attempt.settle_peak(&mut manifest.machine);
+    manifest.write(&folder.path)?;
     let ended = attempt.run();
-    manifest.end(&match &ended {
-        Ok((Ending::Finished, ..)) => FINISHED.to_owned(),
-        Ok(_) => "preempted".to_owned(),
-        Err(error) => error.to_string(),
-    });
-    if let Ok((_, _, record)) = &ended {
-        manifest.set_outcome(plan, record);
+    match &ended {
+        Ok((ending, _, record)) => {
+            manifest.end(if *ending == Ending::Finished { FINISHED } else { "preempted" });
+            manifest.set_outcome(plan, record);
+        }
+        Err(error) => manifest.end(&error.to_string()),
     }
     let written = manifest.write(&folder.path);
     let record;
@@ -228,6 +230,7 @@ fn train(
     (outcome.ending, outcome.step, record) = ended?;
     written?;
     outcome.losses = record.losses;
+    outcome.warnings.extend(record.warnings);
     (outcome.first, outcome.last) = (record.first, record.last);
     outcome.logged_at = record.logged_at;
     outcome.checkpoint = record.checkpoint.or(outcome.checkpoint);
@@ -259,42 +262,6 @@ fn of_starts(
     lost.into_iter().chain(resumes_otherwise(manifest, settled)).chain(reasons).collect()
 }
 
-/// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
-fn manifest(
-    plan: &Plan,
-    options: &RunOptions,
-    setup: &Setup,
-    folder: &RunFolder,
-    work: &Work,
-    resumed_from: Option<u64>,
-) -> Result<Manifest> {
-    let (data, weights) = (work.fingerprint.clone(), work.weights.clone());
-    let mut manifest = Manifest::new(options.cores, &options.yaml, data, weights);
-    // A plan for a described core computes with that core's instructions.
-    let instructions = plan.experiment.host.core.instructions;
-    manifest.machine.vector = Some(instructions.word().to_owned());
-    let architecture = setup.processors.first().map(|processor| processor.architecture());
-    manifest.machine.kernels = architecture.map(|number| format!("sm_{number}"));
-    manifest.fork.clone_from(&options.fork);
-    manifest.began = options.fork.as_ref().map(|_| work.start.step);
-    manifest.reproduces = options.rerun.as_ref().map(|again| again.run.clone());
-    manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
-    // A resumed run has other weights in hand than those that it began with.
-    if resumed_from.is_some() {
-        UNKNOWN.clone_into(&mut manifest.weights);
-    }
-    if let Some(earlier) = Manifest::open(&folder.path)? {
-        manifest.choice = manifest.choice.or(earlier.choice);
-        manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
-        manifest.attempts = earlier.attempts;
-        if resumed_from.is_some() {
-            (manifest.began, manifest.weights) = (earlier.began, earlier.weights);
-        }
-    }
-    write_experiment(&folder.path, &options.yaml, &identity::resolved_text(plan))?;
-    Ok(manifest)
-}
-
 /// Rank 0's recorder, and whether the step to resume from still lacks its evaluation.
 fn recorder<'a>(
     plan: &'a Plan,
@@ -313,13 +280,13 @@ fn recorder<'a>(
     let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
     let parameters = start.weights.parameters();
     let curves = curves(plan, folder, resumed, manifest, parameters).map_err(failed)?;
-    let recorder = Recorder {
+    let mut recorder = Recorder {
         plan,
         output: folder.path.clone(),
         lines,
         curves,
         hashes: HashLines::wanted(&plan.experiment, held).map_err(failed)?,
-        console,
+        console: Console::new(console),
         record: Record::of(&kept),
         data: manifest.data.clone(),
         texts: Texts::of(plan)?,
@@ -371,6 +338,12 @@ fn base_hash(plan: &Plan) -> Result<Option<String>> {
 }
 
 impl<'a> Attempt<'a> {
+    /// Takes the peak that an earlier start on `machine` measured, else notes its own there.
+    fn settle_peak(&mut self, machine: &mut Machine) {
+        machine.peak = machine.peak.or(self.peak.map(|peak| peak.round() as u64));
+        self.peak = machine.peak.map(|peak| peak as f64);
+    }
+
     /// The attempt of this process's ranks; `recorder` is given where rank 0 is one of them.
     pub(crate) fn new(
         plan: &'a Plan,

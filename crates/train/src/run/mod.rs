@@ -1,8 +1,10 @@
 //! A run from its first step to its last: phases, what is recorded, when checkpoints are saved.
 
 pub(crate) mod attempt;
+pub(crate) mod console;
 pub(crate) mod fork;
 pub(crate) mod hashes;
+mod held_out;
 mod moved;
 pub(crate) mod options;
 pub(crate) mod outcome;

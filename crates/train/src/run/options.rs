@@ -74,6 +74,7 @@ impl RunOptions {
         };
         let strategies = setup.groups.iter().map(|group| group.strategy);
         device::check_all(strategies, setup.block, &setup.config, &setup.processors)?;
+        device::check_tokens(setup.shards(), &setup.processors)?;
         setup.computes_on()?;
         Ok(setup.over(&self.world))
     }

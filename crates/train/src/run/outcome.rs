@@ -40,7 +40,7 @@ pub struct Outcome {
     pub folder: PathBuf,
     /// The newest checkpoint.
     pub checkpoint: Option<PathBuf>,
-    /// Warnings: what was wrong but did not end the run.
+    /// Warnings: what was wrong but did not end the run, and a sink that failed.
     pub warnings: Vec<String>,
 }
 

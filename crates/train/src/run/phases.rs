@@ -11,7 +11,7 @@ use crate::checkpoint::newest;
 use crate::run::attempt::run_phase;
 use crate::run::processes::of_first;
 use crate::run::settings::Settings;
-use crate::setup::shared::unreached;
+use crate::setup::shared::{once, unreached};
 use crate::sink::{Notice, Sink, Value};
 use crate::{Ending, Outcome, Result, RunOptions, TrainError, run};
 
@@ -27,14 +27,23 @@ pub(crate) struct Phase<'a> {
 /// All are checked against the machine and their data before the first step. Messages for a person go to `console`.
 ///
 /// # Errors
-/// What is wrong with any of the phases, or ends one.
+/// No plan, what is wrong with any of the phases, or ends one.
 pub fn run_phases(
     plans: &[Plan],
     options: RunOptions,
     console: &mut (dyn Sink + Send),
 ) -> Result<Outcome> {
-    let [plan] = plans else { return several(plans, &options, console) };
-    run(plan, options, console)
+    match plans {
+        [] => Err(once(
+            &options.world,
+            TrainError::configuration(
+                "no plan to train",
+                "give the plans of all phases, or the one of a run without phases",
+            ),
+        )),
+        [plan] => run(plan, options, console),
+        plans => several(plans, &options, console),
+    }
 }
 
 fn several(
@@ -48,7 +57,8 @@ fn several(
             "leave `--from` out, and set `model.path` to the checkpoint",
         ));
     }
-    let mut console = Unrepeated { console, warnings: BTreeSet::new() };
+    let warnings = BTreeSet::new();
+    let mut console = Unrepeated { console, warnings, has_failed: false };
     let mut whole: Option<Outcome> = None;
     let (first, plans) = agreed(plans, &options.world)?;
     let mut open = plans[first..].iter().peekable();
@@ -142,22 +152,26 @@ pub(crate) fn phase_name(plan: &Plan) -> Option<String> {
     plan.experiment.phase().map(|stage| stage.name.clone())
 }
 
-/// One console for all phases, which repeats no warning.
+/// One console for all phases, which repeats no warning and is told nothing more once it has failed.
 struct Unrepeated<'a> {
     console: &'a mut (dyn Sink + Send),
     warnings: BTreeSet<String>,
+    has_failed: bool,
 }
 
 impl Sink for Unrepeated<'_> {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        self.console.record(step, values)
+        if self.has_failed {
+            return Ok(());
+        }
+        self.console.record(step, values).inspect_err(|_| self.has_failed = true)
     }
     fn notice(&mut self, notice: &Notice<'_>) {
         let is_new = match notice {
             Notice::Warning(text) => self.warnings.insert((*text).to_owned()),
             _ => true,
         };
-        if is_new {
+        if is_new && !self.has_failed {
             self.console.notice(notice);
         }
     }

@@ -17,6 +17,7 @@ use crate::folder::manifest::StateHash;
 use crate::folder::record::Record;
 use crate::folder::traces::trace_of;
 use crate::folder::write_atomically;
+use crate::run::console::Console;
 use crate::run::hashes::HashLines;
 use crate::run::saving::noted;
 use crate::run::writing::Writing;
@@ -24,7 +25,7 @@ use crate::sink::{Notice, Sink, Value};
 use crate::step::finished::Finished;
 use crate::step::hashes::Hashes;
 use crate::step::hashes::points::Points;
-use crate::step::measure::alive::alive;
+use crate::step::measure::alive::{alive, calling};
 use crate::step::measure::spans;
 use crate::step::slices::copied::CopiedSlices;
 use crate::step::trainer::Trainer;
@@ -37,7 +38,7 @@ pub(crate) struct Recorder<'a> {
     pub(crate) curves: Curves,
     /// The writer of hashes, if the run hashes its state.
     pub(crate) hashes: Option<HashLines>,
-    pub(crate) console: &'a mut (dyn Sink + Send),
+    pub(crate) console: Console<'a>,
     pub(crate) record: Record,
     /// The data's fingerprint.
     pub(crate) data: String,
@@ -69,8 +70,7 @@ impl Recorder<'_> {
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.record(step, values).map_err(failed)?;
         self.curves.record(step, values).map_err(failed)?;
-        // A terminal that has been closed is no reason to stop.
-        let _ = self.console.record(step, values);
+        self.record.warnings.extend(self.console.record(step, values));
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Recorder<'_> {
         let note = |pass| noted(comm, step, pass);
         let save = || save(&self.output, &self.texts, &state, &layouts, &mut slices, &note);
         let folder = alive(comm, save)?;
-        self.is_saved(step, folder);
+        calling(comm, || self.is_saved(step, folder));
         Ok(())
     }
 
@@ -182,7 +182,11 @@ impl Recorder<'_> {
         alive(trainer.rank.comm.as_ref(), write)
             .map_err(|error| failure("write", &path, &error))?;
         let overlap = Sums::of(&trace).total(|_, _, _| true).overlap();
-        overlap.map_or(Ok(()), |part| self.log(step, &[(COMM_OVERLAP, Value::Number(part))]))
+        let log = |part| {
+            let values = [(COMM_OVERLAP, Value::Number(part))];
+            calling(trainer.rank.comm.as_ref(), || self.log(step, &values))
+        };
+        overlap.map_or(Ok(()), log)
     }
 
     /// Flushes to disk everything that was recorded.

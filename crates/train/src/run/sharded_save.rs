@@ -20,7 +20,7 @@ use crate::run::saving::noted;
 use crate::run::writing::Writing;
 use crate::sink::Notice;
 use crate::step::finished::Finished;
-use crate::step::measure::alive::alive;
+use crate::step::measure::alive::{alive, calling};
 use crate::step::slices::copied::CopiedSlices;
 use crate::step::slices::gathered::GatheredSlices;
 use crate::{Result, TrainError};
@@ -79,8 +79,10 @@ pub(crate) fn save(
     let written = total(comm, step, written)?;
     if let (Some(Commit { unfinished, texts, state }), Some(recorder)) = (commit, recorder) {
         let folder = alive(comm, || unfinished.end(&texts, &state, written, &note))?;
-        recorder.is_saved(step, folder);
-        warn(recorder, &blind);
+        calling(comm, || {
+            recorder.is_saved(step, folder);
+            warn(recorder, &blind);
+        });
     }
     Ok(None)
 }

@@ -6,10 +6,17 @@ use annulus_comm::Places;
 use annulus_plan::Plan;
 use annulus_sequence::{Strategy, count};
 
-use crate::Setup;
-use crate::folder::manifest::{Manifest, Mpi, Nccl, Process, RunStart, differing, now};
+use crate::checkpoint::identity;
+use crate::folder::manifest::{
+    Machine, Manifest, Mpi, Nccl, Process, RunStart, UNKNOWN, differing, now,
+};
 use crate::folder::record::Record;
+use crate::folder::run_folder::{RunFolder, write_experiment};
+use crate::run::held_out;
+use crate::run::options::RunOptions;
+use crate::run::prepare::Work;
 use crate::step::measure::resident::held;
+use crate::{Result, Setup};
 
 impl Manifest {
     /// Adds a start.
@@ -43,6 +50,16 @@ impl Manifest {
             nccl: setup.processes.nccl().map(|(version, file)| Nccl { version, file }),
             state: None,
         });
+    }
+
+    /// The peak of the processor cores that an earlier start measured, if `machine` and the hosts of `setup` are the same. Measured anew it
+    /// would be another, and the run's MFU would jump with it.
+    fn peak_here(&self, machine: &Machine, setup: &Setup) -> Option<u64> {
+        let hosts = |all: &[Process]| all.iter().map(|one| one.host.clone()).collect::<Vec<_>>();
+        let here = hosts(&processes(&setup.places()));
+        let same_hosts = self.attempts.last().is_some_and(|last| hosts(&last.processes) == here);
+        let peak = self.machine.peak.filter(|_| setup.processors.is_empty() && same_hosts);
+        peak.filter(|_| Machine { peak, ..machine.clone() } == self.machine)
     }
 
     /// How the run's last start was split, where `plan` is split otherwise: that run says nothing about this plan.
@@ -82,6 +99,44 @@ pub(super) fn rounding(plan: &Plan) -> BTreeMap<String, String> {
         }
     }
     keys
+}
+
+/// The manifest of this attempt, with what an earlier one said of the run's beginning if this one resumes.
+pub(super) fn manifest(
+    plan: &Plan,
+    options: &RunOptions,
+    setup: &Setup,
+    folder: &RunFolder,
+    work: &Work,
+    resumed_from: Option<u64>,
+) -> Result<Manifest> {
+    let (data, weights) = (work.fingerprint.clone(), work.weights.clone());
+    let mut manifest = Manifest::new(options.cores, &options.yaml, data, weights);
+    // A plan for a described core computes with that core's instructions.
+    let instructions = plan.experiment.host.core.instructions;
+    manifest.machine.vector = Some(instructions.word().to_owned());
+    let architecture = setup.processors.first().map(|processor| processor.architecture());
+    manifest.machine.kernels = architecture.map(|number| format!("sm_{number}"));
+    manifest.held_out = held_out::fingerprint(&plan.experiment, &work.data)?;
+    manifest.fork.clone_from(&options.fork);
+    manifest.began = options.fork.as_ref().map(|_| work.start.step);
+    manifest.reproduces = options.rerun.as_ref().map(|again| again.run.clone());
+    manifest.choice = plan.choice.as_ref().map(|chosen| chosen.json.clone());
+    // A resumed run has other weights in hand than those that it began with.
+    if resumed_from.is_some() {
+        UNKNOWN.clone_into(&mut manifest.weights);
+    }
+    if let Some(earlier) = Manifest::open(&folder.path)? {
+        manifest.machine.peak = earlier.peak_here(&manifest.machine, setup);
+        manifest.choice = manifest.choice.or(earlier.choice);
+        manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
+        manifest.attempts = earlier.attempts;
+        if resumed_from.is_some() {
+            (manifest.began, manifest.weights) = (earlier.began, earlier.weights);
+        }
+    }
+    write_experiment(&folder.path, &options.yaml, &identity::resolved_text(plan))?;
+    Ok(manifest)
 }
 
 /// The processes of a run; empty where there is only one.

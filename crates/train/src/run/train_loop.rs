@@ -12,6 +12,7 @@ use crate::ask::evaluate::Evaluation;
 use crate::run::saving::RankRun;
 use crate::setup::data::HeldOut;
 use crate::sink::{Notice, Value};
+use crate::step::measure::alive::calling;
 use crate::step::measure::resident::OfProcess;
 use crate::step::measure::spans::{gathered, recorded};
 use crate::step::measure::statistics::{self, Costs, Lap};
@@ -62,7 +63,8 @@ impl TrainLoop<'_> {
                 recorder.record.losses.push((report.step, report.loss));
             }
             if let (Some(recorder), Some(hashes)) = (recorder.as_mut(), trainer.hashes.take()) {
-                recorder.hash(report.step, &hashes, &trainer.rank.model.stages)?;
+                let hash = || recorder.hash(report.step, &hashes, &trainer.rank.model.stages);
+                calling(trainer.rank.comm.as_ref(), hash)?;
             }
             self.log(rank, &report, &mut lap)?;
             if let Some(spans) = spans {
@@ -95,7 +97,7 @@ impl TrainLoop<'_> {
             let mut values: Vec<(&str, Value<'_>)> = self.values(report, &lap, costs);
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
-            recorder.log(step, &values)?;
+            calling(rank.trainer.rank.comm.as_ref(), || recorder.log(step, &values))?;
         }
         costs?;
         evaluation.transpose()?;
@@ -141,7 +143,8 @@ impl TrainLoop<'_> {
         }
         let evaluation = evaluate_all(rank, held_out)?;
         let Some(recorder) = &mut rank.recorder else { return Ok(()) };
-        recorder.log(step, &found(held_out, &evaluation))
+        let values = found(held_out, &evaluation);
+        calling(rank.trainer.rank.comm.as_ref(), || recorder.log(step, &values))
     }
 
     /// An error if the run is to stop, or has ended. Over NCCL all ranks decide together: one that stopped alone would leave transfers on
@@ -184,7 +187,8 @@ fn evaluate_all(rank: &mut RankRun<'_>, held_out: &HeldOut) -> Result<Evaluation
     let RankRun { trainer, recorder, .. } = rank;
     trainer.evaluate(held_out, &mut |done, total| {
         if let Some(recorder) = recorder {
-            recorder.console.notice(&Notice::Evaluating { done, total });
+            let notice = Notice::Evaluating { done, total };
+            calling(trainer.rank.comm.as_ref(), || recorder.console.notice(&notice));
         }
     })
 }

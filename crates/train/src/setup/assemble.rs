@@ -20,7 +20,7 @@ use annulus_ops::gpu::{Generation, Processor};
 use annulus_ops::{Backend, Cores};
 use annulus_plan::{LayerGroup, Plan, heads_of};
 use annulus_sequence::{
-    Heads, Mask, Route, Rule, ScheduleError, Schedules, Setting, Strategy, Wire,
+    Heads, Mask, Pass, Positions, Route, Rule, ScheduleError, Schedules, Setting, Strategy, Wire,
 };
 use candle_core::DType;
 
@@ -263,6 +263,11 @@ impl Setup {
         Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
 
+    /// The positions of each of the ranks that share a sequence.
+    pub(crate) fn shards(&self) -> &[Positions] {
+        &self.groups[0].schedules.of(Pass::Forward).positions
+    }
+
     /// The attention heads of one rank.
     fn heads(&self) -> Heads {
         heads_of(&self.config.shape.part_of(self.tensor))
@@ -283,10 +288,10 @@ impl Setup {
         let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
         let groups = self.groups.iter().map(|Attending { layers, mask, schedules, .. }| {
             // Schedules for any documents show more than the mask of a single one.
-            Ok((first.beside(schedules.clone())?.seeing(mask.clone()), layers.clone()))
+            Ok((first.beside(schedules.clone())?.seeing(mask.clone())?, layers.clone()))
         });
         let groups = groups.collect::<Result<Vec<_>>>()?;
-        Ok(Attentions::new(self.config.shape.num_hidden_layers, groups))
+        Ok(Attentions::new(self.config.shape.num_hidden_layers, groups)?)
     }
 }
 

@@ -190,6 +190,9 @@ fn open_text(
         Pack::Documents => packed(experiment, &cache),
         Pack::Stream => windows(experiment, &cache),
     }?;
+    if data.pack == Pack::Documents && records != Records::Chats {
+        opened.notes.extend(never_ends(tokenizer));
+    }
     if !temporary && !cache.path().starts_with(&folder) {
         let folder = folder.display();
         opened.notes.push(format!(
@@ -310,14 +313,32 @@ fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     Ok(Data { train, held_out, notes: notes(packed.fit(), data.tokens) })
 }
 
-/// Notes about tokens and documents that no sequence has.
-fn notes(Fit { cut, dropped, documents, .. }: Fit, tokens: usize) -> Vec<String> {
+/// A note where no document ends with a token, so that a model of whole documents learns no end.
+fn never_ends(tokenizer: &Tokenizer) -> Option<String> {
+    let ends = "`tokenizer.json` adds no token at the end of documents, so the model does not learn to end them: \
+                set `add_eos_token` to true and name an `eos_token` in the `tokenizer_config.json` beside it";
+    tokenizer.ends().is_empty().then(|| ends.to_owned())
+}
+
+/// The share of padding, in percent, from which on it is told.
+const MUCH_PADDING: u64 = 5;
+
+/// Notes about tokens and documents that no sequence has, and about sequences that have few.
+fn notes(fit: Fit, tokens: usize) -> Vec<String> {
+    let Fit { cut, dropped, documents, sequences, tokens: inputs } = fit;
     let all = documents + dropped;
     let are_cut = format!("{cut} of {documents} documents are cut to {tokens} tokens");
     let left_out =
         format!("{dropped} of {all} documents are left out: too long, or nothing to learn");
-    let notes = [(cut, are_cut), (dropped, left_out)].into_iter();
-    notes.filter(|(count, _)| *count > 0).map(|(_, note)| note).collect()
+    let room = (sequences * tokens as u64).max(1);
+    let padding = 100 * (room - inputs.min(room)) / room;
+    let is_padding = format!("{padding} % of the tokens of sequences are padding");
+    let notes = [
+        (cut > 0, are_cut),
+        (dropped > 0, left_out),
+        (sequences > 0 && padding > MUCH_PADDING, is_padding),
+    ];
+    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
 }
 
 fn open_batches(experiment: &Experiment) -> Result<Data> {
@@ -342,4 +363,33 @@ fn made_up(experiment: &Experiment, by: Synthetic) -> Result<Data> {
         exact: true,
     });
     Ok(Data { train, held_out, notes: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_padding_is_told() {
+        let fit = |tokens| Fit { sequences: 2, documents: 3, tokens, cut: 0, dropped: 0 };
+        assert_eq!(notes(fit(176), 100), ["12 % of the tokens of sequences are padding"]);
+        assert!(notes(fit(189), 100).is_empty());
+        assert!(notes(Fit::default(), 100).is_empty());
+    }
+
+    #[test]
+    fn documents_without_an_end_are_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let made = annulus_data::byte_tokenizer(257).expect("there are 257").text;
+        let path = write("tokenizer.json", &made);
+        let note = || never_ends(&Tokenizer::open(&path).expect("a tokenizer"));
+        assert!(note().is_some_and(|note| note.contains("`add_eos_token`")));
+        write("tokenizer_config.json", r#"{"add_eos_token": true, "eos_token": "<|endoftext|>"}"#);
+        assert_eq!((note(), never_ends(&Tokenizer::Bytes)), (None, None));
+    }
 }

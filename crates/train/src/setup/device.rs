@@ -9,7 +9,7 @@ use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
 use annulus_ops::gpu::{self, Code, Room};
 use annulus_plan::devices_for;
-use annulus_sequence::{Strategy, count};
+use annulus_sequence::{Positions, Strategy, count};
 use candle_core::DType;
 
 use crate::setup::processors::Processors;
@@ -135,6 +135,24 @@ pub(crate) fn check(
     refused(message, "set `device: cpu`")
 }
 
+/// An error where one of the ranks that share a sequence has no tokens and computes on a GPU, whose driver allocates no empty tensor.
+/// `shards`: the positions of each.
+pub(crate) fn check_tokens(shards: &[Positions], processors: &Processors) -> Result<()> {
+    if processors.device(0).is_cuda() { all_have_tokens(shards) } else { Ok(()) }
+}
+
+fn all_have_tokens(shards: &[Positions]) -> Result<()> {
+    let Some(rank) = shards.iter().position(|shard| shard.tokens() == 0) else { return Ok(()) };
+    let (ranks, tokens) = (shards.len(), shards.iter().map(Positions::tokens).sum::<usize>());
+    Err(TrainError::configuration(
+        format!(
+            "rank {rank} of the {ranks} that share a sequence of {} has no tokens, which a GPU cannot compute",
+            count(tokens, "token")
+        ),
+        "take fewer ranks for a sequence, a longer one, `mesh.weights` above 0 or a smaller `attention.stripe`; or set `device: cpu`",
+    ))
+}
+
 /// The GPU that `wanted` means, of several the first; `None`: the CPU, or there is no such GPU.
 pub(crate) fn gpu(wanted: &Wanted) -> Option<gpu::Gpu> {
     let index = if *wanted == Wanted::Cpu { None } else { wanted.numbers(1).first().copied() };
@@ -255,6 +273,8 @@ pub fn described_machine() -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use annulus_sequence::{Layout, Mask};
+
     use super::*;
 
     fn of_all(wanted: &str, processes: usize, gpus: usize) -> Vec<Vec<usize>> {
@@ -332,6 +352,23 @@ mod tests {
         assert!(said.contains("the driver compiles its kernels"), "{said}");
         let said = usable(&gpu::Gpu { name: "Other".to_owned(), code: Code::Absent, ..gpu });
         assert!(said.starts_with("Other, 139.0 GiB, sm_90; no kernels for it"), "{said}");
+    }
+
+    #[test]
+    fn a_rank_without_tokens_is_refused_on_a_gpu_alone() {
+        let shards = |weights: &[usize], tokens| {
+            Layout::Contiguous.shard_weighted(&Mask::full(), tokens, weights).unwrap()
+        };
+        assert!(all_have_tokens(&shards(&[1, 2], 6)).is_ok());
+        let error = all_have_tokens(&shards(&[1, 0, 1], 6)).unwrap_err();
+        let said = "rank 1 of the 3 that share a sequence of 6 tokens has no tokens";
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.hint().unwrap().contains("`mesh.weights` above 0"));
+        // A prompt that is shorter than there are ranks.
+        let error = all_have_tokens(&shards(&[1, 1], 1)).unwrap_err();
+        assert!(error.to_string().contains("a sequence of 1 token has"), "{error}");
+        // The CPU takes it, and so does the emulator.
+        assert!(check_tokens(&shards(&[1, 0], 6), &Processors::default()).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use annulus_comm::World;
 use annulus_data::{Chat, DataError, Records, Tokenizer, list};
 use annulus_experiment::{Experiment, ModelSource};
 use annulus_plan::Plan;
+use annulus_sequence::Pass;
 
 use crate::setup::assemble::planned_config;
 use crate::setup::checked_data::of_data;
@@ -28,6 +29,8 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         let strategies = plan.groups.iter().map(|group| group.strategy);
         let (block, config) = (plan.experiment.block(), planned_config(plan));
         device::check_all(strategies, block, &config, &processors)?;
+        let shards = plan.passes.first().map(|passes| &passes.of(Pass::Forward).positions);
+        shards.map_or(Ok(()), |shards| device::check_tokens(shards, &processors))?;
     }
     Ok(())
 }

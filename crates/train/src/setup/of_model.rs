@@ -7,12 +7,13 @@ use annulus_experiment::{Engine, Kernel, Offload, Order, Parallel, Recompute, St
 use annulus_machine::Core;
 use annulus_model::Config;
 use annulus_ops::Cores;
-use annulus_sequence::{Mask, Rule, Setting, Wire};
+use annulus_plan::heads_of;
+use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
 
-use crate::Result;
 use crate::setup::assemble::{Attending, Setup};
 use crate::setup::processors::Processors;
 use crate::setup::shared::DEADLINE;
+use crate::{Result, TrainError};
 
 /// No weights are updated, so there is no optimizer state to shard.
 const REPLICATED: Parallel = Parallel { state: State::Replicated, state_axes: StateAxes::All };
@@ -22,8 +23,9 @@ impl Setup {
     /// whole model, one sequence at a time, with causal masks and the windows of the model's own layers, on the CPU of this process alone.
     ///
     /// # Errors
-    /// Masks, strategy and ranks that do not go together.
+    /// Heads of `setting` that are not the model's; masks, strategy and ranks that do not go together.
     pub fn of_model(config: Config, setting: &Setting, cores: impl Into<Cores>) -> Result<Setup> {
+        check_heads(setting.heads, heads_of(&config.shape))?;
         let tokens = setting.tokens;
         let group = |(window, layers): (Option<usize>, Vec<usize>)| {
             (layers, window.into_iter().map(Rule::Window).fold(Mask::causal(), Mask::and))
@@ -59,4 +61,17 @@ impl Setup {
             processors: Processors::default(),
         })
     }
+}
+
+/// Checks that sequences are split for the heads that the model has: schedules of other heads would send too few, or none.
+fn check_heads(found: Heads, wanted: Heads) -> Result<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    let said =
+        |Heads { query, key_value }| format!("{query} query and {key_value} key/value heads");
+    Err(TrainError::configuration(
+        format!("a setting for {}, but the model has {}", said(found), said(wanted)),
+        "`heads` of the setting are those of the model's `config.shape`",
+    ))
 }

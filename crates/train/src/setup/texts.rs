@@ -74,7 +74,10 @@ fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
         (message, "bring back what it leads to, or name another file or folder")
     } else {
         let message = format!("there is no file or folder `{}`", path.display());
-        (message, "paths are relative to the current folder")
+        (
+            message,
+            "paths are relative to the current folder; `data.path=NEW` names a text that was moved",
+        )
     };
     Some(experiment.places.problem("data.path", message).hint(hint.to_owned()))
 }
@@ -90,6 +93,8 @@ pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
         own.data.path = vec![source.clone()];
         own.data.format = source.format.unwrap_or(data.format);
         own.data.column = source.column.clone().unwrap_or_else(|| data.column.clone());
+        own.data.pack = source.pack(data);
+        own.data.longer = source.longer.unwrap_or(data.longer);
         own.data.evaluate = held_out as usize;
         own
     };

@@ -5,6 +5,7 @@ use annulus_comm::threads::Options;
 use annulus_experiment::Frequencies;
 use annulus_ops::Pool;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
@@ -17,6 +18,7 @@ use annulus_sequence::{Documents, Positions, Rule, pairs_between};
 use candle_core::Tensor;
 
 use crate::setup::assemble::Attending;
+use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::step::hashes::points::Watch;
 use crate::step::state::division::Division;
@@ -65,13 +67,16 @@ impl Setup {
     /// Runs `program` on all ranks, and returns the result of the first rank of this process.
     ///
     /// # Errors
-    /// Failures of the ranks, and processes that cannot share them evenly.
+    /// Failures of the ranks, processes that cannot share them evenly, a rank without tokens on a GPU, and a setup in which a count is 0.
     pub(crate) fn run<T: Send>(
         self: &Arc<Self>,
         program: impl Fn(Rank) -> Result<T> + Send + Sync,
     ) -> Result<T> {
         let (processes, ranks) = (&self.processes, self.world());
-        ranks_here(processes, ranks).map_err(|error| once(processes, error))?;
+        let all_alike = |error| once(processes, error);
+        self.check().map_err(all_alike)?;
+        ranks_here(processes, ranks).map_err(all_alike)?;
+        device::check_tokens(self.shards(), &self.processors).map_err(all_alike)?;
         self.join()?;
         let options = Options { world: ranks, deadline: self.deadline, stop: Arc::default() };
         let mut found = self.joined().run(&options, |comm| program(self.rank(comm)?))?;
@@ -88,6 +93,7 @@ impl Setup {
 
     /// This rank, on the thread that will run it: its cores, its attention, its place in the mesh.
     pub(crate) fn rank(self: &Arc<Self>, comm: Arc<dyn Communicator>) -> Result<Rank> {
+        self.check()?;
         let rank = comm.rank();
         memory::enter(rank);
         let here = self.ranks_of_process();
@@ -182,6 +188,7 @@ impl Rank {
         let Tokens { inputs, targets, documents } = tokens;
         let shape = (rows, positions.tokens());
         check_read([inputs.len(), targets.len(), documents.len()], shape)?;
+        self.setup.check_documents(&documents)?;
         let device = self.backend.device();
         check_tokens(&inputs, self.setup.config.vocab_size)?;
         check_targets(&targets, self.setup.config.vocab_size)?;
@@ -191,7 +198,7 @@ impl Rank {
         let shard = Shard {
             inputs: Tensor::from_vec(inputs, shape, &device)?,
             targets: Tensor::from_vec(targets, shape, &device)?,
-            attention: self.attention_of(documents.as_ref()),
+            attention: self.attention_of(documents.as_ref())?,
             tensor: self.tensor.clone(),
             rotary: self.rotary.clone(),
             backend: self.backend.clone(),
@@ -215,11 +222,11 @@ impl Rank {
     }
 
     /// Attention under the mask of sequences with these documents; `None`: the mask has none of the data.
-    fn attention_of(&self, documents: Option<&Rule>) -> Attentions {
-        let Some(documents) = documents else { return self.attention.clone() };
-        self.attention.map(|kind, attention| {
+    fn attention_of(&self, documents: Option<&Rule>) -> Result<Attentions> {
+        let Some(documents) = documents else { return Ok(self.attention.clone()) };
+        Ok(self.attention.map(|kind, attention| {
             attention.seeing(self.setup.groups[kind].mask.clone().and(documents.clone()))
-        })
+        })?)
     }
 
     /// The visible pairs of whole sequences with these documents, over all layers; 0 on all but the first of the ranks that share them.
@@ -237,16 +244,50 @@ impl Rank {
 }
 
 impl Setup {
-    /// Checks that a sequence is as long as those that are split: of a longer one the end would be left out.
+    /// Checks that no count is 0, and that layers are in groups: what a program has changed of a setup.
+    pub(crate) fn check(&self) -> Result<()> {
+        let counts = [
+            ("data", self.data),
+            ("sequence", self.sequence),
+            ("tensor", self.tensor),
+            ("micro_batch", self.micro_batch),
+            ("loss_chunk", self.loss_chunk),
+        ];
+        let message = match counts.iter().find(|(_, count)| *count == 0) {
+            Some((name, _)) => format!("`{name}` of the setup is 0, wanted at least 1"),
+            None if self.groups.is_empty() => "`groups` of the setup are empty".to_owned(),
+            None => return Ok(()),
+        };
+        let hint = "`Setup::new` and `Setup::of_model` make whole setups";
+        Err(TrainError::configuration(message, hint))
+    }
+
+    /// Checks that a sequence is as long as those that are split: of a longer one the end would be left out; and so are its documents.
     pub(crate) fn check_length(&self, sequence: &Sequence) -> Result<()> {
         let found = [sequence.inputs.len(), sequence.targets.len()];
         if found == [self.tokens; 2] {
-            return Ok(());
+            return self.check_documents(slice::from_ref(&sequence.documents));
         }
         let ([inputs, targets], wanted) = (found, self.tokens);
         Err(TrainError::configuration(
             format!("a sequence of {inputs} inputs and {targets} targets, wanted {wanted} of each"),
             "sequences are as long as `data.tokens` says: cut or pad them, or plan for their length",
+        ))
+    }
+
+    /// Checks that the documents of every sequence, its padding included, are as long as the sequence; a list without any is one document.
+    /// Where queries see all documents, their lengths mean nothing.
+    fn check_documents(&self, documents: &[Vec<usize>]) -> Result<()> {
+        let sum = |lengths: &[usize]| lengths.iter().copied().fold(0, usize::saturating_add);
+        let wanted = self.tokens;
+        let is_wrong = |lengths: &&Vec<usize>| !lengths.is_empty() && sum(lengths) != wanted;
+        let Some(wrong) = documents.iter().find(is_wrong).filter(|_| self.packed) else {
+            return Ok(());
+        };
+        let found = sum(wrong);
+        Err(TrainError::configuration(
+            format!("documents of {found} tokens in all in a sequence, wanted {wanted}"),
+            "`documents` are the lengths of all documents in a sequence, in order; padding is one more",
         ))
     }
 }
@@ -281,12 +322,12 @@ impl MicroBatch {
         dropout: Option<Dropout>,
         seed: u64,
         first: usize,
-    ) -> MicroBatch {
+    ) -> Result<MicroBatch> {
         self.shard.dropping = Some(Dropping { seed, sequence: first });
         if let Some(dropout) = dropout {
             let dropout = Dropout { sequence: first, ..dropout };
-            self.shard.attention = self.shard.attention.map(|_, one| one.dropping(dropout));
+            self.shard.attention = self.shard.attention.map(|_, one| one.dropping(dropout))?;
         }
-        self
+        Ok(self)
     }
 }

@@ -35,7 +35,7 @@ impl Stepper {
     /// f32; the rank reads its own part of `source`.
     ///
     /// # Errors
-    /// Weights or a source that are not those of the plan, and any failure of the rank.
+    /// Weights or a source that are not those of the plan, a store of other ranks than this process has, and any failure of the rank.
     pub fn new(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
@@ -44,6 +44,8 @@ impl Stepper {
         weights: &Weights,
         store: &Arc<Store>,
     ) -> Result<Stepper> {
+        setup.check()?;
+        store.check(setup)?;
         check_source(&*source, plan)?;
         let initial = InitialWeights::from(weights.clone());
         initial.check(&setup.config)?;
@@ -64,8 +66,15 @@ impl Stepper {
     }
 }
 
-/// Checks that a source has the sequences that a plan is about.
+/// Checks that a source has the sequences that a plan is about, and only ids of its vocabulary.
 fn check_source(source: &dyn Source, plan: &Plan) -> Result<()> {
+    let (ids, rows) = (source.vocabulary(), plan.vocabulary());
+    if ids > rows {
+        return Err(TrainError::configuration(
+            format!("a source of {ids} ids, but the model has {rows} tokens"),
+            format!("set `model.vocab_size` to {ids} or more, or use another source"),
+        ));
+    }
     let [found, wanted] = {
         let data = &plan.experiment.data;
         [(source.rows(), source.tokens()), (data.batch, data.tokens)]

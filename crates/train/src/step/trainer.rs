@@ -297,7 +297,7 @@ impl Trainer {
             let micro = self.rank.micro_batch(step, rows.len(), |positions, into| {
                 Ok(self.source.read(batch, rows, positions, into)?)
             })?;
-            micro.dropping(self.dropout, self.seed, first).watched(found, first)
+            micro.dropping(self.dropout, self.seed, first)?.watched(found, first)
         });
         Ok((micros.collect::<Result<_>>()?, sequences))
     }

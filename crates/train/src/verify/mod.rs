@@ -23,6 +23,7 @@ use crate::setup::shared::ranks_here;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
 
 /// The largest allowed errors of tensors against their references.
+#[derive(Clone, Copy, Debug)]
 pub struct Limits;
 
 impl Limits {

@@ -136,6 +136,8 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
     split.processes.computes_on(&split.processors.device(0));
     device::check(split.strategy, None, &split.processors).map_err(all_alike)?;
     let schedules = Arc::new(split.schedules(question).map_err(all_alike)?);
+    let positions = &schedules.of(Pass::Forward).positions;
+    device::check_tokens(positions, &split.processors).map_err(all_alike)?;
     let processes =
         split.processes.clone().with_device_copy(split.processors.device_copy(split.ranks));
     let mut found = processes.run(&options, |comm| {
@@ -144,7 +146,7 @@ pub fn attend(question: &Question, split: &Split) -> std::result::Result<Answer,
         let attention = Attention::new(schedules, question.scale, comm.clone(), kernel);
         gathered(comm.as_ref(), attend_here(question, &attention, &backend.device())?)
     })?;
-    Ok(join(&schedules.of(Pass::Forward).positions, &found.swap_remove(0))?)
+    Ok(join(positions, &found.swap_remove(0))?)
 }
 
 /// Attention of one block of queries over one block of KV, at any positions: one rank, one tile.

@@ -4,6 +4,7 @@ use crate::common::Place;
 use annulus_data::Sequence;
 use annulus_model::Llama;
 use annulus_train::{GenerateRequest, Placed, Sampling, Setup, Verdict, generate, judge};
+use candle_core::DType;
 
 const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
 
@@ -83,4 +84,46 @@ fn it_ends_where_it_is_to_and_draws_alike_on_any_ranks() {
     let none = GenerateRequest { tokens: 0, ..wanted };
     assert_eq!(generate(&one, &weights, &prompt, &none, &|_| ()).unwrap(), [0; 0]);
     assert!(generate(&one, &weights, &prompt[1..], &none, &|_| ()).is_err());
+}
+
+#[test]
+fn prompts_sampling_and_weights_that_do_not_fit_are_refused() {
+    let place = Place::new();
+    let prompt: Vec<u32> = PROMPT.iter().map(|&byte| byte.into()).collect();
+    let setup = setup(&place, prompt.len(), &[]);
+    let placed = weights(&setup);
+    let message = |placed: &Placed, prompt: &[u32], sampling| {
+        let wanted = GenerateRequest { tokens: 1, ends: Vec::new(), sampling };
+        let error = generate(&setup, placed, prompt, &wanted, &|_| ()).unwrap_err();
+        (error.to_string(), error.hint().unwrap().clone())
+    };
+    let greedy = Sampling::default();
+    for (sampling, wanted) in [
+        (Sampling { temperature: -0.5, ..greedy }, "a temperature of -0.5"),
+        (Sampling { temperature: f64::NAN, ..greedy }, "a temperature of NaN"),
+        (Sampling { temperature: f64::INFINITY, ..greedy }, "a temperature of inf"),
+        (Sampling { top_k: Some(0), ..greedy }, "`top_k` of 0 tokens"),
+        (Sampling { top_p: f64::NAN, ..greedy }, "`top_p` of NaN"),
+        (Sampling { top_p: 1.5, ..greedy }, "`top_p` of 1.5"),
+        (Sampling { top_p: -0.1, ..greedy }, "`top_p` of -0.1"),
+    ] {
+        let (found, _) = message(&placed, &prompt, sampling);
+        assert!(found.starts_with(wanted), "{found}");
+    }
+    let (found, hint) = message(&placed, &prompt[1..], greedy);
+    assert_eq!(found, format!("a prompt of {} tokens, wanted {}", prompt.len() - 1, prompt.len()));
+    assert!(!hint.contains("--prompt"), "{hint}");
+    let mut narrow = setup.clone();
+    narrow.config.dtype = DType::BF16;
+    let (found, _) = message(&weights(&narrow), &prompt, greedy);
+    assert!(found.contains("is BF16 [") && found.contains("wanted F32 ["), "{found}");
+    let whole = Llama::random(&setup.config, 5).unwrap();
+    let mut fewer = whole.clone();
+    fewer.remove("model.norm.weight");
+    let mut more = whole;
+    more.insert("surplus".to_owned(), more["model.norm.weight"].clone());
+    for (wrong, wanted) in [(fewer, "`model.norm.weight` is missing"), (more, "`surplus` [32]")] {
+        let found = setup.placed(&wrong).unwrap_err().to_string();
+        assert!(found.contains(wanted), "{found}");
+    }
 }

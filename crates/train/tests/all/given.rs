@@ -8,8 +8,10 @@ use annulus_comm::threads;
 use annulus_data::{DataError, Sequence, Source, Tokens};
 use annulus_model::{Llama, Weights};
 use annulus_plan::Plan;
-use annulus_sequence::Positions;
-use annulus_train::{Setup, Stepper, Store, TrainError, Want, score};
+use annulus_sequence::{Heads, Positions, Setting, Strategy};
+use annulus_train::{
+    RunOptions, Setup, Silent, Stepper, Store, TrainError, Want, run_phases, score,
+};
 use candle_core::{DType, Device, Tensor};
 
 use crate::common::Place;
@@ -35,7 +37,17 @@ impl Scene {
 
     /// A step over a source.
     fn step(&self, weights: &Weights, source: Made) -> Result<(), TrainError> {
-        let store = Store::new(&self.setup, &self.weights.clone().into(), 0..2)?;
+        self.step_of(0..2, weights, source)
+    }
+
+    /// A step over a source, of the ranks `here`.
+    fn step_of(
+        &self,
+        here: Range<usize>,
+        weights: &Weights,
+        source: Made,
+    ) -> Result<(), TrainError> {
+        let store = Store::new(&self.setup, &self.weights.clone().into(), here)?;
         let source: Arc<dyn Source> = Arc::new(source);
         let options =
             threads::Options { world: 2, deadline: Duration::from_secs(60), stop: Arc::default() };
@@ -60,9 +72,10 @@ struct Made {
     rows: usize,
     tokens: usize,
     gives: bool,
+    vocabulary: usize,
 }
 
-const RIGHT: Made = Made { rows: ROWS, tokens: TOKENS, gives: true };
+const RIGHT: Made = Made { rows: ROWS, tokens: TOKENS, gives: true, vocabulary: 256 };
 
 impl Source for Made {
     fn rows(&self) -> usize {
@@ -89,7 +102,7 @@ impl Source for Made {
         "made".into()
     }
     fn vocabulary(&self) -> usize {
-        256
+        self.vocabulary
     }
 }
 
@@ -171,6 +184,72 @@ fn sources_are_those_of_the_plan() {
     }
     let nothing = message(Made { gives: false, ..RIGHT });
     assert!(nothing.contains("the source gave 0 ids, 0 targets"), "{nothing}");
+    let other = message(Made { vocabulary: 300, ..RIGHT });
+    assert_eq!(other, "a source of 300 ids, but the model has 257 tokens");
+}
+
+#[test]
+fn documents_are_as_long_as_their_sequence() {
+    let place = Place::new();
+    let plan = place.plan(&[("attention.documents", "data")]);
+    let setup = Setup::new(&plan, 2);
+    let weights = Llama::random(&setup.config, 5).unwrap();
+    let scored = |documents: &[usize]| {
+        let sequence = Sequence { documents: documents.to_vec(), ..sequence(TOKENS) };
+        score(&setup, &weights, &[sequence], Want::default())
+    };
+    for right in [&[][..], &[48], &[30, 0, 18]] {
+        assert!(scored(right).is_ok(), "{right:?}");
+    }
+    for (wrong, sum) in [(&[30, 40][..], 70), (&[30], 30), (&[usize::MAX, 2], usize::MAX)] {
+        let error = scored(wrong).unwrap_err();
+        let wanted = format!("documents of {sum} tokens in all in a sequence, wanted 48");
+        assert_eq!((error.to_string(), error.hint().is_some()), (wanted, true));
+    }
+}
+
+#[test]
+fn stores_setups_and_plans_that_do_not_fit_are_errors() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let error = scene.step_of(0..1, &scene.weights, RIGHT).unwrap_err();
+    assert_eq!(error.to_string(), "a store of 1 ranks, wanted one of the 2 of this process");
+    let setup = Setup::clone(&scene.setup);
+    for (wrong, wanted) in [
+        (Setup { micro_batch: 0, ..setup.clone() }, "`micro_batch` of the setup is 0"),
+        (Setup { sequence: 0, ..setup.clone() }, "`sequence` of the setup is 0"),
+        (Setup { groups: Vec::new(), ..setup.clone() }, "`groups` of the setup are empty"),
+    ] {
+        let scored = score(&wrong, &scene.weights, &[sequence(TOKENS)], Want::default());
+        let found = scored.unwrap_err().to_string();
+        assert!(found.starts_with(wanted), "{found}");
+        let store = Store::new(&wrong, &scene.weights.clone().into(), 0..2).map(drop);
+        assert!(store.unwrap_err().to_string().starts_with(wanted));
+    }
+    let none = run_phases(&[], RunOptions::new("", 2), &mut Silent).unwrap_err();
+    assert_eq!((none.to_string().as_str(), none.hint().is_some()), ("no plan to train", true));
+}
+
+#[test]
+fn a_setting_is_for_the_heads_of_the_model() {
+    let place = Place::new();
+    let config = Scene::new(&place).setup.config.clone();
+    let heads = Heads {
+        query: config.shape.num_attention_heads,
+        key_value: config.shape.num_key_value_heads,
+    };
+    let of = |heads| {
+        let setting = Setting::new(Strategy::Ring, TOKENS, 2, heads);
+        Setup::of_model(config.clone(), &setting, 2)
+    };
+    assert!(of(heads).is_ok());
+    let Heads { query, key_value } = heads;
+    let error = of(Heads { query: 2 * query, key_value }).unwrap_err();
+    let wanted = format!(
+        "a setting for {} query and {key_value} key/value heads, but the model has {query} query and {key_value} key/value heads",
+        2 * query
+    );
+    assert_eq!((error.to_string(), error.hint().is_some()), (wanted, true));
 }
 
 /// A short run of two ranks.

@@ -52,7 +52,7 @@ fn names(path: &Path) -> BTreeSet<String> {
 fn adapters_learn_alike_on_any_ranks() {
     let beside = Beside::new("f32");
     let one = losses(&beside.run_in("one", ALL, &[("memory.recompute", "none")]));
-    assert!(one[19] < 0.95 * one[0], "{one:?}");
+    assert!(one[19] < 0.96 * one[0], "{one:?}");
     for (index, (strategy, ranks, more)) in [
         ("striped", "4", [("memory.mlp_chunk", "7"), ("memory.recompute", "layer")]),
         ("megatron", "3", [("memory.mlp_chunk", "64"), ("memory.micro_batch", "2")]),

@@ -1,6 +1,7 @@
 //! Training of tiny models: the same however it is split, cut or disturbed.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod callbacks;
 mod checkpoints;
 mod common;
 mod counts;

@@ -117,7 +117,7 @@ pub(crate) fn sliding(
     let others = schedules.map(|schedules| attention.beside(schedules).unwrap());
     let kinds = [attention.clone()].into_iter().chain(others);
     let kinds = kinds.enumerate().map(|(layer, attention)| (attention, vec![layer]));
-    let attentions = Attentions::new(windows.len(), kinds);
+    let attentions = Attentions::new(windows.len(), kinds).unwrap();
     let Frequencies { inverse, factor } = shape.frequencies(inputs.dims()[1]);
     let rotary = Rotary::new(attention.positions(), &inverse, factor);
     Shard {

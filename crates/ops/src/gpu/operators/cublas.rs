@@ -24,9 +24,9 @@ pub(in crate::gpu) fn sum_in_f32(device: &CudaDevice) -> Result<()> {
     unsafe { sys::cublasSetMathMode(*blas.handle(), mode) }.result().w()
 }
 
-/// Held while a product is started. Ranks that share a GPU share Candle's handle and its workspace: the two kernels of one product must not
-/// be separated by one of another product.
-static STARTING: Mutex<()> = Mutex::new(());
+/// Held while a product is started, one for each GPU by its number. Ranks that share a GPU share Candle's handle and its workspace: the two
+/// kernels of one product must not be separated by one of another product. Those of another GPU do not wait, as a full queue blocks a launch.
+static STARTING: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 
 /// Computes `c = first second`, or adds it to `c`: all sums in f32.
 pub(super) fn multiply(
@@ -41,7 +41,9 @@ pub(super) fn multiply(
     let bytes = |layout: &Layout, size: usize| (layout.start_offset() * size) as u64;
     let precision = precision(first.dtype());
     let blas = c.device.cublas_handle();
-    c.device.cuda_stream().context().bind_to_thread().w()?;
+    let context = c.device.cuda_stream().context().clone();
+    context.bind_to_thread().w()?;
+    let starting = &STARTING[context.ordinal() % STARTING.len()];
     reading(first, &mut |first| {
         reading(second, &mut |second| {
             writing(c, &mut |c| {
@@ -50,7 +52,7 @@ pub(super) fn multiply(
                     second + bytes(second_layout, inputs),
                     c + bytes(c_layout, output),
                 ];
-                let _held = STARTING.lock();
+                let _held = starting.lock();
                 // SAFETY: the addresses hold what the layouts reach, which `call` was made of.
                 unsafe { start(*blas.handle(), call, at, types, precision, was) }
             })

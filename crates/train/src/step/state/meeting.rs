@@ -58,6 +58,11 @@ impl<T, R> Meeting<T, R> {
         Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
+    /// The number of ranks that meet.
+    pub(crate) fn ranks(&self) -> usize {
+        self.lock().brought.len()
+    }
+
     /// Blocks until all ranks are here; this is rank `own`, and `watch` looks after the first that is missing. The last to arrive makes the
     /// result of what all brought, in the order of ranks, while the others watch it: this may take long, or for ever on a GPU that hangs. A
     /// run that is to stop does not end a meeting: what one rank has applied, all must.

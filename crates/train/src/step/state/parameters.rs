@@ -141,8 +141,9 @@ impl Store {
     /// have it.
     ///
     /// # Errors
-    /// Weights that are not those of the model, or cannot be read, and failures of Candle or the device.
+    /// Weights that are not those of the model, or cannot be read, a setup in which a count is 0, and failures of Candle or the device.
     pub fn new(setup: &Setup, initial: &InitialWeights, here: Range<usize>) -> Result<Arc<Store>> {
+        setup.check()?;
         initial.check(&setup.config)?;
         let commit = Meeting::new(here.len());
         let (parts, beside) = (setup.parts(), setup.ranks_of_device());
@@ -165,6 +166,18 @@ impl Store {
         let all = setup.processors.devices() * parts;
         let parts = (0..all).map(part).collect::<Result<_>>()?;
         Ok(Arc::new(Store { parts, commit }))
+    }
+
+    /// Checks that this is the store of as many ranks as this process has of `setup`.
+    pub(crate) fn check(&self, setup: &Setup) -> Result<()> {
+        let (found, wanted) = (self.commit.ranks(), setup.ranks_of_process());
+        if found == wanted {
+            return Ok(());
+        }
+        Err(TrainError::configuration(
+            format!("a store of {found} ranks, wanted one of the {wanted} of this process"),
+            "give `Store::new` the ranks that `ranks_here` names",
+        ))
     }
 
     /// Says that a rank will not come to meetings any more.

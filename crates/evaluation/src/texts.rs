@@ -1,0 +1,144 @@
+//! The texts that an evaluation reads: the one it names, or what training held out of each of its own.
+
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::sync::Arc;
+
+use annulus_data::{Cache, Progress as Reading, Records, Texts};
+use annulus_experiment::{Experiment, Format, Pack, ending};
+use annulus_train::{
+    Result, TrainError, by_source, cache_folder, excluded, first_held_out, records_of, texts,
+};
+
+use crate::Subject;
+
+/// A text that is read, as tokens.
+#[derive(Debug)]
+pub(crate) struct Text {
+    /// The path in `data.path` or `evaluation.path`.
+    pub(crate) path: PathBuf,
+    pub(crate) cache: Arc<Cache>,
+    /// The first token that may be a target: of `evaluation.path` any, of a text that was trained on the second that was held out.
+    pub(crate) first: u64,
+    /// Its share of the windows, relative to the other texts': the sequences that were held out of it.
+    pub(crate) share: f64,
+    /// Whether documents are packed whole, so that their first tokens are no targets, as in training.
+    pub(crate) is_packed: bool,
+}
+
+impl Text {
+    /// Opens `evaluation.path`, or all sources of the data of which something was held out.
+    pub(crate) fn open_all(subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Vec<Text>> {
+        let experiment = &subject.plan.experiment;
+        let column = &experiment.data.column;
+        if let Some(path) = &experiment.evaluation.path {
+            let records = records_in(path, experiment.data.format)?;
+            let cache = cached(subject, slice::from_ref(path), records, column, told)?;
+            return Ok(vec![Text {
+                path: path.clone(),
+                cache,
+                first: 0,
+                share: 1.0,
+                is_packed: experiment.data.pack == Pack::Documents,
+            }]);
+        }
+        let sources: Vec<(Experiment, Records)> =
+            by_source(experiment).into_iter().map(readable).collect::<Result<_>>()?;
+        if let Some(by) = &subject.trained_by {
+            subject.check_data(by, told)?;
+        }
+        // What the model was trained on depends on its run, not on the evaluated experiment.
+        let trained =
+            subject.trained_by.as_ref().map_or_else(Vec::new, |by| by_source(&by.experiment));
+        let mut opened = Vec::new();
+        for (source, records) in &sources {
+            let same = |trained: &&Experiment| path_of(trained) == path_of(source);
+            let holder = trained.iter().find(same).unwrap_or(source);
+            if holder.data.evaluate > 0 {
+                opened.push(Text::held_out(subject, source, *records, holder, told)?);
+            }
+        }
+        if opened.is_empty() {
+            return Err(TrainError::configuration(
+                "`data.evaluate` is 0: all of `data.path` is trained on",
+                "give another text in `evaluation.path`",
+            ));
+        }
+        Ok(opened)
+    }
+
+    /// The text of `source`, from what `holder` holds out of it.
+    fn held_out(
+        subject: &Subject,
+        source: &Experiment,
+        records: Records,
+        holder: &Experiment,
+        told: &mut dyn FnMut(Reading),
+    ) -> Result<Text> {
+        let inputs = texts(source)?;
+        let cache = cached(subject, &inputs, records, &source.data.column, told)?;
+        // The first held-out token has no context among them.
+        let first = first_held_out(holder, &cache)? + 1;
+        let path = path_of(source).map_or_else(PathBuf::new, Path::to_owned);
+        Ok(Text {
+            path,
+            cache,
+            first,
+            share: holder.data.evaluate as f64,
+            is_packed: source.data.pack == Pack::Documents,
+        })
+    }
+}
+
+/// The path of an experiment's first source.
+fn path_of(experiment: &Experiment) -> Option<&Path> {
+    experiment.data.path.first().map(|source| source.path.as_path())
+}
+
+/// The tokens of a text, from the cache beside the runs.
+fn cached(
+    subject: &Subject,
+    inputs: &[PathBuf],
+    records: Records,
+    column: &str,
+    told: &mut dyn FnMut(Reading),
+) -> Result<Arc<Cache>> {
+    let output = &subject.plan.experiment.output;
+    let excluded = excluded(inputs, output)?;
+    let tokenizer = subject.tokenizer()?;
+    let texts = Texts { inputs, records, column, tokenizer, excluded: &excluded };
+    Ok(Arc::new(Cache::open(&texts, &cache_folder(output), subject.verify_cache, told)?))
+}
+
+/// A source of data with its records, if it is a text that can be read on.
+fn readable(source: Experiment) -> Result<(Experiment, Records)> {
+    let format = source.data.format;
+    match records_of(format).filter(|_| format != Format::Chat) {
+        Some(records) => Ok((source, records)),
+        None => Err(TrainError::configuration(
+            format!("data of format `{}` is no text to read on in", format.word()),
+            if format == Format::Chat {
+                "the loss of the chats that were held out is `evaluate/loss`, which training logs; to read another text, give a plain one: `evaluation.path=TEXT`"
+            } else {
+                "give a text: `evaluation.path=TEXT`"
+            },
+        )),
+    }
+}
+
+/// The record format of a file: by its name, else that of the training data.
+fn records_in(path: &Path, learned: Format) -> Result<Records> {
+    match ending(path).as_deref() {
+        Some("jsonl") => return Ok(Records::Lines),
+        Some("parquet") => return Ok(Records::Rows),
+        Some("txt" | "md") => return Ok(Records::Text),
+        _ => {}
+    }
+    if learned == Format::Chat {
+        return Err(TrainError::configuration(
+            format!("`{}` does not say what it is made of", path.display()),
+            "name a file that ends in `.txt`, `.jsonl` or `.parquet`",
+        ));
+    }
+    Ok(records_of(learned).unwrap_or(Records::Text))
+}
