@@ -11,7 +11,7 @@ use annulus_sequence::{Heads, Strategy, plural, stacked};
 
 use crate::choose::under;
 use crate::families::{bare, tried};
-use crate::table::fits;
+use crate::table::{fits, on_all_cores};
 use crate::{Cluster, Estimate};
 
 /// The least fraction of time spent computing at a sweet spot.
@@ -69,21 +69,19 @@ impl Grid {
         let devices: Vec<usize> = (0..=most.ilog2()).map(|power| 1 << power).collect();
         let tokens: Vec<usize> = (0..ROWS.1).map(|row| ROWS.0 << row).collect();
         let heads = resolved.shape().map_or(Heads::equal(1), |shape| heads_of(&shape));
-        let row = |tokens: &usize| {
-            let cell = |devices: &usize| {
-                let mut experiment = experiment.clone();
-                experiment.data.tokens = *tokens;
-                experiment.mesh.sequence = *devices;
-                let shapes = tried(strategy, *devices, heads, cluster, EVERY_SHAPE);
-                let cells = shapes.into_iter().filter_map(|shape| {
-                    cell(&resolved.with(under(&experiment, 0, shape, cluster)), cluster)
-                });
-                cells
-                    .min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
-            };
-            devices.iter().map(cell).collect()
+        let best = |[tokens, devices]: &[usize; 2]| {
+            let mut experiment = experiment.clone();
+            (experiment.data.tokens, experiment.mesh.sequence) = (*tokens, *devices);
+            let shapes = tried(strategy, *devices, heads, cluster, EVERY_SHAPE);
+            let cells = shapes.into_iter().filter_map(|shape| {
+                cell(&resolved.with(under(&experiment, 0, shape, cluster)), cluster)
+            });
+            cells.min_by(|a, b| (b.fits, a.step).partial_cmp(&(a.fits, b.step)).unwrap_or(Equal))
         };
-        let cells = tokens.iter().map(row).collect();
+        let row = |tokens: &usize| devices.iter().map(|devices| [*tokens, *devices]).collect();
+        let all: Vec<[usize; 2]> = tokens.iter().flat_map::<Vec<_>, _>(row).collect();
+        let cells = on_all_cores(&all, best);
+        let cells = cells.chunks(devices.len()).map(<[_]>::to_vec).collect();
         let sliding = experiment.attention.sliding.map(|sliding| sliding.strategy);
         let tensor = resolved.experiment.mesh.tensor;
         Grid { strategy, devices, tokens, tensor, sliding, cells }

@@ -99,11 +99,7 @@ impl Asked<'_> {
             let (outcome, hiding) = self.estimate(group, *strategy);
             Some((strategy.plain(), outcome.ok()?, hiding))
         };
-        let cores = rayon::ThreadPoolBuilder::new().num_threads(annulus_machine::cores()).build();
-        let all: Vec<_> = match cores {
-            Ok(cores) => cores.install(|| different.par_iter().filter_map(estimate).collect()),
-            Err(_) => different.iter().filter_map(estimate).collect(),
-        };
+        let all: Vec<_> = on_all_cores(&different, estimate).into_iter().flatten().collect();
         let hiding = all.first().map_or_else(Vec::new, |(.., hiding)| hiding.clone());
         (all.into_iter().map(|(plain, estimate, _)| (plain, estimate)).collect(), hiding)
     }
@@ -120,6 +116,17 @@ impl Asked<'_> {
     /// The experiment with a strategy for one layer group, and no other layers.
     fn alone(self, group: usize, strategy: Strategy) -> Resolved {
         self.resolved.with(alone(&self.resolved.experiment, group, strategy, self.cluster))
+    }
+}
+
+/// `each` of all `items`, in their order, computed on all cores.
+pub(crate) fn on_all_cores<T: Sync, R: Send>(
+    items: &[T],
+    each: impl Fn(&T) -> R + Send + Sync,
+) -> Vec<R> {
+    match rayon::ThreadPoolBuilder::new().num_threads(annulus_machine::cores()).build() {
+        Ok(cores) => cores.install(|| items.par_iter().map(each).collect()),
+        Err(_) => items.iter().map(each).collect(),
     }
 }
 

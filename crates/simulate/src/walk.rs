@@ -7,7 +7,6 @@
 //! one that posts it. Where the devices of a node help each other, a hop's computing takes all of them equally long. All of it is
 //! arithmetic in a fixed order, so that the same walk always takes the same time.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::{Cluster, Link, Load, Message};
@@ -65,7 +64,8 @@ pub(crate) fn watched(
     assert_eq!(start.len(), world, "every rank has a start");
     let idle = vec![0.0; world];
     let mut walk = Walk { finish: start.to_vec(), computing: idle.clone(), waiting: idle };
-    let mut ports = Ports { cluster, free: BTreeMap::new() };
+    let places = world.max(cluster.node_of(world - 1) + 1);
+    let mut ports = Ports { cluster, free: vec![[0.0; 4]; places] };
     let speed = cluster.rates.attention(load.pass);
     // By hop and rank, when the last message that is due then has arrived.
     let mut due = vec![vec![0.0_f64; world]; load.hops()];
@@ -105,16 +105,6 @@ pub(crate) fn latest(times: &[f64]) -> f64 {
     times.iter().copied().fold(0.0, f64::max)
 }
 
-/// A port: of a device within its node, or of a device or node to other nodes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Port {
-    /// The device, or the node whose devices share a link.
-    place: usize,
-    /// Whether the port is for traffic within the node.
-    inside: bool,
-    out: bool,
-}
-
 /// A message that is in flight.
 struct Flight {
     from: usize,
@@ -127,8 +117,9 @@ struct Flight {
 
 struct Ports<'a> {
     cluster: &'a Cluster,
-    /// When each port has finished what it was given so far.
-    free: BTreeMap<Port, f64>,
+    /// When each port has finished what it was given so far: of a device within its node, in and out, and of a device, or of the node whose
+    /// devices share a link, from and to other nodes.
+    free: Vec<[f64; 4]>,
 }
 
 impl Ports<'_> {
@@ -173,7 +164,7 @@ impl Ports<'_> {
         let Flight { from, sent: Message { to, bytes, .. }, posted, .. } = *flight;
         let (end, inside) = (if out { from } else { to }, node(from) == node(to));
         let place = if self.cluster.shared && !inside { node(end) } else { end };
-        let free = self.free.entry(Port { place, inside, out }).or_insert(0.0);
+        let free = &mut self.free[place][2 * usize::from(inside) + usize::from(out)];
         *free = free.max(posted) + bytes as f64 / link.bandwidth;
         *free
     }
