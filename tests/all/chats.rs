@@ -82,6 +82,8 @@ fn texts_beside_chats_are_read_to_their_end() {
     }
     run(ANNULUS, &place.path(""), &["train", "run/experiment.yaml", "output=again"]).ended(0);
     assert_eq!(losses(&place.path("again")), losses(&place.path("run")));
+    let read = run(ANNULUS, &place.path(""), &["evaluate", "run"]);
+    assert!(read.ended(0).stderr.contains("but for its conversations"), "{}", read.stderr);
     // As whole documents they are too long.
     let said = train("whole", "'*.text'", &["data.pack=documents"]).ended(3).stderr.clone();
     assert!(said.contains("more than the 97 that fit a sequence"), "{said}");
@@ -89,6 +91,9 @@ fn texts_beside_chats_are_read_to_their_end() {
     let said = train("cut", cut, &["attention.documents=null"]).ended(0).stderr.clone();
     assert!(said.contains("5 of 5 documents are cut to 96 tokens"), "{said}");
     assert!(said.contains("see the documents before their own"), "{said}");
+    let idle = "{ path: '*.text', longer: cut }";
+    let said = train("idle", idle, &[]).ended(2).stderr.clone();
+    assert!(said.contains("`data.path.0.longer` means nothing here"), "{said}");
     let stream = "'*.text', { path: chats.jsonl, format: chat, pack: stream }";
     let said = train("stream", stream, &[]).ended(2).stderr.clone();
     assert!(said.contains("`format: chat` cannot be packed as `stream`"), "{said}");

@@ -152,7 +152,7 @@ fn what_is_asked_of_a_run_does_not_move_what_was_held_out() {
     evaluate(&place, &[&asked[..], &["evaluation.windows=8"]].concat()).ended(0);
     for more in [&[][..], &["data.evaluate=20"], &["data.tokens=480"]] {
         let ran = evaluate(&place, &[&asked[..], &["evaluation.windows=9"], more].concat());
-        let said = "192 tokens held out are too few: 9 windows of 24 targets each need 216";
+        let said = "192 tokens held out are too few: 9 windows of 24 targets need 216";
         assert!(ran.ended(2).stderr.contains(said), "{more:?}: {}", ran.stderr);
     }
 }

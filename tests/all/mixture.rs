@@ -93,6 +93,10 @@ fn evaluate_reads_what_was_held_out_of_every_text() {
     }
     let table = run(ANNULUS, &place.path(""), &["evaluate", "run", "evaluation.windows=10"]);
     assert!(table.ended(0).stdout.contains("in 3 windows of `lines.jsonl`"), "{}", table.stdout);
+    // A text that is too short is not left out.
+    let long = ["evaluate", "run", "evaluation.lengths=[3900]", "evaluation.targets=16"];
+    let said = run(ANNULUS, &place.path(""), &long).ended(2).stderr.clone();
+    assert!(said.contains("`lines.jsonl`: the text has"), "{said}");
 }
 
 #[test]

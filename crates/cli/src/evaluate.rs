@@ -124,7 +124,20 @@ fn say_what_is_read(experiment: &Experiment) {
             path.display()
         )),
         Some(path) => print::say(&format!("reading `{}`", path.display())),
-        None => print::say("reading the held-out part of `data.path`"),
+        None => {
+            let all = left_out(experiment);
+            print::say(&format!("reading the held-out part of `data.path`{all}"));
+        }
+    }
+}
+
+/// What is not read beside texts.
+fn left_out(experiment: &Experiment) -> &'static str {
+    let chats = experiment.data.formats().filter(|format| *format == Format::Chat).count();
+    if (1..experiment.data.formats().count()).contains(&chats) {
+        ", but for its conversations"
+    } else {
+        ""
     }
 }
 

@@ -42,29 +42,18 @@ impl Text {
                 is_packed: experiment.data.pack == Pack::Documents,
             }]);
         }
-        let sources: Vec<(Experiment, Records)> =
-            by_source(experiment).into_iter().map(readable).collect::<Result<_>>()?;
         if let Some(by) = &subject.trained_by {
             subject.check_data(by, told)?;
         }
-        // What the model was trained on depends on its run, not on the evaluated experiment.
-        let trained =
-            subject.trained_by.as_ref().map_or_else(Vec::new, |by| by_source(&by.experiment));
         let mut opened = Vec::new();
-        for (source, records) in &sources {
-            let same = |trained: &&Experiment| path_of(trained) == path_of(source);
-            let holder = trained.iter().find(same).unwrap_or(source);
-            if holder.data.evaluate > 0 {
-                opened.push(Text::held_out(subject, source, *records, holder, told)?);
+        for (source, holder) in held_out_of(subject) {
+            // Conversations are left out.
+            if let Some(records) = read_on(source.data.format).filter(|_| holder.data.evaluate > 0)
+            {
+                opened.push(Text::held_out(subject, &source, records, &holder, told)?);
             }
         }
-        if opened.is_empty() {
-            return Err(TrainError::configuration(
-                "`data.evaluate` is 0: all of `data.path` is trained on",
-                "give another text in `evaluation.path`",
-            ));
-        }
-        Ok(opened)
+        if opened.is_empty() { Err(nothing_held_out(experiment)) } else { Ok(opened) }
     }
 
     /// The text of `source`, from what `holder` holds out of it.
@@ -110,20 +99,49 @@ fn cached(
     Ok(Arc::new(Cache::open(&texts, &cache_folder(output), subject.verify_cache, told)?))
 }
 
-/// A source of data with its records, if it is a text that can be read on.
-fn readable(source: Experiment) -> Result<(Experiment, Records)> {
-    let format = source.data.format;
-    match records_of(format).filter(|_| format != Format::Chat) {
-        Some(records) => Ok((source, records)),
-        None => Err(TrainError::configuration(
-            format!("data of format `{}` is no text to read on in", format.word()),
-            if format == Format::Chat {
-                "the loss of the chats that were held out is `evaluate/loss`, which training logs; to read another text, give a plain one: `evaluation.path=TEXT`"
-            } else {
-                "give a text: `evaluation.path=TEXT`"
-            },
-        )),
+/// The sources of the data, each with the experiment that held a part of it out: what the model was trained on depends on its run, not on the
+/// evaluated experiment.
+fn held_out_of(subject: &Subject) -> Vec<(Experiment, Experiment)> {
+    let sources = by_source(&subject.plan.experiment);
+    let trained = subject.trained_by.as_ref().map_or_else(Vec::new, |by| by_source(&by.experiment));
+    let same = |one: &Experiment, other: &Experiment| {
+        let [one_data, other_data] = [&one.data, &other.data];
+        path_of(one) == path_of(other)
+            && (one_data.format, &one_data.column) == (other_data.format, &other_data.column)
+    };
+    // Texts that were moved are in their old order.
+    let moved = |index: usize| trained.get(index).filter(|_| trained.len() == sources.len());
+    let holder = |(index, source): (usize, &Experiment)| {
+        let found = trained.iter().find(|trained| same(trained, source));
+        let holder = found.or_else(|| moved(index)).unwrap_or(source);
+        (source.clone(), holder.clone())
+    };
+    sources.iter().enumerate().map(holder).collect()
+}
+
+/// The records of a format that is a text to read on in.
+fn read_on(format: Format) -> Option<Records> {
+    records_of(format).filter(|_| format != Format::Chat)
+}
+
+/// The error of data of which nothing can be read.
+fn nothing_held_out(experiment: &Experiment) -> TrainError {
+    if experiment.data.formats().any(|format| read_on(format).is_some()) {
+        return TrainError::configuration(
+            "`data.evaluate` is 0: all of `data.path` is trained on",
+            "give another text in `evaluation.path`",
+        );
     }
+    let format = experiment.data.formats().next().unwrap_or(experiment.data.format);
+    let hint = if format == Format::Chat {
+        "the loss of the chats that were held out is `evaluate/loss`, which training logs; to read another text, give a plain one: `evaluation.path=TEXT`"
+    } else {
+        "give a text: `evaluation.path=TEXT`"
+    };
+    TrainError::configuration(
+        format!("data of format `{}` is no text to read on in", format.word()),
+        hint,
+    )
 }
 
 /// The record format of a file: by its name, else that of the training data.

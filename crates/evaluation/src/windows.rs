@@ -131,12 +131,14 @@ impl Asked {
             let beyond = text.cache.tokens().checked_sub(self.first_end(text));
             beyond.map_or(0, |tokens| tokens / self.targets as u64 + 1)
         };
-        let most: Vec<u64> = texts.iter().map(most).collect();
+        // A text that has no room for its least is an error, not left out.
+        let room: Vec<u64> = texts.iter().map(|text| most(text).max(1)).collect();
         let has_room =
-            |count: &usize| shared(*count).iter().zip(&most).all(|(own, most)| own <= most);
+            |count: &usize| shared(*count).iter().zip(&room).all(|(own, room)| own <= room);
         let largest = || (FEWEST_WINDOWS..=MOST_WINDOWS).rev().find(has_room);
         let count = wanted.or_else(largest).unwrap_or(FEWEST_WINDOWS);
-        shared(count).into_iter().map(|own| own as usize).collect()
+        let least = u64::from(wanted.is_none());
+        shared(count).into_iter().map(|own| own.max(least) as usize).collect()
     }
 
     /// `count` windows over `text`; errors name it unless it is the only one.
@@ -171,11 +173,11 @@ impl Asked {
     ) -> TrainError {
         let Asked { targets, longest, .. } = self;
         let others = (count.saturating_sub(1) * targets) as u64;
+        let windows = if count == 1 { "a window".to_owned() } else { format!("{count} windows") };
         if !of_lengths {
             return TrainError::configuration(
                 format!(
-                    "{text}{has} tokens held out are too few: {count} windows of {targets} targets \
-                     each need {needs}"
+                    "{text}{has} tokens held out are too few: {windows} of {targets} targets need {needs}"
                 ),
                 "lower `evaluation.windows` or `evaluation.targets`, or give another text in \
                      `evaluation.path`",
@@ -189,7 +191,7 @@ impl Asked {
         };
         TrainError::configuration(
             format!(
-                "{text}the text has {has} tokens, too few for {count} windows of {longest}: {needs} are \
+                "{text}the text has {has} tokens, too few for {windows} of {longest}: {needs} are \
                  needed, {longest} and a last target for the first, {targets} for each further one"
             ),
             format!("{lower} in `evaluation.path`"),

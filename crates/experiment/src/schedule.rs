@@ -8,7 +8,7 @@
 //!              progress = (t - warmup) / (steps - warmup)
 //! ```
 //! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd` (warm-up, stable, decay) is constant until
-//! the last steps, the fraction `cooldown` of all (rounded), over which it falls linearly. So `floor` is the rate of the step after the last.
+//! the last steps, the fraction `cooldown` of all (rounded down, at least one), over which it falls linearly. So `floor` is the rate of the step after the last.
 
 use std::f64::consts::PI;
 
@@ -76,7 +76,7 @@ impl Schedule {
             Decay::Linear => 1.0 - progress(t, warmup, steps),
             Decay::Cosine => 0.5 * (1.0 + (PI * progress(t, warmup, steps)).cos()),
             Decay::Wsd => {
-                let falling = (steps as f64 * cooldown.unwrap_or(COOLDOWN)).round() as u64;
+                let falling = falling(steps, cooldown.unwrap_or(COOLDOWN));
                 1.0 - progress(t, warmup.max(steps - falling), steps)
             }
         };
@@ -145,6 +145,14 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
+/// The number of steps that are a share `cooldown` of all, rounded down; at least one of any share.
+fn falling(steps: u64, cooldown: f64) -> u64 {
+    /// What whole numbers of steps may be short of by rounding: 0.29 of 100 is 28.999….
+    const SHORT: f64 = 1e-6;
+    let share = steps as f64 * cooldown;
+    ((share + SHORT) as u64).max(u64::from(share > 0.0))
+}
+
 /// The progress of `t` from `start` to `end`: 0 before, 1 after.
 fn progress(t: u64, start: u64, end: u64) -> f64 {
     if t <= start {
@@ -198,9 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn wsd_falls_over_the_nearest_number_of_steps() {
-        // 0.29 of 100 steps, of which floating-point numbers say 28.999…: the last 29, the first of them at the peak.
-        for (steps, cooldown, falling) in [(100, 0.29, 29), (4, 0.2, 1), (8, 0.2, 2)] {
+    fn wsd_falls_over_whole_steps() {
+        // The first of them is at the peak.
+        for (steps, cooldown, falling) in [(100, 0.29, 29), (4, 0.2, 1), (9, 0.2, 1), (10, 0.2, 2)]
+        {
             let curve =
                 Curve { warmup: 0, decay: Decay::Wsd, floor: 0.0, cooldown: Some(cooldown) };
             let schedule = Schedule { steps, stop: None, curve };

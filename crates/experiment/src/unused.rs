@@ -6,19 +6,23 @@ use crate::{Experiment, Format, Longer, Offload, Pack, TextSource};
 
 /// The default of `data.column`.
 const COLUMN: &str = "text";
+/// Why `longer` means nothing.
+const CUT: &str = "documents are cut wherever a sequence ends";
 
 /// Problems of keys that mean nothing. Where the key that they belong to is written, it may be otherwise for once: no problem then.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (data, memory) = (&experiment.data, &experiment.memory);
     let is_left_out = |key: &str| !experiment.places.contains(key);
-    let is_whole = |source: &TextSource| source.pack(data) == Pack::Documents;
-    let packs = data.pack == Pack::Documents || data.path.iter().any(is_whole);
-    let longer = !packs && data.longer != Longer::Refuse;
+    let is_read =
+        |source: &TextSource| source.longer.is_none() && source.pack(data) == Pack::Documents;
+    let is_read =
+        data.path.iter().any(is_read) || data.path.is_empty() && data.pack == Pack::Documents;
+    let longer = !is_read && data.longer != Longer::Refuse;
     let folder = memory.offload == Offload::None && memory.offload_folder.is_some();
     let mut problems = columns(experiment);
+    problems.extend(lengths(experiment));
     if longer && is_left_out("data.pack") {
-        let why = "documents are cut wherever a sequence ends";
-        let problem = unused(experiment, "data.longer", why);
+        let problem = unused(experiment, "data.longer", CUT);
         problems.push(problem.hint("drop it, or set `data.pack: documents`"));
     }
     if folder && is_left_out("memory.offload") {
@@ -26,6 +30,19 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         problems.push(problem.hint("drop it, or set `memory.offload`"));
     }
     problems
+}
+
+/// What becomes of longer documents, said of sources that are not packed whole.
+fn lengths(experiment: &Experiment) -> Vec<Problem> {
+    let (data, places) = (&experiment.data, &experiment.places);
+    let problem = |(index, source): (usize, &TextSource)| {
+        let [longer, pack] = ["longer", "pack"].map(|key| format!("data.path.{index}.{key}"));
+        let idle = source.longer.is_some() && source.pack(data) == Pack::Stream;
+        let is_written = places.contains("data.pack") || places.contains(&pack);
+        let hint = format!("drop it, or set `{pack}: documents`");
+        (idle && !is_written).then(|| unused(experiment, &longer, CUT).hint(hint))
+    };
+    data.path.iter().enumerate().filter_map(problem).collect()
 }
 
 /// Columns of texts that have none.

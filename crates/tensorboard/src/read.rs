@@ -7,7 +7,7 @@ use crate::record;
 use crate::{Event, What};
 
 /// The events of the file `path`, in order; one that holds several values is as many events. A file without a byte has none: its writer
-/// may have just created it. A record that the file ends in the middle of, as a crash leaves it, is left out.
+/// may have just created it. A record that the file ends in the middle of, or zeros at its end, as crashes leave them, are left out.
 ///
 /// # Errors
 /// A file that cannot be read; [`io::ErrorKind::InvalidData`] where it does not begin with a whole event [`What::Version`], and so is no
@@ -17,6 +17,9 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let (mut rest, mut events) = (&bytes[..], Vec::new());
     while !rest.is_empty() {
         let at = bytes.len() - rest.len();
+        if at > 0 && rest.iter().all(|byte| *byte == 0) {
+            break;
+        }
         let is_first = at == 0;
         let (payload, after) = match record::split(rest).ok_or_else(|| invalid(at))? {
             Some(whole) => whole,

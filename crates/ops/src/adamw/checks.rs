@@ -69,11 +69,11 @@ impl Parameter<'_> {
         let Moments { first, second } = self.moments;
         let all = [self.master, self.gradient, first, second].into_iter().chain(self.copy);
         if let Some(device) = all.map(Tensor::device).find(|device| !device.is_cpu()) {
-            bail!("found a tensor on {:?}, wanted one on the CPU", device.location());
+            bail!("adamw: found a tensor on {:?}, wanted one on the CPU", device.location());
         }
         match self.gradient.dtype() {
             DType::F32 | DType::BF16 => Ok(()),
-            other => bail!("found a tensor of {other:?}, wanted F32 or BF16"),
+            other => bail!("adamw: found a tensor of {other:?}, wanted F32 or BF16"),
         }
     }
 }

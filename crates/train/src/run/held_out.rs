@@ -8,7 +8,7 @@ use crate::setup::data::HeldOut;
 use crate::{Data, Result};
 
 /// Positions of a sequence that are read at once: it may be longer than one process can hold.
-const PART: usize = 1 << 16;
+const PART: usize = 1 << 20;
 
 /// The fingerprint of the sequences that `experiment` evaluates, of their tokens, targets and documents: cut into sequences of another
 /// length, the same text is other data, as its tokens have other contexts. Made-up sequences are drawn anew for each seed, so theirs is that
@@ -41,12 +41,10 @@ fn update(
 ) -> Result<()> {
     let mut read = Tokens::with_room(1, positions);
     held_out.read(index, positions, &mut read)?;
-    for length in read.documents.iter().flatten() {
-        hasher.update(&(*length as u64).to_le_bytes());
-    }
-    for (input, target) in read.inputs.iter().zip(&read.targets) {
-        hasher.update(&input.to_le_bytes());
-        hasher.update(&target.to_le_bytes());
-    }
+    // A part has the documents of the whole sequence.
+    let documents = read.documents.iter().flatten().filter(|_| positions.extent().start == 0);
+    hasher.update(&documents.flat_map(|length| (*length as u64).to_le_bytes()).collect::<Vec<_>>());
+    hasher.update(&read.inputs.iter().flat_map(|input| input.to_le_bytes()).collect::<Vec<_>>());
+    hasher.update(&read.targets.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>());
     Ok(())
 }

@@ -127,7 +127,10 @@ pub(super) fn manifest(
         UNKNOWN.clone_into(&mut manifest.weights);
     }
     if let Some(earlier) = Manifest::open(&folder.path)? {
-        manifest.machine.peak = earlier.peak_here(&manifest.machine, setup);
+        // A run that begins anew may compute in another dtype.
+        if resumed_from.is_some() {
+            manifest.machine.peak = earlier.peak_here(&manifest.machine, setup);
+        }
         manifest.choice = manifest.choice.or(earlier.choice);
         manifest.reproduces = manifest.reproduces.or(earlier.reproduces);
         manifest.attempts = earlier.attempts;
