@@ -9,7 +9,7 @@ use serde_json::Value;
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// A folder with a `sweep.yaml` of runs of four steps.
-fn place(section: &str) -> Place {
+pub(crate) fn place(section: &str) -> Place {
     let place = Place::new(ANNULUS);
     let tiny = fs::read_to_string(place.path("experiment.yaml")).unwrap();
     let short = tiny.replace("steps: 20", "steps: 4");

@@ -6,15 +6,13 @@ use annulus_tests::run;
 use annulus_tests::runs::Place;
 use serde_json::Value;
 
+use crate::sweep_folders;
+
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
-/// A folder with a `sweep.yaml` of runs of four steps over two seeds.
+/// A folder with a `sweep.yaml` over these keys and two seeds.
 fn place(keys: &str) -> Place {
-    let place = Place::new(ANNULUS);
-    let tiny = fs::read_to_string(place.path("experiment.yaml")).unwrap();
-    let short = tiny.replace("steps: 20", "steps: 4");
-    place.write("sweep.yaml", &format!("{short}\nsweep: {{ keys: {{ {keys} }}, seeds: 2 }}\n"));
-    place
+    sweep_folders::place(&format!("{{ keys: {{ {keys} }}, seeds: 2 }}"))
 }
 
 /// What a run's manifest says of the text that it held out.

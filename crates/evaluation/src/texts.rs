@@ -42,18 +42,22 @@ impl Text {
                 is_packed: experiment.data.pack == Pack::Documents,
             }]);
         }
+        // Conversations are left out.
+        let readable = |(source, holder): (Experiment, Experiment)| {
+            let records = read_on(source.data.format).filter(|_| holder.data.evaluate > 0)?;
+            Some((source, records, holder))
+        };
+        let sources: Vec<_> = held_out_of(subject).into_iter().filter_map(readable).collect();
+        if sources.is_empty() {
+            return Err(nothing_held_out(experiment));
+        }
         if let Some(by) = &subject.trained_by {
             subject.check_data(by, told)?;
         }
-        let mut opened = Vec::new();
-        for (source, holder) in held_out_of(subject) {
-            // Conversations are left out.
-            if let Some(records) = read_on(source.data.format).filter(|_| holder.data.evaluate > 0)
-            {
-                opened.push(Text::held_out(subject, &source, records, &holder, told)?);
-            }
-        }
-        if opened.is_empty() { Err(nothing_held_out(experiment)) } else { Ok(opened) }
+        let open = |(source, records, holder): &(Experiment, Records, Experiment)| {
+            Text::held_out(subject, source, *records, holder, told)
+        };
+        sources.iter().map(open).collect()
     }
 
     /// The text of `source`, from what `holder` holds out of it.

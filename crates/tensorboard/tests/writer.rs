@@ -45,15 +45,20 @@ fn a_resumed_file_says_from_which_step_on_it_holds() {
     assert_eq!((start.step, &start.what), (6, &What::Start));
 }
 
-#[test]
-fn a_torn_tail_costs_only_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::create(folder.path(), None).unwrap();
+/// The bytes of a file of ten steps.
+fn ten_steps(folder: &Path) -> Vec<u8> {
+    let mut writer = Writer::create(folder, None).unwrap();
     for step in 0..10 {
         writer.scalar(step, "train/loss", 1.0).unwrap();
     }
     writer.flush().unwrap();
-    let bytes = fs::read(writer.path()).unwrap();
+    fs::read(writer.path()).unwrap()
+}
+
+#[test]
+fn a_torn_tail_costs_only_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = ten_steps(folder.path());
     let torn = folder.path().join("torn");
     for lost in 1..50 {
         fs::write(&torn, &bytes[..bytes.len() - lost]).unwrap();
@@ -65,12 +70,7 @@ fn a_torn_tail_costs_only_itself() {
 #[test]
 fn what_is_no_event_file_or_damaged_before_its_end_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::create(folder.path(), None).unwrap();
-    for step in 0..10 {
-        writer.scalar(step, "train/loss", 1.0).unwrap();
-    }
-    writer.flush().unwrap();
-    let bytes = fs::read(writer.path()).unwrap();
+    let bytes = ten_steps(folder.path());
     let path = folder.path().join("other");
     let said = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
