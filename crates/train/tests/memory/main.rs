@@ -9,7 +9,7 @@ mod support;
 
 use std::alloc::System;
 
-use annulus_memory::{ByClass, Class, Counting};
+use annulus_memory::{ByClass, Class, Counting, on_behalf_of};
 use annulus_plan::Plan;
 use annulus_train::{Measured, Memory, measure};
 use common::Place;
@@ -292,6 +292,16 @@ fn a_context_that_grows_with_the_ranks_takes_no_more_of_any() {
             assert!(split[1..].windows(2).all(no_more), "{changes:?}: {held:?}");
         }
     }
+}
+
+/// Tables of locks that other runs' threads let grow are never freed, and count for whoever they grew under.
+#[test]
+fn what_is_left_of_earlier_runs_does_not_count() {
+    let place = place();
+    let plan = plan(&place, 1, "local", &[]);
+    let _one = alone();
+    let left = on_behalf_of(0, Class::Workspace, || vec![1u8; 4 << 20]);
+    hold(&measure_memory(&plan, 2, 1), &format!("beside {} bytes", left.len()));
 }
 
 #[test]

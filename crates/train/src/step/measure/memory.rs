@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use annulus_comm::{Label, World, all_gather_values};
-use annulus_memory::{ByClass, Class, peaks, reset_peaks};
+use annulus_memory::{ByClass, Bytes, Class, current, peaks, reset_peaks};
 use annulus_plan::{Plan, RankPlan};
 
 use crate::setup::initial::initial_weights;
@@ -46,8 +46,8 @@ pub struct Measured {
 }
 
 /// Trains `plan` for `steps` steps on `cores` cores, writing nothing but its token cache, and returns what every rank held, sent and took.
-/// Ranks are told apart by their number, so nothing else may train in this process meanwhile. All zero where
-/// [`Counting`](annulus_memory::Counting) is not the program's allocator.
+/// Ranks are told apart by their number, so nothing else may train in this process meanwhile; what is left of earlier runs does not count.
+/// All zero where [`Counting`](annulus_memory::Counting) is not the program's allocator.
 ///
 /// # Errors
 /// Bad data or weights, and any failure of a rank.
@@ -76,6 +76,8 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let process = OfProcess::before();
     let (cores, here) = (cores * world.beside().len(), ranks_here(world, setup.world())?);
     let room = Room::of(plan, cores, here.clone(), process.base);
+    let first = here.start;
+    let before: Vec<Bytes> = here.clone().map(current).collect();
     let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here);
     let program = |rank: Rank| {
@@ -86,7 +88,7 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
         drop(start);
         return_what_was_freed();
         let (seconds, handed_over) = stepped(&mut trainer, steps, owner)?;
-        let held = peaks(owner);
+        let held = beyond(peaks(owner), before[owner - first]);
         let numbers = Class::ALL.map(|class| held[class]).into_iter();
         let numbers = numbers.chain([held.together, handed_over]).map(|bytes| bytes as f64);
         let process = process.now().counts().map(|bytes| bytes as f64);
@@ -102,6 +104,12 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let last = logged(&processes, &setup.places()).into_iter().collect();
     let ranks = found.iter().zip(&planned).map(|(found, plan)| measured(found, plan)).collect();
     Ok(OfProcesses { ranks, processes: held_of(plan, &planned, &last) })
+}
+
+/// What was held beyond what earlier runs in this process left: tables of locks and queues, which grow with threads and are never freed.
+fn beyond(held: Bytes, before: Bytes) -> Bytes {
+    let classes = ByClass::new(|class| held[class].saturating_sub(before[class]));
+    Bytes { classes, together: held.together.saturating_sub(before.together) }
 }
 
 /// The seconds of each of this rank's `steps` steps, and the bytes that it sent in the last.
