@@ -145,6 +145,8 @@ fn mask(line: &str) -> String {
         Some((start, _)) => format!("{start}{NEEDS}[SIZE]"),
         None => line.to_owned(),
     };
+    // A container's limit stands in for the machine's memory.
+    masked = masked.replace("this process's control group allows ", "this machine has ");
     for before in ["this machine has ", "`hashes.json` has "] {
         if let Some((start, rest)) = masked.split_once(before)
             && rest.starts_with(|letter: char| letter.is_ascii_digit())

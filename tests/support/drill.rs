@@ -54,8 +54,8 @@ pub struct Drill {
     pub hop: usize,
 }
 
-/// How long a slow rank does nothing.
-const SLOW: Duration = Duration::from_secs(2);
+/// How long a slow rank does nothing: three deadlines of drills, since a rank that waits counts no time in which it has no core.
+const SLOW: Duration = Duration::from_secs(3);
 
 /// What the environment asks for.
 pub fn asked() -> Option<Wrap> {

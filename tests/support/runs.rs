@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::Ran;
 
 /// Longer than anything here takes; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How often a live run is looked at.
 const GLANCE: Duration = Duration::from_micros(200);
 /// What a step is compared by, to the bit.
@@ -171,14 +171,21 @@ impl Live {
         true
     }
 
-    /// Sends signals by their names in this order, as a shell does.
+    /// Sends signals by their names in this order, and at once: a program that did so would first have to start.
     pub fn signal(&self, names: &[&str]) {
-        let id = self.id();
-        let kill: Vec<_> = names.iter().map(|name| format!("kill -{name} {id}")).collect();
-        let mut shell = Command::new("sh");
-        // The process may have ended by itself meanwhile.
-        shell.args(["-c", &kill.join("; ")]).stderr(Stdio::null());
-        let _ = shell.status().expect("a shell");
+        for name in names {
+            let signal = match *name {
+                "CONT" => libc::SIGCONT,
+                "HUP" => libc::SIGHUP,
+                "INT" => libc::SIGINT,
+                "STOP" => libc::SIGSTOP,
+                "TERM" => libc::SIGTERM,
+                "USR1" => libc::SIGUSR1,
+                other => panic!("`{other}` is not sent here"),
+            };
+            // SAFETY: the process is a child of this one. It may have ended by itself meanwhile.
+            unsafe { libc::kill(self.id() as i32, signal) };
+        }
     }
 
     /// `kill -9`; false: the process had ended before.

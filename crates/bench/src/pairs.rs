@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn sides_alternate_and_the_ratio_is_theirs_over_ours() -> Result<()> {
-        // Too short to be disturbed.
-        let (pairs, order) = script(0, 4, 0.1)?;
+        let (pairs, order) = script(0, 4, f64::INFINITY)?;
         assert_eq!(order, "ABBAABBA");
         let line = Value::Object(pairs.line());
         assert_eq!(line, json!({ "ratio": 2.0, "low": 2.0, "high": 2.0, "pairs": 4 }));

@@ -13,8 +13,8 @@ use super::{Case, case};
 const REFUSED: &[i32] = &[2, 3];
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const TRAIN: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 annulus train tuned.yaml model.path=hf://a/b";
-/// The first signal ends it, whatever it waits for.
-const STOPPED: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 \"$ANNULUS\" train tuned.yaml model.path=hf://a/b & sleep 1; kill -TERM $!; wait $!";
+/// The first signal ends it, whatever it waits for; before it asks the hub, it may not have begun to heed signals.
+const STOPPED: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 \"$ANNULUS\" train tuned.yaml model.path=hf://a/b & while [ ! -e asked ]; do sleep 0.1; done; kill -TERM $!; wait $!";
 
 /// Seconds after which a download without progress has ended.
 const PATIENCE: u64 = 150;
@@ -62,17 +62,22 @@ pub(super) const CASES: &[Case] = &[
         .made(|s| serve(s, |_, out| absent(out))),
 ];
 
-/// Answers every request so, from now on, at the address in the file `hub`.
+/// Answers every request so, from now on, at the address in the file `hub`; the file `asked` is there once one has come.
 fn serve(scene: &Scene, answer: fn(&str, &mut TcpStream) -> std::io::Result<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
     scene.write("hub", format!("http://{address}"));
+    let asked = scene.folder().join("asked");
     // It ends with this process.
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
+            let asked = asked.clone();
             thread::spawn(move || {
-                // A client that hangs up is his own business.
-                let _ = path(&stream).and_then(|path| answer(&path, &mut stream));
+                // A client that hangs up is his own business, and so is one whose folder has gone.
+                let _ = path(&stream).and_then(|path| {
+                    std::fs::write(asked, "")?;
+                    answer(&path, &mut stream)
+                });
             });
         }
     });

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use annulus_comm::{Cause, Error, Failure, Reduce};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use parking_lot::Mutex;
 
-use crate::support::{Comm, PATIENT, SOON, hop, on, options, receive, tensor, within};
+use crate::support::{Comm, PATIENT, SOON, hop, on, options, receive, stand_still, tensor, within};
 
 /// What a user's program may fail with.
 #[derive(Debug)]
@@ -143,13 +144,15 @@ impl CustomOp1 for Waiting {
 
 #[test]
 fn an_error_that_passed_through_candle_is_still_itself() {
+    let told = AtomicBool::new(false);
     let failure = within(2, Duration::from_millis(200), |comm| {
         if comm.rank() == 1 {
-            sleep(Duration::from_millis(500));
+            stand_still(&told);
             return Ok(());
         }
         let weight = Var::new(1f32, &Device::Cpu)?;
         let error = weight.apply_op1(Waiting(comm))?.backward().expect_err("nobody sends");
+        told.store(true, Ordering::Relaxed);
         assert!(matches!(Error::find(&error), Some(Error::Deadline { peer: 1, .. })), "{error}");
         assert!(error.to_string().starts_with("rank 0 waited 0.2 s for rank 1"), "{error}");
         Err(error.into())

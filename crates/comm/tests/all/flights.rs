@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, drop_unheld, now};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Error, Failure, Label, Move, World};
 use twox_hash::XxHash3_64;
+
+use crate::support::stand_still;
 
 const LABEL: Label = Label { step: 7, layer: 3, pass: "backward", hop: 2 };
 
@@ -16,11 +19,12 @@ fn left(folder: &std::path::Path) -> Failure<Error> {
     let world = World::alone();
     world.record(folder, 0..3).expect("a scratch folder");
     let options = Options { world: 3, deadline: Duration::from_millis(200), stop: Arc::default() };
+    let told = AtomicBool::new(false);
     let program = |comm: Arc<dyn Communicator>| {
         let rank = comm.rank();
         if rank == 1 {
             comm.note(LABEL);
-            std::thread::sleep(Duration::from_millis(600));
+            stand_still(&told);
             return Ok(());
         }
         let received = comm.exchange(LABEL, vec![Move::Receive { from: 1, form: None }])?.wait();
@@ -28,6 +32,7 @@ fn left(folder: &std::path::Path) -> Failure<Error> {
             if !matches!(error, Error::Ended { .. }) {
                 world.failed(rank, &error.to_string(), error.blames());
             }
+            told.store(true, Ordering::Relaxed);
         })
     };
     world.run(&options, program).expect_err("a rank waits for ever")

@@ -1,5 +1,6 @@
 //! Groups of ranks, and the mesh.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use annulus_comm::{
 };
 use candle_core::{DType, Device, Tensor};
 
-use crate::support::{Comm, PATIENT, hop, noise, on, receive, send, tensor, within};
+use crate::support::{Comm, PATIENT, hop, noise, on, receive, send, stand_still, tensor, within};
 
 /// The world's numbers of a group's ranks, asked of each of them.
 fn gathered(group: &dyn Communicator, world_rank: usize) -> annulus_comm::Result<Vec<usize>> {
@@ -208,7 +209,7 @@ fn a_mesh_of_another_size_is_refused() {
 }
 
 /// Three groups of two; rank 4 breaks in its own.
-fn in_groups(comm: &Comm, act: fn() -> annulus_comm::Result<()>) -> annulus_comm::Result<()> {
+fn in_groups(comm: &Comm, act: impl Fn() -> annulus_comm::Result<()>) -> annulus_comm::Result<()> {
     let group = comm.split(hop(0), comm.rank() / 2, 0)?;
     for round in 0..20 {
         sleep(Duration::from_millis(2));
@@ -225,11 +226,14 @@ fn in_groups(comm: &Comm, act: fn() -> annulus_comm::Result<()>) -> annulus_comm
 fn a_failure_in_one_group_ends_all() {
     let failure = within(6, PATIENT, |comm| in_groups(&comm, || panic!("on purpose")));
     assert_eq!(failure.expect_err("rank 4 dies").to_string(), "rank 4: panicked: on purpose");
+    let told = AtomicBool::new(false);
     let failure = within(6, Duration::from_millis(300), |comm| {
-        in_groups(&comm, || {
-            sleep(Duration::from_millis(900));
+        let ended = in_groups(&comm, || {
+            stand_still(&told);
             Ok(())
-        })
+        });
+        told.fetch_or(ended.is_err(), Ordering::Relaxed);
+        ended
     });
     let cause = failure.expect_err("rank 4 stands still").cause;
     assert!(matches!(cause, Cause::Error(Error::Deadline { rank: 5, peer: 4, .. })), "{cause}");

@@ -1,7 +1,9 @@
 //! What the tests of this crate share.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use annulus_comm::threads::{Options, run};
 use annulus_comm::{Communicator, Failure, Label, Move, Result};
@@ -38,6 +40,17 @@ pub(crate) fn within<T: Send>(
     program: impl Fn(Comm) -> Result<T> + Send + Sync,
 ) -> Outcome<T> {
     run(&options(world, deadline), program)
+}
+
+/// Gives no sign of life until another rank has failed for that, which is once `told` is set: a rank that waits counts no time in which it
+/// has no core, so on a busy machine it may take many deadlines.
+pub(crate) fn stand_still(told: &AtomicBool) {
+    let began = Instant::now();
+    while !told.load(Ordering::Relaxed) && began.elapsed() < PATIENT {
+        sleep(Duration::from_millis(5));
+    }
+    // Whoever set it is about to return its error: until then this rank has not ended.
+    sleep(Duration::from_millis(100));
 }
 
 pub(crate) fn hop(hop: usize) -> Label {

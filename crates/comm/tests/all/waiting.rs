@@ -1,6 +1,6 @@
 //! Mail between ranks: order, deadlines, stopping.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,13 @@ use annulus_comm::threads::{run, solo};
 use annulus_comm::{Cause, Error, Failure, Form, Label, Move, Reduce, Result};
 use candle_core::DType;
 
-use crate::support::{Comm, PATIENT, SOON, bits, hop, on, options, receive, send, tensor, within};
+use crate::support::{
+    Comm, PATIENT, SOON, bits, hop, on, options, receive, send, stand_still, tensor, within,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
+/// Many times as long as a rank that computes takes between two signs of life.
+const LONGER: Duration = Duration::from_secs(1);
 
 fn milliseconds(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -75,12 +79,15 @@ fn tensors_arrive_in_the_order_of_the_receives() {
 
 #[test]
 fn the_deadline_names_rank_peer_and_place() {
+    let told = AtomicBool::new(false);
     let failure = within(2, SHORT, |comm| {
         if comm.rank() == 1 {
-            sleep(3 * SHORT);
+            stand_still(&told);
             return Ok(());
         }
-        take(&comm, hop(5), 1).map(drop)
+        let taken = take(&comm, hop(5), 1).map(drop);
+        told.store(true, Ordering::Relaxed);
+        taken
     });
     assert_eq!(
         failure.unwrap_err().to_string(),
@@ -93,7 +100,7 @@ fn the_deadline_names_rank_peer_and_place() {
 fn a_rank_that_shows_progress_may_take_long() {
     on_short(2, |comm| {
         if comm.rank() == 1 {
-            compute(&comm, 4 * SHORT)?;
+            compute(&comm, 2 * LONGER)?;
             return comm.exchange(hop(0), vec![send(&number(1), 0)])?.wait().map(drop);
         }
         assert_eq!(take(&comm, hop(0), 1)?, [1]);
@@ -106,7 +113,7 @@ fn a_rank_that_waits_for_one_that_shows_progress_is_not_blamed() {
     on_short(4, |comm| {
         let rank = comm.rank();
         match rank {
-            0 => compute(&comm, 4 * SHORT)?,
+            0 => compute(&comm, 2 * LONGER)?,
             _ => drop(take(&comm, hop(0), rank - 1)?),
         }
         let next = (rank < 3).then(|| send(&number(rank), rank + 1));
@@ -117,15 +124,18 @@ fn a_rank_that_waits_for_one_that_shows_progress_is_not_blamed() {
 #[test]
 fn the_rank_next_to_the_one_that_stands_still_reports_it() {
     for _ in 0..3 {
+        let told = AtomicBool::new(false);
         let failure = within(4, SHORT, |comm| {
             let rank = comm.rank();
             // The last to wait is the one that waits for the culprit.
             sleep(milliseconds(30 * (4 - rank as u64)));
-            match rank {
-                0 => sleep(3 * SHORT),
-                _ => drop(take(&comm, hop(0), rank - 1)?),
+            if rank == 0 {
+                stand_still(&told);
+                return Ok(());
             }
-            Ok(())
+            let taken = take(&comm, hop(0), rank - 1).map(drop);
+            told.store(true, Ordering::Relaxed);
+            taken
         });
         let cause = failure.unwrap_err().cause;
         assert!(matches!(cause, Cause::Error(Error::Deadline { rank: 1, peer: 0, .. })), "{cause}");
@@ -135,12 +145,19 @@ fn the_rank_next_to_the_one_that_stands_still_reports_it() {
 #[test]
 fn in_a_circle_of_waits_the_oldest_fails() {
     for oldest in 0..5 {
-        let start = Instant::now();
+        let (start, waiting) = (Instant::now(), AtomicUsize::new(0));
         let failure = within(6, SHORT, |comm| {
             let rank = comm.rank();
-            sleep(milliseconds(30 * ((rank + 5 - oldest) % 5) as u64));
             // Rank 5 waits for a circle that it is not in.
-            take(&comm, hop(rank), (rank + 1) % 5)
+            let turn = if rank == 5 { 5 } else { (rank + 5 - oldest) % 5 };
+            while waiting.load(Ordering::Relaxed) < turn {
+                sleep(milliseconds(1));
+            }
+            // The one before waits by now.
+            sleep(milliseconds(20));
+            let pending = comm.exchange(hop(rank), vec![receive((rank + 1) % 5)])?;
+            waiting.fetch_add(1, Ordering::Relaxed);
+            pending.wait().map(drop)
         });
         let failure = failure.unwrap_err();
         let wanted = (oldest + 1) % 5;
@@ -249,7 +266,7 @@ fn a_stop_ends_every_wait_and_every_computation() {
     let ends: Vec<_> = ends.try_iter().collect();
     assert_eq!(ends.len(), 4);
     for (end, because) in ends {
-        assert!(because && end - stopped < milliseconds(500), "{:?}", end - stopped);
+        assert!(because && end - stopped < SOON, "{:?}", end - stopped);
     }
 }
 
@@ -271,9 +288,9 @@ fn one_rank_needs_no_threads() -> Result<()> {
     comm.progress()
 }
 
-/// Runs with the short deadline where it is not to be met.
+/// Runs with a deadline that is not to be met though more time passes.
 fn on_short(world: usize, program: impl Fn(Comm) -> Result<()> + Send + Sync) {
-    within(world, SHORT, program).unwrap_or_else(|failure| panic!("{failure}"));
+    within(world, LONGER, program).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]

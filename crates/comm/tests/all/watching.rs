@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use annulus_comm::{Cause, Communicator, Error, Result};
 use candle_core::{Device, Tensor};
 
-use crate::support::{SOON, hop, receive, send, within};
+use crate::support::{SOON, hop, receive, send, stand_still, within};
 
 const DEADLINE: Duration = Duration::from_millis(400);
 
@@ -64,11 +64,14 @@ fn who_waits_for_one_that_waits_leaves_the_failing_to_it() {
 
 #[test]
 fn who_does_not_come_is_named() {
+    let told = AtomicBool::new(false);
     let failure = within(2, DEADLINE, |comm| {
         if comm.rank() == 0 {
-            return watch(&*comm, 1, || false);
+            let watched = watch(&*comm, 1, || false);
+            told.store(true, Ordering::Relaxed);
+            return watched;
         }
-        sleep(3 * DEADLINE);
+        stand_still(&told);
         Ok(())
     })
     .expect_err("rank 1 stands still");
@@ -96,14 +99,16 @@ fn circles_end() {
 
 #[test]
 fn a_wait_that_is_over_is_forgotten() {
+    let told = AtomicBool::new(false);
     let ended = within(2, DEADLINE, |comm| {
         if comm.rank() == 0 {
             let began = Instant::now();
             watch(&*comm, 1, || began.elapsed() > DEADLINE / 4)?;
-            sleep(3 * DEADLINE);
+            stand_still(&told);
             return Ok(());
         }
         let waited = comm.exchange(hop(0), vec![receive(0)])?.wait();
+        told.store(true, Ordering::Relaxed);
         assert!(matches!(waited, Err(Error::Deadline { peer: 0, .. })), "{waited:?}");
         Ok(())
     });

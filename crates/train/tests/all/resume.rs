@@ -353,7 +353,7 @@ fn stopped_after(plan: &Plan, options: RunOptions, after: Duration) -> Outcome {
     let outcome = run(plan, options, &mut Silent).unwrap();
     let ended = Instant::now();
     let stopped = stopper.join().unwrap();
-    assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(5));
+    assert!(ended.saturating_duration_since(stopped) < Duration::from_secs(15));
     outcome
 }
 
@@ -375,7 +375,7 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     plan.experiment.output = place.path("stopped");
     let mut options = RunOptions::new(BASE, 3);
     let (when, late) =
-        (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_millis(1500));
+        (When { rank: 1, pass: "measure", ..When::default() }, Duration::from_secs(4));
     let wrap: Wrap = Arc::new(move |comm| Faulty::new(comm, when, Fault::Delay(late)));
     options.world = World::alone().wrapped(wrap);
     let outcome = stopped_after(&plan, options, late / 2);
