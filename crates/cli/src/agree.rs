@@ -143,7 +143,7 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, JobError> {
 /// Runs a trial over processes, then over threads of process 0; `None` in other processes.
 fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, JobError> {
     let cores = annulus_machine::cores();
-    alike(world, Some(&trial.plan), None)?;
+    alike(world, Some(&trial.plan), None, &[])?;
     let joined = bits(&trial.plan, arguments.steps, cores, world)?;
     // The other processes wait here and not in the next trial, where the deadline of ranks would end a wait for the threads.
     processes::shared(world, || {

@@ -10,7 +10,7 @@ use annulus_comm::World;
 use annulus_plan::wrapped;
 use annulus_sequence::{Heads, Mask, Positions};
 use annulus_train::verify::whole::{Answer, Split, attend, attend_tile};
-use annulus_train::{DEADLINE, alike, open_device, ranks_here};
+use annulus_train::{DEADLINE, Exit, alike, open_device, ranks_here};
 use candle_core::{DType, Tensor};
 use clap::Args;
 
@@ -40,8 +40,8 @@ pub(crate) fn run(arguments: &Attend) -> Done {
 }
 
 fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
-    let (case, split) = processes::shared(world, || asked(arguments, world))?;
-    alike(world, None, None)?;
+    let (case, split, read) = processes::shared(world, || asked(arguments, world))?;
+    alike(world, None, None, &[("the tensors", read)])?;
     let answer = if case.is_whole() {
         attend(&case.question, &split)?
     } else {
@@ -56,9 +56,17 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
     Ok(0)
 }
 
-/// Reads the case, and resolves how it is split.
-fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
+/// Reads the case, and resolves how it is split. Of several processes, each returns also what is in its file.
+fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split, Vec<u8>), Failure> {
     let case = Case::read(&arguments.case)?;
+    let several = world.processes() > 1;
+    let read = several.then(|| std::fs::read(&arguments.case)).transpose();
+    let read = read
+        .map_err(|error| {
+            let message = format!("cannot read `{}`: {error}", arguments.case.display());
+            Failure::new(Exit::Data, message, None)
+        })?
+        .unwrap_or_default();
     let SplitFlags { strategy, ref flags, ranks, .. } = arguments.split;
     let resolved = flags.resolve(strategy, case.queries.tokens(), ranks)?;
     ranks_here(world, ranks)?;
@@ -86,7 +94,7 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split), Failure> {
         let text = "queries and keys are not one whole sequence: they cannot be split over ranks";
         return Err(Failure::usage(text, "leave `--ranks` out: it runs as one tile"));
     }
-    Ok((case, split))
+    Ok((case, split, read))
 }
 
 impl Case {

@@ -7,7 +7,8 @@ use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
 use annulus_experiment::{Override, Packed, Sample, generation_ends};
 use annulus_train::{
-    Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, generate, open_data, ranks_here,
+    Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, alike, generate, open_data,
+    ranks_here,
 };
 use clap::Args;
 use parking_lot::Mutex;
@@ -61,6 +62,9 @@ pub(crate) fn run(arguments: &Generate) -> Done {
 fn go_on(arguments: &Generate, world: &World) -> Result<u8, JobError> {
     let subject = subject(&arguments.path, &arguments.replacements, false, world)?;
     let (task, text) = processes::shared(world, || task(arguments, &subject, world))?;
+    let wanted = format!("{:?}", task.wanted).into_bytes();
+    let prompt = task.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
+    alike(world, None, None, &[("the prompt", prompt), ("what is asked for", wanted)])?;
     if world.process() > 0 {
         task.run(&|_| ())?;
         return Ok(0);

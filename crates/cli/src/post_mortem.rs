@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck, now};
-use annulus_train::{last_checkpoint, run_summary};
+use annulus_train::{Exit, last_checkpoint, run_summary};
 use clap::Args;
 
 use crate::failure::Failure;
@@ -102,7 +102,9 @@ fn culprit<'a>(wreck: &'a Wreck, verdict: &Verdict) -> Option<&'a Record> {
 fn title(wreck: &Wreck, verdict: &Verdict) -> String {
     let code = wreck.seen.code.or_else(|| {
         let code = |record: &Record| u8::try_from(record.head.ending.as_ref()?.code).ok();
-        wreck.records.iter().filter_map(code).max()
+        // Who ends because another does has this code, too.
+        let is_of_another = |code: &u8| *code == Exit::RankDied.code();
+        wreck.records.iter().filter_map(code).max_by_key(|code| (!is_of_another(code), *code))
     });
     let ended = code.map_or("ended".to_owned(), |code| format!("ended with {code}"));
     let what = match verdict {

@@ -61,9 +61,7 @@ pub(crate) fn join() -> Result<World, Failure> {
 /// Selects the best vector instructions that all processes have, since sums have different bits with different instructions.
 fn settle(world: &World) -> Result<(), Failure> {
     let own: Vec<&str> = annulus_machine::usable().into_iter().map(Instructions::word).collect();
-    let all = world.gather(own.join(" ").as_bytes()).map_err(|failure| {
-        not_joined("the processes cannot reach each other".to_owned(), failure.to_string())
-    })?;
+    let all = world.gather(own.join(" ").as_bytes()).map_err(unreached)?;
     let all: Vec<String> =
         all.iter().map(|one| String::from_utf8_lossy(one).into_owned()).collect();
     let has = |word: &str| all.iter().all(|words| words.split(' ').any(|one| one == word));
@@ -84,11 +82,29 @@ fn settle(world: &World) -> Result<(), Failure> {
 fn joined() -> Result<World, Failure> {
     World::found().map_err(|unjoined| match unjoined {
         Unjoined::Engine(error) => not_joined(error.what, error.why),
+        Unjoined::Apart(failure) => unreached(failure),
         Unjoined::Late(_) => {
             let hint = format!("start it again, or set {BEGINS_WITHIN} to more seconds");
             Failure { exit: Exit::Deadline, ..not_joined(unjoined.to_string(), hint) }
         }
     })
+}
+
+/// The error that the processes cannot reach each other. One that knows why says it; who only saw it end leaves it the time to.
+fn unreached(failure: GroupFailure<annulus_comm::Error>) -> Failure {
+    let what = "the processes do not reach each other";
+    match failure.cause {
+        Cause::Elsewhere => {
+            std::thread::sleep(2 * SAID);
+            Failure { exit: Exit::RankDied, ..not_joined(what.to_owned(), failure.to_string()) }
+        }
+        Cause::Error(error) => {
+            let failure = Failure::from(TrainError::from(error));
+            let why = failure.problems.to_string();
+            Failure::new(failure.exit, what, Some(why))
+        }
+        Cause::Panic(why) => Failure::new(Exit::RankDied, what, Some(why)),
+    }
 }
 
 /// An error that every process has, reported by one of them. Others wait, because a launcher may end them as soon as the first one
@@ -186,7 +202,19 @@ pub(crate) fn shared<T>(
     world: &World,
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, JobError> {
-    annulus_train::shared(world, || make().map_err(JobError::from))
+    annulus_train::shared(world, || {
+        make().map_err(|failure| JobError::Here(of_process(world, failure)))
+    })
+}
+
+/// An error that only this process may have, of whose host there is nothing in it.
+fn of_process(world: &World, mut failure: Failure) -> Failure {
+    let (process, hosts) = (world.process(), world.hosts());
+    if let Some(problem) = failure.problems.0.first_mut().filter(|_| process > 0) {
+        let host = hosts.get(process).map_or("", String::as_str);
+        problem.message = format!("process {process} on `{host}`: {}", problem.message);
+    }
+    failure
 }
 
 /// Has every process make a value by itself, process 0 before the others, which then find what it downloaded or cached; if one fails,

@@ -62,7 +62,9 @@ struct Asked {
 fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
     let asked = processes::in_turn(world, || asked(arguments, world))?;
     let Asked { setup, weights, sequences } = &asked;
-    alike(world, None, Some(weights))?;
+    let config = format!("{:?}", setup.config).into_bytes();
+    let tokens = format!("{sequences:?}").into_bytes();
+    alike(world, None, Some(weights), &[("the model", config), ("the tokens", tokens)])?;
     let want = Want { logits: true, gradients: arguments.gradients };
     let scored = score(setup, weights, sequences, want)?;
     Ok(if world.process() == 0 { written(arguments, sequences, scored)? } else { 0 })

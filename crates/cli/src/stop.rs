@@ -46,16 +46,29 @@ pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
     Ok(REQUESTED.clone())
 }
 
-/// From now on a signal ends the process at once with `code`: what it was started for is done.
-pub(crate) fn end_with(code: u8) -> Result<(), Failure> {
+/// [`watch`] from when `begin` is done, with what it returns. Meanwhile a signal ends the process at once, as there is nothing to save.
+pub(crate) fn watch_after<T>(
+    begin: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Arc<AtomicBool>, T), Failure> {
+    let at_once = end_with(Exit::Preempted.code())?;
+    let begun = begin()?;
+    let stop = watch()?;
+    at_once.store(false, Ordering::Relaxed);
+    Ok((stop, begun))
+}
+
+/// From now on a signal ends the process at once with `code`, for as long as the returned flag is set.
+pub(crate) fn end_with(code: u8) -> Result<Arc<AtomicBool>, Failure> {
+    let at_once = Arc::new(AtomicBool::new(true));
     let set = || {
         for signal in heeded() {
-            let always = Arc::new(AtomicBool::new(true));
-            signal_hook::flag::register_conditional_shutdown(signal, code.into(), always)?;
+            let code = code.into();
+            signal_hook::flag::register_conditional_shutdown(signal, code, at_once.clone())?;
         }
         Ok(())
     };
-    set().map_err(|error: std::io::Error| unwatched(&error))
+    set().map_err(|error: std::io::Error| unwatched(&error))?;
+    Ok(at_once)
 }
 
 /// The signals that this process was not started to ignore. `nohup` has a program ignore SIGHUP, so that it outlives its terminal; a

@@ -9,7 +9,8 @@ use annulus_experiment::{
     read_experiment,
 };
 use annulus_train::{
-    Opened, RESOLVED, Saved, Setup, alike, is_run, resolve, resolve_trained, resolved_text, step_of,
+    Opened, RESOLVED, Saved, Setup, alike, checkpoint_folder, is_run, resolve, resolve_trained,
+    resolved_text, step_of,
 };
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
@@ -43,15 +44,23 @@ pub(crate) fn subject(
         let subject = open(opened, checkpoint, verify_cache, world)?;
         subject.warnings.iter().for_each(print::warn);
         let text = resolved_text(&subject.plan);
-        Ok((subject, text))
+        // Which checkpoint of a run it is: for other processes another may be the newest.
+        let step = if is_run(path) { subject.step.to_string() } else { String::new() };
+        Ok((subject, format!("{step}\n{text}")))
     };
-    let follow = |text: &str| {
-        let Named { checkpoint, .. } = named(path, replacements)?;
+    let follow = |told: &str| {
+        let (step, text) = told.split_once('\n').unwrap_or_default();
+        let own =
+            step.parse().map_or_else(|_| path.to_owned(), |step| checkpoint_folder(path, step));
+        let Named { checkpoint, .. } = named(&own, replacements)?;
         let experiment = parse(processes::FROM_PROCESS_0, text, &[])?;
         open(resolved(experiment, checkpoint.as_ref())?, checkpoint, verify_cache, world)
     };
     let subject = processes::led(world, lead, follow)?;
-    alike(world, Some(&subject.plan), Some(subject.weights.first()))?;
+    let tokenizer = subject.tokenizer().map(|tokenizer| tokenizer.fingerprint().to_vec());
+    let read = tokenizer.ok().map(|tokenizer| ("the tokenizer", tokenizer));
+    let weights = Some(subject.weights.first());
+    alike(world, Some(&subject.plan), weights, read.as_slice())?;
     Ok(subject)
 }
 

@@ -41,9 +41,7 @@ pub(crate) struct Train {
 }
 
 pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
-    // First, so that everything from here on can be stopped.
-    let stop = stop::watch()?;
-    let world = processes::join()?;
+    let (stop, world) = stop::watch_after(processes::join)?;
     let world = match wrap {
         Some(wrap) => world.wrapped(wrap),
         None => world,

@@ -50,7 +50,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
         Ok(plan(&annulus_train::resolve(told, &mut hub::description)?.here())?)
     };
     let plan = processes::led(world, lead, follow)?;
-    alike(world, Some(&plan), None)?;
+    alike(world, Some(&plan), None, &[])?;
     let cores = processes::cores(world);
     if world.process() > 0 {
         let lines = verify(&plan, arguments.ranks, cores, world, &mut |_| ())?;

@@ -9,13 +9,16 @@ use candle_core::{DType, Device, Shape, Tensor};
 use crate::Result;
 use crate::collectives::{all_to_all, misused, peers, tree};
 
+/// The pass of messages that carry weights.
+pub const WEIGHTS: &str = "weights";
+
 /// Where in the program a transfer belongs. Opaque here; printed in every error, compared between
 /// peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label {
     /// The optimizer step.
     pub step: u64,
-    /// The layer, or 0 outside layers.
+    /// The layer, or 0 outside layers; of [`WEIGHTS`] the stage: the embedding is one, then two for every layer.
     pub layer: usize,
     /// What is being done: `forward`, `backward`, `gradient sum`, …
     pub pass: &'static str,
@@ -25,9 +28,20 @@ pub struct Label {
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Label { step, layer, pass, hop } = self;
-        write!(f, "step {step}, layer {layer}, {pass}, hop {hop}")
+        write_place(f, self.step, self.layer, self.pass, self.hop)
     }
+}
+
+/// Writes a place in words.
+pub(crate) fn write_place(
+    f: &mut fmt::Formatter<'_>,
+    step: u64,
+    layer: usize,
+    pass: &str,
+    hop: usize,
+) -> fmt::Result {
+    let what = if pass == WEIGHTS { "stage" } else { "layer" };
+    write!(f, "step {step}, {what} {layer}, {pass}, hop {hop}")
 }
 
 /// What a tensor is, without its elements.

@@ -28,7 +28,9 @@ pub use annulus_mpi::Error as MpiError;
 pub use annulus_nccl::Error as NcclError;
 pub use checked::Checked;
 pub use collectives::all_gather_values;
-pub use communicator::{Communicator, Form, Label, Move, Pending, Reduce, Transfer, Watching};
+pub use communicator::{
+    Communicator, Form, Label, Move, Pending, Reduce, Transfer, WEIGHTS, Watching,
+};
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use hashed::{Exchanged, Hashed};

@@ -95,11 +95,7 @@ impl World {
     /// whether they share cores.
     fn meet(&mut self) -> Result<(), Unjoined> {
         let own = [host(), annulus_machine::processors()];
-        let said =
-            self.gather(own.join("\n").as_bytes()).map_err(|failure| annulus_mpi::Error {
-                what: "the processes do not reach each other".to_owned(),
-                why: failure.to_string(),
-            })?;
+        let said = self.gather(own.join("\n").as_bytes()).map_err(Unjoined::Apart)?;
         let said: Vec<_> = said.iter().map(|one| String::from_utf8_lossy(one)).collect();
         let said: Vec<(&str, &str)> =
             said.iter().map(|one| one.split_once('\n').unwrap_or((one, ""))).collect();

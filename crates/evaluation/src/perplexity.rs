@@ -107,6 +107,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         let windows = Windows::open(subject, progress)?;
         Ok((windows, setups(subject, &lengths)?))
     })?;
+    subject.alike("the texts", windows.fingerprints())?;
     let longest = lengths[lengths.len() - 1];
     let mut found = Vec::new();
     let mut positions = Vec::new();

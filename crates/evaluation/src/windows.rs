@@ -47,6 +47,11 @@ impl Windows {
         Ok(Windows { texts, targets })
     }
 
+    /// The fingerprints of all texts, one after the other.
+    pub(crate) fn fingerprints(&self) -> Vec<u8> {
+        self.texts.iter().flat_map(|spread| spread.text.cache.fingerprint().bytes()).collect()
+    }
+
     /// The number of windows, over all texts.
     pub(crate) fn count(&self) -> usize {
         self.texts.iter().map(|spread| spread.ends.len()).sum()

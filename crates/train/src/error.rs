@@ -88,6 +88,16 @@ pub enum TrainError {
         /// The message of the panic.
         message: String,
     },
+    /// Another process failed.
+    #[error("{message}")]
+    InProcess {
+        /// Which process, and what it found.
+        message: String,
+        /// The way out, if there is one.
+        hint: Option<String>,
+        /// How that process would end alone.
+        exit: Exit,
+    },
     /// One rank failed.
     #[error("rank {rank}: {source}")]
     OnRank {
@@ -142,6 +152,7 @@ impl TrainError {
             TrainError::RankDied { .. } => Exit::RankDied,
             TrainError::Comm(_) if self.is_gone() => Exit::RankDied,
             TrainError::Comm(annulus_comm::Error::Corrupt { .. }) => Exit::Damaged,
+            TrainError::InProcess { exit, .. } => *exit,
             TrainError::OnRank { source, .. } => source.exit(),
             TrainError::Comm(_) | TrainError::Offload { .. } | TrainError::Internal(_) => {
                 Exit::Internal
@@ -152,9 +163,9 @@ impl TrainError {
     /// The way out, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
-            TrainError::Configuration { hint, .. } | TrainError::Checkpoint { hint, .. } => {
-                hint.clone()
-            }
+            TrainError::Configuration { hint, .. }
+            | TrainError::Checkpoint { hint, .. }
+            | TrainError::InProcess { hint, .. } => hint.clone(),
             TrainError::Offload { hint, .. } | TrainError::Unreadable { hint, .. } => {
                 Some(hint.clone())
             }

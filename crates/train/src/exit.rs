@@ -1,7 +1,9 @@
 //! The exit codes of the program, each with one meaning; defined only here.
 
+use serde::{Deserialize, Serialize};
+
 /// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Exit {
     /// Everything that was asked for was done.

@@ -108,10 +108,11 @@ fn an_error_at_any_hop_ends_the_job_at_once() {
 fn what_hangs_ends_at_the_deadline_and_who_is_refused_says_so() {
     let place = place();
     for (fault, wanted) in [
-        ("hang@1:2", "a transfer has not ended within 1 s"),
+        ("hang@1:2", "a transfer has not ended within 3 s"),
         ("refuse@1:0", "rank 1: ncclCommInitRankConfig: invalid usage (Duplicate GPU detected"),
     ] {
-        let Some((code, said)) = wrong(MPICH, &place, fault, "1s") else { return };
+        // Longer than a busy machine takes between two signs of life of a rank.
+        let Some((code, said)) = wrong(MPICH, &place, fault, "3s") else { return };
         assert_eq!((code, said.matches("error: ").count()), (Some(13), 1), "{fault}: {said}");
         assert!(said.contains(wanted), "{fault}: {said}");
     }
@@ -123,7 +124,7 @@ fn what_computes_for_long_is_waited_for() {
     let place = place();
     for fault in ["late@1:1", "late@0:6"] {
         let began = Instant::now();
-        let Some((code, said)) = wrong(MPICH, &place, fault, "1s") else { return };
+        let Some((code, said)) = wrong(MPICH, &place, fault, "2s") else { return };
         assert_eq!(code, Some(0), "{fault}: {said}");
         assert!(began.elapsed() > Duration::from_secs(3), "{fault} was not late");
     }

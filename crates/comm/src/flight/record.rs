@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::read;
 use super::{HEAD, OWN, PULSE, now};
+use crate::communicator::write_place;
 use crate::{Blame, Label, World};
 
 /// How often a record is read until all its lines are whole.
@@ -127,7 +128,7 @@ impl fmt::Display for Place {
         match (pass.as_ref(), step) {
             ("", _) => f.write_str("before its first call"),
             (pass, 0) => f.write_str(pass),
-            _ => write!(f, "step {step}, layer {layer}, {pass}, hop {hop}"),
+            _ => write_place(f, *step, *layer, pass, *hop),
         }
     }
 }

@@ -19,9 +19,9 @@ use super::mpi_thread::MpiThread;
 use super::nccl_thread::{self, NcclRun};
 use super::nccl_transfers::{NcclSetup, NcclTransfers};
 use super::remote_transport::RemoteTransport;
-use crate::MpiProgress;
 use crate::flight::{Flight, Log};
 use crate::threads::{self, Group, LocalRanks};
+use crate::{Failure, MpiProgress};
 
 /// How long `MPI_Init` may take: as long as the slowest process takes to be started.
 const BEGIN: Duration = Duration::from_secs(120);
@@ -37,6 +37,9 @@ pub enum Unjoined {
     /// MPI did not begin: it does when all processes are there.
     #[error("MPI has not begun within {} s: a process was not started, or is stopped", .0.as_secs_f64())]
     Late(Duration),
+    /// The processes cannot exchange anything.
+    #[error("the processes do not reach each other: {0}")]
+    Apart(Failure<crate::Error>),
 }
 
 /// This process among those that MPI joins.
@@ -314,10 +317,19 @@ impl MpiProcess {
     }
 }
 
+/// How long MPI may take to begin.
+fn begins_within() -> Result<Duration, Unjoined> {
+    let Ok(seconds) = std::env::var(BEGINS_WITHIN) else { return Ok(BEGIN) };
+    seconds.parse().map(Duration::from_secs).map_err(|_| {
+        let what = format!("{BEGINS_WITHIN}=`{seconds}` is not a number of seconds");
+        annulus_mpi::Error { what, why: format!("set {BEGINS_WITHIN} to whole seconds, as in 300") }
+            .into()
+    })
+}
+
 /// What MPI's thread sends once MPI has begun; `ended` is the error where the thread has ended instead.
 fn in_time<T>(receiver: &Receiver<T>, ended: impl FnOnce() -> Unjoined) -> Result<T, Unjoined> {
-    let named = std::env::var(BEGINS_WITHIN).ok().and_then(|seconds| seconds.parse().ok());
-    let limit = named.map_or(BEGIN, Duration::from_secs);
+    let limit = begins_within()?;
     receiver.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => {
             annulus_mpi::give_up_beginning();

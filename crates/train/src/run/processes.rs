@@ -7,11 +7,13 @@
 use std::sync::Arc;
 
 use annulus_comm::{Error as CommError, World};
+use annulus_experiment::write_config;
 use annulus_machine::Core;
 use annulus_model::Weights;
 use annulus_plan::Plan;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::checkpoint::{Found, identity};
 use crate::folder::manifest::{Fork, program};
@@ -24,7 +26,7 @@ use crate::run::settings::Settings;
 use crate::setup::shared::{of_another, once, unreached};
 use crate::setup::weights::InitialWeights;
 use crate::sink::Sink;
-use crate::{Result, Setup, TrainError};
+use crate::{Exit, Result, Setup, TrainError};
 
 /// What process 0 tells the others before the first step.
 #[derive(Serialize, Deserialize)]
@@ -53,8 +55,8 @@ pub(crate) enum Said {
     Has(Facts),
     /// The process was asked to stop.
     Stopped,
-    /// The process cannot begin: why, and the way out.
-    Cannot(String, Option<String>),
+    /// The process cannot begin: why, the way out, and how it ends.
+    Cannot(String, Option<String>, Exit),
 }
 
 impl Said {
@@ -66,7 +68,9 @@ impl Said {
     }
 
     fn cannot(error: &TrainError) -> Said {
-        Said::Cannot(error.to_string(), error.hint())
+        let why = error.to_string();
+        let why = why.strip_prefix("error: ").unwrap_or(&why);
+        Said::Cannot(why.to_owned(), error.hint(), error.exit())
     }
 }
 
@@ -113,10 +117,12 @@ pub(crate) fn follow(
         Err(TrainError::Comm(CommError::Stopped)) => Said::Stopped,
         Err(error) => Said::cannot(error),
     };
-    let agreed = agree(&options.world, &facts);
-    if matches!(agreed, Ok(false)) {
-        return Ok(nothing);
-    }
+    let agreed = match agree(&options.world, &facts) {
+        Ok(false) => return Ok(nothing),
+        // What this process cannot do all know by now, and say alike whose fault it is.
+        Err(error @ TrainError::InProcess { .. }) => return Err(error),
+        agreed => agreed,
+    };
     let (setup, _, work) = opened?;
     agreed?;
     setup.join()?;
@@ -154,30 +160,34 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
         return Err(CommError::Ended { rank: 0 }.into());
     };
     for (index, said) in all.enumerate() {
-        let process = index + 1;
-        let host = world.hosts().get(process).map_or("", String::as_str);
-        let cannot = |why, hint| TrainError::Configuration {
-            message: format!("process {process} on `{host}` cannot begin: {why}"),
+        let process = named(world, index + 1);
+        let cannot = |why, hint, exit| TrainError::InProcess {
+            message: format!("{process} cannot begin: {why}"),
             hint,
+            exit,
         };
         let facts = match said {
             Some(Said::Has(facts)) => facts,
-            Some(Said::Cannot(why, hint)) => return Err(cannot(why, hint)),
-            Some(Said::Stopped) | None => return Err(cannot("it said nothing".to_owned(), None)),
+            Some(Said::Cannot(why, hint, exit)) => return Err(cannot(why, hint, exit)),
+            Some(Said::Stopped) | None => {
+                return Err(cannot("it said nothing".to_owned(), None, Exit::Internal));
+            }
         };
-        let pairs = first.alike.iter().zip(&facts.alike);
-        if let Some(((what, here), (_, there))) = pairs.into_iter().find(|(a, b)| a != b) {
-            let of_first = world.hosts().first().map_or("", String::as_str);
+        if let Some((what, here, there)) = first.difference(&facts) {
+            let first = named(world, 0);
             return Err(TrainError::configuration(
-                format!(
-                    "processes differ in {what}: `{here}` in process 0 on `{of_first}`, `{there}` in \
-                     process {process} on `{host}`"
-                ),
+                format!("processes differ in {what}: `{here}` in {first}, `{there}` in {process}"),
                 "all must run the same program on the same files, and on the same kind of device",
             ));
         }
     }
     Ok(true)
+}
+
+/// A process and its host in words.
+fn named(world: &World, process: usize) -> String {
+    let host = world.hosts().get(process).map_or("", String::as_str);
+    format!("process {process} on `{host}`")
 }
 
 impl Facts {
@@ -191,32 +201,51 @@ impl Facts {
         let Work { fingerprint, start, weights, .. } = work;
         let checkpoint = found.map_or_else(|| Ok("none".to_owned()), Found::hash)?;
         let phase = plan.experiment.phase().map_or("the only one", |phase| phase.name.as_str());
-        Ok(Facts::with(
-            &setup.processes,
-            [
-                ("what they compute on", setup.computes_on()?),
-                ("the phase", phase.to_owned()),
-                ("the settings", Settings::of(plan).to_string()),
-                ("the plan", hashed(plan)),
-                ("the data", fingerprint.clone()),
-                ("the step", start.step.to_string()),
-                ("the checkpoint", checkpoint),
-                ("the weights", weights.clone()),
-            ],
-        ))
+        let facts = Facts::here(&setup.processes, setup.core)
+            .and("what they compute on", setup.computes_on()?)
+            .and("the phase", phase)
+            .and("the settings", Settings::of(plan).to_string())
+            .and_plan(plan)
+            .and("the data", fingerprint)
+            .and("the step", start.step.to_string())
+            .and("the checkpoint", checkpoint)
+            .and("the weights", weights);
+        Ok(facts)
     }
 
-    /// The facts that every process has (program, MPI library, vector instructions), and `more`.
-    fn with<const N: usize>(world: &World, more: [(&str, String); N]) -> Facts {
-        let instructions = Core::here().instructions.word().to_owned();
+    /// The facts of every process, which computes as `core` says.
+    fn here(world: &World, core: Core) -> Facts {
         let library = world.facts().map_or_else(String::new, |facts| facts.library.clone());
-        let own = [
-            ("the program", program()),
-            ("the library of MPI", library),
-            ("the vector instructions", instructions),
-        ];
-        let all = own.into_iter().chain(more);
-        Facts { alike: all.map(|(what, value)| (what.to_owned(), value)).collect() }
+        Facts { alike: Vec::new() }
+            .and("the program", program())
+            .and("the library of MPI", library)
+            .and("the vector instructions", core.instructions.word())
+    }
+
+    fn and(mut self, what: &str, value: impl Into<String>) -> Facts {
+        self.alike.push((what.to_owned(), value.into()));
+        self
+    }
+
+    /// These facts, and those of a plan and its model, of which the experiment may only say the folder.
+    fn and_plan(self, plan: &Plan) -> Facts {
+        let config = write_config(&plan.model, plan.experiment.model.dtype);
+        let keys: Map<String, Value> = serde_json::from_str(&config).unwrap_or_default();
+        let of_key = |facts: Facts, (key, value): (String, Value)| {
+            facts.and(&format!("the model's `{key}`"), value.to_string())
+        };
+        keys.into_iter().fold(self.and("the plan", hashed(plan)), of_key)
+    }
+
+    /// The first fact of which `other` has another value, with both.
+    fn difference<'a>(&'a self, other: &'a Facts) -> Option<(&'a str, &'a str, &'a str)> {
+        let of = |facts: &'a Facts, what: &str| {
+            let found = facts.alike.iter().find(|(name, _)| name == what);
+            found.map_or("nothing", |(_, value)| value)
+        };
+        let names = self.alike.iter().chain(&other.alike).map(|(name, _)| name.as_str());
+        let values = names.map(|what| (what, of(self, what), of(other, what)));
+        values.into_iter().find(|(_, own, others)| own != others)
     }
 }
 
@@ -226,22 +255,31 @@ fn hashed(plan: &Plan) -> String {
     blake3::hash(texts.concat().as_bytes()).to_hex().to_string()
 }
 
-/// An error unless the program of every process and, where given, its plan and weights equal those of process 0.
+/// An error unless the program of every process and, where given, its plan, its weights and whatever else it has `read` equal those of
+/// process 0. What was read has a name, and bytes to compare.
 ///
 /// # Errors
 /// The first difference, reported by process 0; the other processes get an error that process 0 has ended.
-pub fn alike(world: &World, plan: Option<&Plan>, weights: Option<&Weights>) -> Result<()> {
+pub fn alike(
+    world: &World,
+    plan: Option<&Plan>,
+    weights: Option<&Weights>,
+    read: &[(&str, Vec<u8>)],
+) -> Result<()> {
     if world.processes() == 1 {
         return Ok(());
     }
-    let weights = weights
-        .map(|own| InitialWeights::from(own.clone()).hash())
-        .transpose()?
-        .unwrap_or_default();
-    let facts = Facts::with(
-        world,
-        [("the plan", plan.map(hashed).unwrap_or_default()), ("the weights", weights)],
-    );
+    let core = plan.map_or_else(Core::here, |plan| plan.experiment.host.core);
+    let mut facts = Facts::here(world, core);
+    if let Some(plan) = plan {
+        facts = facts.and_plan(plan);
+    }
+    if let Some(weights) = weights {
+        facts = facts.and("the weights", InitialWeights::from(weights.clone()).hash()?);
+    }
+    for (what, bytes) in read {
+        facts = facts.and(what, blake3::hash(bytes).to_hex().to_string());
+    }
     agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
 }
 
@@ -269,5 +307,11 @@ fn exchange<T: Serialize + DeserializeOwned>(
     let unreadable = |error: serde_json::Error| TrainError::Internal(error.to_string());
     let own = serde_json::to_vec(&own).map_err(unreadable)?;
     let all = world.gather(&own).map_err(unreached)?;
-    all.iter().map(|one| serde_json::from_slice(one).map_err(unreadable)).collect()
+    let other = |process| {
+        let message = format!("{} says what this one does not ask", named(world, process));
+        once(world, TrainError::configuration(message, "start the same command in all processes"))
+    };
+    let read =
+        |(process, one): (usize, &Vec<u8>)| serde_json::from_slice(one).map_err(|_| other(process));
+    all.iter().enumerate().map(read).collect()
 }

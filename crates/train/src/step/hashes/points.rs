@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Exchanged, Label, all_gather_values};
+use annulus_comm::{Communicator, Exchanged, Label, WEIGHTS, all_gather_values};
 use annulus_model::Stage;
 use candle_core::{DType, Tensor};
 use parking_lot::Mutex;
@@ -17,7 +17,6 @@ use twox_hash::XxHash3_64;
 use crate::step::hashes::Hashes;
 use crate::step::measure::spans;
 use crate::step::rank::MicroBatch;
-use crate::step::state::gathered::PASS as GATHER;
 use crate::{Result, TrainError};
 
 /// The name of the point of what a step reads.
@@ -211,7 +210,7 @@ impl At {
         match label.pass {
             "forward" => At::Forward(stage, In::Hop(label.hop)),
             "backward" => At::Backward(stages - 1 - stage, In::Hop(label.hop)),
-            GATHER => At::Gather(label.layer),
+            WEIGHTS => At::Gather(label.layer),
             pass => At::Other(pass.to_owned(), label.layer, label.hop),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use annulus_comm::{AllGather, Label};
+use annulus_comm::{AllGather, Label, WEIGHTS};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_trace::{Doing, begin};
@@ -19,9 +19,6 @@ use crate::step::state::division::Division;
 use crate::step::state::meeting::Meeting;
 use crate::step::state::parameters::RankParameters;
 use crate::{Result, TrainError};
-
-/// The pass of messages that carry weights.
-pub(crate) const PASS: &str = "weights";
 
 /// By parameter of a stage, a rank's pieces of it in the order of elements.
 type Pieces = Vec<Vec<Tensor>>;
@@ -156,7 +153,7 @@ impl<'a> Gathering<'a> {
 
     fn label(&mut self, stage: usize) -> Label {
         self.hops += 1;
-        Label { step: self.step, pass: PASS, layer: stage, hop: self.hops - 1 }
+        Label { step: self.step, pass: WEIGHTS, layer: stage, hop: self.hops - 1 }
     }
 }
 
@@ -189,7 +186,7 @@ pub(crate) fn spread(
     step: u64,
 ) -> Result<()> {
     let own = rank.division.holders.rank();
-    let label = |stage| Label { step, pass: PASS, layer: stage, hop: 0 };
+    let label = |stage| Label { step, pass: WEIGHTS, layer: stage, hop: 0 };
     let named = || stages.iter().enumerate().filter(|(_, names)| !names.is_empty());
     let mut posted = None;
     let put = |(names, posted): (&Vec<String>, AllGather)| -> Result<()> {
