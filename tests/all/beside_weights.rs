@@ -183,3 +183,23 @@ fn models_of_token_ids_are_asked_by_their_own_tokenizer() {
         generate("fresh", &["data.tokenizer=bytes"]).ended(0).json()[0]["prompt_ids"].clone();
     assert_eq!(bytes, json!(b"alpha".map(u32::from)));
 }
+
+/// Adapters are worth nothing without their base, which its own run would delete as it goes on.
+#[test]
+fn the_base_of_adapters_is_not_deleted_while_they_are_there() {
+    let place = place();
+    let base = |steps: &str| {
+        let steps = format!("schedule.steps={steps}");
+        place.train("base", &["keep=2", "schedule.warmup=0", "schedule.decay=constant", &steps])
+    };
+    base("1").ended(0);
+    let adapters = ["model={ path: base }", "lora={ rank: 2 }", "schedule.steps=2"];
+    place.train("adapters", &adapters).ended(0);
+    base("4").ended(0);
+    let kept = || [1, 2, 3, 4].map(|step| place.path(&format!("base/step-{step}")).is_dir());
+    assert_eq!(kept(), [true, false, true, true]);
+    annulus(&place, &["export", "adapters", "--merge", "--out", "merged"]).ended(0);
+    fs::remove_dir_all(place.path("adapters")).expect("a folder");
+    base("5").ended(0);
+    assert_eq!(kept(), [false, false, false, true]);
+}

@@ -69,6 +69,29 @@ fn seen_by_tensorboard(folder: &Path) {
     assert_eq!(seen["images"]["evaluation/loss-by-length"], wanted);
 }
 
+/// What a folder of weights was trained on nobody knows, whatever data are named beside it.
+#[test]
+fn only_of_a_run_is_it_known_what_it_was_trained_on() {
+    let place = Place::new(ANNULUS);
+    let text = fs::read_to_string(place.path("text.txt")).expect("a text");
+    place.write("other.txt", &text);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    run(ANNULUS, &place.path(""), &["export", "run", "--out", "model"]).ended(0);
+    for (subject, data, read, is_known) in [
+        ("run", "data.batch=2", "text.txt", true),
+        ("run/step-2", "data.path=other.txt", "text.txt", true),
+        ("run", "data.path=other.txt", "other.txt", false),
+        ("model", "data.path=text.txt", "text.txt", false),
+    ] {
+        let path = format!("evaluation.path={read}");
+        let ran =
+            evaluate(&place, &[&[subject, data, "data.tokens=48"], &ASKED[1..], &[&path]].concat());
+        let said = &ran.ended(0).stderr;
+        assert_eq!(said.contains("was trained on"), is_known, "{subject} {data}: {said}");
+        assert_eq!(said.contains(&format!("reading `{read}`")), !is_known, "{said}");
+    }
+}
+
 #[test]
 fn what_has_not_trained_is_not_asked() {
     let place = Place::new(ANNULUS);

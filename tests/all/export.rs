@@ -121,6 +121,42 @@ fn weights_are_cut_and_any_checkpoint_is_exported() {
     assert!(bytes.ended(2).stderr.contains("`model/tokenizer.json`"), "{}", bytes.stderr);
 }
 
+/// They are the tokenizer's as the one without a name is: kept, held to a hash, and no link leads out of their folder.
+#[cfg(unix)]
+#[test]
+fn chat_templates_with_names_go_with_their_tokenizer() {
+    let place = Place::new(ANNULUS);
+    let tokenizer = place.path("tokenizer.json");
+    train_tokenizer(&[place.path("text.txt")], Records::Text, 300, &tokenizer)
+        .expect("a tokenizer");
+    let named = "additional_chat_templates/rag.jinja";
+    fs::create_dir(place.path("additional_chat_templates")).expect("a folder");
+    place.write(named, "{{ messages }}");
+    place.write("additional_chat_templates/notes.txt", "none");
+    let changes = ["schedule.steps=2", "data.tokenizer=tokenizer.json"];
+    place.train("run", &changes).ended(0);
+    assert!(!json(&place.path("run/step-2/hashes.json"))[named].is_null());
+    export(&place, &["run", "--out", "model"]).ended(0);
+    for folder in ["run/step-2", "model"] {
+        let kept = fs::read_to_string(place.path(folder).join(named)).expect("a template");
+        assert_eq!(kept, "{{ messages }}", "{folder}");
+        assert_eq!(names(&place.path(folder).join("additional_chat_templates")), ["rag.jinja"]);
+    }
+    flip(&place.path("run/step-2").join(named));
+    let ran = export(&place, &["run/step-2", "--out", "other"]);
+    assert!(ran.ended(4).stderr.contains("rag.jinja`: its hash"), "{}", ran.stderr);
+    place.write("secret", "secret");
+    fs::remove_file(place.path(named)).expect("a file");
+    let aside = place.path("aside");
+    fs::create_dir(&aside).expect("a folder");
+    fs::rename(place.path("tokenizer.json"), aside.join("tokenizer.json")).expect("a file");
+    fs::create_dir(aside.join("additional_chat_templates")).expect("a folder");
+    std::os::unix::fs::symlink("../../secret", aside.join(named)).expect("a link");
+    let changes = ["schedule.steps=2", "data.tokenizer=aside/tokenizer.json"];
+    let ran = place.train("outside", &changes);
+    assert!(ran.ended(4).stderr.contains("outside of its folder"), "{}", ran.stderr);
+}
+
 #[test]
 fn the_card_says_where_the_first_weights_are_from() {
     let place = Place::new(ANNULUS);
@@ -169,6 +205,14 @@ fn windows_are_said_where_the_family_has_a_word_for_them() {
         assert!(said.contains(&format!("{unsaid}{warned}")) || warned.is_empty(), "{said}");
         let config = json(&place.path(output).join("step-2/config.json"));
         assert_eq!(config["sliding_window"], window, "{output}");
+        // So does whoever gets the folder learn it.
+        let folder = format!("{output}-model");
+        let said = export(&place, &[output, "--out", &folder]).ended(0).stderr.clone();
+        let card = fs::read_to_string(place.path(&folder).join("README.md")).expect("a card");
+        for told in [said, card] {
+            assert_eq!(told.contains(unsaid), !warned.is_empty(), "{output}: {told}");
+            assert!(told.contains(&format!("{unsaid}{warned}")) || warned.is_empty(), "{told}");
+        }
         if output == "qwen" {
             assert_eq!(config["layer_types"], json!(["full_attention", "sliding_attention"]));
         }

@@ -52,7 +52,7 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
         let wanted = arguments.out.clone();
         let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
         say_what_is_replaced(&plan.experiment, &out);
-        say_what_is_read(&plan.experiment);
+        say_what_is_read(&subject);
         warn_of_length(&subject);
     }
     let meter = Meter::new(Unit::Number);
@@ -107,15 +107,16 @@ fn warn_of_length(subject: &Subject) {
     }
 }
 
-/// Says which text is read, and warns if it was trained on.
-fn say_what_is_read(experiment: &Experiment) {
-    let data = &experiment.data;
-    let trained = |path: &Path| data.path.iter().find(|source| source.path == path);
-    let of_chats = |path: &Path| {
-        trained(path).is_some_and(|source| source.format.unwrap_or(data.format) == Format::Chat)
+/// Says which text is read, and warns if a run trained the weights on it.
+fn say_what_is_read(subject: &Subject) {
+    let experiment = &subject.plan.experiment;
+    let trained = |path: &Path| {
+        let data = subject.trained_on()?;
+        let source = data.path.iter().find(|source| source.path == path)?;
+        Some(source.format.unwrap_or(data.format))
     };
     match &experiment.evaluation.path {
-        Some(path) if of_chats(path) => print::warn(format!(
+        Some(path) if trained(path) == Some(Format::Chat) => print::warn(format!(
             "`{}` was trained on, as chats: `evaluation.path` takes a plain text; the loss of the chats that were held out is `evaluate/loss`, which training logs",
             path.display()
         )),

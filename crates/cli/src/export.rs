@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: &Export) -> Done {
     let Export { run, out, shard, merge } = arguments;
     let checkpoint = Checkpoint::open(run)?;
     checkpoint.warnings().iter().for_each(print::warn);
+    checkpoint.unsaid().iter().for_each(print::warn);
     let weights = match &checkpoint.experiment().model.source {
         ModelSource::Folder { path, hub, .. } if *merge => {
             let name = hub.as_ref().map_or(path.clone(), PathBuf::from);

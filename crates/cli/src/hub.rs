@@ -76,6 +76,9 @@ fn fetched(name: &Name, want: Want, verify: bool) -> Result<Fetched, Failure> {
                     lock.display()
                 ));
             }
+            Event::Unasked(why) => meter.say(&format!(
+                "note: the hub cannot be asked ({why}): taking {name} as it is in the cache"
+            )),
             Event::Arrived { bytes, total } => {
                 if !std::mem::replace(&mut said, true) {
                     meter.say(&format!("fetching {name}: {}", size(total)));

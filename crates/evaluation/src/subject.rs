@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{Progress as Reading, Tokenizer};
-use annulus_experiment::{BYTES, Experiment, ModelSource, Reproducible, Resolved};
+use annulus_experiment::{BYTES, Data, Experiment, ModelSource, Reproducible, Resolved};
 use annulus_plan::Plan;
 use annulus_train::{
-    Opening, Placed, Result, Saved, Setup, TOKENIZER, TrainError, Trained, TrainedBy,
+    Opening, Placed, Result, Saved, Setup, TOKENIZER, TrainError, Trained, TrainedBy, alike,
     data_fingerprint, shared,
 };
 
@@ -120,6 +120,11 @@ impl Subject {
         shared(&self.setup.processes, make)
     }
 
+    /// An error unless every process has read the same, by its name and bytes that tell it from others.
+    pub(crate) fn alike(&self, what: &str, read: Vec<u8>) -> Result<()> {
+        alike(&self.setup.processes, None, None, &[(what, read)])
+    }
+
     /// The subject's model and split, set up for sequences of `tokens`, one at a time.
     ///
     /// # Errors
@@ -144,6 +149,11 @@ impl Subject {
         let beyond = global.iter().flatten().filter(|range| range.end > prompt);
         let beyond: Vec<_> = beyond.map(|range| range.start.max(prompt)..range.end).collect();
         Ok(if beyond.is_empty() { setup } else { setup.with_global(&beyond) })
+    }
+
+    /// The data that a run trained the weights on; `None`: they are not from a run.
+    pub fn trained_on(&self) -> Option<&Data> {
+        self.trained_by.as_ref().map(|by| &by.experiment.data)
     }
 
     /// The longest sequences that the model was extended to; `None`: it was not.

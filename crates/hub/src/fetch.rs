@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::hash::Hash;
 use crate::listing::{Entry, Listing, listing};
 use crate::request::{Client, body, broken, text, unread};
-use crate::store::{CONFIG, DESCRIPTION, INDEX, SINGLE, Store, length, part_of, shards};
+use crate::store::{
+    CONFIG, DESCRIPTION, INDEX, SINGLE, Store, TEMPLATES, is_template, length, part_of, shards,
+};
 use crate::watch::{Event, Progress, Watch, watched};
 use crate::{HubError, Name, Options};
 
@@ -24,10 +26,13 @@ const BLOCK: usize = 1 << 17;
 /// The largest file that is no weights, in bytes: four times the largest tokenizer.
 const LARGEST: u64 = 1 << 26;
 
+/// The most chat templates with names: a tokenizer has a handful.
+const MOST_TEMPLATES: usize = 100;
+
 /// What is fetched of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// config.json, and the tokenizer's files where it has them.
+    /// config.json, and the tokenizer's files and chat templates where it has them.
     Description,
     /// Also its safetensors.
     Weights,
@@ -42,8 +47,9 @@ pub struct Fetched {
     pub folder: PathBuf,
 }
 
-/// Brings what is not in the cache yet. A commit that is there is taken without asking; a branch or
-/// a tag is asked for, unless `options` say offline.
+/// Brings what is not in the cache yet. A commit that is there is taken without asking, or, if other
+/// programs fetched it, where the hub cannot be asked what else it has; a branch or a tag is asked
+/// for, unless `options` say offline.
 ///
 /// # Errors
 /// No such model, no right to it, no network, a file that is not what the hub says.
@@ -66,27 +72,29 @@ fn fetch_watched(
     let store = Store::new(options, name);
     let commit = store.commit(name);
     let fetched = |commit: &str| Fetched { name: name.at(commit), folder: store.snapshot(commit) };
-    let missing = match &commit {
-        Some(commit) if options.offline || name.is_commit() => {
-            match store.lacks(commit, want, !options.offline)? {
-                Some(missing) => missing,
-                None => return Ok(fetched(commit)),
-            }
+    let mut missing = "it was never fetched".to_owned();
+    if let Some(commit) = commit.as_ref().filter(|_| options.offline || name.is_commit()) {
+        match store.lacks(commit, want, !options.offline)? {
+            Some(lacking) => missing = lacking,
+            None => return Ok(fetched(commit)),
         }
-        _ => "it was never fetched".to_owned(),
-    };
+    }
     if options.offline {
-        let (name, cache) = (name.to_string(), options.cache.clone());
-        return Err(HubError::Offline { name, cache, missing });
+        return Err(offline(name, options, missing));
     }
     let client = Client::new(options, watch);
-    let cached = || commit.is_some_and(|c| matches!(store.lacks(&c, want, false), Ok(None)));
-    let listing = listing(&client, name, options).map_err(|error| match error {
-        HubError::Network { url, message, .. } => {
-            HubError::Network { url, message, cached: cached() }
-        }
-        error => error,
-    })?;
+    let whole = commit.filter(|commit| matches!(store.lacks(commit, want, false), Ok(None)));
+    let listing = match listing(&client, name, options) {
+        Err(HubError::Network { url, message, .. }) => match whole {
+            // It never changes: nothing newer is missed.
+            Some(commit) if name.is_commit() => {
+                watch.tell(Event::Unasked(message))?;
+                return Ok(fetched(&commit));
+            }
+            whole => return Err(HubError::Network { url, message, cached: whole.is_some() }),
+        },
+        answered => answered?,
+    };
     let fetching = Fetching { name, options, client, store: &store, listing: &listing, watch };
     fetching.description()?;
     if want == Want::Weights {
@@ -94,6 +102,10 @@ fn fetch_watched(
     }
     store.point(name, &listing.commit)?;
     Ok(fetched(&listing.commit))
+}
+
+fn offline(name: &Name, options: &Options, missing: String) -> HubError {
+    HubError::Offline { name: name.to_string(), cache: options.cache.clone(), missing }
 }
 
 struct Fetching<'a> {
@@ -114,7 +126,19 @@ impl Fetching<'_> {
         for file in DESCRIPTION.iter().filter(|file| !has(file)) {
             self.store.leave_out(&self.listing.commit, file)?;
         }
-        self.files(DESCRIPTION.iter().filter(has).copied())
+        let templates: Vec<&str> = self
+            .listing
+            .files
+            .keys()
+            .map(String::as_str)
+            .filter(|file| is_template(file))
+            .collect();
+        if templates.len() > MOST_TEMPLATES {
+            let message =
+                format!("{} chat templates, wanted at most {MOST_TEMPLATES}", templates.len());
+            return Err(HubError::Answer { url: self.url(TEMPLATES), message });
+        }
+        self.files(DESCRIPTION.iter().filter(has).copied().chain(templates))
     }
 
     fn weights(&self) -> Result<(), HubError> {
@@ -166,7 +190,7 @@ impl Fetching<'_> {
     /// The most bytes that a file may have: as many as the hub says, and of what is no weights no more than anybody's.
     fn most(&self, file: &str, entry: &Entry) -> Result<u64, HubError> {
         let wrong = |message| Err(HubError::Answer { url: self.url(file), message });
-        let weights = file != INDEX && !DESCRIPTION.contains(&file);
+        let weights = file != INDEX && !DESCRIPTION.contains(&file) && !is_template(file);
         match entry.bytes {
             Some(bytes) if weights || bytes <= LARGEST => Ok(bytes),
             Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, wanted at most {LARGEST}")),

@@ -31,6 +31,9 @@ pub(crate) const DESCRIPTION: [&str; 6] = [
     "chat_template.jinja",
 ];
 
+/// The folder of chat templates that have names.
+pub(crate) const TEMPLATES: &str = "additional_chat_templates";
+
 /// Bytes of a reference, a stamp.
 const SHORT: u64 = 1 << 12;
 
@@ -95,8 +98,12 @@ impl Store {
             return lacking(CONFIG);
         }
         let absent = self.folder().join(".no_exist").join(commit);
-        for file in DESCRIPTION {
-            if !self.has(commit, file)? && known && !absent.join(file).exists() {
+        let named = templates(&folder);
+        for file in DESCRIPTION.into_iter().chain(named.iter().map(String::as_str)) {
+            // Also a link that leads nowhere.
+            let is_there = fs::symlink_metadata(folder.join(file)).is_ok();
+            let is_wanted = is_there || known && !absent.join(file).exists();
+            if is_wanted && !self.has(commit, file)? {
                 return lacking(file);
             }
         }
@@ -232,13 +239,16 @@ impl Store {
             {
                 return Ok(());
             }
-            fs::create_dir_all(self.snapshot(commit))?;
-            let made = self.snapshot(commit).join(format!(".{}.link", hash.text()));
+            let folder = path.parent().unwrap_or(&path);
+            fs::create_dir_all(folder)?;
+            let made = folder.join(format!(".{}.link", hash.text()));
             match fs::remove_file(&made) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            link(&blob, hash.text(), &made)?;
+            // Relative: the cache may be moved.
+            let up = "../".repeat(2 + file.matches('/').count());
+            link(&blob, &format!("{up}blobs/{}", hash.text()), &made)?;
             fs::rename(&made, &path)
         };
         link().map_err(|source| HubError::Store { path: path.clone(), source })
@@ -271,6 +281,24 @@ pub(crate) fn part_of(blob: &Path) -> PathBuf {
     blob.with_extension("incomplete")
 }
 
+/// Whether a name is one of a file in its folder.
+fn is_plain(name: &str) -> bool {
+    !name.contains(['/', '\\', '\0']) && !name.starts_with('.')
+}
+
+/// Whether a file of a repository is a chat template with a name.
+pub(crate) fn is_template(file: &str) -> bool {
+    let name = file.strip_prefix(TEMPLATES).and_then(|file| file.strip_prefix('/'));
+    name.is_some_and(|name| name.strip_suffix(".jinja").is_some() && is_plain(name))
+}
+
+/// The chat templates with names that a snapshot has.
+fn templates(snapshot: &Path) -> Vec<String> {
+    let entries = fs::read_dir(snapshot.join(TEMPLATES)).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| Some(format!("{TEMPLATES}/{}", entry.file_name().to_str()?));
+    entries.filter_map(name).filter(|file| is_template(file)).collect()
+}
+
 /// Of a file, and not of what a link leads to.
 pub(crate) fn length(path: &Path) -> u64 {
     fs::symlink_metadata(path).map_or(0, |file| file.len())
@@ -285,16 +313,15 @@ pub(crate) fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     let text = annulus_files::read(index, LONGEST_INDEX).map_err(|error| error.to_string())?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
-    match shards.iter().find(|shard| shard.contains(['/', '\\', '\0']) || shard.starts_with('.')) {
+    match shards.iter().find(|shard| !is_plain(shard)) {
         Some(shard) => Err(format!("`{}` is no plain file name", shard.escape_debug())),
         None => Ok(shards),
     }
 }
 
 #[cfg(unix)]
-fn link(_: &Path, blob: &str, path: &Path) -> io::Result<()> {
-    // Relative: the cache may be moved.
-    std::os::unix::fs::symlink(Path::new("../../blobs").join(blob), path)
+fn link(_: &Path, relative: &str, path: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(relative, path)
 }
 
 #[cfg(not(unix))]

@@ -30,6 +30,8 @@ pub enum Event {
     },
     /// Another program fetches the same file: its lock is waited for.
     Locked(PathBuf),
+    /// The hub could not be asked, for this reason: a commit is taken as it is in the cache.
+    Unasked(String),
 }
 
 /// Is told what happens, at least twenty times a second; false: stop.

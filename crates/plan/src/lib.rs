@@ -36,4 +36,5 @@ pub use rank::RankPlan;
 pub use route::RouteChoice;
 pub use sharding::{Group, StateSharding};
 pub use support::support;
+pub use warnings::mask_beyond_config;
 pub use words::{duration, label, size, wrapped};

@@ -1,15 +1,26 @@
 //! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
-use annulus_experiment::{Family, MaskKind, Pack, Schedule, TextSource};
+use annulus_experiment::{Experiment, Family, MaskKind, Pack, Schedule, Shape, TextSource};
 
 use crate::Plan;
+
+/// Warns of a mask of `experiment` that the config.json of its model, which has this `shape`, cannot express; `None`: it says how every
+/// layer attends.
+pub fn mask_beyond_config(experiment: &Experiment, shape: &Shape) -> Option<String> {
+    let key = experiment.attention.beyond_config(shape)?;
+    let family = shape.model_type.word();
+    Some(format!(
+        "config.json of a `{family}` has no word for `{key}`: whatever loads a checkpoint, `annulus evaluate` of an exported one too, \
+         attends to all earlier tokens"
+    ))
+}
 
 impl Plan {
     /// All warnings that follow from the keys of the experiment.
     pub(crate) fn warnings_of_keys(&self) -> Vec<String> {
         let all = [
             self.idle_window(),
-            self.mask_beyond_config(),
+            mask_beyond_config(&self.experiment, &self.shape),
             self.shown_targets(),
             self.learned_padding(),
             self.packed_together(),
@@ -18,17 +29,6 @@ impl Plan {
             self.beyond_transformers(),
         ];
         all.into_iter().flatten().collect()
-    }
-
-    /// Warns of a mask that the config.json of a checkpoint cannot express.
-    fn mask_beyond_config(&self) -> Option<String> {
-        let attention = &self.experiment.attention;
-        let key = attention.beyond_config(&self.shape)?;
-        let family = self.shape.model_type.word();
-        Some(format!(
-            "config.json of a `{family}` has no word for `{key}`: whatever loads a checkpoint, `annulus evaluate` of an exported one too, \
-             attends to all earlier tokens"
-        ))
     }
 
     /// Warns of a mask that shows queries their own targets.

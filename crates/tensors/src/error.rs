@@ -59,6 +59,9 @@ impl TensorsError {
             Problem::Read(_) => None,
             Problem::Irregular => Some("copy the file itself into the folder"),
             Problem::Pointer => Some("`git lfs pull` in its folder fetches the file itself"),
+            Problem::Malformed(_) if self.file.extension().is_some_and(|kind| kind == "json") => {
+                Some("an index of safetensors files is wanted: fetch or save it again")
+            }
             Problem::Malformed(_) => Some("a safetensors file is wanted: fetch or save it again"),
             Problem::Shrunk => Some("write no file that is in use: try again when it is whole"),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::Problem;
@@ -41,6 +42,12 @@ impl Source {
 
     pub(crate) fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether its name says that it is JSON, which is read as YAML.
+    pub(crate) fn is_json(&self) -> bool {
+        let ending = self.name.as_deref().map(Path::new).and_then(Path::extension);
+        ending.is_some_and(|ending| ending == "json")
     }
 
     /// ` --> name:line:column`, without the text.

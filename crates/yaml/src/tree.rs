@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError};
 
 use crate::problem::Report;
 use crate::source::{Span, printable};
@@ -291,29 +291,41 @@ impl<'text> Reader<'text, '_> {
     }
 
     fn explain(&mut self, stop: Stop) {
+        let is_json = self.report.sources[self.source].is_json();
         match stop {
             Stop::TooMany(span) => self.report.at(span, || {
-                (format!("more than {MOST_NODES} values: this is no experiment"), None)
+                let what = if is_json { "configuration" } else { "experiment" };
+                (format!("more than {MOST_NODES} values: this is no {what}"), None)
             }),
             Stop::Invalid(error) => {
                 let start = self.from + error.marker().byte_offset().unwrap_or_default();
                 let span = Span { source: self.source, start, end: start };
-                let before = self.report.sources[self.source].text().get(..=start);
-                let line = before.and_then(|before| before.rsplit('\n').next());
-                let tab = line.is_some_and(|line| line.contains('\t'));
-                let after = self.report.sources[self.source].text().get(start..);
-                let sign = after.is_some_and(|after| after.starts_with(['@', '`', '%']));
-                let hint = match (tab, sign) {
-                    (true, _) => "indent with spaces: YAML allows no tabs here",
-                    (_, true) => "a text that begins with such a sign stands in quotes",
-                    _ => {
-                        "keys of a section are indented alike, by spaces, and a space follows each `:`"
-                    }
+                let (message, hint) = match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => (
+                        "lists and keys are nested too deep".to_owned(),
+                        "no key takes more than a few levels: drop what lies deeper",
+                    ),
+                    kind if is_json => (
+                        format!("JSON that cannot be read: {kind}"),
+                        "write it as `json.dump` of Python does, or fetch the file again",
+                    ),
+                    kind => (format!("invalid YAML: {kind}"), self.hint_at(start)),
                 };
-                self.report.at(span, || {
-                    (format!("invalid YAML: {}", error.kind()), Some(hint.to_owned()))
-                });
+                self.report.at(span, || (message, Some(hint.to_owned())));
             }
+        }
+    }
+
+    /// The way out of what is no YAML from byte `start` on.
+    fn hint_at(&self, start: usize) -> &'static str {
+        let text = self.report.sources[self.source].text();
+        let line = text.get(..=start).and_then(|before| before.rsplit('\n').next());
+        let tab = line.is_some_and(|line| line.contains('\t'));
+        let sign = text.get(start..).is_some_and(|after| after.starts_with(['@', '`', '%']));
+        match (tab, sign) {
+            (true, _) => "indent with spaces: YAML allows no tabs here",
+            (_, true) => "a text that begins with such a sign stands in quotes",
+            _ => "keys of a section are indented alike, by spaces, and a space follows each `:`",
         }
     }
 }

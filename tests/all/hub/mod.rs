@@ -1,6 +1,7 @@
 //! Models of the hub, from one of the tests' own: what arrives is whole or not there, whatever
 //! happens on the way, and lies where Hugging Face's programs look for it.
 
+mod commits;
 mod program;
 
 use std::fs;

@@ -130,6 +130,19 @@ fn a_config_survives_writing_and_reading() {
     insta::assert_snapshot!([&texts[0], &texts[4], &texts[11]].map(String::as_str).join("\n"));
 }
 
+/// It is read as YAML, of which whoever writes a config.json knows nothing.
+#[test]
+fn what_is_wrong_with_a_config_is_said_of_json() {
+    let deep = "[".repeat(5000) + &"]".repeat(5000);
+    let strange = ("\"\u{7f}\"".to_owned(), "JSON that cannot be read: ");
+    for (value, wanted) in [(deep, "lists and keys are nested too deep"), strange] {
+        let text = format!("{{ \"model_type\": {value} }}");
+        let error = parse_config("config.json", &text).expect_err("nobody reads it").to_string();
+        assert!(error.contains(wanted) && error.contains("\nhint: "), "{error}");
+        assert!(!error.contains("YAML") && !error.contains("indented"), "{error}");
+    }
+}
+
 /// What each generation of `transformers` reads from what we write for both.
 #[test]
 fn a_config_means_the_same_with_the_keys_of_one_generation_alone() {

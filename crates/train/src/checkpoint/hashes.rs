@@ -8,6 +8,7 @@ use std::path::Path;
 use annulus_experiment::ADAPTED;
 use serde::{Deserialize, Serialize};
 
+use super::templates::{TEMPLATES, is_template, templates};
 use super::{BESIDE_TOKENIZER, HASHES, OPTIMIZER, STATE, TOKENIZER};
 
 /// The largest `hashes.json` that is read, in bytes: a name and a hash for each of some thousand files.
@@ -62,12 +63,20 @@ impl Refusal {
 impl FileHashes {
     /// Sizes and hashes of all files in `folder`; they are synced to disk first.
     pub(super) fn of(folder: &Path) -> io::Result<FileHashes> {
-        let mut stamps = BTreeMap::new();
+        let mut names = templates(folder)?;
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             File::open(entry.path())?.sync_all()?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            stamps.insert(name, stamp(&entry.path())?);
+            if name != TEMPLATES {
+                names.push(name);
+            }
+        }
+        let mut stamps = BTreeMap::new();
+        for name in names {
+            let path = folder.join(&name);
+            File::open(&path)?.sync_all()?;
+            stamps.insert(name, stamp(&path)?);
         }
         Ok(FileHashes(stamps))
     }
@@ -101,7 +110,8 @@ impl FileHashes {
             }
         }
         stamps.iter().try_for_each(|(name, wanted)| {
-            if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
+            let is_plain = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
+            if !is_plain && !is_template(name) {
                 return Err(Refusal::damaged(HASHES, format!("`{name}` is no plain file name")));
             }
             held(folder, name, wanted)

@@ -10,8 +10,10 @@
 mod contents;
 mod hashes;
 pub(crate) mod identity;
+mod needed;
 mod read;
 mod state;
+mod templates;
 mod texts;
 mod tokenizer;
 mod write;
@@ -19,8 +21,10 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub(crate) use contents::{Contents, OptimizerTensor, Piece};
+pub(crate) use needed::need;
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use state::{STATE, State, VERSION};
+pub(crate) use templates::templates;
 pub(crate) use texts::{BESIDE_TOKENIZER, Texts};
 pub(crate) use tokenizer::missing;
 pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten_in};

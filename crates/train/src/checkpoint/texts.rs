@@ -2,6 +2,7 @@
 //!
 //! They are read once, before training: what is moved or changed meanwhile is saved as it was trained with.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -15,6 +16,7 @@ use annulus_experiment::{
 use annulus_plan::Plan;
 use serde_json::{Map, Value, json};
 
+use super::templates::templates;
 use super::tokenizer::missing;
 use super::{TOKENIZER, TOKENIZER_CONFIG};
 use crate::Result;
@@ -39,7 +41,7 @@ const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
 /// The texts of a run's checkpoints, by file name.
 #[derive(Clone, Debug)]
-pub(crate) struct Texts(Arc<BTreeMap<&'static str, Vec<u8>>>);
+pub(crate) struct Texts(Arc<BTreeMap<Cow<'static, str>, Vec<u8>>>);
 
 impl Texts {
     /// The texts of `plan`.
@@ -55,28 +57,33 @@ impl Texts {
 
     /// Writes all of them into `folder`.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        self.0.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))
+        self.0.iter().try_for_each(|(name, text)| {
+            let path = folder.join(&**name);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(path, text)
+        })
     }
 }
 
-fn texts(plan: &Plan) -> io::Result<BTreeMap<&'static str, Vec<u8>>> {
+fn texts(plan: &Plan) -> io::Result<BTreeMap<Cow<'static, str>, Vec<u8>>> {
     let experiment = &plan.experiment;
     let tokenizer = tokenizer_of(experiment);
     let shape = with_ends(&plan.shape, experiment, tokenizer.as_deref())?;
     let mut texts = BTreeMap::new();
     let name = if experiment.lora.is_some() { ADAPTED } else { "config.json" };
-    texts.insert(name, write_config(&shape, experiment.model.dtype).into_bytes());
+    texts.insert(name.into(), write_config(&shape, experiment.model.dtype).into_bytes());
     if let Some(lora) = &experiment.lora {
         let (base, revision) = name_of(&experiment.model.source)?;
         let adapter = write_adapter(lora, &base, revision.as_deref(), &shape);
-        texts.insert("adapter_config.json", adapter.into_bytes());
+        texts.insert("adapter_config.json".into(), adapter.into_bytes());
     }
-    texts.insert(GENERATION, generation(plan, &shape)?);
+    texts.insert(GENERATION.into(), generation(plan, &shape)?);
     if let Some(tokenizer) = &tokenizer {
-        texts.insert(TOKENIZER, annulus_files::read(tokenizer, LARGEST)?);
+        texts.insert(TOKENIZER.into(), annulus_files::read(tokenizer, LARGEST)?);
         let beside = tokenizer.parent().unwrap_or(Path::new(""));
-        for name in BESIDE_TOKENIZER {
-            if let Some(text) = found(beside, name)? {
+        let templates = templates(beside)?.into_iter().map(Cow::Owned);
+        for name in BESIDE_TOKENIZER.into_iter().map(Cow::Borrowed).chain(templates) {
+            if let Some(text) = found(beside, &name)? {
                 texts.insert(name, text);
             }
         }
@@ -86,7 +93,7 @@ fn texts(plan: &Plan) -> io::Result<BTreeMap<&'static str, Vec<u8>>> {
     }
     let is_said = texts.contains_key(TOKENIZER_CONFIG);
     let missing = missing(tokenizer.as_deref(), is_said, experiment, &plan.shape)?;
-    texts.extend(missing.into_iter().map(|(name, text)| (name, text.into_bytes())));
+    texts.extend(missing.into_iter().map(|(name, text)| (name.into(), text.into_bytes())));
     Ok(texts)
 }
 

@@ -9,6 +9,7 @@ use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
 use super::hashes::{FileHashes, is_read};
+use super::needed::is_needed;
 use super::read::named;
 use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
 use crate::error::{failure, failure_in};
@@ -215,7 +216,8 @@ pub(crate) fn unwritten_in(key: &str, error: WeightsError, folder: &Path) -> Tra
 }
 
 /// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good. Those of the steps `refused`,
-/// which this start found damaged, neither count nor are deleted. Returns an error for every checkpoint that could not be deleted.
+/// which this start found damaged, neither count nor are deleted, nor those that another run needs. Returns an error for every checkpoint
+/// that could not be deleted.
 pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) -> Vec<TrainError> {
     let mut steps = match steps(output) {
         Ok(steps) => steps,
@@ -223,6 +225,7 @@ pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) 
     };
     // Later ones are damaged, too, or of a run that has been begun anew.
     steps.retain(|step| *step <= verified && !refused.contains(step));
+    steps.retain(|step| !is_needed(&checkpoint_folder(output, *step)));
     let surplus = steps.len().saturating_sub(keep.max(1));
     let surplus = steps.into_iter().take(surplus).filter(|&step| step != verified);
     let delete = |step| {

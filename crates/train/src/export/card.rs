@@ -18,6 +18,9 @@ pub(super) fn card(checkpoint: &Checkpoint, out: &Path, weights: &Weights) -> St
     let mut text = front(checkpoint);
     let name = &checkpoint.experiment.name;
     let _ = write!(text, "# {name}\n\n{}\n\n", lead(checkpoint));
+    if let Some(unsaid) = checkpoint.unsaid() {
+        let _ = write!(text, "Note: {unsaid}. Losses below are of the experiment's mask.\n\n");
+    }
     table(&mut text, &facts(checkpoint, weights));
     // A text of Python in JSON's quotes reads back as the same path.
     let folder = Value::from(out.display().to_string());

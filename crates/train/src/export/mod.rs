@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::{ADAPTED, Experiment, ModelSource, Shape, WeightsFrom, read_saved_config};
 use annulus_files::PendingFolder;
 use annulus_model::{Config, Llama, Weights, element_type};
+use annulus_plan::mask_beyond_config;
 use candle_core::DType;
 
 use crate::checkpoint::{
-    BESIDE_TOKENIZER, Found, TOKENIZER, TOKENIZER_CONFIG, missing, named_by, unwritten_in,
+    BESIDE_TOKENIZER, Found, TOKENIZER, TOKENIZER_CONFIG, missing, named_by, templates,
+    unwritten_in,
 };
 use crate::error::{failure, failure_in};
 use crate::folder::lines::read_lines;
@@ -81,6 +83,11 @@ impl Checkpoint {
         &self.warnings
     }
 
+    /// A warning of a mask that config.json cannot express: whatever loads the model attends otherwise than it was trained to.
+    pub fn unsaid(&self) -> Option<String> {
+        mask_beyond_config(&self.experiment, &self.shape)
+    }
+
     /// The checkpoint's weights, as they are stored.
     ///
     /// # Errors
@@ -112,7 +119,7 @@ impl Checkpoint {
                     "`{own}` was trained beside the weights in `{base}`, which is no folder here"
                 ),
                 format!(
-                    "start where the run was started, or make `{base}` a link to where they are now"
+                    "start where the run was started, or make `{base}` a link to where they are now; if `keep` of its run deleted it, train that run again"
                 ),
             ));
         }
@@ -153,10 +160,14 @@ impl Checkpoint {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
         let copied = [(ADAPTED, "config.json")].into_iter();
-        let alike = COPIED.into_iter().chain(BESIDE_TOKENIZER).map(|name| (name, name));
+        let templates = templates(&self.folder)?;
+        let alike = COPIED.into_iter().chain(BESIDE_TOKENIZER);
+        let alike = alike.chain(templates.iter().map(String::as_str)).map(|name| (name, name));
         for (name, called) in copied.chain(alike).filter(|(name, _)| has(name)) {
             let found = annulus_files::within(&self.folder, name)?;
-            annulus_files::copy(&found, &folder.join(called), LARGEST)?;
+            let copy = folder.join(called);
+            copy.parent().map_or(Ok(()), fs::create_dir_all)?;
+            annulus_files::copy(&found, &copy, LARGEST)?;
             files.push(called.to_owned());
         }
         let [tokenizer, said] = [TOKENIZER, TOKENIZER_CONFIG].map(|name| folder.join(name));

@@ -5,6 +5,7 @@
 //! (`step/meeting.rs`), and a rank that has contributed to a step's last sum does not stop before it knows whether all have.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -13,7 +14,7 @@ use annulus_data::Progress;
 use annulus_plan::Plan;
 use parking_lot::Mutex;
 
-use crate::checkpoint::{Texts, identity, last_checkpoint, point};
+use crate::checkpoint::{Texts, identity, last_checkpoint, need, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
@@ -297,6 +298,9 @@ fn recorder<'a>(
         writing: None,
         warned: false,
     };
+    if let Some(unmarked) = base_of(plan).and_then(|base| marked(base, &folder.path)) {
+        recorder.console.notice(&Notice::Warning(&unmarked));
+    }
     recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))
 }
@@ -330,6 +334,15 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
         strategy: manifest.strategy(),
         parameters,
     }
+}
+
+/// Marks the base weights as needed by this run; returns a warning where that fails.
+fn marked(base: &Path, output: &Path) -> Option<String> {
+    let error = need(base, output).err()?;
+    Some(format!(
+        "`{}` is not marked as needed by this run ({error}): export it before its own run goes on and deletes it",
+        base.display()
+    ))
 }
 
 /// The hash of the base weights, where the run trains adapters.
