@@ -21,7 +21,7 @@ use crate::subject::{Fields, fields};
 
 /// Prints a line for every number of ranks, and one with the evenness and the distance from the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
-    let world = World::found()?;
+    let world = World::found(|| ())?;
     let told = measure(arguments, &world);
     let why = told.as_ref().err().map(ToString::to_string);
     world.end(i32::from(why.is_some()), why.as_deref());

@@ -28,7 +28,7 @@ pub(crate) fn computed<T>(
     adjust: Adjust<'_>,
 ) -> Done {
     let pinned = pin(run);
-    let (stop, world) = stop::watch_after(processes::join)?;
+    let (stop, world) = stop::watch_and_join()?;
     let ended = if world.process() == 0 {
         let ready = prepared(&world, pinned.and_then(|()| ready()));
         ready.and_then(|ready| lead(&ready, stop, &world))

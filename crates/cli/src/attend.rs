@@ -56,17 +56,10 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
     Ok(0)
 }
 
-/// Reads the case, and resolves how it is split. Of several processes, each returns also what is in its file.
+/// Reads the case, and resolves how it is split. Of several processes, each returns also the hash of its file.
 fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split, Vec<u8>), Failure> {
     let case = Case::read(&arguments.case)?;
-    let several = world.processes() > 1;
-    let read = several.then(|| std::fs::read(&arguments.case)).transpose();
-    let read = read
-        .map_err(|error| {
-            let message = format!("cannot read `{}`: {error}", arguments.case.display());
-            Failure::new(Exit::Data, message, None)
-        })?
-        .unwrap_or_default();
+    let read = if world.processes() > 1 { content(&arguments.case)? } else { Vec::new() };
     let SplitFlags { strategy, ref flags, ranks, .. } = arguments.split;
     let resolved = flags.resolve(strategy, case.queries.tokens(), ranks)?;
     ranks_here(world, ranks)?;
@@ -95,6 +88,16 @@ fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split, Vec<u8>), Fa
         return Err(Failure::usage(text, "leave `--ranks` out: it runs as one tile"));
     }
     Ok((case, split, read))
+}
+
+/// The hash of a file.
+fn content(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut hasher = blake3::Hasher::new();
+    let read = annulus_files::open(path).and_then(|file| hasher.update_reader(file).map(drop));
+    read.map_err(|error| {
+        Failure::new(Exit::Data, format!("cannot read `{}`: {error}", path.display()), None)
+    })?;
+    Ok(hasher.finalize().as_bytes().to_vec())
 }
 
 impl Case {

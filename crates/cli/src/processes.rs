@@ -51,7 +51,12 @@ impl From<TrainError> for JobError {
 
 /// The processes of this job, or this one alone. All of them are made to compute with the same vector instructions.
 pub(crate) fn join() -> Result<World, Failure> {
-    let world = joined()?;
+    join_noting(&|| ())
+}
+
+/// [`join`], which calls `begun` once the processes are there.
+pub(crate) fn join_noting(begun: &dyn Fn()) -> Result<World, Failure> {
+    let world = joined(begun)?;
     if world.processes() > 1 {
         settle(&world)?;
     }
@@ -79,8 +84,8 @@ fn settle(world: &World) -> Result<(), Failure> {
     Ok(())
 }
 
-fn joined() -> Result<World, Failure> {
-    World::found().map_err(|unjoined| match unjoined {
+fn joined(begun: &dyn Fn()) -> Result<World, Failure> {
+    World::found(begun).map_err(|unjoined| match unjoined {
         Unjoined::Engine(error) => not_joined(error.what, error.why),
         Unjoined::Apart(failure) => unreached(failure),
         Unjoined::Late(_) => {
@@ -96,14 +101,15 @@ fn unreached(failure: GroupFailure<annulus_comm::Error>) -> Failure {
     match failure.cause {
         Cause::Elsewhere => {
             std::thread::sleep(2 * SAID);
-            Failure { exit: Exit::RankDied, ..not_joined(what.to_owned(), failure.to_string()) }
+            said_once(Failure::new(Exit::RankDied, what, Some(failure.to_string())))
         }
         Cause::Error(error) => {
-            let failure = Failure::from(TrainError::from(error));
-            let why = failure.problems.to_string();
-            Failure::new(failure.exit, what, Some(why))
+            let error = TrainError::from(error);
+            said_once(Failure::new(error.exit(), format!("{what}: {error}"), error.hint()))
         }
-        Cause::Panic(why) => Failure::new(Exit::RankDied, what, Some(why)),
+        Cause::Panic(why) => {
+            said_once(Failure::new(Exit::RankDied, format!("{what}: {why}"), None))
+        }
     }
 }
 
@@ -113,12 +119,17 @@ fn not_joined(message: String, hint: String) -> Failure {
     if World::number() > 0 {
         std::thread::sleep(SAID);
     }
+    said_once(Failure::usage(message, hint))
+}
+
+/// A failure to join, without its words where another process of the job has said its own.
+fn said_once(failure: Failure) -> Failure {
     let word = env::var_os(EARLY).map(|folder| Path::new(&folder).join("not-joined"));
     let left = word.map(|word| File::options().write(true).create_new(true).open(word));
     if matches!(left, Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists) {
-        return Failure { exit: Exit::Usage, problems: Problems(Vec::new()) };
+        return Failure { problems: Problems(Vec::new()), ..failure };
     }
-    Failure::usage(message, hint)
+    failure
 }
 
 /// Whether a command can run in several processes.

@@ -62,9 +62,11 @@ struct Asked {
 fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
     let asked = processes::in_turn(world, || asked(arguments, world))?;
     let Asked { setup, weights, sequences } = &asked;
-    let config = format!("{:?}", setup.config).into_bytes();
-    let tokens = format!("{sequences:?}").into_bytes();
-    alike(world, None, Some(weights), &[("the model", config), ("the tokens", tokens)])?;
+    if world.processes() > 1 {
+        let config = format!("{:?}", setup.config).into_bytes();
+        let tokens = format!("{sequences:?}").into_bytes();
+        alike(world, None, Some(weights), &[("the model", config), ("the tokens", tokens)])?;
+    }
     let want = Want { logits: true, gradients: arguments.gradients };
     let scored = score(setup, weights, sequences, want)?;
     Ok(if world.process() == 0 { written(arguments, sequences, scored)? } else { 0 })

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use annulus_comm::World;
 use annulus_train::Exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::failure::Failure;
+use crate::processes;
 
 /// Set by any of the signals.
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -46,15 +48,13 @@ pub(crate) fn watch() -> Result<Arc<AtomicBool>, Failure> {
     Ok(REQUESTED.clone())
 }
 
-/// [`watch`] from when `begin` is done, with what it returns. Meanwhile a signal ends the process at once, as there is nothing to save.
-pub(crate) fn watch_after<T>(
-    begin: impl FnOnce() -> Result<T, Failure>,
-) -> Result<(Arc<AtomicBool>, T), Failure> {
-    let at_once = end_with(Exit::Preempted.code())?;
-    let begun = begin()?;
+/// [`watch`] in the processes of a job, which it joins. While they wait for each other a signal ends this one at once, as there is nothing
+/// to save.
+pub(crate) fn watch_and_join() -> Result<(Arc<AtomicBool>, World), Failure> {
     let stop = watch()?;
-    at_once.store(false, Ordering::Relaxed);
-    Ok((stop, begun))
+    let at_once = end_with(Exit::Preempted.code())?;
+    let world = processes::join_noting(&|| at_once.store(false, Ordering::Relaxed))?;
+    Ok((stop, world))
 }
 
 /// From now on a signal ends the process at once with `code`, for as long as the returned flag is set.

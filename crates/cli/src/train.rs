@@ -41,7 +41,7 @@ pub(crate) struct Train {
 }
 
 pub(crate) fn run(arguments: &Train, wrap: Option<Wrap>) -> Done {
-    let (stop, world) = stop::watch_after(processes::join)?;
+    let (stop, world) = stop::watch_and_join()?;
     let world = match wrap {
         Some(wrap) => world.wrapped(wrap),
         None => world,

@@ -64,16 +64,18 @@ impl World {
         World::default()
     }
 
-    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did. The program must call
+    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did. `begun` is called once they are
+    /// there. The program must call
     /// [`World::end`] before it ends, also where it fails: a process that ends without may take output of others with it, and its
     /// launcher may report success.
     ///
     /// # Errors
     /// When a launcher did, and its library of MPI is not found, does not begin (in time) or is not the launcher's; and when this is
     /// one of several copies that no launcher of MPI started.
-    pub fn found() -> Result<World, Unjoined> {
+    pub fn found(begun: impl FnOnce()) -> Result<World, Unjoined> {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let mpi = launched.map(|launched| MpiProcess::open(launched).map(Arc::new)).transpose()?;
+        begun();
         let mut world = World { mpi, ..World::alone() };
         let early = std::env::var_os(flight::EARLY).map(PathBuf::from);
         // If the supervisor runs on another host, the folder is only there.

@@ -83,9 +83,9 @@ fn fetch_watched(
         return Err(offline(name, options, missing));
     }
     let client = Client::new(options, watch);
-    let whole = commit.filter(|commit| matches!(store.lacks(commit, want, false), Ok(None)));
+    let is_whole = |commit: &String| matches!(store.lacks(commit, want, false), Ok(None));
     let listing = match listing(&client, name, options) {
-        Err(HubError::Network { url, message, .. }) => match whole {
+        Err(HubError::Network { url, message, .. }) => match commit.filter(is_whole) {
             // It never changes: nothing newer is missed.
             Some(commit) if name.is_commit() => {
                 watch.tell(Event::Unasked(message))?;
@@ -138,7 +138,8 @@ impl Fetching<'_> {
                 format!("{} chat templates, wanted at most {MOST_TEMPLATES}", templates.len());
             return Err(HubError::Answer { url: self.url(TEMPLATES), message });
         }
-        self.files(DESCRIPTION.iter().filter(has).copied().chain(templates))
+        // Templates first: whether all are there cannot be seen later, without the listing.
+        self.files(templates.into_iter().chain(DESCRIPTION.iter().filter(has).copied()))
     }
 
     fn weights(&self) -> Result<(), HubError> {

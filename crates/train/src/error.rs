@@ -88,7 +88,7 @@ pub enum TrainError {
         /// The message of the panic.
         message: String,
     },
-    /// Another process failed.
+    /// A process cannot begin; all processes return this.
     #[error("{message}")]
     InProcess {
         /// Which process, and what it found.

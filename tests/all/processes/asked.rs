@@ -103,7 +103,7 @@ fn strategies_over_processes_are_as_exact_as_over_threads() {
 #[test]
 fn tensors_over_processes_are_those_over_threads() {
     let place = trained();
-    ids(&place);
+    ids(&place, 0);
     let model = ["score", "--model", "run/step-4", "--tokens", "ids.safetensors", "--gradients"];
     let split = ["--out", "out.safetensors", "--ranks", "4", "--strategy", "ring"];
     let file = || fs::read(place.path("out.safetensors")).expect("it was written");
@@ -117,12 +117,13 @@ fn same_file(file: &dyn Fn() -> Vec<u8>) -> impl FnMut(&Ran, &str) {
     move |_, how| assert!(*first.get_or_insert_with(file) == file(), "{how}")
 }
 
-/// `input_ids` for a model of bytes, and a case of attention.
-fn ids(place: &Place) {
+/// `input_ids` for a model of bytes, from `first` on, and a case of attention.
+pub(super) fn ids(place: &Place, first: i64) {
     use candle_core::{DType, Device, Tensor};
     let device = Device::Cpu;
     let whole = |end: i64| Tensor::arange(0, end, &device).expect("a tensor");
-    let ids = whole(72).reshape((2, 36)).expect("two rows");
+    let ids = Tensor::arange(first, first + 72, &device).and_then(|ids| ids.reshape((2, 36)));
+    let ids = ids.expect("two rows");
     let save = |tensors: &[(&str, Tensor)], name: &str, metadata| {
         let tensors = tensors.iter().map(|(name, tensor)| (*name, tensor));
         safetensors::serialize_to_file(tensors, metadata, &place.path(name))
@@ -134,7 +135,7 @@ fn ids(place: &Place) {
         let waves = count.affine(0.37, phase).and_then(|angle| angle.sin()?.to_dtype(DType::F32));
         waves.and_then(|waves| waves.reshape((1, 4, 36, 8))).expect("a tensor")
     };
-    let [q, k, v, dout] = [0.0, 1.0, 2.0, 3.0].map(waves);
+    let [q, k, v, dout] = [0.0, 1.0, 2.0, 3.0].map(|phase| waves(phase + first as f64));
     let scale = Tensor::new(&[0.35_f64], &device).expect("a tensor");
     let case = [("q", q), ("k", k), ("v", v), ("dout", dout), ("scale", scale)];
     let case = [&case[..], &[("q_pos", whole(36)), ("k_pos", whole(36))]].concat();

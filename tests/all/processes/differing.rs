@@ -7,6 +7,7 @@ use std::process::Command;
 use annulus_tests::runs::Place;
 use annulus_tests::{Ran, run};
 
+use super::asked::ids;
 use super::{ANNULUS, MPICH, Mpi, OPEN_MPI};
 
 const RING: &str = "attention.strategy=ring";
@@ -86,8 +87,20 @@ fn what_is_read_differently_is_told() {
     let tokenizer = ["data.tokenizer=one/tokenizer.json", "data.tokens=24", "schedule.steps=2"];
     place.train("run", &[&["mesh.sequence=2"][..], &tokenizer].concat()).ended(0);
     done(&place, &["export", "run", "--out", "base"]);
+    ids(&place, 0);
     let other = copied(&place);
     edited(&other.path("text.txt"), "e", "E");
+    ids(&other, 1);
+    let split = ["--out", "out.safetensors", "--ranks", "2", "--strategy", "ring"];
+    for (command, wanted) in [
+        (&["score", "--model", "base", "--tokens", "ids.safetensors"][..], "the tokens"),
+        (&["attend", "--case", "case.safetensors"], "the tensors"),
+    ] {
+        let wanted = format!("processes differ in {wanted}");
+        told(&place, &other, &[command, &split].concat(), &wanted, 2);
+    }
+    let generate = ["generate", "base", "--file", "text.txt", "mesh.sequence=2", RING];
+    told(&place, &other, &generate, "processes differ in the prompt", 2);
     let evaluate = ["evaluate", "base", "evaluation.path=text.txt", "mesh.sequence=2", RING];
     let windows = ["data.tokens=24", "evaluation.windows=2", "evaluation.targets=4"];
     let evaluate = [&evaluate[..], &windows].concat();

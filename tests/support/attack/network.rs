@@ -14,7 +14,7 @@ const REFUSED: &[i32] = &[2, 3];
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const TRAIN: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 annulus train tuned.yaml model.path=hf://a/b";
 /// The first signal ends it, whatever it waits for; before it asks the hub, it may not have begun to heed signals.
-const STOPPED: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 \"$ANNULUS\" train tuned.yaml model.path=hf://a/b & while [ ! -e asked ]; do sleep 0.1; done; kill -TERM $!; wait $!";
+const STOPPED: &str = "HF_ENDPOINT=$(cat hub) HF_HOME=$PWD/hf NO_PROXY=127.0.0.1 \"$ANNULUS\" train tuned.yaml model.path=hf://a/b & while [ ! -e asked ] && kill -0 $! 2>/dev/null; do sleep 0.1; done; kill -TERM $!; wait $!";
 
 /// Seconds after which a download without progress has ended.
 const PATIENCE: u64 = 150;

@@ -150,6 +150,7 @@ pub(super) struct OutgoingMessage {
 impl MpiProcess {
     /// Begins MPI on a thread of its own, in a process that a launcher started.
     pub(crate) fn open(launched: Launched) -> Result<MpiProcess, Unjoined> {
+        let limit = begins_within()?;
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             wake: Condvar::new(),
@@ -181,7 +182,7 @@ impl MpiProcess {
         let failed = |why: String| annulus_mpi::Error { what: "MPI's thread".to_owned(), why };
         let thread = thread::Builder::new().name("mpi".to_owned()).spawn(work);
         let thread = thread.map_err(|error| failed(error.to_string()))?;
-        let facts = in_time(&receiver, || failed("it ended at once".to_owned()).into())??;
+        let facts = in_time(&receiver, limit, || failed("it ended at once".to_owned()).into())??;
         let (found, is_last) = (Mutex::default(), Arc::default());
         Ok(MpiProcess { facts, shared, thread: Mutex::new(Some(thread)), found, is_last })
     }
@@ -328,8 +329,11 @@ fn begins_within() -> Result<Duration, Unjoined> {
 }
 
 /// What MPI's thread sends once MPI has begun; `ended` is the error where the thread has ended instead.
-fn in_time<T>(receiver: &Receiver<T>, ended: impl FnOnce() -> Unjoined) -> Result<T, Unjoined> {
-    let limit = begins_within()?;
+fn in_time<T>(
+    receiver: &Receiver<T>,
+    limit: Duration,
+    ended: impl FnOnce() -> Unjoined,
+) -> Result<T, Unjoined> {
     receiver.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => {
             annulus_mpi::give_up_beginning();

@@ -66,9 +66,10 @@ impl FileHashes {
         let mut names = templates(folder)?;
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
-            File::open(entry.path())?.sync_all()?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name != TEMPLATES {
+            if name == TEMPLATES {
+                File::open(entry.path())?.sync_all()?;
+            } else {
                 names.push(name);
             }
         }

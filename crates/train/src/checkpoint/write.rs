@@ -11,6 +11,7 @@ use annulus_plan::Plan;
 use super::hashes::{FileHashes, is_read};
 use super::needed::is_needed;
 use super::read::named;
+use super::templates::TEMPLATES;
 use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
 use crate::error::{failure, failure_in};
 use crate::folder::write_atomically;
@@ -181,8 +182,8 @@ fn keep_foreign(old: &Path, new: &Path) -> io::Result<()> {
         let name = entry?.file_name();
         let called = name.to_string_lossy();
         if !new.join(&name).exists() {
-            let kept =
-                if is_read(&called) { format!("{called}.foreign").into() } else { name.clone() };
+            let is_read = is_read(&called) || called == TEMPLATES;
+            let kept = if is_read { format!("{called}.foreign").into() } else { name.clone() };
             fs::rename(old.join(&name), new.join(kept))?;
         }
     }

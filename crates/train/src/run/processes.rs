@@ -23,7 +23,7 @@ use crate::run::outcome::{Ending, Outcome};
 use crate::run::phases::Phase;
 use crate::run::prepare::{ResumeFrom, Work};
 use crate::run::settings::Settings;
-use crate::setup::shared::{of_another, once, unreached};
+use crate::setup::shared::{of_another, unreached};
 use crate::setup::weights::InitialWeights;
 use crate::sink::Sink;
 use crate::{Exit, Result, Setup, TrainError};
@@ -259,7 +259,7 @@ fn hashed(plan: &Plan) -> String {
 /// process 0. What was read has a name, and bytes to compare.
 ///
 /// # Errors
-/// The first difference, reported by process 0; the other processes get an error that process 0 has ended.
+/// The first difference, in every process; a process that is late or gone.
 pub fn alike(
     world: &World,
     plan: Option<&Plan>,
@@ -280,7 +280,7 @@ pub fn alike(
     for (what, bytes) in read {
         facts = facts.and(what, blake3::hash(bytes).to_hex().to_string());
     }
-    agree(world, &Said::Has(facts)).map(drop).map_err(|error| once(world, error))
+    agree(world, &Said::Has(facts)).map(drop)
 }
 
 /// What process 0 makes, in every process; if it cannot make it, the others get an error that it has ended.
@@ -309,7 +309,8 @@ fn exchange<T: Serialize + DeserializeOwned>(
     let all = world.gather(&own).map_err(unreached)?;
     let other = |process| {
         let message = format!("{} says what this one does not ask", named(world, process));
-        once(world, TrainError::configuration(message, "start the same command in all processes"))
+        let hint = "start the same command of the same program in all processes";
+        TrainError::configuration(message, hint)
     };
     let read =
         |(process, one): (usize, &Vec<u8>)| serde_json::from_slice(one).map_err(|_| other(process));
