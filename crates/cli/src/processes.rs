@@ -218,12 +218,11 @@ pub(crate) fn shared<T>(
     })
 }
 
-/// An error that only this process may have, of whose host there is nothing in it.
+/// Names this process in its error, unless it is process 0: the others may not have the same.
 fn of_process(world: &World, mut failure: Failure) -> Failure {
-    let (process, hosts) = (world.process(), world.hosts());
+    let process = world.process();
     if let Some(problem) = failure.problems.0.first_mut().filter(|_| process > 0) {
-        let host = hosts.get(process).map_or("", String::as_str);
-        problem.message = format!("process {process} on `{host}`: {}", problem.message);
+        problem.message = format!("{}: {}", world.process_on_host(process), problem.message);
     }
     failure
 }

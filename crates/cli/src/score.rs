@@ -62,6 +62,7 @@ struct Asked {
 fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
     let asked = processes::in_turn(world, || asked(arguments, world))?;
     let Asked { setup, weights, sequences } = &asked;
+    // Alone there is nothing to compare the text of all tokens with.
     if world.processes() > 1 {
         let config = format!("{:?}", setup.config).into_bytes();
         let tokens = format!("{sequences:?}").into_bytes();

@@ -64,10 +64,9 @@ impl World {
         World::default()
     }
 
-    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did. `begun` is called once they are
-    /// there. The program must call
-    /// [`World::end`] before it ends, also where it fails: a process that ends without may take output of others with it, and its
-    /// launcher may report success.
+    /// The processes that a launcher of MPI (`mpirun`, `srun`) started; this one alone where none did. `begun` is called once all are there.
+    /// The program must call [`World::end`] before it ends, also where it fails: a process that ends without may take output of others with
+    /// it, and its launcher may report success.
     ///
     /// # Errors
     /// When a launcher did, and its library of MPI is not found, does not begin (in time) or is not the launcher's; and when this is
@@ -177,6 +176,12 @@ impl World {
     /// The host of every process; empty where this is the only one.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
+    }
+
+    /// A process and its host in words, as in "process 1 on `host`".
+    pub fn process_on_host(&self, process: usize) -> String {
+        let host = self.hosts.get(process).map_or("", String::as_str);
+        format!("process {process} on `{host}`")
     }
 
     /// The processes and hosts of `ranks` ranks, whose number must be a multiple of that of processes.

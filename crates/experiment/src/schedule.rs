@@ -8,7 +8,8 @@
 //!              progress = (t - warmup) / (steps - warmup)
 //! ```
 //! with `shape` 1 for `constant`, `1 - progress` for `linear`, half a cosine for `cosine`; `wsd` (warm-up, stable, decay) is constant until
-//! the last steps, the fraction `cooldown` of all (rounded down, at least one), over which it falls linearly. So `floor` is the rate of the step after the last.
+//! the last steps, the fraction `cooldown` of all (rounded down, at least one), over which it falls linearly. So `floor` is the rate of the
+//! step after the last.
 
 use std::f64::consts::PI;
 

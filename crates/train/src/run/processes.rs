@@ -160,7 +160,7 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
         return Err(CommError::Ended { rank: 0 }.into());
     };
     for (index, said) in all.enumerate() {
-        let process = named(world, index + 1);
+        let process = world.process_on_host(index + 1);
         let cannot = |why, hint, exit| TrainError::InProcess {
             message: format!("{process} cannot begin: {why}"),
             hint,
@@ -174,7 +174,7 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
             }
         };
         if let Some((what, here, there)) = first.difference(&facts) {
-            let first = named(world, 0);
+            let first = world.process_on_host(0);
             return Err(TrainError::configuration(
                 format!("processes differ in {what}: `{here}` in {first}, `{there}` in {process}"),
                 "all must run the same program on the same files, and on the same kind of device",
@@ -182,12 +182,6 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// A process and its host in words.
-fn named(world: &World, process: usize) -> String {
-    let host = world.hosts().get(process).map_or("", String::as_str);
-    format!("process {process} on `{host}`")
 }
 
 impl Facts {
@@ -308,7 +302,7 @@ fn exchange<T: Serialize + DeserializeOwned>(
     let own = serde_json::to_vec(&own).map_err(unreadable)?;
     let all = world.gather(&own).map_err(unreached)?;
     let other = |process| {
-        let message = format!("{} says what this one does not ask", named(world, process));
+        let message = format!("{} says what this one does not ask", world.process_on_host(process));
         let hint = "start the same command of the same program in all processes";
         TrainError::configuration(message, hint)
     };
