@@ -32,7 +32,9 @@ fn main() {
     let image =
         PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
     let compiler = compiler();
-    let known = known(version(&compiler));
+    let toolkit = version(&compiler);
+    println!("cargo:rustc-env=ANNULUS_TOOLKIT={}.{}", toolkit[0], toolkit[1]);
+    let known = known(toolkit);
     let numbers = known.iter().map(|name| name.trim_end_matches(['a', 'f'])).collect::<Vec<_>>();
     println!("cargo:rustc-env=ANNULUS_ARCHITECTURES={}", numbers.join(","));
     let status = Command::new(&compiler)

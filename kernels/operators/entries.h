@@ -1,6 +1,7 @@
 // All operators but attention.
 #include "../adamw/entries.h"
 #include "../cross_entropy/entries.h"
+#include "../dropout/entries.h"
 #include "../elementwise/entries.h"
 #include "../embedding/entries.h"
 #include "../norm/entries.h"

@@ -56,7 +56,7 @@ fn what_a_killed_start_wrote_of_lost_steps_is_gone_whatever_the_next_one_writes(
         fs::remove_dir_all(place.path("run").join(step)).expect("a checkpoint");
     }
     let said = place.train("run", &[&kept[..], &["every.hash=0", "trace.steps=[]"]].concat());
-    assert!(said.ended(0).stderr.contains("going on from `step-2`"), "{said:?}");
+    assert!(said.ended(0).stderr.contains("resuming from `step-2`"), "{said:?}");
     assert_eq!(hashes(&place, "run").lines().count(), 2);
     let traced = |step: u64| place.path("run").join(format!("trace-{step}.json")).is_file();
     assert!(traced(1) && !traced(4));

@@ -120,6 +120,6 @@ fn schedules_are_proved_without_running() {
     assert!(text.contains("proved: nothing deadlocks"), "{text}");
     let wrong = ["prove", "experiment.yaml", "attention.strategy=usp", "attention.shape=[3, 5]"];
     let said = run(ANNULUS, &place.path(""), &wrong).ended(2).stderr.clone();
-    assert!(said.contains("`usp` of shape [3, 5] is not of "), "{said}");
+    assert!(said.contains("`usp` of shape [3, 5] is 15 ranks, but a sequence has "), "{said}");
     assert!(!place.path("run").exists(), "nothing was trained");
 }

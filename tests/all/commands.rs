@@ -279,7 +279,7 @@ fn mistakes_are_answered_with_a_way_out() {
         (&["check", "experiment.yaml", "model.dtype=bfloat16"], "did you mean `bf16`?"),
         (&["check", "experiment.yaml", "model.dtype=float32"], "did you mean `f32`?"),
         (&["check", "experiment.yaml", "data.path=*.txt"], "in quotes"),
-        (&["check", "runs"], "the folder of one run"),
+        (&["check", "runs"], "or a run's folder"),
         (&["train", "experiment.yaml", "--lr", "3e-4"], "`optimizer.learning_rate=VALUE`"),
         (&["train", "experiment.yaml", "--batch-size", "4"], "`data.batch=VALUE`"),
         (&["generate", "runs", "Once upon"], "`--prompt TEXT`"),

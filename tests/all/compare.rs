@@ -130,14 +130,35 @@ fn folders_that_cannot_be_compared_are_answered() {
     let place = Place::new(ANNULUS);
     place.train("a", &["schedule.steps=2"]).ended(0);
     let said = |arguments: &[&str]| compare(&place, arguments).ended(2).stderr.clone();
-    assert!(said(&["a", "."]).contains("`.` is no run's folder"));
-    assert!(said(&["a", "a/step-2"]).contains("`a/step-2` is no run's folder"));
+    assert!(said(&["a", "."]).contains("`.` is not a run's folder"));
+    assert!(said(&["a", "a/step-2"]).contains("`a/step-2` is not a run's folder"));
     assert!(said(&["a"]).contains("2 values required"));
     assert!(!said(&["a"; 17]).is_empty());
     assert!(said(&["a", "a", "--png", "nowhere/losses.png"]).contains("cannot write"));
     place.copy("a", "empty");
     fs::write(place.path("empty/metrics.jsonl"), "").expect("a file");
     assert!(said(&["a", "empty"]).contains("`empty` has no `train/loss` in its metrics.jsonl"));
+}
+
+/// A damaged line is named by all that read metrics, and not left out; a last one that is torn is.
+#[test]
+fn damaged_lines_are_named() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=4"]).ended(0);
+    let metrics = fs::read_to_string(place.path("a/metrics.jsonl")).expect("metrics");
+    let damaged = metrics.replacen("{\"step\": 2,", "\"step\": 2,", 1);
+    assert_ne!(damaged, metrics);
+    for (name, code, text) in [("torn", 0, metrics + "{\"step\": 5, \"tr"), ("damaged", 3, damaged)]
+    {
+        place.copy("a", name);
+        fs::write(place.path(name).join("metrics.jsonl"), text).expect("written");
+        for arguments in [&["compare", "a", name][..], &["table", name], &["export-metrics", name]]
+        {
+            let said = run(ANNULUS, &place.path(""), arguments).ended(code).stderr.clone();
+            let is_named = said.contains("`damaged/metrics.jsonl`, line 2: no object of JSON");
+            assert_eq!(is_named, code == 3, "{arguments:?}: {said}");
+        }
+    }
 }
 
 /// On a CPU every run measures the peak for itself; one that resumes keeps it.

@@ -136,7 +136,11 @@ fn a_checkpoint_is_evaluated_as_it_was_trained_whatever_has_become_of_its_base()
     let weights = fs::read(place.path("model/model.safetensors")).expect("weights");
     flip(&place.path("model/model.safetensors"));
     let refused = asked("adapters");
-    assert!(refused.ended(4).stderr.contains("holds other weights than"), "{}", refused.stderr);
+    assert!(
+        refused.ended(4).stderr.contains("were trained on other base weights than those in"),
+        "{}",
+        refused.stderr
+    );
     fs::write(place.path("model/model.safetensors"), weights).expect("weights");
     fs::remove_dir_all(place.path("model")).expect("a folder");
     fs::remove_dir_all(place.path("words")).expect("a folder");
@@ -151,6 +155,21 @@ fn a_checkpoint_is_evaluated_as_it_was_trained_whatever_has_become_of_its_base()
     assert!(other.ended(4).stderr.contains(said), "{}", other.stderr);
 }
 
+/// The file of a run writes out how it was split, which goes with another strategy.
+#[test]
+fn a_run_is_evaluated_and_planned_under_another_strategy() {
+    let place = Place::new(ANNULUS);
+    let striped = ["mesh.sequence=2", "attention.strategy=striped", "attention.stripe=2"];
+    place.train("run", &[&striped[..], &["schedule.steps=2"]].concat()).ended(0);
+    let other = ["attention.strategy=megatron", "mesh.sequence=3"];
+    for subject in ["run", "run/step-2"] {
+        evaluate(&place, &[&[subject], &other[..], &ASKED[..]].concat()).ended(0);
+    }
+    run(ANNULUS, &place.path(""), &[&["plan", "run"], &other[..]].concat()).ended(0);
+    let resumed = [&["train", "run"], &other[..]].concat();
+    assert!(run(ANNULUS, &place.path(""), &resumed).ended(0).stdout.contains("already finished"));
+}
+
 /// Without its text, nobody knows what a run held out.
 #[test]
 fn a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_held_out() {
@@ -160,7 +179,7 @@ fn a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_held_out() {
     let text = fs::read_to_string(place.path("text.txt")).expect("a text");
     place.write("text.txt", &text[..text.len() / 2]);
     let changed = evaluate(&place, &["run"]);
-    assert!(changed.ended(4).stderr.contains("was trained on other data"), "{}", changed.stderr);
+    assert!(changed.ended(4).stderr.contains("was trained on other texts"), "{}", changed.stderr);
     for other in ["evaluation.path=text.txt", "data.path=./text.txt"] {
         evaluate(&place, &["run", other]).ended(0);
     }

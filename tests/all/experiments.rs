@@ -55,7 +55,7 @@ fn adapters_and_norms_learn_beside_the_quickstart() {
     let lora = root().join("experiments/lora.yaml").display().to_string();
     let mixed = [&["train", &lora], &SMALL[..], &beside].concat();
     let mixed = run(ANNULUS, &place.path(""), &mixed);
-    let said = "`other/step-2` holds other weights than `lora/step-100` learned beside";
+    let said = "the adapters in `lora/step-100` were trained on other base weights than those in `other/step-2`";
     assert!(mixed.ended(4).stderr.contains(said), "{}", mixed.stderr);
     let adapter = json(&place.path("lora/step-100/adapter_config.json"));
     assert_eq!((&adapter["r"], &adapter["lora_alpha"]), (&8.into(), &16.0.into()));

@@ -34,8 +34,17 @@ fn keys_and_exit_codes_are_explained() {
     // A value of a key, and names that other trainers have for keys.
     let value = explain("zero3").ended(0).stdout.clone();
     assert!(value.starts_with("`zero3` is a value of\n\nparallel.state\n"), "{value}");
-    for (theirs, own) in [("context_parallel_size", "mesh.sequence"), ("TP", "mesh.tensor")] {
-        assert!(explain(theirs).ended(2).stderr.contains(&format!("did you mean `{own}`?")));
+    for (theirs, own) in [
+        ("context_parallel_size", "mesh.sequence"),
+        ("TP", "mesh.tensor"),
+        ("epoch", "schedule.steps"),
+    ] {
+        let explained = explain(theirs).ended(0).stdout.clone();
+        let theirs = theirs.to_lowercase();
+        assert!(
+            explained.starts_with(&format!("`{theirs}` means `{own}`\n\n{own}\n")),
+            "{explained}"
+        );
     }
     for (written, meant) in [("YaRN", "yarn"), ("NCCL", "nccl"), ("LoRA", "lora")] {
         assert_eq!(explain(written).ended(0).stdout, explain(meant).ended(0).stdout);
@@ -118,5 +127,5 @@ fn a_run_s_numbers_are_a_table() {
     annulus(&place, &["export-metrics", "run", "--out", "run.csv"]).ended(0);
     assert_eq!(std::fs::read_to_string(place.path("run.csv")).expect("a table"), table);
     let none = annulus(&place, &["export-metrics", "."]);
-    assert!(none.ended(2).stderr.contains("no run's folder"), "{}", none.stderr);
+    assert!(none.ended(2).stderr.contains("not a run's folder"), "{}", none.stderr);
 }

@@ -184,7 +184,7 @@ fn the_card_says_where_the_first_weights_are_from() {
 fn windows_are_said_where_the_family_has_a_word_for_them() {
     let place = Place::new(ANNULUS);
     let sliding = "attention.sliding={ layers: [1], window: 9 }";
-    let unsaid = "has no word for `attention.";
+    let unsaid = "cannot store `attention.";
     for (output, family, mask, warned, window) in [
         ("llama", "llama", "attention.window=9", "window`", Value::Null),
         ("mistral", "mistral", "attention.window=9", "", json!(9)),
@@ -266,7 +266,7 @@ fn nothing_is_written_over_and_nothing_half() {
     place.train("run", &["schedule.steps=2"]).ended(0);
     let before = contents(&place.path("run"));
     let ran = export(&place, &["run", "--out", "run"]);
-    assert!(ran.ended(4).stderr.contains("`run` exists already\nhint: "), "{}", ran.stderr);
+    assert!(ran.ended(4).stderr.contains("`run` already exists\nhint: "), "{}", ran.stderr);
     let ran = export(&place, &["nowhere", "--out", "model"]);
     assert!(ran.ended(4).stderr.contains("nowhere"), "{}", ran.stderr);
     let ran = export(&place, &["run", "--out", "text.txt/model"]);

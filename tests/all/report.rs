@@ -216,8 +216,8 @@ fn a_page_of_a_run_that_was_killed_is_written_and_one_of_no_run_is_not() {
     fs::create_dir(place.path("empty")).expect("a folder");
     for (code, wanted, arguments) in [
         (3, "`a/metrics.jsonl`, line 1: no object of JSON", &["a"][..]),
-        (2, "`empty` is no run's folder", &["empty"]),
-        (2, "`nowhere` is no run's folder", &["nowhere"]),
+        (2, "`empty` is not a run's folder", &["empty"]),
+        (2, "`nowhere` is not a run's folder", &["nowhere"]),
         (2, "required", &[]),
     ] {
         let said = report(&place, arguments).ended(code).stderr.clone();

@@ -248,14 +248,13 @@ fn any_other_difference_is_refused_by_its_key() {
     place.train("run", &["data.tokenizer=tokenizer.json"]).ended(3);
     place.write("text.txt", &"another text ".repeat(1000));
     let ran = place.train("run", &[]);
-    let texts =
-        "`data` has other texts in `text.txt`, with the same tokenizer: its fingerprint was";
+    let texts = "was trained on other texts: `text.txt` has changed since";
     assert!(ran.ended(4).stderr.contains(texts), "{}", ran.stderr);
     let (inputs, learned) = ([place.path("text.txt")], place.path("learned/tokenizer.json"));
     annulus_data::train_tokenizer(&inputs, annulus_data::Records::Text, 257, &learned)
         .expect("a tokenizer");
     let ran = place.train("run", &["data.tokenizer=learned/tokenizer.json"]);
-    let tokenizer = "`data` has another tokenizer: its fingerprint was";
+    let tokenizer = "was trained with another tokenizer than `learned/tokenizer.json`";
     assert!(ran.ended(4).stderr.contains(tokenizer), "{}", ran.stderr);
     assert_eq!(contents(&place.path("run")), before);
 }
@@ -297,7 +296,7 @@ fn a_finished_run_is_not_taken_for_one_of_other_data() {
         let before = contents(&place.path(run));
         for path in ["data.path=other.txt", &mixed(2)] {
             let ran = place.train(run, &[length, path]);
-            assert!(ran.ended(4).stderr.contains("`data` has other texts in "), "{}", ran.stderr);
+            assert!(ran.ended(4).stderr.contains("was trained on other texts"), "{}", ran.stderr);
         }
         let gone = place.train(run, &[length, "data.path=gone.txt"]);
         assert!(gone.ended(3).stderr.contains("gone.txt"), "{}", gone.stderr);
@@ -353,7 +352,7 @@ fn where_no_checkpoint_is_whole_nothing_is_overwritten() {
     for file in files {
         assert!(ran.stderr.contains(file), "{}", ran.stderr);
     }
-    assert!(ran.stderr.contains("hint: no checkpoint in `run` is whole"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: `run` has no complete checkpoint"), "{}", ran.stderr);
     assert_eq!(contents(&place.path("run")), before);
 }
 

@@ -147,7 +147,8 @@ fn a_run_does_not_go_on_with_the_weights_of_another_base() {
     }
     let begun = "`full` began with the weights of `model.path: of-one`, and `of-two` has others: ";
     let back = "hint: set `model.path` back to `of-one`; or set another `output` to begin another run, with `--from full`";
-    let beside = "`of-two` holds other weights than `beside/step-2` learned beside";
+    let beside =
+        "the adapters in `beside/step-2` were trained on other base weights than those in `of-two`";
     for (run, lora, wanted) in
         [("full", "keep=3", [begun, back]), ("beside", "lora={ rank: 2 }", [beside, "hint: "])]
     {

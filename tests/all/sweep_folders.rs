@@ -69,7 +69,7 @@ fn a_folder_that_was_moved_is_no_other_run_s() {
     ] {
         assert!(table.stderr.contains(said), "{}", table.stderr);
     }
-    let said = "run `tokens=24,strategy=ring,seed=3` exists already, but its `attention.strategy` was `striped` and is `ring`";
+    let said = "run `tokens=24,strategy=ring,seed=3` already exists, but its `attention.strategy` was `striped` and is `ring`";
     let refused = annulus(&place, &sweep);
     assert!(refused.ended(4).stderr.contains(said), "{}", refused.stderr);
     // Beside other runs, each counts with its own values.

@@ -320,7 +320,7 @@ fn the_command_line_replaces_lists_and_a_changed_file_is_refused_by_its_key() {
     assert_eq!(metrics(&place.path("run").join(name)).len(), 4);
     let changed = sweep(&place, &[&small[..], &["optimizer.weight_decay=0.5"]].concat());
     let said = format!(
-        "run `{name}` exists already, but its `optimizer.weight_decay` was `0.1` and is `0.5`"
+        "run `{name}` already exists, but its `optimizer.weight_decay` was `0.1` and is `0.5`"
     );
     assert!(changed.ended(4).stderr.contains(&said), "{}", changed.stderr);
     // Another learning-rate curve is refused by the checkpoint, before anything is written.
@@ -328,7 +328,7 @@ fn the_command_line_replaces_lists_and_a_changed_file_is_refused_by_its_key() {
     let given = fs::read_to_string(&file).expect("the run's file");
     let longer = ["schedule.decay=cosine", "schedule.steps=8"];
     let longer = sweep(&place, &[&small[..3], &longer].concat());
-    let said = format!("run `{name}` exists already, but its `schedule.");
+    let said = format!("run `{name}` already exists, but its `schedule.");
     let hint = "set another `name` or `output`";
     let stderr = &longer.ended(4).stderr;
     assert!(stderr.contains(&said) && stderr.contains(hint), "{stderr}");
@@ -393,6 +393,6 @@ fn runs_that_differ_in_their_seed_are_a_row_of_a_table() {
     assert!(stdout.contains("0.02           1 "), "{stdout}");
     assert!(stderr.contains("has the file and seed of"), "{stderr}");
     assert!(
-        annulus(&place, &["table", "a", "nothing"]).ended(2).stderr.contains("is no run's folder")
+        annulus(&place, &["table", "a", "nothing"]).ended(2).stderr.contains("not a run's folder")
     );
 }

@@ -160,11 +160,11 @@ impl Cell {
         let Wanted { code, within } = self.wanted();
         ensure!(
             ran.code == Some(code),
-            "ended with {:?}, wanted {code}:\n{}",
+            "ended with {:?}, expected {code}:\n{}",
             ran.code,
             ran.stderr
         );
-        ensure!(after <= within, "ended after {after:.1?}, wanted {within:.1?}");
+        ensure!(after <= within, "ended after {after:.1?}, expected {within:.1?}");
         wait_until_gone(&place)?;
         if code != 0 {
             self.said(&ran.stderr)?;

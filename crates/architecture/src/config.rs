@@ -65,7 +65,7 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
     }
     let mut document = Document::parse(name, text, &[])?;
     if !matches!(document.root.value, Value::Mapping(_)) {
-        return Err(Problem::new(format!("`{name}` holds no JSON object")).into());
+        return Err(Problem::new(format!("`{name}` is not a JSON object")).into());
     }
     let Some(family) = family(&document.root, &mut document.report) else {
         return Err(document.report.finish());
@@ -106,7 +106,7 @@ pub fn generation_ends(folder: &Path) -> Result<Vec<u32>, Problems> {
     let text = read_within(folder, NAME)?;
     let path = folder.join(NAME);
     let settings: Map<String, Json> = serde_json::from_str(&text).map_err(|error| {
-        Problem::new(format!("`{}` is no JSON object: {error}", path.display()))
+        Problem::new(format!("`{}` is not a JSON object: {error}", path.display()))
     })?;
     Ok(settings.get("eos_token_id").map(ids).unwrap_or_default())
 }
@@ -133,10 +133,15 @@ fn invalid(name: &str, text: &str, error: &serde_json::Error) -> Problem {
     let span = Span { source: 0, start: at, end: at };
     let full = error.to_string();
     let what = full.split(" at line ").next().unwrap_or(&full);
+    let what = match what.strip_prefix("EOF while parsing ") {
+        Some("a value") => "the file ends where a value is expected".to_owned(),
+        Some(open) => format!("the file ends inside {open}"),
+        None => what.to_owned(),
+    };
     Problem {
         message: format!("invalid JSON: {what}"),
         place: Some(Source::file(name, text).show(span)),
-        hint: None,
+        hint: Some(String::from("download or save the file again")),
     }
 }
 
@@ -151,7 +156,9 @@ fn family(root: &Node, report: &mut Report) -> Option<Family> {
     if word.is_none() {
         report.at(entry.value.span, || {
             let found = entry.value.value.found();
-            (format!("`model_type` is {found}: {wanted}"), None)
+            let hint =
+                "other families (mixture of experts, Gemma, DeepSeek and more) are not supported";
+            (format!("`model_type` is {found}: {wanted}"), Some(hint.to_owned()))
         });
     }
     Family::from_word(word?)

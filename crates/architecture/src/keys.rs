@@ -27,7 +27,7 @@ section! {
         num_hidden_layers: usize = Count(1, MOST_LAYERS), Required, "layers";
         num_attention_heads: usize = Count(1, 1 << 12), Required, "query heads";
         num_key_value_heads: Option<usize> = Count(1, 1 << 12), Means("num_attention_heads"),
-            "key/value heads";
+            "KV heads";
         head_dim: Option<usize> = Count(1, 1 << 10), Means("hidden_size / num_attention_heads"),
             "elements per head";
         vocab_size: Option<usize> = Tokens(1, 1 << 28), Means("what the tokenizer has"),
@@ -159,7 +159,7 @@ impl Reading<'_> {
         let problem = |(name, ..): (&str, bool, bool)| {
             let key = self.key(name);
             let message = format!("`{key}` is true, but no `{}` has it", family.word());
-            self.places.problem(&key, message).hint(format!("drop `{name}`"))
+            self.places.problem(&key, message).hint(format!("remove `{name}`"))
         };
         strays.map(problem).collect()
     }

@@ -14,7 +14,6 @@ const LATER: &[Later] = &[
     Later { key: "attention_dropout", harmless: zero, wanted: "`0.0`" },
     Later { key: "pretraining_tp", harmless: one, wanted: "`1`" },
     Later { key: "partial_rotary_factor", harmless: one, wanted: "`1.0`" },
-    Later { key: "quantization_config", harmless: nothing, wanted: "`null`" },
     Later { key: "is_encoder_decoder", harmless: off, wanted: "`false`" },
     Later { key: "add_cross_attention", harmless: off, wanted: "`false`" },
     Later { key: "is_causal", harmless: on, wanted: "`true`" },
@@ -49,6 +48,14 @@ fn one(value: &Value) -> bool {
 
 /// Reports every key that asks for an unsupported feature.
 pub(crate) fn refuse(root: &Node, report: &mut Report) {
+    const QUANTISED: &str = "quantization_config";
+    if let Some(entry) = root.entry(QUANTISED).filter(|entry| !nothing(&entry.value.value)) {
+        report.at(entry.value.span, || {
+            let message =
+                format!("the weights are quantised (`{QUANTISED}`), which is not supported");
+            (message, Some("use the unquantised f32 or bf16 weights of this model".to_owned()))
+        });
+    }
     for later in LATER {
         match root.entry(later.key) {
             Some(entry) if !(later.harmless)(&entry.value.value) => {

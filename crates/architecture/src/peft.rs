@@ -30,7 +30,7 @@ pub fn read_adapter(folder: &Path, shape: &Shape) -> Result<Lora, Problems> {
     let text = read_within(folder, ADAPTER)?;
     let name = path.display();
     let config: Map<String, Json> = serde_json::from_str(&text)
-        .map_err(|error| Problem::new(format!("`{name}` is no JSON object: {error}")))?;
+        .map_err(|error| Problem::new(format!("`{name}` is not a JSON object: {error}")))?;
     let read = Reading { name: name.to_string(), config };
     read.refuse()?;
     let rank = read.config.get("r").and_then(Json::as_u64).filter(|rank| (1..=4096).contains(rank));
@@ -56,7 +56,7 @@ struct Reading {
 impl Reading {
     fn wrong(&self, key: &str, wanted: &str) -> Problems {
         let found = self.config.get(key).map_or("nothing".to_owned(), short);
-        Problem::new(format!("`{key}` of `{}` is {found}, wanted {wanted}", self.name)).into()
+        Problem::new(format!("`{key}` of `{}` is {found}, expected {wanted}", self.name)).into()
     }
 
     /// Refuses everything but plain adapters of matrices.

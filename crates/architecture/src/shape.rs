@@ -186,12 +186,12 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     let (hidden, heads) = (shape.hidden_size, shape.num_attention_heads);
     let mut problems = Vec::new();
     if !places.contains(&key("head_dim")) && !hidden.is_multiple_of(heads) {
-        let message = format!("{hidden} of `hidden_size` cannot be split over {heads} heads");
+        let message = format!("`hidden_size` {hidden} is not divisible by {heads} heads");
         let problem = places.problem(&key("num_attention_heads"), message);
         problems.push(problem.hint("choose a divisor, or give `head_dim`"));
     } else if !shape.head_dim.is_multiple_of(2) {
         let message = format!(
-            "`{}` is {}: rotary embeddings turn pairs of elements",
+            "`{}` is {}, but must be even: rotary embeddings rotate pairs of elements",
             key("head_dim"),
             shape.head_dim
         );
@@ -240,6 +240,6 @@ pub fn turning(shape: &Shape, places: &Places, section: &str) -> Option<Problem>
     let Frequencies { inverse, factor } = shape.frequencies(shape.longest(2));
     let mut found = inverse.into_iter().chain([factor as f32, shape.rope.theta as f32]);
     let sound = found.all(|f| f.is_finite() && f > 0.0);
-    let message = format!("`{section}` makes frequencies that are no numbers above 0");
+    let message = format!("`{section}` makes frequencies that are not numbers above 0");
     (!sound).then(|| places.problem(section, message))
 }

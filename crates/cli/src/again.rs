@@ -66,7 +66,8 @@ fn pin(folder: &Path) -> Result<(), Failure> {
 /// The manifest of a run.
 fn made(folder: &Path) -> Result<Manifest, Failure> {
     Manifest::open(folder)?.ok_or_else(|| {
-        let message = format!("`{}` has no manifest.json: it is no run's folder", folder.display());
+        let message =
+            format!("`{}` has no manifest.json: it is not a run's folder", folder.display());
         Failure::usage(message, "give the `output` of an experiment that has been trained")
     })
 }
@@ -160,7 +161,7 @@ pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
     if !used && (folder.is_dir() || !folder.exists()) {
         return Ok(());
     }
-    let message = format!("`{}` is there already, and not empty", folder.display());
+    let message = format!("`{}` already exists and is not empty", folder.display());
     Err(Failure::usage(message, "remove it, or give another `--out`"))
 }
 

@@ -40,10 +40,10 @@ pub(crate) enum Command {
     /// Shows what is computed and sent when, as planned or as recorded in a run
     #[command(after_help = examples::TRACE)]
     Trace(crate::trace::Arguments),
-    /// Compares every strategy with dense attention in f64, on an experiment's shape and mask; on the CPU, whatever `device` says
+    /// Compares every strategy with dense attention in f64, on an experiment's shape, mask and device
     #[command(after_help = examples::VERIFY)]
     Verify(crate::verify::Verify),
-    /// Trains a few steps over processes that MPI joins and over threads, and compares every bit
+    /// Trains a few steps over MPI processes and over threads, and compares the results bit for bit
     #[command(after_help = examples::AGREE)]
     Agree(crate::agree::Agree),
     /// Runs a command in one process per host, or in several, with this machine's `mpirun`, and supervises them

@@ -1,6 +1,8 @@
 //! `annulus check`, `schema`: checks an experiment without running it.
 
-use annulus_experiment::{Experiment, Problem, parse, parse_sweep, read_experiment};
+use annulus_experiment::{
+    Experiment, Override, Problem, parse, parse_sweep, read_experiment, replacing,
+};
 use annulus_plan::{Plan, Room};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, TrainError, is_run};
@@ -132,8 +134,12 @@ pub(crate) fn experiment_of_run(file: &ExperimentFile) -> ExperimentFile {
         return file.clone();
     }
     let output = replaced_path("output", &file.file);
-    let replacements = std::iter::once(output).chain(file.replacements.iter().cloned());
-    ExperimentFile { replacements: replacements.collect(), file: file.file.join(RESOLVED) }
+    let resolved = file.file.join(RESOLVED);
+    // A file that cannot be read is reported when it is.
+    let text = read_experiment(&resolved).unwrap_or_default();
+    let own = replacing(&text, &file.replacements);
+    let replacements: Vec<Override> = std::iter::once(output).chain(own).collect();
+    ExperimentFile { replacements, file: resolved }
 }
 
 /// Resolves the text of a file that has been read already, since a pipe can be read only once.

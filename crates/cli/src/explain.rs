@@ -19,6 +19,10 @@ pub(crate) fn run(what: &str) -> Done {
         print::line(&text)?;
         return Ok(0);
     }
+    if let Some(text) = of_another_program(&what.to_lowercase()) {
+        print::line(&text)?;
+        return Ok(0);
+    }
     let words = glossary::words();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let near = annulus_experiment::explain(what).err().and_then(|near| near.into_iter().next());
@@ -28,7 +32,7 @@ pub(crate) fn run(what: &str) -> Done {
     };
     Err(Failure::usage(
         format!(
-            "`{what}` is no key of an experiment, no value of one, and no word of the glossary"
+            "`{what}` is not a key of an experiment, a value of one, or a word of the glossary"
         ),
         hint,
     ))
@@ -45,11 +49,18 @@ fn text_of(what: &str) -> Option<String> {
     }
 }
 
+/// The key that other programs call `what`, explained.
+fn of_another_program(what: &str) -> Option<String> {
+    let key = annulus_experiment::elsewhere(&what.replace('-', "_"))?;
+    let explained = annulus_experiment::explain(key).ok()?;
+    Some(format!("`{what}` means `{key}`\n\n{explained}"))
+}
+
 fn of_code(code: u8) -> Done {
     let Some(exit) = Exit::ALL.into_iter().find(|exit| exit.code() == code) else {
         let known: Vec<String> = Exit::ALL.iter().map(|exit| exit.code().to_string()).collect();
         let hint = format!("there are {}", known.join(", "));
-        return Err(Failure::usage(format!("{code} is no exit code of this program"), hint));
+        return Err(Failure::usage(format!("{code} is not an exit code of this program"), hint));
     };
     print::line(&format!("exit code {code}: {}\n  what to do  {}", exit.about(), exit.way_out()))?;
     Ok(0)

@@ -213,7 +213,7 @@ impl<'a> Task<'a> {
         let longest = self.subject.trained_for().unwrap_or(read);
         if read > longest {
             print::warn(format!(
-                "prompt and text are {read} tokens to read, more than the {longest} that the model was trained for"
+                "prompt plus generated text reach {read} tokens; the model was trained on at most {longest}"
             ));
         }
     }
@@ -296,15 +296,15 @@ fn replacement_or_prompt(word: &str) -> Result<Override, String> {
 }
 
 fn whole(word: &str) -> Result<u64, String> {
-    word.parse().map_err(|_| format!("a whole number from 0 to {} is wanted", u64::MAX))
+    word.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 fn at_least_zero(word: &str) -> Result<f64, String> {
     let number = word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "a number of at least 0 is wanted".to_owned())
+    number.ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
 fn probability(word: &str) -> Result<f64, String> {
     let number = word.parse().ok().filter(|number| (0.0..=1.0).contains(number));
-    number.ok_or_else(|| "a number from 0 to 1 is wanted".to_owned())
+    number.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }

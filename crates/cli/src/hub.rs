@@ -18,7 +18,7 @@ pub(crate) fn description(
     text: &str,
 ) -> Result<(String, PathBuf), Failure> {
     let name = text.parse().map_err(|message: String| {
-        let message = format!("`{text}` is no model of the hub: {message}");
+        let message = format!("`{text}` is not a model of the hub: {message}");
         Failure { exit: Exit::Usage, problems: places.problem(key, message).into() }
     })?;
     let Fetched { name, folder } = fetched(&name, Want::Description, false)?;
@@ -54,7 +54,7 @@ pub(crate) fn tokenizer(text: &str) -> Result<String, Failure> {
 
 fn parsed(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|message| {
-        Failure::new(Exit::Usage, format!("`{text}` is no model of the hub: {message}"), None)
+        Failure::new(Exit::Usage, format!("`{text}` is not a model of the hub: {message}"), None)
     })
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn run(Init { folder }: &Init) -> Done {
     let shown = folder.display();
     if folder.symlink_metadata().is_ok() {
         let hint = "name another folder: nothing is overwritten";
-        return Err(Failure::usage(format!("`{shown}` is there already"), hint));
+        return Err(Failure::usage(format!("`{shown}` already exists"), hint));
     }
     for (name, text) in FILES {
         write(&folder.join(name), &placed(folder, name, text)).map_err(|error| {

@@ -51,7 +51,8 @@ pub(crate) fn run(arguments: &Launch) -> Done {
     let stop = stop::watch()?;
     loop {
         let Ended { code, wreck } = job(&starting, &arguments.command, &stop)?;
-        if let Some(wreck) = wreck {
+        // A plain mistake was reported by the processes themselves.
+        if let Some(wreck) = wreck.filter(|_| code != Exit::Usage.code()) {
             print::say(&post_mortem::told(&wreck, &wreck.verdict()));
         }
         let is_over = left == 0 || stop.load(Ordering::Relaxed);

@@ -9,14 +9,13 @@ use annulus_sequence::{
 };
 use annulus_train::Exit;
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
 use crate::Done;
 use crate::failure::Failure;
 use crate::print;
 use crate::split::{ResolvedStrategy, SplitFlags, StrategyFlags, strategy};
-use crate::values::{ranks, svg, tokens};
+use crate::values::{at_least_one, ranks, svg, tokens};
 
 #[derive(Args, Debug)]
 pub(crate) struct Layout {
@@ -33,7 +32,7 @@ pub(crate) struct Layout {
     #[arg(long, value_parser = tokens, default_value_t = 16)]
     tokens: usize,
     /// How many positions back a query sees, itself included
-    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_parser = at_least_one::<usize>)]
     window: Option<usize>,
     /// Also show what is sent, hop by hop
     #[arg(long, conflicts_with = "json")]

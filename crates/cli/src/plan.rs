@@ -199,8 +199,13 @@ fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
             "set `memory.micro_batch=1`: {at_once} sequences are computed at once; or lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`"
         ),
         Some(state) => format!(
-            "weights, gradients and optimizer state alone take {} of every device, at any length: leave `parallel.state` at `auto`, which shares them as far as it must, raise `mesh.sequence` or `memory.budget`, take larger devices, or train adapters (`lora`)",
-            size(state)
+            "weights, gradients and optimizer state alone take {} of every device, at any length: {}, take larger devices, or train adapters (`lora`)",
+            size(state),
+            if experiment.mesh.ranks() == 1 {
+                "raise `mesh.sequence` or `mesh.data`, whose ranks can share them (`parallel.state`), or `memory.budget`"
+            } else {
+                "leave `parallel.state` at `auto`, which shares them as far as it must, raise `mesh.sequence` or `memory.budget`"
+            }
         ),
         None => String::from(
             "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above already recomputes and uses chunks as far as `memory:` allows",
@@ -219,7 +224,7 @@ fn compare(arguments: &Arguments) -> Done {
     let heads = (given.hidden / given.head_dim).max(1);
     if given.hidden > given.head_dim && !given.hidden.is_multiple_of(given.head_dim) {
         let (hidden, dim) = (given.hidden, given.head_dim);
-        let message = format!("`--hidden {hidden}` is no multiple of `--head-dim {dim}`");
+        let message = format!("`--hidden {hidden}` is not a multiple of `--head-dim {dim}`");
         return Err(Failure::usage(message, "give heads of equal size"));
     }
     if let Some(few) = given.key_value_heads.filter(|&few| few == 0 || !heads.is_multiple_of(few)) {

@@ -66,19 +66,27 @@ pub(crate) fn told(wreck: &Wreck, verdict: &Verdict) -> String {
     let unread = |(path, why): &(PathBuf, String)| format!("{}: {why}", path.display());
     say("unread", wreck.unread.iter().map(unread).collect());
     if let Some(run) = run_of(wreck) {
-        let running = *verdict == Verdict::Running;
-        let saved = match last_checkpoint(run) {
-            Some(step) if running => format!("step-{step}"),
-            None if running => "nothing yet".to_owned(),
-            Some(step) if is_finished(run) => format!("step-{step}, the last: the run is finished"),
-            Some(step) => format!("step-{step}: the same command resumes from there"),
-            None => "nothing yet: the same command starts again".to_owned(),
-        };
-        say("saved", vec![saved]);
+        say("saved", vec![saved(wreck, verdict, run)]);
         say("records", vec![run.join(FOLDER).display().to_string()]);
     }
     lines.push("└─".to_owned());
     lines.join("\n")
+}
+
+/// What is saved of a run, and what the same command makes of it.
+fn saved(wreck: &Wreck, verdict: &Verdict, run: &Path) -> String {
+    let running = *verdict == Verdict::Running;
+    match last_checkpoint(run) {
+        Some(step) if running => format!("step-{step}"),
+        None if running => "nothing yet".to_owned(),
+        Some(step) if is_finished(run) => format!("step-{step}, the last: the run is finished"),
+        // To resume from there would come to the same value again.
+        Some(step) if wreck.seen.code == Some(Exit::NotFinite.code()) => {
+            format!("step-{step} (before the failure)")
+        }
+        Some(step) => format!("step-{step}: the same command resumes from there"),
+        None => "nothing yet: the same command starts again".to_owned(),
+    }
 }
 
 /// The folder of the run, if the run began.
@@ -122,7 +130,7 @@ fn who(record: &Record) -> String {
     let head = &record.head;
     let Range { start, end } = head.ranks;
     let ranks = match head.ranks.len() {
-        0 => "before it had ranks".to_owned(),
+        0 => "before ranks started".to_owned(),
         1 => format!("rank {start}"),
         _ => format!("ranks {start} to {}", end - 1),
     };

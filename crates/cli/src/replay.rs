@@ -11,7 +11,6 @@ use annulus_train::{
     Dump, Exit, Nearest, Notice, Replayed, RunOptions, Sink, Value, hashed, nearest, replayed,
 };
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use serde_json::json;
 
 use crate::again::{OriginalRun, because, beside, computed, is_over, refuse_used};
@@ -21,6 +20,7 @@ use crate::failure::Failure;
 use crate::processes::JobError;
 use crate::reproduce::value;
 use crate::train::{Job, Train};
+use crate::values::at_least_one;
 use crate::{Done, bisect, judged, print};
 
 #[derive(Args, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Replay {
     /// The folder of a run
     run: PathBuf,
     /// The step, from 1
-    #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    #[arg(long, value_parser = at_least_one::<u64>)]
     step: u64,
     /// The folder of the tensors, not inside RUN [default: RUN-replayed-STEP]
     #[arg(long, alias = "output")]

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 use annulus_comm::World;
 use annulus_experiment::{Override, is_neutral, parse, varying};
 use annulus_train::{
-    Exit, FINISHED, Logged, Manifest, Reproduced, RunOptions, Unlike, comparable, reproduced,
+    Exit, FINISHED, Logged, Manifest, PREEMPTED, Reproduced, RunOptions, Unlike, comparable,
+    reproduced,
 };
 use clap::Args;
 use serde_json::json;
@@ -102,7 +103,11 @@ fn finished(logged: &Logged) -> Result<(), Failure> {
     if ending == Some(FINISHED) {
         return Ok(());
     }
-    let how = ending.unwrap_or("it is running, or was killed").lines().next().unwrap_or_default();
+    let how = match ending {
+        Some(PREEMPTED) => "it was stopped by a signal",
+        Some(failed) => failed.lines().next().unwrap_or_default(),
+        None => "it is running, or was killed",
+    };
     let hint = format!(
         "let it finish (`annulus train {run}` resumes it), or compute one step again: `annulus replay {run} --step N`"
     );

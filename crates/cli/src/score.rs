@@ -197,13 +197,13 @@ fn rows(
     let whole = [Whole::I64, Whole::I32, Whole::U32, Whole::U8];
     if !whole.contains(&entry.dtype) || entry.shape.len() != 2 {
         let (dtype, shape) = (entry.dtype, &entry.shape);
-        let text = format!("`{name}` is {dtype:?} {shape:?}, wanted whole numbers [B, S]");
+        let text = format!("`{name}` is {dtype:?} {shape:?}, expected whole numbers [B, S]");
         return Err(file.bad(text));
     }
     let ids = entry.length() / entry.dtype.bitsize() as u64 * 8;
     if ids > most {
         return Err(file.bad(format!(
-            "`{name}` has {ids} ids, wanted at most {most}: their logits are held at once"
+            "`{name}` has {ids} ids, expected at most {most}: their logits are held at once"
         )));
     }
     let rows: Vec<Vec<i64>> = file.tensor(name)?.to_dtype(DType::I64)?.to_vec2()?;

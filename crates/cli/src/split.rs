@@ -26,7 +26,7 @@ pub(crate) struct SplitFlags {
     /// The block kernel
     #[arg(long, value_enum, default_value_t = KernelFlag::Fused)]
     pub(crate) kernel: KernelFlag,
-    /// auto, cpu, cuda or cuda:N
+    /// auto, cpu, cuda, cuda:N, or several such as cuda:0-3
     #[arg(long, value_parser = device, default_value = "auto")]
     pub(crate) device: Device,
     /// Bit-reproducible backward on a GPU
@@ -60,7 +60,7 @@ pub(crate) struct StrategyFlags {
     /// For usp and megatron a2a+p2p: ranks per all-to-all, ranks per ring; for double-ring: nodes, ranks per node
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count())]
     shape: Option<Vec<usize>>,
-    /// Number of groups of key/value heads that all-gather gathers one after another
+    /// Number of groups of KV heads that all-gather gathers one after another
     #[arg(long, value_parser = count())]
     groups: Option<usize>,
     /// contiguous, striped, zigzag or balanced [default: the strategy's own]
@@ -69,7 +69,7 @@ pub(crate) struct StrategyFlags {
     /// Number of neighbouring positions in a stripe, or in a balanced block
     #[arg(long, value_parser = count())]
     stripe: Option<usize>,
-    /// What travels in backward: queries, or keys and values, whose gradients go against the forward ring (reversed), all the way round (travelling) or straight to their owner (direct)
+    /// Backward route: `reversed`, `travelling` and `direct` send KV and their gradients (against the forward ring; once around it; gradients straight to their owner); `queries` sends queries and their gradients
     #[arg(long, value_parser = backward, default_value = "reversed")]
     backward: Route,
 }
@@ -136,7 +136,7 @@ fn backward(word: &str) -> Result<Route, String> {
 }
 
 fn wanted<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    format!("one of {} is wanted", list(words))
+    format!("expected one of {}", list(words))
 }
 
 fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {

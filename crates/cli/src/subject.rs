@@ -6,7 +6,7 @@ use annulus_comm::World;
 use annulus_evaluation::Subject;
 use annulus_experiment::{
     Experiment, ModelSource, Override, has_saved_config, parse, quoted, quoted_path, read_config,
-    read_experiment,
+    read_experiment, replacing,
 };
 use annulus_train::{
     Opened, RESOLVED, Saved, Setup, alike, checkpoint_folder, is_run, resolve, resolve_trained,
@@ -93,19 +93,12 @@ fn open(
 }
 
 fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
-    let file = |file: &Path, more: Option<Override>| ExperimentFile {
-        file: file.to_owned(),
-        replacements: replacements.iter().cloned().chain(more).collect(),
-    };
     if has_saved_config(path) || path.to_str().is_some_and(ModelSource::is_of_hub) {
-        return of_weights(path, &file);
+        return of_weights(path, replacements);
     }
     if !path.is_dir() {
-        return Ok(Named {
-            file: file(path, None),
-            text: read_experiment(path)?,
-            checkpoint: None,
-        });
+        let file = ExperimentFile { file: path.to_owned(), replacements: replacements.to_vec() };
+        return Ok(Named { file, text: read_experiment(path)?, checkpoint: None });
     }
     if !is_run(path) {
         let message = format!(
@@ -119,29 +112,30 @@ fn named(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
     }
     let resolved = path.join(RESOLVED);
     let text = read_experiment(&resolved)?;
-    let file = file(&resolved, Some(output(path)));
+    let file = of_run(&resolved, path, &text, replacements);
     Ok(Named { file, text, checkpoint: Some(Saved::open(path)?) })
 }
 
+/// `resolved`, whose text is that of a run in the folder `run`, with the keys that are replaced in it.
+fn of_run(resolved: &Path, run: &Path, text: &str, replacements: &[Override]) -> ExperimentFile {
+    let output = replaced_path("output", run);
+    let replacements = replacing(text, replacements).into_iter().chain([output]).collect();
+    ExperimentFile { file: resolved.to_owned(), replacements }
+}
+
 /// A folder of weights: a checkpoint of a run, or a Hugging Face model.
-fn of_weights(
-    path: &Path,
-    file: &dyn Fn(&Path, Option<Override>) -> ExperimentFile,
-) -> Result<Named, Failure> {
+fn of_weights(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
     let Some(checkpoint) = Saved::in_folder(path)? else {
         let text = of_model(path)?;
-        return Ok(Named { file: file(path, None), text, checkpoint: None });
+        let file = ExperimentFile { file: path.to_owned(), replacements: replacements.to_vec() };
+        return Ok(Named { file, text, checkpoint: None });
     };
     // Evaluations of a checkpoint are written to its run's folder, which may have been moved; those of a copy into the copy.
     let run = if step_of(path).is_some() { path.parent().unwrap_or(path) } else { path };
     let run = if run.as_os_str().is_empty() { Path::new(".") } else { run };
-    let file = file(&path.join(RESOLVED), Some(output(run)));
     let text = checkpoint.experiment().to_owned();
+    let file = of_run(&path.join(RESOLVED), run, &text, replacements);
     Ok(Named { file, text, checkpoint: Some(checkpoint) })
-}
-
-fn output(run: &Path) -> Override {
-    replaced_path("output", run)
 }
 
 /// The text of an experiment for a Hugging Face model; the command line names its data by `data.path`.

@@ -117,7 +117,7 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
             other => other,
         };
         if let Some(other) = other {
-            let message = format!("run `{}` exists already, but its {other}", run.name);
+            let message = format!("run `{}` already exists, but its {other}", run.name);
             let hint = format!(
                 "set it back, set another `name` or `output`, or move `{}` away",
                 folder.display()

@@ -39,7 +39,7 @@ pub(crate) struct Tokenize {
 pub(crate) enum TokenizerCommand {
     /// Learns byte-pair merges from texts, reproducibly
     ///
-    /// Of a stretch without white space, as in DNA, at most 1024 bytes are a word.
+    /// Text without white space (such as DNA) is cut into words of at most 1024 bytes.
     Train(TrainTokenizer),
 }
 
@@ -57,8 +57,8 @@ pub(crate) struct TrainTokenizer {
     /// The field of lines, or column of rows, that is the text
     #[arg(long, value_name = "NAME", default_value = COLUMN, requires = "jsonl")]
     column: String,
-    /// The tokenizer.json to write, in a folder that is made where there is none; tokenizer_config.json, which names the end of a
-    /// document, lies beside it
+    /// The tokenizer.json to write; its folder is created if missing; tokenizer_config.json beside it names the end-of-document
+    /// token
     #[arg(long, alias = "output")]
     out: PathBuf,
 }
@@ -88,12 +88,18 @@ pub(crate) fn run(arguments: &Tokenize) -> Done {
 pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
     let TrainTokenizer { inputs, vocab, jsonl, column, out } = arguments;
     let records = if *jsonl { Records::Lines } else { Records::Text };
+    if out.extension().is_none_or(|ending| ending != "json") {
+        let message = format!("`{}` does not end in `.json`", out.display());
+        let hint = format!("name the file: `--out {}`", out.join("tokenizer.json").display());
+        return Err(Failure::usage(message, hint));
+    }
     if out.exists() {
-        let message = format!("`{}` is there already", out.display());
+        let message = format!("`{}` already exists", out.display());
         return Err(Failure::usage(message, "remove it, or write elsewhere: `--out FILE`"));
     }
     let found = train_tokenizer_of(inputs, records, column, *vocab, out)?.vocabulary;
-    print::line(&format!("{found} tokens in {}", out.display()))?;
+    let beside = out.with_file_name("tokenizer_config.json");
+    print::line(&format!("{found} tokens in {} and {}", out.display(), beside.display()))?;
     if found < *vocab {
         print::say(&format!("{found} of {vocab} tokens: the text has no more pairs to merge"));
     }

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 fn measured(arguments: &Arguments, path: &Path) -> Done {
     if let Some(given) = arguments.replacements.first() {
         let message = format!("`{}` replaces a value of an experiment", given.key);
-        let hint = format!("drop it: `{}` was measured", path.display());
+        let hint = format!("remove it: `{}` was measured", path.display());
         return Err(Failure::usage(message, hint));
     }
     let trace = read_trace(path)?;
@@ -94,7 +94,7 @@ fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Tr
     if !file.is_file() {
         if let Some(out) = &arguments.out {
             let message = format!("`{}` is not written: there is no plan", out.display());
-            let hint = format!("put the trace beside the run's `{RESOLVED}`, or drop `--out`");
+            let hint = format!("put the trace beside the run's `{RESOLVED}`, or remove `--out`");
             return Err(Failure::usage(message, hint));
         }
         print::say(&format!("no planned trace is shown: there is no `{}`", file.display()));

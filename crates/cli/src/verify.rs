@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use annulus_comm::World;
-use annulus_experiment::{Device, parse};
+use annulus_experiment::parse;
 use annulus_plan::{Plan, wrapped};
 use annulus_sequence::Strategy;
 use annulus_simulate::plan;
 use annulus_train::verify::{Line, verify};
-use annulus_train::{alike, resolved_text};
+use annulus_train::{Setup, alike, resolved_text};
 use clap::Args;
 use serde_json::json;
 
@@ -51,30 +51,30 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
     };
     let plan = processes::led(world, lead, follow)?;
     alike(world, Some(&plan), None, &[])?;
-    let cores = processes::cores(world);
+    let setup = processes::shared(world, || {
+        Ok(Setup::on_its_device_over(world, &plan, annulus_machine::cores())?)
+    })?;
     if world.process() > 0 {
-        let lines = verify(&plan, arguments.ranks, cores, world, &mut |_| ())?;
+        let lines = verify(&plan, &setup, arguments.ranks, &mut |_| ())?;
         return Ok(judged(are_exact(&lines)));
     }
     processes::announce(world);
-    if matches!(plan.experiment.device, Device::Cuda(_)) {
-        print::warn("`verify` compares on the CPU: it does not test a GPU's kernels");
-    }
-    shown(arguments, &plan, cores, world)
+    shown(arguments, &plan, &setup)
 }
 
 /// Verifies, and prints every line as soon as it is known.
-fn shown(arguments: &Verify, plan: &Plan, cores: usize, world: &World) -> Result<u8, JobError> {
+fn shown(arguments: &Verify, plan: &Plan, setup: &Setup) -> Result<u8, JobError> {
     let mut table = Table::default();
     let mut written = Ok(());
-    let (total, mut done) = (ways(plan, arguments.ranks, world), 0);
+    let (total, mut done) = (ways(plan, arguments.ranks, &setup.processes), 0);
     let tokens = plan.experiment.data.tokens;
     print::say(&format!(
-        "dense attention first, then {total} ways to split {tokens} tokens compared with it"
+        "dense attention first, then {total} ways to split {tokens} tokens compared with it, {}",
+        computed(setup)
     ));
     let meter = Meter::new(Unit::Number);
     meter.show("ways tried", 0, total);
-    let lines = verify(plan, arguments.ranks, cores, world, &mut |line| {
+    let lines = verify(plan, setup, arguments.ranks, &mut |line| {
         if written.is_ok() {
             let show =
                 || if arguments.json { print::line(&as_json(line)) } else { table.show(line) };
@@ -94,6 +94,15 @@ fn shown(arguments: &Verify, plan: &Plan, cores: usize, world: &World) -> Result
     let text = || format!("{verdict}: the worst error is {worst:.2} of its limit");
     print::either(arguments.json, value, text)?;
     Ok(judged(ok))
+}
+
+/// What ranks compute on, and in which dtype.
+fn computed(setup: &Setup) -> String {
+    match setup.processors.devices() {
+        _ if setup.processors.is_empty() => "on the CPU in f32".to_owned(),
+        1 => format!("on a GPU in {}", setup.config.dtype.as_str()),
+        many => format!("on {many} GPUs in {}", setup.config.dtype.as_str()),
+    }
 }
 
 /// How many combinations of strategy and ranks are tried. The experiment's own may be one more.

@@ -47,7 +47,7 @@ pub enum Error {
         theirs: Box<Label>,
     },
     /// A peer sent a tensor of another type or shape.
-    #[error("rank {rank} received {found} from rank {peer} ({label}), wanted {wanted}")]
+    #[error("rank {rank} received {found} from rank {peer} ({label}), expected {wanted}")]
     Form {
         /// The rank that noticed.
         rank: usize,
@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// A call that no group of this size can serve, such as a send to a rank that does not exist: a mistake of the program that the
     /// ranks run.
-    #[error("rank {rank} ({label}): {found}, wanted {wanted}")]
+    #[error("rank {rank} ({label}): {found}, expected {wanted}")]
     Call {
         /// The rank that called.
         rank: usize,

@@ -37,7 +37,7 @@ pub use hashed::{Exchanged, Hashed};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};
 pub use places::{OnHost, Places};
-pub use posted::{AllGather, ReduceScatter};
+pub use posted::{AllGather, ReduceScatter, empty};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
 pub use world::{MpiProgress, World, Wrap};
 pub use wrapper::Wrapper;

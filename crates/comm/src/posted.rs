@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::collectives::peers;
 use crate::{Communicator, Form, Label, Move, Pending, Result, payload};
@@ -62,7 +62,7 @@ impl ReduceScatter {
         let mut parts = self.posted.wait()?;
         let sum = |own: Tensor| match own.elem_count() {
             // An empty view would keep the whole tensor in memory.
-            0 => Ok(Tensor::zeros(0, own.dtype(), own.device())?),
+            0 => Ok(empty(own.dtype(), own.device())?),
             _ => add(parts.with(own, |_| true)),
         };
         self.own.into_iter().map(sum).collect()
@@ -175,6 +175,14 @@ impl Parts {
         let mut part = |rank| if rank == self.rank { own.take() } else { self.arrived.next() };
         (0..self.world).filter(|&rank| has(rank)).filter_map(&mut part).collect()
     }
+}
+
+/// A tensor [0] on `device`. It views a storage of one element, as a GPU has none without.
+///
+/// # Errors
+/// What Candle says.
+pub fn empty(dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    Tensor::zeros(1, dtype, device)?.narrow(0, 0, 0)
 }
 
 /// Bytes that `moves` send.

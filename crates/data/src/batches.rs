@@ -13,6 +13,9 @@ use crate::{DataError, Source, Tokens};
 /// Bytes of an id.
 const WIDTH: usize = 8;
 
+/// The tensor that is read.
+const TOKENS: &str = "tokens";
+
 /// As many tensors as a file may hold; one is read.
 const MOST: usize = 1 << 10;
 
@@ -170,14 +173,18 @@ impl Source for Batches {
 fn find(file: &TensorFile, batch: usize, tokens: usize) -> Result<(Entry, usize), DataError> {
     let path = file.path().to_owned();
     let tensors = file.tensors();
-    let Some(tensor) = tensors.get("tokens") else {
-        let names: Vec<_> = tensors.keys().map(|name| format!("`{name}`")).collect();
-        return Err(DataError::Batches {
-            path,
-            message: format!("found {}, wanted `tokens`", list(names)),
-        });
+    let failed = |message: String| DataError::Batches { path: path.clone(), message };
+    let names = tensors.keys().filter(|name| *name != TOKENS).map(|name| format!("`{name}`"));
+    let names: Vec<_> = names.collect();
+    let Some(tensor) = tensors.get(TOKENS) else {
+        return Err(failed(format!("found {}, expected `{TOKENS}`", list(names))));
     };
+    if !names.is_empty() {
+        let message = format!("nothing reads {}, which it has beside `{TOKENS}`", list(names));
+        return Err(failed(message));
+    }
     match *tensor.shape {
+        [0, ..] => Err(failed(format!("`{TOKENS}` has 0 steps"))),
         [steps, rows, length]
             if tensor.dtype == Dtype::I64
                 && rows == batch

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Instead;
 use crate::instead::not_utf8;
+use crate::packed::left_out;
 
 /// What is wrong with data.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +89,7 @@ pub enum DataError {
         chat: bool,
     },
     /// A file that is no parquet file, or has no column that is wanted.
-    #[error("`{path}` is no usable parquet file: {message}", path = path.display())]
+    #[error("`{path}` is not a usable parquet file: {message}", path = path.display())]
     Parquet {
         /// Which.
         path: PathBuf,
@@ -137,8 +138,22 @@ pub enum DataError {
         /// What is wrong with it.
         message: String,
     },
+    /// A token that a file beside a `tokenizer.json` names, and that it lacks.
+    #[error(
+        "`{tokenizer}` lacks the token {token:?}, which `{file}` names: texts would have it spelled letter by letter",
+        tokenizer = tokenizer.display(),
+        file = file.display()
+    )]
+    Lacking {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+        /// The token.
+        token: String,
+        /// The file that names it.
+        file: PathBuf,
+    },
     /// A folder for a tokenizer.
-    #[error("`{path}` is a folder, wanted a `tokenizer.json`", path = path.display())]
+    #[error("`{path}` is a folder, expected a `tokenizer.json`", path = path.display())]
     TokenizerFolder {
         /// Which.
         path: PathBuf,
@@ -162,7 +177,7 @@ pub enum DataError {
         tokens: usize,
     },
     /// A file that is no cache of tokens, or not as it was written.
-    #[error("`{path}` is no whole cache of tokens", path = path.display())]
+    #[error("`{path}` is not a whole cache of tokens", path = path.display())]
     NoCache {
         /// The file.
         path: PathBuf,
@@ -266,12 +281,14 @@ pub enum DataError {
         wanted: u64,
     },
     /// Fewer packed sequences than are held out and trained on.
-    #[error("sequences that the documents fill: {found} found, {wanted} needed")]
+    #[error("sequences that the documents fill: {found} found, {wanted} needed{}", left_out(*dropped))]
     FewSequences {
         /// How many there are.
         found: u64,
         /// How many are needed.
         wanted: u64,
+        /// Documents that fill none: too long, or without a token to learn among those that fit.
+        dropped: u64,
     },
     /// A step past the last batch.
     #[error("step {step} asked for, {batches} batches found")]
@@ -291,7 +308,7 @@ pub enum DataError {
     },
     /// `tokens` of another shape or type.
     #[error(
-        "`tokens` in `{path}` is {found}, wanted {wanted} [steps, batch, tokens + 1]",
+        "`tokens` in `{path}` is {found}, expected {wanted} [steps, batch, tokens + 1]",
         path = path.display()
     )]
     Shape {
@@ -304,7 +321,7 @@ pub enum DataError {
     },
     /// An id in a file of batches that is none.
     #[error(
-        "`tokens`[{step}, {row}, {column}] in `{path}` is {id}, wanted an id of 0 to 4294967295",
+        "`tokens`[{step}, {row}, {column}] in `{path}` is {id}, expected an id of 0 to 4294967295",
         path = path.display()
     )]
     Id {
@@ -320,7 +337,7 @@ pub enum DataError {
         id: i64,
     },
     /// A count that is too small.
-    #[error("{what} is {found}, wanted at least {wanted}")]
+    #[error("{what} is {found}, expected at least {wanted}")]
     TooFew {
         /// The key in the experiment.
         what: &'static str,
@@ -333,7 +350,7 @@ pub enum DataError {
     #[error("{0}")]
     Other(Box<dyn Error + Send + Sync>),
     /// A count larger than anything needs.
-    #[error("{what} is {found}, wanted at most {wanted}")]
+    #[error("{what} is {found}, expected at most {wanted}")]
     TooMany {
         /// Its name on the command line.
         what: &'static str,
@@ -348,11 +365,11 @@ pub enum DataError {
 fn too_short(found: u64, is_most: bool, held_out: u64, wanted: u64) -> String {
     let most = if is_most { "at most " } else { "" };
     if held_out == 0 {
-        return format!("the text has {most}{found} tokens, wanted at least {wanted}");
+        return format!("the text has {most}{found} tokens, expected at least {wanted}");
     }
-    let rest = found.saturating_sub(held_out);
+    let needed = held_out.saturating_add(wanted);
     format!(
-        "the text has {most}{found} tokens, of which {held_out} are to be held out: {rest} remain to train on, wanted at least {wanted}"
+        "the text has {most}{found} tokens, but {needed} are needed: {held_out} held out (`data.evaluate`) and at least {wanted} to train on"
     )
 }
 

@@ -19,6 +19,9 @@ const BLOCK: usize = 1 << 20;
 /// The longest line of a jsonl file, and the longest text of a parquet file, in bytes.
 pub(crate) const LONGEST: usize = 1 << 26;
 
+/// What is said of a longer line.
+pub(crate) const LIMIT_OF_LINE: &str = "the limit of a line";
+
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File, DataError> {
     annulus_files::open(path).map_err(|source| read_error(path, source))
@@ -163,7 +166,7 @@ impl Lines<'_> {
     pub(crate) fn push(&mut self, block: &str, each: Each<'_>) -> Result<(), DataError> {
         for part in block.split_inclusive('\n') {
             if self.open.len() + part.len() > LONGEST {
-                let message = format!("over {LONGEST} bytes long, the limit of a line");
+                let message = format!("over {LONGEST} bytes long, {LIMIT_OF_LINE}");
                 return Err(line_error(self.path, self.line, message));
             }
             self.open.push_str(part);
@@ -200,18 +203,42 @@ pub(crate) fn text_of<'a>(line: &'a str, column: &str) -> Result<Cow<'a, str>, S
             serde_json::from_str(line).map_err(|error| described(&error))?;
         return match line.remove(column) {
             Some(Json::String(text)) => Ok(text.into()),
-            Some(_) => Err(format!("`{column}` is no text")),
+            Some(other) => Err(format!("`{column}` is {}, not a string", kind(&other))),
             None => Err(format!("missing field `{column}`")),
         };
     }
-    let line: Line<'_> = serde_json::from_str(line).map_err(|error| described(&error))?;
-    Ok(line.text)
+    match serde_json::from_str::<Line<'_>>(line) {
+        Ok(line) => Ok(line.text),
+        Err(error) => Err(of_another_type(line, &error).unwrap_or_else(|| described(&error))),
+    }
+}
+
+/// What is wrong with a line whose text is no string; `None`: something else is wrong.
+fn of_another_type(line: &str, error: &serde_json::Error) -> Option<String> {
+    if !error.is_data() {
+        return None;
+    }
+    let found: Map<String, Json> = serde_json::from_str(line).ok()?;
+    let text = found.get(COLUMN).filter(|text| !text.is_string())?;
+    Some(format!("`{COLUMN}` is {}, not a string", kind(text)))
+}
+
+/// A value that is no string, in a few words.
+fn kind(value: &Json) -> String {
+    match value {
+        Json::Null => "`null`".to_owned(),
+        Json::Bool(_) => format!("`{value}`"),
+        Json::Number(number) => format!("the number {number}"),
+        Json::String(_) => "a string".to_owned(),
+        Json::Array(_) => "a list".to_owned(),
+        Json::Object(_) => "an object".to_owned(),
+    }
 }
 
 /// A list would do for serde: its first element would be the first field.
 pub(crate) fn object(line: &str) -> Result<(), String> {
     let object = line.trim_start().starts_with('{');
-    if object { Ok(()) } else { Err("it is no object".to_owned()) }
+    if object { Ok(()) } else { Err("not a JSON object".to_owned()) }
 }
 
 /// What serde says, with the place in the line instead of the place in "the file".
@@ -219,6 +246,10 @@ pub(crate) fn described(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     match message.strip_suffix(&place) {
+        Some(message) if error.is_eof() => match message.strip_prefix("EOF while parsing ") {
+            Some("a value") | None => "the line ends where a value is expected".to_owned(),
+            Some(open) => format!("the line ends inside {open}"),
+        },
         Some(message) => format!("{message} at column {}", error.column()),
         None => message,
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::files::LIMIT_OF_LINE;
+use crate::parquet::CODECS;
 use crate::{DataError, Instead};
 
 impl DataError {
@@ -34,6 +36,7 @@ impl DataError {
             DataError::TooMany { what, wanted, .. } => {
                 return Some(format!("set `{what}` to {wanted} or less"));
             }
+            DataError::Lacking { tokenizer, .. } => return Some(saved_again(tokenizer)),
             DataError::TokenizerFolder { path } => {
                 return Some(format!("name the file in it: `{}/tokenizer.json`", path.display()));
             }
@@ -47,13 +50,16 @@ impl DataError {
         Some(match self {
             DataError::NoThread { .. } => "raise `ulimit -u`, or end other programs",
             DataError::Dangling { .. } => {
-                "bring back what it leads to, or name another file or folder"
+                "restore what it leads to, or name another file or folder"
             }
             DataError::NotAFile { .. } => "name a regular file, or, of texts, a folder of them",
             DataError::NoFiles { .. } => {
                 "name another folder, or a single file, whatever it is called"
             }
             DataError::Utf8 { instead, .. } => of_encoding(*instead),
+            DataError::Parquet { message, .. } if message.contains(CODECS) => {
+                "write it again, packed by zstd, snappy or gzip, or not packed"
+            }
             DataError::Parquet { .. } => {
                 "texts are read from the column `data.column` (of a command, `--column`), `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
             }
@@ -61,15 +67,15 @@ impl DataError {
             DataError::NoMatch { .. } => {
                 "check the pattern: `*` stands for no hidden file, and a `[`, `*` or `?` in a name is written `[[]`, `[*]` or `[?]`"
             }
-            DataError::Packed { .. } => "copy it anew, or rename it without that ending",
-            DataError::NoCache { .. } => "make it anew with `annulus tokenize`",
-            DataError::Foreign { .. } => "remove it: it is made anew of the same texts",
+            DataError::Packed { .. } => "copy it again, or rename it without that ending",
+            DataError::NoCache { .. } => "make it again with `annulus tokenize`",
+            DataError::Foreign { .. } => "remove it: it is made again from the same texts",
             DataError::Changed { .. } => "wait until nothing writes to it, then start again",
             DataError::Batches { .. } => {
-                "write it with safetensors: one tensor `tokens`, int64 [steps, batch, tokens + 1]"
+                "write it with safetensors: one tensor `tokens` alone, int64 [steps, batch, tokens + 1]"
             }
             DataError::Shape { .. } => {
-                "make `data.batch` and `data.tokens` agree with the file, or write the file anew"
+                "make `data.batch` and `data.tokens` agree with the file, or write the file again"
             }
             DataError::Id { .. } => "batches hold ids only; there is no padding",
             _ => return None,
@@ -116,6 +122,9 @@ impl DataError {
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens` or `data.evaluate`"
             }
+            DataError::FewSequences { dropped: 1.., .. } => {
+                "raise `data.tokens`, so that fewer documents are left out, or give more documents, or lower `data.evaluate`"
+            }
             DataError::FewSequences { .. } => {
                 "give more documents, or lower `data.tokens` or `data.evaluate`"
             }
@@ -124,11 +133,28 @@ impl DataError {
     }
 }
 
+/// The way out where a `tokenizer.json` lacks tokens that are named beside it.
+fn saved_again(tokenizer: &Path) -> String {
+    let folder = tokenizer.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).display();
+    format!(
+        "save the tokenizer again with transformers, which writes such tokens into its `tokenizer.json`: \
+         `AutoTokenizer.from_pretrained(\"{folder}\").save_pretrained(\"{folder}\")`"
+    )
+}
+
 /// The way out of what is no UTF-8.
 fn of_encoding(instead: Option<Instead>) -> &'static str {
     match instead {
         None => {
             "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
+        }
+        Some(Instead::Gzip) => "give it a name that ends in `.gz`, by which it is unpacked",
+        Some(Instead::Zstd) => "give it a name that ends in `.zst`, by which it is unpacked",
+        Some(Instead::Xz) => "unpack it first: `xz -d FILE`",
+        Some(Instead::Bzip2) => "unpack it first: `bzip2 -d FILE`",
+        Some(Instead::Parquet) => {
+            "set `format: parquet`, or `jsonl` or `chat` and give it a name that ends in `.parquet`"
         }
         Some(Instead::Utf16) => "convert it first: `iconv -f utf-16 -t utf-8 FILE`",
         Some(Instead::Pdf) => "convert it to text first: `pdftotext FILE`",
@@ -152,7 +178,7 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 /// The way out where a cache of tokens cannot be written.
 fn of_writing(path: &Path, kind: io::ErrorKind) -> &'static str {
     if matches!(kind, io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) {
-        return "a folder is wanted there: move the file of that name away, or name another folder";
+        return "a folder is expected there: move the file of that name away, or name another folder";
     }
     let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     if !is_full {
@@ -166,7 +192,11 @@ fn of_writing(path: &Path, kind: io::ErrorKind) -> &'static str {
 
 /// The way out of a line that is not as wanted.
 fn of_line(message: &str, chat: bool) -> &'static str {
-    const KNOWN: [(&str, &str); 7] = [
+    const KNOWN: [(&str, &str); 8] = [
+        (
+            LIMIT_OF_LINE,
+            "break its text up into several lines, or read a file that is not lines of JSON with `format: text`",
+        ),
         ("64 bits", "write the number as a text, in quotes: `\"…\"`"),
         (
             "has no token",

@@ -62,6 +62,11 @@ impl Mixture {
 
 /// `whole` divided by `weights`: the largest remainders are rounded up, so that all add up to it.
 pub fn shares(whole: u64, weights: &[f64]) -> Vec<u64> {
+    let mut weights = weights.to_vec();
+    if (whole as f64 * weights.iter().sum::<f64>()).is_infinite() {
+        let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        weights.iter_mut().for_each(|weight| *weight /= largest);
+    }
     let sum: f64 = weights.iter().sum();
     let exact: Vec<f64> = weights.iter().map(|weight| whole as f64 * weight / sum).collect();
     let mut counts: Vec<u64> = exact.iter().map(|share| share.floor() as u64).collect();
@@ -245,6 +250,8 @@ mod tests {
         assert_eq!(shares(1000, &[1.0, 1.0, 1.0]), [334, 333, 333]);
         assert_eq!(shares(1000, &[0.001, 0.999]), [1, 999]);
         assert_eq!(shares(0, &[1.0, 2.0]), [0, 0]);
+        assert_eq!(shares(8, &[1e308, 1e308]), [4, 4]);
+        assert_eq!(shares(8, &[f64::MAX, 1.0, f64::MAX]), [4, 0, 4]);
     }
 
     #[test]

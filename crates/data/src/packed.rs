@@ -201,10 +201,22 @@ impl Packed {
             Window::HeldOut => (all.saturating_sub(held_out), held_out.min(all), held_out),
         };
         if all < wanted {
-            return Err(DataError::FewSequences { found: all, wanted });
+            let dropped = packing.fit.dropped;
+            return Err(DataError::FewSequences { found: all, wanted, dropped });
         }
         let (purpose, batch) = ("annulus packed sequences of an epoch", batch as u64);
         Ok(Packed { packing, start, order: Order { window, purpose, count, batch, seed } })
+    }
+}
+
+/// What is said of documents that fill no sequence.
+pub(crate) fn left_out(dropped: u64) -> String {
+    match dropped {
+        0 => String::new(),
+        1 => "; 1 document is left out: too long, or nothing to learn in what fits".to_owned(),
+        _ => format!(
+            "; {dropped} documents are left out: too long, or nothing to learn in what fits"
+        ),
     }
 }
 

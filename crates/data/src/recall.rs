@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let error = recall(31, 1, 0).unwrap_err();
-        assert_eq!(error.to_string(), "data.tokens is 31, wanted at least 32");
+        assert_eq!(error.to_string(), "data.tokens is 31, expected at least 32");
         assert!(recall(32, 0, 0).is_err());
     }
 }

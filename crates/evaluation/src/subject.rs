@@ -102,16 +102,15 @@ impl Subject {
         let opening = Opening { tokenizer: Some(self.tokenizer()?), ..Opening::default() };
         // The run may have been moved, and its token caches with it.
         let experiment = Experiment { output: output.clone(), ..by.experiment.clone() };
-        let (was, is) = (&by.data, data_fingerprint(&experiment, opening, progress)?);
-        if *was == is {
+        if by.data == data_fingerprint(&experiment, opening, progress)? {
             return Ok(());
         }
         Err(TrainError::checkpoint(
             format!(
-                "`{}` was trained on other data, so what it held out is unknown: their fingerprint was `{was}` and is `{is}`",
+                "`{}` was trained on other texts or with another tokenizer than `data.path` has now, so its held-out part is unknown",
                 self.folder.display()
             ),
-            "bring back the texts and the tokenizer, or give a text in `evaluation.path`",
+            "restore them, or evaluate another text with `evaluation.path=TEXT`",
         ))
     }
 

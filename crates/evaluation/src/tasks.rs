@@ -139,7 +139,7 @@ fn question(
     let begins = question.prompt.iter().filter(|id| begin.contains(id)).count();
     if begins != begin.len() {
         return Err(TrainError::configuration(
-            format!("a text has {begins} tokens that begin one, wanted {}", begin.len()),
+            format!("a text has {begins} tokens that begin one, expected {}", begin.len()),
             "use the tokenizer that came with the model",
         ));
     }

@@ -143,7 +143,7 @@ fn nothing_held_out(experiment: &Experiment) -> TrainError {
         "give a text: `evaluation.path=TEXT`"
     };
     TrainError::configuration(
-        format!("data of format `{}` is no text to read on in", format.word()),
+        format!("data of format `{}` is not a text to read on in", format.word()),
         hint,
     )
 }

@@ -16,7 +16,7 @@ section! {
     /// The section `evaluation`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Evaluation {
-        path: Option<PathBuf> = Path, Means("`data.path`"),
+        path: Option<PathBuf> = Path, Means("the held-out part of `data.path`"),
             "a file or folder of texts that was not trained on";
         tasks: Option<Vec<Asked>> = Words(Asked::WORDS),
             Means("[perplexity], or [needle] where `data.format` is needles"),
@@ -113,7 +113,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let asked = experiment.asked();
     if asked.is_empty() {
         let message = "nothing is asked";
-        let hint = "list some, or drop `tasks`";
+        let hint = "list some, or remove `tasks`";
         problems.push(places.problem("evaluation.tasks", message).hint(hint));
     }
     let needles = experiment.data.format == Format::Needles;
@@ -129,7 +129,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     }
     let against = experiment.evaluation.against.unwrap_or(shortest);
     if !lengths.contains(&against) {
-        let message = format!("{against} tokens are none of the lengths that are evaluated");
+        let message = format!("{against} tokens are not among the lengths that are evaluated");
         let listed: Vec<_> = lengths.iter().map(usize::to_string).collect();
         let hint = format!("one of {}", listed.join(", "));
         problems.push(places.problem("evaluation.against", message).hint(hint));

@@ -67,8 +67,7 @@ impl Extension {
         let own = self.parameters.original_max_position_embeddings;
         let original = own.or(shape.rope.original()).or(shape.max_position_embeddings);
         let Some(original) = original else {
-            let message =
-                "`model.max_position_embeddings` is missing: what is it that is extended?";
+            let message = "`model.max_position_embeddings` is missing: `extend` needs the length the model was trained for";
             let hint = "add it to `model`: the longest sequence that it was trained for";
             return Err(places.problem("model", message).hint(hint));
         };
@@ -78,7 +77,9 @@ impl Extension {
             return Err(problem("tokens", message).hint(format!("more than {original}")));
         }
         let rope = self.stretched(&shape, original).map_err(|key| {
-            problem(key, format!("`extend.{key}` is missing, which `rope: {way}` needs"))
+            let such = if key == "theta" { ", such as 5e5" } else { "" };
+            let missing = format!("`extend.{key}` is missing, which `rope: {way}` needs");
+            problem(key, missing).hint(format!("add `{key}:` under `extend:`{such}"))
         })?;
         // Dynamic scaling starts beyond the model's own length, which config.json must keep.
         let is_dynamic = matches!(rope.scaling, Scaling::Dynamic { .. });
@@ -152,8 +153,8 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let strays = written.filter(|key| !own.contains(key)).chain(theta);
     let mut problems: Vec<Problem> = strays
         .map(|key| {
-            let message = format!("`extend.{key}` means nothing beside `rope: {}`", way.word());
-            places.problem(&format!("extend.{key}"), message).hint(format!("drop `{key}`"))
+            let message = format!("`extend.{key}` has no effect with `rope: {}`", way.word());
+            places.problem(&format!("extend.{key}"), message).hint(format!("remove `{key}`"))
         })
         .collect();
     if tokens > extension.tokens {

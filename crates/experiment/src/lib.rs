@@ -15,6 +15,7 @@ mod mask;
 mod mesh;
 mod model;
 mod prompt;
+mod replaced;
 mod reproducible;
 mod resolved;
 mod rules;
@@ -36,8 +37,8 @@ pub use annulus_architecture::{
     read_config, read_saved_config, write_adapter, write_config,
 };
 pub use annulus_yaml::{
-    Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, nearest, quoted,
-    quoted_path,
+    Override, Places, Problem, Problems, Unit, bandwidth, binary_bandwidth, elsewhere, nearest,
+    quoted, quoted_path,
 };
 pub use attention::{
     Attention, AttentionKeys, Kernel, LayoutKeys, Sliding, route_from_word, route_word,
@@ -56,6 +57,7 @@ pub use mesh::{
     Engine, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
 };
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
+pub use replaced::replacing;
 pub use reproducible::Reproducible;
 pub use resolved::Resolved;
 pub use rules::STORES_SCORES;

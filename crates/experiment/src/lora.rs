@@ -68,8 +68,8 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         ModelSource::Folder { weights: WeightsFrom::Pretrained, .. }
     );
     if !pretrained {
-        let message = "`lora` learns beside weights that there are, but the model's are random";
-        let hint = "give `model.path`, a Hugging Face folder, or drop `lora`";
+        let message = "`lora` needs pretrained weights, but the model's are random";
+        let hint = "give `model.path`, a Hugging Face folder, or remove `lora`";
         problems.push(places.problem("lora", message).hint(hint));
     }
     if lora.targets.is_empty() {

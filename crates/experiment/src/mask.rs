@@ -156,7 +156,7 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     ];
     let problem = |(key, wrong, why): (&str, bool, &str)| {
         let problem = || unused(experiment, &format!("attention.{key}"), why);
-        wrong.then(|| problem().hint(format!("drop `{key}`")))
+        wrong.then(|| problem().hint(format!("remove `{key}`")))
     };
     let mut problems: Vec<Problem> = cases.into_iter().filter_map(problem).collect();
     if let (Some(pattern), None) = (attention.pattern, attention.stride) {
@@ -178,17 +178,23 @@ pub(crate) fn numbers(experiment: &Experiment) -> Vec<Problem> {
     if let Some(Packed::Lengths(lengths)) = &attention.documents {
         let all = lengths.iter().fold(0, |sum: usize, length| sum.saturating_add(*length));
         if all != tokens {
-            let message = format!("documents of {all} tokens in sequences of {tokens}");
+            let message = format!(
+                "`attention.documents` add up to {all} tokens, but sequences have {tokens}"
+            );
             problem("attention.documents", message, fitting_documents(lengths, tokens));
         }
     }
     if let Some(padding) = attention.padding.filter(|padding| *padding > tokens) {
-        let message = format!("padding begins at {padding}, behind the {tokens} tokens");
-        problem("attention.padding", message, format!("at most {tokens}, or drop it"));
+        let message =
+            format!("`attention.padding` is {padding}, but sequences have {tokens} tokens");
+        problem("attention.padding", message, format!("at most {tokens}, or remove it"));
     }
     let global = attention.global.iter().flatten().find(|range| range.end > tokens);
     if let Some(range) = global {
-        let message = format!("position {} is global, of {tokens}", range.end - 1);
+        let message = format!(
+            "`attention.global` names position {}, but sequences have {tokens} tokens",
+            range.end - 1
+        );
         problem("attention.global", message, format!("positions are 0 to {}", tokens - 1));
     }
     match (attention.stride, attention.columns) {
@@ -208,8 +214,8 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
         Some(last) if last > 0 && !lengths.is_empty() => {
             let all = but_last + lengths.last().unwrap_or(&0);
             match tokens.checked_sub(all) {
-                Some(left) => format!("add one of {left}: they are {all} of {tokens} tokens"),
-                None => format!("with a last one of {last} they are {tokens} tokens"),
+                Some(left) => format!("add a document of {left} tokens"),
+                None => format!("make the last document {last} tokens long"),
             }
         }
         _ => format!("lengths that add up to {tokens}"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Truth, Word};
+use annulus_yaml::Kind::{Bytes, Count, Counts, Path, Seconds, Tokens, Truth, Word, WordOr};
 use annulus_yaml::{section, words};
 
 use crate::data::MOST_TOKENS;
@@ -191,10 +191,10 @@ section! {
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
             "memory of a device that its ranks may hold, a bound: of this machine, which all ranks share, or of each of its GPUs, or of each device of a described cluster";
-        offload: Offload = Word(Offload::WORDS), Is("none"),
+        offload: Offload = WordOr(Offload::WORDS, to_host), Is("none"),
             "what is offloaded to disk until it is needed: activations: those that layers keep for backward; optimizer: AdamW's moments";
         offload_folder: Option<PathBuf> = Path, Means("`offload` in the folder of the run"),
-            "the folder for what is offloaded, on a local disk with room for it; files in it have no names, and are gone with the run";
+            "the folder for what is offloaded, on a local disk with room for it; its files are unlinked and vanish when the process ends";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("1024, or 128 where that does not fit into the budget"),
@@ -216,6 +216,12 @@ pub enum Offload {
     Optimizer,
     /// Activations and moments.
     Both,
+}
+
+/// The way out of `cpu` and `true`, which other programs have.
+fn to_host(word: &str) -> Option<String> {
+    let hint = "`activations`, `optimizer` or `both`; set `memory.offload_folder` to `/dev/shm` for host memory";
+    matches!(word, "cpu" | "true").then(|| String::from(hint))
 }
 
 words!(Offload { None = "none", Activations = "activations", Optimizer = "optimizer", Both = "both" });

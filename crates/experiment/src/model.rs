@@ -55,7 +55,7 @@ section! {
     /// The keys of a model in a folder.
     #[derive(Clone, Debug, PartialEq)]
     pub struct FolderKeys {
-        path: Option<String> = Folder, Means("config.json's keys stand here"),
+        path: Option<String> = Folder, Means("none: the keys below describe the model"),
             "a Hugging Face folder (config.json, *.safetensors), or a model of the hub: `hf://owner/name@revision`";
         weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
             "whether the folder's weights are loaded or drawn at random";

@@ -68,7 +68,7 @@ fn kernel(experiment: &Experiment) -> Vec<Problem> {
         return Vec::new();
     }
     let message = String::from("`reproducible: strict` is a matter of the fast kernel");
-    vec![problem(experiment, "attention.kernel", message, "drop `attention.kernel`")]
+    vec![problem(experiment, "attention.kernel", message, "remove `attention.kernel`")]
 }
 
 fn wire(experiment: &Experiment) -> Vec<Problem> {
@@ -81,7 +81,7 @@ fn wire(experiment: &Experiment) -> Vec<Problem> {
             "`reproducible: strict` sends sums as they are, found `{key}: {}`",
             wire.of(part).word()
         );
-        problem(experiment, &key, message, "drop it")
+        problem(experiment, &key, message, "remove it")
     };
     narrow.map(said).collect()
 }

@@ -100,7 +100,7 @@ fn ranks(experiment: &Experiment) -> Vec<Problem> {
     let world = mesh.ranks();
     if world > MOST_RANKS {
         let message = format!(
-            "`mesh` has {} x {} x {} = {world} ranks, wanted at most {MOST_RANKS}",
+            "`mesh` has {} x {} x {} = {world} ranks, expected at most {MOST_RANKS}",
             mesh.data, mesh.sequence, mesh.tensor
         );
         problems.push(places.problem("mesh", message));
@@ -259,7 +259,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
             "`format: batches` holds nothing out, but `data.evaluate` is {}",
             data.evaluate
         );
-        problems.push(places.problem("data.evaluate", message).hint("drop `data.evaluate`"));
+        problems.push(places.problem("data.evaluate", message).hint("remove `data.evaluate`"));
     }
     let has_text = data.evaluate > 0 && !data.format.is_made_up();
     if experiment.sample.as_ref().is_some_and(|sample| sample.prompt.is_none()) && !has_text {
@@ -271,7 +271,7 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
             "`every.evaluate` is {}, but `data.evaluate` holds out no sequences",
             experiment.every.evaluate
         );
-        let hint = "set `data.evaluate`, or drop `every.evaluate`";
+        let hint = "set `data.evaluate`, or remove `every.evaluate`";
         problems.push(places.problem("every.evaluate", message).hint(hint));
     }
     problems
@@ -292,7 +292,7 @@ fn unpackable(data: &Data, places: &Places) -> Option<Problem> {
         Pack::Documents => !format.is_text(),
     })?;
     let message = format!("`format: {}` cannot be packed as `{}`", format.word(), pack.word());
-    Some(places.problem(&key, message).hint(format!("drop `{key}`")))
+    Some(places.problem(&key, message).hint(format!("remove `{key}`")))
 }
 
 /// Checks that `data.path` and `format` go together.

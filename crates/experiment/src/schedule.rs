@@ -42,7 +42,7 @@ section! {
     pub struct Curve {
         warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
         decay: Decay = Word(Decay::WORDS), Is("constant"), "shape of the learning rate after warm-up";
-        floor: f64 = Real(ZeroToOne), Is("0.1"), "the learning rate that `decay` falls to, as a share of the peak: that of the step after the last";
+        floor: f64 = Real(ZeroToOne), Is("0.1"), "the learning rate that `decay` falls to, as a share of the peak; reached one step after the last";
         cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` decays over";
     }
 }
@@ -131,13 +131,13 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     if schedule.curve.decay == Decay::Constant && has("floor") && !has("decay") {
         let message = "`schedule.floor` means nothing without `decay`: the rate is constant";
         let problem = experiment.places.problem("schedule.floor", message);
-        problems.push(problem.hint("drop it, or set `schedule.decay`"));
+        problems.push(problem.hint("remove it, or set `schedule.decay`"));
     }
     if schedule.curve.decay != Decay::Wsd && experiment.places.contains("schedule.cooldown") {
         let word = schedule.curve.decay.word();
         let message = format!("`schedule.cooldown` means nothing beside `decay: {word}`");
         let problem = experiment.places.problem("schedule.cooldown", message);
-        problems.push(problem.hint("drop it, or set `schedule.decay: wsd`"));
+        problems.push(problem.hint("remove it, or set `schedule.decay: wsd`"));
     }
     let all = experiment.all_steps();
     if let Some(stop) = schedule.stop.filter(|&stop| stop > all) {

@@ -63,7 +63,7 @@ pub(crate) fn with_windows(
     let noun =
         if others { format!("layers {} of", numbers(&layers)) } else { "all layers of".into() };
     let message = format!("`{key}` says otherwise, but {noun} the model slide over {window} keys");
-    Err(experiment.places.problem(key, message).hint("drop it").into())
+    Err(experiment.places.problem(key, message).hint("remove it").into())
 }
 
 /// `shape` with the windows that the experiment gives its layers, where its family's config.json can express them: whoever loads the
@@ -161,7 +161,10 @@ pub(crate) fn layers(experiment: &Experiment) -> Vec<Problem> {
         vec![experiment.places.problem("attention.sliding.layers", message).hint(hint)]
     };
     if layers.is_empty() {
-        return problem("no layer is to slide".to_owned(), "list some, or drop `sliding`");
+        return problem(
+            "`attention.sliding.layers` names no layer".to_owned(),
+            "list some, or remove `sliding`",
+        );
     }
     let falls = layers.windows(2).find(|pair| pair[1].start < pair[0].end);
     falls.map_or_else(Vec::new, |pair| {

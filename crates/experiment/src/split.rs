@@ -49,17 +49,7 @@ impl Wording<'_> {
         let strategy = self.with_exchange()?;
         let layout = self.layout.and_then(|word| LayoutKeys::from_word(word, self.stripe));
         let striped = matches!(strategy, Strategy::Striped { .. });
-        let takes_stripe = layout.map_or(striped, |sharded| {
-            !matches!(sharded, LayoutKeys::Contiguous | LayoutKeys::Zigzag)
-        });
-        if self.stripe.is_some() && !takes_stripe {
-            let why = "positions are sharded neither by stripes nor by balanced blocks";
-            return Err(nothing("stripe", why, "drop it, or use `striped`"));
-        }
-        if self.groups.is_some() && !matches!(strategy, Strategy::AllGather { .. }) {
-            let why = "the strategy is not `all-gather`";
-            return Err(nothing("groups", why, "drop it, or use `all-gather`"));
-        }
+        self.numbers(strategy, layout)?;
         let strategy = match strategy {
             Strategy::Striped { .. } => Strategy::Striped { width: self.stripe.unwrap_or(1) },
             Strategy::AllGather { groups } => {
@@ -77,11 +67,34 @@ impl Wording<'_> {
             Some(LayoutKeys::Striped { .. }) if striped => Ok((strategy, None)),
             Some(other) if striped => Err(Contradiction {
                 key: "layout",
-                message: format!("`striped` shards by stripes, but `layout` is `{}`", other.word()),
-                hint: "use `ring`: it is the same over any layout".to_owned(),
+                message: format!(
+                    "`striped` has the layout `striped`, but `layout` is `{}`",
+                    other.word()
+                ),
+                hint: "use `ring`, which sends the same with any layout".to_owned(),
             }),
             layout => Ok((strategy, layout)),
         }
+    }
+
+    /// Refuses the numbers of stripes and groups where there are none.
+    fn numbers(self, strategy: Strategy, layout: Option<LayoutKeys>) -> Result<(), Contradiction> {
+        let striped = matches!(strategy, Strategy::Striped { .. });
+        let takes_stripe = layout.map_or(striped, |sharded| {
+            !matches!(sharded, LayoutKeys::Contiguous | LayoutKeys::Zigzag)
+        });
+        let name = strategy.name();
+        if self.stripe.is_some() && !takes_stripe {
+            let holder = layout
+                .map_or(format!("`{name}`"), |layout| format!("the layout `{}`", layout.word()));
+            let why = format!("{holder} has no stripes");
+            return Err(nothing("stripe", &why, "remove it, or use `striped`"));
+        }
+        if self.groups.is_some() && !matches!(strategy, Strategy::AllGather { .. }) {
+            let why = format!("`{name}` has no groups");
+            return Err(nothing("groups", &why, "remove it, or use `all-gather`"));
+        }
+        Ok(())
     }
 
     /// The two numbers of `shape`.
@@ -90,7 +103,7 @@ impl Wording<'_> {
         let pair = <[usize; 2]>::try_from(shape);
         pair.map(Some).map_err(|_| Contradiction {
             key: "shape",
-            message: format!("a `shape` of {}, wanted two numbers", shape.len()),
+            message: format!("a `shape` of {}, expected two numbers", shape.len()),
             hint: "two numbers whose product is the number of ranks, such as `[2, 4]`".to_owned(),
         })
     }
@@ -112,7 +125,7 @@ impl Wording<'_> {
                     other.name(),
                     exchange.name()
                 ),
-                hint: "drop it, or use `megatron`, which has all four".to_owned(),
+                hint: "remove it, or use `megatron`, which has all four".to_owned(),
             }),
         }
     }
@@ -124,7 +137,7 @@ fn nothing(key: &'static str, why: &str, hint: &str) -> Contradiction {
 
 fn shapeless(strategy: Strategy) -> Contradiction {
     let message = format!("`{}` has no `shape`", strategy.name());
-    let hint = "drop it, or use `usp`, `double-ring`, or `megatron` with `exchange: a2a+p2p`";
+    let hint = "remove it, or use `usp`, `double-ring`, or `megatron` with `exchange: a2a+p2p`";
     Contradiction { key: "shape", message, hint: hint.to_owned() }
 }
 

@@ -33,7 +33,7 @@ section! {
             "longer sequences than the model was trained for";
         reset: Option<Vec<Reset>> = Words(Reset::WORDS),
             Means("everything in the first; required in the others"),
-            "what starts anew: the optimizer's moments, the learning-rate curve, the order of the data";
+            "what is reset: the optimizer's moments, the learning-rate curve, the order of the data";
     }
 }
 
@@ -296,10 +296,10 @@ fn rules_of(Phase { name, reset, .. }: &Phase, number: usize, places: &Places) -
     let (section, key) = (format!("{SECTION}.{name}"), format!("{SECTION}.{name}.reset"));
     if number == 0 && !reset.is_empty() {
         let message = "`reset` in the first of `stages`, where everything begins";
-        problems.push(places.problem(&key, message).hint("drop it"));
+        problems.push(places.problem(&key, message).hint("remove it"));
     }
     if number > 0 && !places.contains(&key) {
-        let message = format!("`{key}` is missing: what begins anew with this phase?");
+        let message = format!("`{key}` is missing: it lists what this phase resets");
         let words = Reset::WORDS.join("`, `");
         let hint = format!("write `reset: []`, or a list of some of `{words}`");
         problems.push(places.problem(&section, message).hint(hint));

@@ -17,7 +17,7 @@ section! {
         learning_rate: f64 = Real(AboveZero), Required, "peak learning rate";
         betas: (f64, f64) = Pair(ZeroToBelowOne), Is("[0.9, 0.95]"), "decay rates of the two moments";
         epsilon: f64 = Real(AboveZero), Is("1e-8"), "epsilon of AdamW";
-        weight_decay: f64 = Real(AtLeastZero), Is("0.1"), "weight decay, of matrices only";
+        weight_decay: f64 = Real(AtLeastZero), Is("0.1"), "weight decay, of matrices only: also of embeddings and the LM head, not of norms and biases";
         clip: f64 = Real(AtLeastZero), Is("1.0"), "gradient clipping: largest global norm; 0: none";
     }
 }
@@ -61,7 +61,7 @@ section! {
     /// The section `sample`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Sample {
-        prompt: Option<String> = Text, Means("the end of what is held out"), "the text that the model continues";
+        prompt: Option<String> = Text, Means("the last held-out text"), "the text that the model continues";
         tokens: usize = Tokens(1, 1 << 20), Is("256"), "number of tokens to generate";
     }
 }

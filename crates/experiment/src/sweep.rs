@@ -210,7 +210,7 @@ impl Axes {
     fn points(&self, seeds: u64, places: &Places) -> Result<Vec<Vec<Entry>>, Problem> {
         let count = self.all.iter().map(Vec::len).fold(seeds as usize, usize::saturating_mul);
         if !(1..=MOST_RUNS).contains(&count) {
-            let message = format!("`sweep` makes {count} runs, from 1 to {MOST_RUNS} are wanted");
+            let message = format!("`sweep` makes {count} runs, expected 1 to {MOST_RUNS}");
             let hint = "list fewer values, or set fewer `seeds`; none of the lists may be empty";
             return Err(places.problem(SECTION, message).hint(hint));
         }

@@ -42,7 +42,7 @@ pub(crate) fn gains(experiment: &Experiment) -> Vec<Problem> {
         let key = format!("attention.wire.{}", wire_key(part));
         let (word, own) = (element.word(), dtype.word());
         let message = format!("`{key}` is {word}, but the model computes in {own}");
-        let hint = format!("drop it: {own} travels as it is");
+        let hint = format!("remove it: {own} travels as it is");
         Some(experiment.places.problem(&key, message).hint(hint))
     };
     [Part::Query, Part::KeyValue, Part::Output].into_iter().filter_map(problem).collect()

@@ -55,7 +55,7 @@ section! {
         optimizer: Optimizer = Section(Optimizer::KEYS), Required, "AdamW on f32 masters";
         schedule: ScheduleKeys = Section(ScheduleKeys::KEYS), RequiredWithout(STAGES),
             "steps, and the learning rate over them";
-        stages: Vec<(String, PhaseKeys)> = Each(PhaseKeys::KEYS), Means("the file is the only one"),
+        stages: Vec<(String, PhaseKeys)> = Each(PhaseKeys::KEYS), Means("one phase"),
             "phases with sequences of different lengths, under names of your own; each continues the one before";
         every: Every = Section(Every::KEYS), Means("log each step, evaluate and save at the end"),
             "steps between log lines, evaluations and checkpoints";
@@ -89,7 +89,33 @@ pub fn load(path: &Path, overrides: &[Override]) -> Result<Experiment, Problems>
 /// # Errors
 /// A file that cannot be read, is too large, or is not text.
 pub fn read_experiment(path: &Path) -> Result<String, Problems> {
-    Ok(read_file(path)?)
+    if path.is_dir() {
+        let message = format!("`{}` is a folder, not an experiment", path.display());
+        return Err(Problem::new(message).hint(of_folder(path)).into());
+    }
+    let text = read_file(path)?;
+    let is_config = path.file_name().is_some_and(|name| name == "config.json");
+    if is_config && text.contains("\"model_type\"") {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).display();
+        let message = format!("`{}` is a model's, not an experiment", path.display());
+        let hint = format!("give the model's folder, `{folder}`, or set it as `model.path`");
+        return Err(Problem::new(message).hint(hint).into());
+    }
+    Ok(text)
+}
+
+/// What to name instead of a folder.
+fn of_folder(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let run = path.parent().filter(|run| run.join("run.lock").is_file());
+    match run.zip(name.filter(|name| name.starts_with("step-"))) {
+        Some((run, _)) => format!("its run is `{}`", run.display()),
+        None if path.join("config.json").is_file() => {
+            "set it as `model.path` of an experiment".to_owned()
+        }
+        None => "give an experiment (`.yaml`), or a run's folder".to_owned(),
+    }
 }
 
 /// Reads and checks an experiment from `text` with `overrides`; errors call the file `name`.

@@ -110,7 +110,7 @@ pub enum HubError {
     #[error("the system has no thread to fetch with: {0}")]
     Thread(#[source] io::Error),
     /// It was asked to stop; what has arrived is kept.
-    #[error("stopped; what has arrived is kept, and the same command goes on from there")]
+    #[error("stopped; what has arrived is kept, and the same command resumes from there")]
     Stopped,
 }
 
@@ -136,13 +136,13 @@ impl HubError {
                  consent on their page"
             }
             HubError::Status { status: 429 | 503, .. } => {
-                "the hub is busy: try later; `HF_TOKEN` raises the limit. The same command goes on from what has arrived"
+                "the hub is busy: try later; `HF_TOKEN` raises the limit. The same command resumes from what has arrived"
             }
             HubError::Network { cached: true, .. } => {
                 "an earlier state is in the cache: `HF_HUB_OFFLINE=1` takes it without asking"
             }
             HubError::Network { cached: false, .. } | HubError::Status { .. } => {
-                "check the network and `HF_ENDPOINT`; the same command goes on from what has arrived"
+                "check the network and `HF_ENDPOINT`; the same command resumes from what has arrived"
             }
             HubError::Answer { .. } => "check `HF_ENDPOINT`",
             HubError::Offline { .. } => "unset it and run once with a network, or give a folder",
@@ -155,7 +155,7 @@ impl HubError {
             }
             HubError::Store { .. } => "`HF_HOME` or `HF_HUB_CACHE` puts the cache elsewhere",
             HubError::Slow { .. } => {
-                "check the network; the same command goes on from what has arrived"
+                "check the network; the same command resumes from what has arrived"
             }
             HubError::NoSuchHome { .. } => "write the folder out: `~` is only the user's own",
             HubError::NoHome => "set `HF_HOME` to a folder",

@@ -135,7 +135,7 @@ impl Fetching<'_> {
             .collect();
         if templates.len() > MOST_TEMPLATES {
             let message =
-                format!("{} chat templates, wanted at most {MOST_TEMPLATES}", templates.len());
+                format!("{} chat templates, expected at most {MOST_TEMPLATES}", templates.len());
             return Err(HubError::Answer { url: self.url(TEMPLATES), message });
         }
         // Templates first: whether all are there cannot be seen later, without the listing.
@@ -194,7 +194,7 @@ impl Fetching<'_> {
         let weights = file != INDEX && !DESCRIPTION.contains(&file) && !is_template(file);
         match entry.bytes {
             Some(bytes) if weights || bytes <= LARGEST => Ok(bytes),
-            Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, wanted at most {LARGEST}")),
+            Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, expected at most {LARGEST}")),
             // A mirror that says no sizes may fill the disk, but not to the brim.
             None if weights => Ok(self.store.free() / 8 * 7),
             None => Ok(LARGEST),
@@ -308,7 +308,7 @@ impl Fetching<'_> {
         if response.status() != 200 && !goes_on {
             // It has none that is as long as what is here, or sends what nobody asked for.
             out.set_len(0).map_err(failed)?;
-            return Err(unread(url, &format!("it does not go on at byte {held}")));
+            return Err(unread(url, &format!("it does not continue at byte {held}")));
         }
         if !goes_on {
             out.set_len(0).map_err(failed)?;

@@ -63,7 +63,7 @@ pub(crate) fn listing(
     let wrong = |message: String| HubError::Answer { url: url.clone(), message };
     let said: Said = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     if !is_commit(&said.sha) {
-        return Err(wrong(format!("`{}` is no commit", said.sha.escape_debug())));
+        return Err(wrong(format!("`{}` is not a commit", said.sha.escape_debug())));
     }
     let files = said.siblings.into_iter().map(|file| (file.rfilename.clone(), entry(file)));
     Ok(Listing { commit: said.sha, files: files.collect() })

@@ -43,7 +43,7 @@ impl FromStr for Name {
         let (repository, revision) = rest.split_once('@').unwrap_or((rest, MAIN));
         let parts: Vec<&str> = repository.split('/').collect();
         let &[owner, name] = &parts[..] else {
-            return Err("`owner/name` is wanted".to_owned());
+            return Err("expected `owner/name`".to_owned());
         };
         for (part, what) in [(owner, "owner"), (name, "name")] {
             if !is_word(part) {

@@ -314,7 +314,7 @@ pub(crate) fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
     let index: Index = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|shard| !is_plain(shard)) {
-        Some(shard) => Err(format!("`{}` is no plain file name", shard.escape_debug())),
+        Some(shard) => Err(format!("`{}` is not a plain file name", shard.escape_debug())),
         None => Ok(shards),
     }
 }

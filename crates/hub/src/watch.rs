@@ -115,7 +115,7 @@ impl<R: Read> Read for Paced<R> {
         if length > 0 && took >= self.window {
             if self.bytes < LEAST * self.window.as_secs().max(1) {
                 let (bytes, seconds) = (self.bytes, took.as_secs());
-                let message = format!("{bytes} bytes in {seconds} s, wanted {LEAST} a second");
+                let message = format!("{bytes} bytes in {seconds} s, expected {LEAST} a second");
                 return Err(io::Error::new(ErrorKind::TimedOut, message));
             }
             (self.since, self.bytes) = (Instant::now(), 0);

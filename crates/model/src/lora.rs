@@ -7,8 +7,8 @@
 
 use annulus_architecture::{Lora, Target};
 use annulus_ops::{
-    Affine, Backend, InputDropout, contiguous, input_gradient, parameter_gradients, projected_onto,
-    projections,
+    Affine, Backend, InputDropout, RowPlaces, contiguous, input_gradient, parameter_gradients,
+    projected_onto, projections,
 };
 use candle_core::{D, Result, Tensor};
 
@@ -86,17 +86,16 @@ impl Adapter {
             module: self.module,
             first: self.first_input(site),
         };
-        let positions = site.shard.attention.positions();
-        let tokens = positions.tokens().max(1);
         // Tensor-parallel ranks have as many rows each, starting from the same one of their own.
         let (_, ranks) = site.shard.tensor.place();
-        let own = site.shard.inputs.elem_count() / ranks;
-        let piece = (x.elem_count() / x.dim(D::Minus1)?.max(1) / ranks).max(1);
-        dropout.apply(&site.backend().pool(), x, |row| {
-            let row = row / piece * own + site.first + row % piece;
-            let position = positions.at(row % tokens).unwrap_or_default();
-            [(draws.sequence + row / tokens) as u32, position as u32]
-        })
+        let places = RowPlaces {
+            positions: site.shard.attention.positions(),
+            sequence: draws.sequence,
+            piece: x.elem_count() / x.dim(D::Minus1)?.max(1) / ranks,
+            stride: site.shard.inputs.elem_count() / ranks,
+            first: site.first,
+        };
+        dropout.apply(site.backend(), x, &places)
     }
     /// The first input of the projection that this rank has.
     fn first_input(&self, site: Site<'_>) -> usize {

@@ -105,20 +105,26 @@ impl Attentions {
         for (attention, own) in groups {
             for layer in own {
                 let Some(place) = of_layer.get_mut(layer) else {
-                    bail!("attentions: found one for layer {layer}, wanted layers below {layers}");
+                    bail!(
+                        "attentions: found one for layer {layer}, expected layers below {layers}"
+                    );
                 };
                 if place.replace(all.len()).is_some() {
-                    bail!("attentions: layer {layer} is listed twice, wanted one attention for it");
+                    bail!(
+                        "attentions: layer {layer} is listed twice, expected one attention for it"
+                    );
                 }
             }
             all.push(attention);
         }
         if all.is_empty() {
-            bail!("attentions: found none, wanted one for each of {layers} layers");
+            bail!("attentions: found none, expected one for each of {layers} layers");
         }
         let of = |(layer, place): (usize, Option<usize>)| match place {
             Some(place) => Ok(place),
-            None => bail!("attentions: none is for layer {layer}, wanted one for each of {layers}"),
+            None => {
+                bail!("attentions: none is for layer {layer}, expected one for each of {layers}")
+            }
         };
         let layers = of_layer.into_iter().enumerate().map(of).collect::<Result<_>>()?;
         Ok(Attentions { groups: all, layers })
@@ -194,7 +200,7 @@ impl<'a> Forward<'a> {
 pub(crate) fn kept<const N: usize>(tensors: Vec<Tensor>) -> Result<[Tensor; N]> {
     let found = tensors.len();
     tensors.try_into().map_err(|_| {
-        candle_core::Error::Msg(format!("internal: {found} tensors were kept, wanted {N}"))
+        candle_core::Error::Msg(format!("internal: {found} tensors were kept, expected {N}"))
     })
 }
 

@@ -3,11 +3,13 @@
 //! Whether an element is dropped is a pure function of seed, step, module, sequence, position and element: ranks, layout, pieces of rows
 //! and recomputation do not change it, and nothing is kept for backward, which applies the same function to the gradient.
 
-use candle_core::{Result, Tensor};
+use annulus_sequence::Positions;
+use candle_core::{D, Device, Result, Tensor, bail};
 
-use crate::Pool;
+use crate::gpu::operators;
 use crate::philox::philox;
 use crate::rows::rows_per_chunk;
+use crate::{Backend, Pool};
 
 /// The dropout of one module's inputs in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +26,30 @@ pub struct InputDropout {
     pub first: usize,
 }
 
-/// The place of a row: the number of its sequence in the step, and its position there.
-pub type RowPlace = [u32; 2];
+/// Which tokens the rows of a tensor are: row `r` is token `r / piece * stride + first + r % piece` of a rank's [sequences, tokens].
+#[derive(Clone, Copy, Debug)]
+pub struct RowPlaces<'a> {
+    /// The positions of the tokens of a sequence that the rank has.
+    pub positions: &'a Positions,
+    /// The number of the rank's first sequence in the step.
+    pub sequence: usize,
+    /// The rows of a piece, at least 1: tensor-parallel ranks have a piece each.
+    pub piece: usize,
+    /// The tokens between the first ones of neighbouring pieces.
+    pub stride: usize,
+    /// The token of the first row.
+    pub first: usize,
+}
+
+impl RowPlaces<'_> {
+    /// The sequence of row `row` and its position there.
+    fn at(&self, row: usize) -> [u32; 2] {
+        let token = row / self.piece * self.stride + self.first + row % self.piece;
+        let tokens = self.positions.tokens();
+        let position = self.positions.at(token % tokens).unwrap_or_default();
+        [(self.sequence + token / tokens) as u32, position as u32]
+    }
+}
 
 /// The number of elements that one call draws for.
 const TOGETHER: usize = 4;
@@ -33,68 +57,96 @@ const TOGETHER: usize = 4;
 const PURPOSE: u32 = 1;
 
 impl InputDropout {
-    /// `x` [.., I] after dropout: some elements 0, the others multiplied by 1 / (1 - probability), in its dtype. `place` gives the place of
-    /// a row of `x`.
+    /// `x` [.., I] after dropout: some elements 0, the others multiplied by 1 / (1 - probability), in its dtype.
     ///
     /// # Errors
-    /// When `x` has no rows, or cannot be multiplied.
-    pub fn apply(
-        &self,
-        pool: &Pool,
-        x: &Tensor,
-        place: impl Fn(usize) -> RowPlace + Send + Sync,
-    ) -> Result<Tensor> {
-        let width = x.dim(candle_core::D::Minus1)?.max(1);
-        let mut factors = vec![0.0_f32; x.elem_count()];
-        let rows = rows_per_chunk(width);
-        pool.for_chunks(&mut factors, rows * width, |chunk, piece| {
-            for (row, factors) in piece.chunks_exact_mut(width).enumerate() {
-                self.draw(place(chunk * rows + row), factors);
-            }
-        });
-        let factors = Tensor::from_vec(factors, x.shape(), &candle_core::Device::Cpu)?;
-        x * factors.to_dtype(x.dtype())?.to_device(x.device())?
-    }
-
-    /// Draws the factors of a row.
-    fn draw(&self, [sequence, position]: RowPlace, factors: &mut [f32]) {
-        let threshold = (self.probability * 4_294_967_296.0) as u32;
-        let kept = (1.0 / (1.0 - self.probability)) as f32;
-        let key = self.key();
-        // The first group may begin before the row.
-        let (group, skipped) = (self.first / TOGETHER, self.first % TOGETHER);
-        let (head, rest) = factors.split_at_mut((TOGETHER - skipped).min(factors.len()));
-        let whole = rest.chunks_mut(TOGETHER).map(|factors| (0, factors));
-        for (number, (skipped, factors)) in [(skipped, head)].into_iter().chain(whole).enumerate() {
-            let counter = [(group + number) as u32, position, sequence, self.module];
-            let words = philox(counter.map(|word| [word]), key);
-            for (factor, [word]) in factors.iter_mut().zip(&words[skipped..]) {
-                *factor = if *word < threshold { 0.0 } else { kept };
+    /// Rows of no tokens, and what Candle, or the GPU, says.
+    pub fn apply(&self, backend: &Backend, x: &Tensor, places: &RowPlaces<'_>) -> Result<Tensor> {
+        if x.elem_count() == 0 {
+            return Ok(x.clone());
+        }
+        if places.positions.tokens() == 0 || places.piece == 0 {
+            bail!("dropout of {:?} rows of no tokens", x.shape());
+        }
+        match backend {
+            Backend::Cpu(pool) => self.draws().apply(pool, x, places),
+            Backend::Gpu(processor) => {
+                operators::input_dropout(&**processor, x, &self.draws(), places)
             }
         }
     }
 
-    fn key(&self) -> [u32; 2] {
+    fn draws(&self) -> Draws {
         let step = [self.step as u32, (self.step >> 32) as u32, PURPOSE, 0];
         let seed = [self.seed as u32, (self.seed >> 32) as u32];
         let [[first], [second], ..] = philox(step.map(|word| [word]), seed);
-        [first, second]
+        Draws {
+            key: [first, second],
+            module: self.module,
+            column: self.first as u32,
+            threshold: (self.probability * 4_294_967_296.0) as u32,
+            kept: (1.0 / (1.0 - self.probability)) as f32,
+        }
+    }
+}
+
+/// What draws need, computed once: words below the threshold drop an element, and others are multiplied by `kept`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draws {
+    pub(crate) key: [u32; 2],
+    pub(crate) module: u32,
+    /// The first column, among all inputs of the module.
+    pub(crate) column: u32,
+    pub(crate) threshold: u32,
+    pub(crate) kept: f32,
+}
+
+impl Draws {
+    /// As [`InputDropout::apply`].
+    fn apply(&self, pool: &Pool, x: &Tensor, places: &RowPlaces<'_>) -> Result<Tensor> {
+        let width = x.dim(D::Minus1)?;
+        let mut factors = vec![0.0_f32; x.elem_count()];
+        let rows = rows_per_chunk(width);
+        pool.for_chunks(&mut factors, rows * width, |chunk, piece| {
+            for (row, factors) in piece.chunks_exact_mut(width).enumerate() {
+                self.draw(places.at(chunk * rows + row), factors);
+            }
+        });
+        let factors = Tensor::from_vec(factors, x.shape(), &Device::Cpu)?;
+        x * factors.to_dtype(x.dtype())?
+    }
+
+    /// Draws the factors of a row of a sequence and position.
+    fn draw(&self, [sequence, position]: [u32; 2], factors: &mut [f32]) {
+        // The first group may begin before the row.
+        let (group, skipped) = (self.column as usize / TOGETHER, self.column as usize % TOGETHER);
+        let (head, rest) = factors.split_at_mut((TOGETHER - skipped).min(factors.len()));
+        let whole = rest.chunks_mut(TOGETHER).map(|factors| (0, factors));
+        for (number, (skipped, factors)) in [(skipped, head)].into_iter().chain(whole).enumerate() {
+            let counter = [(group + number) as u32, position, sequence, self.module];
+            let words = philox(counter.map(|word| [word]), self.key);
+            for (factor, [word]) in factors.iter_mut().zip(&words[skipped..]) {
+                *factor = if *word < self.threshold { 0.0 } else { self.kept };
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::DType;
 
     use super::*;
 
     const DROPOUT: InputDropout =
         InputDropout { seed: 3, probability: 0.25, step: 7, module: 2, first: 0 };
 
-    fn factors(dropout: &InputDropout, rows: usize, first: u32, width: usize) -> Vec<f32> {
+    fn factors(dropout: &InputDropout, rows: usize, first: usize, width: usize) -> Vec<f32> {
         let ones = Tensor::ones((rows, width), DType::F32, &Device::Cpu).unwrap();
-        let place = |row: usize| [0, first + row as u32];
-        let y = dropout.apply(&Pool::new(2), &ones, place).unwrap();
+        let positions = Positions::all(100);
+        let places =
+            RowPlaces { positions: &positions, sequence: 0, piece: rows, stride: 0, first };
+        let y = dropout.apply(&Backend::cpu(2), &ones, &places).unwrap();
         y.flatten_all().unwrap().to_vec1().unwrap()
     }
 

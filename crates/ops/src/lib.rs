@@ -25,6 +25,7 @@ pub mod gpu;
 mod gradients;
 mod linear;
 mod matrix;
+mod on_host;
 pub mod order_free;
 mod philox;
 mod pool;
@@ -48,10 +49,11 @@ pub use cross_entropy::{
     linear_cross_entropy_gradients, linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
     partial_softmax, partial_softmax_gradient,
 };
-pub use dropout::{InputDropout, RowPlace};
+pub use dropout::{InputDropout, RowPlaces};
 pub use embedding::{check_tokens, embedding, embedding_backward};
 pub use gradients::{NoGradient, check_gradients, global_norm_squared, vjp};
 pub use linear::{linear, wide_linear};
+pub use on_host::on_host;
 pub use pool::Pool;
 pub use projections::{
     Affine, AffineGradients, input_gradient, parameter_gradients, projected_onto, projections,

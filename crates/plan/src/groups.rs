@@ -47,6 +47,9 @@ impl LayerGroup {
     }
 }
 
+/// The key that names the layers with a window of their own.
+const LAYERS: &str = "attention.sliding.layers";
+
 /// The layer groups of a model, those without a sliding window first. Their backward routes are still unknown.
 ///
 /// # Errors
@@ -66,17 +69,17 @@ pub(crate) fn groups(experiment: &Experiment, shape: &Shape) -> Result<Vec<Layer
     let Some(sliding) = &attention.sliding else { return Ok(vec![of_all(all.collect())]) };
     let slides = |layer: &usize| sliding.layers.iter().any(|range| range.contains(layer));
     let (slide, others): (Vec<usize>, Vec<usize>) = all.clone().partition(slides);
-    let problem = |message: String, hint: String| {
-        Err(experiment.places.problem("attention.sliding.layers", message).hint(hint))
-    };
+    let problem =
+        |message: String, hint: String| Err(experiment.places.problem(LAYERS, message).hint(hint));
     let last = sliding.layers.last().map_or(0, |range| range.end - 1);
     if last >= all.end {
-        let message = format!("layer {last} is to slide, of {}", all.end);
-        return problem(message, format!("layers are 0 to {}", all.end - 1));
+        let has = format!("layers 0 to {}", all.end - 1);
+        let message = format!("`{LAYERS}` names layer {last}, but the model has {has}");
+        return problem(message, format!("name {has}"));
     }
     if others.is_empty() {
-        let message = format!("all {} layers are to slide", all.end);
-        let hint = format!("set `attention.window: {}`, and drop `sliding`", sliding.window);
+        let message = format!("`{LAYERS}` names all {} layers of the model", all.end);
+        let hint = format!("set `attention.window: {}`, and remove `sliding`", sliding.window);
         return problem(message, hint);
     }
     let window = Some(sliding.window);

@@ -51,7 +51,7 @@ impl Plan {
 impl Misfit {
     /// What the user can change so that the plan fits.
     pub fn hint(self) -> String {
-        let lower = "lower `data.tokens` or `memory.micro_batch`, or put what waits on a disk (`memory.offload`)";
+        let lower = "lower `data.tokens` or `memory.micro_batch`, or offload activations or optimizer moments to disk (`memory.offload`)";
         let shows = "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
         match self.0.there.by {
             By::Budget => {

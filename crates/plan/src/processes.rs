@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use annulus_experiment::{Experiment, Host, Parallel, Settled, State};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Move, Part, Pass, Schedule, Schedules, Taken, taken};
+use annulus_sequence::{Alive, Move, Part, Pass, Schedule, Schedules, Taken, count, taken};
 use annulus_yaml::Problem;
 
 use crate::cost::Share;
@@ -220,7 +220,8 @@ pub(crate) fn check(experiment: &Experiment) -> Result<(), Problem> {
         return Ok(());
     }
     let (ranks, devices) = (mesh.ranks(), host.devices);
-    let message = format!("`{}`: {devices} GPUs cannot share {ranks} ranks evenly", device.word());
+    let message =
+        format!("`{}`: {devices} GPUs cannot share {} evenly", device.word(), count(ranks, "rank"));
     let hint = match devices_for(experiment, devices) {
         1 => "name one GPU for all, or let `mesh` have a rank for each".to_owned(),
         most => format!("name {most} of them, or let `mesh` have a rank for each"),
@@ -239,7 +240,8 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     let Experiment { mesh, places, .. } = experiment;
     let ranks = mesh.ranks();
     if processes == 0 || !ranks.is_multiple_of(processes) {
-        let message = format!("{processes} processes cannot share {ranks} ranks evenly");
+        let message =
+            format!("{} cannot share {} evenly", count(processes, "process"), count(ranks, "rank"));
         return Err(places.problem("mesh.sequence", message));
     }
     let (here, tensor) = (ranks / processes, mesh.tensor);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use annulus_experiment::Resolved;
 use annulus_sequence::{
-    Flaw, Pass, Positions, Proof, Schedule, moves_and_tiles, pairs_between, prove,
+    Flaw, Pass, Positions, Proof, Schedule, count, moves_and_tiles, pairs_between, prove,
 };
 use annulus_yaml::Problems;
 use serde_json::{Value, json};
@@ -141,7 +141,9 @@ impl Proved {
             Ok(_) => format!("{pairs} pairs, proved in {}", duration(seconds)),
             Err(flaw) => format!("flaw: {flaw}"),
         };
-        format!("  {pass:<9} {hops} hops, {moves} moves, {tiles} tiles, {found}")
+        let [hops, moves, tiles] =
+            [(hops, "hop"), (moves, "move"), (tiles, "tile")].map(|(n, noun)| count(n, noun));
+        format!("  {pass:<9} {hops}, {moves}, {tiles}, {found}")
     }
 }
 

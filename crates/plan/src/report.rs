@@ -197,10 +197,11 @@ impl Plan {
             let pairs = sequence.clone().map(|rank| rank.pairs[number] as f64 / per_sequence);
             let even = pairs.sum::<f64>() / sequence.len() as f64;
             let slowest = group.slowest_pairs;
-            let layers = if self.groups.len() > 1 { group.title() + ": " } else { String::new() };
+            let several = self.groups.len() > 1;
+            let layers = if several { format!(" ({})", group.title()) } else { String::new() };
             format!(
-                "balance {layers}{slowest} visible pairs on the slowest rank of every hop, \
-                 {even:.1} if it were even: {:.2} times",
+                "balance {:.2}{layers}: the slowest rank of each hop computes {slowest} visible \
+                 pairs in all, {even:.1} with an even split",
                 slowest as f64 / even
             )
         };

@@ -70,11 +70,11 @@ const SHARES: [Column; 6] = [
 ];
 
 const HEADS: [Column; 6] = [
-    ("as many key/value heads", &["model.num_key_value_heads=8"]),
+    ("as many KV heads", &["model.num_key_value_heads=8"]),
     ("fewer than ranks", &["model.num_key_value_heads=2"]),
     ("one for all", &["model.num_key_value_heads=1"]),
     (
-        "3 key/value heads on 4 ranks",
+        "3 KV heads on 4 ranks",
         &["model.num_attention_heads=12", "model.head_dim=8", "model.num_key_value_heads=3"],
     ),
     ("3 ranks", &["mesh.sequence=3"]),

@@ -10,8 +10,8 @@ pub fn mask_beyond_config(experiment: &Experiment, shape: &Shape) -> Option<Stri
     let key = experiment.attention.beyond_config(shape)?;
     let family = shape.model_type.word();
     Some(format!(
-        "config.json of a `{family}` has no word for `{key}`: whatever loads a checkpoint, `annulus evaluate` of an exported one too, \
-         attends to all earlier tokens"
+        "the config.json of a `{family}` cannot store `{key}`: other programs that load this checkpoint, and `annulus evaluate` of an \
+         export, attend to all earlier tokens"
     ))
 }
 
@@ -19,6 +19,7 @@ impl Plan {
     /// All warnings that follow from the keys of the experiment.
     pub(crate) fn warnings_of_keys(&self) -> Vec<String> {
         let all = [
+            self.idle_ranks(),
             self.idle_window(),
             mask_beyond_config(&self.experiment, &self.shape),
             self.shown_targets(),
@@ -29,6 +30,18 @@ impl Plan {
             self.beyond_transformers(),
         ];
         all.into_iter().flatten().collect()
+    }
+
+    /// Warns of ranks for which a sequence has no tokens.
+    fn idle_ranks(&self) -> Option<String> {
+        let Experiment { mesh, data, .. } = &self.experiment;
+        let idle = self.ranks.iter().filter(|rank| rank.positions.tokens() == 0).count();
+        (idle > 0 && mesh.sequence > data.tokens).then(|| {
+            let (ranks, most) = (self.ranks.len(), data.tokens);
+            format!(
+                "{idle} of {ranks} ranks hold no tokens: lower `mesh.sequence` to at most {most}"
+            )
+        })
     }
 
     /// Warns of a mask that shows queries their own targets.

@@ -62,7 +62,7 @@ pub type Planner<'a> = &'a dyn Fn(&Logged, u64) -> std::result::Result<Planned, 
 pub fn report(folders: &[PathBuf], planner: Planner<'_>) -> Result<String> {
     if folders.is_empty() || folders.len() > MOST_RUNS {
         return Err(TrainError::configuration(
-            format!("{} runs for a page, wanted 1 to {MOST_RUNS}", folders.len()),
+            format!("{} runs for a page, expected 1 to {MOST_RUNS}", folders.len()),
             "give the folders of the runs, or make several pages",
         ));
     }

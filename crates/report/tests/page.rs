@@ -220,7 +220,10 @@ fn many_long_runs_are_thinned_and_one_page_is_never_larger_than_it_may_be() {
     let more: Vec<PathBuf> = runs.iter().chain(&runs[..1]).cloned().collect();
     for none in [&more[..], &[]] {
         let error = report(none, &unplanned).unwrap_err();
-        assert!(error.to_string().contains("wanted 1 to 16") && error.hint().is_some(), "{error}");
+        assert!(
+            error.to_string().contains("expected 1 to 16") && error.hint().is_some(),
+            "{error}"
+        );
     }
 }
 
@@ -270,7 +273,7 @@ fn what_cannot_be_read_is_named_with_file_and_line() {
     let error = refused("experiment.yaml", "name: tiny\nmodle: {}\n");
     assert!(error.to_string().contains("experiment.yaml:2"), "{error}");
     let error = report(&[folder.path().join("nowhere")], &unplanned).unwrap_err();
-    assert!(error.to_string().contains("nowhere` is no run's folder") && error.hint().is_some());
+    assert!(error.to_string().contains("nowhere` is not a run's folder") && error.hint().is_some());
 }
 
 #[test]

@@ -50,10 +50,27 @@ impl Choice {
     /// Estimates an experiment under every strategy on `cluster`.
     ///
     /// # Errors
-    /// When there are fewer devices than ranks, or `sliding` names layers that the model does not have: then no strategy can run.
+    /// When there are fewer devices than ranks, the model cannot be read or extended, or `sliding` names layers that it does not have: then
+    /// no strategy can run.
     pub fn among(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
         let experiment = &resolved.experiment;
+        let mut choice = Choice::compared(resolved, cluster)?;
+        let cluster = &choice.cluster;
+        if !experiment.attention.is_open() {
+            let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
+            let (plan, estimate) = Estimate::fastest(plan, cluster)?;
+            choice.written = Some((plan.strategies(label), estimate));
+        }
+        choice.weighing = Weighing::of(&choice, resolved);
+        Ok(choice)
+    }
+
+    /// [`Choice::among`] without the written strategies' estimate, and without other weights of shards.
+    pub(crate) fn compared(resolved: &Resolved, cluster: &Cluster) -> Result<Choice, Problems> {
+        let experiment = &resolved.experiment;
         enough_devices(experiment, cluster)?;
+        // A model that cannot be read, or extended, is refused before any strategy is tried.
+        resolved.shape()?;
         let cluster = &cluster.budgeted(&experiment.memory);
         let asked = Asked { resolved, cluster };
         let mut choice = Choice {
@@ -73,12 +90,6 @@ impl Choice {
             let (table, hiding) = asked.table(0, None);
             (choice.tables, choice.hiding) = (vec![table], hiding);
         }
-        if !experiment.attention.is_open() {
-            let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
-            let (plan, estimate) = Estimate::fastest(plan, cluster)?;
-            choice.written = Some((plan.strategies(label), estimate));
-        }
-        choice.weighing = Weighing::of(&choice, resolved);
         Ok(choice)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use annulus_experiment::{Apart, Experiment, Host, Memory, Replica};
+use annulus_experiment::{Apart, Experiment, Host, Memory, Mesh, Replica};
 use annulus_machine::Core;
 use annulus_plan::Group;
 use annulus_sequence::Pass;
@@ -87,6 +87,15 @@ section! {
     }
 }
 
+/// What messages of a ring pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ring {
+    /// The slowest link.
+    pub(crate) link: Link,
+    /// Which of a device's ports leads to it: 0 within the node, 1 to other nodes.
+    pub(crate) port: usize,
+}
+
 /// A level of the network: groups of nodes that are closer to each other than to others, as a rail or a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
@@ -140,9 +149,16 @@ impl Cluster {
         self.seen.places_in(first..first + group).start
     }
 
-    /// The cluster as one replica sees it: its devices are those of the replica's ranks, by place. A node's link that devices share is also
-    /// shared with the ranks of other replicas there, which send at the same time.
-    pub(crate) fn of_replica(&self, seen: Replica) -> Cluster {
+    /// The cluster as a replica of `mesh` sees it: its devices are those of the replica's ranks, by place, each as slow as the slowest of
+    /// the tensor-parallel ranks there, which wait for each other.
+    pub(crate) fn of_replica(&self, mesh: &Mesh, replica: usize) -> Cluster {
+        let slowdown = self.slowest_of_every(mesh.tensor);
+        Cluster { slowdown, ..self.seeing(mesh.replica(replica)) }
+    }
+
+    /// The cluster with the devices of `seen` alone. A node's link that devices share is also shared with the ranks of other replicas there,
+    /// which send at the same time.
+    pub(crate) fn seeing(&self, seen: Replica) -> Cluster {
         let mut cluster = Cluster { seen, ..self.clone() };
         if self.shared && seen.step > 1 {
             let replicas = seen.step.min(self.devices_per_node) as f64;
@@ -150,6 +166,16 @@ impl Cluster {
             levels.chain([&mut cluster.between]).for_each(|link| link.bandwidth /= replicas);
         }
         cluster
+    }
+
+    /// How many times slower than others the slowest of every `group` neighbours is, by the number of the first one.
+    fn slowest_of_every(&self, group: usize) -> BTreeMap<usize, f64> {
+        let of = |device: usize| self.slowdown.get(&device).copied().unwrap_or(1.0);
+        let slowest = |device: &usize| {
+            let first = device / group * group;
+            (first, (first..first + group).map(of).fold(0.0, f64::max))
+        };
+        self.slowdown.keys().map(slowest).collect()
     }
 
     /// The place of the slow device `device` in its replica of `ranks` ranks; `self` is the cluster as a replica sees it.
@@ -184,7 +210,7 @@ impl Cluster {
 
     /// The slowest link of a ring over the ranks of `group`, on devices seen or not; every rank stands for `each`. Where a node's devices
     /// share its link, neighbours in the ring send at the same time.
-    pub(crate) fn ring_of(&self, group: Group, each: usize) -> Link {
+    pub(crate) fn ring_of(&self, group: Group, each: usize) -> Ring {
         let [from, to] = group.ends(each);
         let level = self.groups().take_while(|devices| from / devices != to / devices).count();
         let mut link = self.link_of(level);
@@ -192,7 +218,7 @@ impl Cluster {
             let sharers = |step: usize| step.min(self.devices_per_node) as f64;
             link.bandwidth *= sharers(self.seen.step) / sharers(group.step * each);
         }
-        link
+        Ring { link, port: level.min(1) }
     }
 
     /// The number of devices of a node, then of a group of every level.

@@ -16,7 +16,7 @@
 //! a ring: `(W - 1) / W` times their bytes, and after the last micro-batch `(M - 1) / W` times these, which M mirrors exchange. This hides
 //! behind backward while links are free, except for the stage that is summed last. Sharded weights are gathered once per update, hidden
 //! behind nothing, or before every stage of both passes, behind the stages before it except for the first of a step (`crate::shares`). What
-//! is offloaded travels behind the passes, too (`crate::offload`). Norms, rotations, the optimizer and reading data are left out: they are
+//! is offloaded travels behind the passes, too (`crate::offload`). Of a link's time every second is given once (`crate::waits`). Norms, rotations, the optimizer and reading data are left out: they are
 //! equal for all strategies, and small. With tensor parallelism a, k, f and V are those of one rank, and rows between ranks are gathered
 //! and scattered behind nothing (`crate::tensor`).
 //!
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use annulus_experiment::{Order, Settled};
 use annulus_memory::ByClass;
-use annulus_plan::{Group, LayerGroup, Plan, RankPlan};
+use annulus_plan::{LayerGroup, Plan, RankPlan};
 use annulus_sequence::{Pass, Schedules};
 use annulus_yaml::Problems;
 
@@ -35,9 +35,10 @@ use crate::choose::enough_devices;
 use crate::load::Counted;
 use crate::plans::ranks_of_memory;
 use crate::tensor::{AT_ENDS, collectives};
+use crate::waits::{Passes, Waits};
 use crate::walk::latest;
 use crate::work::{Work, added};
-use crate::{Cluster, Link, Offloaded, shares};
+use crate::{Cluster, Offloaded};
 
 /// The estimate of an optimizer step.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +88,7 @@ impl Estimate {
     /// When there are fewer devices than ranks.
     pub fn of(plan: &Plan, cluster: &Cluster) -> Result<Estimate, Problems> {
         enough_devices(&plan.experiment, cluster)?;
-        let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+        let seen = cluster.of_replica(&plan.experiment.mesh, 0);
         Ok(Estimate::of_loads(plan, cluster, &seen, &loads(plan, &seen)))
     }
 
@@ -100,6 +101,7 @@ impl Estimate {
     ) -> Estimate {
         let (step, _) = slowest_replica(plan, cluster, loads);
         let passes = Timing { plan, cluster: seen, loads }.passes();
+        let waits = Waits::behind(plan, cluster, passes);
         let (unlinked, computing) = slowest_replica(plan, &cluster.without_links(), loads);
         // Threads of a process lend each other what they send, and share one memory, whoever of them is booked for what.
         let together = || {
@@ -119,8 +121,8 @@ impl Estimate {
             balance: balance(loads),
             bytes: bytes(plan),
             sent: sent(plan, cluster, loads),
-            gradient_sum: gradient_sum(plan, cluster, passes[1]),
-            offloaded: Offloaded::of(plan, cluster, passes),
+            gradient_sum: waits.gradients,
+            offloaded: waits.offloaded,
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
             peak: peaks.iter().map(|(_, together)| *together).collect(),
             memory: plan.memory,
@@ -184,7 +186,7 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     let mesh = &plan.experiment.mesh;
     let mut most = [0; 2];
     for replica in 0..replicas(plan, cluster) {
-        let seen = cluster.of_replica(mesh.replica(replica));
+        let seen = cluster.of_replica(mesh, replica);
         let mut by_rank = vec![[0; 2]; mesh.sequence];
         for Loads { forward, backward, layers, .. } in loads {
             let times = (layers * plan.micro_batches) as u64;
@@ -199,47 +201,17 @@ fn sent(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> [u64; 2] {
     most
 }
 
-/// Seconds of gradient sums, weight gathers and offloading that do not hide behind a micro-batch's passes, which take `passes` seconds.
-fn waits(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> [f64; 3] {
-    [
-        gradient_sum(plan, cluster, passes[1]),
-        shares::gathered(plan, cluster, passes),
-        Offloaded::of(plan, cluster, passes).seconds(),
-    ]
-}
-
-/// Seconds of gradient sums, weight gathers and offloading that do not hide behind the passes of the slowest replica.
-pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> [f64; 3] {
+/// What does not hide behind the passes of the slowest replica.
+pub(crate) fn waits_behind(plan: &Plan, cluster: &Cluster) -> Waits {
     let mesh = &plan.experiment.mesh;
-    let loads = loads(plan, &cluster.of_replica(mesh.replica(0)));
+    let loads = loads(plan, &cluster.of_replica(mesh, 0));
     let passes = |replica: usize| {
-        let seen = cluster.of_replica(mesh.replica(replica));
+        let seen = cluster.of_replica(mesh, replica);
         Timing { plan, cluster: &seen, loads: &loads }.passes()
     };
     let all = (0..replicas(plan, cluster)).map(passes);
-    let slowest = all.max_by(|a, b| (a[0] + a[1]).total_cmp(&(b[0] + b[1])));
-    waits(plan, cluster, slowest.unwrap_or_default())
-}
-
-/// Seconds of gradient sums, a ring over all ranks, that do not hide behind backward passes of `back` seconds while links are free. Every
-/// micro-batch is summed; the result is exchanged between mirrors once.
-fn gradient_sum(plan: &Plan, cluster: &Cluster, back: f64) -> f64 {
-    let sharding = shares::sharding(plan, cluster);
-    let all = Group { first: 0, step: 1, many: plan.summing() };
-    let link = shares::slowest(plan, cluster, &[all]);
-    // Attention's messages occupy the link meanwhile.
-    let sent = plan.ranks.iter().map(|rank| rank.backward / plan.micro_batches as u64).max();
-    let free = back - sent.unwrap_or_default() as f64 / link.bandwidth;
-    let slice = plan.gradient_bytes() as f64 / sharding.ranks() as f64;
-    let seconds = |ranks: usize, link: Link| {
-        let messages = ranks as f64 - 1.0;
-        messages * (slice / link.bandwidth + link.latency)
-    };
-    let exposed = |all: f64| (all - free.max(0.0)).max(all * plan.summed_last());
-    let [_, mirrors] = sharding.groups();
-    let summed = seconds(sharding.ranks(), link);
-    let passed_on = seconds(sharding.mirrors, shares::slowest(plan, cluster, &mirrors));
-    (plan.micro_batches - 1) as f64 * exposed(summed) + exposed(summed + passed_on)
+    let slowest = all.max_by(|a, b| a.both().total_cmp(&b.both()));
+    Waits::behind(plan, cluster, slowest.unwrap_or_default())
 }
 
 /// The number of replicas to walk: 1 where all are alike.
@@ -260,7 +232,7 @@ fn replicas(plan: &Plan, cluster: &Cluster) -> usize {
 /// A micro-batch on one replica, seconds.
 pub(crate) struct Walked {
     /// Forward and backward through all layers.
-    passes: [f64; 2],
+    passes: Passes,
     /// The loss.
     loss: f64,
     /// Computing of the mean rank in these.
@@ -270,7 +242,7 @@ pub(crate) struct Walked {
 /// A micro-batch on every replica that is not like another. It depends on recomputation, and not on how the state is sharded.
 pub(crate) fn walked(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> Vec<Walked> {
     let of_replica = |replica: usize| {
-        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
+        let seen = cluster.of_replica(&plan.experiment.mesh, replica);
         Timing { plan, cluster: &seen, loads }.walked()
     };
     (0..replicas(plan, cluster)).map(of_replica).collect()
@@ -279,11 +251,12 @@ pub(crate) fn walked(plan: &Plan, cluster: &Cluster, loads: &[Loads]) -> Vec<Wal
 /// Seconds of the slowest replica's step.
 pub(crate) fn slowest_step(plan: &Plan, cluster: &Cluster, walked: &[Walked]) -> f64 {
     let step = |(replica, Walked { passes, loss, .. }): (usize, &Walked)| {
-        let seen = cluster.of_replica(plan.experiment.mesh.replica(replica));
-        let behind: f64 = waits(plan, &seen, *passes).iter().sum();
-        plan.micro_batches as f64 * (passes[0] + passes[1] + loss) + behind
+        let seen = cluster.of_replica(&plan.experiment.mesh, replica);
+        let behind = Waits::behind(plan, &seen, *passes).seconds();
+        plan.micro_batches as f64 * (passes.both() + loss) + behind
     };
-    walked.iter().enumerate().map(step).fold(0.0, f64::max)
+    let steps: Vec<f64> = walked.iter().enumerate().map(step).collect();
+    latest(&steps)
 }
 
 /// Seconds of the slowest replica's step, and of the mean rank's computing over all replicas.
@@ -309,14 +282,27 @@ impl Timing<'_> {
         let (ahead, computed_ahead) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
         let (back, computed_back) = self.backward();
         let computing = computed_ahead + computed_back + mean(&loss);
-        Walked { passes: [ahead, back], loss: latest(&loss), computing }
+        let passes = Passes { seconds: [ahead, back], busy: self.busy() };
+        Walked { passes, loss: latest(&loss), computing }
     }
 
-    /// Seconds of forward and of backward through all layers.
-    fn passes(self) -> [f64; 2] {
+    /// Forward and backward through all layers.
+    fn passes(self) -> Passes {
         let [forward, ..] = self.products();
         let (ahead, _) = self.pass(|one| (&one.forward, one.begins[0]), &forward);
-        [ahead, self.backward().0]
+        Passes { seconds: [ahead, self.backward().0], busy: self.busy() }
+    }
+
+    /// Seconds for which attention's messages occupy the busiest ports, by pass.
+    fn busy(self) -> [[f64; 2]; 2] {
+        let of_group = |one: &Loads| {
+            let busy = [&one.forward, &one.backward].map(|work| work.busy(self.cluster));
+            busy.map(|ports| ports.map(|seconds| one.layers as f64 * seconds))
+        };
+        let add = |all: [[f64; 2]; 2], one: [[f64; 2]; 2]| {
+            [0, 1].map(|pass| [0, 1].map(|port| all[pass][port] + one[pass][port]))
+        };
+        self.loads.iter().map(of_group).fold([[0.0; 2]; 2], add)
     }
 
     /// Seconds of backward through all layers, and of the mean rank's computing in it.

@@ -16,7 +16,7 @@ impl Estimate {
     /// Those of [`Estimate::of`].
     pub fn fastest(mut plan: Plan, cluster: &Cluster) -> Result<(Plan, Estimate), Problems> {
         enough_devices(&plan.experiment, cluster)?;
-        let seen = cluster.of_replica(plan.experiment.mesh.replica(0));
+        let seen = cluster.of_replica(&plan.experiment.mesh, 0);
         let loads = loads(&plan, &seen);
         let is_described = plan.experiment.host.cluster.is_some();
         let open = if is_described { plan.fitting() } else { Vec::new() };

@@ -27,6 +27,7 @@ mod svg;
 mod table;
 mod tensor;
 mod timeline;
+mod waits;
 mod walk;
 mod ways;
 mod weigh;

@@ -82,6 +82,29 @@ impl Load {
     }
 }
 
+impl Load {
+    /// Seconds for which the busiest port is busy, within a node and to other nodes: of a device, or of a node whose devices share a link.
+    pub(crate) fn busy(&self, cluster: &Cluster) -> [f64; 2] {
+        let world = self.world();
+        let places = world.max(cluster.node_of(world - 1) + 1);
+        // By place and port, out and in.
+        let mut busy = vec![[[0.0_f64; 2]; 2]; places];
+        for (from, steps) in self.ranks.iter().enumerate() {
+            for Message { to, bytes, .. } in steps.iter().flat_map(|step| &step.sends) {
+                let level = cluster.level(from, *to);
+                let (port, seconds) =
+                    (level.min(1), *bytes as f64 / cluster.link_of(level).bandwidth);
+                for (way, end) in [from, *to].into_iter().enumerate() {
+                    let is_shared = cluster.shared && port == 1;
+                    let place = if is_shared { cluster.node_of(end) } else { end };
+                    busy[place][port][way] += seconds;
+                }
+            }
+        }
+        [0, 1].map(|port| busy.iter().flat_map(|ports| ports[port]).fold(0.0, f64::max))
+    }
+}
+
 /// Computes loads of one attention's schedules, counting pairs once for both passes.
 pub(crate) struct Counted {
     shape: BlockShape,

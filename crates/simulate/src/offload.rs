@@ -17,22 +17,22 @@ pub enum Offloaded {
 
 impl Offloaded {
     /// The wait of the busiest rank, whose passes of a micro-batch take `passes` seconds, forward and backward: activations travel during
-    /// them, moments when nothing else is computed.
-    pub(crate) fn of(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> Offloaded {
+    /// them, moments when nothing else is computed. Beside it, the seconds of it in either pass.
+    pub(crate) fn of(plan: &Plan, cluster: &Cluster, passes: [f64; 2]) -> (Offloaded, [f64; 2]) {
         let bytes = [plan.offloaded(), plan.offloaded_moments()];
-        let Some(link) = cluster.offload else {
-            return if bytes == [0, 0] { Offloaded::Nothing } else { Offloaded::Untimed };
+        let link = match cluster.offload {
+            _ if bytes == [0, 0] => return (Offloaded::Nothing, [0.0; 2]),
+            None => return (Offloaded::Untimed, [0.0; 2]),
+            Some(link) => link,
         };
         let seconds = |bytes: u64| match bytes {
             0 => 0.0,
             bytes => link.latency + bytes as f64 / link.bandwidth,
         };
         let [activations, moments] = bytes.map(seconds);
-        let waits = passes.map(|pass| (activations - pass).max(0.0)).iter().sum::<f64>();
-        match bytes {
-            [0, 0] => Offloaded::Nothing,
-            _ => Offloaded::Waits(plan.micro_batches as f64 * waits + 2.0 * moments),
-        }
+        let waits = passes.map(|pass| (activations - pass).max(0.0));
+        let of_passes = plan.micro_batches as f64 * waits.iter().sum::<f64>();
+        (Offloaded::Waits(of_passes + 2.0 * moments), waits)
     }
 
     /// Seconds of waiting; `None` where they are unknown.

@@ -76,7 +76,7 @@ impl ClusterKeys {
         let mut problems = Vec::new();
         let devices = self.nodes.saturating_mul(self.devices_per_node);
         if devices as u64 > MOST_DEVICES {
-            let message = format!("{devices} devices, wanted at most {MOST_DEVICES}");
+            let message = format!("{devices} devices, expected at most {MOST_DEVICES}");
             problems.push(places.problem("nodes", message));
         }
         if self.nodes > 1 && self.between.bandwidth.is_none() {
@@ -96,7 +96,7 @@ impl ClusterKeys {
             // `01` would be a second name of device 1.
             let is_plain = |device: usize| device < devices && device.to_string() == *word;
             if !word.parse().is_ok_and(is_plain) {
-                let message = format!("`{word}` is no device of this cluster");
+                let message = format!("`{word}` is not a device of this cluster");
                 let hint = format!("its devices are numbered from 0 to {}", devices - 1);
                 problems.push(places.problem(&format!("devices.{word}"), message).hint(hint));
             }
@@ -128,7 +128,7 @@ impl ClusterKeys {
         let of_level = |((name, nodes), (whole, all)): (&(&String, usize), (String, usize))| {
             let divides = *nodes < all && all.is_multiple_of(*nodes);
             let message = format!(
-                "a `{name}` has {nodes} nodes, wanted fewer than the {all} of {whole}, and a divisor"
+                "a `{name}` has {nodes} nodes, expected fewer than the {all} of {whole}, and a divisor"
             );
             (!divides).then(|| places.problem(&format!("levels.{name}.nodes"), message))
         };

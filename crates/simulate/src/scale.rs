@@ -46,7 +46,8 @@ impl Row {
             }
             Err(_) => String::from("cannot run"),
         };
-        format!("{} tokens on {} devices: {what}", count(self.tokens), self.devices)
+        let devices = annulus_sequence::count(self.devices, "device");
+        format!("{} tokens on {devices}: {what}", count(self.tokens))
     }
 }
 

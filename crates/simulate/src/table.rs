@@ -54,7 +54,7 @@ impl Asked<'_> {
         let families = match (written, resolved.shape()) {
             (Some(strategy), _) => vec![vec![strategy]],
             (None, Ok(shape)) => {
-                let seen = cluster.of_replica(experiment.mesh.replica(0));
+                let seen = cluster.of_replica(&experiment.mesh, 0);
                 families(
                     experiment.mesh.sequence,
                     heads_of(&shape.part_of(experiment.mesh.tensor)),
@@ -226,7 +226,12 @@ fn against(strategy: Strategy, estimate: &Estimate, best: &Estimate, cluster: &C
     let larger = estimate.fullest() as f64 > CLOSE * best.fullest() as f64;
     let equal = if larger { "as good, but it needs more memory" } else { "about as good" };
     let cause = most.filter(|_| ratio > CLOSE).map_or(equal, |(_, cause)| cause);
-    let cause = if fits(estimate, cluster) { cause } else { "it does not fit" };
+    let cause = match [estimate, best].map(|one| fits(one, cluster)) {
+        [false, true] => "it does not fit",
+        // Of what does not fit, what needs the least memory is taken.
+        [false, false] if larger && ratio > CLOSE => "it needs more memory",
+        _ => cause,
+    };
     format!("  `{}` takes {ratio:.2} times as long: {cause}", label(strategy))
 }
 

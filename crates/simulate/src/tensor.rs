@@ -15,7 +15,7 @@ pub(crate) fn collectives(plan: &Plan, cluster: &Cluster, number: u64) -> f64 {
         return 0.0;
     }
     let groups = (0..plan.world() / ranks).map(|group| group * ranks);
-    let links = groups.map(|first| cluster.ring_of(Group { first, step: 1, many: ranks }, 1));
+    let links = groups.map(|first| cluster.ring_of(Group { first, step: 1, many: ranks }, 1).link);
     let slowest = links.min_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
     let (link, messages) = (slowest.unwrap_or(cluster.inside), ranks as f64 - 1.0);
     let element = plan.experiment.model.dtype.bytes();

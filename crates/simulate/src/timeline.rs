@@ -15,6 +15,7 @@ use annulus_yaml::{Problem, Problems};
 use crate::choose::enough_devices;
 use crate::estimate::{Timing, waits_behind};
 use crate::load::Counted;
+use crate::waits::Waits;
 use crate::walk::{Event, latest, watched};
 use crate::{Cluster, Load};
 
@@ -35,7 +36,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     let mut ends = Vec::new();
     for replica in 0..plan.experiment.mesh.data {
         let own = plan.experiment.mesh.replica(replica);
-        let seen = cluster.of_replica(own);
+        let seen = cluster.of_replica(&plan.experiment.mesh, replica);
         let timing = Timing { plan, cluster: &seen, loads: &[] };
         // Tensor-parallel ranks do the same.
         for part in 0..plan.experiment.mesh.tensor {
@@ -232,7 +233,8 @@ impl Writer<'_> {
     }
 
     /// Writes what all ranks wait for after backward: gradient sums, gathers of sharded weights, offloading.
-    fn behind(&mut self, begin: f64, [gradients, weights, offload]: [f64; 3]) {
+    fn behind(&mut self, begin: f64, waits: Waits) {
+        let (Waits { gradients, weights, .. }, offload) = (waits, waits.offloaded.seconds());
         let (sharding, tensor) = (self.plan.sharding(), self.plan.experiment.mesh.tensor);
         let [holders, _] = sharding.groups();
         let gathered = begin + gradients;

@@ -100,9 +100,10 @@ fn by_node(cluster: &Cluster, world: usize) -> impl Iterator<Item = Range<usize>
     })
 }
 
-/// The latest of some times.
+/// The latest of some times; NaN where one is none.
 pub(crate) fn latest(times: &[f64]) -> f64 {
-    times.iter().copied().fold(0.0, f64::max)
+    let later = |one: f64, other: f64| if one.is_nan() || one > other { one } else { other };
+    times.iter().copied().fold(0.0, later)
 }
 
 /// A message that is in flight.
@@ -205,6 +206,14 @@ mod tests {
 
     fn walked(load: &Load, cluster: &Cluster) -> Walk {
         walk(load, cluster, &vec![0.0; load.world()])
+    }
+
+    #[test]
+    fn what_is_no_time_is_not_lost() {
+        assert_eq!(latest(&[1.0, 3.0, 2.0]), 3.0);
+        for times in [[1.0, f64::NAN, 2.0], [f64::NAN, 1.0, 2.0], [1.0, 2.0, -f64::NAN]] {
+            assert!(latest(&times).is_nan(), "{times:?}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Way {
     pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
         let Some(LayerGroup { strategy, .. }) = plan.groups.first() else { return Vec::new() };
         let Ok(split) = plan.split(&plan.groups[0]) else { return Vec::new() };
-        let cluster = &cluster.of_replica(plan.experiment.mesh.replica(0));
+        let cluster = &cluster.of_replica(&plan.experiment.mesh, 0);
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         let way = |how: &Route| {
             let schedule = strategy.backward(&split, *how).ok()?;

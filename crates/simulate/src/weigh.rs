@@ -3,13 +3,16 @@
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::{Plan, label};
 
+use crate::table::CLOSE;
 use crate::{Choice, Cluster, Estimate};
 
 /// What unequal shards gain over equal ones, or would gain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weighing {
-    /// The strategies in words.
+    /// The strategies of weighted shards in words.
     pub split: String,
+    /// Those of equal shards.
+    pub equal_split: String,
     /// The weights of shards, as in `mesh.weights`, by rank of a sequence.
     pub weights: Vec<usize>,
     /// Whether the experiment has these weights already.
@@ -22,26 +25,23 @@ pub struct Weighing {
 
 /// The weight of the fastest device.
 const PARTS: f64 = 60.0;
+/// The most ranks for which open strategies are chosen anew with other shards: with more it takes long.
+const MOST_RANKS: usize = 64;
 
 impl Weighing {
-    /// Compares equal shards with the experiment's weights, or with those that device speeds suggest, under the written or chosen
-    /// strategies; `None` where all devices are alike.
+    /// Compares equal shards with the experiment's weights, or with those that device speeds suggest. Strategies that are open are chosen
+    /// for either; with many ranks those that are chosen stay. `None` where all devices are alike, or the suggested weights gain nothing.
     pub(crate) fn of(choice: &Choice, resolved: &Resolved) -> Option<Weighing> {
-        let (cluster, experiment) = (&choice.cluster, &resolved.experiment);
-        let open = experiment.attention.is_open();
-        let split = if open { choice.settled(experiment)? } else { experiment.clone() };
-        let written = experiment.mesh.weights.is_some();
-        let suggested = || by_speed(experiment, cluster);
-        let weights = experiment.mesh.weights.clone().or_else(suggested)?;
-        let step = |weights: Option<Vec<usize>>| {
-            let mut experiment = cluster.place(split.clone());
-            experiment.mesh.weights = weights;
-            let plan = Plan::new(&resolved.with(experiment)).ok()?;
-            let (plan, estimate) = Estimate::fastest(plan, cluster).ok()?;
-            Some((plan.strategies(label), estimate.step))
-        };
-        let ((_, equal), (split, weighed)) = (step(None)?, step(Some(weights.clone()))?);
-        Some(Weighing { split, weights, written, equal, weighed })
+        let own = &resolved.experiment.mesh.weights;
+        let suggested = || by_speed(&resolved.experiment, &choice.cluster);
+        let weights = own.clone().or_else(suggested)?;
+        let step = |weights: Option<Vec<usize>>| step(choice, resolved, weights);
+        let (equal_split, equal_fits, equal) = step(None)?;
+        let (split, fits, weighed) = step(Some(weights.clone()))?;
+        let written = own.is_some();
+        let weighing = Weighing { split, equal_split, weights, written, equal, weighed };
+        let gains = weighing.gain() > CLOSE && (fits || !equal_fits);
+        (written || gains).then_some(weighing)
     }
 
     /// The speedup of a step over equal shards.
@@ -51,15 +51,49 @@ impl Weighing {
 
     /// The gain in a line.
     pub(crate) fn to_text(&self) -> String {
-        let (weights, gain, name) = (&self.weights, self.gain(), &self.split);
-        if self.written {
-            format!("  its `mesh.weights` make steps of `{name}` {gain:.2} times as fast")
-        } else {
-            format!(
+        let (weights, gain) = (&self.weights, self.gain());
+        let [name, equal] =
+            [&self.split, &self.equal_split].map(|name| name.replace(" and ", "` and `"));
+        match (self.written, name == equal) {
+            (true, true) => {
+                format!("  its `mesh.weights` make steps of `{name}` {gain:.2} times as fast")
+            }
+            (true, false) => format!(
+                "  its `mesh.weights` make steps {gain:.2} times as fast: `auto` would take `{equal}` without them"
+            ),
+            (false, true) => format!(
                 "  `mesh.weights: {weights:?}` would make steps of `{name}` {gain:.2} times as fast"
-            )
+            ),
+            (false, false) => format!(
+                "  `mesh.weights: {weights:?}` would make steps {gain:.2} times as fast: `auto` would take `{name}` with them"
+            ),
         }
     }
+}
+
+/// The written or chosen strategies in words with these weights of shards, whether they fit, and seconds of a step; `None`: none can run.
+fn step(
+    choice: &Choice,
+    resolved: &Resolved,
+    weights: Option<Vec<usize>>,
+) -> Option<(String, bool, f64)> {
+    let (cluster, experiment) = (&choice.cluster, &resolved.experiment);
+    let (is_open, is_own) = (experiment.attention.is_open(), weights == experiment.mesh.weights);
+    if is_open && is_own {
+        let (name, fits, estimate) = choice.best().ok()?;
+        return Some((name, fits, estimate.step));
+    }
+    let anew = is_open && experiment.mesh.ranks() <= MOST_RANKS;
+    let split = if is_open && !anew { choice.settled(experiment)? } else { experiment.clone() };
+    let mut split = cluster.place(split);
+    split.mesh.weights = weights;
+    let resolved = resolved.with(split);
+    if anew {
+        let (name, fits, estimate) = Choice::compared(&resolved, cluster).ok()?.best().ok()?;
+        return Some((name, fits, estimate.step));
+    }
+    let (plan, estimate) = Estimate::fastest(Plan::new(&resolved).ok()?, cluster).ok()?;
+    Some((plan.strategies(label), choice.fits(&estimate), estimate.step))
 }
 
 /// Weights of shards by speed; with replicas, the slowest device of a place counts.

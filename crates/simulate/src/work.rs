@@ -93,6 +93,19 @@ impl Work {
         }
     }
 
+    /// Seconds for which the busiest port of a device, or of a node whose devices share it, is busy: within nodes, and between them.
+    /// Representative ranks give those of the port that is busiest in every hop.
+    pub(crate) fn busy(&self, cluster: &Cluster) -> [f64; 2] {
+        match self {
+            Work::Every(load) => load.busy(cluster),
+            Work::Sampled(_) if cluster.is_instant() => [0.0; 2],
+            Work::Sampled(Sampled { hops, .. }) => [true, false].map(|inside| {
+                let all = hops.iter().flat_map(|pace| &pace.busy);
+                all.filter(|busy| busy.inside == inside).map(|busy| busy.seconds).sum()
+            }),
+        }
+    }
+
     fn world(&self) -> usize {
         match self {
             Work::Every(load) => load.world(),
@@ -304,7 +317,7 @@ mod tests {
                 small.between.bandwidth /= 2.0;
                 small.levels[0].link.bandwidth /= 2.0;
             }
-            let apart = wide.of_replica(Replica { first: 1, step: 2, places: 64 });
+            let apart = wide.seeing(Replica { first: 1, step: 2, places: 64 });
             for strategy in [Strategy::STRIPED, Strategy::Usp { shape: Some([4, 16]) }] {
                 let split = strategy.split(&Mask::causal(), 64 * 256, 64, Heads::equal(4));
                 let schedule = strategy.forward(&split.expect("it splits")).expect("it runs");

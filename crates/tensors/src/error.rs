@@ -28,6 +28,9 @@ pub enum Problem {
     /// The file is what Git LFS leaves in its place.
     #[error("it is a Git LFS pointer")]
     Pointer,
+    /// The file has another format.
+    #[error("it is not a safetensors file")]
+    Foreign,
     /// The file is malformed.
     #[error("{0}")]
     Malformed(String),
@@ -60,9 +63,10 @@ impl TensorsError {
             Problem::Irregular => Some("copy the file itself into the folder"),
             Problem::Pointer => Some("`git lfs pull` in its folder fetches the file itself"),
             Problem::Malformed(_) if self.file.extension().is_some_and(|kind| kind == "json") => {
-                Some("an index of safetensors files is wanted: fetch or save it again")
+                Some("expected an index of safetensors files: fetch or save it again")
             }
-            Problem::Malformed(_) => Some("a safetensors file is wanted: fetch or save it again"),
+            Problem::Foreign => Some("fetch the file again, or save it as safetensors"),
+            Problem::Malformed(_) => Some("expected a safetensors file: fetch or save it again"),
             Problem::Shrunk => Some("write no file that is in use: try again when it is whole"),
         }
     }
@@ -81,7 +85,8 @@ impl fmt::Display for Said<'_> {
             Problem::Pointer => {
                 write!(f, "`{file}` is a Git LFS pointer, not the file itself")
             }
-            Problem::Malformed(problem) => write!(f, "`{file}` is damaged or hostile: {problem}"),
+            Problem::Foreign => write!(f, "`{file}` is not a safetensors file"),
+            Problem::Malformed(problem) => write!(f, "`{file}` is damaged: {problem}"),
             Problem::Shrunk => write!(f, "`{file}` was cut short while it was read"),
         }
     }

@@ -11,6 +11,9 @@ use crate::{Entry, Problem, Room, TensorsError};
 /// How the text begins that Git LFS leaves in place of a file.
 const POINTER: [u8; LENGTH] = *b"version ";
 
+/// No header is as long: where one seems to be, the bytes of its length are something else, such as text.
+const ABSURD: u64 = 1 << 40;
+
 /// Bytes that are compared at a time.
 const BLOCK: usize = 1 << 16;
 
@@ -36,18 +39,21 @@ impl TensorFile {
         let size = file.metadata().map_err(unread)?.len();
         let mut length = [0; LENGTH];
         if size < LENGTH as u64 {
-            return Err(malformed(format!("it has {size} bytes (wanted at least {LENGTH})")));
+            return Err(malformed(format!("it has {size} bytes (expected at least {LENGTH})")));
         }
         file.read_exact_at(&mut length, 0).map_err(unread)?;
         if length == POINTER {
             return Err(TensorsError { file: path.to_owned(), problem: Problem::Pointer });
         }
         let length = u64::from_le_bytes(length);
+        if length > size.max(ABSURD) {
+            return Err(TensorsError { file: path.to_owned(), problem: Problem::Foreign });
+        }
         room.take(path, length)?;
         let data = LENGTH as u64 + length;
         let Some(rest) = size.checked_sub(data) else {
             let problem = format!(
-                "its header of {length} bytes exceeds its {size} bytes: the file may be cut short"
+                "its header of {length} bytes exceeds its {size} bytes: the file may be truncated"
             );
             return Err(malformed(problem));
         };

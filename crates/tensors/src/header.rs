@@ -61,7 +61,8 @@ impl Room {
             self.bytes = left;
             return Ok(());
         }
-        let problem = format!("its header of {length} bytes is too long (wanted at most {bytes})");
+        let problem =
+            format!("its header of {length} bytes is too long (expected at most {bytes})");
         Err(TensorsError::malformed(path, &problem))
     }
 }
@@ -109,7 +110,7 @@ impl Header {
         room.tensors -= entries.len();
         let mut tensors = BTreeMap::new();
         for (name, written) in entries {
-            let entry = entry(written, size).map_err(|what| format!("`{}`{what}", shown(&name)))?;
+            let entry = entry(written, size, &shown(&name))?;
             tensors.insert(name.into_owned(), entry);
         }
         whole(&tensors, size)?;
@@ -118,18 +119,22 @@ impl Header {
 }
 
 /// The entry of a tensor, whose bytes must match its shape and lie within `size` bytes.
-fn entry(written: Written<'_>, size: u64) -> Result<Entry, String> {
+fn entry(written: Written<'_>, size: u64, name: &str) -> Result<Entry, String> {
     let Written { dtype, shape: Dimensions(shape), data_offsets: (begin, end) } = written;
     let word: StrDeserializer<'_, serde::de::value::Error> = StrDeserializer::new(&dtype.0);
-    let dtype = Dtype::deserialize(word).map_err(|error| format!(": {error}"))?;
+    let dtype = Dtype::deserialize(word).map_err(|error| format!("`{name}`: {error}"))?;
     if begin > end || end > size {
-        let short = if begin <= end { ": the file may be cut short" } else { "" };
-        return Err(format!(" is said to be bytes {begin} to {end} of {size}{short}"));
+        let what = if begin > end {
+            ", which end before they begin".to_owned()
+        } else {
+            format!(", but only {size} follow: the file may be truncated")
+        };
+        return Err(format!("its header puts `{name}` at bytes {begin} to {end}{what}"));
     }
     let bits = shape.iter().try_fold(dtype.bitsize(), |bits, &n| bits.checked_mul(n));
     if bits.map(|bits| bits as u64) != (end - begin).checked_mul(8) {
         let found = end - begin;
-        return Err(format!(" is said to be {dtype} {shape:?} in {found} bytes"));
+        return Err(format!("its header says that `{name}` is {dtype} {shape:?} in {found} bytes"));
     }
     Ok(Entry { dtype, shape, bytes: begin..end })
 }
@@ -142,7 +147,7 @@ fn whole(tensors: &BTreeMap<String, Entry>, size: u64) -> Result<(), String> {
     for (bytes, name) in extents {
         if bytes.start != from {
             let (name, begin) = (shown(name), bytes.start);
-            return Err(format!("`{name}` begins at byte {begin} of the data (wanted {from})"));
+            return Err(format!("`{name}` begins at byte {begin} of the data (expected {from})"));
         }
         from = bytes.end;
     }

@@ -118,7 +118,7 @@ impl Text {
         }
         // Enough to find it; whoever prints it makes it printable.
         let (text, found): (String, _) = (text.chars().take(60).collect(), text.len());
-        Err(E::custom(format!("`{text}` has {found} bytes (wanted at most {LONGEST_NAME})")))
+        Err(E::custom(format!("`{text}` has {found} bytes (expected at most {LONGEST_NAME})")))
     }
 }
 

@@ -75,7 +75,7 @@ impl Trace {
         let wanted = if seats.is_empty() { VERSION } else { VERSION_OF_PROCESSES };
         if version != wanted || ranks > MOST_RANKS {
             let message = format!(
-                "a trace of {ranks} ranks in version {version}, wanted at most {MOST_RANKS} in {wanted}"
+                "a trace of {ranks} ranks in version {version}, expected at most {MOST_RANKS} in {wanted}"
             );
             return Err(Unreadable(message));
         }

@@ -89,9 +89,9 @@ impl Sums {
             let (place, moved) = (exposed.place, &exposed.moved);
             // Late means that the sender was late.
             let why = if 2 * exposed.late > exposed.waiting {
-                format!("for {} ms it had not sent it", milliseconds(exposed.late))
+                format!("the sender was late by {} ms", milliseconds(exposed.late))
             } else {
-                String::from("it was on its way")
+                String::from("in flight")
             };
             let _ = writeln!(
                 text,

@@ -70,7 +70,7 @@ pub enum TrainError {
     #[error("{0}")]
     NonFinite(crate::step::finite::NonFinite),
     /// A model that is not being trained computed a value that is not finite.
-    #[error("{what} is {value}, wanted a finite number")]
+    #[error("{what} is {value}, expected a finite number")]
     NotANumber {
         /// What the value is of.
         what: String,
@@ -172,6 +172,11 @@ impl TrainError {
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
             TrainError::Model(error) => error.hint(),
+            TrainError::NonFinite(found) if found.step == 1 => {
+                let hint = "lower `optimizer.learning_rate`, or look at the sequences named: `annulus data show EXPERIMENT` prints \
+                            the first batch";
+                Some(hint.into())
+            }
             TrainError::NonFinite(_) => {
                 Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
             }

@@ -61,11 +61,15 @@ impl Exit {
     pub fn about(self) -> &'static str {
         match self {
             Exit::Done => "done",
-            Exit::Internal => "an error of the program, or output that cannot be written",
+            Exit::Internal => {
+                "an error of the program, or standard output, offloaded tensors or a new file cannot be written"
+            }
             Exit::Usage => "a mistake on the command line or in the experiment",
-            Exit::Data => "data, a model or a tokenizer cannot be used",
+            Exit::Data => {
+                "data, a model or a tokenizer cannot be used, or its cache cannot be written"
+            }
             Exit::Checkpoint => {
-                "a checkpoint cannot be read or written, or belongs to a different experiment"
+                "a checkpoint or output folder cannot be read or written, or belongs to a different experiment"
             }
             Exit::DoesNotFit => "it needs more memory than there is, or than `memory.budget`",
             Exit::Expectation => {
@@ -74,14 +78,14 @@ impl Exit {
             }
             Exit::NotFinite => "a loss, gradient or logit is not finite",
             Exit::Deadline => {
-                "a rank waited longer than `mesh.deadline`, or a process fell silent or did not join MPI in time"
+                "a rank waited longer than `mesh.deadline`, or a process stopped responding or did not join MPI in time"
             }
             Exit::RankDied => {
                 "a rank died, MPI or NCCL failed, or an NCCL transfer exceeded `mesh.deadline`"
             }
             Exit::Damaged => "what a rank received is not what was sent",
             Exit::RunFailed => "a run of a sweep failed; the others were run",
-            Exit::Preempted => "stopped by a signal and saved: the same command goes on",
+            Exit::Preempted => "stopped by a signal and saved: the same command resumes",
         }
     }
 
@@ -112,10 +116,10 @@ impl Exit {
                 "raise `mesh.deadline` if the rank is slow rather than stuck, `ANNULUS_MPI_BEGIN` if processes start late"
             }
             Exit::RankDied => {
-                "the message before it says why; the same command goes on from the last checkpoint"
+                "the message before it says why; the same command resumes from the last checkpoint"
             }
             Exit::Damaged => {
-                "look at the memory and links of the machines that the message names; the same command goes on from the last checkpoint"
+                "look at the memory and links of the machines that the message names; the same command resumes from the last checkpoint"
             }
             Exit::RunFailed => {
                 "the message names each run with its log; the same command tries those again, and no others"

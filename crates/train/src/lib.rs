@@ -42,7 +42,7 @@ pub use finished::summary::{RunSummary, run_summary};
 pub use finished::table::metrics_table;
 pub use finished::traces::read_trace;
 pub use folder::manifest::{
-    FINISHED, Fork, Machine, Manifest, Mpi, Nccl, Process, RunStart, StateHash,
+    FINISHED, Fork, Machine, Manifest, Mpi, Nccl, PREEMPTED, Process, RunStart, StateHash,
 };
 pub use folder::run_folder::holder;
 pub use folder::traces::{trace_of, traced_step, traced_steps};

@@ -3,7 +3,7 @@
 # transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, which is made if it is not there, or here: a file or two of a task, and log.txt.
-#   run.sh [check | rule | sanitize | time | ring | several | step | longest]...    all of them if none is named, none over ten minutes;
+#   run.sh [check | rule | verify | sanitize | time | ring | gpus | several | step | longest]...    all of them if none is named, none over ten minutes;
 #   $LIMIT is the most seconds of all of them together
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -63,6 +63,37 @@ rule() {
   cat "$work/rule.jsonl" >>"$out/log.txt"
 }
 
+# The number of GPUs that programs see here: not all that nvidia-smi lists, and not parts of one.
+gpus_seen() {
+  python3 -c 'import torch; print(torch.cuda.device_count())'
+}
+
+# Paths in an experiment are relative to the folder where the command runs.
+experiments() {
+  [ -d "$work/experiments" ] || (cd "$work" && ./annulus init experiments >/dev/null)
+}
+
+# Compares every strategy on 1 to 3 ranks that share the GPU with dense attention in f64: outputs, gradients, visible keys, and loss and
+# gradients of a model, under every kind of mask.
+verify() {
+  experiments
+  : >"$out/verify.jsonl"
+  local mask dtype tried=0 exact=0
+  for mask in "" "attention.window=50" "attention.documents=data" "attention.prefix=40" "attention.window=50 attention.sinks=3" \
+    "attention.pattern=strided attention.stride=17" "attention.window=20 attention.dilation=3" \
+    "attention.window=40 attention.global=[0-1,150]"; do
+    for dtype in bf16 f32; do
+      (cd "$work" && timeout "$(limit 120)" ./annulus verify experiments/quickstart.yaml --ranks 3 --json device=cuda:0 data.tokens=301 \
+        model.dtype=$dtype model.head_dim=64 model.num_hidden_layers=2 $mask) >"$work/verified.txt" 2>>"$out/log.txt" &&
+        exact=$((exact + 1)) || trouble "verify $dtype $mask" $?
+      tried=$((tried + 1))
+      echo "$dtype, ${mask:-causal}: $(tail -n 1 "$work/verified.txt")" | tee -a "$out/verify.jsonl"
+    done
+  done
+  echo "$exact of $tried are exact"
+  [ $exact -eq $tried ] || failed=1
+}
+
 # Runs small sizes of one kernel of every generation under the sanitizer; says so if the tool is missing or may not run, and which kernels
 # this GPU does not run.
 sanitize() {
@@ -103,11 +134,28 @@ ring() {
   : >"$out/ring.jsonl"
   for numbers in "bf16 64k" "f32 16k"; do
     set -- $numbers
-    timeout "$(limit 270)" "$work/annulus-bench" ring --part step --device cuda --model 1b --layers 4 --dtype "$1" --tokens "$2" --ranks 4 \
+    timeout "$(limit 270)" "$work/annulus-bench" ring --part step --device cuda:0 --model 1b --layers 4 --dtype "$1" --tokens "$2" --ranks 4 \
       --strategy striped --recompute layer --pairs 5 --foreign 4 --at-least 0.909 >>"$out/ring.jsonl" 2>>"$out/log.txt" ||
       { trouble "annulus-bench ring, $1" $?; failed=1; }
   done
   table ring "$out/ring.jsonl"
+}
+
+# Ranks of one process on several GPUs, whose tensors are copied between them: a few steps must have the bits of the same ranks on one.
+gpus() {
+  local devices
+  devices=$(gpus_seen)
+  if [ "$devices" -lt 2 ]; then echo "gpus: NOT RUN, there is one"; return; fi
+  experiments
+  for device in cuda:0 "cuda:0-$((devices - 1))"; do
+    (cd "$work" && timeout "$(limit 270)" ./annulus train experiments/quickstart.yaml device=$device mesh.sequence=$devices model.dtype=bf16 \
+      model.head_dim=64 schedule.stop=6 every.hash=1 expect=null sample=null "output=runs/$device") >>"$out/log.txt" 2>&1 || { trouble "training on $device" $?; failed=1; }
+  done
+  if cmp "$work/runs/cuda:0/hashes.jsonl" "$work/runs/$device/hashes.jsonl"; then
+    echo "gpus: $devices GPUs have the bits of one after each of 6 steps"
+  else
+    failed=1
+  fi
 }
 
 # Two processes, a GPU each, whose tensors go by NCCL: every strategy and mask must have the bits of two threads on one GPU. On a
@@ -117,11 +165,11 @@ several() {
   if ! command -v mpirun >/dev/null; then echo "several: no mpirun on this machine"; return; fi
   local own_mps= nccl
   nccl=$("$work/annulus" doctor --json 2>>"$out/log.txt" | python3 "$here/tables.py" nccl /dev/stdin 2>>"$out/log.txt")
-  if [ "$(nvidia-smi -L | wc -l)" -eq 1 ] && [[ $nccl = 1.* || $nccl =~ ^2\.([0-9]|[12][0-9]|3[01])\. ]]; then
+  if [ "$(gpus_seen)" -eq 1 ] && [[ $nccl = 1.* || $nccl =~ ^2\.([0-9]|[12][0-9]|3[01])\. ]]; then
     echo "several: NOT RUN, NCCL $nccl lets no two processes share a GPU"
     return
   fi
-  if [ "$(nvidia-smi -L | wc -l)" -eq 1 ]; then
+  if [ "$(gpus_seen)" -eq 1 ]; then
     export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
     mkdir -p "$work/mps"
     if nvidia-cuda-mps-control -d >>"$out/log.txt" 2>&1; then
@@ -131,8 +179,7 @@ several() {
       unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
     fi
   fi
-  # Paths in an experiment are relative to the folder where the command runs.
-  (cd "$work" && ./annulus init experiments >/dev/null)
+  experiments
   # Containers have only root and few cores, which Open MPI refuses by default, and binds both processes to one core.
   local flags=
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -187,18 +234,18 @@ longest() {
   table longest "$out/longest.jsonl"
 }
 
-for task in "${@:-check rule sanitize time ring several step longest}"; do
+for task in "${@:-check rule verify sanitize time ring gpus several step longest}"; do
   for one in $task; do
     ends=$((SECONDS + 560 < last ? SECONDS + 560 : last))
     case $one in
-      check | rule | sanitize | ring | several | step | longest) $one;;
+      check | rule | verify | sanitize | ring | gpus | several | step | longest) $one;;
       time) time_all;;
       *) echo "unknown: $one"; failed=1;;
     esac
   done
 done
 # A machine may hand back only a few files: those that nothing was written to are left out.
-for name in check.txt peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
+for name in check.txt verify.jsonl peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
   [ -s "$out/$name" ] || rm -f "$out/$name"
 done
 rm -rf "$work"

@@ -182,6 +182,7 @@ impl Mutant {
     fn tests(&self) -> &'static [&'static str] {
         match &*self.file {
             file if file.starts_with("attention/strict") => &["strict::"],
+            file if file.starts_with("dropout/") => &["dropout::"],
             file if file.starts_with("attention/") => &["attention::", "--skip", "strict::"],
             _ => &["attention::", "strict::", "operators::"],
         }

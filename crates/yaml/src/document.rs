@@ -182,9 +182,9 @@ fn text_of(name: &str, file: std::io::Result<File>) -> Result<String, Problem> {
             std::io::ErrorKind::NotFound => {
                 problem.hint("check the path; it is relative to the current folder")
             }
-            std::io::ErrorKind::InvalidInput => problem.hint(
-                "give a file; of an experiment that was trained, the folder of one run will do",
-            ),
+            std::io::ErrorKind::InvalidInput => {
+                problem.hint("give an experiment (`.yaml`), or a run's folder")
+            }
             _ => problem,
         }
     };
@@ -212,7 +212,7 @@ fn not_text(name: &str, error: &std::string::FromUtf8Error) -> Problem {
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     let byte = error.as_bytes()[valid];
     Problem {
-        message: format!("byte 0x{byte:02x} is no UTF-8 text"),
+        message: format!("byte 0x{byte:02x} is not UTF-8 text"),
         place: Some(Source::file(name, "").header(line, column)),
         hint: Some(String::from("give a text file, saved as UTF-8; of a model, give its folder")),
     }

@@ -1,8 +1,8 @@
 //! One key of the table, for somebody who asks for it by name.
 
+use crate::elsewhere::elsewhere;
 use crate::keys::{Absent, Key, Kind, join};
 use crate::kind::nearest;
-use crate::read::ELSEWHERE;
 
 /// The longest path of names that is looked for, in characters.
 const LONGEST: usize = 256;
@@ -29,8 +29,8 @@ pub fn explain(keys: &[&[Key]], name: &str) -> Result<String, Vec<String>> {
     let names: Vec<&str> = all.iter().map(|(path, _)| path.as_str()).collect();
     let lasts: Vec<&str> = names.iter().filter_map(|path| path.rsplit('.').next()).collect();
     let lower = name.to_lowercase();
-    if let Some((_, own)) = ELSEWHERE.iter().find(|(other, _)| *other == lower) {
-        return Err(vec![(*own).to_owned()]);
+    if let Some(own) = elsewhere(&lower) {
+        return Err(vec![own.to_owned()]);
     }
     let short = name.len() <= LONGEST;
     let near = short.then(|| nearest(name, &names).or_else(|| nearest(name, &lasts))).flatten();

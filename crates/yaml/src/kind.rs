@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::elsewhere::value_elsewhere;
 use crate::keys::{Interval, Key, Kind};
 use crate::lists::{Lists, Rows};
 use crate::path;
@@ -92,7 +93,7 @@ impl Kind {
         };
         match (self, &node.value) {
             (Kind::Pair(interval), Value::Sequence(items)) => {
-                pair(items, interval).ok_or_else(|| mismatch(None))
+                pair(items, interval).map_err(|item| item.map_or_else(|| mismatch(None), wrong))
             }
             (Kind::Counts(least, most), Value::Sequence(items)) => {
                 let count = |text: &str| Kind::Count(least, most).count(text);
@@ -107,10 +108,9 @@ impl Kind {
                 scalars(items, number).map(Typed::Reals).map_err(wrong)
             }
             (Kind::Words(words), Value::Sequence(items)) => {
-                let word = |item: &'_ Node| words.iter().find(|word| item.value.is_word(word));
-                let found = items.iter().map(|item| word(item).ok_or(item));
-                let found = found.map(|word| word.map(|word| String::from(*word)));
-                found.collect::<Result<_, _>>().map(Typed::Words).map_err(wrong)
+                let hint = |item: &Node| Kind::Word(words).hint_at(item);
+                let wrong = |item: &Node| Mismatch { hint: hint(item), ..wrong(item) };
+                listed_words(items, words).map(Typed::Words).map_err(wrong)
             }
             (Kind::Lists, _) => Lists::read(node),
             (Kind::Rows, _) => Rows::read(node),
@@ -199,10 +199,10 @@ impl Kind {
             Kind::SizesOr(_, word) | Kind::CountOr(_, _, word) => {
                 nearest(text, word).map(|word| format!("did you mean `{word}`?"))
             }
-            Kind::Word(words) => elsewhere(text, words)
+            Kind::Word(words) => value_elsewhere(text, words)
                 .or_else(|| nearest(text, words))
                 .map(|word| format!("did you mean `{word}`?")),
-            Kind::Tokens(..) => tokens_hint(text),
+            Kind::Tokens(..) => self.in_digits(text).or_else(|| tokens_hint(text)),
             Kind::Bytes(_) => Unit::Bytes.hint(text),
             Kind::Seconds => Unit::Time.hint(text),
             Kind::WordOr(words, hint) => {
@@ -215,26 +215,51 @@ impl Kind {
                     "`k`, `M` and `G` count tokens and bytes: write the whole number out here",
                 ))
             }
+            Kind::Count(..) => self.in_digits(text),
+            Kind::Truth => truth(text).map(|word| format!("write `{word}`")),
+            Kind::Pair(_) => Some(String::from("write two, such as `[0.9, 0.95]`")),
+            _ if self.is_list_of(text) => Some(format!("write `[{text}]`")),
             Kind::Quantity(unit) => unit.hint(text),
             _ => None,
         }
     }
+
+    /// [`Kind::hint`] of an item of a list.
+    fn hint_at(self, item: &Node) -> Option<String> {
+        match &item.value {
+            Value::Scalar { text, quoted } => self.hint(text, *quoted),
+            _ => None,
+        }
+    }
+
+    /// A count that is written as `1e6`, or with commas, in plain digits.
+    fn in_digits(self, text: &str) -> Option<String> {
+        let plain = text.replace(',', "");
+        let number = real(&plain).filter(|number| number.fract() == 0.0)?;
+        let digits = format!("{number:.0}");
+        (digits != text && self.count(&digits).is_some()).then(|| format!("write {digits}"))
+    }
+
+    /// Whether this is a list, and `text` could be its only item.
+    fn is_list_of(self, text: &str) -> bool {
+        let item = Value::Scalar { text: text.to_owned(), quoted: false };
+        let span = Span { source: 0, start: 0, end: 0 };
+        let list = Node { value: Value::Sequence(vec![Node { value: item, span }]), span };
+        let lists = matches!(
+            self,
+            Kind::Counts(..) | Kind::Sizes(_) | Kind::Reals(_) | Kind::Ranges(_) | Kind::Words(_)
+        );
+        lists && self.read(&list).is_ok()
+    }
 }
 
-/// What other programs call values, and what they are called here.
-const ELSEWHERE: [(&str, &str); 6] = [
-    ("bfloat16", "bf16"),
-    ("fp16", "f16"),
-    ("float16", "f16"),
-    ("fp32", "f32"),
-    ("float32", "f32"),
-    ("adamw_torch", "adamw"),
-];
-
-fn elsewhere<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
-    let text = text.to_lowercase();
-    let (_, here) = ELSEWHERE.iter().find(|(other, _)| *other == text)?;
-    words.iter().copied().find(|word| word == here)
+/// The word that a user of other files means: `yes`.
+fn truth(text: &str) -> Option<bool> {
+    match text.to_lowercase().as_str() {
+        "yes" | "on" | "y" | "1" | "true" => Some(true),
+        "no" | "off" | "n" | "0" | "false" => Some(false),
+        _ => None,
+    }
 }
 
 /// The way out of what is nearly a count of tokens: `64KB`, or a part of a token.
@@ -255,7 +280,8 @@ fn listed(groups: &[&[Key]]) -> String {
     let keys = || groups.iter().copied().flatten();
     let first = keys().next().map_or_else(String::new, |key| key.kind.wanted());
     let names = keys().map(|key| key.name).collect::<Vec<_>>().join("`, `");
-    format!("{first}, or a list of such and of mappings of `{names}`")
+    let one = first.strip_prefix("a ").unwrap_or(&first);
+    format!("{first}, or a list of {one}s and of mappings with the keys `{names}`")
 }
 
 /// The word of `words` that `text` probably means.
@@ -270,12 +296,20 @@ pub fn nearest<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
     (distance <= (word.len() / 3).max(1)).then_some(word)
 }
 
-fn pair(items: &[Node], interval: Interval) -> Option<Typed> {
-    let [first, second] = items else { return None };
-    match (Kind::Real(interval).read(first), Kind::Real(interval).read(second)) {
-        (Ok(Typed::Real(first)), Ok(Typed::Real(second))) => Some(Typed::Pair(first, second)),
-        _ => None,
-    }
+/// Two numbers; else the one that is wrong, or none where there are not two.
+fn pair(items: &[Node], interval: Interval) -> Result<Typed, Option<&Node>> {
+    let [first, second] = items else { return Err(None) };
+    let number = |item| match Kind::Real(interval).read(item) {
+        Ok(Typed::Real(number)) => Ok(number),
+        _ => Err(Some(item)),
+    };
+    Ok(Typed::Pair(number(first)?, number(second)?))
+}
+
+/// The items of a list, all of them of `words`, or the first that is not.
+fn listed_words<'a>(items: &'a [Node], words: &[&str]) -> Result<Vec<String>, &'a Node> {
+    let word = |item: &'a Node| words.iter().find(|word| item.value.is_word(word)).ok_or(item);
+    items.iter().map(|item| word(item).map(|word| String::from(*word))).collect()
 }
 
 /// The items of a list, all read by `read`, or the first that cannot be.

@@ -5,6 +5,7 @@
 //! Knows keys and kinds of values; does not know what any file is for.
 
 mod document;
+mod elsewhere;
 mod explain;
 mod keys;
 mod kind;
@@ -23,6 +24,7 @@ mod words;
 mod write;
 
 pub use document::{Document, LARGEST, Override, Reading, read_file, read_within};
+pub use elsewhere::elsewhere;
 pub use explain::{absent, explain, explain_value};
 pub use keys::{Absent, Interval, Key, Kind, OneOf, Only, Side, join, key};
 pub use kind::nearest;

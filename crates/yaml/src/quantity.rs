@@ -25,6 +25,8 @@ pub enum Unit {
 type Suffixes = &'static [(&'static str, f64)];
 
 const K: f64 = 1024.0;
+/// Whole numbers of bytes or tokens are exact up to here.
+const EXACT: f64 = (1_u64 << 53) as f64;
 const TOKENS: Suffixes = &[("k", K), ("M", K * K), ("G", K * K * K)];
 const BYTES: Suffixes = &[
     ("KiB", K),
@@ -82,32 +84,45 @@ impl Unit {
         match self {
             Unit::Tokens => "a count such as `4096` or `64k`",
             Unit::Bytes => "bytes such as `80GB` or `80GiB`, above 0",
-            Unit::Bandwidth => "a bandwidth such as `450GB/s` or `100Gbit/s`, above 0",
-            Unit::Speed => "a speed such as `312TFLOP/s`, above 0",
+            Unit::Bandwidth => "a bandwidth such as `450GB/s` or `100Gbit/s`, of at least 1B/s",
+            Unit::Speed => "a speed such as `312TFLOP/s`, of at least 1FLOP/s",
             Unit::Time => "a time such as `5us`, of at least 0",
+        }
+    }
+
+    /// The least number, of slower rates the seconds of a plan would overflow; and the largest, also as it is written.
+    fn limits(self) -> (f64, f64, &'static str) {
+        match self {
+            Unit::Tokens => (f64::MIN_POSITIVE, EXACT, "8388608G"),
+            Unit::Bytes => (f64::MIN_POSITIVE, EXACT, "8192TiB"),
+            Unit::Bandwidth => (1.0, 1e30, "1e18TB/s"),
+            Unit::Speed => (1.0, 1e30, "1e15PFLOP/s"),
+            Unit::Time => (0.0, 1e30, "1e30s"),
         }
     }
 
     /// The number in tokens, bytes, bytes per second, operations per second or seconds.
     pub fn parse(self, text: &str) -> Option<f64> {
-        const LARGEST: f64 = 1e30;
+        let (least, largest, _) = self.limits();
+        self.read(text).filter(|value| (least..=largest).contains(value))
+    }
+
+    /// [`Unit::parse`] without limits.
+    fn read(self, text: &str) -> Option<f64> {
         let scaled = |(suffix, scale): &(&str, f64)| {
             let digits = self.without(suffix, text)?.trim_end();
             Some(real(digits)? * scale)
         };
         let bare = || real(text).filter(|_| self != Unit::Bandwidth);
-        let value = self.suffixes().iter().find_map(scaled).or_else(bare)?;
-        let least = if self == Unit::Time { 0.0 } else { f64::MIN_POSITIVE };
-        (least..=LARGEST).contains(&value).then_some(value)
+        self.suffixes().iter().find_map(scaled).or_else(bare)
     }
 
     /// The whole number that `text` is; `None` where it is none, as `0.1k` tokens. `1.5G` is one. A fraction of a byte is dropped:
     /// `79.2GiB` is no whole number of them.
     pub fn count(self, text: &str) -> Option<u64> {
-        const EXACT: f64 = (1_u64 << 53) as f64;
         let plain = whole(text);
         plain.or_else(|| {
-            let value = self.parse(text).filter(|value| *value <= EXACT)?;
+            let value = self.parse(text)?;
             let is_whole = value.fract() == 0.0 || self == Unit::Bytes && value >= 1.0;
             is_whole.then_some(value as u64)
         })
@@ -125,6 +140,10 @@ impl Unit {
     pub fn hint(self, text: &str) -> Option<String> {
         if self == Unit::Bandwidth && real(text).is_some() {
             return Some(format!("bytes per second need a unit, such as `{text}GB/s`"));
+        }
+        let (_, largest, word) = self.limits();
+        if self.read(text).is_some_and(|value| value > largest) {
+            return Some(format!("the largest is `{word}`"));
         }
         let number = |letter: char| letter.is_ascii_digit() || "+-._ ".contains(letter);
         let (digits, suffix) = text.split_at(text.find(|letter| !number(letter))?);

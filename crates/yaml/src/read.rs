@@ -1,6 +1,7 @@
 //! From a tree to typed values by the table: unknown keys, missing keys and wrong types, all of
 //! them.
 
+use crate::elsewhere::elsewhere;
 use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
 use crate::kind::{Mismatch, nearest, whole};
 use crate::problem::Report;
@@ -8,64 +9,13 @@ use crate::source::{Span, printable};
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
-/// What other programs call keys, and what they are called here.
-pub(crate) const ELSEWHERE: [(&str, &str); 42] = [
-    ("lr", "learning_rate"),
-    ("r", "rank"),
-    ("lora_r", "rank"),
-    ("lora_alpha", "alpha"),
-    ("epochs", "steps"),
-    ("num_train_epochs", "steps"),
-    ("num_epochs", "steps"),
-    ("max_steps", "steps"),
-    ("num_steps", "steps"),
-    ("warmup_steps", "warmup"),
-    ("lr_scheduler_type", "decay"),
-    ("gradient_accumulation_steps", "micro_batch"),
-    ("micro_batch_size", "micro_batch"),
-    ("per_device_train_batch_size", "micro_batch"),
-    ("batch_size", "batch"),
-    ("seq_len", "tokens"),
-    ("sequence_len", "tokens"),
-    ("sequence_length", "tokens"),
-    ("max_length", "tokens"),
-    ("max_grad_norm", "clip"),
-    ("output_dir", "output"),
-    ("model_name_or_path", "path"),
-    ("context", "mesh.sequence"),
-    ("context_parallel", "mesh.sequence"),
-    ("context_parallel_size", "mesh.sequence"),
-    ("cp", "mesh.sequence"),
-    ("cp_size", "mesh.sequence"),
-    ("tensor_model_parallel_size", "mesh.tensor"),
-    ("tensor_parallel_size", "mesh.tensor"),
-    ("tp", "mesh.tensor"),
-    ("data_parallel_size", "mesh.data"),
-    ("dp", "mesh.data"),
-    ("global_batch_size", "data.batch"),
-    ("recompute_granularity", "memory.recompute"),
-    ("gradient_checkpointing", "memory.recompute"),
-    ("activation_checkpointing", "memory.recompute"),
-    ("zero_stage", "parallel.state"),
-    ("fsdp", "parallel.state"),
-    ("use_distributed_optimizer", "parallel.state"),
-    ("hsdp", "parallel.state_axes"),
-    ("sliding_window", "attention.window"),
-    ("attn_implementation", "attention.kernel"),
-];
-
 /// The key that one probably means: its name in another program, or one that is spelt nearly so.
 fn meant<'a>(key: &str, names: &[&'a str]) -> Option<&'a str> {
     let renamed = || {
-        let name = here(key)?.rsplit('.').next()?;
+        let name = elsewhere(key)?.rsplit('.').next()?;
         names.iter().copied().find(|own| *own == name)
     };
     nearest(key, names).or_else(renamed)
-}
-
-/// What a key of another program is called here.
-fn here(key: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().find(|(other, _)| *other == key).map(|(_, name)| *name)
 }
 
 /// The treatment of unknown keys and of keys without values.
@@ -117,6 +67,10 @@ impl Typing<'_> {
             let (title, found) = (self.titled(path), node.value.found());
             self.report.at(node.span, || {
                 let keys = key_names(groups).join("`, `");
+                if path.is_empty() {
+                    let what = format!("this is not {title}: expected keys, found {found}");
+                    return (what, Some("give a YAML file of keys".to_owned()));
+                }
                 (
                     format!("{title} must be a mapping of keys, found {found}"),
                     Some(format!("its keys are `{keys}`")),
@@ -262,14 +216,15 @@ impl Typing<'_> {
         self.values.refused.extend(meant.map(|name| join(path, name)));
         self.report.at(entry.key_span, || {
             let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-            let own = here(&entry.key).unwrap_or(&entry.key);
-            let guess = match (meant, home_of(keys, own)) {
+            let own = elsewhere(&entry.key).filter(|own| is_key(keys, own));
+            let home = || home_of(keys, &entry.key);
+            let guess = match (meant, own) {
                 (Some(name), _) => format!("did you mean `{name}`? "),
-                (None, Some(section)) if own != entry.key => {
-                    format!("it is `{own}` of `{section}` here; ")
-                }
-                (None, Some(section)) => format!("`{own}` is a key of `{section}`; "),
-                (None, None) => String::new(),
+                (None, Some(own)) => format!("it is `{own}` here; "),
+                (None, None) => home().map_or_else(
+                    || comma(&entry.key),
+                    |section| format!("`{}` is a key of `{section}`; ", entry.key),
+                ),
             };
             let hint = format!("{guess}the keys here are `{}`", names.join("`, `"));
             (format!("unknown key `{}`{place}", printable(&entry.key)), Some(hint))
@@ -377,14 +332,31 @@ fn key_names(groups: &[&[Key]]) -> Vec<&'static str> {
 
 /// The section of a file that has a key of this name.
 fn home_of(keys: &[&[Key]], name: &str) -> Option<&'static str> {
-    keys.iter().copied().flatten().find_map(|section| {
-        let names = match section.kind {
-            Kind::Section(groups) => key_names(groups),
-            Kind::OneOf(OneOf { keys, instead, .. }) => {
-                [key_names(&[keys]), key_names(instead)].concat()
-            }
-            _ => return None,
-        };
-        names.contains(&name).then_some(section.name)
-    })
+    let mut sections = keys.iter().copied().flatten();
+    sections.find(|section| names_below(section.kind).contains(&name)).map(|section| section.name)
+}
+
+/// The names of the keys of a section; none of other kinds.
+fn names_below(kind: Kind) -> Vec<&'static str> {
+    match kind {
+        Kind::Section(groups) => key_names(groups),
+        Kind::OneOf(OneOf { keys, instead, .. }) => {
+            [key_names(&[keys]), key_names(instead)].concat()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a file has the key `path`: `output`, or `data.tokens`.
+fn is_key(keys: &[&[Key]], path: &str) -> bool {
+    let (section, name) = path.split_once('.').unwrap_or((path, ""));
+    let found = keys.iter().copied().flatten().find(|key| key.name == section);
+    found.is_some_and(|key| name.is_empty() || names_below(key.kind).contains(&name))
+}
+
+/// The guess at a key of three digits, such as `20,000` makes in braces.
+fn comma(key: &str) -> String {
+    let digits = key.len() == 3 && key.bytes().all(|byte| byte.is_ascii_digit());
+    let guess = "a comma begins another key: write numbers without commas; ";
+    if digits { guess.to_owned() } else { String::new() }
 }

@@ -294,8 +294,8 @@ impl<'text> Reader<'text, '_> {
         let is_json = self.report.sources[self.source].is_json();
         match stop {
             Stop::TooMany(span) => self.report.at(span, || {
-                let what = if is_json { "configuration" } else { "experiment" };
-                (format!("more than {MOST_NODES} values: this is no {what}"), None)
+                let what = if is_json { "a configuration" } else { "an experiment" };
+                (format!("more than {MOST_NODES} values: this is not {what}"), None)
             }),
             Stop::Invalid(error) => {
                 let start = self.from + error.marker().byte_offset().unwrap_or_default();
@@ -303,7 +303,7 @@ impl<'text> Reader<'text, '_> {
                 let (message, hint) = match error.kind() {
                     ErrorKind::RecursionLimitExceeded => (
                         "lists and keys are nested too deep".to_owned(),
-                        "no key takes more than a few levels: drop what lies deeper",
+                        "no key takes more than a few levels: remove what lies deeper",
                     ),
                     kind if is_json => (
                         format!("JSON that cannot be read: {kind}"),

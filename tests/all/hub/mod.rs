@@ -289,8 +289,8 @@ fn shards_are_those_that_the_index_names() {
     assert_eq!(fs::read(fetched.folder.join(SHARD)).expect("a shard"), noise(1000));
     assert_eq!(client.blobs().len(), 3);
     for (file, wanted) in [
-        ("../../../../x", "is no plain file name"),
-        ("/etc/passwd", "is no plain file name"),
+        ("../../../../x", "is not a plain file name"),
+        ("/etc/passwd", "is not a plain file name"),
         ("absent.safetensors", "`absent.safetensors` of `hf://owner/model@main` is not on the hub"),
     ] {
         hub.file(INDEX, |found| found.bytes = index(file).into());

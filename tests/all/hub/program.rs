@@ -94,7 +94,7 @@ fn an_experiment_is_checked_without_its_weights() {
     }
     assert!(hub.asked().iter().all(|asked| !asked.path.contains(WEIGHTS)));
     let ran = ask("check", "hf://owner");
-    assert!(ran.ended(2).stderr.contains("`owner/name` is wanted"), "{}", ran.stderr);
+    assert!(ran.ended(2).stderr.contains("expected `owner/name`"), "{}", ran.stderr);
     assert!(ran.stderr.contains("experiment.yaml:3:9"), "{}", ran.stderr);
     let ran = ask("check", "hf://owner/nothing");
     let wanted =

@@ -90,8 +90,10 @@ fn one_process_is_watched_as_several_are() {
     assert!(ran.ended(13).stderr.contains("process 0"), "{}", ran.stderr);
     let told = annulus_tests::run(ANNULUS, &place.path(""), &["post-mortem", "lost"]);
     assert!(told.ended(0).stdout.contains("process 0"), "{}", told.stdout);
+    // Of a plain mistake nothing is said but the mistake.
     let wrong = launched(&place, "/absent", &["train", "absent.yaml"]).output().unwrap();
-    Ran::of(&wrong).ended(2);
+    let wrong = Ran::of(&wrong);
+    assert!(!wrong.ended(2).stderr.contains("ended with 2"), "{}", wrong.stderr);
 }
 
 #[cfg(target_os = "linux")]

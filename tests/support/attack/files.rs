@@ -115,7 +115,7 @@ pub(super) const CASES: &[Case] = &[
     full("A5 trace, cut short", "annulus trace tiny.yaml --out out").short(),
     full("A5 a trace's picture, cut short", "annulus trace tiny.yaml --svg out"),
     full("A5 score, cut short", "annulus score --model model --tokens ids.safetensors --gradients --out out").short(),
-    full("A5 a tokenizer, cut short", "annulus tokenizer train text.txt --vocab 300 --out out"),
+    full("A5 a tokenizer, cut short", "annulus tokenizer train text.txt --vocab 300 --out out.json"),
     case(
         "A5 an export, cut short",
         "trap '' XFSZ; ulimit -f 8; annulus export run --out e",

@@ -153,7 +153,7 @@ impl Case {
         answer.hold_to_rules(scene, self.memory);
         if !answer.code.is_some_and(|code| self.ends.contains(&code)) {
             let found = answer.code.map_or("a signal".to_owned(), |code| code.to_string());
-            answer.wrong(format!("ended with {found}, wanted {:?}", self.ends));
+            answer.wrong(format!("ended with {found}, expected {:?}", self.ends));
         }
         let missing: Vec<_> = self.says.iter().filter(|word| !answer.said(word)).collect();
         for word in missing {

@@ -13,10 +13,10 @@ section! {
     /// The keys beside `rope_type`, under their own names.
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
     pub struct Parameters {
-        factor: Option<f64> = Real(AboveZero), Means("what the lengths say"), "ratio of the new length to the old";
+        factor: Option<f64> = Real(AboveZero), Means("new length / old length"), "ratio of the new length to the old";
         original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
             Means("max_position_embeddings"), "the length before any scaling";
-        attention_factor: Option<f64> = Real(AboveZero), Means("what the factor says"),
+        attention_factor: Option<f64> = Real(AboveZero), Means("computed from `factor`"),
             "factor of cosines and sines: yarn, longrope";
         beta_fast: Option<f64> = Real(AboveZero), Means("32"),
             "rotations within the original length above which a frequency is kept: yarn";

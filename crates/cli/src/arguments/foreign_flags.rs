@@ -1,5 +1,6 @@
 //! Flags of other programs, and options that belong to another: what is written instead.
 
+use annulus_experiment::elsewhere;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -42,7 +43,7 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         _ if said.get(ContextKind::SuggestedArg).is_some() => return None,
         other => key_for(other),
     };
-    Some((format!("`{flag}` is no flag of this command"), hint))
+    Some((format!("`{flag}` is not a flag of this command"), hint))
 }
 
 /// The error message for an option of `plan` without the one that it belongs to.
@@ -66,8 +67,10 @@ fn needed(said: &Error) -> Option<(String, String)> {
 
 /// How to set what another program has the flag `name` for.
 fn key_for(name: &str) -> String {
-    match KEYS.iter().find(|(known, _)| *known == name.replace('-', "_")) {
-        Some((_, key)) => format!("values are replaced by arguments without dashes: `{key}=VALUE`"),
+    let name = name.replace('-', "_");
+    let own = KEYS.iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
+    match own.or_else(|| elsewhere(&name)) {
+        Some(key) => format!("values are replaced by arguments without dashes: `{key}=VALUE`"),
         None => {
             "`--help` lists the flags; keys of the experiment are replaced by arguments without dashes, such as `data.tokens=64k`"
                 .to_owned()
@@ -75,35 +78,22 @@ fn key_for(name: &str) -> String {
     }
 }
 
-/// Flags of other programs, and the keys that they mean.
-const KEYS: [(&str, &str); 29] = [
-    ("lr", "optimizer.learning_rate"),
+/// Flags that are keys or words of an experiment, and the keys that they mean.
+const KEYS: [(&str, &str); 16] = [
     ("learning_rate", "optimizer.learning_rate"),
     ("weight_decay", "optimizer.weight_decay"),
-    ("batch_size", "data.batch"),
     ("batch", "data.batch"),
     ("bs", "data.batch"),
     ("model", "model.path"),
-    ("model_name_or_path", "model.path"),
     ("data", "data.path"),
-    ("dataset", "data.path"),
     ("strategy", "attention.strategy"),
     ("ranks", "mesh.sequence"),
     ("gpus", "mesh.sequence"),
     ("nproc_per_node", "mesh.sequence"),
-    ("num_steps", "schedule.steps"),
-    ("per_device_train_batch_size", "memory.micro_batch"),
-    ("seq_len", "data.tokens"),
-    ("max_length", "data.tokens"),
     ("steps", "schedule.steps"),
-    ("max_steps", "schedule.steps"),
-    ("context_parallel_size", "mesh.sequence"),
-    ("tensor_model_parallel_size", "mesh.tensor"),
-    ("warmup_steps", "schedule.warmup"),
     ("output", "output"),
-    ("output_dir", "output"),
     ("seed", "seed"),
     ("device", "device"),
     ("dtype", "model.dtype"),
-    ("bf16", "model.dtype"),
+    ("offload", "memory.offload"),
 ];

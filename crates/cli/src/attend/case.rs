@@ -58,7 +58,7 @@ fn is_number(name: &str, tensor: &Tensor) -> Result<(), Problem> {
     match tensor.dtype() {
         DType::F32 | DType::BF16 | DType::F16 => Ok(()),
         other => {
-            let text = format!("`{name}` is {other:?}, wanted F32, BF16 or F16");
+            let text = format!("`{name}` is {other:?}, expected F32, BF16 or F16");
             Err(wrong(text, format!("save `{name}` in the type it is to be computed in")))
         }
     }
@@ -69,8 +69,8 @@ fn scale(tensor: &Tensor) -> Result<f64, Problem> {
     let wide = tensor.flatten_all().and_then(|flat| flat.to_dtype(DType::F64)?.to_vec1::<f64>());
     match wide.as_deref() {
         Ok([scale]) if scale.is_finite() && *scale > 0.0 => Ok(*scale),
-        Ok([scale]) => Err(wrong(format!("`scale` is {scale}, wanted more than 0"), hint)),
-        Ok(all) => Err(wrong(format!("`scale` is {} numbers, wanted one", all.len()), hint)),
+        Ok([scale]) => Err(wrong(format!("`scale` is {scale}, expected more than 0"), hint)),
+        Ok(all) => Err(wrong(format!("`scale` is {} numbers, expected one", all.len()), hint)),
         Err(error) => Err(wrong(format!("`scale` cannot be read: {error}"), hint)),
     }
 }
@@ -115,11 +115,11 @@ fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Proble
     let hint = format!("`{name}` is I64 [{rows}]: where each row is in the sequence, rising");
     let list = whole_numbers(name, list, &hint)?;
     if list.len() != rows {
-        let text = format!("`{name}` has {} positions, wanted {rows}", list.len());
+        let text = format!("`{name}` has {} positions, expected {rows}", list.len());
         return Err(wrong(text, hint));
     }
     if let Some(position) = list.iter().find(|position| !(0..=LAST).contains(*position)) {
-        let text = format!("`{name}` has position {position}, wanted 0 to {LAST}");
+        let text = format!("`{name}` has position {position}, expected 0 to {LAST}");
         return Err(wrong(text, hint));
     }
     let list: Vec<usize> = list.into_iter().map(|position| position as usize).collect();
@@ -131,7 +131,7 @@ fn positions(name: &str, list: &Tensor, rows: usize) -> Result<Positions, Proble
 pub(super) fn whole_numbers(name: &str, list: &Tensor, hint: &str) -> Result<Vec<i64>, Problem> {
     let read = match list.dtype() {
         DType::I64 | DType::U32 | DType::U8 => list.to_dtype(DType::I64),
-        other => return Err(wrong(format!("`{name}` is {other:?}, wanted I64"), hint)),
+        other => return Err(wrong(format!("`{name}` is {other:?}, expected I64"), hint)),
     };
     let read = read.and_then(|list| list.flatten_all()?.to_vec1());
     read.map_err(|error| wrong(format!("`{name}` cannot be read: {error}"), hint))
@@ -144,7 +144,7 @@ fn is_spelled_out(mask: &Mask, given: &Given<'_>, allowed: &Tensor) -> Result<()
     let hint = "`allowed` is the mask spelled out, 1 where a query sees a key: leave it out, or mend one of the two";
     let spelled = whole_numbers("allowed", allowed, hint)?;
     if spelled.len() != pairs && spelled.len() != batch * pairs {
-        let text = format!("`allowed` has {} elements, wanted {pairs}", spelled.len());
+        let text = format!("`allowed` has {} elements, expected {pairs}", spelled.len());
         return Err(wrong(text, hint));
     }
     for (row, spelled) in spelled.chunks(pairs).enumerate() {

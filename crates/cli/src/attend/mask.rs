@@ -59,7 +59,7 @@ fn documents(given: &Given<'_>) -> Result<Rule, Problem> {
     }
     let ids = whole_numbers("doc_ids", ids, &hint)?;
     if ids.len() != tokens && ids.len() != given.batch * tokens {
-        let text = format!("`doc_ids` has {} elements, wanted {tokens}", ids.len());
+        let text = format!("`doc_ids` has {} elements, expected {tokens}", ids.len());
         return Err(wrong(text, hint));
     }
     let rows = ids.chunks(tokens).map(lengths);
@@ -88,11 +88,11 @@ fn padding(given: &Given<'_>) -> Result<Rule, Problem> {
     };
     let ends = whole_numbers("padding", padding, &hint)?;
     if ends.len() != 1 && ends.len() != given.batch {
-        let text = format!("`padding` has {} elements, wanted {}", ends.len(), given.batch);
+        let text = format!("`padding` has {} elements, expected {}", ends.len(), given.batch);
         return Err(wrong(text, hint));
     }
     let end = |end: i64| {
-        let text = format!("`padding` has position {end}, wanted 0 to {}", MOST - 1);
+        let text = format!("`padding` has position {end}, expected 0 to {}", MOST - 1);
         let end = usize::try_from(end).ok().filter(|end| *end < MOST);
         end.ok_or_else(|| wrong(text, hint.clone()))
     };

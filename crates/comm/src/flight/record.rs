@@ -126,7 +126,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { step, layer, pass, hop, .. } = self;
         match (pass.as_ref(), step) {
-            ("", _) => f.write_str("before its first call"),
+            ("", _) => f.write_str("before the first communication"),
             (pass, 0) => f.write_str(pass),
             _ => write_place(f, *step, *layer, pass, *hop),
         }

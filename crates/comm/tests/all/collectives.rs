@@ -305,12 +305,12 @@ fn calls_that_cannot_be_served_say_so() {
     let found = refused(|comm| comm.reduce_scatter(hop(2), vec![]).map(drop));
     assert_eq!(
         found,
-        "rank 0 (step 7, layer 3, forward, hop 2): 0 parts, wanted one for each of 2 ranks"
+        "rank 0 (step 7, layer 3, forward, hop 2): 0 parts, expected one for each of 2 ranks"
     );
     let found = refused(|comm| comm.exchange(hop(0), vec![receive(2)])?.wait().map(drop));
     assert_eq!(
         found,
-        "rank 0 (step 7, layer 3, forward, hop 0): a move with rank 2, wanted one of 2 ranks"
+        "rank 0 (step 7, layer 3, forward, hop 0): a move with rank 2, expected one of 2 ranks"
     );
     let failure = within(2, PATIENT, |comm| comm.broadcast(hop(0), None, 1)).unwrap_err();
     assert!(matches!(failure.cause, annulus_comm::Cause::Error(Error::Call { rank: 1, .. })));

@@ -43,7 +43,7 @@ fn ranks_that_there_are_not_are_an_error() {
         let group = comm.split(hop(0), comm.rank() % 2, comm.rank())?;
         assert_eq!(group.original(2), 2, "no rank of the group: a number that names itself");
         let why = group.watch(hop(1), 2).look().unwrap_err().to_string();
-        assert!(why.contains("a move with rank 2, wanted one of 2 ranks"), "{why}");
+        assert!(why.contains("a move with rank 2, expected one of 2 ranks"), "{why}");
         comm.barrier(hop(2))
     });
 }
@@ -195,7 +195,7 @@ fn an_axis_that_comes_twice_is_refused() {
     let twice = [(Axis::Data, 2), (Axis::Data, 2)];
     let failure = within(4, PATIENT, |comm| Mesh::new(comm, &twice).map(drop));
     let text = failure.expect_err("which one is meant?").to_string();
-    assert!(text.ends_with(": a mesh with Data twice, wanted each axis once"), "{text}");
+    assert!(text.ends_with(": a mesh with Data twice, expected each axis once"), "{text}");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_mesh_of_another_size_is_refused() {
     });
     let Cause::Error(error) = failure.expect_err("6 is not 4").cause else { panic!("no error") };
     let text = error.to_string();
-    assert!(text.ends_with(": a mesh of 3 × 2, wanted one of 4 ranks"), "{text}");
+    assert!(text.ends_with(": a mesh of 3 × 2, expected one of 4 ranks"), "{text}");
 }
 
 /// Three groups of two; rank 4 breaks in its own.

@@ -22,11 +22,11 @@ pub(super) fn check(turn: usize, message: &Json) -> Result<bool, String> {
             (Some(0.0), _) | (_, Some(false)) => false,
             _ if value.is_null() => true,
             _ if field == "weight" => {
-                return Err(format!("the weight of message {turn} is {value}, wanted 0 or 1"));
+                return Err(format!("the weight of message {turn} is {value}, expected 0 or 1"));
             }
             _ => {
                 return Err(format!(
-                    "the `{field}` of message {turn} is {value}, wanted true or false"
+                    "the `{field}` of message {turn} is {value}, expected true or false"
                 ));
             }
         };

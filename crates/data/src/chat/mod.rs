@@ -3,11 +3,13 @@
 //! Which parts those are is told by the template, if it has `{% generation %}` as transformers wants it
 //! (`return_assistant_tokens_mask`). One that has not is rendered turn by turn ([`turns`]).
 
+mod jinja;
 mod json;
 mod learned;
 mod parts;
 mod python;
 mod shapes;
+mod source;
 mod template;
 mod tools;
 mod turns;
@@ -38,7 +40,7 @@ const ASSISTANT: &str = "assistant";
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
 /// The file of older programs that names special tokens.
-const MAP: &str = "special_tokens_map.json";
+pub(crate) const MAP: &str = "special_tokens_map.json";
 
 /// The longest file of a template, or of what is beside it, in bytes.
 const LONGEST: u64 = 1 << 24;
@@ -85,9 +87,9 @@ impl Chat {
 
     /// Of the template's text. The hash is also of how it is rendered: where that changes, tokens that were made before are others.
     fn new(template: &str, special: BTreeMap<String, String>) -> Result<Chat, String> {
-        let (source, marked) = filtered(template);
+        let (source, marked) = source::prepared(template);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(b"rendering 5\0").update(source.as_bytes());
+        hasher.update(b"rendering 6\0").update(source.as_bytes());
         for (name, token) in &special {
             hasher.update(format!("\0{name}\0{token}").as_bytes());
         }
@@ -118,7 +120,7 @@ impl Chat {
         let tools = tools::of(&record)?;
         if messages.iter().chain([&tools]).any(|part| part.to_string().contains(MARKS)) {
             return Err(format!(
-                "it holds {:?} or {:?}, which are no characters",
+                "it holds {:?} or {:?}, which are not characters",
                 MARKS[0], MARKS[1]
             ));
         }
@@ -140,7 +142,7 @@ fn messages(record: &Json) -> Result<&[Json], String> {
         return Err("missing field `messages`, `conversations`, `instruction` or `prompt`".into());
     };
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
-        return Err("`messages` is no list of messages".into());
+        return Err("`messages` is not a list of messages".into());
     };
     for (index, message) in messages.iter().enumerate() {
         check_message(index + 1, message)?;
@@ -161,21 +163,21 @@ fn check_message(turn: usize, message: &Json) -> Result<(), String> {
     let role = match &message["role"] {
         Json::String(role) => role,
         Json::Null => return Err(format!("message {turn} has no `role`")),
-        other => return Err(format!("the role of message {turn} is {other}, wanted a text")),
+        other => return Err(format!("the role of message {turn} is {other}, expected a text")),
     };
     if !ROLES.contains(&role.as_str()) {
         let known = ROLES.map(|role| format!("`{role}`")).join(", ");
-        return Err(format!("the role of message {turn} is `{role}`, wanted one of {known}"));
+        return Err(format!("the role of message {turn} is `{role}`, expected one of {known}"));
     }
     learned::check(turn, message)?;
     let calls = tools::calls(message).map_err(|found| {
-        format!("the `tool_calls` of message {turn} are {found}, wanted a list of objects")
+        format!("the `tool_calls` of message {turn} are {found}, expected a list of objects")
     })?;
     match &message["content"] {
         Json::String(_) => Ok(()),
         Json::Null if calls => Ok(()),
         Json::Null => Err(format!("message {turn} has no `content`")),
-        other => Err(format!("the content of message {turn} is {}, wanted a text", kind(other))),
+        other => Err(format!("the content of message {turn} is {}, expected a text", kind(other))),
     }
 }
 
@@ -228,27 +230,6 @@ fn marked(text: &str, messages: &[Json]) -> Result<Rendered, String> {
     Ok(rendered)
 }
 
-/// `{% generation %}` as a filter's block, which is trimmed as any block is; and whether there is one.
-fn filtered(template: &str) -> (String, bool) {
-    let mut out = String::with_capacity(template.len());
-    let (mut rest, mut found) = (template, false);
-    while let Some((before, tag)) = rest.split_once("{%") {
-        let end = tag.find("%}").unwrap_or(tag.len());
-        let (tag, after) = tag.split_at(end);
-        let word = tag.trim_matches(['-', '+', ' ', '\t', '\n']);
-        let tag = match word {
-            "generation" => tag.replace(word, "filter generation"),
-            "endgeneration" => tag.replace(word, "endfilter"),
-            _ => tag.to_owned(),
-        };
-        found |= word == "generation";
-        out.extend([before, "{%", &tag]);
-        rest = after;
-    }
-    out.push_str(rest);
-    (out, found)
-}
-
 /// The template in a `tokenizer_config.json`: a text, or of several the one called `default`.
 fn template(config: &Json) -> Option<&str> {
     let found = &config[NAME];
@@ -275,7 +256,7 @@ pub(crate) fn read_config(path: &Path) -> Result<Json, DataError> {
 }
 
 /// The JSON in a file; null: there is none.
-fn parsed(path: &Path) -> Result<Json, DataError> {
+pub(crate) fn parsed(path: &Path) -> Result<Json, DataError> {
     let Some(text) = read(path)? else { return Ok(Json::Null) };
     let broken = |error: serde_json::Error| DataError::Template {
         path: path.to_owned(),

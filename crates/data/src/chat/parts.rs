@@ -22,7 +22,7 @@ fn text(turn: usize, number: usize, part: &Json) -> Result<&str, String> {
     match (&part["type"], &part["text"]) {
         (Json::String(what), Json::String(text)) if what == "text" => Ok(text),
         (Json::String(what), _) if what == "text" => Err(format!("{named} has no `text`")),
-        (Json::String(what), _) => Err(format!("{named} is of type `{what}`, wanted `text`")),
-        _ => Err(format!("{named} is {}, wanted an object with `type` and `text`", kind(part))),
+        (Json::String(what), _) => Err(format!("{named} is of type `{what}`, expected `text`")),
+        _ => Err(format!("{named} is {}, expected an object with `type` and `text`", kind(part))),
     }
 }

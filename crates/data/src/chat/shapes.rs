@@ -57,7 +57,7 @@ pub(super) fn with_messages(mut record: Json) -> Result<Json, String> {
 
 /// `[{"from": "human", "value": …}, …]`
 fn of_turns(turns: &Json, system: Option<Json>) -> Result<Json, String> {
-    let turns = turns.as_array().ok_or("`conversations` is no list of turns")?;
+    let turns = turns.as_array().ok_or("`conversations` is not a list of turns")?;
     let messages = turns.iter().enumerate().map(|(index, turn)| of_turn(index + 1, turn));
     let messages = messages.collect::<Result<Vec<_>, String>>()?;
     let speaks_first = messages.first().is_some_and(|first| first["role"] == "system");
@@ -78,7 +78,7 @@ fn of_turn(number: usize, turn: &Json) -> Result<Json, String> {
     let from = turn["from"].as_str().ok_or(format!("turn {number} has no `from`"))?;
     let (_, role) = role_of(from).ok_or_else(|| {
         let known = SPEAKERS.map(|(speaker, _)| format!("`{speaker}`")).join(", ");
-        format!("turn {number} is from `{from}`, wanted one of {known}")
+        format!("turn {number} is from `{from}`, expected one of {known}")
     })?;
     let value = turn["value"].as_str().ok_or(format!("turn {number} has no `value`"))?;
     let mut message = json!({ "role": role, "content": value });
@@ -111,7 +111,7 @@ fn calls(number: usize, value: &str) -> Result<Json, String> {
     let calls = calls.filter(|calls| !calls.is_empty());
     calls.map(Json::Array).ok_or_else(|| {
         format!(
-            "turn {number} is from `{CALLER}`, and its `value` is no `{{\"name\": …, \"arguments\": …}}` and no list of such"
+            "turn {number} is from `{CALLER}`, and its `value` is neither `{{\"name\": …, \"arguments\": …}}` nor a list of such"
         )
     })
 }
@@ -153,7 +153,7 @@ fn text<'a>(fields: &'a Map<String, Json>, name: &str) -> Result<Option<&'a str>
     match fields.get(name) {
         Some(Json::String(text)) => Ok(Some(text)),
         None | Some(Json::Null) => Ok(None),
-        Some(_) => Err(format!("`{name}` is no text")),
+        Some(_) => Err(format!("`{name}` is not a text")),
     }
 }
 
@@ -173,7 +173,7 @@ fn of_instruction(fields: &Map<String, Json>) -> Result<Json, String> {
 
 /// Earlier questions and answers: `[[question, answer], …]`, or none.
 fn history(fields: &Map<String, Json>) -> Result<Vec<Json>, String> {
-    let wrong = "`history` is no list of pairs of texts, `[[question, answer], …]`";
+    let wrong = "`history` is not a list of pairs of texts, `[[question, answer], …]`";
     let pairs = match fields.get("history") {
         None | Some(Json::Null) => return Ok(Vec::new()),
         Some(pairs) => pairs.as_array().ok_or(wrong)?,

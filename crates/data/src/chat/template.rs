@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::MARKS;
 use super::json::to_json;
-use super::python;
+use super::{jinja, python};
 use crate::guard::guarded;
 
 /// What the template is called in messages about it.
@@ -57,7 +57,7 @@ impl Template {
         special: BTreeMap<String, String>,
     ) -> Result<Arc<Template>, String> {
         if source.len() > LONGEST {
-            return Err(format!("{} bytes, wanted at most {LONGEST}", source.len()));
+            return Err(format!("{} bytes, expected at most {LONGEST}", source.len()));
         }
         let compile = move || {
             let mut environment = environment();
@@ -108,12 +108,12 @@ pub(super) fn within_bounds<T: Send + 'static>(
 
 /// Where templates run: as transformers sets it, with fuel, and without `strftime_now`: with the day's date in it a text would have other
 /// tokens every day. Templates that ask whether it is there have a date of their own.
-fn environment() -> Environment<'static> {
+pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    jinja::set(&mut environment);
     environment.add_filter("generation", |text: String| format!("{}{text}{}", MARKS[0], MARKS[1]));
     environment.add_filter("tojson", to_json);
     environment.set_formatter(python::write);

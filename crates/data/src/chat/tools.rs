@@ -13,12 +13,13 @@ pub(super) fn of(record: &Json) -> Result<Json, String> {
         Json::String(text) => {
             json::exact(text)?;
             serde_json::from_str(text).map_err(|error| {
-                format!("`tools` is a text that is no JSON: {}", described(&error))
+                let why = described(&error).replacen("the line", "it", 1);
+                format!("`tools` is a text that is not JSON: {why}")
             })?
         }
         tools => tools.clone(),
     };
-    check(&tools).map_err(|found| format!("`tools` is {found}, wanted a list of objects"))?;
+    check(&tools).map_err(|found| format!("`tools` is {found}, expected a list of objects"))?;
     Ok(tools)
 }
 

@@ -44,7 +44,7 @@ impl Texts {
         let leaf = Leaf::new(group, column)?;
         let is_bytes = matches!(leaf.reader, Values::Bytes(..) | Values::Fixed(..));
         match found.or((!is_bytes).then_some("numbers or times")) {
-            Some(found) => Err(format!("column `{name}` holds {found}, wanted texts")),
+            Some(found) => Err(format!("column `{name}` holds {found}, expected texts")),
             None => Ok(Texts { name: name.to_owned(), column: leaf }),
         }
     }
@@ -63,7 +63,8 @@ impl Texts {
             Values::Fixed(_, values) => values.first().map(AsBytes::as_bytes),
             Values::Other(_) => None,
         };
-        let bytes = bytes.ok_or_else(|| format!("column `{name}` holds nothing, wanted a text"))?;
+        let bytes =
+            bytes.ok_or_else(|| format!("column `{name}` holds nothing, expected a text"))?;
         values::utf8(bytes, name)
     }
 }

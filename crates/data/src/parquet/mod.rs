@@ -25,6 +25,9 @@ use pages::Bounded;
 /// What such files end in.
 pub(crate) const ENDING: &str = "parquet";
 
+/// What is said of a column that is packed otherwise.
+pub(crate) const CODECS: &str = "expected zstd, snappy, gzip or none";
+
 /// Other columns that a conversation's template may ask for.
 const BESIDE_MESSAGES: &str = "tools";
 

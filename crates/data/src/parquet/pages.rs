@@ -11,11 +11,12 @@ use parquet::basic::{Compression, Encoding};
 use parquet::bloom_filter::Sbbf;
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::reader::RowGroupReader;
 use parquet::record::reader::RowIter;
 use parquet::schema::types::Type;
 
+use super::CODECS;
 use super::levels::Repeated;
 use super::thrift::Head;
 
@@ -61,6 +62,7 @@ impl RowGroupReader for Bounded<'_> {
     fn get_column_page_reader(&self, i: usize) -> Result<Box<dyn PageReader>> {
         let column = self.inner.metadata().column(i);
         let (at, left) = column.byte_range();
+        unpacked(column)?;
         Ok(Box::new(Pages {
             inner: self.inner.get_column_page_reader(i)?,
             file: self.file.clone(),
@@ -79,6 +81,18 @@ impl RowGroupReader for Bounded<'_> {
     fn get_row_iter(&self, projection: Option<Type>) -> Result<RowIter<'_>> {
         RowIter::from_row_group(projection, self)
     }
+}
+
+/// Refuses a column whose packing is not read.
+fn unpacked(column: &ColumnChunkMetaData) -> Result<()> {
+    let codec = match column.compression() {
+        Compression::BROTLI(_) => "Brotli",
+        Compression::LZ4 | Compression::LZ4_RAW => "LZ4",
+        Compression::LZO => "LZO",
+        _ => return Ok(()),
+    };
+    let name = column.column_path().string();
+    Err(wrong(format!("column `{name}` is packed by {codec}, {CODECS}")))
 }
 
 /// The pages of a column.

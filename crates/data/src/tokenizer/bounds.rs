@@ -143,7 +143,7 @@ pub(super) fn bounded(file: &[u8]) -> Result<Bounded, String> {
         ("added tokens", added_tokens.len(), ADDED),
     ] {
         if found > most {
-            return Err(format!("it has {found} {what}, wanted at most {most}"));
+            return Err(format!("it has {found} {what}, expected at most {most}"));
         }
     }
     for Added { content, .. } in added_tokens {
@@ -159,7 +159,7 @@ pub(super) fn bounded(file: &[u8]) -> Result<Bounded, String> {
     for found in [grown, decoded] {
         if found > GROWTH {
             return Err(format!(
-                "its steps can make a text {found} times as long, wanted at most {GROWTH}"
+                "its steps can make a text {found} times as long, expected at most {GROWTH}"
             ));
         }
     }
@@ -172,7 +172,7 @@ pub(super) fn token(token: &str) -> Result<(), String> {
         return Ok(());
     }
     let length = token.len();
-    Err(format!("it has a token of {length} bytes, wanted at most {LONGEST_TOKEN}"))
+    Err(format!("it has a token of {length} bytes, expected at most {LONGEST_TOKEN}"))
 }
 
 /// Holds ids to their largest.
@@ -180,7 +180,7 @@ pub(super) fn id(id: u32) -> Result<(), String> {
     if (id as usize) < MOST {
         Ok(())
     } else {
-        Err(format!("it has the id {id}, wanted less than {MOST}"))
+        Err(format!("it has the id {id}, expected less than {MOST}"))
     }
 }
 
@@ -240,14 +240,14 @@ fn text<'v>(step: &str, value: &'v Value) -> Result<Option<&'v str>, String> {
         return Ok(Some(text));
     }
     let length = text.len();
-    Err(format!("a step `{step}` has a text of {length} bytes, wanted at most {LONGEST_TEXT}"))
+    Err(format!("a step `{step}` has a text of {length} bytes, expected at most {LONGEST_TEXT}"))
 }
 
 /// Of SentencePiece's table: the length of a tree in four bytes, the tree, and what is put in, each ended by a zero byte.
 fn of_table(table: &str) -> Result<usize, String> {
     let wrong = |what: &str| format!("the table of its step `Precompiled` {what}");
     if table.len() > LONGEST_TABLE {
-        return Err(wrong(&format!("has {} bytes, wanted at most {LONGEST_TABLE}", table.len())));
+        return Err(wrong(&format!("has {} bytes, expected at most {LONGEST_TABLE}", table.len())));
     }
     let bytes = STANDARD.decode(table).map_err(|_| wrong("is not base64"))?;
     let (length, rest) = bytes.split_first_chunk().ok_or_else(|| wrong("is cut short"))?;

@@ -1,6 +1,7 @@
 //! Text to tokens: bytes, or a `tokenizer.json`.
 
 mod around;
+mod beside;
 mod bounds;
 mod differing;
 mod frame;
@@ -69,7 +70,7 @@ impl Tokenizer {
     /// `bytes`, or the path of a `tokenizer.json`.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no `tokenizer.json`.
+    /// A file that cannot be read, or is no `tokenizer.json`, or lacks a token that a file beside it names.
     pub fn open(name: &str) -> Result<Tokenizer, DataError> {
         if name == "bytes" {
             return Ok(Tokenizer::Bytes);
@@ -88,8 +89,11 @@ impl Tokenizer {
                 "it is a Git LFS pointer, and `git lfs pull` fetches the file itself".to_owned(),
             ));
         }
-        let mut json = Json::new(&bytes).map_err(broken)?;
+        let not_json = || serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).err();
+        let why = |said| not_json().map_or(said, |error| format!("it is not JSON: {error}"));
+        let mut json = Json::new(&bytes).map_err(|said| broken(why(said)))?;
         path.clone_into(&mut json.path);
+        beside::check(path, &|token| json.inner.token_to_id(token).is_some())?;
         json.end_documents(&read_config(&path.with_file_name(CONFIG))?);
         Ok(Tokenizer::Json(Box::new(json)))
     }
@@ -163,7 +167,7 @@ impl Tokenizer {
             Tokenizer::Json(json) => {
                 let most = longest(json.growth);
                 if text.len() > most {
-                    return Err(format!("{} bytes of text, wanted at most {most}", text.len()));
+                    return Err(format!("{} bytes of text, expected at most {most}", text.len()));
                 }
                 let encoding = json.encoding(text)?;
                 let ids = encoding.get_ids().iter().zip(encoding.get_offsets());

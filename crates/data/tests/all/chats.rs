@@ -132,8 +132,8 @@ fn what_is_context_alone_is_not_learned() {
         assert_eq!(Scene::new(MARKED, &records).learned(), wanted(), "{other}");
     }
     for (said, wanted) in [
-        (r#""weight": 0.5"#, "the weight of message 2 is 0.5, wanted 0 or 1"),
-        (r#""train": "no""#, "the `train` of message 2 is \"no\", wanted true or false"),
+        (r#""weight": 0.5"#, "the weight of message 2 is 0.5, expected 0 or 1"),
+        (r#""train": "no""#, "the `train` of message 2 is \"no\", expected true or false"),
     ] {
         let records = RECORDS.replace(&format!("{answer}\""), &format!("{answer}\", {said}"));
         let error = Scene::new(MARKED, &records).error();
@@ -255,6 +255,29 @@ fn templates_see_what_transformers_shows_them() {
     }
 }
 
+/// As Jinja reads them, whatever program wrote the file.
+#[test]
+fn line_breaks_of_templates_are_normalized() {
+    let scene = Scene::new(&MARKED.replace('\n', "\r\n"), RECORDS);
+    assert_eq!(scene.learned(), wanted());
+    fs::write(scene.path("chat_template.jinja"), MARKED.replace('\n', "\r")).unwrap();
+    assert_eq!(scene.learned(), wanted());
+    fs::write(scene.path("chat_template.jinja"), "a\r\nb".to_owned() + MARKED).unwrap();
+    assert!(scene.learned()[1].1.starts_with("a\nb<system>"));
+}
+
+/// A tag that is only mentioned marks nothing, and what is set within marks ends with them.
+#[test]
+fn comments_mention_marks_and_marks_are_a_scope() {
+    let mention = "{# Use {% generation %} to mark. #}{% raw %}{% endgeneration %}{% endraw %}";
+    let scene = Scene::new(&(mention.to_owned() + &plain()), RECORDS);
+    assert!(!Chat::open(&scene.tokenizer()).unwrap().is_marked());
+    assert!(scene.learned()[1].1.starts_with("{% endgeneration %}<system>"));
+    let set = MARKED.replace("{%- generation -%}", "{%- generation -%}{% set q = 1 -%}");
+    let scene = Scene::new(&(set + "{{ q }}"), RECORDS);
+    assert_eq!(scene.learned(), wanted());
+}
+
 #[test]
 fn wrong_templates_are_named() {
     let mut said = Vec::new();
@@ -325,11 +348,22 @@ fn what_is_too_long_is_said() {
     assert!(error.hint().unwrap().contains("`data.longer`"));
     let fit = Packing::new(cache.clone(), first - 2, Longer::Cut).unwrap().fit();
     assert_eq!((fit.documents, fit.cut, fit.dropped), (2, 1, 0));
-    let packing = Packing::new(cache, first - 2, Longer::Drop).unwrap();
+    let packing = Packing::new(cache.clone(), first - 2, Longer::Drop).unwrap();
     let fit = packing.fit();
     assert_eq!((fit.documents, fit.cut, fit.dropped, fit.sequences), (1, 0, 1, 1));
     let error = Packed::new(Arc::new(packing), Window::Train, 1, 1, 0).unwrap_err();
-    assert_eq!(error.to_string(), "sequences that the documents fill: 1 found, 2 needed");
+    let wanted = "sequences that the documents fill: 1 found, 2 needed; 1 document is left out: too long, or nothing \
+                  to learn in what fits";
+    assert_eq!(error.to_string(), wanted);
+    // What is cut before anything is learned needs longer sequences, not shorter ones.
+    let packing = Packing::new(cache.clone(), 2, Longer::Cut).unwrap();
+    assert_eq!((packing.fit().sequences, packing.fit().dropped), (0, 2));
+    let error = Packed::new(Arc::new(packing), Window::Train, 1, 1, 0).unwrap_err();
+    assert!(error.to_string().contains("2 documents are left out"), "{error}");
+    assert!(error.hint().unwrap().starts_with("raise `data.tokens`"));
+    let packing = Packing::new(cache, first, Longer::Refuse).unwrap();
+    let error = Packed::new(Arc::new(packing), Window::Train, 5, 1, 0).unwrap_err().to_string();
+    assert!(error.ends_with(" needed"), "{error}");
 }
 
 #[test]

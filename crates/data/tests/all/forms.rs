@@ -110,7 +110,7 @@ fn the_text_is_the_field_that_is_named() {
     let missing = read(file("text"), Records::Lines, "body").unwrap_err().to_string();
     assert!(missing.contains("missing field `body`"), "{missing}");
     let number = read(file("text"), Records::Lines, "id").unwrap_err().to_string();
-    assert!(number.contains("`id` is no text"), "{number}");
+    assert!(number.contains("`id` is the number 7, not a string"), "{number}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn conversations_of_other_programs_are_conversations() {
     for (line, wanted) in [
         (
             json!({ "messages": [{ "role": "user", "content": image }] }),
-            "part 1 of the content of message 1 is of type `image_url`, wanted `text`",
+            "part 1 of the content of message 1 is of type `image_url`, expected `text`",
         ),
         (
             json!({ "messages": [{ "role": "user", "content": [{ "type": "text" }] }] }),
@@ -208,15 +208,15 @@ fn conversations_of_other_programs_are_conversations() {
         (json!({ "prompt": "x", "completion": [] }), "neither two texts nor two lists"),
         (
             json!({ "instruction": "x", "output": "y", "history": ["z"] }),
-            "`history` is no list of pairs",
+            "`history` is not a list of pairs",
         ),
-        (called("look"), "turn 2 is from `function_call`, and its `value` is no"),
+        (called("look"), "turn 2 is from `function_call`, and its `value` is neither"),
         (json!({ "conversations": [turn("elephant", "?")] }), "turn 1 is from `elephant`"),
         (json!({ "conversations": [{ "from": "human" }] }), "turn 1 has no `value`"),
-        (json!({ "conversations": 7 }), "no list of turns"),
+        (json!({ "conversations": 7 }), "is not a list of turns"),
         (weighted(0), "no message of the `assistant`'s is to be learned"),
         (json!({ "instruction": "do" }), "missing field `output`"),
-        (json!({ "instruction": 7, "output": "x" }), "`instruction` is no text"),
+        (json!({ "instruction": 7, "output": "x" }), "`instruction` is not a text"),
         (
             json!({ "text": "x" }),
             "missing field `messages`, `conversations`, `instruction` or `prompt`",

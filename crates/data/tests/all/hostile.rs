@@ -196,7 +196,7 @@ fn tokens_and_ids_are_bounded() {
     let mut far = tokenizer();
     far["model"]["vocab"]["a"] = json!(4_294_967_295_u32);
     for (made, word) in [
-        (large, "1050000 tokens, wanted at most 1048576"),
+        (large, "1050000 tokens, expected at most 1048576"),
         (far, "the id 4294967295"),
         (
             with("added_tokens", Value::Array(vec![added(9)[0].clone(); 70_000])),
@@ -226,6 +226,6 @@ fn a_vocabulary_larger_than_any_is_not_learned() {
     fs::write(&text, "a few words and a few more").unwrap();
     let out = folder.path().join("out.json");
     let error = train_tokenizer(&[text], Records::Text, 1_000_000_000_000, &out).unwrap_err();
-    assert_eq!(error.to_string(), "--vocab is 1000000000000, wanted at most 1048576");
+    assert_eq!(error.to_string(), "--vocab is 1000000000000, expected at most 1048576");
     assert!(!out.exists());
 }

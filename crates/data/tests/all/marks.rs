@@ -82,10 +82,15 @@ fn caches_of_several_documents_are_made_anew() {
 #[test]
 fn a_file_that_is_no_text_says_what_it_is() {
     let utf16: Vec<u8> = "\u{feff}text".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let cases: [(&[u8], &str, &str); 4] = [
-        (&utf16, "is text in UTF-16, wanted UTF-8", "`iconv -f utf-16 -t utf-8 FILE`"),
-        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "is a PDF, wanted text in UTF-8", "`pdftotext FILE`"),
+    let cases: [(&[u8], &str, &str); 9] = [
+        (&utf16, "is text in UTF-16, expected UTF-8", "`iconv -f utf-16 -t utf-8 FILE`"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "is a PDF, expected text in UTF-8", "`pdftotext FILE`"),
         (b"PK\x03\x04\x14\x00\xff", "is a zip archive", "save a document as text"),
+        (b"\x1f\x8b\x08\0", "is packed by gzip", "ends in `.gz`"),
+        (b"\x28\xb5\x2f\xfd\x04", "is packed by zstd", "ends in `.zst`"),
+        (b"\xfd7zXZ\0\0", "is packed by xz, expected text in UTF-8", "`xz -d FILE`"),
+        (b"BZh91AY&SY\xff", "is packed by bzip2", "`bzip2 -d FILE`"),
+        (b"PAR1\x15\xff", "is a parquet file", "`format: parquet`"),
         (b"caf\xe9", "is not UTF-8 at byte 3", "`iconv -f latin1 -t utf-8 FILE`"),
     ];
     for (bytes, wanted, way) in cases {

@@ -119,13 +119,13 @@ fn what_is_no_column_of_texts_is_said() {
     };
     assert_eq!(
         complaint("body.parquet", Records::Lines),
-        "`body.parquet` is no usable parquet file: it has no column `text`, but `body`"
+        "`body.parquet` is not a usable parquet file: it has no column `text`, but `body`"
     );
     for (name, found) in [
-        ("numbers.parquet", "column `text` holds numbers or times, wanted texts"),
-        ("null.parquet", "row 2: column `text` holds nothing, wanted a text"),
+        ("numbers.parquet", "column `text` holds numbers or times, expected texts"),
+        ("null.parquet", "row 2: column `text` holds nothing, expected a text"),
     ] {
-        let wanted = format!("`{name}` is no usable parquet file: {found}");
+        let wanted = format!("`{name}` is not a usable parquet file: {found}");
         assert_eq!(complaint(name, Records::Lines), wanted);
     }
 }
@@ -185,6 +185,28 @@ fn bytes_are_texts_where_they_are_utf8_and_refused_where_not() {
         let error = open(&file, Records::Lines, &Tokenizer::Bytes).unwrap_err().to_string();
         let found = "row 2: column `text` holds bytes that are not UTF-8 from byte 0 on";
         assert!(error.ends_with(found), "{schema}: {error}");
+    }
+}
+
+/// The library was built without them.
+#[test]
+fn columns_packed_otherwise_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("packed.parquet");
+    written(&file, "message m { required binary text; }", &[b"hello"], None, false);
+    let bytes = fs::read(&file).unwrap();
+    // In the footer, behind the column's path: its codec, of which 1 is Snappy.
+    let codec = b"\x04text\x15\x02";
+    let at = bytes.windows(codec.len()).rposition(|place| place == codec).unwrap();
+    for (number, name) in [(4, "Brotli"), (5, "LZ4"), (7, "LZ4")] {
+        let mut other = bytes.clone();
+        other[at + codec.len() - 1] = 2 * number;
+        fs::write(&file, other).unwrap();
+        let error = open(&file, Records::Rows, &Tokenizer::Bytes).unwrap_err();
+        let wanted =
+            format!("column `text` is packed by {name}, expected zstd, snappy, gzip or none");
+        assert!(error.to_string().ends_with(&wanted), "{error}");
+        assert!(error.hint().unwrap().starts_with("write it again"));
     }
 }
 

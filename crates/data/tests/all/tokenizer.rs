@@ -99,7 +99,7 @@ fn documents_are_told_apart_by_the_end_that_the_config_names() {
         (&begin, asked, &[3], &[4]),
         (&none, "", &[], &[]),
         (&none, named, &[], &[4]),
-        (&none, r#"{"eos_token": "<none>"}"#, &[], &[]),
+        (&none, r#"{"pad_token": "<none>", "unk_token": {"content": "<none>"}}"#, &[], &[]),
     ] {
         let (folder, _) = open(json);
         if !config.is_empty() {
@@ -140,7 +140,7 @@ fn special_tokens_are_named_by_either_file() {
         }
         Tokenizer::open(folder.path().join("tokenizer.json").to_str().unwrap())
     };
-    let map = r#"{"eos_token": {"content": "</s>"}, "additional_special_tokens": ["x"]}"#;
+    let map = r#"{"eos_token": {"content": "</s>"}, "additional_special_tokens": ["<s>"]}"#;
     for (config, map, after) in [
         ("", map, &[4][..]),
         ("{}", map, &[4]),
@@ -155,6 +155,56 @@ fn special_tokens_are_named_by_either_file() {
     }
     let error = open("", "{").unwrap_err().to_string();
     assert!(error.contains("special_tokens_map.json"), "{error}");
+}
+
+/// Transformers adds them when it loads the folder; here a text would have them spelled letter by letter.
+#[test]
+fn tokens_named_only_beside_the_tokenizer_are_refused() {
+    let error = |files: &[(&str, &str)]| {
+        let (folder, _) = open(JSON);
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let opened = Tokenizer::open(folder.path().join("tokenizer.json").to_str().unwrap());
+        let place = folder.path().to_str().unwrap();
+        opened.err().map(|error| {
+            let hint = error.hint().unwrap();
+            assert!(
+                hint.contains(&format!("from_pretrained(\"{place}\").save_pretrained")),
+                "{hint}"
+            );
+            error.to_string().replace(place, "…")
+        })
+    };
+    let (config, map) = ("tokenizer_config.json", "special_tokens_map.json");
+    let added = "added_tokens.json";
+    let decoder =
+        r#"{"added_tokens_decoder": {"3": {"content": "<s>"}, "301": {"content": "<|im_end|>"}}}"#;
+    for (name, text) in [
+        (config, decoder),
+        (config, r#"{"eos_token": "<|im_end|>", "add_eos_token": true}"#),
+        (config, r#"{"bos_token": {"content": "<|im_end|>"}}"#),
+        (config, r#"{"additional_special_tokens": ["<s>", "<|im_end|>"]}"#),
+        (config, r#"{"extra_special_tokens": {"image_token": {"content": "<|im_end|>"}}}"#),
+        (map, r#"{"additional_special_tokens": [{"content": "<|im_end|>"}]}"#),
+        (added, r#"{"<s>": 3, "<|im_end|>": 301}"#),
+    ] {
+        let wanted = format!(
+            "`…/tokenizer.json` lacks the token \"<|im_end|>\", which `…/{name}` names: texts would have it spelled \
+             letter by letter"
+        );
+        assert_eq!(error(&[(name, text)]), Some(wanted), "{text}");
+    }
+    // Tokens that it has, and those that no text needs.
+    let pad = r#"{"pad_token": "<pad>", "mask_token": {"content": "<mask>"}, "bos_token": "<s>", "eos_token": null}"#;
+    for files in [
+        &[(config, pad), (added, r#"{"<pad>": 301, "<s>": 3}"#)][..],
+        &[(config, "{}"), (map, pad), (added, r#"{"<mask>": 301}"#)],
+        &[(config, r#"{"added_tokens_decoder": {}, "eos_token": ""}"#), (added, r#"{"<x>": 9}"#)],
+        &[(config, r#"{"additional_special_tokens": [], "extra_special_tokens": {}}"#)],
+    ] {
+        assert_eq!(error(files), None, "{files:?}");
+    }
 }
 
 /// What stands around a text is found with a text that the tokenizer knows.
@@ -212,7 +262,7 @@ fn what_is_no_tokenizer_is_named() {
     );
     let folder = env!("CARGO_MANIFEST_DIR");
     let error = Tokenizer::open(folder).unwrap_err();
-    assert!(error.to_string().contains("is a folder, wanted a `tokenizer.json`"), "{error}");
+    assert!(error.to_string().contains("is a folder, expected a `tokenizer.json`"), "{error}");
     assert_eq!(error.hint(), Some(format!("name the file in it: `{folder}/tokenizer.json`")));
     let error = open("version https://git-lfs.github.com/spec/v1\n").1.unwrap_err();
     assert!(error.to_string().contains("git lfs pull"), "{error}");

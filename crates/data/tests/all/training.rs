@@ -69,7 +69,7 @@ fn what_cannot_be_trained_is_refused() {
     fs::write(&input, "a").unwrap();
     let error =
         train_tokenizer(std::slice::from_ref(&input), Records::Text, 256, &out).unwrap_err();
-    assert_eq!(error.to_string(), "--vocab is 256, wanted at least 257");
+    assert_eq!(error.to_string(), "--vocab is 256, expected at least 257");
     fs::write(&input, b"caf\xe9 ").unwrap();
     let error = train_tokenizer(&[input], Records::Text, 300, &out).unwrap_err();
     assert!(error.to_string().ends_with("is not UTF-8 at byte 3"), "{error}");

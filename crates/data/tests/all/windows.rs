@@ -103,14 +103,14 @@ fn texts_that_are_too_short_are_refused() {
         assert!(error.hint().is_some());
         error.to_string()
     };
-    let train = "the text has 20 tokens, of which 6 are to be held out: 14 remain to train on, wanted at least 15";
+    let train = "the text has 20 tokens, but 21 are needed: 6 held out (`data.evaluate`) and at least 15 to train on";
     assert_eq!(new(Window::Train, 6, 14, 1), train);
-    let held_out = "the text has 20 tokens, wanted at least 22";
+    let held_out = "the text has 20 tokens, expected at least 22";
     assert_eq!(new(Window::HeldOut, 30, 7, 3), held_out);
-    let none = "the text has 20 tokens, of which 18446744073709551615 are to be held out: 0 remain to train on, wanted at least 18446744073709551615";
+    let none = "the text has 20 tokens, but 18446744073709551615 are needed: 18446744073709551615 held out (`data.evaluate`) and at least 18446744073709551615 to train on";
     assert_eq!(new(Window::Train, u64::MAX, usize::MAX, usize::MAX), none);
-    assert_eq!(new(Window::Train, 0, 0, 1), "data.tokens is 0, wanted at least 1");
-    assert_eq!(new(Window::Train, 0, 1, 0), "data.batch is 0, wanted at least 1");
+    assert_eq!(new(Window::Train, 0, 0, 1), "data.tokens is 0, expected at least 1");
+    assert_eq!(new(Window::Train, 0, 1, 0), "data.batch is 0, expected at least 1");
 }
 
 #[test]

@@ -206,7 +206,7 @@ mod tests {
                 |row: &Vec<(u64, f64)>| against(row, best, 45).unwrap().is_larger == Some(true);
             wrong += usize::from(rows.iter().any(larger));
         }
-        assert!(wrong <= 25, "{wrong} of 300 tables, wanted about 5 %");
+        assert!(wrong <= 25, "{wrong} of 300 tables, expected about 5 %");
     }
 
     #[test]

@@ -32,8 +32,17 @@ const STRATEGIES: &[&str] = &[
     "li-ring",
 ];
 const STRATEGY: Kind = WordOr(STRATEGIES, |text| {
-    let meant = "`zigzag` is a layout: `megatron` is the strategy that uses it";
-    (text == "zigzag").then(|| String::from(meant))
+    let meant = match text {
+        "zigzag" => "`zigzag` is a layout: `megatron` is the strategy that uses it",
+        "cp" | "context-parallel" | "context_parallel" => {
+            "`ring` is the usual one, `auto` the fastest that fits"
+        }
+        "flash" | "flash-attention" | "flash_attention_2" | "sdpa" => {
+            "every strategy uses a fused attention kernel: `local` splits nothing"
+        }
+        _ => return None,
+    };
+    Some(String::from(meant))
 });
 /// The words of the key `exchange`: the names of [`Exchange`].
 const EXCHANGES: &[&str] = &["p2p", "all-gather", "a2a", "a2a+p2p"];
@@ -149,10 +158,10 @@ impl<'a> Words<'a> {
             places.problem(&format!("{section}.{key}"), message).hint(hint)
         };
         if !automatic {
-            let refused = words
-                .settled()
-                .err()
-                .map(|Contradiction { key, message, hint }| problem(key, message, &hint));
+            let refused = words.settled().err().map(|Contradiction { key, message, hint }| {
+                let way_out = gone(section, key, places).unwrap_or(hint);
+                problem(key, message, &way_out)
+            });
             return refused.into_iter().collect();
         }
         let chosen = [
@@ -163,10 +172,17 @@ impl<'a> Words<'a> {
         ];
         let problem = |(key, written): (&str, bool)| {
             let message = format!("`strategy: auto` chooses the `{key}` too");
-            written.then(|| problem(key, message, "drop it, or name the strategy"))
+            written.then(|| problem(key, message, "remove it, or name the strategy"))
         };
         chosen.into_iter().filter_map(problem).collect()
     }
+}
+
+/// The way out where the command line replaced only the strategy that the file's `key` went with.
+fn gone(section: &str, key: &str, places: &Places) -> Option<String> {
+    let [own, strategy] = [key, "strategy"].map(|key| format!("{section}.{key}"));
+    (places.to_blame(&[own.as_str(), strategy.as_str()]) == strategy)
+        .then(|| format!("add `{own}=null` to the command: the file has it for another strategy"))
 }
 
 impl AttentionKeys {

@@ -1,5 +1,6 @@
 //! Tests of the experiment file: its meaning, and its error messages.
 
+mod elsewhere;
 mod hostile;
 mod lora;
 mod messages;

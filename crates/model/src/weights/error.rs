@@ -82,7 +82,7 @@ pub enum WeightsError {
 #[non_exhaustive]
 pub enum Flaw {
     /// A parameter is in no file.
-    #[error("`{}` is missing (wanted {wanted:?})", shown(tensor))]
+    #[error("`{}` is missing (expected {wanted:?})", shown(tensor))]
     Missing {
         /// The parameter.
         tensor: String,
@@ -90,7 +90,7 @@ pub enum Flaw {
         wanted: Vec<usize>,
     },
     /// A tensor is not a parameter.
-    #[error("`{}` {found:?} in `{}` is no parameter of the model", shown(tensor), shown(file))]
+    #[error("`{}` {found:?} in `{}` is not a parameter of the model", shown(tensor), shown(file))]
     Surplus {
         /// The tensor.
         tensor: String,
@@ -100,7 +100,7 @@ pub enum Flaw {
         found: Vec<usize>,
     },
     /// A parameter has a wrong shape.
-    #[error("`{}` in `{}` is {found:?} (wanted {wanted:?})", shown(tensor), shown(file))]
+    #[error("`{}` in `{}` is {found:?} (expected {wanted:?})", shown(tensor), shown(file))]
     Shape {
         /// The parameter.
         tensor: String,
@@ -112,7 +112,7 @@ pub enum Flaw {
         wanted: Vec<usize>,
     },
     /// A parameter has no floating-point dtype, or one too narrow to train from.
-    #[error("`{}` in `{}` is {found} (wanted F32, BF16, F16 or F64)", shown(tensor), shown(file))]
+    #[error("`{}` in `{}` is {found} (expected F32, BF16, F16 or F64)", shown(tensor), shown(file))]
     Dtype {
         /// The parameter.
         tensor: String,
@@ -149,7 +149,7 @@ pub enum Flaw {
         file: String,
     },
     /// The index names a shard by more than a plain file name.
-    #[error("the index has `{}` in `{}` (wanted a plain file name)", shown(tensor), shown(file))]
+    #[error("the index has `{}` in `{}` (expected a plain file name)", shown(tensor), shown(file))]
     ShardName {
         /// A tensor that the index lists there.
         tensor: String,
@@ -175,7 +175,7 @@ impl WeightsError {
                  safe_serialization=True)`"
             }
             WeightsError::Absent { folder } if folder.join("adapter_config.json").exists() => {
-                "these are adapters: `annulus export --merge` makes a whole model of them, and `lora.path` goes on from them beside their \
+                "these are adapters: `annulus export --merge` makes a whole model of them, and `lora.path` continues from them beside their \
                  base"
             }
             WeightsError::NoAdapter { folder } if folder.join("adapter_model.bin").exists() => {

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use annulus_ops::on_host;
 use candle_core::{DType, Tensor};
 use safetensors::View;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -185,6 +186,11 @@ impl Filling<'_> {
         elements: &Tensor,
         runs: &[(usize, usize)],
     ) -> Result<(), WeightsError> {
+        let unread = |error| WeightsError::Write {
+            file: self.folder.clone(),
+            source: io::Error::other(error),
+        };
+        let elements = on_host(elements).map_err(unread)?;
         let (size, bytes) = (elements.dtype().size_in_bytes(), elements.data());
         let mut rest = &*bytes;
         for &(begins, many) in runs {

@@ -24,8 +24,8 @@ fn every_layer_has_one_attention() {
     for (lists, wanted) in [
         (&[&[0, 1][..]][..], "none is for layer 2"),
         (&[&[0, 1, 2], &[1]], "layer 1 is listed twice"),
-        (&[&[0, 1, 2, 3]], "found one for layer 3, wanted layers below 3"),
-        (&[], "found none, wanted one for each of 3 layers"),
+        (&[&[0, 1, 2, 3]], "found one for layer 3, expected layers below 3"),
+        (&[], "found none, expected one for each of 3 layers"),
     ] {
         let why = of(lists).expect_err("refused").to_string();
         assert!(why.contains(wanted), "{why}");

@@ -163,10 +163,10 @@ fn everything_that_does_not_fit_is_said_at_once() {
     assert_eq!(
         text,
         "the weights in `FOLDER` are not those of the model:
-  `lm_head.weight` is missing (wanted [5, 4])
-  `model.layers.0.mlp.up_proj.weight` in `model.safetensors` is I64 (wanted F32, BF16, F16 or F64)
-  `model.norm.weight` in `model.safetensors` is [6] (wanted [4])
-  `model.norm.bias` [6] in `model.safetensors` is no parameter of the model"
+  `lm_head.weight` is missing (expected [5, 4])
+  `model.layers.0.mlp.up_proj.weight` in `model.safetensors` is I64 (expected F32, BF16, F16 or F64)
+  `model.norm.weight` in `model.safetensors` is [6] (expected [4])
+  `model.norm.bias` [6] in `model.safetensors` is not a parameter of the model"
     );
     assert!(error.hint().unwrap().contains("config.json"));
 

@@ -243,6 +243,10 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
     libraries()?;
     let said = |error: DriverError| Missing::Driver(error.to_string());
     result::init().map_err(said)?;
+    let (driver, toolkit) = (known().map_err(said)?, numbers(env!("ANNULUS_TOOLKIT")));
+    if !loads(driver, toolkit) {
+        return Err(Missing::OldDriver(driver, toolkit));
+    }
     let count = result::device::get_count().map_err(said)?;
     (0..count)
         .map(|index| {
@@ -268,6 +272,14 @@ pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
         })
         .collect::<std::result::Result<_, DriverError>>()
         .map_err(said)
+}
+
+/// The newest CUDA that the driver knows.
+fn known() -> std::result::Result<[u32; 2], DriverError> {
+    let mut version = 0;
+    // SAFETY: the driver writes one number, as in 13000.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;
+    Ok([version / 1000, version % 1000 / 10].map(|number| number as u32))
 }
 
 /// Checks that all required libraries exist: a program that loads libraries itself would panic at the first call.
@@ -323,6 +335,11 @@ macro_rules! typed {
             _ => Err(Error::Msg("kernels cannot take this type".to_owned())),
         }
     };
+}
+
+/// The elements of a storage, whichever of them tensors view.
+pub(crate) fn elements(storage: &CudaStorage) -> Result<usize> {
+    typed!(&storage.slice, CudaStorageSlice, slice => Ok(slice.len()))
 }
 
 /// Calls `then` with the address of what is read. Whatever wrote it is earlier in the one stream.

@@ -67,6 +67,20 @@ pub(super) fn code_for(architecture: u32, compiled: &str) -> Code {
     own.unwrap_or(if has_ptx { Code::ByDriver } else { Code::Absent })
 }
 
+/// Whether a driver that knows CUDA up to `driver` loads what a toolkit made: any of its own major version or an older one (CUDA
+/// Compatibility, "Minor Version Compatibility").
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn loads(driver: [u32; 2], toolkit: [u32; 2]) -> bool {
+    driver[0] >= toolkit[0]
+}
+
+/// The two numbers of a version as in `13.0`.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn numbers(version: &str) -> [u32; 2] {
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    [0, 1].map(|_| numbers.next().unwrap_or(0))
+}
+
 /// The reason why no GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -76,6 +90,8 @@ pub enum Missing {
     Library(&'static str),
     /// The driver failed, with this message.
     Driver(String),
+    /// The driver, which knows CUDA up to the first version, cannot load what the second toolkit made.
+    OldDriver([u32; 2], [u32; 2]),
     /// There is no GPU of the first number, but as many as the second.
     Number(usize, usize),
     /// The GPU is too old for the kernels, with this architecture.
@@ -92,6 +108,10 @@ impl fmt::Display for Missing {
             Missing::Built => write!(f, "this program was built without CUDA"),
             Missing::Library(name) => write!(f, "the library `{name}` was not found"),
             Missing::Driver(said) => write!(f, "the NVIDIA driver says: {said}"),
+            Missing::OldDriver([major, minor], [of, built]) => write!(
+                f,
+                "the NVIDIA driver knows CUDA {major}.{minor}, and this program was built with CUDA {of}.{built}"
+            ),
             Missing::Number(wanted, found) => {
                 write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
             }
@@ -113,9 +133,13 @@ impl Missing {
             }
             Missing::Library("libcuda.so") => "install NVIDIA's driver, 580 or later",
             Missing::Library(_) => {
-                "install the CUDA 13 libraries, and name their folder in LD_LIBRARY_PATH"
+                "install cuBLAS and cuRAND of CUDA 13 (`pip install nvidia-cublas nvidia-curand` does), and name their folder in \
+                 LD_LIBRARY_PATH (of pip: `site-packages/nvidia/cu13/lib`)"
             }
             Missing::Driver(_) => "see what `nvidia-smi` says",
+            Missing::OldDriver(..) => {
+                "install a newer driver (580 or later for CUDA 13), or build with a toolkit that the driver knows, 12.4 or later: set NVCC"
+            }
             Missing::Number(..) => "see `annulus doctor` for those there are",
             Missing::Old(_) => "use `device: cpu`",
             Missing::Code(_) => {
@@ -183,6 +207,20 @@ mod tests {
         assert_eq!(found, wanted.map(by_driver));
         assert_eq!(code_for(120, "80,86,89,90"), Code::ByDriver);
         assert_eq!(code_for(75, all), Code::Absent);
+    }
+
+    #[test]
+    fn a_driver_loads_what_toolkits_of_its_major_version_make() {
+        for (driver, toolkit, loaded) in [
+            ("12.4", "13.0", false),
+            ("13.0", "13.1", true),
+            ("13.0", "12.8", true),
+            ("11.8", "12.4", false),
+        ] {
+            assert_eq!(loads(numbers(driver), numbers(toolkit)), loaded, "{driver} {toolkit}");
+        }
+        let said = Missing::OldDriver([12, 4], [13, 0]).to_string();
+        assert!(said.contains("knows CUDA 12.4, and this program was built with CUDA 13.0"));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 
 use super::{Processor, Uploaded};
 
-/// The most bytes that are kept: the least recently used uploads go first.
-const MOST: usize = 64 << 20;
+/// The most bytes that are kept: the least recently used uploads go first. Two masks over 1M tokens take half: with less, layers that take
+/// turns would upload theirs at every launch.
+const MOST: usize = 128 << 20;
 
 /// Uploads by their content.
 #[derive(Debug, Default)]

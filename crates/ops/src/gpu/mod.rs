@@ -23,6 +23,8 @@ mod table;
 pub mod untried;
 
 pub(crate) use addresses::{Addresses, addresses};
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::elements;
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
 pub use find::{Code, Gpu, Missing, gpus, open, open_all};

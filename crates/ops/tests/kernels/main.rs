@@ -12,6 +12,7 @@ mod attention;
 mod cases;
 mod counts;
 mod cover;
+mod dropout;
 #[cfg(feature = "emulator")]
 mod emulator;
 mod family;

@@ -239,3 +239,12 @@ fn model_flops_are_those_of_products_and_visible_pairs() {
     assert_eq!(products(&format!("{lora} }}")), [ahead, back, 4.0 * head]);
     assert_eq!(products(&format!("{lora}, train: [head] }}")), [ahead, back, 6.0 * head]);
 }
+
+#[test]
+fn ranks_without_tokens_are_told() {
+    let few = ["data.tokens=6", "mesh.sequence=8", "mesh.data=1", "attention.strategy=ring"];
+    let said = "2 of 8 ranks hold no tokens: lower `mesh.sequence` to at most 6";
+    assert!(plan(&few).warnings.contains(&said.to_owned()), "{:?}", plan(&few).warnings);
+    let enough = [&few[1..], &["data.tokens=8"]].concat();
+    assert!(!plan(&enough).warnings.iter().any(|said| said.contains("hold no tokens")));
+}

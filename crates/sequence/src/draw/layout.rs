@@ -156,7 +156,7 @@ fn busiest(pairs: &[u64]) -> String {
     let all: u128 = pairs.iter().map(|pairs| u128::from(*pairs)).sum();
     let most = pairs.iter().copied().max().unwrap_or(0);
     let share = most as f64 * pairs.len() as f64 / all.max(1) as f64;
-    format!("{all} pairs; the busiest rank's positions have {share:.2} times its share")
+    format!("{all} visible pairs; the busiest rank has {share:.2} times an even share")
 }
 
 /// A number of pairs in at most seven characters.

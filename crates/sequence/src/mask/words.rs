@@ -118,7 +118,7 @@ fn number(word: &str, number: &str, least: usize) -> Result<usize, WrongMask> {
     if (least..MOST).contains(&read) {
         return Ok(read);
     }
-    Err(wrong(format!("the mask `{word}` has {read}, wanted {least} to {}", MOST - 1)))
+    Err(wrong(format!("the mask `{word}` has {read}, expected {least} to {}", MOST - 1)))
 }
 
 /// The numbers of a fixed pattern: `7:2`, or `7` for the last column alone.

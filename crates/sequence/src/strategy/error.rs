@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Route, Strategy};
-use crate::{Heads, ShardError};
+use crate::{Heads, ShardError, count};
 
 /// The reason why a strategy cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,8 +130,12 @@ impl fmt::Display for StrategyError {
                 write!(f, "`{name}` cannot split {heads} query heads over {ranks} ranks")
             }
             StrategyError::Shape { strategy, shape: [first, second], world, .. } => {
-                let name = strategy.name();
-                write!(f, "`{name}` of shape [{first}, {second}] is not of {world} ranks")
+                let (name, ranks) = (strategy.name(), first.saturating_mul(*second));
+                let ranks = count(ranks, "rank");
+                write!(
+                    f,
+                    "`{name}` of shape [{first}, {second}] is {ranks}, but a sequence has {world}"
+                )
             }
             StrategyError::Groups { groups, heads } => {
                 write!(f, "{heads} key/value heads cannot be gathered in {groups} equal groups")

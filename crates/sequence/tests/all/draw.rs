@@ -25,7 +25,7 @@ rank 0   ◪ 10     ◪ 8      ◪ 8      ◪ 8        x 1.00
 rank 1   ◪ 8      ◪ 10     ◪ 8      ◪ 8        x 1.00
 rank 2   ◪ 8      ◪ 8      ◪ 10     ◪ 8        x 1.00
 rank 3   ◪ 8      ◪ 8      ◪ 8      ◪ 10       x 1.00
-136 pairs; the busiest rank's positions have 1.00 times its share";
+136 visible pairs; the busiest rank has 1.00 times an even share";
     assert_eq!(drawn, expected);
 }
 

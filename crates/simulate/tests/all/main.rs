@@ -7,3 +7,4 @@ mod papers;
 mod steps;
 mod support;
 mod timelines;
+mod waits;

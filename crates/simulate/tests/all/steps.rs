@@ -90,6 +90,28 @@ fn a_straggler_slows_everybody() {
     }
 }
 
+/// Tensor-parallel ranks wait for each other, whichever of them is slow; and nothing is gained by one that is faster.
+#[test]
+fn every_device_of_a_tensor_parallel_group_slows_its_place() {
+    for order in ["sequence_first", "data_first"] {
+        let mesh = format!("mesh={{ sequence: 2, data: 2, tensor: 4, order: {order} }}");
+        let step = |device: usize, slowdown: f64| {
+            let mut cluster = cluster();
+            cluster.slowdown.insert(device, slowdown);
+            let more = ["attention.strategy=megatron", "data.tokens=64k", "data.batch=2"];
+            estimate(&[&more[..], &[&mesh]].concat(), &cluster).step
+        };
+        let even = step(0, 1.0);
+        for group in [0, 4, 8, 12] {
+            let first = step(group, 3.0);
+            assert!(first > 2.0 * even, "{order} {group}: {first} {even}");
+            for device in group..group + 4 {
+                assert_eq!([step(device, 3.0), step(device, 0.5)], [first, even], "{device}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_straggler_of_another_replica_counts_too() {
     let mut slow = cluster();

@@ -81,11 +81,14 @@ pub fn generate(
 /// Checks that there is a prompt, as long as the setup says.
 fn check_prompt(setup: &Setup, prompt: &[u32]) -> Result<()> {
     let hint = match prompt.len() {
-        0 => "give a text to go on from, with `--prompt` or `--file`",
+        0 => "give a text to continue, with `--prompt` or `--file`",
         found if found == setup.tokens => return Ok(()),
         _ => "make a setup for sequences as long as the prompt",
     };
-    let message = format!("a prompt of {} tokens, wanted {}", prompt.len(), setup.tokens);
+    let message = match prompt.len() {
+        0 => "the prompt is empty".to_owned(),
+        found => format!("a prompt of {found} tokens, expected {}", setup.tokens),
+    };
     Err(TrainError::configuration(message, hint))
 }
 
@@ -182,11 +185,11 @@ impl Sampling {
     fn check(&self) -> Result<()> {
         let Sampling { temperature, top_k, top_p, .. } = *self;
         let message = if !temperature.is_finite() || temperature < 0.0 {
-            format!("a temperature of {temperature}, wanted a number of at least 0")
+            format!("a temperature of {temperature}, expected a number of at least 0")
         } else if top_k == Some(0) {
-            "`top_k` of 0 tokens, wanted at least 1".to_owned()
+            "`top_k` of 0 tokens, expected at least 1".to_owned()
         } else if !(0.0..=1.0).contains(&top_p) {
-            format!("`top_p` of {top_p}, wanted a number from 0 to 1")
+            format!("`top_p` of {top_p}, expected a number from 0 to 1")
         } else {
             return Ok(());
         };

@@ -117,10 +117,12 @@ impl Placed {
                 let found = found.map_or("missing".to_owned(), |weight| {
                     format!("{:?} {:?}", weight.dtype(), weight.dims())
                 });
-                format!("among the placed weights `{name}` is {found}, wanted {dtype:?} {shape:?}")
+                format!(
+                    "among the placed weights `{name}` is {found}, expected {dtype:?} {shape:?}"
+                )
             }
             (None, found) if found < devices => {
-                format!("weights on {found} devices, wanted them on {devices}")
+                format!("weights on {found} devices, expected them on {devices}")
             }
             _ => return Ok(()),
         };

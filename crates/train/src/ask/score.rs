@@ -84,7 +84,7 @@ fn check(setup: &Setup, sequences: &[Sequence]) -> Result<()> {
     let (found, replicas) = (sequences.len(), setup.data);
     if found == 0 || !found.is_multiple_of(replicas) {
         return Err(TrainError::configuration(
-            format!("{found} sequences, wanted a multiple of the {replicas} replicas"),
+            format!("{found} sequences, expected a multiple of the {replicas} replicas"),
             "score at least one sequence on every replica, and as many on each",
         ));
     }

@@ -113,7 +113,7 @@ impl FileHashes {
         stamps.iter().try_for_each(|(name, wanted)| {
             let is_plain = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
             if !is_plain && !is_template(name) {
-                return Err(Refusal::damaged(HASHES, format!("`{name}` is no plain file name")));
+                return Err(Refusal::damaged(HASHES, format!("`{name}` is not a plain file name")));
             }
             held(folder, name, wanted)
         })

@@ -65,7 +65,7 @@ pub(crate) fn steps(output: &Path) -> std::io::Result<Vec<u64>> {
         let Some(step) = step_of(&path) else { continue };
         // Otherwise writing a checkpoint there would fail, after hours.
         if !path.is_dir() {
-            let message = format!("`step-{step}` is no folder, and no link to one: remove it");
+            let message = format!("`step-{step}` is neither a folder nor a link to one: remove it");
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
         }
         steps.push(step);

@@ -68,7 +68,7 @@ fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
         match open(&folder) {
             Ok(state) => {
                 for warning in &mut refused {
-                    *warning = format!("{warning}; going on from `step-{step}`");
+                    *warning = format!("{warning}; resuming from `step-{step}`");
                 }
                 let newer = steps[index + 1..].to_vec();
                 return Ok((Some(Found { folder, state, refused: newer }), refused));
@@ -82,7 +82,7 @@ fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     Err(TrainError::checkpoint(
         refused.join("\n"),
         format!(
-            "no checkpoint in `{}` is whole: bring one back, or set another `output` to start anew",
+            "`{}` has no complete checkpoint: restore one, or set another `output` to start again",
             output.display()
         ),
     ))
@@ -157,7 +157,7 @@ fn damaged(folder: &Path, why: Refusal) -> Result<String> {
         Refusal::Unread { file, error } => Err(TrainError::checkpoint(
             format!("cannot read `{}`: {error}", folder.join(file).display()),
             format!(
-                "see that it can be read; if it is lost, delete `{}` to go on from an older checkpoint",
+                "see that it can be read; if it is lost, delete `{}` to resume from an older checkpoint",
                 folder.display()
             ),
         )),
@@ -170,7 +170,7 @@ fn open(folder: &Path) -> std::result::Result<State, Refusal> {
     let state = State::read(folder).map_err(|error| Refusal::of(STATE, error))?;
     let refused = |what: String| Refusal::damaged(STATE, what);
     if state.version != VERSION {
-        return Err(refused(format!("format {}, wanted {VERSION}", state.version)));
+        return Err(refused(format!("format {}, expected {VERSION}", state.version)));
     }
     // A copy may have any name but that of another step.
     if super::step_of(folder).is_some_and(|step| step != state.step) {
@@ -186,7 +186,7 @@ fn contradiction(state: &State) -> Option<String> {
         return Some(format!("it contradicts itself: `step` is {step} and `moments` {moments}"));
     }
     if *tokens > MOST_TOKENS {
-        return Some(format!("`tokens` is {tokens}, wanted at most {MOST_TOKENS}"));
+        return Some(format!("`tokens` is {tokens}, expected at most {MOST_TOKENS}"));
     }
     // An experiment that cannot be read is reported where it is needed.
     let all = state.experiment().ok()?.all_steps();
@@ -221,7 +221,7 @@ impl Kept {
             return Ok(());
         }
         let (found, dtype) = (&entry.shape, entry.dtype);
-        let what = format!("`{}` is {dtype} {found:?}, wanted F32 {shape:?}", which.key(name));
+        let what = format!("`{}` is {dtype} {found:?}, expected F32 {shape:?}", which.key(name));
         Err(unusable(self.0.path(), &what))
     }
 

@@ -110,16 +110,17 @@ impl Checkpoint {
     pub fn merged(&self, base: &Path) -> Result<Weights> {
         let Some(lora) = &self.experiment.lora else {
             let message = format!("`{}` has no adapters to merge", self.folder.display());
-            return Err(TrainError::checkpoint(message, "drop `--merge`: the model is whole"));
+            return Err(TrainError::checkpoint(
+                message,
+                "leave `--merge` out: this run has no adapters",
+            ));
         };
         if !base.is_dir() {
             let (own, base) = (self.folder.display(), base.display());
             return Err(TrainError::checkpoint(
+                format!("the base weights `{base}` of `{own}` are missing"),
                 format!(
-                    "`{own}` was trained beside the weights in `{base}`, which is no folder here"
-                ),
-                format!(
-                    "start where the run was started, or make `{base}` a link to where they are now; if `keep` of its run deleted it, train that run again"
+                    "run the command where the run was started, or link `{base}` to the weights; if `keep` of its run deleted them, train that run again"
                 ),
             ));
         }
@@ -136,7 +137,7 @@ impl Checkpoint {
     pub fn export(&self, weights: &Weights, out: &Path, shard_bytes: u64) -> Result<Vec<String>> {
         if fs::symlink_metadata(out).is_ok() {
             return Err(TrainError::checkpoint(
-                format!("`{}` exists already", out.display()),
+                format!("`{}` already exists", out.display()),
                 "give a folder that does not exist yet",
             ));
         }

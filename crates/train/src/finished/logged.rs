@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, parse, read_experiment};
 
-use crate::error::failure;
-use crate::folder::lines::{Line, checked_lines, each, most, read_lines};
+use crate::folder::lines::{Line, checked_lines, each, most};
 use crate::folder::manifest::{Manifest, Process, RunStart};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
@@ -41,11 +40,11 @@ impl Logged {
         Logged::of(folder, lines, torn, Manifest::open(folder)?)
     }
 
-    /// Reads a run's folder as if lines and a manifest that cannot be read were not there.
+    /// Reads a run's folder as if a manifest that cannot be read was not there.
     pub(crate) fn lenient(folder: &Path) -> Result<Logged> {
         is_of_run(folder)?;
-        let lines = read_lines(folder).map_err(|error| failure("read", folder, &error))?;
-        Logged::of(folder, lines, false, Manifest::read(folder))
+        let (lines, torn) = checked_lines(folder)?;
+        Logged::of(folder, lines, torn, Manifest::read(folder))
     }
 
     fn of(
@@ -127,8 +126,13 @@ pub(crate) fn is_of_run(folder: &Path) -> Result<()> {
     if is_run(folder) {
         return Ok(());
     }
-    Err(TrainError::configuration(
-        format!("`{}` is no run's folder", folder.display()),
-        "give the `output` of an experiment that has been trained",
-    ))
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let runs = entries.map(|entry| entry.path()).any(|path| is_run(&path));
+    let folder = folder.display();
+    let hint = if runs {
+        format!("it contains runs: name them, as in `{folder}/*`")
+    } else {
+        "give the `output` of an experiment that has been trained".to_owned()
+    };
+    Err(TrainError::configuration(format!("`{folder}` is not a run's folder"), hint))
 }

@@ -100,7 +100,7 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
     let found = found.map_err(|error| {
         TrainError::checkpoint(
             error.to_string(),
-            "bring it back as it was; or remove it, to compare all else",
+            "restore it as it was; or remove it, to compare all else",
         )
     })?;
     let trained = found.state.experiment()?;

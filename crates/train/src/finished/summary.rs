@@ -35,7 +35,7 @@ pub struct RunSummary {
 /// Reads the results of the run in `folder`, which may still be running.
 ///
 /// # Errors
-/// A folder that is no run's, or cannot be read.
+/// A folder that is no run's, or cannot be read, and the first damaged line of its metrics.
 pub fn run_summary(folder: &Path) -> Result<RunSummary> {
     let read = Logged::lenient(folder)?;
     let last = |tag| read.numbers(tag).last().map(|(_, value)| *value);

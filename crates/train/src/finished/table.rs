@@ -6,18 +6,17 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::Result;
-use crate::error::failure;
 use crate::finished::logged::is_of_run;
-use crate::folder::lines::{Line, most, read_lines};
+use crate::folder::lines::{Line, checked_lines, most};
 
 /// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag (of values by rank, the largest); an empty cell
 /// where a step has no such value.
 ///
 /// # Errors
-/// A folder that is no run's, or cannot be read.
+/// A folder that is no run's, or cannot be read, and the first damaged line; the last one may be torn.
 pub fn metrics_table(run: &Path) -> Result<String> {
     is_of_run(run)?;
-    let lines = read_lines(run).map_err(|error| failure("read", run, &error))?;
+    let (lines, _) = checked_lines(run)?;
     let tags: BTreeSet<&String> = lines.iter().flat_map(|line| line.values.keys()).collect();
     let mut table = String::from("step");
     for tag in &tags {

@@ -18,6 +18,8 @@ use crate::{Result, TrainError};
 pub(crate) const FILE: &str = "manifest.json";
 /// The `ending` of an attempt that reached the last step.
 pub const FINISHED: &str = "finished";
+/// The ending of an attempt that was asked to stop.
+pub const PREEMPTED: &str = "preempted";
 /// What stands for a hash, version or name that nobody knows.
 pub(crate) const UNKNOWN: &str = "unknown";
 
@@ -228,7 +230,7 @@ impl Manifest {
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             TrainError::unreadable(
                 format!("`{}`: {error}", path.display()),
-                "bring it back as it was; or remove it: a run with checkpoints goes on without it, and one without begins anew, for which a \
+                "restore it as it was; or remove it: a run with checkpoints resumes without it, and one without starts again, for which a \
                  fork needs its `--from` again",
             )
         })

@@ -18,7 +18,7 @@ use crate::checkpoint::{Texts, identity, last_checkpoint, need, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
-use crate::folder::manifest::{FINISHED, Fork, Machine, Manifest};
+use crate::folder::manifest::{FINISHED, Fork, Machine, Manifest, PREEMPTED};
 use crate::folder::record::Record;
 use crate::folder::run_folder::RunFolder;
 use crate::folder::traces;
@@ -105,8 +105,9 @@ fn announced(
     let of_device =
         device::device_warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
     let of_plan = plan.warnings.iter().cloned();
+    let of_setup = [setup.warning(), setup.warning_of_several()].into_iter().flatten();
     let all: Vec<_> =
-        of_device.into_iter().chain(setup.warning()).chain(of_plan).chain(warnings).collect();
+        of_device.into_iter().chain(of_setup).chain(of_plan).chain(warnings).collect();
     for warning in &all {
         console.notice(&Notice::Warning(warning));
     }
@@ -220,7 +221,7 @@ fn train(
     let ended = attempt.run();
     match &ended {
         Ok((ending, _, record)) => {
-            manifest.end(if *ending == Ending::Finished { FINISHED } else { "preempted" });
+            manifest.end(if *ending == Ending::Finished { FINISHED } else { PREEMPTED });
             manifest.set_outcome(plan, record);
         }
         Err(error) => manifest.end(&error.to_string()),
@@ -340,7 +341,7 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
 fn marked(base: &Path, output: &Path) -> Option<String> {
     let error = need(base, output).err()?;
     Some(format!(
-        "`{}` is not marked as needed by this run ({error}): export it before its own run goes on and deletes it",
+        "`{}` is not marked as needed by this run ({error}): export it before its own run resumes and deletes it",
         base.display()
     ))
 }

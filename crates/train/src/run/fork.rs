@@ -64,7 +64,7 @@ impl Fork {
         );
         Err(TrainError::checkpoint(
             format!("`{folder}` is a run already, which {began}"),
-            "set another `output`, or leave `--from` out to go on with it",
+            "set another `output`, or leave `--from` out to resume it",
         ))
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn check_weights(plan: &Plan, setup: &Setup, found: &Found) -> Result
             "`{run}` began with the weights of `{key}: {was}`, and `{is}` has others: their hash was `{then}` and is `{now}`"
         ),
         format!(
-            "set `{key}` back to `{was}`; or set another `output` to begin another run, with `--from {run}` where it goes on with this one's \
+            "set `{key}` back to `{was}`; or set another `output` to begin another run, with `--from {run}` where it continues with this one's \
              weights"
         ),
     ))

@@ -232,28 +232,41 @@ fn refuse_other_data(plan: &Plan, found: &Found, fingerprint: &str) -> Result<()
     if saved == fingerprint {
         return Ok(());
     }
-    let what = if identity::has_other_tokenizer(plan, found)? {
-        "has another tokenizer"
+    let (what, back) = if identity::has_other_tokenizer(plan, found)? {
+        let name = plan.experiment.data.tokenizer();
+        (format!("with another tokenizer than `{name}`"), "restore the tokenizer")
     } else {
-        &other_data(plan)
+        other_data(plan, &found.state.experiment()?)
     };
-    refuse(found, &[format!("`data` {what}: its fingerprint was `{saved}` and is `{fingerprint}`")])
+    let (folder, run) = (found.folder.display(), run_of(found).display());
+    let hint = format!(
+        "{back}, or start a new run with another `name=` or `output=` (weights: `--from {run}`)"
+    );
+    Err(TrainError::checkpoint(format!("`{folder}` was trained {what}"), hint))
 }
 
-/// How data differ from those of a checkpoint with the same tokenizer, as far as a fingerprint shows it.
-fn other_data(plan: &Plan) -> String {
+/// How data differ from those of a checkpoint of `saved` with the same tokenizer, as far as a fingerprint shows it, and what restores them.
+fn other_data(plan: &Plan, saved: &Experiment) -> (String, &'static str) {
     let data = &plan.experiment.data;
-    let (what, or, by) = match data.format {
-        Format::Batches => ("batches", "", ""),
-        Format::Chat => {
-            ("conversations", ", or another chat template", ", with the same tokenizer")
-        }
-        _ => ("texts", "", ", with the same tokenizer"),
+    let (what, or, back) = match data.format {
+        Format::Batches => ("batches", "", "restore the batches"),
+        Format::Chat => (
+            "conversations",
+            ", or by another chat template",
+            "restore the conversations and the template",
+        ),
+        _ => ("texts", "", "restore the texts"),
     };
-    let weights = if data.path.len() > 1 { ", or other weights of them" } else { "" };
     let paths: Vec<String> =
         data.path.iter().map(|source| format!("`{}`", source.path.display())).collect();
-    format!("has other {what} in {}{weights}{or}{by}", paths.join(", "))
+    let weights = if paths.len() > 1 { ", or with other weights," } else { "" };
+    let paths = paths.join(", ");
+    let way = match &data.path[..] {
+        _ if data.path != saved.data.path => format!("on other {what}{weights} than {paths}{or}"),
+        [_] => format!("on other {what}{or}: {paths} has changed since"),
+        _ => format!("on other {what}{or}: one of {paths} has changed since"),
+    };
+    (way, back)
 }
 
 /// One fingerprint of the data of several phases, each of which is checked against its data and the machine; `None`: no phases.
@@ -281,21 +294,40 @@ fn is_evaluated(output: &Path, step: u64) -> Result<bool> {
     Ok(lines.iter().any(|line| line.is_evaluated_at(step)))
 }
 
+/// The folder of the run whose checkpoint this is.
+fn run_of(found: &Found) -> &Path {
+    found.folder.parent().unwrap_or(&found.folder)
+}
+
+/// How the only key that differs is set back: of ``"`data.batch` was `2` and is `4`"``, "set `data.batch` back to `2`".
+fn set_back(differing: &str) -> String {
+    let of_key = || {
+        let (key, values) = differing.strip_prefix('`')?.split_once("` was `")?;
+        let (was, _) = values.split_once("` and is `")?;
+        Some(format!("set `{key}` back to `{was}`"))
+    };
+    of_key().unwrap_or_else(|| "set it back".to_owned())
+}
+
 /// An error if the keys of a checkpoint and the experiment differ.
 fn refuse(found: &Found, differing: &[String]) -> Result<()> {
     if differing.is_empty() {
         return Ok(());
     }
-    let run = found.folder.parent().unwrap_or(&found.folder).display();
+    let run = run_of(found).display();
     let hint = if differing.iter().all(|text| text.starts_with(&format!("`{CURVE}"))) {
         format!(
             "`schedule` may change only the rates of later steps, and this changes those of steps already done: set it back, \
              or fork the run: `output=… --from {run}`"
         )
     } else {
+        let back = match differing {
+            [one] => set_back(one),
+            _ => "set them back".to_owned(),
+        };
         format!(
-            "on resume only these may differ: {}, paths of the same files, and `schedule` from this step on; set the rest back, set \
-             another `output`, or begin another run there with `--from`",
+            "{back}, or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
+             same files, and `schedule` from this step on)",
             what_may_differ()
         )
     };

@@ -142,7 +142,7 @@ fn open(
     let prepared = prepared(phase, &setup, ResumeFrom::Named(step), options, console)?;
     let prepared = prepared.ok_or(TrainError::Comm(CommError::Stopped))?;
     let work = prepared.work.ok_or_else(|| {
-        TrainError::Internal("process 0 goes on with a run that is finished".to_owned())
+        TrainError::Internal("process 0 resumes a run that is finished".to_owned())
     })?;
     options.record(&setup, &phase.plan.experiment.output)?;
     Ok((setup, prepared.found, work))

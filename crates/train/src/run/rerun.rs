@@ -205,7 +205,7 @@ pub fn beginning(folder: &Path, manifest: &Manifest) -> Result<Option<Fork>> {
     Err(TrainError::checkpoint(
         format!("`{run}` began from `{from}`, which is not there"),
         "bring that checkpoint back, and start in the folder in which the run was started; a run without checkpoints of its own \
-         may begin anew from another: `--from` another `step-N`",
+         may start again from another: `--from` another `step-N`",
     ))
 }
 

@@ -12,6 +12,7 @@ use annulus_plan::Plan;
 use annulus_sequence::Positions;
 
 use crate::setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
+use crate::setup::twice::shared_files;
 use crate::{Result, TrainError};
 
 /// The opened data of a run.
@@ -147,7 +148,8 @@ fn open_mixture(
     opening: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
-    let (mut parts, mut notes, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
+    let mut notes: Vec<String> = shared_files(experiment)?.into_iter().collect();
+    let (mut parts, mut held_out) = (Vec::new(), Vec::new());
     for (own, source) in sources.iter().zip(&experiment.data.path) {
         // The mixture draws sequences one by one: each source has batches of one.
         let mut single = own.clone();
@@ -196,7 +198,7 @@ fn open_text(
     if !temporary && !cache.path().starts_with(&folder) {
         let folder = folder.display();
         opened.notes.push(format!(
-            "nobody may write into `{folder}`: the tokens are made anew at every start"
+            "nobody may write into `{folder}`: the tokens are made again at every start"
         ));
     }
     Ok(opened)

@@ -21,7 +21,7 @@ impl Setup {
         match world.sends_by_nccl(&device, self.world()).map_err(unreached)? {
             Some(why) if self.engine == Engine::Nccl => {
                 let message = format!("`mesh.engine: nccl`: {why}");
-                let hint = Some("set `mesh.engine: mpi`, or drop it".to_owned());
+                let hint = Some("set `mesh.engine: mpi`, or remove it".to_owned());
                 Err(once(world, TrainError::Configuration { message, hint }))
             }
             // On a CPU nobody expects NCCL.

@@ -13,6 +13,7 @@ use crate::setup::device;
 use crate::setup::fits::fits;
 use crate::setup::initial::check_stored;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
+use crate::setup::twice::shared_files;
 use crate::{Opening, Result};
 
 /// The most bytes of texts that are tokenised for a check, which takes no longer than a second.
@@ -67,6 +68,7 @@ fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<bool> {
 
 /// Whether texts are too large to be tokenised here; those are checked by their size.
 fn examine_large(experiment: &Experiment, tokenizer: &Tokenizer) -> Result<bool> {
+    shared_files(experiment)?;
     let mut is_large = false;
     for part in by_source(experiment) {
         let Some(records) = records_of(part.data.format) else { continue };

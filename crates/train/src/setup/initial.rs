@@ -67,16 +67,18 @@ pub fn check_beside(adapter: &Path, base: &Path) -> Result<()> {
     }
     let (adapter, base) = (adapter.display(), base.display());
     let (or, hint) = if of_tensors {
-        ("", "give the folder of those; `adapter_config.json` names it")
+        ("", "give the folder of those weights; `adapter_config.json` names it")
     } else {
         // An earlier version kept the hash of files.
         (
-            ", or the same in other files,",
+            ", or on the same in other files",
             "give the very files; `adapter_config.json` names their folder",
         )
     };
     Err(TrainError::checkpoint(
-        format!("`{base}` holds other weights{or} than `{adapter}` learned beside"),
+        format!(
+            "the adapters in `{adapter}` were trained on other base weights than those in `{base}`{or}"
+        ),
         hint,
     ))
 }

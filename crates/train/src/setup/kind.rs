@@ -21,7 +21,7 @@ impl Setup {
             None => Ok(first.clone()),
             Some(other) => Err(TrainError::configuration(
                 format!(
-                    "the GPUs of this process differ: found `{first}` and `{other}`, wanted one kind"
+                    "the GPUs of this process differ: found `{first}` and `{other}`, expected one kind"
                 ),
                 "name GPUs of one kind, as `device: cuda:0,1`",
             )),

@@ -23,4 +23,5 @@ pub(crate) mod slow;
 pub(crate) mod start;
 pub(crate) mod texts;
 pub(crate) mod trained;
+pub(crate) mod twice;
 pub(crate) mod weights;

@@ -22,8 +22,12 @@ use crate::setup::shared::DEADLINE;
 
 /// Rows of queries and of keys, and rows and columns of a matrix product.
 const ROWS: usize = 512;
+/// The same on a GPU: fewer would measure launches, and leave multiprocessors idle.
+const GPU_ROWS: usize = 4096;
 /// Heads in the sample of a rank with one worker, and, for a rank with several, heads per worker: enough to be worth sharing.
 const HEADS: [usize; 2] = [2, 16];
+/// Heads on a GPU.
+const GPU_HEADS: usize = 16;
 /// How many tries count, after one that does not.
 const TRIES: usize = 5;
 /// The least duration of a try: a shorter one would measure how ranks meet.
@@ -58,6 +62,27 @@ pub struct Sample {
     pub processors: Processors,
 }
 
+/// How much one rank computes in a sample.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Rows of queries and of keys, and columns of the product.
+    rows: usize,
+    heads: usize,
+    /// Rows of the product.
+    product: usize,
+}
+
+impl Size {
+    fn of(workers: usize, device: &Device) -> Size {
+        if device.is_cuda() {
+            return Size { rows: GPU_ROWS, heads: GPU_HEADS, product: GPU_ROWS };
+        }
+        let [alone, of_each] = HEADS;
+        let heads = if workers == 1 { alone } else { of_each * workers };
+        Size { rows: ROWS, heads, product: workers * ROWS }
+    }
+}
+
 /// The times of one rank's work, seconds.
 #[derive(Clone, Copy)]
 struct Seconds {
@@ -80,14 +105,15 @@ impl Sample {
         let all = all.run(&options, |comm| self.rank(&comm))?;
         let mean = |of: fn(&Seconds) -> f64| all.iter().map(of).sum::<f64>() / world as f64;
         let workers = self.workers(world);
-        let pairs = (ROWS * ROWS * heads(workers) * self.head_dim) as f64;
+        let Size { rows, heads, product } = Size::of(workers, &self.processors.device(0));
+        let pairs = (rows * rows * heads * self.head_dim) as f64;
         let typical = Cluster::threads(ranks, self.cores);
         let turns = ranks as f64 / world as f64;
         let speed = |operations: f64, of: fn(&Seconds) -> f64| operations / mean(of) / turns;
         let rates = Rates {
             forward: speed(4.0 * pairs, |all| all.forward),
             backward: speed(10.0 * pairs, |all| all.backward),
-            products: speed(2.0 * (workers * ROWS * ROWS * ROWS) as f64, |all| all.product),
+            products: speed(2.0 * (product * rows * rows) as f64, |all| all.product),
             ..typical.rates
         };
         if ranks == 1 {
@@ -115,18 +141,18 @@ impl Sample {
             let tensor = Tensor::from_vec(values, shape, &Device::Cpu)?;
             Ok(tensor.to_dtype(self.dtype)?.to_device(&device)?)
         };
-        let heads = heads(workers);
-        let shape = [1, heads, ROWS, self.head_dim];
+        let Size { rows, heads, product } = Size::of(workers, &device);
+        let shape = [1, heads, rows, self.head_dim];
         let qkv = Qkv { q: random("q", &shape)?, k: random("k", &shape)?, v: random("v", &shape)? };
         let gradient = random("dout", &shape)?;
         let alone = comm.split(label(0), comm.rank(), 0)?;
-        let setting = Setting::new(Strategy::Local, ROWS, 1, Heads::equal(heads));
+        let setting = Setting::new(Strategy::Local, rows, 1, Heads::equal(heads));
         let schedules = Arc::new(setting.schedules(&Mask::full())?);
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let kernel = kernel(self.kernel, self.deterministic, false, &backend);
         let attention = Attention::new(schedules, scale, alone, kernel);
         let attended = attention.forward(Place::default(), &qkv)?;
-        let (x, weight) = (random("x", &[workers * ROWS, ROWS])?, random("w", &[ROWS, ROWS])?);
+        let (x, weight) = (random("x", &[product, rows])?, random("w", &[rows, rows])?);
         let timed = |work: &dyn Fn() -> Result<()>| fastest(comm.as_ref(), &device, work);
         Ok(Seconds {
             forward: timed(&|| Ok(attention.forward(Place::default(), &qkv).map(drop)?))?,
@@ -153,11 +179,6 @@ fn joined([latency, large]: [f64; 2]) -> Link {
     // No faster than a clock can tell.
     let moving = (large - latency).max(latency / MESSAGES as f64);
     Link { bandwidth: LARGE as f64 / moving, latency }
-}
-
-fn heads(workers: usize) -> usize {
-    let [alone, of_each] = HEADS;
-    if workers == 1 { alone } else { of_each * workers }
 }
 
 /// Seconds of `work` in the fastest of a few tries, in which all ranks begin together and the last one's end counts.

@@ -1,5 +1,6 @@
 //! The beginning of every command: an experiment, and the model and the tokenizer that it names, each opened once.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use crate::{Result, TrainError};
 
 /// The vocabulary of a byte-level model, without and with the token between documents.
 const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
+
+/// The file that says what a model is.
+const CONFIG: &str = "config.json";
 
 /// The folder of runs where no `output` is set, and that of models in our pages.
 const RUNS: &str = "runs";
@@ -108,10 +112,16 @@ where
 fn no_folder(places: &Places, path: &Path) -> Option<Problem> {
     let name = path.display().to_string();
     if path.is_file() {
-        let problem = places.problem("model.path", format!("`{name}` is a file, wanted a folder"));
+        let problem =
+            places.problem("model.path", format!("`{name}` is a file, expected a folder"));
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).display();
         return Some(problem.hint(format!("name the model's folder: `model.path: {folder}`")));
+    }
+    if path.is_dir() && fs::symlink_metadata(path.join(CONFIG)).is_err() && !is_run(path) {
+        let message = format!("`{name}` is not a model's folder: it has no {CONFIG}");
+        let hint = "set `model.path` to a Hugging Face folder, a run, or a `step-N` in it";
+        return Some(places.problem("model.path", message).hint(hint));
     }
     if path.exists() {
         return None;
@@ -131,7 +141,10 @@ fn no_tokenizer(places: &Places, data: &Data) -> Option<Problem> {
     let hint = if could_be_of_hub(name) && !is_file {
         format!("the tokenizer of a model of the hub is `hf://{name}`")
     } else {
-        format!("name a `tokenizer.json`, or make one: `annulus tokenizer train TEXT --out {name}`")
+        let of_hub = if is_file { "" } else { "; one of the hub is `hf://owner/name`" };
+        format!(
+            "name a `tokenizer.json`, or make one: `annulus tokenizer train TEXT --out {name}`{of_hub}"
+        )
     };
     Some(problem.hint(hint))
 }
@@ -267,7 +280,7 @@ fn check_same_tokens(
     };
     let message = format!("`{named}` is not the tokenizer of the model, `{own}`: {differing}");
     let problem = places.problem("data.tokenizer", message);
-    let hint = "drop `data.tokenizer`; to train the model on other tokens all the same, name a copy of its folder with that file as `tokenizer.json`";
+    let hint = "remove `data.tokenizer`; to train the model on other tokens all the same, name a copy of its folder with that file as `tokenizer.json`";
     Err(Problems::from(problem.hint(hint)).into())
 }
 
@@ -276,7 +289,7 @@ fn refuse_other<T>(places: &Places, own: &Path) -> Result<T> {
     let own = own.display();
     let message = format!("`data.tokenizer` is `{BYTES}`, but the model reads with `{own}`");
     let problem = places.problem("data.tokenizer", message);
-    let hint = format!("drop it, or write `{own}`; with `model.weights: random` any will do");
+    let hint = format!("remove it, or write `{own}`; with `model.weights: random` any will do");
     Err(Problems::from(problem.hint(hint)).into())
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use annulus_comm::{Cause, Error as CommError, Failure, World};
+use annulus_sequence::count;
 
 use crate::{Result, TrainError};
 
@@ -56,8 +57,8 @@ pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
     world.here(ranks).ok_or_else(|| {
         let processes = world.processes();
         TrainError::configuration(
-            format!("{processes} processes cannot share {ranks} ranks evenly"),
-            "start as many processes as divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)",
+            format!("{} cannot share {} evenly", count(processes, "process"), count(ranks, "rank")),
+            "the number of processes must divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)",
         )
     })
 }

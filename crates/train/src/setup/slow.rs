@@ -18,6 +18,17 @@ const F32: &str =
     "`model.dtype: f32` uses no tensor cores on this GPU; `bf16` does, and is many times faster";
 
 impl Setup {
+    /// The warning if ranks of one process compute on several GPUs.
+    pub(crate) fn warning_of_several(&self) -> Option<String> {
+        let devices = self.processors.devices();
+        (devices > 1 && self.device().is_cuda()).then(|| {
+            format!(
+                "{devices} GPUs in one process have only been tested on emulated ones: compare the losses of a few steps with those of \
+                 `device=cuda:0`"
+            )
+        })
+    }
+
     /// The warning if the GPU that this runs on has no fast kernels for its sums, its dtype or its head dimension.
     pub(crate) fn warning(&self) -> Option<String> {
         self.warning_on(Room::of(&**self.processors.first()?))

@@ -10,6 +10,7 @@ use glob::Pattern;
 
 use crate::checkpoint::{LATEST, step_of};
 use crate::folder::{GIVEN, HASHES, LOCK, MESSAGES, RESOLVED, lines, manifest};
+use crate::setup::twice::hard_links;
 use crate::{Result, TrainError};
 
 /// File names that a run writes into its folder, besides checkpoints, traces and curves.
@@ -49,7 +50,8 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
             "set it to the texts to read: a file, a folder, or a pattern such as `'books/*.txt'`";
         return Err(TrainError::Config(Problems(vec![problem.hint(hint.to_owned())])));
     }
-    let missing = experiment.data.path.iter().filter_map(|source| not_there(experiment, source));
+    let sources = experiment.data.path.iter().enumerate();
+    let missing = sources.filter_map(|(number, source)| not_there(experiment, number, source));
     let missing: Vec<Problem> = missing.collect();
     if !missing.is_empty() {
         return Err(TrainError::Config(Problems(missing)));
@@ -61,8 +63,8 @@ pub fn texts(experiment: &Experiment) -> Result<Vec<PathBuf>> {
     Ok(texts)
 }
 
-/// The problem of a source that does not exist, with the line that names it.
-fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
+/// The problem of source `number` that does not exist, with the line that names it.
+fn not_there(experiment: &Experiment, number: usize, source: &TextSource) -> Option<Problem> {
     let path = &source.path;
     let link = fs::read_link(path).ok();
     if path.exists() || link.is_none() && is_pattern(&path.to_string_lossy()) {
@@ -71,15 +73,16 @@ fn not_there(experiment: &Experiment, source: &TextSource) -> Option<Problem> {
     let (message, hint) = if let Some(target) = link {
         let (path, target) = (path.display(), target.display());
         let message = format!("`{path}` is a link to `{target}`, which is not there");
-        (message, "bring back what it leads to, or name another file or folder")
+        (message, "restore what it leads to, or name another file or folder")
     } else {
         let message = format!("there is no file or folder `{}`", path.display());
         (
             message,
-            "paths are relative to the current folder; `data.path=NEW` names a text that was moved",
+            "check the path, which is relative to the current folder; if the text has moved, set `data.path=NEW`",
         )
     };
-    Some(experiment.places.problem("data.path", message).hint(hint.to_owned()))
+    let key = format!("data.path.{number}.path");
+    Some(experiment.places.problem(&key, message).hint(hint.to_owned()))
 }
 
 /// One experiment for every source of the data, read as that source is, with its share of the held-out text; with one source or none, the
@@ -184,7 +187,7 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
         if first.is_some_and(|first| is_made(&first.as_os_str().to_string_lossy())) {
             let (input, output) = (input.display(), output.display());
             return Err(TrainError::configuration(
-                format!("`{input}` is no data: the run writes it into its own folder, `{output}`"),
+                format!("`{input}` is not data: the run writes it into its own folder, `{output}`"),
                 "name another file or folder, or set another `output`",
             ));
         }
@@ -203,7 +206,7 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
 
 /// Why paths are left out.
 const NO_TEXTS: &str =
-    "left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks";
+    "left out of the data: runs and experiments are not texts, nor is what a `CACHEDIR.TAG` marks";
 
 /// A note about what is left out of an experiment's texts, or named more than once; `None`: nothing is.
 ///
@@ -231,7 +234,7 @@ pub fn note_on(
     records: Records,
     excluded: &Excluded,
 ) -> std::result::Result<Option<String>, DataError> {
-    let Listed { left_out, repeated, others, dangling, .. } = list(inputs, records, excluded)?;
+    let Listed { files, left_out, repeated, others, dangling } = list(inputs, records, excluded)?;
     let counted = |paths: &[PathBuf], [one, several]: [&str; 2]| {
         let first = paths.first()?.display();
         Some(match paths.len() {
@@ -242,6 +245,7 @@ pub fn note_on(
     let notes = [
         named(&left_out, NO_TEXTS),
         named(&repeated, "named more than once in the data, but read once"),
+        named(&hard_links(&files), "read again in the data: hard links to files that it has"),
         counted(
             &others,
             [
@@ -342,7 +346,7 @@ mod tests {
         std::os::unix::fs::symlink("gone", place("lost.txt")).expect("a link");
         let [own, other, lost] = ["b.yaml", "x.csv", "lost.txt"].map(&place);
         let wanted = format!(
-            "`{}` left out of the data: runs and experiments are no texts, nor is what a `CACHEDIR.TAG` marks; \
+            "`{}` left out of the data: runs and experiments are not texts, nor is what a `CACHEDIR.TAG` marks; \
              2 files of other endings are left out of the data, such as `{}`; `{}` is a link to what is not there",
             own.display(),
             other.display(),

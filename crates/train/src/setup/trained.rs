@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::{BYTES, Experiment, ModelSource, Shape, WeightsFrom};
+use annulus_experiment::{BYTES, Experiment, ModelSource, Shape};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
@@ -146,10 +146,10 @@ impl Trained {
     /// A run that starts from fresh weights, and weights that cannot be read.
     pub fn of_folder(plan: &Plan, setup: &Setup) -> Result<Trained> {
         let Some(folder) = pretrained(plan) else {
-            let word = WeightsFrom::Random.word();
-            let output = plan.experiment.output.display();
+            let Experiment { name, output, .. } = &plan.experiment;
+            let output = output.display();
             return Err(TrainError::configuration(
-                format!("weights are {word}: there is nothing to ask of them"),
+                format!("`{name}` has no trained weights, which this command needs"),
                 format!(
                     "set `model.path`, or give the folder of a run that has trained, as in `{output}`"
                 ),

@@ -35,7 +35,7 @@ pub struct Origin {
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NonFinite { step, tag, value, origin, sequences } = self;
-        write!(f, "step {step}: `{tag}` is {value}, wanted a finite number; ")?;
+        write!(f, "step {step}: `{tag}` is {value}, expected a finite number; ")?;
         if let Some(Origin { rank, stage }) = origin {
             write!(f, "first seen on rank {rank} after `{stage}`, ")?;
         }

@@ -254,7 +254,7 @@ impl Setup {
             ("loss_chunk", self.loss_chunk),
         ];
         let message = match counts.iter().find(|(_, count)| *count == 0) {
-            Some((name, _)) => format!("`{name}` of the setup is 0, wanted at least 1"),
+            Some((name, _)) => format!("`{name}` of the setup is 0, expected at least 1"),
             None if self.groups.is_empty() => "`groups` of the setup are empty".to_owned(),
             None => return Ok(()),
         };
@@ -270,7 +270,9 @@ impl Setup {
         }
         let ([inputs, targets], wanted) = (found, self.tokens);
         Err(TrainError::configuration(
-            format!("a sequence of {inputs} inputs and {targets} targets, wanted {wanted} of each"),
+            format!(
+                "a sequence of {inputs} inputs and {targets} targets, expected {wanted} of each"
+            ),
             "sequences are as long as `data.tokens` says: cut or pad them, or plan for their length",
         ))
     }
@@ -286,7 +288,7 @@ impl Setup {
         };
         let found = sum(wrong);
         Err(TrainError::configuration(
-            format!("documents of {found} tokens in all in a sequence, wanted {wanted}"),
+            format!("documents of {found} tokens in all in a sequence, expected {wanted}"),
             "`documents` are the lengths of all documents in a sequence, in order; padding is one more",
         ))
     }
@@ -302,7 +304,7 @@ fn check_read(
     }
     Err(TrainError::configuration(
         format!(
-            "the source gave {ids} ids, {targets} targets and the documents of {documents} sequences, wanted those of {rows} sequences at \
+            "the source gave {ids} ids, {targets} targets and the documents of {documents} sequences, expected those of {rows} sequences at \
              {positions} positions"
         ),
         "`Source::read` pushes every row at the positions that it is given",

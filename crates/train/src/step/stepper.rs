@@ -84,7 +84,7 @@ fn check_source(source: &dyn Source, plan: &Plan) -> Result<()> {
     }
     let said = |(rows, tokens)| format!("{rows} sequences of {tokens} tokens");
     Err(TrainError::configuration(
-        format!("a source of {}, wanted {}", said(found), said(wanted)),
+        format!("a source of {}, expected {}", said(found), said(wanted)),
         "`rows` and `tokens` of a source are the plan's `data.batch` and `data.tokens`",
     ))
 }

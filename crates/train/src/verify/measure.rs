@@ -72,14 +72,21 @@ pub(super) fn one_hot(
     })
 }
 
-/// How many units in the last place `out` [S, D] is off 1 / count where a key is seen; infinite where the support is not exact.
-pub(super) fn visibility_error(out: &[f64], mask: &Mask, tokens: usize, first: usize) -> f64 {
-    let width = out.len() / tokens;
+/// How many units in the last place of `dtype` the rows `out` of all queries, each of `width` columns, are off 1 / count where a key is
+/// seen; infinite where the support is not exact.
+pub(super) fn visibility_error(
+    out: &[f64],
+    width: usize,
+    mask: &Mask,
+    first: usize,
+    dtype: DType,
+) -> f64 {
+    let tokens = out.len() / width;
     let mut worst = 0.0f64;
     for (query, row) in out.chunks_exact(width).enumerate() {
         let count = (0..tokens).filter(|&key| mask.allows(query, key)).count();
         let wanted = 1.0 / count as f32;
-        let unit = f64::from(wanted.next_up()) - f64::from(wanted);
+        let unit = (f64::from(wanted.next_up()) - f64::from(wanted)) * coarser(dtype);
         for (column, &found) in row.iter().enumerate().take(tokens - first) {
             let error = match mask.allows(query, first + column) {
                 true => (found - f64::from(wanted)).abs() / unit,
@@ -91,6 +98,11 @@ pub(super) fn visibility_error(out: &[f64], mask: &Mask, tokens: usize, first: u
         }
     }
     worst
+}
+
+/// How many times the unit in the last place of `dtype` is that of f32.
+fn coarser(dtype: DType) -> f64 {
+    if dtype == DType::BF16 { 65_536.0 } else { 1.0 }
 }
 
 /// All elements of a tensor, in f64.
@@ -151,7 +163,7 @@ mod tests {
         assert_eq!(distance(&[3.0, 4.5], &[3.0, 4.0], 100.0), 0.1);
         assert!((distance(&[3e-9], &[1e-9], 1.0) - 2e-9).abs() < 1e-15);
         assert!(distance(&[f64::NAN], &[0.0], 1.0).is_nan());
-        let seen = |out: &[f64]| visibility_error(out, &Mask::causal(), 2, 0);
+        let seen = |out: &[f64]| visibility_error(out, 2, &Mask::causal(), 0, DType::F32);
         assert_eq!(seen(&[1.0, 0.0, 0.5, 0.5]), 0.0);
         assert!(seen(&[1.0, 0.1, 0.5, 0.5]).is_infinite());
         assert!(seen(&[1.0, 0.0, 0.0, 0.5]).is_infinite());

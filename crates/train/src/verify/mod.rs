@@ -4,6 +4,7 @@
 //! read off the output itself; loss and every parameter gradient of the whole model against one rank with the reference kernel.
 
 pub(crate) mod bits;
+mod limits;
 mod measure;
 pub mod whole;
 
@@ -16,28 +17,13 @@ use annulus_plan::Plan;
 use annulus_sequence::{Documents, Mask, Pass, Positions, Route, Rule, Strategy, Wire};
 use candle_core::{DType, Result, Tensor};
 
-use self::measure::{distance, error, norm, one_hot, question, sequence, values, visibility_error};
+pub use self::limits::Limits;
+use self::measure::{distance, norm, one_hot, question, sequence, values, visibility_error};
 use self::whole::{Answer, Question, Split, attend};
+use crate::setup::device;
 use crate::setup::processors::Processors;
 use crate::setup::shared::ranks_here;
 use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
-
-/// The largest allowed errors of tensors against their references.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits;
-
-impl Limits {
-    /// The limit of out, lse, dq, dk, dv against dense f64: max|a - b| / max|b|.
-    pub const ATTENTION: f64 = 5e-6;
-    /// The limit of the loss, relative.
-    pub const LOSS: f64 = 1e-5;
-    /// The limit of parameter gradients: |a - b| / |b| in the Euclidean norm.
-    pub const GRADIENT: f64 = 2e-5;
-    /// The limit of visible keys: the output is 1 / count in f32, to one unit in the last place.
-    pub const VISIBILITY: f64 = 1.0;
-    /// The limit of visible keys under a strided pattern, where a row merges several softmaxes, each with a rounded log-sum-exp.
-    pub const STRIDED_VISIBILITY: f64 = 8.0;
-}
 
 /// The results that the model's test compares: the loss and every gradient.
 const WANT: Want = Want { logits: false, gradients: true };
@@ -73,28 +59,29 @@ pub enum Line {
     },
 }
 
-/// Verifies `plan` as it splits its own sequences, and every strategy on 1 to `most` ranks. Calls `tell` with every line as it is known;
-/// returns all lines.
+/// Verifies `plan` as it splits its own sequences, and every strategy on 1 to `most` ranks, on the devices and over the processes of
+/// `setup`, which is that of the plan. Calls `tell` with every line as it is known; returns all lines.
 ///
-/// Everything travels in f32 and no weight is dropped, since the split is what is verified. Where the data tells documents apart, they are
-/// random ones. Numbers of ranks that the processes of `world` cannot share evenly are skipped; each process computes the references, and
-/// all return the same lines.
+/// A CPU computes in f32, whatever the experiment's dtype, since the split is what is verified; a GPU in the experiment's, as each dtype
+/// has its own kernels. Values travel as they are computed, gradients in f32, and no weight is dropped. Where the data tells documents
+/// apart, they are random ones. Numbers of ranks that the processes cannot share evenly are skipped, as is what a GPU has no kernel for;
+/// each process computes the references, and all return the same lines.
 ///
 /// # Errors
 /// A schedule without a proof, more processes than ranks, and any failure of a rank.
 pub fn verify(
     plan: &Plan,
+    setup: &Setup,
     most: usize,
-    cores: usize,
-    world: &World,
     tell: &mut dyn FnMut(&Line),
 ) -> std::result::Result<Vec<Line>, TrainError> {
+    let world = &setup.processes;
     let bench = shared(world, || {
         fits(plan)?;
         if most < world.processes() {
             ranks_here(world, most)?;
         }
-        Bench::new(plan, cores, world)
+        Bench::new(plan, comparable(setup))
     })?;
     let mut lines = Vec::new();
     let bare = |strategy| (1..=most).map(move |ranks| (strategy, ranks));
@@ -131,7 +118,7 @@ fn fits(plan: &Plan) -> std::result::Result<(), TrainError> {
 
 /// A way to split a sequence that is verified.
 struct Way {
-    /// The setup: one replica, computed and sent in f32.
+    /// The setup: one replica, in the dtype of [`comparable`].
     setup: Setup,
     /// The proportions of positions that ranks hold; `None`: all alike.
     weights: Option<Vec<usize>>,
@@ -142,8 +129,7 @@ struct Way {
 /// Inputs and references of all tests, computed once.
 struct Bench<'a> {
     plan: &'a Plan,
-    cores: usize,
-    world: &'a World,
+    setup: Setup,
     /// Inputs and dense results of attention, for each layer group's mask.
     questions: Vec<(Question, Dense)>,
     weights: Weights,
@@ -152,34 +138,28 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(
-        plan: &'a Plan,
-        cores: usize,
-        world: &'a World,
-    ) -> std::result::Result<Bench<'a>, TrainError> {
-        let setup = wide(plan, cores).split(Strategy::Local, 1, Route::default())?;
-        let setup = Setup { kernel: Kernel::Reference, ..setup };
+    fn new(plan: &'a Plan, setup: Setup) -> std::result::Result<Bench<'a>, TrainError> {
         let weights = Llama::random(&setup.config, plan.experiment.seed)?;
         let sequences = vec![sequence(plan, setup.config.vocab_size, setup.packed)];
-        let reference = score(&setup, &weights, &sequences, WANT)?;
+        let reference = reference(&setup, &weights, &sequences)?;
 
         let documents = Documents::of_lengths(&sequences[0].documents);
         let packed = setup.packed.then(|| Rule::Documents(vec![documents]));
         let all = Positions::all(plan.experiment.data.tokens);
         let answered = |group: &Attending| {
             let mask = packed.iter().cloned().fold(group.mask.clone(), Mask::and);
-            let question = question(plan, mask)?;
+            let question = question(plan, mask)?.to_dtype(setup.config.dtype)?;
             let Question { q, k, v, gradient, mask, scale } = &question;
             let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
             Ok((question, dense))
         };
         let questions = setup.groups.iter().map(answered).collect::<Result<_>>()?;
-        Ok(Bench { plan, cores, world, questions, weights, sequences, reference })
+        Ok(Bench { plan, setup, questions, weights, sequences, reference })
     }
 
     /// The experiment's own way, if it is not its strategy's default.
     fn own(&self, most: usize) -> Option<std::result::Result<Way, Line>> {
-        let setup = wide(self.plan, self.cores);
+        let setup = self.setup.clone();
         let strategy = setup.groups[0].strategy;
         let alike = setup.groups.iter().all(|group| group.strategy == strategy);
         let Experiment { attention, mesh, .. } = &self.plan.experiment;
@@ -187,23 +167,24 @@ impl<'a> Bench<'a> {
         let bare = alike && own && Strategy::ALL.contains(&strategy);
         let weights = mesh.weights.clone();
         let way = Way { setup, weights, own: true };
-        (!bare && way.setup.sequence <= most).then(|| way.over(self.world))
+        (!bare && way.setup.sequence <= most).then(|| way.checked())
     }
 
     /// The strategy's default way, or the line that it cannot be tried.
     fn bare(&self, strategy: Strategy, ranks: usize) -> std::result::Result<Way, Line> {
-        let setup = wide(self.plan, self.cores).split(strategy, ranks, Route::default());
+        let setup = self.setup.split(strategy, ranks, Route::default());
         let setup = setup.map_err(|error| Line::Skipped {
             strategy,
             ranks,
             own: false,
             reason: error.to_string(),
         })?;
-        Way { setup, weights: None, own: false }.over(self.world)
+        Way { setup, weights: None, own: false }.checked()
     }
 
     /// All lines of one way; of several layer groups, the largest error of each tensor.
     fn way(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
+        way.setup.join()?;
         let mut lines: Option<Vec<Line>> = None;
         for (group, (question, dense)) in way.setup.groups.iter().zip(&self.questions) {
             let attention = |how: &Route| way.attention(group, *how, question, dense);
@@ -230,16 +211,17 @@ impl<'a> Bench<'a> {
         let (heads, width) = (self.plan.heads(), self.plan.shape.head_dim);
         let mut worst = 0.0f64;
         for first in (0..tokens).step_by(heads.key_value * width) {
-            let question = one_hot(tokens, heads, width, first, mask)?;
+            let question = one_hot(tokens, heads, width, first, mask)?.to_dtype(way.dtype())?;
             let out = values(&attend(&question, &way.split(group))?.out)?;
             for (head, out) in out.chunks_exact(tokens * width).enumerate() {
                 let first = first + head / heads.group() * width;
                 if first < tokens {
-                    worst = worst.max(visibility_error(out, mask, tokens, first));
+                    worst = worst.max(visibility_error(out, width, mask, first, way.dtype()));
                 }
             }
         }
-        let limit = if mask.is_thinned() { Limits::STRIDED_VISIBILITY } else { Limits::VISIBILITY };
+        let Limits { visibility, strided_visibility, .. } = way.limits();
+        let limit = if mask.is_thinned() { strided_visibility } else { visibility };
         Ok(way.line("visibility", worst, limit))
     }
 
@@ -261,25 +243,34 @@ impl<'a> Bench<'a> {
                 (name, gradient) = (parameter.clone(), off);
             }
         }
+        let limits = way.limits();
         Ok(vec![
-            way.line("loss", loss, Limits::LOSS),
-            way.line(&format!("gradient {name}"), gradient, Limits::GRADIENT),
+            way.line("loss", loss, limits.loss),
+            way.line(&format!("gradient {name}"), gradient, limits.parameters),
         ])
     }
 }
 
 impl Way {
-    /// The way over several processes, or the line that they cannot share its ranks.
-    fn over(self, world: &World) -> std::result::Result<Way, Line> {
+    /// The way on the GPUs that its ranks can share, or the line that processes or GPUs cannot compute it.
+    fn checked(self) -> std::result::Result<Way, Line> {
         let Way { setup, weights, own } = self;
+        let computed = |setup: &Setup| {
+            let here = ranks_here(&setup.processes, setup.sequence)?;
+            let processors = setup.processors.shared_by(here.len());
+            device::check_tokens(setup.shards(), &processors)?;
+            let strategies = setup.groups.iter().map(|group| group.strategy);
+            device::check_all(strategies, None, &setup.config, &processors)?;
+            Ok(processors)
+        };
         let skipped = |error: TrainError| Line::Skipped {
             strategy: setup.groups[0].strategy,
             ranks: setup.sequence,
             own,
             reason: error.to_string(),
         };
-        ranks_here(world, setup.sequence).map_err(skipped)?;
-        Ok(Way { setup: setup.over(world), weights, own })
+        let processors = computed(&setup).map_err(skipped)?;
+        Ok(Way { setup: setup.on(processors), weights, own })
     }
 
     /// The errors of a layer group's attention, by one backward route, against the dense results.
@@ -292,18 +283,22 @@ impl Way {
     ) -> std::result::Result<Vec<Line>, TrainError> {
         let split = Split { route: how, ..self.split(group) };
         let Answer { out, lse, dq, dk, dv } = attend(question, &split)?;
-        let pairs = [
-            ("out", out, &dense.out),
-            ("lse", lse, &dense.lse),
-            ("dq", dq, &dense.dq),
-            ("dk", dk, &dense.dk),
-            ("dv", dv, &dense.dv),
+        let limits = self.limits();
+        let norms = [&dense.dq, &dense.dk, &dense.dv].map(|tensor| Ok(norm(&values(tensor)?)));
+        let largest =
+            norms.into_iter().collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
+        let tensors = [
+            ("out", out, &dense.out, limits.out),
+            ("lse", lse, &dense.lse, limits.lse),
+            ("dq", dq, &dense.dq, limits.gradients),
+            ("dk", dk, &dense.dk, limits.gradients),
+            ("dv", dv, &dense.dv, limits.gradients),
         ];
-        let compare = |(name, ours, theirs): (&str, Tensor, &Tensor)| {
-            let error = error(&values(&ours)?, &values(theirs)?);
-            Ok(self.line(name, error, Limits::ATTENTION))
+        let compare = |(name, ours, theirs, limit): (&str, Tensor, &Tensor, f64)| {
+            let error = limits.error(name, &values(&ours)?, &values(theirs)?, largest);
+            Ok(self.line(name, error, limit))
         };
-        Ok(pairs.into_iter().map(compare).collect::<Result<_>>()?)
+        Ok(tensors.into_iter().map(compare).collect::<Result<_>>()?)
     }
 
     /// How attention of a layer group is split.
@@ -316,12 +311,20 @@ impl Way {
             weights: self.weights.clone(),
             route: *route,
             kernel: setup.kernel,
-            deterministic: true,
+            deterministic: setup.deterministic,
             deadline: setup.deadline,
             cores: setup.cores.clone(),
             processes: setup.processes.clone(),
-            processors: Processors::default(),
+            processors: setup.processors.clone(),
         }
+    }
+
+    fn dtype(&self) -> DType {
+        self.setup.config.dtype
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::of(self.dtype())
     }
 
     fn line(&self, tensor: &str, error: f64, limit: f64) -> Line {
@@ -330,11 +333,31 @@ impl Way {
     }
 }
 
-/// The setup of a plan to verify: one replica, computed and sent in f32, whatever the experiment's dtypes: the limits are those of f32.
-fn wide(plan: &Plan, cores: usize) -> Setup {
-    let setup = Setup::new(plan, cores);
-    let config = Config { dtype: DType::F32, ..setup.config };
-    Setup { data: 1, wire: Wire::default(), config, ..setup }
+/// The setup that is verified: one replica, whatever the comm dtypes; in f32 on a CPU.
+fn comparable(setup: &Setup) -> Setup {
+    let dtype = if setup.processors.is_empty() { DType::F32 } else { setup.config.dtype };
+    let config = Config { dtype, ..setup.config.clone() };
+    Setup { data: 1, wire: Wire::default(), config, ..setup.clone() }
+}
+
+/// Loss and gradients of the same weights in f32, on one rank of this process, by the reference kernel on the CPU.
+fn reference(
+    setup: &Setup,
+    weights: &Weights,
+    sequences: &[Sequence],
+) -> std::result::Result<Scored, TrainError> {
+    let config = Config { dtype: DType::F32, ..setup.config.clone() };
+    let wide =
+        |(name, weight): (&String, &Tensor)| Ok((name.clone(), weight.to_dtype(DType::F32)?));
+    let weights = weights.iter().map(wide).collect::<Result<Weights>>()?;
+    let alone = Setup {
+        config,
+        kernel: Kernel::Reference,
+        processes: World::alone(),
+        processors: Processors::default(),
+        ..setup.split(Strategy::Local, 1, Route::default())?
+    };
+    score(&alone, &weights, sequences, WANT)
 }
 
 /// The larger of two errors, tensor by tensor.

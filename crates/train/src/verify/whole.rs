@@ -58,6 +58,13 @@ impl Question {
             [&self.q, &self.k, &self.v, &self.gradient].map(|tensor| tensor.to_device(device));
         Ok(Question { q: q?, k: k?, v: v?, gradient: gradient?, ..self.clone() })
     }
+
+    /// The question with its tensors rounded to `dtype`.
+    pub(super) fn to_dtype(&self, dtype: DType) -> Result<Question> {
+        let [q, k, v, gradient] =
+            [&self.q, &self.k, &self.v, &self.gradient].map(|tensor| tensor.to_dtype(dtype));
+        Ok(Question { q: q?, k: k?, v: v?, gradient: gradient?, ..self.clone() })
+    }
 }
 
 impl Answer {

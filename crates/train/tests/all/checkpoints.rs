@@ -132,7 +132,7 @@ fn a_state_that_contradicts_itself_is_refused() {
     let last = place.run_in("run", &[("schedule.stop", "2")]).checkpoint.unwrap();
     for (key, value, wanted) in [
         ("moments", 3, "it contradicts itself: `step` is 2 and `moments` 3"),
-        ("tokens", u64::MAX, "`tokens` is 18446744073709551615, wanted at most"),
+        ("tokens", u64::MAX, "`tokens` is 18446744073709551615, expected at most"),
         ("step", u64::MAX, "it contradicts itself: `step` is 18446744073709551615, and its"),
     ] {
         let folder = place.path(&format!("forged-{key}"));

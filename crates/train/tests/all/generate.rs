@@ -111,12 +111,15 @@ fn prompts_sampling_and_weights_that_do_not_fit_are_refused() {
         assert!(found.starts_with(wanted), "{found}");
     }
     let (found, hint) = message(&placed, &prompt[1..], greedy);
-    assert_eq!(found, format!("a prompt of {} tokens, wanted {}", prompt.len() - 1, prompt.len()));
+    assert_eq!(
+        found,
+        format!("a prompt of {} tokens, expected {}", prompt.len() - 1, prompt.len())
+    );
     assert!(!hint.contains("--prompt"), "{hint}");
     let mut narrow = setup.clone();
     narrow.config.dtype = DType::BF16;
     let (found, _) = message(&weights(&narrow), &prompt, greedy);
-    assert!(found.contains("is BF16 [") && found.contains("wanted F32 ["), "{found}");
+    assert!(found.contains("is BF16 [") && found.contains("expected F32 ["), "{found}");
     let whole = Llama::random(&setup.config, 5).unwrap();
     let mut fewer = whole.clone();
     fewer.remove("model.norm.weight");

@@ -125,10 +125,10 @@ fn weights_are_those_of_the_model() {
     let surplus = "model.layers.7.mlp.gate_proj.weight";
     let norm = "model.norm.weight";
     let cases = [
-        (GATE, Some(turned), format!("`{GATE}` in `memory` is [32, 48] (wanted [48, 32])")),
-        (norm, Some(zeros(&[64])), format!("`{norm}` in `memory` is [64] (wanted [32])")),
-        (GATE, None, format!("`{GATE}` is missing (wanted [48, 32])")),
-        (surplus, Some(zeros(&[2])), format!("`{surplus}` [2] in `memory` is no parameter")),
+        (GATE, Some(turned), format!("`{GATE}` in `memory` is [32, 48] (expected [48, 32])")),
+        (norm, Some(zeros(&[64])), format!("`{norm}` in `memory` is [64] (expected [32])")),
+        (GATE, None, format!("`{GATE}` is missing (expected [48, 32])")),
+        (surplus, Some(zeros(&[2])), format!("`{surplus}` [2] in `memory` is not a parameter")),
     ];
     for (name, weight, wanted) in cases {
         let mut weights = scene.weights.clone();
@@ -157,13 +157,13 @@ fn sequences_are_as_long_as_the_plan_says() {
     };
     for tokens in [TOKENS - 8, TOKENS + 26] {
         let wanted =
-            format!("a sequence of {tokens} inputs and {tokens} targets, wanted 48 of each");
+            format!("a sequence of {tokens} inputs and {tokens} targets, expected 48 of each");
         assert_eq!(message(&[sequence(TOKENS), sequence(tokens)]), wanted);
     }
     let mut fewer = sequence(TOKENS);
     fewer.targets.pop();
-    assert_eq!(message(&[fewer]), "a sequence of 48 inputs and 47 targets, wanted 48 of each");
-    assert_eq!(message(&[]), "0 sequences, wanted a multiple of the 1 replicas");
+    assert_eq!(message(&[fewer]), "a sequence of 48 inputs and 47 targets, expected 48 of each");
+    assert_eq!(message(&[]), "0 sequences, expected a multiple of the 1 replicas");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn sources_are_those_of_the_plan() {
         assert!(error.hint().is_some());
         error.to_string()
     };
-    let wanted = |found: &str| format!("a source of {found}, wanted 4 sequences of 48 tokens");
+    let wanted = |found: &str| format!("a source of {found}, expected 4 sequences of 48 tokens");
     let fewer = Made { rows: 3, ..RIGHT };
     assert_eq!(message(fewer), wanted("3 sequences of 48 tokens"));
     for tokens in [TOKENS / 2, TOKENS * 2] {
@@ -203,7 +203,7 @@ fn documents_are_as_long_as_their_sequence() {
     }
     for (wrong, sum) in [(&[30, 40][..], 70), (&[30], 30), (&[usize::MAX, 2], usize::MAX)] {
         let error = scored(wrong).unwrap_err();
-        let wanted = format!("documents of {sum} tokens in all in a sequence, wanted 48");
+        let wanted = format!("documents of {sum} tokens in all in a sequence, expected 48");
         assert_eq!((error.to_string(), error.hint().is_some()), (wanted, true));
     }
 }
@@ -213,7 +213,7 @@ fn stores_setups_and_plans_that_do_not_fit_are_errors() {
     let place = Place::new();
     let scene = Scene::new(&place);
     let error = scene.step_of(0..1, &scene.weights, RIGHT).unwrap_err();
-    assert_eq!(error.to_string(), "a store of 1 ranks, wanted one of the 2 of this process");
+    assert_eq!(error.to_string(), "a store of 1 ranks, expected one of the 2 of this process");
     let setup = Setup::clone(&scene.setup);
     for (wrong, wanted) in [
         (Setup { micro_batch: 0, ..setup.clone() }, "`micro_batch` of the setup is 0"),

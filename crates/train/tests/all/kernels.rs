@@ -30,7 +30,7 @@ const YARN: &str =
     "{ rope_type: yarn, factor: 4, original_max_position_embeddings: 64, attention_factor: 1.25 }";
 
 /// The named GPU, or the emulator as a processor of `architecture`.
-fn processor(architecture: u32) -> Arc<dyn Processor> {
+pub(crate) fn processor(architecture: u32) -> Arc<dyn Processor> {
     match std::env::var("ANNULUS_KERNELS_ON") {
         Ok(name) => {
             let index = name.strip_prefix("cuda:").and_then(|index| index.parse().ok());

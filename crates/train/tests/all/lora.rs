@@ -181,7 +181,10 @@ fn another_base_is_refused() {
     fs::copy(weights, beside.base.join("model.safetensors")).unwrap();
     let error = beside.try_in("run", lora, &[]).unwrap_err();
     assert_eq!(error.exit_code(), 4);
-    assert!(error.to_string().contains("holds other weights than"), "{error}");
+    assert!(
+        error.to_string().contains("were trained on other base weights than those in"),
+        "{error}"
+    );
     let output = beside.place.path("fork");
     let model = format!("{{ path: {} }}", beside.base.display());
     let own = [("output", output.to_str().unwrap()), ("model", model.as_str()), ("lora", lora)];
@@ -189,7 +192,10 @@ fn another_base_is_refused() {
     let error =
         run(&beside.place.plan(&own), RunOptions { fork, ..RunOptions::new(BASE, 4) }, &mut Silent)
             .unwrap_err();
-    assert!(error.to_string().contains("holds other weights than"), "{error}");
+    assert!(
+        error.to_string().contains("were trained on other base weights than those in"),
+        "{error}"
+    );
 }
 
 /// Adapters lie beside tensors, not files; of an earlier version, which kept the hash of files, beside those alone.
@@ -211,7 +217,7 @@ fn a_base_may_be_saved_anew() {
     fs::remove_dir_all(beside.place.path("run/step-3")).unwrap();
     forge(&second, "base", of_files.into());
     let error = run("3").unwrap_err();
-    let said = "holds other weights, or the same in other files, than";
+    let said = ", or on the same in other files";
     assert!(error.exit_code() == 4 && error.to_string().contains(said), "{error}");
     fs::write(beside.base.join("model.safetensors"), files).unwrap();
     assert_eq!(run("3").unwrap().resumed_from, Some(2));

@@ -1,15 +1,21 @@
 //! `verify` for what an experiment can ask: every kind of mask, documents of the data, weights, layouts, any length.
 
-use annulus_comm::World;
 use annulus_plan::Plan;
 use annulus_train::verify::{Line, verify};
+use annulus_train::{Processors, Setup};
 
 use crate::common::Place;
 
-/// Checks that every line is within its limit; returns the number of lines of the experiment's own way, and of all.
+/// Checks on the CPU as [`check_on`] does.
 #[track_caller]
 fn check(plan: &Plan) -> [usize; 2] {
-    let lines = verify(plan, 3, 3, &World::alone(), &mut |_| ()).unwrap();
+    check_on(plan, 3, Processors::default())
+}
+
+/// Checks that every line is within its limit; returns the number of lines of the experiment's own way, and of all.
+#[track_caller]
+fn check_on(plan: &Plan, most: usize, processors: impl Into<Processors>) -> [usize; 2] {
+    let lines = verify(plan, &Setup::new(plan, 3).on(processors), most, &mut |_| ()).unwrap();
     let mut counts = [0, 0];
     for line in &lines {
         if let Line::Error { own, error, limit, .. } = line {
@@ -104,7 +110,7 @@ fn the_split_is_verified_not_the_wire() {
 fn a_sequence_that_dense_attention_cannot_hold_is_refused() {
     let place = Place::new();
     let plan = place.plan(&[("data.tokens", "1M")]);
-    let refused = verify(&plan, 2, 2, &World::alone(), &mut |_| ()).unwrap_err();
+    let refused = verify(&plan, &Setup::new(&plan, 2), 2, &mut |_| ()).unwrap_err();
     assert!(refused.to_string().contains("1048576 tokens"), "{refused}");
     assert!(refused.hint().unwrap().contains("data.tokens="), "{refused:?}");
 }
@@ -118,5 +124,27 @@ fn models_of_bf16_and_masks_of_one_key_are_exact() {
         let size = [("data.tokens", "23"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
         let [_, all] = check(&place.plan(&[&size[..], &[case]].concat()));
         assert!(all > 8 * 20, "{case:?}: {all}");
+    }
+}
+
+/// Every strategy on a GPU, in f32 and in 16 bits: ranks that share it, masks of several views, documents. What no kernel computes is
+/// skipped.
+#[cfg(any(feature = "cuda", feature = "emulator"))]
+#[test]
+fn strategies_are_exact_with_gpu_kernels() {
+    use crate::kernels::{SHAPE, processor};
+
+    let place = Place::new();
+    let size = [("data.tokens", "37"), ("mesh.sequence", "2"), ("attention.strategy", "ring")];
+    let cases: [(u32, &str, &[(&str, &str)]); 3] = [
+        (80, "f32", &[("attention.pattern", "strided"), ("attention.stride", "5")]),
+        (90, "bf16", &[("attention.window", "9"), ("attention.global", "[0-1, 20]")]),
+        (90, "bf16", &[("attention.documents", "data"), ("attention.window", "1")]),
+    ];
+    for (architecture, dtype, mask) in cases {
+        let dtype = [("model.dtype", dtype), ("model.num_hidden_layers", "1")];
+        let plan = place.plan(&[&SHAPE[..], &size, mask, &dtype].concat());
+        let [_, all] = check_on(&plan, 2, processor(architecture));
+        assert!(all > 8 * 12, "{mask:?}: {all}");
     }
 }

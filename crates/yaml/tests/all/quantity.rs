@@ -32,6 +32,21 @@ fn units_are_read() {
 }
 
 #[test]
+fn the_largest_is_hinted_at() {
+    let hint = |unit: Unit, text| unit.hint(text).unwrap_or_default();
+    for (unit, over, largest) in [
+        (Unit::Bytes, "9008TB", "8192TiB"),
+        (Unit::Bandwidth, "1e300GB/s", "1e18TB/s"),
+        (Unit::Speed, "1e31", "1e15PFLOP/s"),
+        (Unit::Time, "1e300d", "1e30s"),
+    ] {
+        assert_eq!(hint(unit, over), format!("the largest is `{largest}`"));
+        assert!(unit.parse(largest).is_some() && unit.parse(over).is_none(), "{largest}");
+    }
+    assert_eq!(Unit::Bytes.count("8192TiB"), Some(1 << 53));
+}
+
+#[test]
 fn a_nearly_right_unit_is_hinted_at() {
     let hint = |unit: Unit, text| unit.hint(text).unwrap_or_default();
     assert_eq!(hint(Unit::Bandwidth, "50"), "bytes per second need a unit, such as `50GB/s`");
@@ -47,4 +62,6 @@ fn a_nearly_right_unit_is_hinted_at() {
     assert_eq!(Unit::Speed.parse("0"), None);
     assert_eq!(Unit::Speed.parse("-1TFLOP/s"), None);
     assert_eq!(Unit::Bandwidth.parse("1e300GB/s"), None);
+    assert_eq!((Unit::Speed.parse("0.9FLOP/s"), Unit::Bandwidth.parse("1e-300B/s")), (None, None));
+    assert_eq!([Unit::Speed.parse("1"), Unit::Bandwidth.parse("1B/s")], [Some(1.0); 2]);
 }

@@ -8,6 +8,7 @@ mod chunks;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(super) mod cublas;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod linear;
@@ -31,6 +32,7 @@ pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{
     linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
 };
+pub(crate) use dropout::input_dropout;
 pub(crate) use elementwise::{accumulate, add_all, contiguous};
 pub use embedding::unchecked_backward;
 pub(crate) use embedding::{embedding, embedding_backward};

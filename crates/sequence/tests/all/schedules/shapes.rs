@@ -236,7 +236,7 @@ fn what_cannot_run_says_why_and_what_would() {
     assert_eq!(
         refused(Strategy::DoubleRing { shape: Some([2, 3]) }, 8),
         said(
-            "`double-ring` of shape [2, 3] is not of 8 ranks",
+            "`double-ring` of shape [2, 3] is 6 ranks, but a sequence has 8",
             "use one of [1, 8], [2, 4], [4, 2], [8, 1]"
         )
     );

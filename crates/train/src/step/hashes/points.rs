@@ -192,7 +192,7 @@ fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 }
 
 fn internal(error: &serde_json::Error) -> TrainError {
-    TrainError::Internal(format!("hashes that are no JSON: {error}"))
+    TrainError::Internal(format!("hashes that are not JSON: {error}"))
 }
 
 impl Messages {

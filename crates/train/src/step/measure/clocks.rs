@@ -83,7 +83,7 @@ fn time(nanoseconds: u64) -> Result<Tensor> {
 }
 
 fn unreadable() -> TrainError {
-    TrainError::Internal("a clock's answer is no number".to_owned())
+    TrainError::Internal("a clock's answer is not a number".to_owned())
 }
 
 /// Spans by rank on one clock: that of process 0, 0 at the first span.

@@ -67,5 +67,5 @@ impl Rank {
 }
 
 fn unreadable(error: &serde_json::Error) -> TrainError {
-    TrainError::Internal(format!("spans that are no JSON: {error}"))
+    TrainError::Internal(format!("spans that are not JSON: {error}"))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use annulus_memory::{Class, on_behalf_of};
 use annulus_model::Described;
+use annulus_ops::on_host;
 use candle_core::{Device, Tensor};
 
 use crate::Result;
@@ -51,8 +52,7 @@ fn copies(
 fn copy(tensor: &Tensor) -> candle_core::Result<Tensor> {
     match tensor.device() {
         Device::Cpu => tensor.force_contiguous(),
-        // The whole storage is copied to the host; elements of other tensors in it are then dropped.
-        _ => tensor.to_device(&Device::Cpu)?.force_contiguous(),
+        _ => on_host(tensor),
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use annulus_comm::{AllGather, Label, WEIGHTS};
+use annulus_comm::{AllGather, Label, WEIGHTS, empty};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
 use annulus_trace::{Doing, begin};
@@ -163,7 +163,7 @@ fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> 
     let (division, parameters) = (&rank.division, &stake.parameters);
     let own = |name: &String| match stake.optimizer().and_then(|own| own.share(name)) {
         Some(share) => Ok(share.clone()),
-        None => Tensor::zeros(0, parameters.dtype, &parameters.device),
+        None => empty(parameters.dtype, &parameters.device),
     };
     let own = names.iter().map(own).collect::<candle_core::Result<Vec<_>>>()?;
     let elements: Vec<usize> =

@@ -113,7 +113,7 @@ impl Held {
 
 fn pair(tensors: Vec<candle_core::Tensor>) -> Result<Moments> {
     let [first, second] = tensors.try_into().map_err(|all: Vec<_>| {
-        TrainError::Internal(format!("{} tensors are kept as moments, wanted 2", all.len()))
+        TrainError::Internal(format!("{} tensors are kept as moments, expected 2", all.len()))
     })?;
     Ok(Moments { first, second })
 }

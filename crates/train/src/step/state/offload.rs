@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use annulus_memory::{Class, on_behalf_of};
+use annulus_ops::on_host;
 use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor};
 use half::bf16;
 use parking_lot::{Condvar, Mutex};
@@ -260,9 +261,7 @@ fn write(file: &File, mut at: u64, tensors: Vec<Tensor>) -> io::Result<State> {
         file.write_all_at(bytes, at - bytes.len() as u64)
     };
     for tensor in tensors {
-        // A view of a few columns is copied out of the matrix that it shares.
-        let tensor = tensor.contiguous().and_then(|tensor| tensor.to_device(&Device::Cpu));
-        let tensor = tensor.map_err(io::Error::other)?;
+        let tensor = on_host(&tensor).map_err(io::Error::other)?;
         let (storage, layout) = tensor.storage_and_layout();
         let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
         match &*storage {

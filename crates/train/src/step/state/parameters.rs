@@ -175,7 +175,7 @@ impl Store {
             return Ok(());
         }
         Err(TrainError::configuration(
-            format!("a store of {found} ranks, wanted one of the {wanted} of this process"),
+            format!("a store of {found} ranks, expected one of the {wanted} of this process"),
             "give `Store::new` the ranks that `ranks_here` names",
         ))
     }

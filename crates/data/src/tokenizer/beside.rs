@@ -1,0 +1,84 @@
+//! Tokens that are named beside a `tokenizer.json` and not in it. Transformers adds them when it loads the folder; here they would be
+//! spelled letter by letter, and a document would have no end.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use super::CONFIG;
+use crate::DataError;
+use crate::chat::{MAP, parsed};
+
+/// The file of older programs that has the ids of tokens added later.
+const ADDED: &str = "added_tokens.json";
+
+/// Where `tokenizer_config.json` has them.
+const DECODER: &str = "added_tokens_decoder";
+
+/// Lists of tokens, or objects of them by their names.
+const LISTS: [&str; 3] =
+    ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
+
+/// Tokens that no text has: many a folder names one that its tokenizer lacks.
+const IDLE: [&str; 5] = ["unk_token", "pad_token", "mask_token", "cls_token", "sep_token"];
+
+/// Holds the `tokenizer.json` at `path`, which has a token if `has` says so, to the files beside it.
+///
+/// # Errors
+/// The first token that it lacks, or a file beside it that cannot be read.
+pub(super) fn check(path: &Path, has: &dyn Fn(&str) -> bool) -> Result<(), DataError> {
+    let [config_file, map_file, added_file] =
+        [CONFIG, MAP, ADDED].map(|name| path.with_file_name(name));
+    let config = parsed(&config_file)?;
+    let lacking = |file: PathBuf, tokens: Vec<&str>| {
+        let lacks = |token: &&str| !token.is_empty() && !has(token);
+        match tokens.into_iter().find(lacks) {
+            None => Ok(()),
+            Some(token) => {
+                let (tokenizer, token) = (path.to_owned(), token.to_owned());
+                Err(DataError::Lacking { tokenizer, token, file })
+            }
+        }
+    };
+    let decoder = config[DECODER].as_object();
+    let tokens = decoder.into_iter().flatten().filter_map(|(_, token)| token["content"].as_str());
+    lacking(config_file, tokens.chain(named(&config)).collect())?;
+    if decoder.is_some() {
+        // Transformers reads no other file then.
+        return Ok(());
+    }
+    let (map, added) = (parsed(&map_file)?, parsed(&added_file)?);
+    lacking(map_file, named(&map))?;
+    let is_idle = |token: &&str| {
+        let is = |file: &Json, name| text(&file[name]) == Some(*token);
+        IDLE.iter().any(|name| is(&config, name) || is(&map, name))
+    };
+    let tokens = added.as_object().into_iter().flat_map(|tokens| tokens.keys());
+    lacking(added_file, tokens.map(String::as_str).filter(|token| !is_idle(token)).collect())
+}
+
+/// The tokens that a file names and texts may have.
+fn named(file: &Json) -> Vec<&str> {
+    let mut tokens = Vec::new();
+    for (name, value) in file.as_object().into_iter().flatten() {
+        let name = name.as_str();
+        match value {
+            Json::Array(list) if LISTS.contains(&name) => {
+                tokens.extend(list.iter().filter_map(text))
+            }
+            Json::Object(map) if LISTS.contains(&name) => {
+                tokens.extend(map.values().filter_map(text))
+            }
+            value if name.ends_with("_token") && !IDLE.contains(&name) => {
+                tokens.extend(text(value))
+            }
+            _ => {}
+        }
+    }
+    tokens
+}
+
+/// A token: a text, or an object with `content`.
+fn text(token: &Json) -> Option<&str> {
+    token.as_str().or(token["content"].as_str())
+}
