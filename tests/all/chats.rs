@@ -93,7 +93,7 @@ fn texts_beside_chats_are_read_to_their_end() {
     assert!(said.contains("see the documents before their own"), "{said}");
     let idle = "{ path: '*.text', longer: cut }";
     let said = train("idle", idle, &[]).ended(2).stderr.clone();
-    assert!(said.contains("`data.path.0.longer` means nothing here"), "{said}");
+    assert!(said.contains("`data.path.0.longer` has no effect"), "{said}");
     let stream = "'*.text', { path: chats.jsonl, format: chat, pack: stream }";
     let said = train("stream", stream, &[]).ended(2).stderr.clone();
     assert!(said.contains("`format: chat` cannot be packed as `stream`"), "{said}");

@@ -92,7 +92,7 @@ fn check_holds_what_is_named_to_what_is_there() {
     let whole = fs::read(&weights).expect("weights");
     fs::write(&weights, &whole[..whole.len() - 100]).expect("a file");
     let said = check(&[model, "data.tokenizer=bytes"]).ended(3).stderr.clone();
-    assert!(said.contains("model.safetensors") && said.contains("cut short"), "{said}");
+    assert!(said.contains("model.safetensors") && said.contains("truncated"), "{said}");
     for (change, wanted) in [
         ("data.path=[text.txt, absent.txt]", "there is no file or folder `absent.txt`"),
         ("model={ path: absent }", "there is no folder `absent`"),

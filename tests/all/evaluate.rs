@@ -96,7 +96,7 @@ fn only_of_a_run_is_it_known_what_it_was_trained_on() {
 fn what_has_not_trained_is_not_asked() {
     let place = Place::new(ANNULUS);
     let fresh = evaluate(&place, &[&["experiment.yaml"], &ASKED[..]].concat());
-    assert!(fresh.ended(2).stderr.contains("weights are random"), "{}", fresh.stderr);
+    assert!(fresh.ended(2).stderr.contains("no trained weights"), "{}", fresh.stderr);
     place.train("run", &["schedule.steps=2"]).ended(0);
     let other = evaluate(&place, &["run", "model.num_hidden_layers=1"]);
     assert!(other.ended(4).stderr.contains("is of another model"), "{}", other.stderr);

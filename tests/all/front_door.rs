@@ -91,7 +91,7 @@ fn what_changes_no_result_does_not_keep_a_run_from_going_on() {
     // Another text under the same name is another run.
     place.write("text.txt", &"other words, and more of them. ".repeat(900));
     let other = place.train("run", &["schedule.steps=9", "schedule.decay=constant"]);
-    assert!(other.ended(4).stderr.contains("fingerprint"), "{}", other.stderr);
+    assert!(other.ended(4).stderr.contains("was trained on other texts"), "{}", other.stderr);
 }
 
 #[test]

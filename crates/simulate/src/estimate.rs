@@ -16,9 +16,9 @@
 //! a ring: `(W - 1) / W` times their bytes, and after the last micro-batch `(M - 1) / W` times these, which M mirrors exchange. This hides
 //! behind backward while links are free, except for the stage that is summed last. Sharded weights are gathered once per update, hidden
 //! behind nothing, or before every stage of both passes, behind the stages before it except for the first of a step (`crate::shares`). What
-//! is offloaded travels behind the passes, too (`crate::offload`). Of a link's time every second is given once (`crate::waits`). Norms, rotations, the optimizer and reading data are left out: they are
-//! equal for all strategies, and small. With tensor parallelism a, k, f and V are those of one rank, and rows between ranks are gathered
-//! and scattered behind nothing (`crate::tensor`).
+//! is offloaded travels behind the passes, too (`crate::offload`). A link's time is counted once (`crate::waits`). Norms, rotations, the
+//! optimizer and reading data are left out: they are equal for all strategies, and small. With tensor parallelism a, k, f and V are those
+//! of one rank, and rows between ranks are gathered and scattered behind nothing (`crate::tensor`).
 //!
 //! What faster links would save is *exposed*; what else separates the mean rank's computing from the step is *uneven*: waiting for slower
 //! ranks.

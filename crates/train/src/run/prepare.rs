@@ -263,8 +263,12 @@ fn other_data(plan: &Plan, saved: &Experiment) -> (String, &'static str) {
     let paths = paths.join(", ");
     let way = match &data.path[..] {
         _ if data.path != saved.data.path => format!("on other {what}{weights} than {paths}{or}"),
-        [_] => format!("on other {what}{or}: {paths} has changed since"),
-        _ => format!("on other {what}{or}: one of {paths} has changed since"),
+        [_] => format!(
+            "on other {what}{or}: {paths} has changed since, or this version reads it otherwise"
+        ),
+        _ => format!(
+            "on other {what}{or}: one of {paths} has changed since, or this version reads it otherwise"
+        ),
     };
     (way, back)
 }

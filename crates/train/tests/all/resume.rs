@@ -117,7 +117,7 @@ fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
     }
     fs::write(place.path("text.txt"), "another text ".repeat(2000)).unwrap();
     let error = place.run(&[]).unwrap_err();
-    assert!(error.to_string().contains("data"), "{error}");
+    assert!(error.to_string().contains("was trained on other texts"), "{error}");
 }
 
 #[test]
