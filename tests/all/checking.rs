@@ -87,6 +87,11 @@ fn check_holds_what_is_named_to_what_is_there() {
     let said = check(&[model]).ended(2).stderr.clone();
     assert!(said.contains("has no `tokenizer.json`") && said.contains("of 300 tokens"), "{said}");
     check(&[model, "data.tokenizer=bytes"]).ended(0);
+    // A folder of adapters is told from one that is no model.
+    fs::create_dir(place.path("adapters")).expect("a folder");
+    place.write("adapters/adapter_config.json", "{}");
+    let said = check(&["model={ path: adapters }"]).ended(3).stderr.clone();
+    assert!(said.contains("holds adapters without their model"), "{said}");
     // A file of weights that is cut short is found by its header.
     let weights = place.path("model/model.safetensors");
     let whole = fs::read(&weights).expect("weights");

@@ -76,7 +76,7 @@ impl Reading {
                 Some(_) => false,
             };
             if !neutral {
-                return Err(self.wrong(key, "none of it: this version does not compute that"));
+                return Err(self.wrong(key, "nothing: this version does not compute that"));
             }
         }
         // Other initializations change the weights beside the adapter.

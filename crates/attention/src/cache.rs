@@ -60,7 +60,7 @@ impl Cache {
             };
             if position != rows.next {
                 bail!(
-                    "attention: layer {layer} grows at position {position}, wanted {}: the one after all \
+                    "attention: layer {layer} grows at position {position}, expected {}: the one after all \
                      that its cache holds, on every rank",
                     rows.next
                 );

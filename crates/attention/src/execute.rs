@@ -96,7 +96,7 @@ impl Attention {
         if **positions != *self.sharded() {
             let (found, wanted) = (positions.len(), self.comm.world());
             bail!(
-                "attention: found schedules of {found} ranks with other positions, wanted those of \
+                "attention: found schedules of {found} ranks with other positions, expected those of \
                  the attention beside it, on {wanted} ranks"
             );
         }
@@ -114,7 +114,7 @@ impl Attention {
         let planned = &self.schedules.of(Pass::Forward).mask;
         if !planned.shows_all_of(&mask, self.end()) {
             bail!(
-                "attention: found the mask `{mask}`, wanted one that shows nothing beyond `{planned}`, for \
+                "attention: found the mask `{mask}`, expected one that shows nothing beyond `{planned}`, for \
                  which the schedules were made: what they do not plan is not computed; make schedules \
                  for `{mask}`, or, where only documents differ, for `of_any_documents` of it"
             );
@@ -141,7 +141,7 @@ impl Attention {
     pub fn dropping(&self, dropout: Dropout) -> Result<Attention> {
         let probability = dropout.probability;
         if !(0.0..1.0).contains(&probability) {
-            bail!("attention: found dropout of probability {probability}, wanted 0 to below 1");
+            bail!("attention: found dropout of probability {probability}, expected 0 to below 1");
         }
         Ok(Attention { dropout: Some(dropout), ..self.clone() })
     }

@@ -24,7 +24,7 @@ pub fn rows_at(tensor: &Tensor, dim: usize, positions: &Positions) -> Result<Ten
     let (rows, end) = (tensor.dim(dim)?, positions.extent().end);
     if end > rows {
         bail!(
-            "rows_at: found {rows} rows, wanted {end}: positions are those of the whole sequence"
+            "rows_at: found {rows} rows, expected {end}: positions are those of the whole sequence"
         );
     }
     tensor.contiguous()?.index_select(&indices(positions.iter(), tensor.device())?, dim)
@@ -48,7 +48,7 @@ impl Attention {
         check(v, "v", &wanted)?;
         let (batch, width) = (q.dim(0)?, q.dim(D::Minus1)?);
         if batch == 0 || width == 0 {
-            bail!("attention: found q {:?}, wanted a batch and a width of at least 1", q.dims());
+            bail!("attention: found q {:?}, expected a batch and a width of at least 1", q.dims());
         }
         for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
             check_float(name, tensor.dtype())?;
@@ -61,10 +61,10 @@ impl Attention {
     fn check_setting(&self, batch: usize) -> Result<()> {
         let (scale, of_rows) = (self.scale, self.mask.rows());
         if !(scale.is_finite() && scale > 0.0) {
-            bail!("attention: the scale of scores is {scale}, wanted a finite number above 0");
+            bail!("attention: the scale of scores is {scale}, expected a finite number above 0");
         }
         if of_rows != 1 && of_rows != batch {
-            bail!("attention: found a mask for {of_rows} batch rows, wanted 1 or {batch}");
+            bail!("attention: found a mask for {of_rows} batch rows, expected 1 or {batch}");
         }
         let dtypes = self.wire.all().into_iter().flatten();
         dtypes.into_iter().try_for_each(|dtype| check_float("comm dtypes", dtype))
@@ -104,7 +104,7 @@ impl Attention {
 fn check_float(name: &str, dtype: DType) -> Result<()> {
     match dtype {
         DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Ok(()),
-        _ => bail!("attention: found {name} of {dtype:?}, wanted floats: F32, BF16, F16 or F64"),
+        _ => bail!("attention: found {name} of {dtype:?}, expected floats: F32, BF16, F16 or F64"),
     }
 }
 
@@ -114,7 +114,7 @@ fn check(tensor: &Tensor, name: &str, wanted: &[usize; 4]) -> Result<()> {
     }
     let found = tensor.dims();
     bail!(
-        "attention: found {name} {found:?}, wanted {wanted:?}: [batch, heads, rows of the positions on \
+        "attention: found {name} {found:?}, expected {wanted:?}: [batch, heads, rows of the positions on \
          this rank, width]; `rows_at` takes those rows from a whole tensor"
     )
 }

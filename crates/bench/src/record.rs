@@ -39,7 +39,7 @@ impl Record {
     fn open_in(folder: &Path, name: Option<&str>) -> Result<Record> {
         let Some(name) = name else { return Ok(Record(None)) };
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
-            bail!("`--record {name}`: a name of letters, digits, `-` and `_` is wanted");
+            bail!("`--record {name}`: expected a name of letters, digits, `-` and `_`");
         }
         create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let path = folder.join(name).with_extension("jsonl");

@@ -7,7 +7,7 @@ use crate::arguments::NamedMask;
 
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("a whole number from 1 on is wanted".to_owned()),
+        Ok(0) | Err(_) => Err("expected a whole number from 1 on".to_owned()),
         Ok(number) => Ok(number),
     }
 }

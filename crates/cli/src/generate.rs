@@ -213,7 +213,7 @@ impl<'a> Task<'a> {
         let longest = self.subject.trained_for().unwrap_or(read);
         if read > longest {
             print::warn(format!(
-                "prompt plus generated text reach {read} tokens; the model was trained on at most {longest}"
+                "prompt and generated text are {read} tokens to read; the model was trained on at most {longest}"
             ));
         }
     }

@@ -149,7 +149,9 @@ fn of_encoding(instead: Option<Instead>) -> &'static str {
         None => {
             "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
         }
-        Some(Instead::Gzip) => "give it a name that ends in `.gz`, by which it is unpacked",
+        Some(Instead::Gzip) => {
+            "unpack it, or give it a name that ends in `.gz`, by which it is unpacked once"
+        }
         Some(Instead::Zstd) => "give it a name that ends in `.zst`, by which it is unpacked",
         Some(Instead::Xz) => "unpack it first: `xz -d FILE`",
         Some(Instead::Bzip2) => "unpack it first: `bzip2 -d FILE`",

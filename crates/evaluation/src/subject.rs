@@ -107,7 +107,7 @@ impl Subject {
         }
         Err(TrainError::checkpoint(
             format!(
-                "`{}` was trained on other texts or with another tokenizer than `data.path` has now, so its held-out part is unknown",
+                "`{}` was trained on other texts than `data.path` has now, or with another tokenizer, so its held-out part is unknown",
                 self.folder.display()
             ),
             "restore them, or evaluate another text with `evaluation.path=TEXT`",

@@ -13,7 +13,7 @@ use crate::{Backend, order_free};
 /// When the shapes differ, or a tensor has another type or gaps.
 pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
-        bail!("accumulate: found {:?}, wanted {:?}", from.shape(), to.shape());
+        bail!("accumulate: found {:?}, expected {:?}", from.shape(), to.shape());
     }
     if order_free::is_order_free(to) {
         return order_free::add_sums(backend, to, from);
@@ -32,7 +32,7 @@ pub fn accumulate(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
 /// When there are none, shapes or types differ, or on a GPU a tensor has gaps.
 pub fn add_all(backend: &Backend, parts: &[Tensor]) -> Result<Tensor> {
     if let Some(other) = parts.iter().find(|part| part.shape() != parts[0].shape()) {
-        bail!("add_all: found {:?}, wanted {:?}", other.shape(), parts[0].shape());
+        bail!("add_all: found {:?}, expected {:?}", other.shape(), parts[0].shape());
     }
     if let Backend::Gpu(processor) = backend {
         parts.iter().try_for_each(check_place)?;
@@ -67,7 +67,7 @@ impl InplaceOp2 for Accumulate {
         let to = in_place_mut(to, to_layout)?;
         let (CpuStorage::F32(from), Some((start, end))) = (from, from_layout.contiguous_offsets())
         else {
-            bail!("accumulate: found {:?} with gaps or of another type, wanted F32", from_layout);
+            bail!("accumulate: found {:?} with gaps or of another type, expected F32", from_layout);
         };
         to.iter_mut().zip(&from[start..end]).for_each(|(to, from)| *to += from);
         Ok(())

@@ -282,13 +282,13 @@ mod tests {
             error
         };
         let message = update(&square, &row).unwrap_err().to_string();
-        assert!(message.contains("found [3], wanted the parameter's [3, 3]"), "{message}");
+        assert!(message.contains("found [3], expected the parameter's [3, 3]"), "{message}");
         for parameter in [square.to_dtype(DType::BF16)?, square.t()?] {
             let message = update(&parameter, &square).unwrap_err().to_string();
             assert!(message.contains("wanted F32 without gaps"), "{message}");
         }
         let message = update(&square, &square.to_dtype(DType::F64)?).unwrap_err().to_string();
-        assert!(message.contains("found a tensor of F64, wanted F32 or BF16"), "{message}");
+        assert!(message.contains("found a tensor of F64, expected F32 or BF16"), "{message}");
         let twice = Moments::zeros(&square)?;
         let twice = Moments { second: twice.first.flatten_all()?.reshape((3, 3))?, ..twice };
         let error = first().update(&Backend::serial(), &square, &square, 1.0, &twice).unwrap_err();

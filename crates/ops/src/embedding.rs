@@ -48,7 +48,7 @@ pub fn embedding_backward(
     let width = dy.dims().last().copied().unwrap_or(1);
     let dy = Elements::of(pool, dy)?;
     if dy.len() != ids.len() * width {
-        bail!("embedding: found {} gradients, wanted {} times {width}", dy.len(), ids.len());
+        bail!("embedding: found {} gradients, expected {} times {width}", dy.len(), ids.len());
     }
     if let Some(block) = pool.block() {
         let mut sums = Sums::of(rows * width);
@@ -74,7 +74,7 @@ fn ids(tokens: &Tensor, rows: usize) -> Result<Vec<u32>> {
 /// Names the first that is not below `rows`.
 pub fn check_tokens(ids: &[u32], rows: usize) -> Result<()> {
     if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= rows) {
-        bail!("embedding: found token {id} at index {index}, wanted one below {rows}");
+        bail!("embedding: found token {id} at index {index}, expected one below {rows}");
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ mod tests {
         let message =
             embedding(&Backend::serial(), &tokens, &random("weight", &[7, 2])?).unwrap_err();
         let message = message.to_string();
-        assert!(message.contains("found token 7 at index 1, wanted one below 7"), "{message}");
+        assert!(message.contains("found token 7 at index 1, expected one below 7"), "{message}");
         Ok(())
     }
 }

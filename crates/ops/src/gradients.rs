@@ -18,7 +18,7 @@ use crate::rows::{CHUNK, Elements};
 pub fn vjp(y: &Tensor, seed: &Tensor) -> Result<GradStore> {
     if y.shape() != seed.shape() || y.dtype() != seed.dtype() {
         let (found, wanted) = ((seed.shape(), seed.dtype()), (y.shape(), y.dtype()));
-        bail!("vjp: found a seed of {found:?}, wanted {wanted:?}");
+        bail!("vjp: found a seed of {found:?}, expected {wanted:?}");
     }
     y.apply_op1(Seed(seed.detach()))?.backward()
 }

@@ -67,7 +67,7 @@ impl Sizes {
             Some((&width, leading)) if width == inputs => {
                 Ok(Sizes { tokens: leading.iter().product(), inputs, outputs })
             }
-            _ => bail!("linear: found x {x:?}, wanted [.., {inputs}] for a weight of {weight:?}"),
+            _ => bail!("linear: found x {x:?}, expected [.., {inputs}] for a weight of {weight:?}"),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Linear {
         let bias =
             bias.map(|(storage, layout)| elements(&self.pool, storage, layout)).transpose()?;
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != outputs) {
-            bail!("linear: found a bias of {}, wanted {outputs}", bias.len());
+            bail!("linear: found a bias of {}, expected {outputs}", bias.len());
         }
         // SAFETY: a product writes every element of its output.
         let mut y = unsafe { unwritten(tokens * outputs) };
@@ -225,10 +225,10 @@ mod tests {
     fn shapes_that_do_not_fit_are_named() -> Result<()> {
         let (x, weight) = (random("x", &[2, 3])?, random("weight", &[4, 5])?);
         let message = linear(&Backend::serial(), &x, &weight, None).unwrap_err().to_string();
-        assert!(message.contains("found x [2, 3], wanted [.., 5]"), "{message}");
+        assert!(message.contains("found x [2, 3], expected [.., 5]"), "{message}");
         let bias = random("bias", &[3])?;
         let message = linear(&Backend::serial(), &weight, &weight, Some(&bias)).unwrap_err();
-        assert!(message.to_string().contains("found a bias of 3, wanted 4"), "{message}");
+        assert!(message.to_string().contains("found a bias of 3, expected 4"), "{message}");
         Ok(())
     }
 }

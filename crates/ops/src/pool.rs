@@ -86,7 +86,7 @@ impl Pool {
     ) -> candle_core::Result<()> {
         if self.block.is_some() && inputs.into_iter().any(Tensor::track_op) {
             bail!(
-                "{operator}: found an input on the tape, wanted detached ones: with order-free sums gradients are made by hand"
+                "{operator}: found an input on the tape, expected detached ones: with order-free sums gradients are made by hand"
             );
         }
         Ok(())

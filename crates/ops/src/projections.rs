@@ -70,7 +70,7 @@ pub fn projected_onto(
     };
     let mut y = read.output();
     if onto_values.len() != y.len() {
-        bail!("projection: found {:?} to add to, wanted {} elements", onto.shape(), y.len());
+        bail!("projection: found {:?} to add to, expected {} elements", onto.shape(), y.len());
     }
     let weight = read.weight(pool)?;
     let product = Product::new(read.x(&x_values), read.matrix(&weight).transposed(), &mut y);
@@ -102,7 +102,7 @@ pub fn input_gradient<const N: usize>(
         Backend::Cpu(pool) => pool,
     };
     let Some((first, projection)) = dy.first().zip(projections.first()) else {
-        bail!("projection: found no gradient, wanted one per projection");
+        bail!("projection: found no gradient, expected one per projection");
     };
     let mut dims = first.dims().to_vec();
     let inputs = projection.weight.dims2()?.1;
@@ -198,7 +198,7 @@ fn gradients<'a>(pool: &Pool, all: &[Read<'_>], dy: &[&'a Tensor]) -> Result<Vec
     let one = |(read, dy): (&Read<'_>, &&'a Tensor)| {
         let Sizes { tokens, outputs, .. } = read.sizes;
         if dy.elem_count() != tokens * outputs {
-            bail!("projection: found a gradient {:?}, wanted [{tokens}, {outputs}]", dy.shape());
+            bail!("projection: found a gradient {:?}, expected [{tokens}, {outputs}]", dy.shape());
         }
         Elements::of(pool, dy)
     };
@@ -217,7 +217,7 @@ fn read<'a>(pool: &Pool, x: &Shape, projections: &[Affine<'a>]) -> Result<Vec<Re
         let sizes = Sizes::new(x, weight.shape())?;
         let bias = bias.map(|bias| Elements::of(pool, bias)).transpose()?;
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != sizes.outputs) {
-            bail!("projection: found a bias of {}, wanted {}", bias.len(), sizes.outputs);
+            bail!("projection: found a bias of {}, expected {}", bias.len(), sizes.outputs);
         }
         Ok(Read { sizes, weight, bias })
     };

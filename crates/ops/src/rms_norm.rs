@@ -27,7 +27,7 @@ pub(crate) fn sizes(x: &Shape, weight: &Shape) -> Result<(usize, usize)> {
     let width = weight.dims1()?;
     match x.dims().split_last() {
         Some((&last, leading)) if last == width => Ok((leading.iter().product(), width)),
-        _ => bail!("rms-norm: found x {x:?}, wanted [.., {width}]"),
+        _ => bail!("rms-norm: found x {x:?}, expected [.., {width}]"),
     }
 }
 
@@ -113,7 +113,7 @@ pub fn rms_norm_backward(
     let (_, width) = sizes(x.shape(), weight.shape())?;
     for other in [Some(dy), onto].into_iter().flatten() {
         if other.shape() != x.shape() {
-            bail!("rms-norm: found a gradient {:?}, wanted {:?}", other.shape(), x.shape());
+            bail!("rms-norm: found a gradient {:?}, expected {:?}", other.shape(), x.shape());
         }
     }
     let pool = match backend {

@@ -64,7 +64,7 @@ impl Rotary {
         x.dims4()?;
         let (positions, head_dim) = (self.positions.tokens(), self.head_dim());
         if x.dims()[tokens] != positions || x.dims()[3] != head_dim {
-            bail!("rope: found x {x:?}, wanted [.., {positions}, {head_dim}]");
+            bail!("rope: found x {x:?}, expected [.., {positions}, {head_dim}]");
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Rotary {
         };
         if !owner.same_device(device) {
             let (found, wanted) = (owner.location(), device.location());
-            bail!("rope: found positions on {found:?}, wanted {wanted:?}");
+            bail!("rope: found positions on {found:?}, expected {wanted:?}");
         }
         Ok(placed)
     }

@@ -52,7 +52,7 @@ impl<'a> Rows<'a> {
     /// The rows of a tensor; refuses dtypes other than f32 and bf16.
     pub(crate) fn new(storage: &'a CpuStorage, layout: &'a Layout) -> Result<Rows<'a>> {
         if !matches!(storage, CpuStorage::F32(_) | CpuStorage::BF16(_)) {
-            bail!("found a tensor of {:?}, wanted F32 or BF16", storage.dtype());
+            bail!("found a tensor of {:?}, expected F32 or BF16", storage.dtype());
         }
         Ok(Rows { storage, layout, width: layout.dims().last().copied().unwrap_or(1) })
     }
@@ -137,7 +137,7 @@ pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> 
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(data) => Ok(use_rows(&Rows::new(data, layout)?)),
-        _ => bail!("found a tensor on {:?}, wanted one on the CPU", tensor.device().location()),
+        _ => bail!("found a tensor on {:?}, expected one on the CPU", tensor.device().location()),
     }
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn check_place(tensor: &Tensor) -> Result<()> {
 
 fn no_place<T>(dtype: DType, layout: &Layout) -> Result<T> {
     let strides = layout.stride();
-    bail!("found {dtype:?} of strides {strides:?}, wanted F32 without gaps to change in place")
+    bail!("found {dtype:?} of strides {strides:?}, expected F32 without gaps to change in place")
 }
 
 /// The elements of a tensor, locked against writers.
@@ -231,7 +231,7 @@ impl Elements<'_> {
     pub(crate) fn of<'a>(pool: &Pool, tensor: &'a Tensor) -> Result<Elements<'a>> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cpu(data) = &*storage else {
-            bail!("found a tensor on {:?}, wanted one on the CPU", tensor.device().location());
+            bail!("found a tensor on {:?}, expected one on the CPU", tensor.device().location());
         };
         let place = match in_place(data, layout) {
             Some(range) => Place::Storage(range),
@@ -262,7 +262,7 @@ pub(crate) fn narrow(pool: &Pool, values: Vec<f32>, dtype: DType) -> Result<CpuS
             pool.each(pieces, |(to, from)| to.convert_from_f32_slice(from));
             Ok(CpuStorage::BF16(narrowed))
         }
-        other => bail!("found a tensor of {other:?}, wanted F32 or BF16"),
+        other => bail!("found a tensor of {other:?}, expected F32 or BF16"),
     }
 }
 

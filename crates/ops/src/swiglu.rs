@@ -103,7 +103,7 @@ pub fn swiglu_backward(
 ) -> Result<SwiGluGradients> {
     same_shape(gate.shape(), up.shape())?;
     if dy.shape() != gate.shape() {
-        bail!("swiglu: found a gradient {:?}, wanted {:?}", dy.shape(), gate.shape());
+        bail!("swiglu: found a gradient {:?}, expected {:?}", dy.shape(), gate.shape());
     }
     let pool = match backend {
         Backend::Gpu(processor) => return operators::swiglu_backward(&**processor, gate, up, dy),

@@ -77,7 +77,7 @@ experiments() {
 # gradients of a model, under every kind of mask.
 verify() {
   experiments
-  : >"$out/verify.jsonl"
+  : >"$out/verify.txt"
   local mask dtype tried=0 exact=0
   for mask in "" "attention.window=50" "attention.documents=data" "attention.prefix=40" "attention.window=50 attention.sinks=3" \
     "attention.pattern=strided attention.stride=17" "attention.window=20 attention.dilation=3" \
@@ -87,7 +87,7 @@ verify() {
         model.dtype=$dtype model.head_dim=64 model.num_hidden_layers=2 $mask) >"$work/verified.txt" 2>>"$out/log.txt" &&
         exact=$((exact + 1)) || trouble "verify $dtype $mask" $?
       tried=$((tried + 1))
-      echo "$dtype, ${mask:-causal}: $(tail -n 1 "$work/verified.txt")" | tee -a "$out/verify.jsonl"
+      echo "$dtype, ${mask:-causal}: $(tail -n 1 "$work/verified.txt")" | tee -a "$out/verify.txt"
     done
   done
   echo "$exact of $tried are exact"
@@ -145,7 +145,7 @@ ring() {
 gpus() {
   local devices
   devices=$(gpus_seen)
-  if [ "$devices" -lt 2 ]; then echo "gpus: NOT RUN, there is one"; return; fi
+  if [ "${devices:-0}" -lt 2 ]; then echo "gpus: NOT RUN, it needs two"; return; fi
   experiments
   for device in cuda:0 "cuda:0-$((devices - 1))"; do
     (cd "$work" && timeout "$(limit 270)" ./annulus train experiments/quickstart.yaml device=$device mesh.sequence=$devices model.dtype=bf16 \
@@ -245,7 +245,7 @@ for task in "${@:-check rule verify sanitize time ring gpus several step longest
   done
 done
 # A machine may hand back only a few files: those that nothing was written to are left out.
-for name in check.txt verify.jsonl peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
+for name in check.txt verify.txt peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
   [ -s "$out/$name" ] || rm -f "$out/$name"
 done
 rm -rf "$work"

@@ -102,7 +102,7 @@ fn readers(names: &[String]) -> Result<Vec<String>> {
         source.lines().filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","));
     let all: Vec<_> = quoted.map(str::to_owned).collect();
     if let Some(name) = names.iter().find(|name| !all.contains(name)) {
-        bail!("`{name}` is no reader: {}", all.join(", "));
+        bail!("`{name}` is not a reader: {}", all.join(", "));
     }
     Ok(if names.is_empty() { all } else { names.to_owned() })
 }

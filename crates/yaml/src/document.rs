@@ -182,9 +182,7 @@ fn text_of(name: &str, file: std::io::Result<File>) -> Result<String, Problem> {
             std::io::ErrorKind::NotFound => {
                 problem.hint("check the path; it is relative to the current folder")
             }
-            std::io::ErrorKind::InvalidInput => {
-                problem.hint("give an experiment (`.yaml`), or a run's folder")
-            }
+            std::io::ErrorKind::InvalidInput => problem.hint("give a file"),
             _ => problem,
         }
     };

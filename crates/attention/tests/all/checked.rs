@@ -69,7 +69,7 @@ fn a_mask_that_shows_more_than_was_planned_is_refused() {
         (Mask::full().and(Rule::Window(4)), "window:4"),
         (Mask::full().and(Rule::Prefix(3)), "prefix:3"),
     ] {
-        let wanted = format!("the mask `{name}`, wanted one that shows nothing beyond `causal`");
+        let wanted = format!("the mask `{name}`, expected one that shows nothing beyond `causal`");
         check_says(attention.seeing(mask), &wanted);
     }
     // What was seen before does not matter.
@@ -111,24 +111,24 @@ fn every_strategy_refuses_what_no_kernel_takes() {
         assert!(forward(&right).is_ok());
         for dtype in [DType::I64, DType::U32, DType::U8] {
             let typed = map(&right, |tensor| tensor.to_dtype(dtype));
-            check_says(forward(&typed), &format!("found q of {dtype:?}, wanted floats"));
+            check_says(forward(&typed), &format!("found q of {dtype:?}, expected floats"));
             let keys = Qkv { k: typed.k, ..right.clone() };
-            check_says(forward(&keys), &format!("found k of {dtype:?}, wanted floats"));
+            check_says(forward(&keys), &format!("found k of {dtype:?}, expected floats"));
         }
         for dtype in [DType::F64, DType::F16] {
             let typed = map(&right, |tensor| tensor.to_dtype(dtype));
-            check_says(forward(&typed), &format!("{dtype:?}, wanted F32 or BF16"));
+            check_says(forward(&typed), &format!("{dtype:?}, expected F32 or BF16"));
         }
         for (dim, found) in [(0, "[0, 4, 24, 8]"), (3, "[1, 4, 24, 0]")] {
             let empty = map(&right, |tensor| tensor.narrow(dim, 0, 0));
-            check_says(forward(&empty), &format!("found q {found}, wanted a batch and a width"));
+            check_says(forward(&empty), &format!("found q {found}, expected a batch and a width"));
         }
         for scale in [f64::NAN, 0.0] {
             let made = with(schedules(strategy, 1, HEADS, &causal), scale, threads::solo());
             check_says(made.forward(HERE, &right), &format!("scale of scores is {scale}"));
         }
         let wired = attention.wired(Wire { output: Some(DType::U8), ..Wire::default() });
-        check_says(wired.forward(HERE, &right), "found comm dtypes of U8, wanted floats");
+        check_says(wired.forward(HERE, &right), "found comm dtypes of U8, expected floats");
     }
 }
 
@@ -139,7 +139,7 @@ fn every_strategy_refuses_masks_of_fewer_rows_than_the_batch() {
     let mask = Mask::causal().and(Rule::Documents(rows.to_vec()));
     for strategy in [Strategy::Ring, Strategy::LiRing] {
         let attention = alone(strategy, &Mask::causal()).seeing(mask.clone()).unwrap();
-        let wanted = "found a mask for 2 batch rows, wanted 1 or 3";
+        let wanted = "found a mask for 2 batch rows, expected 1 or 3";
         check_says(attention.forward(HERE, &three), wanted);
     }
 }
@@ -150,7 +150,7 @@ fn dropout_drops_a_part_of_the_weights() {
     let of =
         |probability| Dropout { seed: 0, probability, step: 0, layer: 0, sequence: 0, head: 0 };
     for probability in [-0.1, 1.0, 2.0, f64::NAN] {
-        let wanted = format!("found dropout of probability {probability}, wanted 0 to below 1");
+        let wanted = format!("found dropout of probability {probability}, expected 0 to below 1");
         check_says(attention.dropping(of(probability)), &wanted);
     }
     assert!([0.0, 0.999].into_iter().all(|most| attention.dropping(of(most)).is_ok()));
@@ -171,9 +171,9 @@ fn grown(comm: Arc<dyn Communicator>, positions: [usize; 2]) -> Result<()> {
 fn a_token_is_added_right_after_what_the_cache_holds() {
     assert!(grown(threads::solo(), [TOKENS, TOKENS + 1]).is_ok());
     for (positions, found) in [
-        ([TOKENS - 1, TOKENS], "position 23, wanted 24"),
-        ([TOKENS + 1, TOKENS], "position 25, wanted 24"),
-        ([TOKENS, TOKENS], "position 24, wanted 25"),
+        ([TOKENS - 1, TOKENS], "position 23, expected 24"),
+        ([TOKENS + 1, TOKENS], "position 25, expected 24"),
+        ([TOKENS, TOKENS], "position 24, expected 25"),
     ] {
         check_says(grown(threads::solo(), positions), found);
     }
@@ -182,7 +182,7 @@ fn a_token_is_added_right_after_what_the_cache_holds() {
         grown(comm, [TOKENS, TOKENS + 1 + rank])
     });
     let why = ran.unwrap_err().to_string();
-    assert!(why.contains("rank 1: ") && why.contains("position 26, wanted 25"), "{why}");
+    assert!(why.contains("rank 1: ") && why.contains("position 26, expected 25"), "{why}");
 }
 
 #[test]

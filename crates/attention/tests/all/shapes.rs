@@ -66,7 +66,7 @@ fn rows_at_positions_are_what_a_rank_holds() {
 fn rows_beyond_a_tensor_are_refused() {
     let last = &Layout::Contiguous.shard(TOKENS, WORLD).unwrap()[WORLD - 1];
     let why = rows_at(&random("q", 1, TOKENS - 1), 2, last).unwrap_err().to_string();
-    assert!(why.contains("found 47 rows, wanted 48"), "{why}");
+    assert!(why.contains("found 47 rows, expected 48"), "{why}");
 }
 
 /// What every rank says of tensors of this shape, forward and on the tape.
@@ -93,12 +93,12 @@ fn check_refused(qkv: &Qkv, wanted: &str) {
 fn too_many_heads_or_rows_are_refused() {
     let right = whole(TOKENS / WORLD);
     let heads = Qkv { q: random("q", 8, 16), ..right.clone() };
-    check_refused(&heads, "found q [1, 8, 16, 8], wanted [1, 4, 16, 8]");
+    check_refused(&heads, "found q [1, 8, 16, 8], expected [1, 4, 16, 8]");
     let keys = Qkv { k: random("k", 4, 16), ..right.clone() };
-    check_refused(&keys, "found k [1, 4, 16, 8], wanted [1, 2, 16, 8]");
+    check_refused(&keys, "found k [1, 4, 16, 8], expected [1, 2, 16, 8]");
     let values = Qkv { v: random("v", 2, 17), ..right };
-    check_refused(&values, "found v [1, 2, 17, 8], wanted [1, 2, 16, 8]");
-    check_refused(&whole(TOKENS), "found q [1, 4, 48, 8], wanted [1, 4, 16, 8]");
+    check_refused(&values, "found v [1, 2, 17, 8], expected [1, 2, 16, 8]");
+    check_refused(&whole(TOKENS), "found q [1, 4, 48, 8], expected [1, 4, 16, 8]");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn gradients_of_other_shapes_are_refused() {
         Ok(attention.backward(Place::default(), qkv, done, gradient).unwrap_err().to_string())
     });
     for why in found.unwrap() {
-        assert!(why.contains("found gradient [1, 4, 48, 8], wanted [1, 4, 16, 8]"), "{why}");
+        assert!(why.contains("found gradient [1, 4, 48, 8], expected [1, 4, 16, 8]"), "{why}");
     }
 }
 

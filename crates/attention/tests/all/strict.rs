@@ -58,7 +58,7 @@ pub(crate) fn every_mask(
         let inputs = one.random();
         match one.check(&inputs, &one.dense(&inputs)) {
             Ok(Outcome::Exact(_)) => {}
-            other => panic!("{:?}: {other:?}, wanted at most {LIMIT:e} off", seen.rules),
+            other => panic!("{:?}: {other:?}, expected at most {LIMIT:e} off", seen.rules),
         }
         let wanted = one.bits(&inputs).unwrap().unwrap();
         for world in 2..=4 {

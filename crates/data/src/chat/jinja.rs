@@ -111,6 +111,10 @@ fn round(
     let how = how.or(named.get("method")?);
     named.assert_all_used()?;
     let refused = |message: String| Err(Error::new(ErrorKind::InvalidOperation, message));
+    let value = match value.kind() {
+        ValueKind::Bool => Value::from(i64::from(value.is_true())),
+        _ => value,
+    };
     let is_whole = value.is_integer();
     if !is_number(&value) {
         return refused(format!("cannot round value ({})", value.kind()));
@@ -122,7 +126,9 @@ fn round(
     let scale = 10_f64.powi(places);
     Ok(match how.as_deref() {
         None | Some("common") if places < 0 => {
-            let rounded = (number * scale).round_ties_even() / scale;
+            // A power of ten is exact, its inverse is not.
+            let unit = 10_f64.powi(-places);
+            let rounded = (number / unit).round_ties_even() * unit;
             if is_whole { Value::from(rounded as i64) } else { Value::from(rounded) }
         }
         // Of the exact value, as Python does: a product would be rounded once more.
@@ -254,8 +260,8 @@ mod tests {
             ),
             ("{{ \"they're a1b\".title() }}", "They'Re A1B"),
             (
-                "{{ 2.5 | round }} {{ 3.5 | round }} {{ -0.5 | round }} {{ 2.675 | round(2) }} {{ 0.125 | round(2) }} {{ 7 | round }} {{ 7 | round(1) }} {{ 1250.0 | round(-2) }} {{ 1350 | round(-2) }}",
-                "2.0 4.0 -0.0 2.67 0.12 7 7 1200.0 1400",
+                "{{ 2.5 | round }} {{ 3.5 | round }} {{ -0.5 | round }} {{ 2.675 | round(2) }} {{ 0.125 | round(2) }} {{ 7 | round }} {{ 7 | round(1) }} {{ 1250.0 | round(-2) }} {{ 1350 | round(-2) }} {{ 123456 | round(-5) }} {{ 123456.0 | round(-5) }} {{ true | round }}",
+                "2.0 4.0 -0.0 2.67 0.12 7 7 1200.0 1400 100000 100000.0 1",
             ),
             (
                 "{{ 2.1 | round(method='ceil') }} {{ 2.19 | round(1, 'floor') }} {{ 7 | round(0, 'ceil') }} {{ 1e300 | round(5) }}",

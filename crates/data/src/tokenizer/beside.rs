@@ -29,7 +29,7 @@ const IDLE: [&str; 5] = ["unk_token", "pad_token", "mask_token", "cls_token", "s
 pub(super) fn check(path: &Path, has: &dyn Fn(&str) -> bool) -> Result<(), DataError> {
     let [config_file, map_file, added_file] =
         [CONFIG, MAP, ADDED].map(|name| path.with_file_name(name));
-    let config = parsed(&config_file)?;
+    let config = parsed_json(&config_file)?;
     let lacking = |file: PathBuf, tokens: Vec<&str>| {
         let lacks = |token: &&str| !token.is_empty() && !has(token);
         match tokens.into_iter().find(lacks) {
@@ -41,13 +41,15 @@ pub(super) fn check(path: &Path, has: &dyn Fn(&str) -> bool) -> Result<(), DataE
         }
     };
     let decoder = config[DECODER].as_object();
+    let is_padding = |token: &&str| IDLE.iter().any(|name| text(&config[*name]) == Some(*token));
     let tokens = decoder.into_iter().flatten().filter_map(|(_, token)| token["content"].as_str());
+    let tokens = tokens.filter(|token| !is_padding(token));
     lacking(config_file, tokens.chain(named(&config)).collect())?;
     if decoder.is_some() {
         // Transformers reads no other file then.
         return Ok(());
     }
-    let (map, added) = (parsed(&map_file)?, parsed(&added_file)?);
+    let (map, added) = (parsed_json(&map_file)?, parsed_json(&added_file)?);
     lacking(map_file, named(&map))?;
     let is_idle = |token: &&str| {
         let is = |file: &Json, name| text(&file[name]) == Some(*token);
@@ -55,6 +57,14 @@ pub(super) fn check(path: &Path, has: &dyn Fn(&str) -> bool) -> Result<(), DataE
     };
     let tokens = added.as_object().into_iter().flat_map(|tokens| tokens.keys());
     lacking(added_file, tokens.map(String::as_str).filter(|token| !is_idle(token)).collect())
+}
+
+/// The JSON of a file beside a tokenizer.
+fn parsed_json(path: &Path) -> Result<Json, DataError> {
+    parsed(path).map_err(|error| match error {
+        DataError::Template { path, message } => DataError::Tokenizer { path, message },
+        other => other,
+    })
 }
 
 /// The tokens that a file names and texts may have.

@@ -202,6 +202,10 @@ fn tokens_named_only_beside_the_tokenizer_are_refused() {
         &[(config, "{}"), (map, pad), (added, r#"{"<mask>": 301}"#)],
         &[(config, r#"{"added_tokens_decoder": {}, "eos_token": ""}"#), (added, r#"{"<x>": 9}"#)],
         &[(config, r#"{"additional_special_tokens": [], "extra_special_tokens": {}}"#)],
+        &[(
+            config,
+            r#"{"pad_token": "<pad>", "added_tokens_decoder": {"300": {"content": "<pad>"}}}"#,
+        )],
     ] {
         assert_eq!(error(files), None, "{files:?}");
     }

@@ -12,22 +12,22 @@ impl AdamW {
     pub(super) fn check(&self, clip: f64) -> Result<()> {
         let AdamW { learning_rate, betas, epsilon, weight_decay, step } = *self;
         if step == 0 {
-            bail!("adamw: found step 0, wanted the number of this step, from 1");
+            bail!("adamw: found step 0, expected the number of this step, from 1");
         }
         for (name, found) in
             [("learning rate", learning_rate), ("weight decay", weight_decay), ("clip", clip)]
         {
             if !found.is_finite() {
-                bail!("adamw: found a {name} of {found}, wanted a finite number");
+                bail!("adamw: found a {name} of {found}, expected a finite number");
             }
         }
         for beta in [betas.0, betas.1] {
             if !(0.0..1.0).contains(&beta) {
-                bail!("adamw: found a beta of {beta}, wanted one from 0 to less than 1");
+                bail!("adamw: found a beta of {beta}, expected one from 0 to less than 1");
             }
         }
         if !epsilon.is_finite() || epsilon < 0.0 {
-            bail!("adamw: found an epsilon of {epsilon}, wanted a finite number from 0 on");
+            bail!("adamw: found an epsilon of {epsilon}, expected a finite number from 0 on");
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Parameter<'_> {
         let others = [self.gradient].into_iter().chain(moments);
         let others = others.chain(self.copy);
         match others.map(Tensor::shape).find(|shape| *shape != wanted) {
-            Some(found) => bail!("adamw: found {found:?}, wanted the parameter's {wanted:?}"),
+            Some(found) => bail!("adamw: found {found:?}, expected the parameter's {wanted:?}"),
             None => Ok(()),
         }
     }
@@ -51,15 +51,15 @@ impl Parameter<'_> {
         let Moments { first, second } = self.moments;
         [self.master, first, second].into_iter().try_for_each(check_place)?;
         if overlap(first, second) {
-            bail!("adamw: both moments are one tensor, wanted memory of their own for each");
+            bail!("adamw: both moments are one tensor, expected memory of their own for each");
         }
         let Some(copy) = self.copy else { return Ok(()) };
         if !copy.is_contiguous() {
-            bail!("adamw: found a copy of strides {:?}, wanted one without gaps", copy.stride());
+            bail!("adamw: found a copy of strides {:?}, expected one without gaps", copy.stride());
         }
         // Of another type it cannot be the master.
         if copy.dtype() == self.master.dtype() && overlap(copy, self.master) {
-            bail!("adamw: the copy is the master itself, wanted none");
+            bail!("adamw: the copy is the master itself, expected none");
         }
         Ok(())
     }
@@ -69,11 +69,11 @@ impl Parameter<'_> {
         let Moments { first, second } = self.moments;
         let all = [self.master, self.gradient, first, second].into_iter().chain(self.copy);
         if let Some(device) = all.map(Tensor::device).find(|device| !device.is_cpu()) {
-            bail!("adamw: found a tensor on {:?}, wanted one on the CPU", device.location());
+            bail!("adamw: found a tensor on {:?}, expected one on the CPU", device.location());
         }
         match self.gradient.dtype() {
             DType::F32 | DType::BF16 => Ok(()),
-            other => bail!("adamw: found a tensor of {other:?}, wanted F32 or BF16"),
+            other => bail!("adamw: found a tensor of {other:?}, expected F32 or BF16"),
         }
     }
 }

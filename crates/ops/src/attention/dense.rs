@@ -63,7 +63,7 @@ pub fn dense_dropped(
     check(sizes, q, k, v, gradient)?;
     let (positions, wanted) = ((queries.tokens(), keys.tokens()), (sizes.rows, columns));
     if positions != wanted {
-        return wrong(&format!("positions of {positions:?} queries and keys, wanted {wanted:?}"));
+        return wrong(&format!("positions of {positions:?} queries and keys, expected {wanted:?}"));
     }
     let visible = visible(mask, queries, keys);
     let dropped = dropout.map(|dropout| Dropped { dropout, head: 0, queries, keys });

@@ -160,7 +160,7 @@ mod tests {
     /// Checks within five standard errors of a rate over 40,000.
     fn near(found: f64, wanted: f64) {
         let error = (wanted * (1.0 - wanted) / 40_000.0).sqrt();
-        assert!((found - wanted).abs() <= 5.0 * error, "{found}, wanted {wanted}");
+        assert!((found - wanted).abs() <= 5.0 * error, "{found}, expected {wanted}");
     }
 
     #[test]

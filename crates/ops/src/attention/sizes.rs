@@ -30,7 +30,7 @@ impl Queries {
         }
         if !(scale.is_finite() && scale > 0.0) {
             return wrong(&format!(
-                "the scale of scores is {scale}, wanted a finite number above 0"
+                "the scale of scores is {scale}, expected a finite number above 0"
             ));
         }
         Ok(Queries { batch, heads, rows, dim })
@@ -60,7 +60,7 @@ impl Queries {
     fn check_rows(self, name: &str, tensor: &Tensor) -> Result<()> {
         let wanted = self.shape();
         if tensor.dims4()? != wanted {
-            return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
+            return wrong(&format!("{name} of shape {:?}, expected {wanted:?}", tensor.dims()));
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Queries {
     fn check_statistic(self, name: &str, tensor: &Tensor) -> Result<()> {
         let wanted = (self.batch, self.heads, self.rows);
         if tensor.dims3()? != wanted {
-            return wrong(&format!("{name} of shape {:?}, wanted {wanted:?}", tensor.dims()));
+            return wrong(&format!("{name} of shape {:?}, expected {wanted:?}", tensor.dims()));
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Queries {
         if heads == 0 || !self.heads.is_multiple_of(heads) {
             let found = self.heads;
             return wrong(&format!(
-                "{found} query heads are no multiple of {heads} key/value heads"
+                "{found} query heads are not a multiple of {heads} key/value heads"
             ));
         }
         let keys = Keys { heads, rows };
@@ -96,7 +96,7 @@ impl Queries {
             let found = (queries.tokens(), columns.tokens());
             if found != (self.rows, rows) {
                 let wanted = (self.rows, rows);
-                return wrong(&format!("weights left out of {found:?}, wanted {wanted:?}"));
+                return wrong(&format!("weights left out of {found:?}, expected {wanted:?}"));
             }
         }
         Ok(keys)
@@ -106,7 +106,7 @@ impl Queries {
         let (found, batch) = (visibility.len(), self.batch);
         if found != 1 && found != batch {
             return wrong(&format!(
-                "{found} visibilities for {batch} batch rows, wanted 1 or {batch}"
+                "{found} visibilities for {batch} batch rows, expected 1 or {batch}"
             ));
         }
         for one in visibility {
@@ -114,7 +114,7 @@ impl Queries {
             let wanted = (self.rows, keys.rows);
             if found != wanted {
                 return wrong(&format!(
-                    "a visibility of {found:?} rows and columns, wanted {wanted:?}"
+                    "a visibility of {found:?} rows and columns, expected {wanted:?}"
                 ));
             }
             let ends = one.queries.iter().flatten().filter(|span| span.start < span.end);

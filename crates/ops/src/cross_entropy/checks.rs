@@ -14,10 +14,10 @@ pub(crate) fn check_shapes(
     let width = weight.dims2()?.1;
     let wanted = [targets.dims(), &[width]].concat();
     if x.dims() != wanted {
-        bail!("linear-cross-entropy: found x {:?}, wanted {wanted:?}", x.shape());
+        bail!("linear-cross-entropy: found x {:?}, expected {wanted:?}", x.shape());
     }
     if chunk == 0 {
-        bail!("linear-cross-entropy: found chunks of 0 tokens, wanted 1 or more");
+        bail!("linear-cross-entropy: found chunks of 0 tokens, expected 1 or more");
     }
     if targets.dtype() != DType::I64 {
         bail!("linear-cross-entropy: found targets of {:?}, wanted I64", targets.dtype());
@@ -35,7 +35,7 @@ pub fn check_targets(targets: &[i64], rows: usize) -> Result<()> {
     match targets.iter().enumerate().find(|(_, target)| !fits(target)) {
         None => Ok(()),
         Some((index, target)) => bail!(
-            "linear-cross-entropy: found target {target} at index {index}, wanted {IGNORED} or one \
+            "linear-cross-entropy: found target {target} at index {index}, expected {IGNORED} or one \
              from 0 to {}",
             rows.saturating_sub(1)
         ),

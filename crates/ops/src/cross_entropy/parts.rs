@@ -75,7 +75,10 @@ fn check(logits: &Tensor, targets: &[Option<usize>]) -> Result<()> {
     let (tokens, classes) = logits.dims2()?;
     if tokens != targets.len() || logits.dtype() != DType::F32 {
         let dtype = logits.dtype();
-        bail!("partial-softmax: found {dtype:?} {tokens} of {} tokens, wanted F32", targets.len());
+        bail!(
+            "partial-softmax: found {dtype:?} {tokens} of {} tokens, expected F32",
+            targets.len()
+        );
     }
     match targets.iter().flatten().find(|target| **target >= classes) {
         Some(target) => bail!("partial-softmax: found target {target} of {classes} classes"),

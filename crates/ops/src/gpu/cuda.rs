@@ -69,7 +69,7 @@ impl Cuda {
     fn new(device: &Device) -> Result<Cuda> {
         static OPENED: AtomicU64 = AtomicU64::new(1);
         let Device::Cuda(inner) = device else {
-            return Err(Error::Msg(format!("{:?} is no CUDA device", device.location())));
+            return Err(Error::Msg(format!("{:?} is not a CUDA device", device.location())));
         };
         let context = inner.cuda_stream().context().clone();
         let (major, minor) = context.compute_capability().w()?;

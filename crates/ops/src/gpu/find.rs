@@ -115,7 +115,7 @@ impl fmt::Display for Missing {
             Missing::Number(wanted, found) => {
                 write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
             }
-            Missing::Old(found) => write!(f, "the GPU is of sm_{found}, wanted sm_80 or later"),
+            Missing::Old(found) => write!(f, "the GPU is of sm_{found}, expected sm_80 or later"),
             Missing::Code(found) => {
                 write!(f, "the GPU is of sm_{found}, and this program was built for others alone")
             }

@@ -122,7 +122,10 @@ impl State {
         let block = self.block(own, touched);
         if block.owner != own {
             let shape = touched.tensor.dims();
-            bail!("found a tensor {shape:?} in memory {}, wanted one in memory {own}", block.owner);
+            bail!(
+                "found a tensor {shape:?} in memory {}, expected one in memory {own}",
+                block.owner
+            );
         }
         if touched.writes {
             block.copied.retain(|(_, other, at)| *at > known[*other]);

@@ -95,7 +95,7 @@ pub(super) fn reach(device: &Device, tensor: &Tensor) -> Result<()> {
         return Ok(());
     }
     let [found, wanted] = [tensor.device(), device].map(Device::location);
-    bail!("found a tensor on {found:?}, wanted one on {wanted:?}")
+    bail!("found a tensor on {found:?}, expected one on {wanted:?}")
 }
 
 /// What was started on a processor up to a moment; opaque to all but processors of its kind.
@@ -200,7 +200,7 @@ impl<'a> Launch<'a> {
     pub fn new(kernel: &'a str, grid: [usize; 3], threads: u32, shared: u32) -> Result<Launch<'a>> {
         if std::iter::zip(grid, MOST_BLOCKS).any(|(count, most)| count > most) {
             bail!(
-                "{kernel} over {grid:?} thread blocks, wanted at most {MOST_BLOCKS:?}: fewer heads or batch rows at a time"
+                "{kernel} over {grid:?} thread blocks, expected at most {MOST_BLOCKS:?}: fewer heads or batch rows at a time"
             );
         }
         Ok(Launch { kernel, grid: grid.map(|count| count as u32), threads, shared })

@@ -150,7 +150,7 @@ pub(crate) fn weight_gradient(
 /// The ranges of `tokens` tokens in whole blocks.
 pub(crate) fn whole_blocks(tokens: usize, block: usize) -> Result<Vec<Range<usize>>> {
     if !tokens.is_multiple_of(block) {
-        bail!("order-free sums: found {tokens} tokens, wanted whole blocks of {block}");
+        bail!("order-free sums: found {tokens} tokens, expected whole blocks of {block}");
     }
     Ok((0..tokens).step_by(block).map(|start| start..start + block).collect())
 }
@@ -327,6 +327,6 @@ mod tests {
     #[test]
     fn tokens_that_are_no_whole_blocks_are_refused() {
         let message = whole_blocks(33, 16).unwrap_err().to_string();
-        assert!(message.contains("found 33 tokens, wanted whole blocks of 16"), "{message}");
+        assert!(message.contains("found 33 tokens, expected whole blocks of 16"), "{message}");
     }
 }

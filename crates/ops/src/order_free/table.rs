@@ -45,7 +45,7 @@ pub(crate) fn as_tensor(rows: Vec<u32>, dims: &[usize]) -> Result<Tensor> {
 /// When the shapes differ, or a tensor is not a contiguous table of order-free sums.
 pub fn add_sums(backend: &Backend, to: &Tensor, from: &Tensor) -> Result<()> {
     if to.shape() != from.shape() {
-        bail!("order-free sums: found {:?}, wanted {:?}", from.shape(), to.shape());
+        bail!("order-free sums: found {:?}, expected {:?}", from.shape(), to.shape());
     }
     match backend {
         Backend::Gpu(processor) => operators::add_sums(&**processor, to, from),
@@ -71,7 +71,7 @@ impl InplaceOp2 for AddSums {
         };
         let places = (to_layout.contiguous_offsets(), from_layout.contiguous_offsets());
         let (Some((start, end)), Some((first, last))) = places else {
-            bail!("order-free sums: found {from_layout:?} and {to_layout:?}, wanted no gaps");
+            bail!("order-free sums: found {from_layout:?} and {to_layout:?}, expected no gaps");
         };
         let Some(&row) = to_layout.dims().last().filter(|row| **row > 0) else { return Ok(()) };
         let (to, from) = (&mut to[start..end], &from[first..last]);
@@ -92,7 +92,7 @@ pub fn values(backend: &Backend, sums: &Tensor) -> Result<Tensor> {
     let Some(last) = dims.last_mut() else { bail!("order-free sums: a scalar is none") };
     let row = std::mem::replace(last, *last / super::BINS);
     if row != length(*last) {
-        bail!("order-free sums: found rows of {row}, wanted {} for {last} sums", length(*last));
+        bail!("order-free sums: found rows of {row}, expected {} for {last} sums", length(*last));
     }
     match backend {
         Backend::Gpu(processor) => operators::read_sums(&**processor, sums)?.reshape(dims),
@@ -121,7 +121,7 @@ pub fn values_at(backend: &Backend, sums: &Tensor, elements: Range<usize>) -> Re
     let (all, first) = (values(backend, &sums)?.flatten_all()?, elements.start % STRICT_ROW);
     if all.elem_count() < first + elements.len() {
         bail!(
-            "order-free sums: found {} elements, wanted {}",
+            "order-free sums: found {} elements, expected {}",
             all.elem_count() - first,
             elements.len()
         );

@@ -134,29 +134,29 @@ fn gradients_of_other_shapes_are_refused() -> Result<()> {
     let projection = [Affine { weight: &weight, bias: None }];
     let message = |result: Result<()>| result.unwrap_err().to_string();
     let wrong = parameter_gradients(&pool, &x, projection, [&dy]).map(drop);
-    assert!(message(wrong).contains("found a gradient [2, 5], wanted [3, 5]"));
+    assert!(message(wrong).contains("found a gradient [2, 5], expected [3, 5]"));
     let wrong = projected_onto(&pool, &x, &x, projection[0]).map(drop);
-    assert!(message(wrong).contains("found [3, 4] to add to, wanted 15 elements"));
+    assert!(message(wrong).contains("found [3, 4] to add to, expected 15 elements"));
     let wrong = rms_norm_backward(&pool, &x, &random("n", &[4])?, 1e-5, &dy, None).map(drop);
-    assert!(message(wrong).contains("found a gradient [2, 5], wanted [3, 4]"));
+    assert!(message(wrong).contains("found a gradient [2, 5], expected [3, 4]"));
     let wrong = swiglu_backward(&pool, &x, &x, &dy).map(drop);
-    assert!(message(wrong).contains("found a gradient [2, 5], wanted [3, 4]"));
+    assert!(message(wrong).contains("found a gradient [2, 5], expected [3, 4]"));
     // As many elements as wanted are not enough.
     let turned = x.t()?;
     for (dy, onto) in [(&turned, None), (&x, Some(&turned))] {
         let wrong = rms_norm_backward(&pool, &x, &random("n", &[4])?, 1e-5, dy, onto).map(drop);
-        assert!(message(wrong).contains("found a gradient [4, 3], wanted [3, 4]"));
+        assert!(message(wrong).contains("found a gradient [4, 3], expected [3, 4]"));
     }
     let wrong = swiglu_backward(&pool, &x, &x, &turned).map(drop);
-    assert!(message(wrong).contains("found a gradient [4, 3], wanted [3, 4]"));
+    assert!(message(wrong).contains("found a gradient [4, 3], expected [3, 4]"));
     for width in [0, 3, 5, 8] {
         let weight = random("n", &[width])?;
         let wrong = rms_norm_backward(&pool, &x, &weight, 1e-5, &x, None).map(drop);
-        assert!(message(wrong).contains(&format!("found x [3, 4], wanted [.., {width}]")));
+        assert!(message(wrong).contains(&format!("found x [3, 4], expected [.., {width}]")));
     }
     let ids = Tensor::new(&[[0_u32, 1, 2]], &Device::Cpu)?;
     let wrong = embedding_backward(&pool, &ids, 4, &dy).map(drop);
-    assert!(message(wrong).contains("found 10 gradients, wanted 3 times 5"));
+    assert!(message(wrong).contains("found 10 gradients, expected 3 times 5"));
     Ok(())
 }
 

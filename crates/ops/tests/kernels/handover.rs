@@ -183,7 +183,7 @@ mod mistakes {
         let [own, other] = emulated();
         let (here, there) = (made(&own, 1, 2), made(&other, 1, 2));
         let backend = Backend::Gpu(own.clone());
-        let wanted = "in memory 1, wanted one in memory 0";
+        let wanted = "in memory 1, expected one in memory 0";
         let found = said(accumulate(&backend, &here, &there));
         assert!(found.contains(wanted), "{found}");
         let found = said(accumulate(&backend, &there, &here));

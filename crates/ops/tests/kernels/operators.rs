@@ -149,7 +149,7 @@ fn ids_that_there_are_not_are_named_or_seen() -> Result<()> {
     let table = random("table", &[5, 8])?.to_device(device(&backend))?;
     let ids = Tensor::new(&[[1_u32, 7]], &Device::Cpu)?;
     let message = embedding(&backend, &ids, &table).unwrap_err().to_string();
-    assert!(message.contains("found token 7 at index 1, wanted one below 5"), "{message}");
+    assert!(message.contains("found token 7 at index 1, expected one below 5"), "{message}");
     let (x, targets) = (table.narrow(0, 0, 2)?, Tensor::new(&[1_i64, 5], &Device::Cpu)?);
     let loss = linear_cross_entropy(&backend, &x, &table, &targets, 2);
     let message = loss.unwrap_err().to_string();
@@ -157,7 +157,7 @@ fn ids_that_there_are_not_are_named_or_seen() -> Result<()> {
     if !device(&backend).is_cpu() {
         let here = Tensor::new(&[[1_u32, 3]], &Device::Cpu)?;
         let message = embedding(&backend, &here, &table).unwrap_err().to_string();
-        assert!(message.contains("found a tensor on Cpu, wanted one on Cuda"), "{message}");
+        assert!(message.contains("found a tensor on Cpu, expected one on Cuda"), "{message}");
         let y = embedding(&backend, &ids.to_device(device(&backend))?, &table)?;
         assert_eq!(back(&y.get(0)?.get(1)?)?.to_vec1::<f32>()?, [0.0; 8]);
         let targets = targets.to_device(device(&backend))?;
@@ -361,7 +361,10 @@ fn what_does_not_fit_is_refused_as_on_the_cpu() -> Result<()> {
     let settings = AdamW { learning_rate, betas, epsilon, weight_decay, step: 1 };
     let [square, row] = [&state.masters[0], &state.masters[1]];
     let wrong = settings.update(&backend, square, row, 1.0, &state.moments[0]).unwrap_err();
-    assert!(wrong.to_string().contains("found [3], wanted the parameter's [257, 300]"), "{wrong}");
+    assert!(
+        wrong.to_string().contains("found [3], expected the parameter's [257, 300]"),
+        "{wrong}"
+    );
     let mut refused = 0;
     let whole = |case: &&Case| case.shapes.iter().flatten().all(|size| *size > 0);
     let chosen = chosen(&backend)?;

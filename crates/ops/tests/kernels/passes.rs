@@ -149,14 +149,14 @@ impl Results {
             [&self.attended, wanted].map(|attended| to_f64(&attended.lse).unwrap());
         for (row, (lse, wanted)) in lse.iter().zip(&wanted_lse).enumerate() {
             let near = (lse - wanted).abs() <= 2e-5 * wanted.abs().max(1.0);
-            assert!(lse == wanted || near, "{what}: lse of row {row} is {lse}, wanted {wanted}");
+            assert!(lse == wanted || near, "{what}: lse of row {row} is {lse}, expected {wanted}");
         }
         let mut worst = 0.0_f64;
         let mut near = |name: &str, found: &Tensor, wanted: &Tensor, bound: f64| {
             let off =
                 if dtype == DType::F32 { error(found, wanted) } else { error_l2(found, wanted) };
             let off = off.unwrap();
-            assert!(off <= bound, "{what}: {name} is off by {off:e}, wanted at most {bound:e}");
+            assert!(off <= bound, "{what}: {name} is off by {off:e}, expected at most {bound:e}");
             worst = worst.max(off / bound);
         };
         near("out", &self.attended.out, &wanted.out, out);

@@ -261,6 +261,7 @@ fn other_data(plan: &Plan, saved: &Experiment) -> (String, &'static str) {
         data.path.iter().map(|source| format!("`{}`", source.path.display())).collect();
     let weights = if paths.len() > 1 { ", or with other weights," } else { "" };
     let paths = paths.join(", ");
+    let back = if data.path == saved.data.path { back } else { "set `data.path` back" };
     let way = match &data.path[..] {
         _ if data.path != saved.data.path => format!("on other {what}{weights} than {paths}{or}"),
         [_] => format!(
@@ -308,9 +309,13 @@ fn set_back(differing: &str) -> String {
     let of_key = || {
         let (key, values) = differing.strip_prefix('`')?.split_once("` was `")?;
         let (was, _) = values.split_once("` and is `")?;
-        Some(format!("set `{key}` back to `{was}`"))
+        (!key.contains('`')).then(|| match was {
+            "nothing" => format!("remove `{key}`"),
+            was => format!("set `{key}` back to `{was}`"),
+        })
     };
-    of_key().unwrap_or_else(|| "set it back".to_owned())
+    // Of a model's config.json a key is named, too.
+    of_key().unwrap_or_else(|| "restore the model".to_owned())
 }
 
 /// An error if the keys of a checkpoint and the experiment differ.

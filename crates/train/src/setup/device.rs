@@ -30,7 +30,8 @@ pub fn open_device(wanted: &Wanted, world: &World, ranks: usize) -> Result<Proce
     };
     if world.processes() == 1 && !ranks.is_multiple_of(devices) {
         let word = wanted.word();
-        let message = format!("`{word}`: {devices} GPUs cannot share {ranks} ranks evenly");
+        let shared = count(ranks, "rank");
+        let message = format!("`{word}`: {devices} GPUs cannot share {shared} evenly");
         let hint = Some("name as many as divide the ranks, or `cuda`".to_owned());
         return Err(TrainError::Configuration { message, hint });
     }

@@ -118,7 +118,8 @@ fn no_folder(places: &Places, path: &Path) -> Option<Problem> {
         let folder = folder.unwrap_or(Path::new(".")).display();
         return Some(problem.hint(format!("name the model's folder: `model.path: {folder}`")));
     }
-    if path.is_dir() && fs::symlink_metadata(path.join(CONFIG)).is_err() && !is_run(path) {
+    let has = |file: &str| fs::symlink_metadata(path.join(file)).is_ok();
+    if path.is_dir() && !has(CONFIG) && !has("adapter_config.json") && !is_run(path) {
         let message = format!("`{name}` is not a model's folder: it has no {CONFIG}");
         let hint = "set `model.path` to a Hugging Face folder, a run, or a `step-N` in it";
         return Some(places.problem("model.path", message).hint(hint));

@@ -55,6 +55,10 @@ pub(crate) fn shared_files(experiment: &Experiment) -> Result<Option<String>> {
 
 fn shared(experiment: &Experiment) -> Result<Option<Shared>> {
     let parts = by_source(experiment);
+    if parts.len() > 1 {
+        // What is missing is named at its place among all sources.
+        texts(experiment)?;
+    }
     let (mut seen, mut found) = (HashMap::new(), None::<Shared>);
     for (number, part) in parts.iter().enumerate().filter(|_| parts.len() > 1) {
         let Some(records) = records_of(part.data.format) else { continue };
@@ -63,10 +67,11 @@ fn shared(experiment: &Experiment) -> Result<Option<Shared>> {
             let has_fields = matches!(records, Records::Lines | Records::Rows);
             let field = has_fields.then(|| part.data.column.clone());
             let reading: Reading = (inode(&file)?, records == Records::Chats, field);
-            let first = *seen.entry(reading).or_insert(number);
-            if first == number {
+            let (first, is_told) = seen.entry(reading).or_insert((number, false));
+            if *first == number || std::mem::replace(is_told, true) {
                 continue;
             }
+            let first = *first;
             match &mut found {
                 Some(found) => found.others += 1,
                 None => found = Some(Shared { first: file, sources: [first, number], others: 0 }),
@@ -134,6 +139,7 @@ mod tests {
             ("{ path: soft.txt }, { path: lib }", "`…/soft.txt` (number 1) and `…/lib` (number 2)"),
             ("{ path: lib }, { path: hard.txt }", "`…/hard.txt` is in two"),
             ("{ path: lib }, { path: 'lib/*' }", "and 1 more file"),
+            ("{ path: c.txt }, { path: c.txt }, { path: c.txt }", "mixture: `…/c.txt` (number 1)"),
             (
                 "{ path: d.jsonl, format: jsonl }, { path: d.jsonl, format: jsonl, weight: 2 }",
                 "what one holds out the other would train on",
@@ -153,6 +159,18 @@ mod tests {
         ] {
             assert_eq!(said(folder, sources, 3), Ok(None), "{sources}");
         }
+    }
+
+    #[test]
+    fn a_missing_source_is_named_where_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        texts_in(folder.path());
+        let error = said(folder.path(), "{ path: c.txt }, { path: gone.txt }", 3);
+        let error = error.expect_err("nothing is there");
+        let caret = error.lines().find(|line| line.contains('^')).expect("a place");
+        let line = error.lines().find(|line| line.contains("data: {")).expect("the line");
+        let at = caret.find('^').expect("a place");
+        assert!(line[at..].contains("gone.txt") && !line[at..].contains("c.txt }"), "{error}");
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Way {
             let processors = setup.processors.shared_by(here.len());
             device::check_tokens(setup.shards(), &processors)?;
             let strategies = setup.groups.iter().map(|group| group.strategy);
-            device::check_all(strategies, None, &setup.config, &processors)?;
+            device::check_all(strategies, setup.block, &setup.config, &processors)?;
             Ok(processors)
         };
         let skipped = |error: TrainError| Line::Skipped {

@@ -259,7 +259,7 @@ fn logits_and_gradients_are_those_of_the_cpu() {
     }
     let beyond = Sequence { inputs: vec![400; 160], ..sequence(0) };
     let message = score(&kernels, &weights, &[beyond], want).unwrap_err().to_string();
-    assert!(message.contains("found token 400 at index 0, wanted one below 257"), "{message}");
+    assert!(message.contains("found token 400 at index 0, expected one below 257"), "{message}");
 }
 
 #[test]

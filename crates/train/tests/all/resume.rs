@@ -115,6 +115,9 @@ fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
     }
+    let hint = |key, value| place.run(&[(key, value)]).unwrap_err().hint().unwrap();
+    assert!(hint("data.batch", "2").starts_with("set `data.batch` back to `4`"));
+    assert!(hint("attention.window", "5").starts_with("remove `attention.window`"));
     fs::write(place.path("text.txt"), "another text ".repeat(2000)).unwrap();
     let error = place.run(&[]).unwrap_err();
     assert!(error.to_string().contains("was trained on other texts"), "{error}");
@@ -196,6 +199,7 @@ fn a_model_that_was_edited_in_place_is_refused_and_one_that_was_moved_is_not() {
         let said = "`rms_norm_eps` was `0.00001` and is `0.5`";
         let error = train(&plan(&own, "3", &output), fresh()).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
+        assert!(error.hint().unwrap().starts_with("restore the model, or"), "{name}: {error:?}");
         let fork = Some(Fork { from: output.clone(), fresh_optimizer: false });
         let options = RunOptions { fork, ..fresh() };
         let error = train(&plan(&own, "3", &place.path("fork")), options).unwrap_err();

@@ -118,7 +118,7 @@ fn begun(
         None => Ok(zeros(pool, shape.0 * shape.1 * shape.2 * shape.3)),
         Some(tensor) if tensor.dims4()? == shape => Ok(Elements::of(pool, tensor)?.to_vec()),
         Some(tensor) => {
-            wrong(&format!("carried gradients of {:?}, wanted {shape:?}", tensor.dims()))
+            wrong(&format!("carried gradients of {:?}, expected {shape:?}", tensor.dims()))
         }
     }
 }

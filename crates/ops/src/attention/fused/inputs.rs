@@ -41,7 +41,7 @@ pub(super) fn guests(tensor: &Tensor) -> Result<Tensor> {
 pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
     match tensor.dtype() {
         DType::F32 | DType::BF16 => tensor.detach().contiguous(),
-        other => wrong(&format!("a tensor of {other:?}, wanted F32 or BF16")),
+        other => wrong(&format!("a tensor of {other:?}, expected F32 or BF16")),
     }
 }
 
@@ -53,7 +53,7 @@ impl Held<'_> {
         match layout.contiguous_offsets() {
             Some((start, end)) if known => Ok(Held { storage, range: start..end }),
             _ => wrong(&format!(
-                "a tensor of {:?} with strides {:?} on {:?}, wanted contiguous F32 or BF16 on the CPU",
+                "a tensor of {:?} with strides {:?} on {:?}, expected contiguous F32 or BF16 on the CPU",
                 tensor.dtype(),
                 layout.stride(),
                 tensor.device().location()

@@ -347,7 +347,7 @@ fn started(
         if tensor.dims() != tile.k.dims() || tensor.dtype() != DType::F32 || !tensor.is_contiguous()
         {
             return wrong(&format!(
-                "carried gradients {:?} {:?} for keys {:?}, wanted F32 without gaps",
+                "carried gradients {:?} {:?} for keys {:?}, expected F32 without gaps",
                 tensor.dtype(),
                 tensor.dims(),
                 tile.k.dims()

@@ -307,7 +307,7 @@ mod tests {
                     println!("{tokens:>6} {name:<20} {blocks:<10} {found:.3?}");
                     for ((share, heads, width), bar) in found.into_iter().zip([bar(0), bar(6)]) {
                         let what = format!("{tokens} {name} {blocks}, {heads} heads on {width}");
-                        assert!(share >= bar, "{what}: {share:.3}, wanted {bar}");
+                        assert!(share >= bar, "{what}: {share:.3}, expected {bar}");
                     }
                 }
             }

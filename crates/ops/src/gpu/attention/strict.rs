@@ -301,7 +301,7 @@ impl Backward {
             if tensor.dims() != dims || tensor.dtype() != DType::U32 || !tensor.is_contiguous() {
                 let found = (tensor.dims(), tensor.dtype());
                 return wrong(&format!(
-                    "carried gradients of {found:?}, wanted order-free sums of {dims:?} without gaps"
+                    "carried gradients of {found:?}, expected order-free sums of {dims:?} without gaps"
                 ));
             }
         }

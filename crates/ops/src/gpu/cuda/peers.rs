@@ -76,7 +76,10 @@ impl Cuda {
     /// Copies a tensor as of [`Processor::fetch`].
     pub(super) fn fetched(&self, tensor: &Tensor) -> Result<Tensor> {
         let Device::Cuda(source) = tensor.device() else {
-            return Err(Error::Msg(format!("{:?} is no CUDA device", tensor.device().location())));
+            return Err(Error::Msg(format!(
+                "{:?} is not a CUDA device",
+                tensor.device().location()
+            )));
         };
         // SAFETY: all of it is copied to.
         let copy = unsafe { Tensor::empty(tensor.shape(), tensor.dtype(), &self.device) }?;

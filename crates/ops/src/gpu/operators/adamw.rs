@@ -74,7 +74,9 @@ fn copied_type(parameters: &[Parameter<'_>]) -> Result<DType> {
     let mut types = parameters.iter().filter_map(|one| one.copy).map(Tensor::dtype);
     let first = types.next().unwrap_or(DType::F32);
     match types.find(|other| *other != first) {
-        Some(other) => bail!("adamw: found copies of {first:?} and of {other:?}, wanted one type"),
+        Some(other) => {
+            bail!("adamw: found copies of {first:?} and of {other:?}, expected one type")
+        }
         None => Ok(first),
     }
 }

@@ -110,7 +110,7 @@ fn order(operand: Operand) -> sys::cublasOperation_t {
 fn int(size: usize) -> Result<i32> {
     match i32::try_from(size) {
         Ok(size) => Ok(size),
-        Err(_) => bail!("product: found a size of {size}, wanted at most {}", i32::MAX),
+        Err(_) => bail!("product: found a size of {size}, expected at most {}", i32::MAX),
     }
 }
 
@@ -119,7 +119,7 @@ fn element(dtype: DType) -> Result<sys::cudaDataType> {
         DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
         DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
         DType::F16 => Ok(sys::cudaDataType::CUDA_R_16F),
-        other => bail!("product: found {other:?}, wanted F32, BF16 or F16"),
+        other => bail!("product: found {other:?}, expected F32, BF16 or F16"),
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn gathered(
         2 => "gather_16_bits",
         4 => "gather_32_bits",
         8 => "gather_64_bits",
-        _ => bail!("contiguous: found a tensor of {dtype:?}, wanted 2, 4 or 8 bytes each"),
+        _ => bail!("contiguous: found a tensor of {dtype:?}, expected 2, 4 or 8 bytes each"),
     };
     // SAFETY: every element is written.
     let copy = unsafe { unwritten(processor, dims, dtype) }?;
@@ -91,7 +91,7 @@ pub(super) fn gathered(
 fn view(dims: &[usize], steps: &[usize]) -> Result<([i64; 5], [i64; 5])> {
     let (mut sizes, mut strides) = ([1; 5], [0; 5]);
     let Some(missing) = 5_usize.checked_sub(dims.len()) else {
-        bail!("contiguous: found {} dimensions, wanted at most 5", dims.len());
+        bail!("contiguous: found {} dimensions, expected at most 5", dims.len());
     };
     for (dim, (size, stride)) in dims.iter().zip(steps).enumerate() {
         sizes[missing + dim] = *size as i64;

@@ -114,7 +114,7 @@ pub fn unchecked_backward(
 ) -> Result<Tensor> {
     let (count, width) = (ids.elem_count(), dy.dims().last().copied().unwrap_or(1));
     if dy.elem_count() != count * width {
-        bail!("embedding: found {} gradients, wanted {count} times {width}", dy.elem_count());
+        bail!("embedding: found {} gradients, expected {count} times {width}", dy.elem_count());
     }
     let dy = plain(processor, dy, dy.dtype())?;
     let [tokens, places] = in_order(processor, ids, rows)?;

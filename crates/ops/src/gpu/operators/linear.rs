@@ -69,7 +69,7 @@ pub(crate) fn projected_onto(
     let Sizes { tokens, outputs, .. } = Sizes::new(x.shape(), projection.weight.shape())?;
     if onto.elem_count() != tokens * outputs {
         let wanted = tokens * outputs;
-        bail!("projection: found {:?} to add to, wanted {wanted} elements", onto.shape());
+        bail!("projection: found {:?} to add to, expected {wanted} elements", onto.shape());
     }
     here(processor, onto)?;
     let x = rows(processor, x, x.dtype())?;
@@ -91,7 +91,7 @@ pub(crate) fn input_gradient<const N: usize>(
     dy: [&Tensor; N],
 ) -> Result<Tensor> {
     let Some((first, projection)) = dy.first().zip(projections.first()) else {
-        bail!("projection: found no gradient, wanted one per projection");
+        bail!("projection: found no gradient, expected one per projection");
     };
     let (inputs, narrow) = (projection.weight.dims2()?.1, first.dtype());
     let shape = with_last(first.shape(), inputs);
@@ -179,7 +179,7 @@ fn gradients<const N: usize>(
     array(dy.iter().zip(projections).map(|(dy, projection)| {
         let Sizes { tokens, outputs, .. } = Sizes::new(x, projection.weight.shape())?;
         if dy.elem_count() != tokens * outputs {
-            bail!("projection: found a gradient {:?}, wanted [{tokens}, {outputs}]", dy.shape());
+            bail!("projection: found a gradient {:?}, expected [{tokens}, {outputs}]", dy.shape());
         }
         let dy = rows(processor, dy, dtype)?;
         let is_row = dy.dims().last() == Some(&outputs);
@@ -224,7 +224,7 @@ impl Read {
     ) -> Result<Read> {
         let Sizes { outputs, .. } = Sizes::new(x.shape(), weight.shape())?;
         if let Some(found) = bias.map(Tensor::elem_count).filter(|found| *found != outputs) {
-            bail!("projection: found a bias of {found}, wanted {outputs}");
+            bail!("projection: found a bias of {found}, expected {outputs}");
         }
         let bias = bias.map(|bias| plain(processor, bias, x.dtype())).transpose()?;
         Ok(Read { weight: rows(processor, weight, x.dtype())?, bias })

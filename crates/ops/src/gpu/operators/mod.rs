@@ -115,7 +115,7 @@ unsafe fn unwritten(
 fn off_tape<'a>(operator: &str, inputs: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
     if inputs.into_iter().any(Tensor::track_op) {
         bail!(
-            "{operator}: found an input on the tape, wanted detached ones: on a processor of kernels nothing is recorded, \
+            "{operator}: found an input on the tape, expected detached ones: on a processor of kernels nothing is recorded, \
              gradients are made by hand"
         );
     }

@@ -272,7 +272,7 @@ pub(super) fn multiply(
     }
     if let Some(gaps) = [a, b].into_iter().find(|one| !one.strides.contains(&1)) {
         bail!(
-            "product: found a matrix of strides {:?}, wanted rows or columns in one piece",
+            "product: found a matrix of strides {:?}, expected rows or columns in one piece",
             gaps.strides
         );
     }

@@ -54,7 +54,7 @@ fn product(
     }
     let types = [a.first().dtype(), b.first().dtype(), c.dtype()];
     if types[0] != types[1] || !matches!(types[2], t if t == types[0] || t == DType::F32) {
-        bail!("product: found {types:?}, wanted two of one type, and the result of that or F32");
+        bail!("product: found {types:?}, expected two of one type, and the result of that or F32");
     }
     match (c.elem_count(), inner, was) {
         (0, ..) | (_, 0, Was::Sum) => Ok(()),
@@ -169,7 +169,7 @@ impl Call {
                 CpuStorage::F32(c) => c[to].copy_from_slice(from),
                 CpuStorage::BF16(c) => c[to].convert_from_f32_slice(from),
                 CpuStorage::F16(c) => c[to].convert_from_f32_slice(from),
-                other => bail!("product: found {:?}, wanted F32, BF16 or F16", other.dtype()),
+                other => bail!("product: found {:?}, expected F32, BF16 or F16", other.dtype()),
             }
         }
         Ok(())
@@ -185,7 +185,7 @@ impl Operand {
         if (row == 1 || rows <= 1) && (column >= rows || columns <= 1) {
             return Ok(Operand { transposed: true, step: column.max(rows).max(1) });
         }
-        bail!("product: found a matrix of strides {row} and {column}, wanted one of them 1")
+        bail!("product: found a matrix of strides {row} and {column}, expected one of them 1")
     }
 
     /// The distance of columns, and of rows, of the transposed matrix that BLAS multiplies.
@@ -210,7 +210,7 @@ fn wide(storage: &CpuStorage, start: usize, many: usize) -> Result<Vec<f32>> {
         CpuStorage::F32(values) => Ok(values[range].to_vec()),
         CpuStorage::BF16(values) => Ok(<[bf16]>::to_f32_vec(&values[range])),
         CpuStorage::F16(values) => Ok(<[f16]>::to_f32_vec(&values[range])),
-        other => bail!("product: found {:?}, wanted F32, BF16 or F16", other.dtype()),
+        other => bail!("product: found {:?}, expected F32, BF16 or F16", other.dtype()),
     }
 }
 

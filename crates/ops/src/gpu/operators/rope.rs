@@ -187,7 +187,7 @@ fn alike(all: &[Heads<'_>], rotary: &Rotary) -> Result<()> {
     let of = |x: &Heads<'_>| (x.tensor.dtype(), x.dims[0]);
     if all.iter().any(|x| of(x) != of(&all[0])) {
         let all: Vec<_> = all.iter().map(of).collect();
-        bail!("rope: found types and batches {all:?}, wanted one of each");
+        bail!("rope: found types and batches {all:?}, expected one of each");
     }
     all.iter().try_for_each(|x| rotary.check(&Shape::from(&x.dims[..]), 2))
 }
@@ -228,7 +228,7 @@ impl<'a> Heads<'a> {
     fn last(tensor: &'a Tensor, begin: usize, width: usize, dim: usize) -> Result<Heads<'a>> {
         let (batch, rows, _) = tensor.dims3()?;
         if dim == 0 || !width.is_multiple_of(dim) {
-            bail!("rope: found {width} columns, wanted heads of {dim}");
+            bail!("rope: found {width} columns, expected heads of {dim}");
         }
         let stride = tensor.stride();
         let strides = Strides { batch: stride[0] as i64, head: dim as i64, row: stride[1] as i64 };

@@ -87,7 +87,7 @@ impl<'a> View<'a> {
 pub(super) fn rows(x: &Tensor) -> Result<View<'_>> {
     match View::rows(x) {
         Some(view) => Ok(view),
-        None => bail!("found {:?} of strides {:?}, wanted rows", x.shape(), x.stride()),
+        None => bail!("found {:?} of strides {:?}, expected rows", x.shape(), x.stride()),
     }
 }
 

@@ -43,11 +43,14 @@ fn tiles_that_do_not_fit() {
     let turned = case.shard(&Mask::full(), &keys, &queries);
     assert_eq!(
         refusal(&case, &turned),
-        "attention: a visibility of (9, 8) rows and columns, wanted (8, 9)"
+        "attention: a visibility of (9, 8) rows and columns, expected (8, 9)"
     );
     let mut three = good.clone();
     three.visibility = vec![good.visibility[0].clone(); 3];
-    assert_eq!(refusal(&case, &three), "attention: 3 visibilities for 2 batch rows, wanted 1 or 2");
+    assert_eq!(
+        refusal(&case, &three),
+        "attention: 3 visibilities for 2 batch rows, expected 1 or 2"
+    );
     let mut outside = good;
     outside.visibility[0].queries[3][1] = Span { start: 4, end: 10 };
     assert_eq!(refusal(&case, &outside), "attention: a visible key 9 of 9 keys");
@@ -62,7 +65,7 @@ fn inputs_that_make_no_sense() {
     assert_eq!(message(&empty, 1.0), "attention: queries of shape [1, 1, 0, 4] have no elements");
     assert_eq!(
         message(&case.q, -1.0),
-        "attention: the scale of scores is -1, wanted a finite number above 0"
+        "attention: the scale of scores is -1, expected a finite number above 0"
     );
     assert!(message(&case.rounded(DType::F64).q, 1.0).contains("F64"));
 

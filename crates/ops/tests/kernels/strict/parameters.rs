@@ -298,5 +298,5 @@ fn tokens_that_are_no_whole_blocks_are_refused() {
     let (x, dy, weight) = (tensor("x", &[33, 4]), tensor("dy", &[33, 3]), tensor("w", &[3, 4]));
     let affine = Affine { weight: &weight, bias: None };
     let said = parameter_gradients(&backend, &x, [affine], [&dy]).unwrap_err().to_string();
-    assert!(said.contains("found 33 tokens, wanted whole blocks of 16"), "{said}");
+    assert!(said.contains("found 33 tokens, expected whole blocks of 16"), "{said}");
 }

@@ -115,7 +115,7 @@ fn begun(carried: Option<&Tensor>, dims: &[usize]) -> Result<Vec<u32>> {
         }
         _ => {
             let found = (layout.dims(), carried.dtype());
-            wrong(&format!("carried gradients of {found:?}, wanted order-free sums of {dims:?}"))
+            wrong(&format!("carried gradients of {found:?}, expected order-free sums of {dims:?}"))
         }
     }
 }

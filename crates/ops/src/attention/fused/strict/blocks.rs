@@ -55,7 +55,7 @@ impl Blocks {
             let last = same[same.len() - 1];
             if same[0] % block >= step || (last % block) + step < block {
                 return wrong(&format!(
-                    "positions {} to {last} are no whole block of {block}",
+                    "positions {} to {last} are not a whole block of {block}",
                     same[0]
                 ));
             }
@@ -120,7 +120,7 @@ pub(crate) fn sides<'a>(tile: &Tile<'a>, sizes: Queries, keys: Keys) -> Result<[
     };
     let (found, wanted) = (sides.map(Positions::tokens), [sizes.rows, keys.rows]);
     if found != wanted {
-        return wrong(&format!("positions of {found:?} rows and columns, wanted {wanted:?}"));
+        return wrong(&format!("positions of {found:?} rows and columns, expected {wanted:?}"));
     }
     Ok(sides)
 }
@@ -256,7 +256,7 @@ mod tests {
     fn a_block_of_which_some_is_elsewhere_is_refused() {
         for cut in [(0..31).collect::<Vec<usize>>(), (40..64).collect(), vec![0, 3, 6]] {
             let message = of(&cut, 32).unwrap_err().to_string();
-            assert!(message.contains("are no whole block of 32"), "{message}");
+            assert!(message.contains("are not a whole block of 32"), "{message}");
         }
     }
 }
