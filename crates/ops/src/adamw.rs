@@ -285,7 +285,7 @@ mod tests {
         assert!(message.contains("found [3], expected the parameter's [3, 3]"), "{message}");
         for parameter in [square.to_dtype(DType::BF16)?, square.t()?] {
             let message = update(&parameter, &square).unwrap_err().to_string();
-            assert!(message.contains("wanted F32 without gaps"), "{message}");
+            assert!(message.contains("expected F32 without gaps"), "{message}");
         }
         let message = update(&square, &square.to_dtype(DType::F64)?).unwrap_err().to_string();
         assert!(message.contains("found a tensor of F64, expected F32 or BF16"), "{message}");

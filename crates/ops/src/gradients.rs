@@ -128,7 +128,7 @@ mod tests {
         let y = random("y", &[2, 3])?;
         for seed in [y.t()?, y.to_dtype(DType::BF16)?] {
             let message = vjp(&y, &seed).unwrap_err().to_string();
-            assert!(message.contains("wanted ([2, 3], F32)"), "{message}");
+            assert!(message.contains("expected ([2, 3], F32)"), "{message}");
         }
         Ok(())
     }

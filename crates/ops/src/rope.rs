@@ -290,7 +290,7 @@ mod tests {
         let rotary = Arc::new(rotary);
         for shape in [[1, 1, 4, 4], [1, 1, 3, 6], [1, 1, 6, 2]] {
             let message = rope(&Backend::serial(), [random("x", &shape)?], &rotary).unwrap_err();
-            assert!(message.to_string().contains("wanted [.., 3, 4]"), "{message}");
+            assert!(message.to_string().contains("expected [.., 3, 4]"), "{message}");
         }
         Ok(())
     }

@@ -126,7 +126,7 @@ fn attentions_beside_each_other_share_their_positions() {
         assert!(attention.beside(schedules(Strategy::Halo)).is_ok());
         for other in &others {
             let why = attention.beside(other.clone()).unwrap_err().to_string();
-            assert!(why.contains("wanted those of the attention beside it, on 3 ranks"), "{why}");
+            assert!(why.contains("expected those of the attention beside it, on 3 ranks"), "{why}");
         }
         Ok(())
     });

@@ -32,7 +32,7 @@ fn tiles_that_do_not_fit() {
     let heads = Shard { k: heads.clone(), v: heads, ..good.clone() };
     assert_eq!(
         refusal(&case, &heads),
-        "attention: 4 query heads are no multiple of 3 key/value heads"
+        "attention: 4 query heads are not a multiple of 3 key/value heads"
     );
     let dim = peaked("k", [2, 2, 9, 5]);
     let dim = Shard { k: dim.clone(), v: dim, ..good.clone() };
