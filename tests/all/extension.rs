@@ -111,8 +111,10 @@ fn what_a_run_makes_of_longer_sequences_is_measured_and_said() {
         let within = generated(folder, &(longest - 5 + 1).to_string()).stderr;
         assert!(!within.contains("was trained on at most"), "{folder}: {within}");
         let beyond = generated(folder, &(longest - 5 + 2).to_string()).stderr;
-        let wanted =
-            format!("reach {} tokens; the model was trained on at most {longest}", longest + 1);
+        let wanted = format!(
+            "are {} tokens to read; the model was trained on at most {longest}",
+            longest + 1
+        );
         assert!(beyond.contains(&wanted), "{folder}: {beyond}");
     }
     // Training is refused as ever.

@@ -177,7 +177,7 @@ impl Parts {
     }
 }
 
-/// A tensor [0] on `device`. It views a storage of one element, as a GPU has none without.
+/// A tensor without elements on `device`. It views a storage of one element, as a GPU has none without.
 ///
 /// # Errors
 /// What Candle says.

@@ -65,7 +65,9 @@ pub fn shares(whole: u64, weights: &[f64]) -> Vec<u64> {
     let mut weights = weights.to_vec();
     if (whole as f64 * weights.iter().sum::<f64>()).is_infinite() {
         let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        weights.iter_mut().for_each(|weight| *weight /= largest);
+        for weight in &mut weights {
+            *weight /= largest;
+        }
     }
     let sum: f64 = weights.iter().sum();
     let exact: Vec<f64> = weights.iter().map(|weight| whole as f64 * weight / sum).collect();

@@ -60,7 +60,8 @@ mod tests {
         let read = parse("experiment.yaml", &resolved, &replacing(&resolved, &given));
         let lines = read.map_err(|problems| problems.to_string())?.split_lines();
         let shown = lines.iter().filter(|(key, _)| key.starts_with("attention."));
-        Ok(shown.map(|(key, value)| format!("{key}={value} ")).collect())
+        let shown: Vec<String> = shown.map(|(key, value)| format!("{key}={value}")).collect();
+        Ok(shown.join(" ") + " ")
     }
 
     #[test]

@@ -74,13 +74,13 @@ fn named(file: &Json) -> Vec<&str> {
         let name = name.as_str();
         match value {
             Json::Array(list) if LISTS.contains(&name) => {
-                tokens.extend(list.iter().filter_map(text))
+                tokens.extend(list.iter().filter_map(text));
             }
             Json::Object(map) if LISTS.contains(&name) => {
-                tokens.extend(map.values().filter_map(text))
+                tokens.extend(map.values().filter_map(text));
             }
             value if name.ends_with("_token") && !IDLE.contains(&name) => {
-                tokens.extend(text(value))
+                tokens.extend(text(value));
             }
             _ => {}
         }

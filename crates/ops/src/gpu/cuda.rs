@@ -22,7 +22,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
 use parking_lot::Mutex;
 
-use super::find::{Gpu, Missing, code_for};
+use super::find::{Gpu, Missing, code_for, loads, numbers};
 use super::kept::Kept;
 use super::operators::cublas;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};

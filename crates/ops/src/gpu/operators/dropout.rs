@@ -4,7 +4,7 @@ use bytemuck::NoUninit;
 use candle_core::{D, Result, Tensor};
 
 use super::super::{Processor, addresses};
-use super::{Extent, launch, of_type, off_tape, plain, unwritten};
+use super::{Extent, launch, of_type, off_tape, plain, runs_of, unwritten};
 use crate::dropout::{Draws, RowPlaces};
 
 /// Mirrors the C struct `InputDropoutArguments`.
@@ -39,10 +39,7 @@ pub(crate) fn input_dropout(
     off_tape("dropout", [x])?;
     let x = plain(processor, x, x.dtype())?;
     let kernel = of_type("input_dropout", x.dtype())?;
-    let runs = places.positions.runs().iter();
-    let runs: Vec<i64> = runs
-        .flat_map(|run| [run.start, run.step, run.len, run.width].map(|number| number as i64))
-        .collect();
+    let runs = runs_of(places.positions);
     let runs = processor.kept().upload(processor, bytemuck::cast_slice(&runs))?;
     // SAFETY: every element is written.
     let y = unsafe { unwritten(processor, x.shape(), x.dtype()) }?;

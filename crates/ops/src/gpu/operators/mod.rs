@@ -21,6 +21,7 @@ mod sums;
 mod swiglu;
 mod view;
 
+use annulus_sequence::Positions;
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
@@ -91,6 +92,13 @@ unsafe fn launch<A: NoUninit>(
     let launch = Launch::new(kernel, grid, threads, shared)?;
     // SAFETY: the caller's promise.
     unsafe { processor.launch(&launch, bytemuck::bytes_of(arguments)) }
+}
+
+/// The runs of `positions` as kernels read them: start, step, len, width of each.
+fn runs_of(positions: &Positions) -> Vec<i64> {
+    let runs = positions.runs().iter();
+    runs.flat_map(|run| [run.start, run.step, run.len, run.width].map(|number| number as i64))
+        .collect()
 }
 
 /// The name of a kernel for tensors of `dtype`.

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Shape, Tensor, bail};
 
 use super::super::arguments::Strides;
 use super::super::{Processor, addresses};
-use super::{Extent, THREADS, contiguous, here, launch, of_type, off_tape, unwritten};
+use super::{Extent, THREADS, contiguous, here, launch, of_type, off_tape, runs_of, unwritten};
 use crate::projections::array;
 use crate::rope::Rotary;
 
@@ -62,10 +62,7 @@ impl Placed {
         frequencies: &[f32],
         device: &Device,
     ) -> Result<Placed> {
-        let runs = positions.runs().iter();
-        let runs: Vec<i64> = runs
-            .flat_map(|run| [run.start, run.step, run.len, run.width].map(|number| number as i64))
-            .collect();
+        let runs = runs_of(positions);
         let shape = (runs.len() / 4, 4);
         Ok(Placed {
             runs: Tensor::from_vec(runs, shape, device)?,
