@@ -5,11 +5,6 @@
 #include "philox.h"
 #include "arguments.h"
 
-DEVICE uint32_t word_of(const Counter& counter, uint32_t index) {
-  const uint32_t first = index % 2 == 0 ? counter.word[0] : counter.word[1];
-  return index < 2 ? first : index % 2 == 0 ? counter.word[2] : counter.word[3];
-}
-
 // Bit i: whether query `query` keeps its weight of key `key_of(i)`, for i below `count`; all where none is left out. Rows past the
 // last of a shard, which have no weights, are taken for the last. Keys that are neighbours in the whole sequence share their draw.
 template <typename KeyOf>

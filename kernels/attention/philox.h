@@ -35,3 +35,9 @@ DEVICE Counter philox(Counter counter, uint64_t seed) {
   }
   return counter;
 }
+
+// Word `index` of the bits, without an array in local memory.
+DEVICE uint32_t word_of(const Counter& counter, uint32_t index) {
+  const uint32_t first = index % 2 == 0 ? counter.word[0] : counter.word[1];
+  return index < 2 ? first : index % 2 == 0 ? counter.word[2] : counter.word[3];
+}

@@ -53,7 +53,7 @@ template <typename T> DEVICE void input_dropout(const InputDropoutArguments& arg
       const Counter words = words_of(arguments, row, column + i);
       UNROLL
       for (int j = 0; j < DRAWN; j++) {
-        const uint32_t word = N == 1 ? words.word[column % 4] : words.word[j];
+        const uint32_t word = word_of(words, N == 1 ? column % 4 : j);
         values[i + j] *= word < arguments.threshold ? 0.0f : kept;
       }
     }
