@@ -7,7 +7,7 @@ use annulus_sequence::Positions;
 use candle_core::{D, Device, Result, Tensor, bail};
 
 use crate::gpu::operators;
-use crate::philox::philox;
+use crate::philox::{Drops, philox};
 use crate::rows::rows_per_chunk;
 use crate::{Backend, Pool};
 
@@ -53,7 +53,7 @@ impl RowPlaces<'_> {
 
 /// The number of elements that one call draws for.
 const TOGETHER: usize = 4;
-/// Makes these draws independent of those of attention's weights, which have 0 here.
+/// Makes these draws independent of those of attention's weights.
 const PURPOSE: u32 = 1;
 
 impl InputDropout {
@@ -77,28 +77,18 @@ impl InputDropout {
     }
 
     fn draws(&self) -> Draws {
-        let step = [self.step as u32, (self.step >> 32) as u32, PURPOSE, 0];
-        let seed = [self.seed as u32, (self.seed >> 32) as u32];
-        let [[first], [second], ..] = philox(step.map(|word| [word]), seed);
-        Draws {
-            key: [first, second],
-            module: self.module,
-            column: self.first as u32,
-            threshold: (self.probability * 4_294_967_296.0) as u32,
-            kept: (1.0 / (1.0 - self.probability)) as f32,
-        }
+        let drops = Drops::new(self.seed, self.step, PURPOSE, self.probability);
+        Draws { drops, module: self.module, column: self.first as u32 }
     }
 }
 
-/// What draws need, computed once: words below the threshold drop an element, and others are multiplied by `kept`.
+/// What draws of a module need, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
-    pub(crate) key: [u32; 2],
+    pub(crate) drops: Drops,
     pub(crate) module: u32,
     /// The first column, among all inputs of the module.
     pub(crate) column: u32,
-    pub(crate) threshold: u32,
-    pub(crate) kept: f32,
 }
 
 impl Draws {
@@ -124,9 +114,9 @@ impl Draws {
         let whole = rest.chunks_mut(TOGETHER).map(|factors| (0, factors));
         for (number, (skipped, factors)) in [(skipped, head)].into_iter().chain(whole).enumerate() {
             let counter = [(group + number) as u32, position, sequence, self.module];
-            let words = philox(counter.map(|word| [word]), self.key);
+            let words = philox(counter.map(|word| [word]), self.drops.key);
             for (factor, [word]) in factors.iter_mut().zip(&words[skipped..]) {
-                *factor = if *word < self.threshold { 0.0 } else { self.kept };
+                *factor = self.drops.factor(*word);
             }
         }
     }

@@ -28,6 +28,34 @@ pub(crate) fn philox<const N: usize>(mut counters: [[u32; N]; 4], key: [u32; 2])
     counters
 }
 
+/// How dropout draws, computed once: which of 2^32 equally likely words drop an element, and the factor of the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drops {
+    pub(crate) key: [u32; 2],
+    pub(crate) threshold: u32,
+    pub(crate) scale: f32,
+}
+
+impl Drops {
+    /// Draws of a step of the experiment with this seed, independent of those for any other `purpose`.
+    pub(crate) fn new(seed: u64, step: u64, purpose: u32, probability: f64) -> Drops {
+        let counter = [step as u32, (step >> 32) as u32, purpose, 0];
+        let seed = [seed as u32, (seed >> 32) as u32];
+        let [[first], [second], ..] = philox(counter.map(|word| [word]), seed);
+        Drops {
+            key: [first, second],
+            threshold: (probability * 4_294_967_296.0) as u32,
+            scale: (1.0 / (1.0 - probability)) as f32,
+        }
+    }
+
+    /// The factor of an element with these bits.
+    #[inline(always)]
+    pub(crate) fn factor(&self, word: u32) -> f32 {
+        if word < self.threshold { 0.0 } else { self.scale }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,9 +80,7 @@ impl Load {
         }
         sent
     }
-}
 
-impl Load {
     /// Seconds for which the busiest port is busy, within a node and to other nodes: of a device, or of a node whose devices share a link.
     pub(crate) fn busy(&self, cluster: &Cluster) -> [f64; 2] {
         let world = self.world();

@@ -10,7 +10,7 @@
 
 use annulus_sequence::Positions;
 
-use crate::philox::philox;
+use crate::philox::{Drops, philox};
 
 /// The dropout of one layer's attention weights in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,12 +45,13 @@ pub struct Dropped<'a> {
 /// The number of keys that one call draws for.
 const TOGETHER: u32 = 4;
 
-/// What draws need, computed once: which of 2^32 equally likely words drop a weight, and the factor of the others.
+/// Makes these draws independent of those of a projection's inputs.
+const PURPOSE: u32 = 0;
+
+/// What draws of a layer need, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draws {
-    pub(crate) key: [u32; 2],
-    pub(crate) threshold: u32,
-    pub(crate) scale: f32,
+    pub(crate) drops: Drops,
     pub(crate) layer: u32,
 }
 
@@ -69,19 +70,12 @@ impl Dropout {
         let draws = self.draws();
         let row = Row { sequence, head, query };
         let words = draws.words(row, [key / TOGETHER]);
-        draws.factor(words[(key % TOGETHER) as usize][0])
+        draws.drops.factor(words[(key % TOGETHER) as usize][0])
     }
 
     pub(crate) fn draws(&self) -> Draws {
-        let step = [self.step as u32, (self.step >> 32) as u32, 0, 0];
-        let seed = [self.seed as u32, (self.seed >> 32) as u32];
-        let [[first], [second], ..] = philox(step.map(|word| [word]), seed);
-        Draws {
-            key: [first, second],
-            threshold: (self.probability * 4_294_967_296.0) as u32,
-            scale: (1.0 / (1.0 - self.probability)) as f32,
-            layer: self.layer as u32,
-        }
+        let drops = Drops::new(self.seed, self.step, PURPOSE, self.probability);
+        Draws { drops, layer: self.layer as u32 }
     }
 }
 
@@ -90,13 +84,7 @@ impl Draws {
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, row: Row, keys: [u32; N]) -> [[u32; N]; 4] {
         let Row { sequence, head, query } = row;
-        philox([keys, [query; N], [sequence; N], [self.layer << 16 | head; N]], self.key)
-    }
-
-    /// The factor of a weight with these bits.
-    #[inline(always)]
-    pub(crate) fn factor(&self, word: u32) -> f32 {
-        if word < self.threshold { 0.0 } else { self.scale }
+        philox([keys, [query; N], [sequence; N], [self.layer << 16 | head; N]], self.drops.key)
     }
 }
 
@@ -220,7 +208,7 @@ mod tests {
             let row = Row { sequence: 7, head: 1, query: 30 };
             for (key, (group, word)) in keys.iter().zip(&drawn.words) {
                 let words = draws.words(row, [drawn.groups[*group as usize]; 3]);
-                let found = draws.factor(words[*word as usize][2]);
+                let found = draws.drops.factor(words[*word as usize][2]);
                 assert_eq!(found, DROPOUT.factor(7, 1, 30, *key));
             }
             assert!(drawn.groups.len() <= 40.min(40 * step / 4 + 2));

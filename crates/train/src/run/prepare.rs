@@ -139,7 +139,7 @@ pub(crate) fn prepare(
     let (found, mut warnings) = from.find(output)?;
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
-        refuse(found, &differing)?;
+        refuse(plan, found, &differing)?;
         refuse_fewer(plan, found)?;
         if from == ResumeFrom::Newest && is_over(plan, found.state.step)? {
             check_finished(plan, setup, found, opening, progress)?;
@@ -304,22 +304,20 @@ fn run_of(found: &Found) -> &Path {
     found.folder.parent().unwrap_or(&found.folder)
 }
 
-/// How the only key that differs is set back: of ``"`data.batch` was `2` and is `4`"``, "set `data.batch` back to `2`".
-fn set_back(differing: &str) -> String {
-    let of_key = || {
-        let (key, values) = differing.strip_prefix('`')?.split_once("` was `")?;
-        let (was, _) = values.split_once("` and is `")?;
-        (!key.contains('`')).then(|| match was {
-            "nothing" => format!("remove `{key}`"),
-            was => format!("set `{key}` back to `{was}`"),
-        })
-    };
-    // Of a model's config.json a key is named, too.
-    of_key().unwrap_or_else(|| "restore the model".to_owned())
+/// How what differs, in so many ways, is set back.
+fn set_back(plan: &Plan, found: &Found, ways: usize) -> Result<String> {
+    let (saved, now) = (found.state.experiment()?, plan.experiment.written());
+    Ok(match &identity::of_keys(&saved, now, found.state.step)[..] {
+        _ if ways > 1 => "set them back".to_owned(),
+        [(key, was, _), ..] if was == "nothing" => format!("remove `{key}`"),
+        [(key, was, _), ..] => format!("set `{key}` back to `{was}`"),
+        // Then its config.json is another.
+        [] => "restore the model".to_owned(),
+    })
 }
 
 /// An error if the keys of a checkpoint and the experiment differ.
-fn refuse(found: &Found, differing: &[String]) -> Result<()> {
+fn refuse(plan: &Plan, found: &Found, differing: &[String]) -> Result<()> {
     if differing.is_empty() {
         return Ok(());
     }
@@ -330,10 +328,7 @@ fn refuse(found: &Found, differing: &[String]) -> Result<()> {
              or fork the run: `output=… --from {run}`"
         )
     } else {
-        let back = match differing {
-            [one] => set_back(one),
-            _ => "set them back".to_owned(),
-        };
+        let back = set_back(plan, found, differing.len())?;
         format!(
             "{back}, or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
              same files, and `schedule` from this step on)",

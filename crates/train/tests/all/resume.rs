@@ -99,25 +99,22 @@ fn layers_that_slide_may_be_split_anew_but_not_slide_anew() {
 #[test]
 fn a_finished_run_says_so_and_other_experiments_are_refused_by_key() {
     let place = Place::new();
-    let first = place.run(&[("schedule.stop", "9")]).unwrap();
-    let again = place.run(&[("schedule.stop", "9")]).unwrap();
+    let [first, again] = [1, 2].map(|_| place.run(&[("schedule.stop", "9")]).unwrap());
     assert_eq!((again.ending, again.step), (Ending::AlreadyFinished, 9));
     assert_eq!(again.last["train/loss"], first.last["train/loss"]);
     assert_eq!(again.checkpoint, first.checkpoint);
-    for (key, value) in [
-        ("seed", "4"),
-        ("optimizer.learning_rate", "2e-2"),
-        ("schedule.steps", "30"),
-        ("data.batch", "2"),
-        ("model.num_hidden_layers", "1"),
+    for (key, value, back) in [
+        ("seed", "4", "set `seed` back to"),
+        ("optimizer.learning_rate", "2e-2", "set `optimizer.learning_rate` back to"),
+        ("schedule.steps", "30", "`schedule` may change only"),
+        ("data.batch", "2", "set `data.batch` back to `4`"),
+        ("attention.window", "5", "remove `attention.window`"),
+        ("model.num_hidden_layers", "1", "set `model.num_hidden_layers` back to `2`"),
     ] {
         let error = place.run(&[(key, value)]).unwrap_err();
-        assert_eq!(error.exit_code(), 4);
+        assert!(error.exit_code() == 4 && error.hint().unwrap().starts_with(back), "{error:?}");
         assert!(error.to_string().contains(&format!("`{key}`")), "{error}");
     }
-    let hint = |key, value| place.run(&[(key, value)]).unwrap_err().hint().unwrap();
-    assert!(hint("data.batch", "2").starts_with("set `data.batch` back to `4`"));
-    assert!(hint("attention.window", "5").starts_with("remove `attention.window`"));
     fs::write(place.path("text.txt"), "another text ".repeat(2000)).unwrap();
     let error = place.run(&[]).unwrap_err();
     assert!(error.to_string().contains("was trained on other texts"), "{error}");
@@ -204,8 +201,8 @@ fn a_model_that_was_edited_in_place_is_refused_and_one_that_was_moved_is_not() {
         let options = RunOptions { fork, ..fresh() };
         let error = train(&plan(&own, "3", &place.path("fork")), options).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains(said), "{name}: {error}");
-        let went_on = train(&plan(&moved, "3", &output), fresh()).unwrap();
-        assert_eq!(went_on.resumed_from, Some(2), "{name}");
+        let outcome = train(&plan(&moved, "3", &output), fresh()).unwrap();
+        assert_eq!(outcome.resumed_from, Some(2), "{name}");
         fs::write(own.join("config.json"), text).unwrap();
     }
 }

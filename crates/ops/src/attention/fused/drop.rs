@@ -63,7 +63,7 @@ impl Leaf for Dropping<'_> {
                 }
             }
             for (value, (group, word)) in values.iter_mut().zip(&columns.words) {
-                *value *= draws.factor(words[*word as usize][*group as usize]);
+                *value *= draws.drops.factor(words[*word as usize][*group as usize]);
             }
         }
     }

@@ -141,9 +141,9 @@ impl Uploads {
         let one = arguments::Dropped {
             queries,
             keys,
-            key: draws.key,
-            threshold: draws.threshold,
-            scale: draws.scale,
+            key: draws.drops.key,
+            threshold: draws.drops.threshold,
+            scale: draws.drops.scale,
             stream: draws.layer << 16 | row.head,
             sequence: row.sequence,
         };

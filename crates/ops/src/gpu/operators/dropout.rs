@@ -55,12 +55,12 @@ pub(crate) fn input_dropout(
             piece: places.piece as i64,
             stride: places.stride as i64,
             first: places.first as i64,
-            key: u64::from(draws.key[0]) | u64::from(draws.key[1]) << 32,
+            key: u64::from(draws.drops.key[0]) | u64::from(draws.drops.key[1]) << 32,
             sequence: places.sequence as u32,
             module: draws.module,
             column: draws.column,
-            threshold: draws.threshold,
-            kept: draws.kept,
+            threshold: draws.drops.threshold,
+            kept: draws.drops.scale,
             gap: 0,
         };
         // SAFETY: the tensors have these elements, each row has a token of the runs, and addresses hold until the launch is in the stream.
