@@ -1,6 +1,7 @@
 //! The buffers of a rank during a pass, by block.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::iter::zip;
 
 use annulus_ops::{Backend, accumulate, readable};
@@ -50,7 +51,14 @@ impl Buffers {
 
     /// The keys and values of tiles, or their gradients, each block once.
     pub(crate) fn keys(&self, tiles: &Tiles) -> Result<BTreeMap<Block, Tensors>> {
-        tiles.iter().map(|tile| Ok((tile.keys, self.read(tile.keys)?))).collect()
+        let mut keys = BTreeMap::new();
+        for tile in tiles.iter() {
+            // Reading may copy.
+            if let Entry::Vacant(entry) = keys.entry(tile.keys) {
+                entry.insert(self.read(tile.keys)?);
+            }
+        }
+        Ok(keys)
     }
 
     /// Takes a block out, to give it away or to free it.

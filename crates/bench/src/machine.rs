@@ -42,20 +42,7 @@ pub(crate) fn commit() -> String {
 /// Today in UTC, as 2026-01-31.
 pub(crate) fn date() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let (year, month, day) = civil(since.map_or(0, |since| since.as_secs() / 86_400));
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-/// Year, month and day of a day since 1970-01-01, in eras of 400 years that begin in March
-/// (Hinnant, chrono-compatible low-level date algorithms).
-fn civil(day: u64) -> (u64, u64, u64) {
-    let (era, day) = ((day + 719_468) / 146_097, (day + 719_468) % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * day + 2) / 153;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    (year, month, day - (153 * from_march + 2) / 5 + 1)
+    annulus_text::date(since.map_or(0, |since| since.as_secs()))
 }
 
 /// Seconds of processor time that all programs have used since the machine started.
@@ -91,15 +78,6 @@ pub(crate) fn processor_seconds_of_tree(process: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn days_have_dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(789), (1972, 2, 29));
-        assert_eq!(civil(11_016), (2000, 2, 29));
-        assert_eq!(civil(20_453), (2025, 12, 31));
-        assert_eq!(civil(20_454), (2026, 1, 1));
-    }
 
     #[test]
     fn counters_are_read_as_the_system_writes_them() {

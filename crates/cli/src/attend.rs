@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
-use annulus_plan::wrapped;
 use annulus_sequence::{Heads, Mask, Positions};
+use annulus_text::wrapped;
 use annulus_train::verify::whole::{Answer, Split, attend, attend_tile};
 use annulus_train::{DEADLINE, Exit, alike, open_device, ranks_here};
 use candle_core::{DType, Tensor};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use annulus_experiment::tags::TRAIN_LOSS;
 use annulus_figure::{Axis, Curves, POINTS, Picture, Point, Series, thinned};
-use annulus_plan::{duration, size};
+use annulus_text::{duration, size};
 use annulus_train::{
     Aligned, Compared, Comparison, Differing, Distance, LeftOut, MOST_RUNS, Row, compare,
     run_label, run_letter, short_hash,

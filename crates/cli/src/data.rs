@@ -8,8 +8,7 @@ use annulus_data::{
     Tokenizer, Window, Windows, counted, padding, show as lines,
 };
 use annulus_experiment::{BYTES, Override};
-use annulus_plan::size;
-use annulus_sequence::count;
+use annulus_text::{count, size};
 use annulus_train::{Exit, Opening, is_run, note_on, open_data};
 use clap::{Args, Subcommand};
 

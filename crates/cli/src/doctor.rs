@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use annulus_comm::World;
 use annulus_hub::{Options, room};
-use annulus_plan::size;
+use annulus_text::size;
 use clap::Args;
 use serde_json::json;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Doctor) -> Done {
     lines.extend(more.map(|(name, found)| (name.to_owned(), found)));
     let value = || lines.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     let row = |(name, found): &(String, String)| {
-        annulus_plan::wrapped(&format!("{name:<WIDTH$}{found}"), WIDTH)
+        annulus_text::wrapped(&format!("{name:<WIDTH$}{found}"), WIDTH)
     };
     let text = || lines.iter().map(row).collect::<Vec<_>>().join("\n");
     print::either(arguments.json, value, text)?;

@@ -7,7 +7,7 @@ use annulus_evaluation::{
     FOLDER, Files, Found, OfText, Perplexity, RESULTS, Subject, perplexity, tasks,
 };
 use annulus_experiment::{Asked, Experiment, Format, Override};
-use annulus_sequence::{count, stacked};
+use annulus_text::{count, stacked};
 use clap::Args;
 use serde_json::json;
 

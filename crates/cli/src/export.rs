@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_experiment::ModelSource;
-use annulus_plan::wrapped;
+use annulus_text::wrapped;
 use annulus_train::Checkpoint;
 use clap::Args;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom};
 use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
-use annulus_plan::size;
+use annulus_text::size;
 use annulus_train::{Exit, TOKENIZER};
 
 use crate::console::{Meter, Unit};

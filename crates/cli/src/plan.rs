@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use annulus_experiment::{Experiment, Override, Phase, Problems, Resolved};
-use annulus_plan::{Plan, size};
+use annulus_plan::Plan;
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
+use annulus_text::size;
 use annulus_train::{Exit, Opened};
 use clap::Args;
 use serde_json::{Value, json};

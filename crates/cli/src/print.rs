@@ -19,7 +19,7 @@ use crate::shown;
 /// # Errors
 /// The line cannot be written, on a full disk for example.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
-    data(&shown::escaped(text))
+    data(&annulus_text::escaped(text))
 }
 
 /// Prints the data of a command: one line of JSON, or text.
@@ -52,7 +52,7 @@ fn wants_styles(variable: impl Fn(&str) -> Option<OsString>) -> bool {
 
 /// Prints part of a line of data, without buffering.
 pub(crate) fn piece(text: &str) -> Result<(), Failure> {
-    written(&shown::escaped(text))
+    written(&annulus_text::escaped(text))
 }
 
 fn data(text: &str) -> Result<(), Failure> {

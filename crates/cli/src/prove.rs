@@ -1,7 +1,8 @@
 //! `annulus prove`: proves the schedules of an experiment.
 
-use annulus_plan::{Plan, Proving, wrapped};
+use annulus_plan::{Plan, Proving};
 use annulus_simulate::plans;
+use annulus_text::wrapped;
 use serde_json::Value;
 
 use crate::experiment_file::Inspection;

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::Override;
-use annulus_plan::{Plan, size};
+use annulus_plan::Plan;
 use annulus_report::{MOST_RUNS, Planned, report};
 use annulus_simulate::Cluster;
+use annulus_text::size;
 use annulus_train::{Logged, rates};
 use clap::Args;
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-pub use annulus_figure::escaped;
+use annulus_text::escaped;
 
 /// The most characters of one line of a message.
 const LINE: usize = 2000;

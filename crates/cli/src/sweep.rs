@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Override, Sweep, parse_sweep, read_experiment};
-use annulus_sequence::count;
+use annulus_text::count;
 use annulus_train::{Exit, RunSummary, decided_by_checkpoint, is_run, run_summary};
 use clap::Args;
 

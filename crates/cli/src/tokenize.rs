@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{COLUMN, Cache, Records, Texts, Tokenizer, train_tokenizer_of};
-use annulus_sequence::count;
+use annulus_text::count;
 use annulus_train::note_on;
 use clap::{Args, Subcommand};
 use serde_json::json;

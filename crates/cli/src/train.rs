@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use annulus_comm::{World, Wrap};
 use annulus_experiment::{Bound, Problem, Problems, Sample, parse, read_experiment, tags};
 use annulus_memory::Class;
-use annulus_plan::{Plan, RankPlan, size};
+use annulus_plan::{Plan, RankPlan};
+use annulus_text::size;
 use annulus_train::{
     Ending, Exit, Fork, Held, Manifest, Opened, Outcome, RunOptions, Silent, Sink, resolved_text,
 };

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use annulus_comm::World;
 use annulus_experiment::parse;
-use annulus_plan::{Plan, wrapped};
+use annulus_plan::Plan;
 use annulus_sequence::Strategy;
 use annulus_simulate::plan;
+use annulus_text::wrapped;
 use annulus_train::verify::{Line, verify};
 use annulus_train::{Setup, alike, resolved_text};
 use clap::Args;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{Communicator, Error, Label, Result, threads};
+use crate::collectives::misused;
+use crate::{Communicator, Label, Result, threads};
 
 /// An axis of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,12 +101,7 @@ impl Grid {
                 format!("one of {} ranks", world.world()),
             ),
         };
-        Err(Error::Call {
-            rank: world.original(world.rank()),
-            label: label(0),
-            found: found.into(),
-            wanted: wanted.into(),
-        })
+        Err(misused(world, label(0), &found, &wanted))
     }
 }
 

@@ -16,13 +16,6 @@ use crate::processes::{Facts, MpiProcess, Unjoined};
 use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options};
 use crate::{Blame, Communicator, Error, Failure, Label, Places, all_gather_values};
 
-/// The name of this machine.
-pub(crate) fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = name.or_else(|| std::env::var("HOSTNAME").ok());
-    name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
-}
-
 /// How long a process may be silent outside of runs. One that sends heartbeats is waited for without limit.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -95,7 +88,7 @@ impl World {
     /// Exchanges hosts and processors with the other processes: numbers processes so that those of a host are neighbours, and finds out
     /// whether they share cores.
     fn meet(&mut self) -> Result<(), Unjoined> {
-        let own = [host(), annulus_machine::processors()];
+        let own = [annulus_machine::host_name(), annulus_machine::processors()];
         let said = self.gather(own.join("\n").as_bytes()).map_err(Unjoined::Apart)?;
         let said: Vec<_> = said.iter().map(|one| String::from_utf8_lossy(one)).collect();
         let said: Vec<(&str, &str)> =

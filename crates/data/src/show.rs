@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use annulus_sequence::count;
+use annulus_text::count;
 
 use crate::{DataError, IGNORED, Sequence, Tokenizer};
 

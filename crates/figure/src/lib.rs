@@ -5,7 +5,6 @@
 mod bars;
 mod canvas;
 mod curves;
-mod escaped;
 mod heatmap;
 mod picture;
 mod scale;
@@ -14,8 +13,8 @@ mod svg;
 
 pub use bars::{Bar, Bars};
 pub use curves::{Curves, POINTS, Point, Series, color, thinned};
-pub use escaped::{escaped, in_svg};
 pub use heatmap::Heatmap;
 pub use picture::Picture;
 pub use scale::Axis;
 pub use strips::Strips;
+pub use svg::in_svg;

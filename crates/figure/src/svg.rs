@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::in_svg;
 use crate::picture::{Align, Color, DASH, LETTER, Picture, Shape};
 
 /// With `namespace` as an attribute of the root, if it is not empty.
@@ -74,4 +73,9 @@ fn anchor(align: Align) -> &'static str {
         Align::Middle => "middle",
         Align::Right => "end",
     }
+}
+
+/// `text` escaped, and as the content of an element of SVG.
+pub fn in_svg(text: &str) -> String {
+    annulus_text::escaped(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -110,6 +110,13 @@ fn named(word: &str) -> Result<Instructions, Unusable> {
     })
 }
 
+/// The name by which this machine is known; `unknown` where the system does not say.
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.or_else(|| std::env::var("HOSTNAME").ok());
+    name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
 /// The processor's name, where the system reports it in a file.
 pub fn processor() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;

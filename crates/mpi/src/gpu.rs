@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, LazyLock};
 
+use annulus_machine::Limit;
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaEvent, CudaStream, DevicePtr, DevicePtrMut, result, sys,
@@ -17,19 +18,17 @@ use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, 
 
 use crate::pool::{Lent, Memory, Pool, Work};
 
-/// The part of the machine's memory that a process may page-lock: the system cannot swap it out, and a machine has up to eight GPUs,
-/// with a process each.
+/// The part of the memory that a process may use that it may page-lock: the system cannot swap it out, and a machine has up to eight
+/// GPUs, with a process each.
 const SHARE: usize = 32;
 
 /// The page-locked memory of this process. It is never dropped: the driver frees it when the process ends.
 static POOL: LazyLock<Arc<Pool<Host, Copying>>> =
-    LazyLock::new(|| Arc::new(Pool::new(machine_memory() / SHARE)));
+    LazyLock::new(|| Arc::new(Pool::new(page_locked(annulus_machine::memory()))));
 
-/// Bytes of the machine's memory; 0 where the system does not say.
-fn machine_memory() -> usize {
-    // SAFETY: the system is asked for a number.
-    let number = |name| usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0);
-    number(libc::_SC_PHYS_PAGES).saturating_mul(number(libc::_SC_PAGESIZE))
+/// Bytes that may be page-locked where memory has this limit: none where the system does not say.
+fn page_locked(limit: Option<Limit>) -> usize {
+    limit.map_or(0, |limit| usize::try_from(limit.bytes).unwrap_or(usize::MAX) / SHARE)
 }
 
 /// Memory of the host, page-locked if possible.

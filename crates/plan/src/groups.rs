@@ -2,7 +2,8 @@
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, SLIDING, mask_of, numbers};
-use annulus_sequence::{Mask, Route, Rule, Strategy, plural};
+use annulus_sequence::{Mask, Route, Rule, Strategy};
+use annulus_text::plural;
 use annulus_yaml::Problem;
 
 use crate::RouteChoice;

@@ -37,4 +37,4 @@ pub use route::RouteChoice;
 pub use sharding::{Group, StateSharding};
 pub use support::support;
 pub use warnings::mask_beyond_config;
-pub use words::{duration, label, size, wrapped};
+pub use words::label;

@@ -1,10 +1,10 @@
 //! Memory of this machine: by process, its ranks' and what the process takes for itself.
 
 use annulus_experiment::Experiment;
-use annulus_sequence::count;
+use annulus_text::{count, size, wrapped};
 
 use crate::cost::sum;
-use crate::{Plan, RankPlan, size, wrapped};
+use crate::{Plan, RankPlan};
 
 /// Bytes that a process takes before its ranks begin: the program and its libraries as far as they are read, schedules, small blocks,
 /// stacks. Measured; a run logs the real number (`memory/base`).

@@ -4,8 +4,9 @@ use std::fmt;
 
 use annulus_experiment::Device;
 use annulus_machine::{By, Limit};
+use annulus_text::size;
 
-use crate::{Plan, size};
+use crate::Plan;
 
 /// The memory that a plan needs, and the memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

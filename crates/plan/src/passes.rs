@@ -2,7 +2,7 @@
 
 use annulus_architecture::Shape;
 use annulus_experiment::{Experiment, Packed, mask_of};
-use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Split, StrategyError};
+use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Setting, Split, StrategyError};
 use annulus_yaml::Problems;
 
 use crate::{LayerGroup, Plan, tensor};
@@ -92,27 +92,24 @@ impl Plan {
     /// When the strategy cannot split the sequence so.
     pub fn split(&self, group: &LayerGroup) -> Result<Split, Problems> {
         let Experiment { mesh, data, attention, .. } = &self.experiment;
-        let refused = |error: StrategyError| self.refused(group, &error);
-        group.strategy.check(mesh.sequence, self.heads()).map_err(refused)?;
         if let Some(problem) = self.beyond_strict(group) {
             return Err(problem.into());
         }
-        let layout = self.experiment.layout();
-        let weights = mesh.weights.clone().unwrap_or_else(|| vec![1; mesh.sequence]);
+        let equal = Setting::new(group.strategy, data.tokens, mesh.sequence, self.heads());
+        let setting = Setting {
+            layout: self.experiment.layout(),
+            weights: mesh.weights.clone().unwrap_or_else(|| equal.weights.clone()),
+            block: self.experiment.block(),
+            ..equal
+        };
         // Schedules must hold for any documents where only the data knows them.
         let by_data = attention.masking.documents == Some(Packed::ByData);
         let [mask, sharding] =
             [group.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });
-        let block = self.experiment.block();
-        let sharded = match block {
-            None => layout.shard_weighted(&sharding, data.tokens, &weights),
-            Some(block) => layout.shard_blocks(&sharding, data.tokens, block, &weights),
-        };
-        let sharded = sharded.map_err(|error| refused(StrategyError::Shard(error)))?;
-        tensor::share_rows(&self.experiment, &sharded)?;
-        let split = Split::new(&mask, layout, sharded, self.heads());
-        Ok(split.in_blocks(block.unwrap_or(1)))
+        let shards = setting.shards(&sharding).map_err(|error| self.refused(group, &error))?;
+        tensor::share_rows(&self.experiment, &shards)?;
+        Ok(setting.split(&mask, shards))
     }
 }
 

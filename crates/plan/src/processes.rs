@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use annulus_experiment::{Experiment, Host, Parallel, Settled, State};
 use annulus_memory::{ByClass, Class};
-use annulus_sequence::{Alive, Move, Part, Pass, Schedule, Schedules, Taken, count, taken};
+use annulus_sequence::{Alive, Move, Pass, Schedule, Schedules, Taken, taken};
+use annulus_text::count;
 use annulus_yaml::Problem;
 
 use crate::cost::Share;
@@ -199,11 +200,10 @@ impl Plan {
 fn copies_what_it_lends(schedule: &Schedule, sequences: usize) -> bool {
     let is_copied = |sent: &Move| {
         let block = sent.block;
-        let is_lent = matches!(block.part, Part::Query | Part::KeyValue | Part::Key | Part::Value);
         let whole = schedule.whole(block.part, block.owner);
         let few_heads = block.heads != whole.heads && sequences > 1;
         let few_rows = block.rows != whole.rows && sequences * block.heads.len() > 1;
-        is_lent && (few_heads || few_rows)
+        block.part.is_lent() && (few_heads || few_rows)
     };
     let in_hop = |hop: usize| {
         let groups = schedule.groups(hop);

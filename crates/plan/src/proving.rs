@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use annulus_experiment::Resolved;
 use annulus_sequence::{
-    Flaw, Pass, Positions, Proof, Schedule, count, moves_and_tiles, pairs_between, prove,
+    Flaw, Pass, Positions, Proof, Schedule, moves_and_tiles, pairs_between, prove,
 };
+use annulus_text::{count, duration};
 use annulus_yaml::Problems;
 use serde_json::{Value, json};
 
-use crate::{Plan, duration, label};
+use crate::{Plan, label};
 
 /// What a proof guarantees, in words.
 const HOLDS: &str = "nothing deadlocks, every visible pair of every head is computed exactly once, \

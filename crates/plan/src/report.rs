@@ -3,10 +3,11 @@
 use annulus_architecture::Frequencies;
 use annulus_experiment::{Order, route_word};
 use annulus_memory::ByClass;
-use annulus_sequence::{Positions, TERMINAL_WIDTH, blocks, count, draw_layers, draw_sharded};
+use annulus_sequence::{Positions, draw_layers, draw_sharded};
+use annulus_text::{TERMINAL_WIDTH, blocks, count, size, wrapped};
 use serde::{Serialize, Serializer};
 
-use crate::{LayerGroup, Plan, RankPlan, StateSharding, label, size, wrapped};
+use crate::{LayerGroup, Plan, RankPlan, StateSharding, label};
 
 /// The column at which a line's text begins, after its first word.
 const INDENT: usize = 8;

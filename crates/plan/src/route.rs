@@ -6,9 +6,10 @@
 
 use annulus_experiment::route_word;
 use annulus_sequence::{Bytes, Route, Schedule, Split};
+use annulus_text::size;
 use annulus_yaml::Problems;
 
-use crate::{LayerGroup, Plan, size};
+use crate::{LayerGroup, Plan};
 
 /// The backward route, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

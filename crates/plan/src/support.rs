@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use annulus_experiment::{Resolved, parse};
+use annulus_text::wrapped;
 use annulus_yaml::{Override, Problems};
 
-use crate::{Plan, wrapped};
+use crate::Plan;
 
 /// The experiment that every question varies: four ranks, eight query heads.
 const ASKED: &str = "\

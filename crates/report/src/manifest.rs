@@ -1,5 +1,6 @@
 //! The panel of the runs' manifests: program, data, weights, machine, and every start.
 
+use annulus_text::date_and_time;
 use annulus_train::{Manifest, RunStart};
 use maud::{Markup, html};
 
@@ -10,8 +11,6 @@ use crate::run::Run;
 const STARTS: usize = 10;
 /// The most characters of a command line, and of other words.
 const LONG: [usize; 2] = [600, 200];
-/// Seconds in a day.
-const DAY: u64 = 86_400;
 
 pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "manifest", title: "Manifest", body: body(runs) }
@@ -72,8 +71,8 @@ fn attempts(all: &[RunStart]) -> Markup {
                 th { "command" }
             } }
             tbody { @for one in &all[earlier..] { tr {
-                td { (date(one.start)) }
-                td { @match one.end { Some(end) => (date(end)), None => (dash()) } }
+                td { (date_and_time(one.start)) }
+                td { @match one.end { Some(end) => (date_and_time(end)), None => (dash()) } }
                 td { (one.ending.as_deref().map_or("running, or killed".to_owned(), |ending| cut(ending, LONG[1]))) }
                 td { (one.resumed_from.unwrap_or_default()) }
                 td { (one.ranks) }
@@ -82,35 +81,5 @@ fn attempts(all: &[RunStart]) -> Markup {
                 td { code { (cut(&one.command.join(" "), LONG[0])) } }
             } } }
         }
-    }
-}
-
-/// Seconds since 1970 as a date and time, UTC.
-fn date(seconds: u64) -> String {
-    let (days, rest) = (seconds / DAY, seconds % DAY);
-    // Days since 1 March of year 0, so that leap days end years, in cycles of 400 years (Howard Hinnant's algorithm).
-    let since = days + 719_468;
-    let (cycle, day) = (since / 146_097, since % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + 400 * cycle + later;
-    let [hour, minute, second] = [rest / 3600, rest / 60 % 60, rest % 60];
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn seconds_are_dates() {
-        assert_eq!(date(0), "1970-01-01 00:00:00");
-        assert_eq!(date(951_782_399), "2000-02-28 23:59:59");
-        assert_eq!(date(951_782_400), "2000-02-29 00:00:00");
-        assert_eq!(date(1_798_761_599), "2026-12-31 23:59:59");
-        assert_eq!(date(4_107_542_400), "2100-03-01 00:00:00");
     }
 }

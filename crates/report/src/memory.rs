@@ -3,7 +3,8 @@
 use annulus_experiment::tags::{MEMORY_PEAK, memory_of};
 use annulus_figure::{Bar, Bars};
 use annulus_memory::Class;
-use annulus_plan::{RankPlan, size};
+use annulus_plan::RankPlan;
+use annulus_text::size;
 use annulus_train::held;
 use maud::{Markup, html};
 

@@ -1,7 +1,6 @@
 //! The page around its panels: its security policy, its style, and the runs with their colors.
 
-use annulus_figure::escaped;
-use annulus_plan::{duration, size};
+use annulus_text::{duration, escaped, size};
 use annulus_train::run_name;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

@@ -1,7 +1,7 @@
 //! Building blocks of panels: figures, tables, numbers, and notes on missing data.
 
 use annulus_figure::{POINTS, Picture, Point, Series, thinned};
-use annulus_plan::{duration, size};
+use annulus_text::{duration, size};
 use annulus_train::{run_name, short_hash};
 use maud::{Markup, PreEscaped, html};
 

@@ -28,9 +28,8 @@ impl Band {
         if self.behind.is_none() || self.ahead.is_none() {
             return Some(true);
         }
-        let neighbours = |positions: &Positions| positions.runs().iter().all(|run| run.step == 1);
         let range = |run: &Run| run.start..run.last() + 1;
-        (neighbours(q) && neighbours(k)).then(|| {
+        (q.are_intervals() && k.are_intervals()).then(|| {
             let mut pairs = q.runs().iter().flat_map(|q| k.runs().iter().map(move |k| (q, k)));
             pairs.any(|(q, k)| self.touches(&range(q), &range(k)))
         })

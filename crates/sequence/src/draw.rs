@@ -2,15 +2,10 @@
 
 mod layout;
 mod schedule;
-mod table;
 
 use crate::Coverage;
 pub use layout::{draw_layers, draw_sharded};
 pub use schedule::{Detail, draw_schedule};
-pub use table::{aligned, blocks, stacked};
-
-/// The width of a terminal, in columns.
-pub const TERMINAL_WIDTH: usize = 80;
 
 /// The character of a tile.
 fn glyph(coverage: Coverage) -> char {

@@ -4,10 +4,11 @@ mod balanced;
 
 use std::fmt;
 
+use annulus_text::count;
 use balanced::FINE;
 
 use crate::positions::common_divisor;
-use crate::{Mask, Positions, Run, count};
+use crate::{Mask, Positions, Run};
 
 /// How the positions of a sequence are sharded over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

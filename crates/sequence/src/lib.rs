@@ -24,19 +24,16 @@ mod tiles;
 mod view;
 mod visibility;
 mod wire;
-mod words;
 
 pub use alike::{Alike, Group};
 pub use block::{Block, Extent, Heads, Part};
 pub use count::{
     BlockShape, Bytes, Pairs, busiest_pairs, moves_and_tiles, order_free_row, pairs_per_hop,
 };
-pub use draw::{
-    Detail, TERMINAL_WIDTH, aligned, blocks, draw_layers, draw_schedule, draw_sharded, stacked,
-};
+pub use draw::{Detail, draw_layers, draw_schedule, draw_sharded};
 pub use layout::{Layout, ShardError};
 pub use mask::{Coverage, Documents, Mask, Region, Rule, WrongMask, pairs_between};
-pub use positions::Positions;
+pub use positions::{Positions, common_divisor};
 pub use prove::{Alive, At, Computed, Flaw, Made, Proof, prove, prove_alike, prove_each};
 pub use rows::Rows;
 pub use run::Run;
@@ -48,4 +45,3 @@ pub use tiles::{ByRows, KeyRows, Meeting, Tiles};
 pub use view::{Side, View};
 pub use visibility::{Span, Spans, Visibility};
 pub use wire::Wire;
-pub use words::{count, plural};

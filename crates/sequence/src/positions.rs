@@ -7,8 +7,8 @@ use crate::{Rows, Run};
 
 /// The positions of a shard: a strictly increasing list of runs.
 ///
-/// Runs without gaps are stored as [`Run::contiguous`] and joined where they touch, so that equal shards compare as equal, whatever layout
-/// made them.
+/// Runs without gaps are stored as [`Run::contiguous`] and joined where they touch. The same positions can still be stored as other runs,
+/// and then compare as unequal: positions that are compared must have been made in the same way.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
     runs: Vec<Run>,
@@ -68,6 +68,10 @@ impl Positions {
             }
         }
         Some(Positions::new(runs))
+    }
+    /// Whether every run is an interval, without gaps.
+    pub(crate) fn are_intervals(&self) -> bool {
+        self.runs.iter().all(|run| run.step == 1)
     }
     /// The runs, in local order.
     pub fn runs(&self) -> &[Run] {
@@ -172,8 +176,8 @@ fn progression(run: Run, place: usize, modulus: usize, residue: usize) -> Option
     Some((rows, Run { start, step, len, width: 1 }))
 }
 
-/// The greatest common divisor.
-pub(crate) fn common_divisor(a: usize, b: usize) -> usize {
+/// The greatest common divisor of two numbers.
+pub fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 

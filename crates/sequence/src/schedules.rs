@@ -169,21 +169,32 @@ impl Setting {
     /// # Errors
     /// As [`Setting::schedules`].
     pub fn schedules_of(&self, masks: &[Mask]) -> Result<Vec<Schedules>, ScheduleError> {
-        let Setting { strategy, layout, tokens, ref weights, heads, route, block } = *self;
-        strategy.check(weights.len(), heads).map_err(ScheduleError::Strategy)?;
         let sharding = masks.first().cloned().unwrap_or_else(Mask::full);
-        let sharded = match block {
-            None => layout.shard_weighted(&sharding, tokens, weights),
-            Some(block) => layout.shard_blocks(&sharding, tokens, block, weights),
-        };
-        let sharded =
-            sharded.map_err(|error| ScheduleError::Strategy(StrategyError::Shard(error)))?;
+        let shards = self.shards(&sharding).map_err(ScheduleError::Strategy)?;
         let of_mask = |mask: &Mask| {
-            let split = Split::new(mask, layout, sharded.clone(), heads);
-            let split = split.in_blocks(block.unwrap_or(1));
-            Schedules::new(strategy, &split, route)
+            Schedules::new(self.strategy, &self.split(mask, shards.clone()), self.route)
         };
         masks.iter().map(of_mask).collect()
+    }
+
+    /// The positions of every rank under the mask `sharding`.
+    ///
+    /// # Errors
+    /// When the strategy does not run so.
+    pub fn shards(&self, sharding: &Mask) -> Result<Vec<Positions>, StrategyError> {
+        let Setting { strategy, layout, tokens, ref weights, heads, block, .. } = *self;
+        strategy.check(weights.len(), heads)?;
+        let shards = match block {
+            None => layout.shard_weighted(sharding, tokens, weights),
+            Some(block) => layout.shard_blocks(sharding, tokens, block, weights),
+        };
+        shards.map_err(StrategyError::Shard)
+    }
+
+    /// What a strategy has to schedule: attention under `mask`, over positions that [`Setting::shards`] gave.
+    pub fn split(&self, mask: &Mask, shards: Vec<Positions>) -> Split {
+        let split = Split::new(mask, self.layout, shards, self.heads);
+        split.in_blocks(self.block.unwrap_or(1))
     }
 }
 

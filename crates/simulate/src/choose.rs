@@ -5,8 +5,9 @@
 
 use annulus_experiment::{Experiment, LayoutKeys, Resolved};
 use annulus_memory::Class;
-use annulus_plan::{Plan, duration, label};
-use annulus_sequence::{Strategy, count};
+use annulus_plan::{Plan, label};
+use annulus_sequence::Strategy;
+use annulus_text::{count, duration};
 use annulus_yaml::{Problem, Problems};
 
 use crate::table::{Asked, fits, reason};

@@ -17,10 +17,8 @@
 //! keys, then of values, makes every rank hold its rows of the whole matrix of scores. Ring
 //! Attention: arXiv 2310.01889. Bytes are in powers of 1024 here, like tokens.
 
-use annulus_plan::{duration, size};
-use annulus_sequence::{
-    BlockShape, Heads, Mask, Schedule, Strategy, Wire, pairs_per_hop, prove, stacked,
-};
+use annulus_sequence::{BlockShape, Heads, Mask, Schedule, Strategy, Wire, pairs_per_hop, prove};
+use annulus_text::{duration, size, stacked};
 use serde_json::{Value, json};
 
 use crate::Load;

@@ -6,8 +6,9 @@
 use std::cmp::Ordering::Equal;
 
 use annulus_experiment::{Experiment, Resolved};
-use annulus_plan::{Plan, duration, heads_of, label};
-use annulus_sequence::{Heads, Strategy, plural, stacked};
+use annulus_plan::{Plan, heads_of, label};
+use annulus_sequence::{Heads, Strategy};
+use annulus_text::{duration, plural, stacked};
 
 use crate::choose::under;
 use crate::families::{bare, tried};

@@ -1,8 +1,7 @@
 //! Meshes with as many ranks that replace some context parallelism by tensor parallelism, compared.
 
 use annulus_experiment::Resolved;
-use annulus_plan::{duration, size};
-use annulus_sequence::aligned;
+use annulus_text::{aligned, duration, size};
 use serde_json::{Value, json};
 
 use crate::{Choice, Cluster, Estimate};

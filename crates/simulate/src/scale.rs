@@ -1,8 +1,7 @@
 //! The best strategy by sequence length and number of devices, from one node to the whole cluster.
 
 use annulus_experiment::Resolved;
-use annulus_plan::{duration, size, wrapped};
-use annulus_sequence::aligned;
+use annulus_text::{aligned, duration, size, wrapped};
 use serde_json::{Value, json};
 
 use crate::grid::{count, one_sequence};
@@ -46,7 +45,7 @@ impl Row {
             }
             Err(_) => String::from("cannot run"),
         };
-        let devices = annulus_sequence::count(self.devices, "device");
+        let devices = annulus_text::count(self.devices, "device");
         format!("{} tokens on {devices}: {what}", count(self.tokens))
     }
 }

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use annulus_experiment::Settled;
-use annulus_plan::{duration, label, size, wrapped};
-use annulus_sequence::{Strategy, aligned, stacked};
+use annulus_plan::label;
+use annulus_sequence::Strategy;
+use annulus_text::{aligned, duration, size, stacked, wrapped};
 
 use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Offloaded, Table};
 

@@ -5,8 +5,9 @@
 //! heads share a key/value head, and on the types on the wire.
 
 use annulus_experiment::route_word;
-use annulus_plan::{LayerGroup, Plan, duration, size};
+use annulus_plan::{LayerGroup, Plan};
 use annulus_sequence::{Bytes, Route};
+use annulus_text::{duration, size};
 
 use crate::Cluster;
 use crate::load::Counted;

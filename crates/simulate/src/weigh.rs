@@ -2,6 +2,7 @@
 
 use annulus_experiment::{Experiment, Resolved};
 use annulus_plan::{Plan, label};
+use annulus_sequence::common_divisor;
 
 use crate::table::CLOSE;
 use crate::{Choice, Cluster, Estimate};
@@ -111,9 +112,4 @@ fn by_speed(experiment: &Experiment, cluster: &Cluster) -> Option<Vec<usize>> {
     let unit = weights.iter().copied().fold(0, common_divisor);
     let alike = weights.iter().all(|weight| *weight == weights[0]);
     (!alike).then(|| weights.iter().map(|weight| weight / unit).collect())
-}
-
-/// The greatest common divisor of two numbers.
-fn common_divisor(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { common_divisor(b, a % b) }
 }

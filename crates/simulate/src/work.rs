@@ -232,11 +232,12 @@ impl Sampling<'_> {
     }
 }
 
-/// The sum over `ranks` ranks in a row, from the first, the middle and the last one: the ranks between are, on average, as the middle one.
+/// The sum over `ranks` ranks, from a sample of them: of the first, the middle and the last rank in a row, between which ranks are, on
+/// average, as the middle one, or of some that stand for as many ranks each.
 fn sum(operations: &[f64], ranks: usize) -> f64 {
     match operations {
         [first, middle, last] => first + middle * (ranks - 2) as f64 + last,
-        all => all.iter().sum(),
+        few => few.iter().sum::<f64>() * ranks as f64 / few.len() as f64,
     }
 }
 
@@ -284,6 +285,7 @@ mod tests {
             Strategy::Megatron { exchange: Exchange::Both { shape: Some([4, 16]) } },
             Strategy::Usp { shape: Some([8, 8]) },
             Strategy::DoubleRing { shape: Some([16, 4]) },
+            Strategy::DoubleRing { shape: Some([2, 32]) },
             Strategy::ALL_GATHER,
             Strategy::LiRing,
         ];

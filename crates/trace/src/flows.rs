@@ -1,6 +1,6 @@
 //! What ranks sent each other and waited for, within hosts and between hosts.
 
-use annulus_sequence::stacked;
+use annulus_text::stacked;
 use serde_json::{Value, json};
 
 use crate::sums::seconds;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use annulus_sequence::{count, stacked};
+use annulus_text::{count, stacked};
 use serde_json::{Value, json};
 
 use crate::words::milliseconds;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use annulus_sequence::stacked;
+use annulus_text::stacked;
 
 use crate::{Flow, Pass, Share, Sums, Trace};
 

@@ -17,35 +17,36 @@ const fn rule(name: &'static str, candle: bool, may: &'static str) -> Rule {
 }
 
 const RULES: &[Rule] = &[
-    rule("sequence", false, ""),
+    rule("sequence", false, "text"),
     rule("machine", false, ""),
     rule("memory", false, ""),
     rule("tensorboard", false, ""),
-    rule("figure", false, ""),
+    rule("figure", false, "text"),
+    rule("text", false, ""),
     rule("files", false, ""),
     rule("tensors", false, "files"),
     rule("yaml", false, "files"),
     rule("architecture", false, "yaml"),
-    rule("trace", false, "figure sequence"),
-    rule("mpi", true, ""),
+    rule("trace", false, "figure sequence text"),
+    rule("mpi", true, "machine"),
     rule("nccl", true, ""),
-    rule("comm", true, "machine memory mpi nccl"),
+    rule("comm", true, "files machine memory mpi nccl"),
     rule("ops", true, "machine memory sequence"),
     rule("attention", true, "comm memory ops sequence trace"),
     rule("model", true, "architecture attention comm files ops sequence tensors trace"),
-    rule("data", false, "files machine memory sequence tensors"),
+    rule("data", false, "files machine memory sequence tensors text"),
     rule("experiment", false, "architecture machine sequence yaml"),
-    rule("plan", false, "architecture experiment machine memory sequence yaml"),
-    rule("simulate", false, "experiment figure machine memory plan sequence trace yaml"),
+    rule("plan", false, "architecture experiment machine memory sequence text yaml"),
+    rule("simulate", false, "experiment figure machine memory plan sequence text trace yaml"),
     rule("hub", false, "files"),
     rule(
         "train",
         true,
         "attention comm data experiment files machine memory model ops plan sequence simulate \
-         tensorboard tensors trace",
+         tensorboard tensors text trace",
     ),
     rule("evaluation", true, "data experiment figure files model plan tensorboard train"),
-    rule("report", false, "evaluation experiment figure memory plan simulate trace train"),
+    rule("report", false, "evaluation experiment figure memory plan simulate text trace train"),
     rule(
         "annulus",
         true,
@@ -56,18 +57,18 @@ const RULES: &[Rule] = &[
         "cli",
         true,
         "attention comm data evaluation experiment figure files hub machine memory model ops plan report \
-         sequence simulate tensors trace train",
+         sequence simulate tensors text trace train",
     ),
     rule(
         "bench",
         true,
-        "attention comm data experiment files machine memory model mpi ops plan sequence simulate train",
+        "attention comm data experiment files machine memory model mpi ops plan sequence simulate text train",
     ),
     rule("xtask", false, "figure machine"),
 ];
 
 /// Crates that use only the standard library.
-const STD_ONLY: &[&str] = &["machine", "memory", "sequence", "tensorboard"];
+const STD_ONLY: &[&str] = &["machine", "memory", "sequence", "tensorboard", "text"];
 
 /// Fails with every dependency that is not allowed.
 pub(crate) fn run() -> Result<()> {

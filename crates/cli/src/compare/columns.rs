@@ -1,6 +1,6 @@
 //! A table with a column for each run, broken into blocks that fit a terminal's width.
 
-use annulus_sequence::{TERMINAL_WIDTH, blocks};
+use annulus_text::{TERMINAL_WIDTH, blocks};
 
 /// The widest value in a column; wider ones get a line of their own.
 const WIDEST: usize = 24;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use annulus_data::Progress;
-use annulus_plan::size;
+use annulus_text::size;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::{Mutex, MutexGuard};
 

@@ -5,8 +5,7 @@ mod meter;
 use std::io;
 
 use annulus_experiment::tags;
-use annulus_plan::size;
-use annulus_sequence::{TERMINAL_WIDTH, count};
+use annulus_text::{TERMINAL_WIDTH, count, size};
 use annulus_train::{Notice, Sink, Value};
 use indicatif::ProgressBar;
 

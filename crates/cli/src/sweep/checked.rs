@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use annulus_experiment::{Experiment, Problem, Sweep, SweptRun};
-use annulus_plan::{Plan, size};
-use annulus_sequence::count;
+use annulus_plan::Plan;
+use annulus_text::{count, size};
 
 use super::room::{AtOnce, Needs};
 use crate::failure::Failure;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use annulus_comm::flight::EARLY;
 use annulus_experiment::{Sweep, SweptRun};
-use annulus_plan::duration;
+use annulus_text::duration;
 use annulus_train::{Exit, holder, run_summary};
 use parking_lot::Mutex;
 

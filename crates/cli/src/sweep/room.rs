@@ -5,7 +5,7 @@ use std::fmt;
 use annulus_experiment::{AtOnce as Wanted, Sweep};
 use annulus_machine::cores;
 use annulus_plan::Plan;
-use annulus_sequence::count;
+use annulus_text::count;
 use annulus_train::Exit;
 
 use crate::failure::Failure;

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use annulus_evaluation::{OverSeeds, Row, Table, Test};
-use annulus_plan::wrapped;
-use annulus_sequence::{TERMINAL_WIDTH, blocks};
+use annulus_text::{TERMINAL_WIDTH, blocks, wrapped};
 
 use super::cells::{Cells, notes};
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::{self, TryLockError};
+use std::fs::TryLockError;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ use super::{HEAD, OWN, PULSE, now};
 use crate::communicator::write_place;
 use crate::{Blame, Label, World};
 
+/// The most bytes that are read of a record, or of what a supervisor saw.
+pub(super) const LARGEST: u64 = 64 << 20;
 /// How often a record is read until all its lines are whole.
 const GLANCES: usize = 8;
 
@@ -103,7 +105,7 @@ impl Head {
             process: world.process(),
             number: world.number_of_mpi(),
             processes: world.processes(),
-            host: crate::world::host(),
+            host: annulus_machine::host_name(),
             pid: std::process::id(),
             began: now(),
             ranks,
@@ -154,17 +156,23 @@ impl Record {
     /// # Errors
     /// A file that cannot be read, or is not a record.
     pub fn read(path: &Path) -> io::Result<Record> {
-        let glance = || Record::glance(path);
-        let record = (1..GLANCES).fold(glance(), |record, _| record.or_else(|_| glance()))?;
-        match record.head.moved.as_ref().filter(|next| next.as_path() != path) {
-            Some(next) => Record::read(next),
+        let record = Record::of_file(path)?;
+        match &record.head.moved {
+            // The last one: a record continues in a run's folder only.
+            Some(next) => Record::of_file(next),
             None => Ok(record),
         }
     }
 
+    /// Reads the record in a file.
+    fn of_file(path: &Path) -> io::Result<Record> {
+        let glance = || Record::glance(path);
+        (1..GLANCES).fold(glance(), |record, _| record.or_else(|_| glance()))
+    }
+
     /// Reads the record in a file once. This fails if a line is overwritten twice meanwhile.
     fn glance(path: &Path) -> io::Result<Record> {
-        let bytes = fs::read(path)?;
+        let bytes = annulus_files::read(path, LARGEST)?;
         let head: Head = read(&bytes, HEAD)?;
         let ranks = (0..head.ranks.len()).map(|rank| read(&bytes, OWN + 1 + rank));
         Ok(Record {
@@ -207,6 +215,6 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 
 /// Whether a process holds a lock on a record.
 pub(super) fn is_locked(record: &Path) -> bool {
-    let lock = fs::File::open(record).map(|file| file.try_lock_shared());
+    let lock = annulus_files::open(record).map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(TryLockError::WouldBlock)))
 }

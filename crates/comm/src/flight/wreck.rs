@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::record::LARGEST;
 use super::{Failed, Place, Record};
 use crate::Blame;
 
@@ -150,7 +151,7 @@ impl Wreck {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name == SEEN {
-                let text = fs::read(&path)?;
+                let text = annulus_files::read(&path, LARGEST)?;
                 seen = serde_json::from_slice(&text).unwrap_or_default();
             } else if name.starts_with("process-") {
                 match Record::read(&path) {

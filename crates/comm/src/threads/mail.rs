@@ -59,9 +59,12 @@ impl Mailbox {
         was_asked || was_refused
     }
 
-    /// A receive for `ticket` was posted.
+    /// A receive for `ticket` was posted; kept until its message comes, if it has not come yet.
     pub(super) fn ask(&self, ticket: Ticket) {
-        self.mail.lock().asked.push(ticket);
+        let mut mail = self.mail.lock();
+        if mail.find(ticket).is_none() {
+            mail.asked.push(ticket);
+        }
     }
 
     /// Whether the message of `ticket` may be received: its receive was posted, or nobody waits for it any more.
@@ -117,4 +120,37 @@ impl Mail {
 fn remove(tickets: &mut Vec<Ticket>, ticket: Ticket) -> bool {
     let found = tickets.iter().position(|one| *one == ticket);
     found.map(|index| tickets.swap_remove(index)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_messages_that_were_received() {
+        let mailbox = Mailbox::default();
+        for number in 0..6 {
+            let ticket = Ticket { group: 0, number };
+            let message = || Message {
+                ticket,
+                label: Label { step: 0, layer: 0, pass: "forward", hop: 0 },
+                tensor: Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap(),
+                after: None,
+            };
+            // The message comes before its receive is posted, or after.
+            if number % 2 == 0 {
+                assert!(!mailbox.put(message()));
+                mailbox.ask(ticket);
+            } else {
+                mailbox.ask(ticket);
+                assert!(mailbox.may_receive(ticket));
+                assert!(mailbox.put(message()));
+            }
+            assert!(mailbox.take(ticket, Duration::ZERO).is_some());
+        }
+        let mail = mailbox.mail.lock();
+        assert!(mail.messages.is_empty() && mail.asked.is_empty() && mail.unwanted.is_empty());
+    }
 }

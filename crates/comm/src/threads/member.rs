@@ -11,9 +11,8 @@ use candle_core::Tensor;
 use super::group::Group;
 use super::mail::{Message, Ticket};
 use super::watch::{Due, OutsideWait, Watch};
-use crate::{
-    Communicator, Error, Label, Move, Pending, Result, Transfer, Watching, all_gather_values,
-};
+use crate::collectives::misused;
+use crate::{Communicator, Label, Move, Pending, Result, Transfer, Watching, all_gather_values};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -66,12 +65,8 @@ impl Member {
         if peer < self.world() {
             return Ok(());
         }
-        Err(Error::Call {
-            rank: self.original(self.rank),
-            label,
-            found: format!("a move with rank {peer}").into(),
-            wanted: format!("one of {} ranks", self.world()).into(),
-        })
+        let found = format!("a move with rank {peer}");
+        Err(misused(self, label, &found, &format!("one of {} ranks", self.world())))
     }
 }
 

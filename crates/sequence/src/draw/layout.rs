@@ -1,7 +1,9 @@
 //! Draws which rank holds which position, and how much ranks see of each other.
 
-use super::{HEAD, TERMINAL_WIDTH, glyph, row};
-use crate::{Layout, Mask, Positions, Run, count, pairs_between};
+use annulus_text::{TERMINAL_WIDTH, count};
+
+use super::{HEAD, glyph, row};
+use crate::{Layout, Mask, Positions, Run, pairs_between};
 
 /// The most columns for positions.
 const COLUMNS: usize = 64;

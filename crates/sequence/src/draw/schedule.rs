@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use annulus_text::count;
+
 use super::{glyph, row};
-use crate::{Block, Collective, Hop, Part, Schedule, TilePlan, count};
+use crate::{Block, Collective, Hop, Part, Schedule, TilePlan};
 
 /// The most ranks side by side, and the width of each: 80 columns.
 const RANKS: usize = 6;

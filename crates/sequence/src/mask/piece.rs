@@ -122,8 +122,7 @@ impl Piece {
         if whole {
             return gather(&mut std::iter::once(self.band.pairs(&q, &k)));
         }
-        let neighbours = |positions: &Positions| positions.runs().iter().all(|run| run.step == 1);
-        if self.class == Class::ALL && neighbours(&q) && neighbours(&k) {
+        if self.class == Class::ALL && q.are_intervals() && k.are_intervals() {
             let runs = q.runs().iter().flat_map(|q| k.runs().iter().map(move |k| (*q, *k)));
             return gather(&mut runs.map(|(q, k)| self.band.pairs_alike(q, k, self.alike)));
         }

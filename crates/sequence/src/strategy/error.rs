@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use annulus_text::count;
+
 use super::{Route, Strategy};
-use crate::{Heads, ShardError, count};
+use crate::{Heads, ShardError};
 
 /// The reason why a strategy cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use annulus_sequence::plural;
+use annulus_text::plural;
 use serde::Serialize;
 
 use crate::run::hashes::{Sent, StepHashes, hashed, messages};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use annulus_sequence::count;
+use annulus_text::count;
 
 use crate::checkpoint::{checkpoint_folder, is_checkpoint};
 use crate::folder::manifest::{Fork, Manifest, RunStart, UNKNOWN, differing};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use annulus_comm::Places;
 use annulus_plan::Plan;
-use annulus_sequence::{Strategy, count};
+use annulus_sequence::Strategy;
+use annulus_text::count;
 
 use crate::checkpoint::identity;
 use crate::folder::manifest::{

@@ -9,7 +9,8 @@ use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
 use annulus_ops::gpu::{self, Code, Room};
 use annulus_plan::devices_for;
-use annulus_sequence::{Positions, Strategy, count};
+use annulus_sequence::{Positions, Strategy};
+use annulus_text::count;
 use candle_core::DType;
 
 use crate::setup::processors::Processors;
@@ -209,7 +210,7 @@ pub fn device_warning(wanted: &Wanted) -> Option<String> {
 
 /// Describes a GPU: its data sheet's peak, where its kernels come from, and what is slow on it.
 fn usable(gpu: &gpu::Gpu) -> String {
-    let (memory, architecture) = (annulus_plan::size(gpu.memory), gpu.architecture);
+    let (memory, architecture) = (annulus_text::size(gpu.memory), gpu.architecture);
     let peak = gpu.tensor_peak().map(|peak| format!(", {:.1} TFLOP/s in bf16", peak / 1e12));
     let peak = peak.unwrap_or_default();
     format!("{}, {memory}, sm_{architecture}{peak}; {}", gpu.name, code_of(gpu))
@@ -249,7 +250,7 @@ pub fn described_machine() -> Vec<(String, String)> {
     let processor = annulus_machine::processor().unwrap_or_else(|| "unknown".to_owned());
     let Core { caches, instructions } = Core::here();
     let [first, second, third] =
-        [caches.first, caches.second, caches.third].map(|bytes| annulus_plan::size(bytes as u64));
+        [caches.first, caches.second, caches.third].map(|bytes| annulus_text::size(bytes as u64));
     let third = if caches.third == 0 { String::new() } else { format!(", {third} shared") };
     let mut lines = vec![
         ("processor".to_owned(), format!("{processor}, {} cores", annulus_machine::cores())),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use annulus_comm::{Cause, Error as CommError, Failure, World};
-use annulus_sequence::count;
+use annulus_text::count;
 
 use crate::{Result, TrainError};
 

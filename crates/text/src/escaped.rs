@@ -23,11 +23,6 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// `text` escaped, and as the content of an element of SVG.
-pub fn in_svg(text: &str) -> String {
-    escaped(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// Whether a reader interprets the character instead of showing it, or refuses it as XML does: control characters, line separators, marks
 /// of writing direction, invisible tags, what is no character.
 fn is_obeyed(letter: char) -> bool {

@@ -1,9 +1,9 @@
-//! Tables in text.
+//! Tables and long lines as a terminal has room for them.
 
 use std::ops::Range;
 
-use super::TERMINAL_WIDTH;
-
+/// The width of a terminal, in columns.
+pub const TERMINAL_WIDTH: usize = 80;
 /// Blanks between columns.
 const GAP: usize = 2;
 
@@ -64,6 +64,24 @@ pub fn stacked(rows: &[Vec<String>]) -> String {
     blocks.iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
+/// `text` with every line no wider than a terminal: longer lines are wrapped, and the rest indented by `indent` blanks.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let lines: Vec<String> = text.split('\n').map(|line| wrapped_line(line, indent)).collect();
+    lines.join("\n")
+}
+
+fn wrapped_line(line: &str, indent: usize) -> String {
+    let (mut done, mut rest) = (String::new(), line.to_owned());
+    loop {
+        let end = rest.char_indices().nth(TERMINAL_WIDTH).map(|(end, next)| end + next.len_utf8());
+        let last = |end: usize| rest[..end].rfind(' ').filter(|at| *at > indent);
+        let Some(at) = end.and_then(last) else { return done + &rest };
+        done.push_str(rest[..at].trim_end());
+        done.push('\n');
+        rest = " ".repeat(indent) + rest[at..].trim_start();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +98,19 @@ mod tests {
         assert!((0..6).all(|column| shown.contains(&format!("{column}").repeat(15))), "{shown}");
         let narrow = [vec![String::from("a"), String::from("b")]];
         assert_eq!(stacked(&narrow), aligned(&narrow));
+    }
+
+    #[test]
+    fn long_lines_go_on_below() {
+        let text = format!("short\nlong    {}", "word ".repeat(30).trim_end());
+        let shown = wrapped(&text, 8);
+        assert!(shown.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{shown}");
+        assert_eq!(shown.split_whitespace().count(), 32);
+        assert_eq!(shown.lines().filter(|line| line.starts_with("        word")).count(), 2);
+        let letters = format!("{} {}", "é".repeat(79), "数é ".repeat(60));
+        let shown = wrapped(&letters, 0);
+        assert!(shown.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "{shown}");
+        let endless = "x".repeat(100);
+        assert_eq!(wrapped(&endless, 8), endless, "a word is not cut");
     }
 }
