@@ -186,8 +186,8 @@ fn models_of_token_ids_are_asked_by_their_own_tokenizer() {
 
 /// Adapters are worth nothing without their base, which its own run would delete as it goes on.
 #[test]
-fn the_base_of_adapters_is_not_deleted_while_they_are_there() {
-    let place = place();
+fn the_base_of_adapters_is_not_deleted_unless_somebody_says_so() {
+    let place = Place::new(ANNULUS);
     let base = |steps: &str| {
         let steps = format!("schedule.steps={steps}");
         place.train("base", &["keep=2", "schedule.warmup=0", "schedule.decay=constant", &steps])
@@ -195,11 +195,78 @@ fn the_base_of_adapters_is_not_deleted_while_they_are_there() {
     base("1").ended(0);
     let adapters = ["model={ path: base }", "lora={ rank: 2 }", "schedule.steps=2"];
     place.train("adapters", &adapters).ended(0);
-    base("4").ended(0);
+    let ran = base("4");
+    let said = "warning: `base/step-1` is kept, whatever `keep` is: the run `";
+    assert_eq!(ran.ended(0).stderr.matches(said).count(), 1, "{}", ran.stderr);
     let kept = || [1, 2, 3, 4].map(|step| place.path(&format!("base/step-{step}")).is_dir());
     assert_eq!(kept(), [true, false, true, true]);
     annulus(&place, &["export", "adapters", "--merge", "--out", "merged"]).ended(0);
-    fs::remove_dir_all(place.path("adapters")).expect("a folder");
-    base("5").ended(0);
-    assert_eq!(kept(), [false, false, false, true]);
+    // What is not where it was may have been moved.
+    fs::rename(place.path("adapters"), place.path("moved")).expect("a folder");
+    let ran = base("5");
+    let said = "/adapters`, which is not there now, needs it; delete `base/step-1/needed_by.txt` to free it";
+    assert!(ran.ended(0).stderr.contains(said), "{}", ran.stderr);
+    assert_eq!(kept(), [true, false, false, true]);
+    fs::remove_file(place.path("base/step-1/needed_by.txt")).expect("a file");
+    base("6").ended(0);
+    assert_eq!(kept(), [false; 4]);
+}
+
+/// `model.path` names a run, which goes on while the new one is stopped.
+#[test]
+fn a_run_goes_on_with_the_checkpoint_that_it_began_with_which_is_kept_until_it_is_finished() {
+    let place = Place::new(ANNULUS);
+    let curve = ["schedule.warmup=0", "schedule.decay=constant"];
+    let base = |steps: &str| {
+        place.train("base", &[&curve[..], &["keep=1", steps]].concat()).ended(0);
+    };
+    base("schedule.steps=1");
+    let own = [&curve[..], &["model={ path: base }", "schedule.steps=4"]].concat();
+    place.train("own", &[&own[..], &["schedule.stop=2"]].concat()).ended(0);
+    base("schedule.steps=3");
+    assert!(place.path("base/step-1").is_dir());
+    let ran = place.train("own", &own);
+    assert!(ran.ended(0).stderr.contains("from step 2"), "{}", ran.stderr);
+    let resolved = fs::read_to_string(place.path("own/experiment.yaml")).expect("a run");
+    assert!(resolved.contains("path: base/step-1\n"), "{resolved}");
+    base("schedule.steps=4");
+    assert!(!place.path("base/step-1").exists());
+    // Another run begins with the newest.
+    place.train("other", &own).ended(0);
+    let resolved = fs::read_to_string(place.path("other/experiment.yaml")).expect("a run");
+    assert!(resolved.contains("path: base/step-4\n"), "{resolved}");
+}
+
+/// Their own checkpoint has everything but the base, which may have moved.
+#[test]
+fn adapters_that_continue_others_do_without_them() {
+    let place = Place::new(ANNULUS);
+    place.train("base", &["schedule.steps=2"]).ended(0);
+    let model = "model={ path: base/step-2 }";
+    place.train("one", &[model, "lora={ rank: 2 }", "schedule.steps=2"]).ended(0);
+    let two = [model, "lora={ rank: 2, path: one/step-2 }", "schedule.steps=4"];
+    place.train("two", &[&two[..], &["schedule.stop=2"]].concat()).ended(0);
+    fs::remove_dir_all(place.path("one")).expect("a folder");
+    let ask = |folder: &str| {
+        annulus(&place, &["generate", folder, "--prompt", "a", "--tokens", "2"]).ended(0);
+    };
+    ask("two");
+    ask("two/step-2");
+    place.train("two", &two).ended(0);
+    ask("two");
+    fs::rename(place.path("base/step-2"), place.path("elsewhere")).expect("a folder");
+    let export =
+        |more: &[&str]| annulus(&place, &[&["export", "two", "--out", "merged"], more].concat());
+    let gone = export(&["--merge"]);
+    let hint = "hint: name their folder, `model.path=FOLDER`";
+    assert!(gone.ended(4).stderr.contains(hint), "{}", gone.stderr);
+    for (more, said) in [
+        (&["model.path=elsewhere"][..], "add `--merge`"),
+        (&["--merge", "data.path=elsewhere"], "replaces no key but `model.path`"),
+    ] {
+        let refused = export(more);
+        assert!(refused.ended(2).stderr.contains(said), "{}", refused.stderr);
+    }
+    export(&["--merge", "model.path=elsewhere"]).ended(0);
+    ask("merged");
 }

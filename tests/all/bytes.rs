@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_experiment::{Dtype, Experiment, ModelSource, Resolved, parse};
 use annulus_ops::attention::Fused;
@@ -257,7 +257,7 @@ impl Case {
     fn counted(&self, plan: &Plan, comm: Arc<dyn Communicator>) -> Result<[u64; 2]> {
         let meter = Metered::new(comm);
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::new(plan.passes[0].clone(), 0.3, meter.clone(), kernel);
+        let attention = Attention::new(plan.schedules[0].clone(), 0.3, meter.clone(), kernel);
         let rows = attention.positions().tokens();
         let dtype = if self.dtype == Dtype::F32 { DType::F32 } else { DType::BF16 };
         let random = |name: &str, heads: usize| {
@@ -269,8 +269,8 @@ impl Case {
         let Heads { query, key_value } = self.heads;
         let qkv =
             Qkv { q: random("q", query)?, k: random("k", key_value)?, v: random("v", key_value)? };
-        let done = attention.forward(Place::default(), &qkv)?;
-        attention.backward(Place::default(), qkv, done, random("gradient", query)?)?;
+        let done = attention.forward(CallSite::default(), &qkv)?;
+        attention.backward(CallSite::default(), qkv, done, random("gradient", query)?)?;
         let bytes = meter.take().bytes;
         Ok(["forward", "backward"].map(|pass| bytes.get(pass).copied().unwrap_or_default()))
     }

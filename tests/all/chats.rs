@@ -99,6 +99,49 @@ fn texts_beside_chats_are_read_to_their_end() {
     assert!(said.contains("`format: chat` cannot be packed as `stream`"), "{said}");
 }
 
+#[test]
+fn best_fit_is_the_same_on_any_ranks_and_after_a_resume() {
+    let place = place();
+    let train = |output: &str, changes: &[&str]| {
+        place.train(output, &[&CHAT[..], &["schedule.steps=6"], changes].concat())
+    };
+    let best = "data.pack=best-fit";
+    let said = train("whole", &[best]).ended(0).stderr.clone();
+    assert!(said.contains(" sequences for training: 6 steps of 2 are "), "{said}");
+    train("halves", &[best, "schedule.stop=2"]).ended(0);
+    let other = train("halves", &["data.pack=documents"]);
+    assert!(other.ended(4).stderr.contains("`data.pack` was `best-fit`"), "{}", other.stderr);
+    train("halves", &[best]).ended(0);
+    assert_eq!(losses(&place.path("halves")), losses(&place.path("whole")));
+    train("one", &[best, "mesh.sequence=1", "attention.strategy=local"]).ended(0);
+    let off = difference(&losses(&place.path("one")), &losses(&place.path("whole")));
+    assert!(off < REORDERED, "{off:e}");
+}
+
+/// The sequences of a step are found in the files again.
+#[test]
+fn what_a_step_has_read_is_shown() {
+    let place = place();
+    place.train("run", &[&CHAT[..], &["schedule.steps=6"]].concat()).ended(0);
+    let show = |what: &[&str]| run(ANNULUS, &place.path(""), &[&["data", "show"], what].concat());
+    let shown = show(&["run", "--step", "3"]);
+    let text = &shown.ended(0).stdout;
+    assert!(text.contains(" sequences for training: 6 steps of 2 are "), "{text}");
+    assert!(text.contains("\nsequence 2: 96 tokens in "), "{text}");
+    assert!(text.contains("  positions 0 to ") && text.contains("chats.jsonl`, line "), "{text}");
+    assert!(!text.contains("target in the loss"), "{text}");
+    assert!(!shown.stderr.contains("have changed"), "{}", shown.stderr);
+    assert_ne!(show(&["run", "--step", "4"]).ended(0).stdout, *text);
+    let some = show(&["run", "--step", "3", "--tokens", "5"]);
+    assert_eq!(some.ended(0).stdout.lines().count(), text.lines().count() + 2 * (1 + 5));
+    assert!(show(&["run", "--step", "7"]).ended(2).stderr.contains("there is no step 7"));
+    let said = show(&["text.txt", "--step", "3"]).ended(2).stderr.clone();
+    assert!(said.contains("`--step` is for experiments and runs"), "{said}");
+    let lines = std::fs::read_to_string(place.path("chats.jsonl")).expect("it was written");
+    place.write("chats.jsonl", &lines.replace("alpha", "omega"));
+    assert!(show(&["run", "--step", "3"]).ended(0).stderr.contains("have changed"));
+}
+
 /// What is left out is said.
 #[test]
 fn what_is_too_long_is_warned_of() {
@@ -135,4 +178,16 @@ fn the_loss_of_chats_that_were_held_out_is_the_one_that_training_logs() {
     assert!(said.contains("takes a plain text"), "{said}");
     assert!(!said.contains("leave `evaluation.path` out"), "{said}");
     evaluate(&["evaluation.path=text.txt", "evaluation.targets=16"]).ended(0);
+}
+
+/// A template needs no data: it is looked for however large the texts beside the conversations are.
+#[test]
+fn check_misses_a_template_beside_a_large_text() {
+    let place = place();
+    std::fs::remove_file(place.path("chat_template.jinja")).expect("it was written");
+    place.write("large.text", &"the harbour was quiet\n".repeat(60_000));
+    let path = "data.path=[large.text, { path: chats.jsonl, format: chat }]";
+    let asked = [&["check", "experiment.yaml"], &CHAT[2..], &[path]].concat();
+    let ran = run(ANNULUS, &place.path(""), &asked);
+    assert!(ran.ended(3).stderr.contains("no `chat_template`"), "{}", ran.stderr);
 }

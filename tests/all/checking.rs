@@ -109,6 +109,20 @@ fn check_holds_what_is_named_to_what_is_there() {
     }
 }
 
+/// A text of more than a megabyte is not read, which is said once for all runs of a sweep.
+#[test]
+fn what_is_not_read_for_a_sweep_is_said_once() {
+    let place = Place::new(ANNULUS);
+    place.write("text.txt", &"text ".repeat(1 << 18));
+    let tiny = fs::read_to_string(place.path("experiment.yaml")).expect("an experiment");
+    place.write("sweep.yaml", &(tiny + "sweep: { keys: { data.tokens: [24, 48] }, seeds: 2 }\n"));
+    for file in ["experiment.yaml", "sweep.yaml"] {
+        let ran = annulus(&place, &["check", file]);
+        let notes = ran.ended(0).stderr.matches("note: data of more than 1 MiB is not read here");
+        assert_eq!(notes.count(), 1, "{file}: {}", ran.stderr);
+    }
+}
+
 #[test]
 fn the_budget_that_is_asked_for_would_do() {
     let place = Place::new(ANNULUS);

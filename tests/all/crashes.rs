@@ -2,6 +2,7 @@
 //! the same bits.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -253,6 +254,36 @@ fn a_second_start_is_refused_until_the_first_one_ends() {
     let next = place.train("run", &["schedule.steps=100000", &stop]);
     next.ended(0);
     assert!(next.stderr.contains("from step"), "{}", next.stderr);
+}
+
+/// Who moves the folder of a run that trains makes place for another, which the first one must leave alone.
+#[test]
+fn a_run_whose_folder_was_moved_touches_no_other_in_its_place() {
+    let place = Place::new(ANNULUS);
+    for saves in ["background_saves=false", "background_saves=true"] {
+        let changes = ["schedule.steps=100000", "every.checkpoint=5", saves];
+        let mut live = place.start("run", &changes);
+        // Between two saves.
+        let computes = |output: &Path| last_saved(output) > 0 && last_logged(output) % 5 == 2;
+        assert!(live.wait_for(computes));
+        live.signal(&["STOP"]);
+        let [run, moved] = ["run", "moved"].map(|name| place.path(name));
+        fs::rename(&run, &moved).expect("a folder");
+        place.train("run", &["schedule.steps=3", "keep=5"]).ended(0);
+        let before = contents(&run);
+        live.signal(&["CONT"]);
+        let ran = live.end();
+        assert_one_error(
+            ran.ended(4),
+            "`run` is no longer this run's folder: it was moved or replaced",
+        );
+        assert!(contents(&run) == before, "{saves}");
+        // It goes on where it is now.
+        let stop = format!("schedule.stop={}", last_saved(&moved) + 2);
+        let next = place.train("moved", &[&changes[..], &[&stop]].concat());
+        assert!(next.ended(0).stderr.contains("from step"), "{}", next.stderr);
+        fs::remove_dir_all(run).and_then(|()| fs::remove_dir_all(moved)).expect("folders");
+    }
 }
 
 /// The only thing said of an error, and the way out where there is one.

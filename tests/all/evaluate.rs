@@ -52,6 +52,41 @@ fn a_run_and_its_checkpoint_as_a_folder_are_the_same_model_on_any_ranks() {
     seen_by_tensorboard(&place.path("run/evaluation"));
 }
 
+/// A curve of loss by length over checkpoints needs the results of all of them.
+#[test]
+fn results_of_another_checkpoint_are_kept() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=4", "every.checkpoint=2", "keep=2"]).ended(0);
+    let folder = place.path("run/evaluation");
+    let read = |name: &str| -> Value {
+        let text = fs::read_to_string(folder.join(name)).expect(name);
+        serde_json::from_str(&text).expect("JSON")
+    };
+    // TensorBoard has a file of each step.
+    let files = || {
+        let files = fs::read_dir(&folder).expect("a folder").map(|file| file.expect("a file"));
+        files.filter(|file| file.file_name().to_string_lossy().contains("tfevents")).count()
+    };
+    evaluate(&place, &[&["run"], &ASKED[..]].concat()).ended(0);
+    let last = read("perplexity.json");
+    let of_first = evaluate(&place, &[&["run/step-2"], &ASKED[..]].concat());
+    assert!(of_first.ended(0).stderr.contains("step-4`"), "{}", of_first.stderr);
+    assert_eq!(
+        (read("perplexity.json")["step"].as_u64(), read("step-4/perplexity.json")),
+        (Some(2), last.clone())
+    );
+    assert!(folder.join("step-4/loss-by-length.svg").is_file());
+    assert_eq!(files(), 2);
+    // Evaluated again, the last step's results are replaced where they belong, and those of the first are kept.
+    evaluate(&place, &[&["run"], &ASKED[..]].concat()).ended(0);
+    assert_eq!(
+        (read("perplexity.json"), read("step-2/perplexity.json")["step"].as_u64()),
+        (last, Some(2))
+    );
+    assert!(!folder.join("step-4").exists());
+    assert_eq!(files(), 2);
+}
+
 /// TensorBoard's own reader finds the pictures, at the step of the weights.
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
 fn seen_by_tensorboard(folder: &Path) {
@@ -90,6 +125,18 @@ fn only_of_a_run_is_it_known_what_it_was_trained_on() {
         assert_eq!(said.contains("was trained on"), is_known, "{subject} {data}: {said}");
         assert_eq!(said.contains(&format!("reading `{read}`")), !is_known, "{said}");
     }
+}
+
+#[test]
+fn where_results_cannot_be_written_another_folder_can_be_named() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    place.write("run/evaluation", "a file");
+    let asked = |more: &[&str]| evaluate(&place, &[&["run"], &ASKED[..], more].concat());
+    let ran = asked(&[]);
+    let hint = "hint: give another folder: `--out DIR`";
+    assert!(ran.ended(4).stderr.contains(hint), "{}", ran.stderr);
+    asked(&["--out", "out"]).ended(0);
 }
 
 #[test]

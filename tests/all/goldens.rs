@@ -146,7 +146,7 @@ fn write_case(
     let of = |name, heads| random(name, &[2, heads, TOKENS, 8]).unwrap();
     let [q, k, v, dout] = [of("q", 4), of("k", 2), of("v", 2), of("dout", 4)];
     let all = Positions::all(TOKENS);
-    let dense = dense(&q, &k, &v, &dout, mask, &all, &all, 0.5).unwrap();
+    let dense = dense([&q, &k, &v, &dout], mask, [&all, &all], 0.5, None).unwrap();
     let ids = |lengths: &&[usize]| -> Vec<i64> {
         let ids = lengths.iter().zip(0..).flat_map(|(length, id)| vec![id; *length]);
         ids.collect()

@@ -29,6 +29,14 @@ fn a_mixture_is_the_same_after_a_resume_and_on_any_number_of_ranks() {
     let whole = losses(&place.path("whole"));
     // Stopped, resumed: the same bits.
     place.train("halves", &[MIXTURE, steps, "schedule.stop=3"]).ended(0);
+    // Each source has a loss of its own; two, one and one sequences are held out.
+    let log = fs::read_to_string(place.path("whole/metrics.jsonl")).expect("a log");
+    let last: Value = serde_json::from_str(log.lines().last().expect("a line")).expect("JSON");
+    let tags = ["text", "lines", "source-3"].map(|name| format!("evaluate/loss/{name}"));
+    let of_sources = tags.map(|tag| last[&tag].as_f64().expect(&tag));
+    let mean = std::iter::zip(of_sources, [0.5, 0.25, 0.25]).map(|(loss, share)| loss * share);
+    let (all, mean) = (last["evaluate/loss"].as_f64().expect("it"), mean.sum::<f64>());
+    assert!((all - mean).abs() < 1e-6 * mean && of_sources[0] != of_sources[1], "{log}");
     // Another weight is other data.
     let other = MIXTURE.replace("weight: 2", "weight: 4");
     let refused = place.train("halves", &[&other, steps]);

@@ -111,3 +111,34 @@ fn what_cannot_be_replayed_is_refused() {
     let said = replay(&place, &["a", "--step", "2"]).ended(0).stdout.clone();
     assert!(said.contains("has no hashes of this step"), "{said}");
 }
+
+/// What is computed again elsewhere is said of the run itself.
+#[test]
+fn a_text_that_has_moved_is_named_and_one_that_has_changed_refused() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=4", "every.hash=1"]).ended(0);
+    let step = ["a", "--step", "3", "--out", "out"];
+    let with = |more: &[&str]| replay(&place, &[&step[..], more].concat());
+    fs::rename(place.path("text.txt"), place.path("moved.txt")).expect("a text");
+    with(&[]).ended(3);
+    place.write("text.txt", &"another text ".repeat(900));
+    let changed = with(&[]);
+    let said = "`a/step-2` was trained on other texts: `text.txt` has changed since";
+    let hint = "hint: restore the texts, or name where they are now, as in `data.path=NEW`";
+    let stderr = &changed.ended(4).stderr;
+    assert!(stderr.contains(said) && stderr.contains(hint), "{stderr}");
+    assert!(!stderr.contains("replay-"), "{stderr}");
+    let other = with(&["data.path=moved.txt", "optimizer.weight_decay=0.5"]);
+    let stderr = &other.ended(4).stderr;
+    assert!(stderr.contains("`a/step-2` belongs to a different experiment"), "{stderr}");
+    assert!(!stderr.contains("replay-"), "{stderr}");
+    let output = with(&["output=b"]);
+    assert!(output.ended(2).stderr.contains("give `--out` instead"), "{}", output.stderr);
+    let moved = with(&["data.path=moved.txt"]);
+    assert!(moved.ended(0).stdout.contains("equal to the bit"), "{}", moved.stdout);
+    // Commands that replace no keys say so.
+    let words = ["bisect", "a", "a", "data.path=moved.txt"];
+    let refused = run(ANNULUS, &place.path(""), &words);
+    let said = "`data.path=moved.txt`: this command replaces no keys";
+    assert!(refused.ended(2).stderr.contains(said), "{}", refused.stderr);
+}

@@ -46,6 +46,36 @@ fn paths_that_look_alike_keep_their_results_in_every_order() {
     assert_eq!(of(&["data.path=[h/x.txt]"]), both[..1]);
 }
 
+/// `model.path` names a run, which trains on between two starts of the sweep.
+#[test]
+fn runs_of_a_sweep_begin_with_one_checkpoint() {
+    let place = place("{ keys: { optimizer.weight_decay: [0.1, 0.2] } }");
+    let base = |steps: &str| {
+        place.train("base", &["schedule.decay=constant", "keep=5", steps]).ended(0);
+    };
+    base("schedule.steps=2");
+    let sweep = ["sweep", "sweep.yaml", "model={ path: base }", "--json", "--no-times"];
+    annulus(&place, &[&sweep[..], &["optimizer.weight_decay=[0.1]"]].concat()).ended(0);
+    base("schedule.steps=4");
+    assert_eq!(rows(&annulus(&place, &sweep)).len(), 2);
+    let read = |name: &str| fs::read_to_string(place.path("run").join(name)).unwrap();
+    let listed: Value = serde_json::from_str(&read("sweep.json")).unwrap();
+    assert_eq!(listed["bases"]["base"], "base/step-2");
+    for name in ["weight_decay=0.1,seed=3", "weight_decay=0.2,seed=3"] {
+        for file in [format!("{name}.yaml"), format!("{name}/experiment.yaml")] {
+            let text = read(&file);
+            assert!(text.contains("path: base/step-2\n"), "{file}: {text}");
+        }
+    }
+    // One that began with another is left out.
+    let own = place.path("run/weight_decay=0.2,seed=3/experiment.yaml");
+    let other = fs::read_to_string(&own).unwrap().replace("base/step-2", "base/step-4");
+    fs::write(own, other).unwrap();
+    let table = annulus(&place, &["table", "run", "--json", "--no-times"]);
+    let said = "its `model.path` was `base/step-4` and is `base/step-2`; it is left out";
+    assert!(table.ended(0).stderr.contains(said), "{}", table.stderr);
+}
+
 #[test]
 fn a_folder_that_was_moved_is_no_other_run_s() {
     let place = place("{ keys: { data.tokens: [24, 48], attention.strategy: [ring, striped] } }");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// What is recorded at every step, or at every evaluation.
-const TAGS: [&str; 19] = [
+const TAGS: [&str; 21] = [
     "comm/bytes",
     "evaluate/bigram_entropy",
     "evaluate/loss",
@@ -28,11 +28,13 @@ const TAGS: [&str; 19] = [
     "memory/weights",
     "memory/workspace",
     "speed/mfu",
+    "speed/seconds_per_step",
     "speed/tflops",
     "speed/tokens_per_second",
     "train/grad_norm",
     "train/loss",
     "train/lr",
+    "train/tokens",
 ];
 
 /// What of them has another name there, so that losses are first by name.

@@ -74,6 +74,14 @@ fn wrong_lines() {
             LINES,
         ),
         ("lines that are a list", |s| s.write("texts.jsonl", "[{\"text\": \"bad\"}]"), LINES),
+        (
+            "a folder of JSON for lines",
+            |s| {
+                fs::create_dir(s.path("alpaca")).unwrap();
+                s.write("alpaca/data.json", "[]");
+            },
+            "train tiny.yaml output=new data.format=jsonl data.path=alpaca",
+        ),
         ("plain text for lines", |_| (), "train tiny.yaml output=new data.format=jsonl"),
         ("no lines", |s| s.write("texts.jsonl", "\n\n"), LINES),
     ];

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use annulus_comm::{
-    Communicator, Fault, Faulty, Label, Move, Pending, Result, When, Wrap, Wrapper,
+    Communicator, Fault, Faulty, Label, P2pOp, Pending, Result, When, Wrap, Wrapper,
 };
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ struct Drilled {
 impl Drilled {
     fn meet(&self, label: Label) {
         let Drill { rank, step, layer, ref pass, hop, .. } = self.drill;
-        let here = self.original(self.rank()) == rank
+        let here = self.global_rank(self.rank()) == rank
             && (label.step, label.layer, label.pass, label.hop) == (step, layer, pass, hop);
         if here && !self.done.swap(true, Ordering::Relaxed) {
             self.inner.note(label);
@@ -125,7 +125,7 @@ impl Wrapper for Drilled {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
         self.meet(label);
         self.inner.exchange(label, moves)
     }

@@ -156,7 +156,7 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use annulus::attention::{Attention, Place, Qkv, rows_at};
+//! use annulus::attention::{Attention, CallSite, Qkv, rows_at};
 //! use annulus::candle_core::{DType, Device, Result, Tensor};
 //! use annulus::comm::threads;
 //! use annulus::ops::Pool;
@@ -178,7 +178,7 @@
 //! let (q, k, v) = (random(4)?, random(2)?, random(2)?);
 //! let scale = 1.0 / (dim as f64).sqrt();
 //! let all = Positions::all(tokens);
-//! let dense = dense(&q, &k, &v, &q, &mask, &all, &all, scale)?.out;
+//! let dense = dense([&q, &k, &v, &q], &mask, [&all, &all], scale, None)?.out;
 //! let options = threads::Options { world: 3, deadline: Duration::from_secs(60), stop: Arc::default() };
 //! threads::run(&options, |comm| -> Result<()> {
 //!     let kernel = Arc::new(Fused::new(Pool::serial()));
@@ -186,7 +186,7 @@
 //!     // Each rank hands over the rows at its own positions, whatever the layout.
 //!     let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
 //!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
-//!     let out = attention.forward(Place::default(), &qkv)?.out;
+//!     let out = attention.forward(CallSite::default(), &qkv)?.out;
 //!     let off = (out.to_dtype(DType::F64)? - rows(&dense)?)?.abs()?.max_all()?;
 //!     assert!(off.to_scalar::<f64>()? < 1e-5);
 //!     Ok(())
@@ -206,7 +206,7 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use annulus::attention::{Attention, Place, Qkv, rows_at};
+//! use annulus::attention::{Attention, CallSite, Qkv, rows_at};
 //! use annulus::candle_core::{DType, Device, Result, Tensor};
 //! use annulus::comm::threads;
 //! use annulus::ops::Pool;
@@ -298,15 +298,15 @@
 //! let (q, k, v, gradient) = (random(4)?, random(2)?, random(2)?, random(4)?);
 //! let scale = 1.0 / (dim as f64).sqrt();
 //! let all = Positions::all(tokens);
-//! let dense = dense(&q, &k, &v, &gradient, &mask, &all, &all, scale)?.dk;
+//! let dense = dense([&q, &k, &v, &gradient], &mask, [&all, &all], scale, None)?.dk;
 //! let options = threads::Options { world: 4, deadline: Duration::from_secs(60), stop: Arc::default() };
 //! threads::run(&options, |comm| -> Result<()> {
 //!     let kernel = Arc::new(Fused::new(Pool::serial()));
 //!     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
 //!     let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
 //!     let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
-//!     let attended = attention.forward(Place::default(), &qkv)?;
-//!     let dk = attention.backward(Place::default(), qkv, attended, rows(&gradient)?)?.k;
+//!     let attended = attention.forward(CallSite::default(), &qkv)?;
+//!     let dk = attention.backward(CallSite::default(), qkv, attended, rows(&gradient)?)?.k;
 //! #   // Candle has no maximum of nothing.
 //! #   if attention.positions().tokens() == 0 {
 //! #       return Ok(());

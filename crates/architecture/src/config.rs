@@ -9,7 +9,7 @@ use annulus_yaml::{
 use serde_json::{Map, Value as Json, json};
 
 use crate::peft::ADAPTER;
-use crate::{Beside, Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, later, shape_of};
+use crate::{Dtype, Family, LayerType, Scaling, Shape, ShapeKeys, TopLevelKeys, later, shape_of};
 
 const NAME: &str = "config.json";
 /// The config.json of an extended model beside whose weights there are adapters, under a name of its own: `transformers` takes a folder with
@@ -53,7 +53,7 @@ pub fn read_saved_config(folder: &Path) -> Result<Shape, Problems> {
 }
 
 /// The keys that are read.
-const KEYS: &[&[Key]] = &[ShapeKeys::OWN, Beside::OWN];
+const KEYS: &[&[Key]] = &[ShapeKeys::OWN, TopLevelKeys::OWN];
 
 /// Parses the text of a config.json; errors call the file `name`.
 ///
@@ -79,7 +79,7 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
             report.at(root.span, || (format!("`{key}` is missing"), None));
         }
     }
-    let keys = ShapeKeys::read(&values, "").zip(Beside::read(&values, ""));
+    let keys = ShapeKeys::read(&values, "").zip(TopLevelKeys::read(&values, ""));
     let shape = keys.and_then(|(mut keys, beside)| {
         if root.entry("rms_norm_eps").is_none() {
             keys.rms_norm_eps = RMS_NORM_EPS;

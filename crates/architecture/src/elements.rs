@@ -9,7 +9,7 @@ const ALIGNED: usize = 16;
 
 /// The elements of slice `slot` of `slots` of a flat parameter: what one rank sums, or updates. Slices differ by few elements. Where
 /// `slots` is m · n, slice `slot` of n is the slices `slot` · m to `slot` · m + m - 1 of m · n.
-pub fn slice(elements: usize, slot: usize, slots: usize) -> Range<usize> {
+pub fn slice_range(elements: usize, slot: usize, slots: usize) -> Range<usize> {
     let bound = |slot: usize| match elements * slot / slots {
         all if all == elements => elements,
         some => some / ALIGNED * ALIGNED,
@@ -64,7 +64,7 @@ impl Shape {
 
 #[cfg(test)]
 mod tests {
-    use super::slice;
+    use super::slice_range;
 
     #[test]
     fn slices_cover_a_parameter_once_and_nest() {
@@ -72,16 +72,16 @@ mod tests {
             for (parts, each) in [(1, 1), (1, 4), (2, 2), (3, 2), (4, 1), (5, 3)] {
                 let slots = parts * each;
                 let all: Vec<usize> =
-                    (0..slots).flat_map(|slot| slice(elements, slot, slots)).collect();
+                    (0..slots).flat_map(|slot| slice_range(elements, slot, slots)).collect();
                 assert_eq!(all, (0..elements).collect::<Vec<_>>());
                 for part in 0..parts {
-                    let whole = slice(elements, part, parts);
-                    let first = slice(elements, part * each, slots);
-                    let last = slice(elements, part * each + each - 1, slots);
+                    let whole = slice_range(elements, part, parts);
+                    let first = slice_range(elements, part * each, slots);
+                    let last = slice_range(elements, part * each + each - 1, slots);
                     assert_eq!((whole.start, whole.end), (first.start, last.end));
                 }
             }
         }
-        assert!((0..4).all(|slot| slice(4096, slot, 4).len() == 1024));
+        assert!((0..4).all(|slot| slice_range(4096, slot, 4).len() == 1024));
     }
 }

@@ -7,7 +7,7 @@ use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Count, Real, Section, Tokens, Truth, Word, Words};
 use annulus_yaml::{Places, Problem, section};
 
-use crate::rope::{Said, WORDS};
+use crate::rope::{RopeKeysAsWritten, WORDS};
 use crate::{Family, LayerType, Parameters, Rope, Scaling, Shape, shape};
 
 /// The most layers that a model may have.
@@ -70,7 +70,7 @@ section! {
 section! {
     /// The keys of a config.json beside those of a shape.
     #[derive(Clone, Debug, Default, PartialEq)]
-    pub struct Beside {
+    pub struct TopLevelKeys {
         rope_theta: Option<f64> = Real(AboveZero), Means("rope_parameters.rope_theta"),
             "base of the frequencies";
         original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
@@ -85,13 +85,14 @@ section! {
 /// Keys that contradict each other, are missing, or do not go together.
 pub fn shape_of(
     keys: &ShapeKeys,
-    beside: &Beside,
+    beside: &TopLevelKeys,
     prefix: &str,
     places: &Places,
 ) -> Result<Shape, Vec<Problem>> {
     let sections = [&keys.rope_parameters, &keys.rope_scaling];
     let rope =
-        Said { prefix, sections, beside, longest: keys.max_position_embeddings }.rope(places);
+        RopeKeysAsWritten { prefix, sections, beside, longest: keys.max_position_embeddings }
+            .rope(places);
     let reading = Reading { keys, prefix, places };
     let (windows, mut problems) = (reading.windows(), reading.biases());
     match (rope, windows) {

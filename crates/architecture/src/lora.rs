@@ -19,8 +19,8 @@ pub struct Lora {
     pub dropout: f64,
     /// The projections with an adapter, in the order of [`Target::WORDS`].
     pub targets: Vec<Target>,
-    /// Parts that are trained in full, in the order of [`Besides::WORDS`].
-    pub train: Vec<Besides>,
+    /// Parts that are trained in full, in the order of [`FullyTrained::WORDS`].
+    pub train: Vec<FullyTrained>,
     /// The PEFT folder to start from; `None`: new adapters.
     pub path: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ words!(Target {
 
 /// A part that may be trained in full beside adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Besides {
+pub enum FullyTrained {
     /// The embedding.
     Embeddings,
     /// All norms.
@@ -65,7 +65,7 @@ pub enum Besides {
     Head,
 }
 
-words!(Besides { Embeddings = "embeddings", Norms = "norms", Head = "head" });
+words!(FullyTrained { Embeddings = "embeddings", Norms = "norms", Head = "head" });
 
 impl Lora {
     /// The end of the name of an adapter's a: PEFT's, where the rest of the name has no prefix.
@@ -89,7 +89,7 @@ impl Lora {
     /// # Errors
     /// When the output projection is to be trained, but is tied to the embedding.
     pub fn suits(&self, shape: &Shape) -> Result<(), Problem> {
-        if self.trains(Besides::Head) && shape.tie_word_embeddings {
+        if self.trains(FullyTrained::Head) && shape.tie_word_embeddings {
             let message = "the last projection is to be trained, but the model's is its embedding";
             return Err(Problem::new(message).hint("name the embedding instead"));
         }
@@ -97,7 +97,7 @@ impl Lora {
     }
 
     /// Whether a part is trained in full.
-    pub fn trains(&self, what: Besides) -> bool {
+    pub fn trains(&self, what: FullyTrained) -> bool {
         self.train.contains(&what)
     }
 }
@@ -115,11 +115,4 @@ impl Target {
             Target::Down => [hidden, width],
         }
     }
-}
-
-/// A list sorted, without duplicates.
-pub fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
-    list.sort();
-    list.dedup();
-    list
 }

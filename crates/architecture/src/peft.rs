@@ -1,11 +1,12 @@
 //! adapter_config.json, as PEFT reads and writes it: what would change an adapter's function and is not supported is refused.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use annulus_yaml::{Problem, Problems, read_within};
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Besides, Lora, Shape, Target, sorted};
+use crate::{FullyTrained, Lora, Shape, Target};
 
 /// The file in which PEFT describes adapters.
 pub(crate) const ADAPTER: &str = "adapter_config.json";
@@ -39,7 +40,7 @@ pub fn read_adapter(folder: &Path, shape: &Shape) -> Result<Lora, Problems> {
     let alpha = number("lora_alpha").filter(|alpha| alpha.is_finite() && *alpha > 0.0);
     let Some(alpha) = alpha else { return Err(read.wrong("lora_alpha", "a number above 0")) };
     let rslora = read.config.get("use_rslora").and_then(Json::as_bool).unwrap_or(false);
-    let (targets, train) = (read.targets()?, read.besides(shape)?);
+    let (targets, train) = (read.targets()?, read.fully_trained(shape)?);
     let dropout = number("lora_dropout").unwrap_or(0.0);
     if !(0.0..1.0).contains(&dropout) {
         return Err(read.wrong("lora_dropout", "a number from 0 to below 1"));
@@ -101,11 +102,11 @@ impl Reading {
             let last = word.strip_prefix("self_attn.").or_else(|| word.strip_prefix("mlp."));
             Target::from_word(last.unwrap_or(word))
         };
-        let targets: Option<Vec<Target>> = list.iter().map(target).collect();
-        targets.map(sorted).ok_or_else(wrong)
+        let targets: Option<BTreeSet<Target>> = list.iter().map(target).collect();
+        Ok(targets.ok_or_else(wrong)?.into_iter().collect())
     }
 
-    fn besides(&self, shape: &Shape) -> Result<Vec<Besides>, Problems> {
+    fn fully_trained(&self, shape: &Shape) -> Result<Vec<FullyTrained>, Problems> {
         let empty = Vec::new();
         let list = match self.config.get("modules_to_save") {
             None | Some(Json::Null) => &empty,
@@ -117,8 +118,8 @@ impl Reading {
         for item in list {
             let word = item.as_str().unwrap_or_default();
             match word.strip_prefix("model.").unwrap_or(word) {
-                "embed_tokens" => train.push(Besides::Embeddings),
-                "lm_head" => train.push(Besides::Head),
+                "embed_tokens" => train.push(FullyTrained::Embeddings),
+                "lm_head" => train.push(FullyTrained::Head),
                 word if NORMS.contains(&word) || HEAD_NORMS.contains(&word) => norms.push(word),
                 _ => {
                     let wanted = "`embed_tokens`, `lm_head` and the norms";
@@ -128,17 +129,17 @@ impl Reading {
         }
         // Otherwise PEFT trains the embedding alone, and the model is not tied any more.
         let ties = self.config.get("ensure_weight_tying") == Some(&Json::Bool(true));
-        if shape.tie_word_embeddings && train.contains(&Besides::Embeddings) && !ties {
+        if shape.tie_word_embeddings && train.contains(&FullyTrained::Embeddings) && !ties {
             let wanted = "`true`: the model ties its last projection to the embedding";
             return Err(self.wrong("ensure_weight_tying", wanted));
         }
         // The names of all norms end in `norm`.
         match norms.contains(&"norm") {
-            true => train.push(Besides::Norms),
+            true => train.push(FullyTrained::Norms),
             false if norms.is_empty() => {}
             false => return Err(self.wrong("modules_to_save", "all norms, or none")),
         }
-        Ok(sorted(train))
+        Ok(BTreeSet::from_iter(train).into_iter().collect())
     }
 }
 
@@ -154,13 +155,13 @@ fn short(value: &Json) -> String {
 pub fn write_adapter(lora: &Lora, base: &str, revision: Option<&str>, shape: &Shape) -> String {
     let targets: Vec<&str> = lora.targets.iter().map(|target| target.word()).collect();
     let modules = lora.train.iter().flat_map(|what| match what {
-        Besides::Embeddings => vec!["embed_tokens"],
-        Besides::Head => vec!["lm_head"],
-        Besides::Norms if shape.has_query_key_norm() => [&NORMS[..], &HEAD_NORMS].concat(),
-        Besides::Norms => NORMS.to_vec(),
+        FullyTrained::Embeddings => vec!["embed_tokens"],
+        FullyTrained::Head => vec!["lm_head"],
+        FullyTrained::Norms if shape.has_query_key_norm() => [&NORMS[..], &HEAD_NORMS].concat(),
+        FullyTrained::Norms => NORMS.to_vec(),
     });
     let modules: Vec<&str> = modules.collect();
-    let tied = shape.tie_word_embeddings && lora.trains(Besides::Embeddings);
+    let tied = shape.tie_word_embeddings && lora.trains(FullyTrained::Embeddings);
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -11,8 +11,8 @@ mod read;
 
 use std::f64::consts::TAU;
 
-pub use parameters::{Parameters, takes};
-pub(crate) use read::Said;
+pub use parameters::{Parameters, rope_keys_of};
+pub(crate) use read::RopeKeysAsWritten;
 
 /// The words of `rope_type`, the default first.
 pub(crate) const WORDS: &[&str] = &["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
@@ -121,7 +121,7 @@ impl Rope {
             Scaling::Dynamic { factor, original } => {
                 let stretch = tokens.max(*original) as f64 / *original as f64;
                 let by = factor * stretch - (factor - 1.0);
-                (plain(grown(self.theta, by, width)), 1.0)
+                (plain(ntk_theta(self.theta, by, width)), 1.0)
             }
             Scaling::Yarn(yarn) => {
                 (yarn.frequencies(self.theta, head_dim), yarn.attention_factor())
@@ -182,7 +182,7 @@ fn powers(theta: f64, head_dim: usize) -> Vec<f64> {
 
 /// NTK-aware (bloc97; Peng et al., arXiv 2309.00071, 3.1): the base with which the slowest pair turns
 /// `by` times slower, and the fastest as before.
-pub fn grown(theta: f64, by: f64, width: f64) -> f64 {
+pub fn ntk_theta(theta: f64, by: f64, width: f64) -> f64 {
     theta * by.powf(width / (width - 2.0))
 }
 

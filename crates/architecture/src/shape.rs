@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use annulus_yaml::{Places, Problem, words};
 
 use crate::config::ids;
-use crate::{Besides, Frequencies, Rope, Scaling};
+use crate::{Frequencies, FullyTrained, Rope, Scaling};
 
 /// The shape of a model, read strictly.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,8 +175,8 @@ impl Shape {
     }
 
     /// The table that hidden states are projected to logits with: where weights are tied, the embedding.
-    pub fn projects_with(&self) -> Besides {
-        if self.tie_word_embeddings { Besides::Embeddings } else { Besides::Head }
+    pub fn projects_with(&self) -> FullyTrained {
+        if self.tie_word_embeddings { FullyTrained::Embeddings } else { FullyTrained::Head }
     }
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
         let sections = ["rope_parameters", "rope_scaling"].map(key);
         let section = sections.into_iter().find(|section| places.contains(section));
         let section = section.unwrap_or_else(|| key("rope_theta"));
-        problems.extend(turning(shape, places, &section));
+        problems.extend(check_frequencies(shape, places, &section));
     }
     let groups = shape.num_key_value_heads;
     if !heads.is_multiple_of(groups) {
@@ -218,8 +218,8 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     problems
 }
 
-/// A problem of the frequencies that `section` makes, for heads with an even number of elements.
-pub fn turning(shape: &Shape, places: &Places, section: &str) -> Option<Problem> {
+/// Checks the rotary frequencies that `section` defines, for heads with an even number of elements; `None`: they can be used.
+pub fn check_frequencies(shape: &Shape, places: &Places, section: &str) -> Option<Problem> {
     let (pairs, head_dim) = (shape.head_dim / 2, shape.head_dim);
     match &shape.rope.scaling {
         Scaling::LongRope { short, long, .. } => {

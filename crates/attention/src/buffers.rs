@@ -40,7 +40,7 @@ impl Buffers {
 
     /// The tensors of a block, as parts of the buffer that contains it.
     fn parts(&self, block: Block) -> Result<Tensors> {
-        let Some((held, tensors)) = self.around(block) else { return missing(block) };
+        let Some((held, tensors)) = self.containing(block) else { return missing(block) };
         let tensors = match block.part {
             Part::Key if held.part == Part::KeyValue => &tensors[..1],
             Part::Value if held.part == Part::KeyValue => &tensors[1..],
@@ -61,19 +61,20 @@ impl Buffers {
         Ok(keys)
     }
 
-    /// Takes a block out, to give it away or to free it.
+    /// Removes a block, which is sent away or freed; an error where it is not here.
     pub(crate) fn take(&mut self, block: Block) -> Result<Tensors> {
         self.held.remove(&block).map_or_else(|| missing(block), Ok)
     }
 
-    /// The block as [`Buffers::take`] gives it; `None` where it is not here.
-    pub(crate) fn taken(&mut self, block: Block) -> Option<Tensors> {
+    /// Removes a block; `None` where it is not here.
+    pub(crate) fn remove(&mut self, block: Block) -> Option<Tensors> {
         self.held.remove(&block)
     }
 
-    /// Holds a block that was computed or received. A sum is added to the one that contains it, and vice versa, so that a travelling sum
-    /// stays where it began, and one at its owner there. In place: what was given away belongs to nobody else any more.
-    pub(crate) fn put(&mut self, block: Block, tensors: Tensors) -> Result<()> {
+    /// Inserts a block that was computed or received. If it is a sum (a gradient) of which there is a part here already, the two are added,
+    /// in place, as a sum that was sent away is no longer used by its sender. At its owner the new part is added to the buffer here;
+    /// elsewhere the buffer here is added to the new part, which replaces it and travels on.
+    pub(crate) fn insert_or_add(&mut self, block: Block, tensors: Tensors) -> Result<()> {
         let backend = &self.backend;
         if let (true, Some(same)) = (block.part.is_sum(), self.held.get(&block)) {
             let add = |(to, from): (&Tensor, &Tensor)| accumulate(backend, to, from);
@@ -81,7 +82,7 @@ impl Buffers {
                 return zip(same, &tensors).try_for_each(add);
             }
             zip(&tensors, same).try_for_each(add)?;
-        } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.around(block)) {
+        } else if let (true, Some((held, sums))) = (block.part.is_sum(), self.containing(block)) {
             let at = [block.heads.start - held.heads.start, block.rows.start - held.rows.start];
             return zip(sums, &tensors).try_for_each(|(to, from)| add(backend, to, at, from));
         }
@@ -102,11 +103,11 @@ impl Buffers {
 
     /// Whether the block, or one that contains it, is here.
     pub(crate) fn has(&self, block: Block) -> bool {
-        self.around(block).is_some()
+        self.containing(block).is_some()
     }
 
     /// The block here that contains `block`: of the same part, or of the whole that its part is one half of.
-    fn around(&self, block: Block) -> Option<(&Block, &Tensors)> {
+    fn containing(&self, block: Block) -> Option<(&Block, &Tensors)> {
         let of_part = |part: Part| {
             let least = Block { part, heads: Extent::all(0), rows: Extent::all(0), ..block };
             let alike = move |held: &Block| (held.part, held.owner) == (part, block.owner);
@@ -139,7 +140,7 @@ pub(crate) fn add(backend: &Backend, to: &Tensor, at: [usize; 2], from: &Tensor)
     Ok(())
 }
 
-/// As [`add`], in a few launches however many heads there are: what has gaps is copied, added to, and copied back.
+/// As [`add`], in a few launches however many heads there are: a part that is not contiguous is copied, added to, and copied back.
 fn add_slices(backend: &Backend, to: &Tensor, at: [usize; 2], from: &Tensor) -> Result<()> {
     // Some heads of several sequences are not rows of one matrix.
     let each = if from.dim(1)? == to.dim(1)? { from.dim(0)? } else { 1 };

@@ -13,14 +13,14 @@ use annulus_sequence::{Positions, View};
 use candle_core::{DType, Result, Tensor, bail};
 use parking_lot::Mutex;
 
-use crate::seen::one_softmax;
-use crate::{Attention, Place, Qkv};
+use crate::tile_views::one_softmax;
+use crate::{Attention, CallSite, Qkv};
 
 /// Cached keys and values of one rank, by layer.
 #[derive(Debug, Default)]
 pub struct Cache(Mutex<BTreeMap<usize, Rows>>);
 
-/// A rank's rows of one layer. What is added lies apart: a prompt is long, and is not copied for each token.
+/// A rank's rows of one layer. Rows of new tokens are in tensors of their own, so that the long prompt is not copied for each token.
 #[derive(Clone, Debug, Default)]
 struct Rows {
     prompt: Option<Block>,
@@ -51,8 +51,8 @@ impl Cache {
         self.with(|layers| layers.insert(layer, Rows { prompt, added: None, next }));
     }
 
-    /// The rows of a layer, after adding those of the token at `position` where this rank `keeps` it. Every rank is told of every token, so
-    /// that ranks at different positions do not go unnoticed.
+    /// The rows of a layer, after adding those of the token at `position` if this rank `keeps` it. Every rank calls this for every token,
+    /// which shows whether all ranks are at the same position.
     fn grown(&self, layer: usize, position: usize, keeps: bool, kv: &[Tensor; 2]) -> Result<Rows> {
         self.with(|layers| {
             let Some(rows) = layers.get_mut(&layer) else {
@@ -98,7 +98,7 @@ impl Block {
 
 impl Attention {
     /// Caches the rows of a prompt.
-    pub(crate) fn remember(&self, place: Place, qkv: &Qkv) -> Result<()> {
+    pub(crate) fn remember(&self, place: CallSite, qkv: &Qkv) -> Result<()> {
         if let Some(Growing::Prompt(cache)) = &self.growing {
             cache.put(place.layer, self.positions(), self.end(), self.lent(qkv)?);
         }
@@ -108,17 +108,17 @@ impl Attention {
     /// The attention of the token at `position` over all ranks' rows.
     pub(crate) fn add(
         &self,
-        place: Place,
+        place: CallSite,
         cache: &Cache,
         position: usize,
         qkv: &Qkv,
     ) -> Result<Attended> {
         let kv = self.lent(qkv)?;
         let q = self.rounded(annulus_sequence::Part::Query, &qkv.q)?.to_dtype(qkv.q.dtype())?;
-        let keeps = position % self.comm.world() == self.comm.rank();
+        let keeps = position % self.comm.world_size() == self.comm.rank();
         let rows = cache.grown(place.layer, position, keeps, &kv)?;
         let found = self.look(&q, position, &rows)?;
-        let Place { step, layer } = place;
+        let CallSite { step, layer } = place;
         let label = |hop| Label { step, layer, pass: "adding", hop };
         let outs = self.comm.all_gather(label(0), &found.out)?;
         let sums = self.comm.all_gather(label(1), &found.lse)?;
@@ -140,7 +140,7 @@ impl Attention {
         let mut state = self.kernel.begin(q, self.scale)?;
         for block in [&rows.prompt, &rows.added].into_iter().flatten() {
             for view in &View::all(&self.mask, &query, &block.positions) {
-                let part = |tensor: &Tensor| crate::seen::rows(tensor, view.keys.rows);
+                let part = |tensor: &Tensor| crate::tile_views::rows(tensor, view.keys.rows);
                 let (k, v) = (part(&block.kv[0])?, part(&block.kv[1])?);
                 let tile = Tile::new(&k, &v, &view.visibility);
                 self.kernel.forward(&[tile], &mut *state, &|| Ok(()))?;

@@ -26,9 +26,9 @@ pub struct Qkv {
     pub v: Tensor,
 }
 
-/// The place of an attention in the program, for errors and traces.
+/// The step and the layer that attention is computed for: named in errors and traces, and part of what dropout draws.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct CallSite {
     /// The number of the optimizer step.
     pub step: u64,
     /// The number of the layer.
@@ -71,7 +71,11 @@ impl Attention {
         kernel: Arc<dyn AttentionKernel>,
     ) -> Attention {
         let forward = schedules.of(Pass::Forward);
-        assert_eq!(forward.world(), comm.world(), "schedules are of as many ranks as there are");
+        assert_eq!(
+            forward.world(),
+            comm.world_size(),
+            "schedules are of as many ranks as there are"
+        );
         Attention {
             mask: forward.mask.clone(),
             scale,
@@ -91,10 +95,10 @@ impl Attention {
     ///
     /// # Errors
     /// When the schedules are for other positions.
-    pub fn beside(&self, schedules: Arc<Schedules>) -> Result<Attention> {
+    pub fn with_schedules(&self, schedules: Arc<Schedules>) -> Result<Attention> {
         let positions = &schedules.of(Pass::Forward).positions;
         if **positions != *self.sharded() {
-            let (found, wanted) = (positions.len(), self.comm.world());
+            let (found, wanted) = (positions.len(), self.comm.world_size());
             bail!(
                 "attention: found schedules of {found} ranks with other positions, expected those of \
                  the attention beside it, on {wanted} ranks"
@@ -110,7 +114,7 @@ impl Attention {
     ///
     /// # Errors
     /// A mask that shows more than the schedules' mask, or of which [`Mask::shows_all_of`] cannot tell.
-    pub fn seeing(&self, mask: Mask) -> Result<Attention> {
+    pub fn with_mask(&self, mask: Mask) -> Result<Attention> {
         let planned = &self.schedules.of(Pass::Forward).mask;
         if !planned.shows_all_of(&mask, self.end()) {
             bail!(
@@ -129,7 +133,7 @@ impl Attention {
     /// rounded values, whatever the strategy and the number of ranks. Sums (gradients) are rounded only while they travel, once per
     /// move, and are f32 wherever they are added to.
     #[must_use]
-    pub fn wired(&self, wire: Wire<Option<DType>>) -> Attention {
+    pub fn with_wire_dtypes(&self, wire: Wire<Option<DType>>) -> Attention {
         Attention { wire, ..self.clone() }
     }
 
@@ -138,7 +142,7 @@ impl Attention {
     ///
     /// # Errors
     /// A probability that is not from 0 to below 1.
-    pub fn dropping(&self, dropout: Dropout) -> Result<Attention> {
+    pub fn with_dropout(&self, dropout: Dropout) -> Result<Attention> {
         let probability = dropout.probability;
         if !(0.0..1.0).contains(&probability) {
             bail!("attention: found dropout of probability {probability}, expected 0 to below 1");
@@ -148,7 +152,7 @@ impl Attention {
 
     /// This attention for a prompt, whose keys and values are kept in `cache`.
     #[must_use]
-    pub fn filling(&self, cache: &Arc<Cache>) -> Attention {
+    pub fn with_prefill_cache(&self, cache: &Arc<Cache>) -> Attention {
         Attention { growing: Some(Growing::Prompt(cache.clone())), ..self.clone() }
     }
 
@@ -156,12 +160,12 @@ impl Attention {
     /// values and the output have one row, the same on every rank. The mask must show that much in one view. A forward pass refuses any
     /// other position; there is no backward pass.
     #[must_use]
-    pub fn adding(&self, cache: &Arc<Cache>, position: usize) -> Attention {
+    pub fn decoding_at(&self, cache: &Arc<Cache>, position: usize) -> Attention {
         Attention { growing: Some(Growing::Token(cache.clone(), position)), ..self.clone() }
     }
 
     /// The dropout of a call.
-    pub(crate) fn dropped(&self, Place { step, layer }: Place) -> Option<Dropout> {
+    pub(crate) fn dropped(&self, CallSite { step, layer }: CallSite) -> Option<Dropout> {
         self.dropout.map(|dropout| Dropout { step, layer, ..dropout })
     }
 
@@ -189,7 +193,7 @@ impl Attention {
     ///
     /// # Errors
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
-    pub fn forward(&self, place: Place, qkv: &Qkv) -> Result<Attended> {
+    pub fn forward(&self, place: CallSite, qkv: &Qkv) -> Result<Attended> {
         if let Some(Growing::Token(cache, position)) = &self.growing {
             self.check(qkv, 1)?;
             return self.add(place, cache, *position, qkv);
@@ -214,7 +218,7 @@ impl Attention {
         });
         let out = out.to_dtype(qkv.q.dtype())?;
         charge([&out, &lse], Class::Activations);
-        if self.comm.world() > 1 {
+        if self.comm.world_size() > 1 {
             self.keep(Some(lent));
         }
         Ok(Attended { out, lse })
@@ -227,12 +231,12 @@ impl Attention {
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn backward(
         &self,
-        place: Place,
+        place: CallSite,
         qkv: Qkv,
         attended: Attended,
         gradient: Tensor,
     ) -> Result<Qkv> {
-        self.check_way_back()?;
+        self.check_backward()?;
         self.check(&qkv, self.positions().tokens())?;
         self.check_output(&attended.out, "out", &qkv.q)?;
         self.check_output(&gradient, "gradient", &qkv.q)?;

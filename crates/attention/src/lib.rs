@@ -8,11 +8,11 @@ mod execute;
 mod pass;
 mod rows;
 mod scores;
-mod seen;
 mod tape;
+mod tile_views;
 mod traced;
 mod travel;
 
 pub use cache::Cache;
-pub use execute::{Attention, Place, Qkv};
+pub use execute::{Attention, CallSite, Qkv};
 pub use rows::rows_at;

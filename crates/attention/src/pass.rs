@@ -1,7 +1,6 @@
 //! One pass of a schedule on one rank, over any communicator and block kernel.
 //!
-//! Forward and backward are the same lines per hop: post, compute, finish, wait, free. What a strategy is, is in the
-//! schedule alone.
+//! Forward and backward run the same lines per hop: post, compute, finish, wait, free. Only the schedule depends on the strategy.
 
 mod views;
 
@@ -12,15 +11,15 @@ use annulus_memory::{Class, scope};
 use annulus_ops::attention::{Attended, Dropout, Dropped, Prepared, State};
 use annulus_ops::order_free::of_shape;
 use annulus_sequence::{Block, BlockShape, Hop, Part, Pass, Positions, Rows, Side, TilePlan, View};
-use annulus_trace::{Begun, Doing, begin};
+use annulus_trace::{Activity, Begun, begin};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
 use crate::scores::Scores;
-use crate::seen::{added, joined, rows};
+use crate::tile_views::{added, joined, rows};
 use crate::traced::{Scene, settle};
 use crate::travel::Travels;
-use crate::{Attention, Place};
+use crate::{Attention, CallSite};
 
 /// A pass in progress.
 pub(crate) struct Running<'a> {
@@ -40,7 +39,7 @@ impl<'a> Running<'a> {
     pub(crate) fn new(
         attention: &'a Attention,
         pass: Pass,
-        place: Place,
+        place: CallSite,
         q: &Tensor,
     ) -> Result<Running<'a>> {
         let travels = Travels::new(Scene::new(attention, pass, place, q)?);
@@ -59,7 +58,7 @@ impl<'a> Running<'a> {
         if block.is_empty() {
             return Ok(());
         }
-        self.held.put(block, tensors)
+        self.held.insert_or_add(block, tensors)
     }
 
     pub(crate) fn run(&mut self, hops: &[Hop]) -> Result<()> {
@@ -90,11 +89,11 @@ impl<'a> Running<'a> {
         &self,
         begun: Begun,
         any: bool,
-        doing: impl FnOnce(Scene<'_>) -> Doing,
+        activity: impl FnOnce(Scene<'_>) -> Activity,
     ) -> Result<()> {
         if any {
             settle(begun, &self.device)?;
-            begun.end(|| doing(self.travels.scene));
+            begun.end(|| activity(self.travels.scene));
         }
         Ok(())
     }
@@ -105,21 +104,22 @@ impl<'a> Running<'a> {
         }
         let keys = self.held.keys(&hop.tiles)?;
         let dropout = self.attention().dropped(self.travels.scene.place);
-        let (together, apart): (Vec<TilePlan>, Vec<TilePlan>) =
+        // Tiles of keys or values alone are those of a strategy that sends them separately.
+        let (whole, halves): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
-        apart.iter().try_for_each(|tile| self.apart(tile, &keys[&tile.keys], dropout))?;
-        let calls: Vec<&[TilePlan]> = together.chunk_by(|a, b| a.queries == b.queries).collect();
+        halves.iter().try_for_each(|tile| self.attend_half(tile, &keys[&tile.keys], dropout))?;
+        let calls: Vec<&[TilePlan]> = whole.chunk_by(|a, b| a.queries == b.queries).collect();
         for (index, tiles) in calls.iter().enumerate() {
             let queries = tiles[0].queries;
             let more = || calls[index + 1..].iter().any(|tiles| tiles[0].queries == queries);
             let last = hop.finishes.contains(&queries) && !more();
-            self.together(tiles, last, &keys, dropout)?;
+            self.attend_tiles(tiles, last, &keys, dropout)?;
         }
         Ok(())
     }
 
-    /// Computes a block of queries with keys and values, whether these are the last it sees or not.
-    fn together(
+    /// Attends a block of queries to the keys and values of `tiles`; `last`: no tile of these queries follows.
+    fn attend_tiles(
         &mut self,
         tiles: &[TilePlan],
         last: bool,
@@ -140,8 +140,13 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Computes scores with keys that arrive without values, or weights the values with their scores.
-    fn apart(&mut self, tile: &TilePlan, half: &Tensors, dropout: Option<Dropout>) -> Result<()> {
+    /// A tile whose keys and values arrive separately: computes and keeps the scores of keys, or weights values by the kept scores.
+    fn attend_half(
+        &mut self,
+        tile: &TilePlan,
+        half: &Tensors,
+        dropout: Option<Dropout>,
+    ) -> Result<()> {
         let TilePlan { queries, keys } = *tile;
         let [half] = &half[..] else { bail!("attention: {keys} are not one tensor") };
         let mut scores = self.scores_of(queries)?;
@@ -198,12 +203,12 @@ impl<'a> Running<'a> {
         if let Some(scores) = self.scores.remove(&queries) {
             let Attended { out, lse } = scores.finish()?;
             let output = vec![self.attention().rounded(Part::Output, &out)?, lse];
-            return self.held.put(queries.of(Part::Output), output);
+            return self.held.insert_or_add(queries.of(Part::Output), output);
         }
         let all = Rows::all(queries.rows.len());
         let mut parts = self.states.remove(&queries).unwrap_or_default();
         let whole = parts.remove(&all);
-        // Where only parts have states, the whole's is begun once theirs are results.
+        // Where only some rows have running states, the one of all rows is begun after those are finished: they are not held at once.
         let whole = || whole.map_or_else(|| self.begin(queries, all), Ok);
         let parts = parts.into_iter();
         let (part, tensors) = match self.travels.scene.pass {
@@ -220,7 +225,7 @@ impl<'a> Running<'a> {
                 (Part::QueryGradient, vec![added(&kernel.backend(), whole, parts)?])
             }
         };
-        self.held.put(queries.of(part), tensors)
+        self.held.insert_or_add(queries.of(part), tensors)
     }
 
     /// Adds zeros for a sum without parts: under a batch's own mask a tile may show nothing that the schedule's mask shows.
@@ -234,7 +239,7 @@ impl<'a> Running<'a> {
     /// Adds zeros to a sum, which begins with them if there is none.
     fn put_zeros(&mut self, sum: Block) -> Result<()> {
         let zeros = travelling(|| self.zeros(sum))?;
-        self.held.put(sum, zeros)
+        self.held.insert_or_add(sum, zeros)
     }
 
     /// Zero gradients of keys and values.
@@ -262,7 +267,7 @@ impl<'a> Running<'a> {
     }
 
     fn label(&self, hop: usize) -> Label {
-        let Scene { pass, place: Place { step, layer }, .. } = self.travels.scene;
+        let Scene { pass, place: CallSite { step, layer }, .. } = self.travels.scene;
         Label { step, layer, pass: pass.name(), hop }
     }
 }

@@ -80,7 +80,7 @@ impl Attention {
     }
 
     /// Checks that a backward pass can follow.
-    pub(crate) fn check_way_back(&self) -> Result<()> {
+    pub(crate) fn check_backward(&self) -> Result<()> {
         match self.growing {
             Some(Growing::Token(..)) => {
                 bail!("attention: a token that is added to a cache has no backward pass")

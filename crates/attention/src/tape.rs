@@ -1,14 +1,14 @@
 //! Puts attention by a schedule on Candle's tape.
 //!
-//! Candle records a user's backward only through custom ops. So the schedule runs on detached tensors, and an op whose
-//! forward hands over the finished output is recorded; its backward runs the backward schedule.
+//! Candle calls a backward function of our own only for custom ops. So the forward schedule runs on detached tensors, and then a custom op
+//! is recorded whose forward returns the finished output and whose backward runs the backward schedule.
 
 use std::sync::Arc;
 
 use annulus_ops::attention::Attended;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail};
 
-use crate::{Attention, Place, Qkv};
+use crate::{Attention, CallSite, Qkv};
 
 impl Attention {
     /// Attention as an operator on Candle's tape, through which a later `backward()` runs: [B, Hq, S, D]. Every rank must call it in the
@@ -16,10 +16,10 @@ impl Attention {
     ///
     /// # Errors
     /// As [`Attention::forward`]; tensors on the tape where a token is added to a cache, which has no backward pass.
-    pub fn attend(self: &Arc<Self>, place: Place, qkv: &Qkv) -> Result<Tensor> {
+    pub fn attend(self: &Arc<Self>, place: CallSite, qkv: &Qkv) -> Result<Tensor> {
         let tracked = [&qkv.q, &qkv.k, &qkv.v].iter().any(|tensor| tensor.track_op());
         if tracked {
-            self.check_way_back()?;
+            self.check_backward()?;
         }
         let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
         if !tracked {
@@ -35,7 +35,7 @@ fn detached(q: &Tensor, k: &Tensor, v: &Tensor) -> Qkv {
 
 struct Attend {
     attention: Arc<Attention>,
-    place: Place,
+    place: CallSite,
     done: Attended,
 }
 

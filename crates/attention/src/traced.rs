@@ -1,20 +1,20 @@
-//! Records a pass: the schedule's words for what the rank just did.
+//! Records a pass for traces: what the rank just did, by hop, block and tile.
 
-use annulus_comm::Form;
+use annulus_comm::{Form, bytes_of};
 use annulus_sequence::{
     Block, BlockShape, Hop, Move, Part, Pass, Wire, order_free_row, pairs_between,
 };
-use annulus_trace::{self as trace, Begun, Doing, Moved};
+use annulus_trace::{self as trace, Activity, Begun, Moved};
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::{Attention, Place};
+use crate::{Attention, CallSite};
 
 /// The place of a pass, and the sizes of its blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) attention: &'a Attention,
     pub(crate) pass: Pass,
-    pub(crate) place: Place,
+    pub(crate) place: CallSite,
     pub(crate) shape: BlockShape,
     /// The comm dtypes of parts.
     wire: Wire<DType>,
@@ -25,7 +25,7 @@ impl<'a> Scene<'a> {
     pub(crate) fn new(
         attention: &'a Attention,
         pass: Pass,
-        place: Place,
+        place: CallSite,
         q: &Tensor,
     ) -> Result<Scene<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
@@ -64,13 +64,13 @@ impl<'a> Scene<'a> {
     /// The record of a block that travels as `bytes`.
     pub(crate) fn moved(&self, moved: &Move, bytes: u64) -> Moved {
         let Move { block, from, to, .. } = *moved;
-        let [from, to] = [from, to].map(|rank| self.attention.comm.original(rank));
+        let [from, to] = [from, to].map(|rank| self.attention.comm.global_rank(rank));
         let planned_bytes = self.shape.bytes(block, self.pass);
         Moved { block: block.into(), from, to, bytes, planned_bytes }
     }
 
     /// The record of a hop's tiles, with the pairs that the batch's mask shows.
-    pub(crate) fn computed(&self, index: usize, hop: &Hop) -> Doing {
+    pub(crate) fn computed(&self, index: usize, hop: &Hop) -> Activity {
         let (mask, positions) = (&self.attention.mask, self.attention.sharded());
         // Where rows of the batch have masks of their own, their pairs are counted together.
         let sequences = if mask.rows() == 1 { self.shape.batch } else { 1 };
@@ -81,19 +81,18 @@ impl<'a> Scene<'a> {
             pairs_between(mask, &q, &k) * (tile.queries.heads.len() * sequences) as u64
         });
         let tiles = hop.tiles.iter().map(Into::into).collect();
-        Doing::Compute { place: self.at(index), tiles, pairs: pairs.sum() }
+        Activity::Compute { place: self.at(index), tiles, pairs: pairs.sum() }
     }
 
-    pub(crate) fn finished(&self, index: usize, hop: &Hop) -> Doing {
+    pub(crate) fn finished(&self, index: usize, hop: &Hop) -> Activity {
         let queries = hop.finishes.iter().map(|block| (*block).into()).collect();
-        Doing::Finish { place: self.at(index), queries }
+        Activity::Finish { place: self.at(index), queries }
     }
 }
 
 /// Bytes of payload of some tensors.
 pub(crate) fn size<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
-    let size = |tensor: &Tensor| (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
-    tensors.into_iter().map(size).sum()
+    tensors.into_iter().map(bytes_of).sum()
 }
 
 /// Waits for a GPU before a span is recorded, since it runs asynchronously.

@@ -1,23 +1,23 @@
-//! Moves in flight.
+//! Sends and receives of a schedule that are in flight.
 
 use std::cell::RefCell;
 
-use annulus_comm::{Label, Move, Pending};
+use annulus_comm::{Label, P2pOp, Pending};
 use annulus_ops::order_free::is_order_free;
 use annulus_sequence::{self as sequence, Block, Hop};
-use annulus_trace::{Begun, Doing, begin};
+use annulus_trace::{Activity, Begun, begin};
 use candle_core::{DType, Result, Tensor, bail};
 
 use crate::buffers::{Buffers, Tensors};
 use crate::traced::{Scene, settle, size};
 
-/// The moves that were posted and are not awaited yet.
+/// The moves that were posted and have not been waited for.
 pub(crate) struct Travels<'a> {
     pub(crate) scene: Scene<'a>,
     under_way: RefCell<Vec<Travel>>,
 }
 
-/// Moves that are awaited together.
+/// Moves that were posted in one exchange, and are waited for at the end of the same hop.
 struct Travel {
     /// The hop that posted the moves, and how many hops they may take.
     hop: usize,
@@ -53,12 +53,12 @@ impl<'a> Travels<'a> {
             for receive in &receives {
                 let forms = self.scene.forms(receive.block).into_iter();
                 moves.extend(
-                    forms.map(|form| Move::Receive { from: receive.from, form: Some(form) }),
+                    forms.map(|form| P2pOp::Receive { from: receive.from, form: Some(form) }),
                 );
             }
             let pending = self.scene.attention.comm.exchange(label, moves)?;
             let place = self.scene.at(label.hop);
-            posting.end(|| Doing::Post { place, bytes, receives: receives.len() });
+            posting.end(|| Activity::Post { place, bytes, receives: receives.len() });
             let travel = Travel { hop: label.hop, hops, pending, receives, sends, posted: begin() };
             self.under_way.borrow_mut().push(travel);
         }
@@ -84,10 +84,11 @@ impl<'a> Travels<'a> {
                 let adding = begin();
                 let tensors = landed(block, tensors)?;
                 let device = tensors[0].device().clone();
-                held.put(block, tensors)?;
+                held.insert_or_add(block, tensors)?;
                 if block.part.is_sum() {
                     settle(adding, &device)?;
-                    adding.end(|| Doing::Fold { place: self.scene.at(hop), block: block.into() });
+                    adding
+                        .end(|| Activity::Fold { place: self.scene.at(hop), block: block.into() });
                 }
             }
         }
@@ -100,7 +101,7 @@ impl<'a> Travels<'a> {
         label: Label,
         send: &sequence::Move,
         held: &mut Buffers,
-        moves: &mut Vec<Move>,
+        moves: &mut Vec<P2pOp>,
     ) -> Result<()> {
         let (sending, before) = (begin(), moves.len());
         let part = send.block.part;
@@ -112,11 +113,11 @@ impl<'a> Travels<'a> {
             } else {
                 tensor
             };
-            moves.push(Move::Send { tensor, to: send.to });
+            moves.push(P2pOp::Send { tensor, to: send.to });
         }
         let place = self.scene.at(label.hop);
         let moved = || self.scene.moved(send, size(sent(&moves[before..])));
-        sending.end(|| Doing::Send { place, moved: moved() });
+        sending.end(|| Activity::Send { place, moved: moved() });
         Ok(())
     }
 }
@@ -140,7 +141,7 @@ impl Travel {
                 };
                 tensors.push(tensor);
             }
-            waiting.end(|| Doing::Wait {
+            waiting.end(|| Activity::Wait {
                 place,
                 moved: scene.moved(receive, size(&tensors)),
                 flight: self.posted.age(),
@@ -150,17 +151,17 @@ impl Travel {
         let leaving = begin();
         self.pending.wait()?;
         if self.sends > 0 {
-            leaving.end(|| Doing::Drain { place });
+            leaving.end(|| Activity::Drain { place });
         }
         Ok(came)
     }
 }
 
 /// The tensors that are sent.
-fn sent(moves: &[Move]) -> impl Iterator<Item = &Tensor> {
+fn sent(moves: &[P2pOp]) -> impl Iterator<Item = &Tensor> {
     moves.iter().filter_map(|step| match step {
-        Move::Send { tensor, .. } => Some(tensor),
-        Move::Receive { .. } => None,
+        P2pOp::Send { tensor, .. } => Some(tensor),
+        P2pOp::Receive { .. } => None,
     })
 }
 

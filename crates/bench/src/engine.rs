@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
         crate::record::print(&hop::raw(arguments)?);
         return Ok(Verdict::Fine);
     }
-    let world = World::found(|| ())?;
+    let world = World::init(|| ())?;
     let told = points(arguments, &world);
     let why = told.as_ref().err().map(ToString::to_string);
     world.end(i32::from(why.is_some()), why.as_deref());

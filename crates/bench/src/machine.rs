@@ -14,7 +14,7 @@ const TICKS: f64 = 100.0;
 
 /// The machine as a JSON object: processor, cores and memory.
 pub(crate) fn describe() -> Value {
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory(&text));
+    let memory = annulus_machine::machine_memory().map(gibibytes);
     json!({ "processor": processor(), "cores": annulus_machine::cores(), "memory_gib": memory })
 }
 
@@ -23,11 +23,9 @@ fn processor() -> String {
     annulus_machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// The machine's memory in GiB, to a tenth.
-fn memory(text: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some((kibibytes / f64::from(1 << 20) * 10.0).round() / 10.0)
+/// Bytes in GiB, to a tenth.
+fn gibibytes(bytes: u64) -> f64 {
+    (bytes as f64 / f64::from(1 << 30) * 10.0).round() / 10.0
 }
 
 /// The commit that was built, and whether files differ from it; empty outside of a repository.
@@ -84,7 +82,7 @@ mod tests {
         let stat = "cpu  1000 200 300 99999 50 10 20 7 0 0\ncpu0 1 2 3\n";
         assert_eq!(busy(stat), Some(15.3));
         assert_eq!(busy("cpu  1 2\n"), None);
-        assert_eq!(memory("MemTotal:       16777216 kB\nMemFree: 1 kB\n"), Some(16.0));
+        assert_eq!(gibibytes(16 << 30), 16.0);
     }
 
     #[test]

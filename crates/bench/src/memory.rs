@@ -8,7 +8,7 @@ use annulus_comm::World;
 use annulus_experiment::parse;
 use annulus_memory::{ByClass, Class};
 use annulus_plan::Plan;
-use annulus_train::{Held, Memory, OfProcesses, measure_over};
+use annulus_train::{Memory, OfProcesses, ProcessMemory, measure_over, ranks_on_host};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use crate::subject::{Fields, fields};
 
 /// Prints a line for every number of ranks, and one with the evenness and the distance from the plan.
 pub(crate) fn run(arguments: &arguments::Memory) -> Result<Verdict> {
-    let world = World::found(|| ())?;
+    let world = World::init(|| ())?;
     let told = measure(arguments, &world);
     let why = told.as_ref().err().map(ToString::to_string);
     world.end(i32::from(why.is_some()), why.as_deref());
@@ -61,9 +61,7 @@ fn plan(arguments: &arguments::Memory, ranks: usize, world: &World) -> Result<Pl
     let model = Model { layers: *layers, ..Model::SMALL };
     let yaml = model.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
     let mut experiment = parse("bench", &yaml, &[])?;
-    let each = ranks / world.processes();
-    let beside = world.beside();
-    experiment.host.here = Some(beside.start * each..beside.end * each);
+    experiment.host.here = Some(ranks_on_host(world, ranks)?);
     experiment.host.processes = world.processes();
     planned(experiment, None)
 }
@@ -79,7 +77,7 @@ fn describe(arguments: &arguments::Memory, ranks: usize, all: &OfProcesses) -> F
         })
     });
     let by_process = all.processes.iter().map(|process| {
-        let Held { resident, planned, base } = *process;
+        let ProcessMemory { resident, planned, base } = *process;
         json!({ "resident": resident, "planned": planned, "base": base })
     });
     let by_process = Value::Array(by_process.collect());
@@ -95,7 +93,7 @@ fn classes(peak: ByClass) -> Value {
 }
 
 /// The distance of a process's resident memory from its plan, as a fraction of the plan.
-fn distance_of(held: Held) -> f64 {
+fn distance_of(held: ProcessMemory) -> f64 {
     held.resident.abs_diff(held.planned) as f64 / held.planned.max(1) as f64
 }
 

@@ -8,7 +8,7 @@ use annulus_experiment::{Kernel, Recompute, parse};
 use annulus_plan::Plan;
 use annulus_sequence::Strategy;
 use annulus_simulate::{Cluster, Estimate};
-use annulus_train::{Measured, Processors, Sample, measure};
+use annulus_train::{Measured, Processors, SpeedProbe, measure};
 use anyhow::Result;
 use candle_core::DType;
 use clap::Args;
@@ -75,8 +75,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Verdict> {
     let [_, _, head_dim] = Model::SMALL.heads();
     let (cores, processors) = (arguments.threads, Processors::default());
     let (kernel, deterministic, dtype) = (Kernel::Fused, true, DType::F32);
-    let sample = Sample { head_dim, dtype, kernel, deterministic, cores, processors };
-    let cluster = sample.measure(arguments.ranks)?;
+    let probe = SpeedProbe { head_dim, dtype, kernel, deterministic, cores, processors };
+    let cluster = probe.measure(arguments.ranks)?;
     let cases = arguments.strategies.iter().map(|strategy| case(arguments, *strategy, &cluster));
     let mut cases = cases.collect::<Result<Vec<Case>>>()?;
     for _ in 0..arguments.rounds {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::Communicator;
 use annulus_experiment::Device;
 use annulus_ops::attention::Fused;
@@ -145,16 +145,16 @@ fn member(
 ) -> Result<Work<()>> {
     let scale = 1.0 / (arguments.shape.head_dim as f64).sqrt();
     let pool = if arguments.apart {
-        Pool::new((arguments.threads / comm.world()).max(1))
+        Pool::new((arguments.threads / comm.world_size()).max(1))
     } else {
-        Pool::share(cores, comm.world(), || ())
+        Pool::share(cores, comm.world_size(), || ())
     };
     let kernel = Arc::new(Fused::new(pool));
     let attention = Attention::new(schedules.clone(), scale, comm, kernel);
     let (own, dtype) = (attention.positions().tokens(), arguments.model.dtype.candle());
     let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, dtype)?;
     let qkv = Qkv { q, k, v };
-    let place = Place::default();
+    let place = CallSite::default();
     let kept = match arguments.pass {
         Pass::Backward => Some(attention.forward(place, &qkv)?),
         Pass::Forward | Pass::Both => None,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::testing::to_f64;
@@ -153,7 +153,7 @@ impl Question {
         let (Qkv { q, k, v }, all) = (&self.qkv, Positions::all(self.tokens));
         let [k, v] = [k, v].map(|tensor| tensor.to_dtype(dtype));
         let mask = Mask::causal();
-        Ok(dense(q, &k?, &v?, &self.gradient, &mask, &all, &all, self.scale)?)
+        Ok(dense([q, &k?, &v?, &self.gradient], &mask, [&all, &all], self.scale, None)?)
     }
 
     fn point(
@@ -196,15 +196,15 @@ impl Question {
     ) -> Result<(Positions, [Tensor; 4], u64)> {
         let meter = Metered::new(comm);
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention =
-            Attention::new(schedules.clone(), self.scale, meter.clone(), kernel).wired(wire);
+        let attention = Attention::new(schedules.clone(), self.scale, meter.clone(), kernel)
+            .with_wire_dtypes(wire);
         let here = attention.positions();
         let Qkv { q, k, v } = &self.qkv;
         let qkv = Qkv { q: rows(q, here)?, k: rows(k, here)?, v: rows(v, here)? };
-        let done = attention.forward(Place::default(), &qkv)?;
+        let done = attention.forward(CallSite::default(), &qkv)?;
         let out = done.out.clone();
         let gradient = rows(&self.gradient, here)?;
-        let Qkv { q, k, v } = attention.backward(Place::default(), qkv, done, gradient)?;
+        let Qkv { q, k, v } = attention.backward(CallSite::default(), qkv, done, gradient)?;
         Ok((here.clone(), [out, q, k, v], meter.take().bytes.values().sum()))
     }
 }

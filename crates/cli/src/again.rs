@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
-use annulus_experiment::{Device, Override};
+use annulus_experiment::{Device, Override, is_neutral, parse, value_text, varying};
 use annulus_machine::{Instructions, VECTOR};
 use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning, edited_model};
 
@@ -128,6 +128,29 @@ fn of_device(run: &Logged) -> Option<String> {
     let orders = experiment.attention.deterministic || experiment.device == Device::Cpu;
     let said = "`attention.deterministic` is `false`: a GPU adds in any order";
     (!orders).then(|| said.to_owned())
+}
+
+/// Refuses to replace `output`: the run is there.
+pub(crate) fn refuse_output(replacements: &[Override]) -> Result<(), Failure> {
+    if replacements.iter().any(|one| one.key == "output") {
+        let hint = "give `--out` instead";
+        return Err(Failure::usage("`output` is where the run itself is", hint));
+    }
+    Ok(())
+}
+
+/// The keys whose replaced value differs from the run's and changes what is computed, each as a sentence.
+pub(crate) fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Failure> {
+    let name = logged.folder.display().to_string();
+    let now = parse(&name, &logged.resolved, replacements)?;
+    let all = varying(&[logged.experiment.clone(), now]).into_iter();
+    let computed = all.filter(|one| !is_neutral(&one.key));
+    Ok(computed
+        .map(|one| {
+            let [was, is] = [0, 1].map(|index| value_text(one.values[index].as_deref()));
+            format!("`{}` is `{is}`, in the run `{was}`", one.key)
+        })
+        .collect())
 }
 
 /// `output` if it is given, else a folder next to the run's, called `RUN-called`.

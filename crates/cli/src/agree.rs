@@ -10,7 +10,7 @@ use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label};
 use annulus_sequence::Strategy;
 use annulus_text::wrapped;
-use annulus_train::{Bits, Exit, alike, bits, place_on_devices, resolved_text};
+use annulus_train::{Bits, Exit, bits, check_processes_agree, place_on_devices, resolved_text};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -144,7 +144,7 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, JobError> {
 /// Runs a trial over processes, then over threads of process 0; `None` in other processes.
 fn tried(arguments: &Agree, trial: &Trial, world: &World) -> Result<Option<Found>, JobError> {
     let cores = annulus_machine::cores();
-    alike(world, Some(&trial.plan), None, &[])?;
+    check_processes_agree(world, Some(&trial.plan), None, &[])?;
     let joined = bits(&trial.plan, arguments.steps, cores, world)?;
     // The other processes wait here and not in the next trial, where the deadline of ranks would end a wait for the threads.
     processes::shared(world, || {

@@ -141,18 +141,41 @@ impl Command {
     /// Whether processes that a launcher started share the ranks of this command.
     pub(crate) fn sharing(&self) -> Sharing {
         match self {
-            Command::Train(_)
-            | Command::Reproduce(_)
-            | Command::Replay(_)
-            | Command::Agree(_)
-            | Command::Evaluate(_)
-            | Command::Generate(_)
-            | Command::Verify(_)
-            | Command::Score(_)
-            | Command::Attend(_)
-            | Command::Doctor(_) => Sharing::Shared,
             Command::Launch(_) => Sharing::Launcher,
+            other if other.is_shared() => Sharing::Shared,
             _ => Sharing::Alone,
         }
+    }
+}
+
+/// Lists the commands whose ranks the processes of a launcher share, by variant and as they are typed.
+macro_rules! shared {
+    ($($variant:ident $name:literal),* $(,)?) => {
+        impl Command {
+            /// The commands whose ranks the processes of a launcher share, as they are typed.
+            pub(crate) const SHARED: [&str; [$($name),*].len()] = [$($name),*];
+
+            fn is_shared(&self) -> bool {
+                matches!(self, $(Command::$variant(_))|*)
+            }
+        }
+    };
+}
+
+shared! {
+    Train "train", Reproduce "reproduce", Replay "replay", Agree "agree", Evaluate "evaluate", Generate "generate", Verify "verify",
+    Score "score", Attend "attend", Doctor "doctor",
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn shared_commands_are_called_as_they_are_typed() {
+        let all = Arguments::command();
+        assert!(Command::SHARED.iter().all(|name| all.find_subcommand(name).is_some()));
     }
 }

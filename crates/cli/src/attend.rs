@@ -10,7 +10,7 @@ use annulus_comm::World;
 use annulus_sequence::{Heads, Mask, Positions};
 use annulus_text::wrapped;
 use annulus_train::verify::whole::{Answer, Split, attend, attend_tile};
-use annulus_train::{DEADLINE, Exit, alike, open_device, ranks_here};
+use annulus_train::{DEADLINE, Exit, check_processes_agree, open_device, ranks_here};
 use candle_core::{DType, Tensor};
 use clap::Args;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Attend) -> Done {
 
 fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
     let (case, split, read) = processes::shared(world, || asked(arguments, world))?;
-    alike(world, None, None, &[("the tensors", read)])?;
+    check_processes_agree(world, None, None, &[("the tensors", read)])?;
     let answer = if case.is_whole() {
         attend(&case.question, &split)?
     } else {

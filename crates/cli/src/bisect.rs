@@ -1,9 +1,9 @@
 //! `annulus bisect`: finds where two runs that should be equal first differ.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use annulus_experiment::load;
+use annulus_experiment::{KeyDifference, load};
 use annulus_train::{Bisected, Difference, Divergence, RESOLVED, bisect};
 use clap::Args;
 use serde_json::json;
@@ -47,8 +47,10 @@ pub(crate) fn run(arguments: &Bisect) -> Done {
 fn rounded_otherwise(runs: [&PathBuf; 2]) -> Vec<String> {
     let read = |run: &PathBuf| load(&run.join(RESOLVED), &[]).ok().map(|run| run.rounding());
     let [Some(one), Some(other)] = runs.map(read) else { return Vec::new() };
-    let keys = one.keys().chain(other.keys()).collect::<BTreeSet<_>>().into_iter();
-    keys.filter(|key| one.get(*key) != other.get(*key)).cloned().collect()
+    let mut keys: Vec<String> =
+        KeyDifference::between(&one, &other).into_iter().map(|one| one.key).collect();
+    keys.sort();
+    keys
 }
 
 /// The first few of these names.

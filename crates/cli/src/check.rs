@@ -3,7 +3,7 @@
 use annulus_experiment::{
     Experiment, Override, Problem, parse, parse_sweep, read_experiment, replacing,
 };
-use annulus_plan::{Plan, Room};
+use annulus_plan::{MemoryNeed, Plan};
 use annulus_simulate::plans;
 use annulus_train::{Opened, RESOLVED, TrainError, is_run};
 use serde_json::json;
@@ -41,7 +41,10 @@ fn checked(file: &ExperimentFile, text: &str) -> Result<String, Failure> {
         return sweep::listed(&sweep);
     }
     let opened = opened_from(file, text)?;
-    let plans = plans_that_fit(&opened)?;
+    let (plans, note) = plans_that_fit(&opened)?;
+    if let Some(note) = &note {
+        print::say(note);
+    }
     plans.iter().flat_map(|plan| &plan.warnings).for_each(print::warn);
     tell_left_out(&opened.resolved.experiment);
     Ok(summary(&opened.resolved.experiment.name, &plans))
@@ -54,41 +57,36 @@ pub(crate) fn tell_left_out(experiment: &Experiment) {
     }
 }
 
-/// The plans of an experiment, checked against this machine's memory, its weights and its data. For an experiment that names a
-/// cluster, weights are not checked, and data only if they are here.
+/// The plans of an experiment, checked against this machine's memory, its weights and its data, with the note on
+/// its data. For an experiment that names a cluster, weights are not checked, and data only if they are here.
 ///
 /// # Errors
 /// Whatever `train` would refuse.
-pub(crate) fn plans_that_fit(opened: &Opened) -> Result<Vec<Plan>, Failure> {
+pub(crate) fn plans_that_fit(opened: &Opened) -> Result<(Vec<Plan>, Option<String>), Failure> {
     let plans = plans(&opened.here())?;
     annulus_train::fits_here(&plans)?;
     let elsewhere = opened.resolved.experiment.mesh.cluster.is_some();
     if !elsewhere {
         annulus_train::weights_fit(&plans)?;
     }
-    data_fits(opened, &plans, elsewhere)?;
-    Ok(plans)
+    let note = data_fits(opened, &plans, elsewhere)?;
+    Ok((plans, note))
 }
 
-/// Checks plans against their data. With `may_be_missing`, data may be missing on this machine, which is noted.
+/// Checks plans against their data, and returns a note of how many sequences there are, or of what is not checked. With `may_be_missing`, data may be missing on this machine.
 pub(crate) fn data_fits(
     opened: &Opened,
     plans: &[Plan],
     may_be_missing: bool,
-) -> Result<(), Failure> {
-    match absent(&opened.resolved.experiment).filter(|_| may_be_missing) {
-        Some(absent) => {
-            print::say(&format!("note: {absent}: sequences are not checked against it"));
-        }
-        None => {
-            if !annulus_train::data_fits(plans, opened.tokenizer.as_deref())? {
-                print::say(
-                    "note: data of more than 1 MiB is not read here; `train` reports errors in it",
-                );
-            }
-        }
+) -> Result<Option<String>, Failure> {
+    if let Some(absent) = absent(&opened.resolved.experiment).filter(|_| may_be_missing) {
+        return Ok(Some(format!("note: {absent}: sequences are not checked against it")));
     }
-    Ok(())
+    let unread = "note: data of more than 1 MiB is not read here; `train` reports errors in it";
+    Ok(match annulus_train::data_fits(plans, opened.tokenizer.as_deref())? {
+        None => Some(unread.to_owned()),
+        Some(epochs) => Some(epochs.join("\n")).filter(|epochs| !epochs.is_empty()),
+    })
 }
 
 /// The error message if the experiment's data are not on this machine.
@@ -103,14 +101,14 @@ fn absent(experiment: &Experiment) -> Option<String> {
 }
 
 /// The memory of the phase that needs the most, and how much this machine has; none if the experiment is for a described cluster.
-pub(crate) fn fullest(plans: &[Plan]) -> Option<Room> {
+pub(crate) fn fullest(plans: &[Plan]) -> Option<MemoryNeed> {
     let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-    here.filter_map(Plan::room).max_by_key(|room| room.needed)
+    here.filter_map(Plan::memory_need).max_by_key(|need| need.needed)
 }
 
 /// The line of an experiment without errors, with the memory that it needs.
 fn summary(name: &str, plans: &[Plan]) -> String {
-    let needs = fullest(plans).map_or_else(String::new, |room| format!("; {room}"));
+    let needs = fullest(plans).map_or_else(String::new, |need| format!("; {need}"));
     let last = plans.last().and_then(Plan::extension);
     let longer = last.map_or_else(String::new, |how| format!("\n  extend: {how}"));
     format!("{name}: ok{needs}{longer}")

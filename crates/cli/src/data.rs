@@ -1,11 +1,13 @@
 //! `annulus data show`: shows what data contain, and which tokens count in the loss.
 
+mod step;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use annulus_data::{
-    Beginning, COLUMN, Cache, Chat, Longer, Packed, Packing, Records, Sequence, Source, Texts,
-    Tokenizer, Window, Windows, counted, padding, show as lines,
+    COLUMN, Cache, Chat, Longer, Packed, Packing, Preview, Records, Sequence, Source, Texts,
+    Tokenizer, Window, Windows, count_padding, count_targets, show as lines,
 };
 use annulus_experiment::{BYTES, Override};
 use annulus_text::{count, size};
@@ -38,9 +40,12 @@ pub(crate) struct Show {
     tokenizer: Option<String>,
     #[command(flatten)]
     format: InputFormat,
-    /// Number of tokens to show
-    #[arg(long, default_value_t = 64)]
-    tokens: usize,
+    /// Number of tokens to show, of each sequence [default: 64, with `--step` none]
+    #[arg(long)]
+    tokens: Option<usize>,
+    /// Of an experiment or a run: the sequences of this step, with the documents and files that they are made of
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
     /// Verify texts and token caches by their hashes, even if they look unchanged
     #[arg(long)]
     verify_cache: bool,
@@ -82,14 +87,21 @@ pub(crate) fn show(arguments: &Show) -> Done {
         _ if is_experiment => experiment(arguments)?,
         Some("tokens") => {
             let tokenizer = Tokenizer::open(&hub::tokenizer(arguments.tokenizer())?)?;
-            cache(Cache::open_file(&arguments.file)?, &tokenizer, arguments.tokens)?;
+            cache(Cache::open_file(&arguments.file)?, &tokenizer, arguments.tokens())?;
         }
         _ => text(arguments)?,
     }
     Ok(0)
 }
 
+/// The number of tokens that are shown where nothing says how many.
+const TOKENS: usize = 64;
+
 impl Show {
+    fn tokens(&self) -> usize {
+        self.tokens.unwrap_or(TOKENS)
+    }
+
     fn tokenizer(&self) -> &str {
         self.tokenizer.as_deref().unwrap_or(BYTES)
     }
@@ -105,6 +117,12 @@ impl Show {
             ("--chat", self.format.chat),
         ];
         let given = given.into_iter().find_map(|(name, is_given)| is_given.then_some(name));
+        if self.step.is_some() && !is_experiment {
+            return Err(Failure::usage(
+                format!("`--step` is for experiments and runs, and `{file}` is none"),
+                "leave it out, or name the experiment or the run's folder",
+            ));
+        }
         match (is_experiment, replaced, given) {
             (false, Some(replaced), _) => Err(Failure::usage(
                 format!("`{replaced}` replaces a key of an experiment, and `{file}` is none"),
@@ -119,12 +137,13 @@ impl Show {
     }
 }
 
-/// Prints the batch of an experiment's first step, as it is trained on.
+/// Prints the batch of an experiment's first step, or of the one asked for, as it is trained on.
 fn experiment(arguments: &Show) -> Result<(), Failure> {
-    let Show { file, replacements, tokens, verify_cache, .. } = arguments;
-    let file = ExperimentFile { file: file.clone(), replacements: replacements.clone() };
-    let opened = check::opened(&file)?;
-    let plan = opened.plans(annulus_machine::cores())?.swap_remove(0);
+    let Show { file, replacements, step, verify_cache, .. } = arguments;
+    let named = ExperimentFile { file: file.clone(), replacements: replacements.clone() };
+    let opened = check::opened(&named)?;
+    let plans = opened.plans(annulus_machine::cores())?;
+    let plan = step::plan_at(plans, *step)?;
     let tokenizer = opened.tokenizer.as_deref();
     let meter = Meter::new(Unit::Bytes);
     let opening = Opening { tokenizer, verify: *verify_cache, ..Opening::default() };
@@ -132,15 +151,30 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     meter.finish();
     data.notes.iter().for_each(print::warn);
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
-    for (row, sequence) in data.train.batch(0)?.iter().enumerate() {
-        let (inputs, targets) = (sequence.inputs.len(), counted(sequence));
-        let documents = sequence.documents.len() - usize::from(padding(sequence) > 0);
+    for line in data.epochs_of(&plan.experiment) {
+        print::line(&line)?;
+    }
+    let batch = step.map_or(0, |step| step::batch_of(&plan.experiment, step));
+    if step.is_some() {
+        step::warn_of_other_data(file, &opened, opening)?;
+    }
+    let made_of = step.map(|_| step::MadeOf::read(&plan.experiment, &data, batch, tokenizer));
+    let made_of = made_of.transpose()?;
+    let tokens = if step.is_some() { arguments.tokens.unwrap_or(0) } else { arguments.tokens() };
+    for (row, sequence) in data.train.batch(batch)?.iter().enumerate() {
+        let (inputs, targets) = (sequence.inputs.len(), count_targets(sequence));
+        let documents = sequence.documents.len() - usize::from(count_padding(sequence) > 0);
         let documents = count(documents.max(1), "document");
         let number = row + 1;
         print::line(&format!(
             "sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss"
         ))?;
-        print(sequence, tokenizer, *tokens)?;
+        if let Some(made_of) = &made_of {
+            print::line(&made_of.lines(row, sequence)?)?;
+        }
+        if tokens > 0 {
+            print(sequence, tokenizer, tokens)?;
+        }
     }
     Ok(())
 }
@@ -151,7 +185,8 @@ const A_TOKEN: u64 = 64;
 
 /// Tokenizes files and folders into a temporary cache, and shows it.
 fn text(arguments: &Show) -> Result<(), Failure> {
-    let Show { file, format, tokens, .. } = arguments;
+    let Show { file, format, .. } = arguments;
+    let tokens = arguments.tokens();
     let tokenizer = Tokenizer::open(&hub::tokenizer(arguments.tokenizer())?)?;
     let records = format.records();
     if records == Records::Chats {
@@ -165,16 +200,16 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     let inputs = std::slice::from_ref(file);
     let texts = Texts { column: format.column(), ..Texts::new(inputs, records, &tokenizer) };
     note_on(inputs, records, texts.excluded)?.into_iter().for_each(print::warn);
-    if let Some(Beginning { cache: part, read, total }) =
-        Beginning::of(&texts, LEAST.max(*tokens as u64 * A_TOKEN))
+    if let Some(Preview { cache: part, read, total }) =
+        Preview::of(&texts, LEAST.max(tokens as u64 * A_TOKEN))
     {
         print::line(&format!("the first {} of {}:", size(read), size(total)))?;
-        return cache(part, &tokenizer, *tokens);
+        return cache(part, &tokenizer, tokens);
     }
     let meter = Meter::new(Unit::Bytes);
     let made = Cache::temporary(&texts, &mut |now| meter.tell(now));
     meter.finish();
-    cache(made?, &tokenizer, *tokens)
+    cache(made?, &tokenizer, tokens)
 }
 
 fn cache(cache: Cache, tokenizer: &Tokenizer, most: usize) -> Result<(), Failure> {

@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use annulus_comm::World;
-use annulus_hub::{Options, room};
+use annulus_files::free_space;
+use annulus_hub::Options;
 use annulus_text::size;
 use clap::Args;
 use serde_json::json;
@@ -64,7 +65,7 @@ fn memory() -> String {
 
 /// The free space of a folder's disk.
 fn disk(folder: &Path) -> String {
-    let free = room(folder).map_or_else(|| UNKNOWN.to_owned(), size);
+    let free = free_space(folder).map_or_else(|| UNKNOWN.to_owned(), size);
     format!("{free} free in the current folder")
 }
 
@@ -72,7 +73,7 @@ fn disk(folder: &Path) -> String {
 fn cache() -> String {
     match Options::from_environment() {
         Ok(options) => {
-            let free = room(&options.cache).map_or_else(|| UNKNOWN.to_owned(), size);
+            let free = free_space(&options.cache).map_or_else(|| UNKNOWN.to_owned(), size);
             let offline =
                 if options.offline { "; nothing is fetched: `HF_HUB_OFFLINE`" } else { "" };
             format!("{} ({free} free){offline}; set `HF_HOME` for another", options.cache.display())

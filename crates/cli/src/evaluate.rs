@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_evaluation::{
-    FOLDER, Files, Found, OfText, Perplexity, RESULTS, Subject, perplexity, tasks,
+    FOLDER, Files, Perplexity, RESULTS, Subject, TaskResults, TextLoss, kept_in, perplexity, tasks,
 };
-use annulus_experiment::{Asked, Experiment, Format, Override};
+use annulus_experiment::{EvaluationTask, Experiment, Format, Override};
 use annulus_text::{count, stacked};
+use annulus_train::Exit;
 use clap::Args;
 use serde_json::json;
 
@@ -51,7 +52,7 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
         processes::announce(world);
         let wanted = arguments.out.clone();
         let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
-        say_what_is_replaced(&plan.experiment, &out);
+        say_what_is_replaced(&plan.experiment, subject.step, &out);
         say_what_is_read(&subject);
         warn_of_length(&subject);
     }
@@ -61,7 +62,7 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
         0 => print::say(what),
         _ => meter.show(what, done as u64, total as u64),
     };
-    let reads = plan.experiment.asked().contains(&Asked::Perplexity);
+    let reads = plan.experiment.asked().contains(&EvaluationTask::Perplexity);
     let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
     let asked = tasks(&subject, &told)?;
     meter.finish();
@@ -74,7 +75,7 @@ fn written(
     arguments: &Evaluate,
     subject: &Subject,
     read: Option<&Perplexity>,
-    asked: Option<&Found>,
+    asked: Option<&TaskResults>,
 ) -> Done {
     let out = match &arguments.out {
         Some(out) => out.clone(),
@@ -117,8 +118,13 @@ fn say_what_is_read(subject: &Subject) {
     };
     match &experiment.evaluation.path {
         Some(path) if trained(path) == Some(Format::Chat) => print::warn(format!(
-            "`{}` was trained on, as chats: `evaluation.path` takes a plain text; the loss of the chats that were held out is `evaluate/loss`, which training logs",
-            path.display()
+            "`{}` was trained on, as chats: `evaluation.path` takes a plain text; the loss of the chats that were held out is {}`evaluate/loss`, which training logs",
+            path.display(),
+            if subject.trained_on().is_some_and(|data| data.path.len() > 1) {
+                "part of "
+            } else {
+                ""
+            }
         )),
         Some(path) if trained(path).is_some() => print::warn(format!(
             "`{}` was trained on: leave `evaluation.path` out to read what was held out of `data.path`",
@@ -142,11 +148,16 @@ fn left_out(experiment: &Experiment) -> &'static str {
     }
 }
 
-/// Says beforehand which earlier results will be replaced.
-fn say_what_is_replaced(experiment: &Experiment, out: &Path) {
+/// Says beforehand which earlier results will be replaced or moved.
+fn say_what_is_replaced(experiment: &Experiment, step: u64, out: &Path) {
     let asked = experiment.asked();
-    let [reads, asks] = [true, false]
-        .map(|is_perplexity| asked.iter().any(|one| (*one == Asked::Perplexity) == is_perplexity));
+    let [reads, asks] = [true, false].map(|is_perplexity| {
+        asked.iter().any(|one| (*one == EvaluationTask::Perplexity) == is_perplexity)
+    });
+    if let Some(kept) = kept_in(out, step) {
+        print::say(&format!("note: the results of another step move to `{}`", kept.display()));
+        return;
+    }
     let written = RESULTS.iter().zip([reads, asks]).filter(|(_, is_written)| *is_written);
     if let Some((earlier, _)) = written.into_iter().find(|(name, _)| out.join(name).is_file()) {
         let earlier = out.join(earlier);
@@ -164,12 +175,12 @@ fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
     made.map_err(|error| {
         let path = output.join(FOLDER);
         let message = format!("cannot write to `{}`: {error}", path.display());
-        Failure::usage(message, "remove it, or give another folder: `--out DIR`")
+        Failure::new(Exit::Checkpoint, message, Some("give another folder: `--out DIR`".to_owned()))
     })
 }
 
 /// A table of correct answers by task and length.
-fn shares(found: &Found) -> String {
+fn shares(found: &TaskResults) -> String {
     let lengths = found.lengths();
     let head = lengths.iter().map(ToString::to_string);
     let mut rows =
@@ -208,7 +219,7 @@ fn table(found: &Perplexity) -> String {
 }
 
 /// A line of the loss in one text of several.
-fn of_text(OfText { path, windows, loss }: &OfText) -> String {
+fn of_text(TextLoss { path, windows, loss }: &TextLoss) -> String {
     let windows = count(*windows, "window");
     format!(
         "          {:.4} ± {:.4} in {windows} of `{}`",

@@ -51,9 +51,12 @@ fn text_of(what: &str) -> Option<String> {
 
 /// The key that other programs call `what`, explained.
 fn of_another_program(what: &str) -> Option<String> {
-    let key = annulus_experiment::elsewhere(&what.replace('-', "_"))?;
+    let name = what.replace('-', "_");
+    let key = annulus_experiment::elsewhere(&name)?;
     let explained = annulus_experiment::explain(key).ok()?;
-    Some(format!("`{what}` means `{key}`\n\n{explained}"))
+    let converted = annulus_experiment::conversion(&name);
+    let converted = converted.map_or_else(String::new, |how| format!("; {how}"));
+    Some(format!("`{what}` means `{key}`{converted}\n\n{explained}"))
 }
 
 fn of_code(code: u8) -> Done {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::{Override, Packed, Sample, generation_ends};
+use annulus_experiment::{DocumentBounds, Override, Sample, generation_ends};
 use annulus_train::{
-    Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, alike, generate, open_data,
-    ranks_here,
+    Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, check_processes_agree, generate,
+    open_data, ranks_here,
 };
 use clap::Args;
 use parking_lot::Mutex;
@@ -64,7 +64,12 @@ fn go_on(arguments: &Generate, world: &World) -> Result<u8, JobError> {
     let (task, text) = processes::shared(world, || task(arguments, &subject, world))?;
     let wanted = format!("{:?}", task.wanted).into_bytes();
     let prompt = task.prompt.iter().flat_map(|id| id.to_le_bytes()).collect();
-    alike(world, None, None, &[("the prompt", prompt), ("what is asked for", wanted)])?;
+    check_processes_agree(
+        world,
+        None,
+        None,
+        &[("the prompt", prompt), ("what is asked for", wanted)],
+    )?;
     if world.process() > 0 {
         task.run(&|_| ())?;
         return Ok(0);
@@ -139,7 +144,7 @@ fn end_of_data(subject: &Subject, tokens: usize) -> Result<(Vec<u32>, String), F
         let last = targets.iter().rposition(|&target| target != IGNORED);
         ids.truncate(last.map_or(1, |last| last + 1));
     }
-    if experiment.attention.masking.documents == Some(Packed::ByData) {
+    if experiment.attention.masking.documents == Some(DocumentBounds::ByData) {
         // A query sees its own document alone: the last one.
         let mut begin = 0;
         for length in documents {

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use annulus_sequence::{Exchange, Strategy};
 
 /// The pages whose tables explain words, each with the headings of those tables.
-const PAGES: [(&str, &[&str]); 2] = [
+const PAGES: [(&str, &[&str]); 3] = [
     (include_str!("../../README.md"), &["## Glossary"]),
     (include_str!("../../../experiments/STRATEGIES.md"), &["## Strategies", "## Backward routes"]),
+    (include_str!("../../../experiments/README.md"), &["### Metrics"]),
 ];
 /// The column of words to avoid, which is left out: it is for contributors.
 const LEFT_OUT: &str = "not";
@@ -64,9 +65,10 @@ fn cells(line: &str) -> Vec<String> {
 
 /// A word, and its explanation with a line for each further column of its row.
 fn entry(head: &[String], row: &[String]) -> Option<(String, String)> {
-    let word = row.first()?.trim_matches('`').to_owned();
+    let word = row.first()?.replace('`', "");
     let mut text = match head.first()?.as_str() {
         "word" => word.clone(),
+        "tag" => format!("{word}: a tag of metrics.jsonl"),
         kind => format!("{word}: one of {kind}"),
     };
     let further = head.iter().zip(row).skip(1);
@@ -74,7 +76,7 @@ fn entry(head: &[String], row: &[String]) -> Option<(String, String)> {
         *title != LEFT_OUT && !["", "–"].contains(&cell.as_str())
     };
     for (title, cell) in further.filter(said) {
-        let title = if title == "meaning" { "means" } else { title };
+        let title = if ["meaning", "is"].contains(&title.as_str()) { "means" } else { title };
         let _ = write!(text, "\n  {title}  {cell}");
     }
     Some((word, text))
@@ -103,7 +105,8 @@ mod tests {
             let word = annulus_experiment::route_word(route);
             assert!(meaning(word).is_some(), "{word}");
         }
-        for word in PRINTED.split(", ") {
+        let tags = annulus_experiment::tags::fixed();
+        for word in PRINTED.split(", ").chain(tags) {
             assert!(meaning(word).is_some(), "{word}");
         }
         assert_eq!(meaning("Hops").as_deref(), meaning("hop").as_deref());

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Places, WeightsFrom};
+use annulus_files::hugging_face::TOKENIZER;
 use annulus_hub::{Event, Fetched, HubError, Name, Options, Want, fetch};
 use annulus_text::size;
-use annulus_train::{Exit, TOKENIZER};
+use annulus_train::Exit;
 
 use crate::console::{Meter, Unit};
 use crate::failure::Failure;

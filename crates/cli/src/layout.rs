@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_figure::Strips;
+use annulus_figure::{StripRow, Strips};
 use annulus_sequence::{
     Detail, Heads, Mask, Positions, Rule, Schedule, Split, Strategy, StrategyError, draw_schedule,
     draw_sharded, pairs_between,
@@ -114,7 +114,11 @@ fn strips(title: String, mask: &Mask, shards: &[Positions]) -> Strips {
             held as f64 / (bounds[1] - bounds[0]) as f64
         };
         let note = format!("x {:.2}", pairs[rank] as f64 / even);
-        (format!("rank {rank}"), bounds.windows(2).map(share).collect(), note)
+        StripRow {
+            name: format!("rank {rank}"),
+            cells: bounds.windows(2).map(share).collect(),
+            note,
+        }
     };
     Strips {
         title,

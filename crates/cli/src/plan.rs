@@ -1,15 +1,17 @@
 //! `annulus plan`: plans an experiment for this machine or a described cluster. `--compare`: a table of all ways to split attention.
 
+mod no_room;
+
 use std::path::PathBuf;
 
-use annulus_experiment::{Experiment, Override, Phase, Problems, Resolved};
+use annulus_experiment::{Override, Phase, Problems, Resolved};
 use annulus_plan::Plan;
 use annulus_simulate::{Choice, Cluster, Comparison, Grid, Meshes, Scale, longest};
-use annulus_text::size;
-use annulus_train::{Exit, Opened};
+use annulus_train::Opened;
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::no_room::NoRoom;
 use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
 use crate::values::{bandwidth, elements, ranks, replacement, svg, tokens};
@@ -116,9 +118,12 @@ fn here(opened: &Opened, json: bool) -> Done {
     slow.dedup();
     slow.iter().for_each(print::warn);
     annulus_train::fits_here(&plans)?;
-    check::data_fits(opened, &plans, true)?;
-    if let Some(room) = check::fullest(&plans).filter(|_| !json) {
-        print::line(&format!("\n{room}"))?;
+    let note = check::data_fits(opened, &plans, true)?;
+    if let Some(note) = &note {
+        print::say(note);
+    }
+    if let Some(need) = check::fullest(&plans).filter(|_| !json) {
+        print::line(&format!("\n{need}"))?;
     }
     Ok(0)
 }
@@ -167,52 +172,23 @@ fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> 
     if arguments.json {
         let mut shown = choice.to_json();
         shown["meshes"] = meshes.to_json();
-        shown["longest"] = json!(longest);
+        shown["longest"] = json!(longest.tokens());
         shown["sweet_spot"] = grid.to_json();
         print::line(&shown.to_string())?;
     } else {
         print::line(&choice.to_text())?;
-        if let Some(tokens) = longest {
-            print::line(&format!(
-                "longest sequences that fit: {} tokens (to 1k of each rank)\n",
-                in_thousands(tokens)
-            ))?;
+        if let Some(text) = longest.to_text() {
+            print::line(&format!("{text}\n"))?;
         }
         if let Some(text) = meshes.to_text() {
             print::line(&text)?;
         }
         print::line(&grid.to_text())?;
     }
-    if choice.has_room() { Ok(0) } else { Err(no_room(&choice, experiment)) }
-}
-
-/// Tokens in units of 1024, such as `64k`.
-fn in_thousands(tokens: usize) -> String {
-    format!("{}k", tokens / 1024)
-}
-
-fn no_room(choice: &Choice, experiment: &Experiment) -> Failure {
-    let message = "no strategy fits into the memory that may be used of a device: three quarters, or `memory.budget`";
-    let at_once =
-        experiment.memory.micro_batch.unwrap_or(experiment.data.batch / experiment.mesh.data);
-    let hint = match choice.state_beyond_budget() {
-        None if at_once > 1 => format!(
-            "set `memory.micro_batch=1`: {at_once} sequences are computed at once; or lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`"
-        ),
-        Some(state) => format!(
-            "weights, gradients and optimizer state alone take {} of every device, at any length: {}, take larger devices, or train adapters (`lora`)",
-            size(state),
-            if experiment.mesh.ranks() == 1 {
-                "raise `mesh.sequence` or `mesh.data`, whose ranks can share them (`parallel.state`), or `memory.budget`"
-            } else {
-                "leave `parallel.state` at `auto`, which shares them as far as it must, raise `mesh.sequence` or `memory.budget`"
-            }
-        ),
-        None => String::from(
-            "lower `data.tokens`, or raise `mesh.sequence` or `memory.budget`; the plan above already recomputes and uses chunks as far as `memory:` allows",
-        ),
-    };
-    Failure::new(Exit::DoesNotFit, message, Some(hint))
+    if choice.has_room() {
+        return Ok(0);
+    }
+    Err(NoRoom { choice: &choice, meshes: &meshes, split: &split, cluster }.failure())
 }
 
 fn compare(arguments: &Arguments) -> Done {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use annulus_comm::flight::{FOLDER, Place, Record, Verdict, Who, Wreck, now};
+use annulus_comm::flight::{FOLDER, RankStatus, Record, Verdict, Who, Wreck, now};
 use annulus_train::{Exit, last_checkpoint, run_summary};
 use clap::Args;
 
@@ -168,7 +168,7 @@ fn places(record: &Record, end: u64) -> Vec<String> {
     if record.ranks.is_empty() {
         return vec![format!("process {}: {}", record.head.process, record.own)];
     }
-    let place = |place: &Place| {
+    let place = |place: &RankStatus| {
         let rank = place.rank.unwrap_or_default();
         if place.left {
             return format!("rank {rank}: had finished");

@@ -92,12 +92,11 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     };
     written.map_err(|error| {
         let message = format!("cannot write `{}`: {error}", path.display());
-        match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                let hint = "free some space, or write to another disk".to_owned();
-                Failure::new(Exit::Internal, message, Some(hint))
-            }
-            _ => Failure::usage(message, "name a file in a folder that exists and can be written"),
+        if annulus_files::is_full(&error) {
+            let hint = "free some space, or write to another disk".to_owned();
+            Failure::new(Exit::Internal, message, Some(hint))
+        } else {
+            Failure::usage(message, "name a file in a folder that exists and can be written")
         }
     })
 }

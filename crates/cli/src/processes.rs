@@ -11,8 +11,9 @@ use annulus_comm::flight::EARLY;
 use annulus_comm::{BEGINS_WITHIN, Cause, Facts, Failure as GroupFailure, Unjoined, World};
 use annulus_experiment::{Experiment, Mesh, Problems};
 use annulus_machine::Instructions;
-use annulus_train::{Exit, Manifest, TrainError};
+use annulus_train::{Exit, Manifest, TrainError, cores_here};
 
+use crate::arguments::Command;
 use crate::failure::Failure;
 use crate::{Done, print};
 
@@ -85,7 +86,7 @@ fn settle(world: &World) -> Result<(), Failure> {
 }
 
 fn joined(begun: &dyn Fn()) -> Result<World, Failure> {
-    World::found(begun).map_err(|unjoined| match unjoined {
+    World::init(begun).map_err(|unjoined| match unjoined {
         Unjoined::Engine(error) => not_joined(error.what, error.why),
         Unjoined::Apart(failure) => unreached(failure),
         Unjoined::Late(_) => {
@@ -158,8 +159,11 @@ pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
     }
     let started = started.map_or_else(|| "several".to_owned(), |count| count.to_string());
     let message = format!("{started} processes were started, but this command works in one");
-    let hint = "start it without `mpirun`; `train`, `reproduce`, `replay`, `agree`, `evaluate`, `generate`, `verify`, `score` and `attend` share \
-                their ranks among processes";
+    let shared = Command::SHARED.map(|name| format!("`{name}`"));
+    let (last, others) = shared.split_last().expect("some commands are shared");
+    let others = others.join(", ");
+    let hint =
+        format!("start it without `mpirun`; {others} and {last} share their ranks among processes");
     let failure = Failure::usage(message, hint);
     Some(match join() {
         Err(_) => Err(failure),
@@ -170,12 +174,8 @@ pub(crate) fn refused(sharing: Sharing) -> Option<Done> {
 
 /// The ranks on this machine; `None` if there is one process.
 pub(crate) fn ranks_on_host(world: &World, mesh: &Mesh) -> Result<Option<Range<usize>>, Failure> {
-    let (ranks, processes) = (mesh.ranks(), world.processes());
-    if processes == 1 {
-        return Ok(None);
-    }
-    let (each, beside) = (annulus_train::ranks_here(world, ranks)?.len(), world.beside());
-    Ok(Some(beside.start * each..beside.end * each))
+    let here = || annulus_train::ranks_on_host(world, mesh.ranks());
+    Ok((world.processes() > 1).then(here).transpose()?)
 }
 
 /// Tells an experiment how many processes there are, and which ranks are on this machine.
@@ -197,7 +197,7 @@ pub(crate) fn place_as(manifest: Option<&Manifest>, experiment: &mut Experiment)
 /// Prints how many processes run on which hosts, and which library joins them.
 pub(crate) fn announce(world: &World) {
     if let Some(Facts { process: 0, processes, library, .. }) = world.facts() {
-        let places = world.places(*processes);
+        let places = world.rank_hosts(*processes);
         let hosts: Vec<&str> = places.hosts().iter().map(|on| on.host).collect();
         print::say(&format!("{processes} processes on {}, joined by {library}", hosts.join(", ")));
     }
@@ -264,7 +264,7 @@ pub(crate) const FROM_PROCESS_0: &str = "the experiment of process 0";
 
 /// This process's share of the machine's cores.
 pub(crate) fn cores(world: &World) -> usize {
-    annulus_machine::share(annulus_machine::cores(), world.beside().len())
+    cores_here(world, annulus_machine::cores())
 }
 
 /// Receives the resolved experiment of process 0.

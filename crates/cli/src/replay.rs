@@ -7,20 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
+use annulus_experiment::Override;
 use annulus_train::{
     Dump, Exit, Nearest, Notice, Replayed, RunOptions, Sink, Value, hashed, nearest, replayed,
 };
 use clap::Args;
 use serde_json::json;
 
-use crate::again::{OriginalRun, because, beside, computed, is_over, refuse_used};
+use crate::again::{
+    DIFFER, OriginalRun, because, beside, changed, computed, is_over, refuse_output, refuse_used,
+};
 use crate::console::Console;
 use crate::experiment_file::replaced;
 use crate::failure::Failure;
 use crate::processes::JobError;
 use crate::reproduce::value;
 use crate::train::{Job, Train};
-use crate::values::at_least_one;
+use crate::values::{at_least_one, replacement};
 use crate::{Done, bisect, judged, print};
 
 #[derive(Args, Debug)]
@@ -30,6 +33,9 @@ pub(crate) struct Replay {
     /// The step, from 1
     #[arg(long, value_parser = at_least_one::<u64>)]
     step: u64,
+    /// Keys to replace, as in `data.path=moved`; a warning names those that change what is computed
+    #[arg(value_name = "KEY=VALUE", value_parser = replacement)]
+    replacements: Vec<Override>,
     /// The folder of the tensors, not inside RUN [default: RUN-replayed-STEP]
     #[arg(long, alias = "output")]
     out: Option<PathBuf>,
@@ -46,6 +52,8 @@ struct Ready {
     scratch: tempfile::TempDir,
     output: PathBuf,
     from: Nearest,
+    /// Replaced keys that change what is computed, each as a sentence.
+    changed: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Replay) -> Done {
@@ -83,6 +91,11 @@ impl Replay {
         // Damaged hashes are reported before the step is computed, not after it.
         hashed(&self.run)?;
         self.refuse_no_step(&original)?;
+        refuse_output(&self.replacements)?;
+        let changed = changed(&original.logged, &self.replacements)?;
+        for key in &changed {
+            print::warn(format!("{key}: {DIFFER}"));
+        }
         let step = self.step;
         let output = beside(&self.run, self.out.as_deref(), &format!("replayed-{step}"))?;
         refuse_used(&output)?;
@@ -109,12 +122,13 @@ impl Replay {
             ("background_saves", "false"),
         ];
         let keys = keys.map(|(key, value)| replaced(key, value));
+        let keys = [&self.replacements[..], &keys].concat();
         let train = original.train(scratch.path(), &keys, from.step.is_none())?;
-        Ok(Ready { original, train, scratch, output, from })
+        Ok(Ready { original, train, scratch, output, from, changed })
     }
 
     fn lead(&self, ready: &Ready, stop: Arc<AtomicBool>, world: &World) -> Result<u8, JobError> {
-        let Ready { original, train, scratch, output, from } = ready;
+        let Ready { original, train, scratch, output, from, changed } = ready;
         let job = Job { arguments: train, stop, world };
         let (rerun, dump) = (original.again.clone(), self.dump(output));
         let more = |options| RunOptions {
@@ -127,7 +141,8 @@ impl Replay {
             return Ok(Exit::Preempted.code());
         }
         let found = replayed(&self.run, scratch.path(), self.step, output)?;
-        let reasons = original.reasons(scratch.path())?;
+        let mut reasons = original.reasons(scratch.path())?;
+        reasons.extend(changed.iter().cloned());
         let differs = found.first.is_some() || found.value.is_some();
         let is_compared = found.hashed || found.logged;
         let value = || json!({"equal": is_compared.then_some(!differs), "from": from.step, "output": output, "reasons": reasons, "found": found});

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
-use annulus_experiment::{Override, is_neutral, parse, varying};
+use annulus_experiment::{Override, value_text};
 use annulus_train::{
     Exit, FINISHED, Logged, Manifest, PREEMPTED, Reproduced, RunOptions, Unlike, comparable,
     reproduced,
@@ -13,7 +13,9 @@ use annulus_train::{
 use clap::Args;
 use serde_json::json;
 
-use crate::again::{DIFFER, OriginalRun, because, beside, is_over, refuse_used};
+use crate::again::{
+    DIFFER, OriginalRun, because, beside, changed, is_over, refuse_output, refuse_used,
+};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::processes::JobError;
@@ -56,10 +58,7 @@ impl Reproduce {
     fn ready(&self) -> Result<Ready, Failure> {
         let original = OriginalRun::read(&self.run, None)?;
         finished(&original.logged)?;
-        if self.replacements.iter().any(|one| one.key == "output") {
-            let hint = "give `--out` instead";
-            return Err(Failure::usage("`output` is where the run itself is", hint));
-        }
+        refuse_output(&self.replacements)?;
         let output = beside(&self.run, self.out.as_deref(), "reproduced")?;
         if !goes_on(&output, &self.run)? {
             refuse_used(&output)?;
@@ -128,21 +127,6 @@ fn goes_on(output: &Path, run: &Path) -> Result<bool, Failure> {
     }))
 }
 
-/// The keys whose replaced value differs from the run's and changes what is computed.
-fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Failure> {
-    let name = logged.folder.display().to_string();
-    let now = parse(&name, &logged.resolved, replacements)?;
-    let all = varying(&[logged.experiment.clone(), now]).into_iter();
-    let computed = all.filter(|one| !is_neutral(&one.key));
-    let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
-    Ok(computed
-        .map(|one| {
-            let [was, is] = [0, 1].map(|index| word(&one.values[index]));
-            format!("`{}` is `{is}`, in the run `{was}`", one.key)
-        })
-        .collect())
-}
-
 /// The result as text, with the reasons why bits may differ.
 fn text(found: &Reproduced, reasons: &[String]) -> String {
     let head = match (found.first(), reasons.is_empty()) {
@@ -182,8 +166,9 @@ fn differing(found: &Reproduced, alike: bool) -> Vec<String> {
 
 /// A line for a logged value that differs.
 pub(crate) fn value(Unlike { step, tag, was, is }: &Unlike) -> String {
-    let word = |value: &Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| v.to_string());
-    format!("`{tag}` of step {step} was {}, is {}", word(was), word(is))
+    let [was, is] = [was, is].map(|value| value.map(|value| value.to_string()));
+    let [was, is] = [&was, &is].map(|value| value_text(value.as_deref()));
+    format!("`{tag}` of step {step} was {was}, is {is}")
 }
 
 /// What could be compared: logged losses, hashes and weights.

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
-use annulus_data::{IGNORED, Sequence, counted};
+use annulus_data::{IGNORED, Sequence, count_targets};
 use annulus_experiment::{Dtype, has_saved_config, read_adapter, read_saved_config};
 use annulus_model::{Config, Llama, Weights};
 use annulus_plan::heads_of;
 use annulus_sequence::Setting;
 use annulus_tensors::Dtype as Whole;
 use annulus_train::{
-    Scored, Setup, Want, alike, check_beside, model_config, open_device, ranks_here, score,
+    ScoreOutputs, Scored, Setup, check_beside, check_processes_agree, model_config, open_device,
+    ranks_here, score,
 };
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
@@ -66,9 +67,14 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
     if world.processes() > 1 {
         let config = format!("{:?}", setup.config).into_bytes();
         let tokens = format!("{sequences:?}").into_bytes();
-        alike(world, None, Some(weights), &[("the model", config), ("the tokens", tokens)])?;
+        check_processes_agree(
+            world,
+            None,
+            Some(weights),
+            &[("the model", config), ("the tokens", tokens)],
+        )?;
     }
-    let want = Want { logits: true, gradients: arguments.gradients };
+    let want = ScoreOutputs { logits: true, gradients: arguments.gradients };
     let scored = score(setup, weights, sequences, want)?;
     Ok(if world.process() == 0 { written(arguments, sequences, scored)? } else { 0 })
 }
@@ -112,7 +118,7 @@ fn written(arguments: &Score, sequences: &[Sequence], scored: Scored) -> Done {
 
 /// The loss, and the tensors in the written file, as text.
 fn said(loss: f64, sequences: &[Sequence], out: &BTreeMap<String, Tensor>, path: &Path) -> String {
-    let targets: usize = sequences.iter().map(counted).sum();
+    let targets: usize = sequences.iter().map(count_targets).sum();
     let gradients = out.keys().filter(|name| name.starts_with("grad.")).count();
     let also = if gradients > 0 { format!(", {gradients} gradients") } else { String::new() };
     let logits =
@@ -178,7 +184,7 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
         documents: Vec::new(),
     };
     let sequences: Vec<Sequence> = std::iter::zip(inputs, labels).map(sequence).collect();
-    if sequences.iter().map(counted).sum::<usize>() == 0 {
+    if sequences.iter().map(count_targets).sum::<usize>() == 0 {
         return Err(
             file.bad(format!("`labels` has no target: all but each row's first id are {IGNORED}"))
         );
@@ -200,7 +206,7 @@ fn rows(
         let text = format!("`{name}` is {dtype:?} {shape:?}, expected whole numbers [B, S]");
         return Err(file.bad(text));
     }
-    let ids = entry.length() / entry.dtype.bitsize() as u64 * 8;
+    let ids = entry.shape.iter().product::<usize>() as u64;
     if ids > most {
         return Err(file.bad(format!(
             "`{name}` has {ids} ids, expected at most {most}: their logits are held at once"
@@ -215,4 +221,22 @@ fn rows(
         }
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_counted_to_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ids.safetensors");
+        let ids = Tensor::zeros((1, 9), DType::I64, &Device::Cpu).unwrap();
+        save(&BTreeMap::from([("input_ids".to_owned(), ids)]), &path).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let rows = |most| rows(&file, "input_ids", most, &|_| true);
+        assert_eq!(rows(9).unwrap(), [[0; 9]]);
+        let error = rows(8).unwrap_err().problems.to_string();
+        assert!(error.contains("`input_ids` has 9 ids, expected at most 8"), "{error}");
+    }
 }

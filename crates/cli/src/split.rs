@@ -2,7 +2,7 @@
 //! file.
 
 use annulus_experiment::{
-    Contradiction, Device, Kernel, LayoutKeys, Wording, route_from_word, route_word,
+    Contradiction, Device, Kernel, LayoutKeys, StrategyAsWritten, route_from_word, route_word,
 };
 use annulus_sequence::{Exchange, Layout, Route, Strategy};
 use clap::builder::RangedU64ValueParser;
@@ -95,9 +95,9 @@ impl StrategyFlags {
     ) -> Result<ResolvedStrategy, Failure> {
         let StrategyFlags { exchange, ref shape, groups, layout, stripe, backward } = *self;
         let shape = shape.as_deref();
-        let wording = Wording { strategy, exchange, shape, groups, layout, stripe };
+        let wording = StrategyAsWritten { strategy, exchange, shape, groups, layout, stripe };
         let refused = |Contradiction { message, hint, .. }| Failure::usage(message, hint);
-        let (strategy, layout) = wording.settled().map_err(refused)?;
+        let (strategy, layout) = wording.resolve().map_err(refused)?;
         if !strategy.routes().contains(&backward) {
             let (name, word) = (strategy.name(), route_word(backward));
             let ways = strategy.routes().iter().map(|way| route_word(*way));

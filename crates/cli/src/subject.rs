@@ -9,8 +9,8 @@ use annulus_experiment::{
     read_experiment, replacing,
 };
 use annulus_train::{
-    Opened, RESOLVED, Saved, Setup, alike, checkpoint_folder, is_run, resolve, resolve_trained,
-    resolved_text, step_of,
+    Opened, RESOLVED, Saved, Setup, check_processes_agree, checkpoint_folder, is_run, resolve,
+    resolve_trained, resolved_text, step_of,
 };
 
 use crate::experiment_file::{ExperimentFile, replaced_path};
@@ -60,7 +60,7 @@ pub(crate) fn subject(
     let tokenizer = subject.tokenizer().map(|tokenizer| tokenizer.fingerprint().to_vec());
     let read = tokenizer.ok().map(|tokenizer| ("the tokenizer", tokenizer));
     let weights = Some(subject.weights.first());
-    alike(world, Some(&subject.plan), weights, read.as_slice())?;
+    check_processes_agree(world, Some(&subject.plan), weights, read.as_slice())?;
     Ok(subject)
 }
 
@@ -88,7 +88,7 @@ fn open(
     if checkpoint.is_none() {
         hub::weights(&plan.experiment, verify_cache)?;
     }
-    let setup = Setup::on_its_device_over(world, &plan, processes::cores(world))?;
+    let setup = Setup::on_its_device_over(world, &plan, annulus_machine::cores())?;
     Ok(Subject::open(&plan, setup, checkpoint, opened.tokenizer)?)
 }
 

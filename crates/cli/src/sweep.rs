@@ -2,6 +2,7 @@
 //!
 //! It is separate from `train`, whose exit code, signals, `--from` and launchers are about one run.
 
+mod bases;
 mod checked;
 mod jobs;
 pub(crate) mod record;
@@ -17,6 +18,7 @@ use annulus_text::count;
 use annulus_train::{Exit, RunSummary, decided_by_checkpoint, is_run, run_summary};
 use clap::Args;
 
+use self::bases::Bases;
 pub(crate) use self::checked::listed;
 use self::checked::{Checked, checked};
 use self::jobs::{Jobs, Results};
@@ -45,17 +47,19 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let Arguments { file, replacements, options } = arguments;
     let name = file.display().to_string();
     let text = read_experiment(file)?;
-    let Some(sweep) = parse_sweep(&name, &text, replacements)? else {
+    let Some(mut sweep) = parse_sweep(&name, &text, replacements)? else {
         let hint = format!(
             "`annulus train {name}` runs it; `experiments/sweep.yaml` is an example of a sweep"
         );
         return Err(Failure::usage(format!("`{name}` has no `sweep:`: it is one run"), hint));
     };
+    let bases = record::bases(&sweep.output).settle(&mut sweep);
     let all = checked(&sweep)?;
     let at_once = all.at_once(&sweep)?;
     let folder = Folder::open(&sweep)?;
-    let finished = already_finished(&sweep, &all)?;
-    record::write(&sweep).map_err(|error| folder.failure(&error))?;
+    let finished = already_finished(&sweep, &all, &bases)?;
+    record::write(&sweep, &bases).map_err(|error| folder.failure(&error))?;
+    bases.are_needed(&sweep.output, true);
     all.warnings.iter().for_each(print::warn);
     print::say(&begins(&sweep, finished.len(), &at_once.to_string()));
     let left = (0..sweep.runs.len()).filter(|index| !finished.contains(index)).collect();
@@ -64,6 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let summary = |index: usize| run_summary(&sweep.runs[index].experiment.output).ok();
     let of_run = |index: usize| done.contains(&index).then(|| summary(index)).flatten();
     let runs: Vec<Option<RunSummary>> = (0..sweep.runs.len()).map(of_run).collect();
+    if done.len() == sweep.runs.len() {
+        bases.are_needed(&sweep.output, false);
+    }
     table::print(record::groups(&sweep, runs), *options)?;
     Ok(ended(&sweep, done.len(), &failed))
 }
@@ -100,7 +107,11 @@ fn ended(sweep: &Sweep, done: usize, failed: &[(usize, String)]) -> u8 {
 }
 
 /// The runs that are finished already. A folder of a different experiment under a run's name is an error.
-fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Failure> {
+fn already_finished(
+    sweep: &Sweep,
+    all: &Checked,
+    bases: &Bases,
+) -> Result<BTreeSet<usize>, Failure> {
     let mut finished = BTreeSet::new();
     for (index, run) in sweep.runs.iter().enumerate() {
         let folder = &run.experiment.output;
@@ -110,9 +121,10 @@ fn already_finished(sweep: &Sweep, all: &Checked) -> Result<BTreeSet<usize>, Fai
         let (there, wanted) = (run_summary(folder)?, all.resolved(run));
         let differing = annulus_experiment::differences(&there.experiment, &wanted);
         // Whether a run can resume with moved files or a changed learning-rate curve depends on its checkpoint.
-        let other = differing.iter().find(|(key, ..)| !decided_by_checkpoint(key));
-        let other = other.map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"));
-        let other = match other.or_else(|| stray(&there.experiment, &sweep.keys, &run.values)) {
+        let other = differing.iter().find(|one| !decided_by_checkpoint(&one.key));
+        let other = other.map(ToString::to_string);
+        let is_stray = || stray(&there.experiment, &sweep.keys, &run.values, bases);
+        let other = match other.or_else(is_stray) {
             None if !differing.is_empty() => checked::refused(run)?,
             other => other,
         };

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{COLUMN, Cache, Records, Texts, Tokenizer, train_tokenizer_of};
+use annulus_files::hugging_face::{TOKENIZER, TOKENIZER_CONFIG};
 use annulus_text::count;
 use annulus_train::note_on;
 use clap::{Args, Subcommand};
@@ -90,7 +91,7 @@ pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
     let records = if *jsonl { Records::Lines } else { Records::Text };
     if out.extension().is_none_or(|ending| ending != "json") {
         let message = format!("`{}` does not end in `.json`", out.display());
-        let hint = format!("name the file: `--out {}`", out.join("tokenizer.json").display());
+        let hint = format!("name the file: `--out {}`", out.join(TOKENIZER).display());
         return Err(Failure::usage(message, hint));
     }
     if out.exists() {
@@ -98,7 +99,7 @@ pub(crate) fn train(arguments: &TrainTokenizer) -> Done {
         return Err(Failure::usage(message, "remove it, or write elsewhere: `--out FILE`"));
     }
     let found = train_tokenizer_of(inputs, records, column, *vocab, out)?.vocabulary;
-    let beside = out.with_file_name("tokenizer_config.json");
+    let beside = out.with_file_name(TOKENIZER_CONFIG);
     print::line(&format!("{found} tokens in {} and {}", out.display(), beside.display()))?;
     if found < *vocab {
         print::say(&format!("{found} of {vocab} tokens: the text has no more pairs to merge"));

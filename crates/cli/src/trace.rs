@@ -106,7 +106,7 @@ fn beside(arguments: &Arguments, path: &Path, trace: &Trace) -> Result<Option<Tr
     let plans = opened.plans(annulus_machine::cores())?;
     let plan = check::phase_at(plans, traced_step(path).unwrap_or(u64::MAX));
     let timeline = planned(arguments, &plan)?;
-    if (&timeline.title, timeline.ranks.len()) == (&trace.title, trace.ranks.len()) {
+    if timeline.is_of_same_plan(trace) {
         return Ok(Some(timeline));
     }
     let now = format!("{} on {} ranks", timeline.title, timeline.ranks.len());
@@ -130,7 +130,7 @@ fn planned(arguments: &Arguments, plan: &Plan) -> Result<Trace, Failure> {
 
 fn draw(arguments: &Arguments, trace: &Trace) -> Result<(), Failure> {
     let layer = arguments.layer;
-    let spans = || trace.ranks.iter().flatten().filter_map(|span| span.doing.place());
+    let spans = || trace.ranks.iter().flatten().filter_map(|span| span.activity.place());
     if let Some(last) = spans().map(|place| place.layer).max().filter(|last| layer > *last) {
         let message = format!("there is no layer {layer}");
         return Err(Failure::usage(message, format!("use one of 0 to {last}")));

@@ -11,7 +11,8 @@ use annulus_memory::Class;
 use annulus_plan::{Plan, RankPlan};
 use annulus_text::size;
 use annulus_train::{
-    Ending, Exit, Fork, Held, Manifest, Opened, Outcome, RunOptions, Silent, Sink, resolved_text,
+    Ending, Exit, Fork, Manifest, Opened, Outcome, ProcessMemory, RunOptions, Silent, Sink,
+    resolved_text,
 };
 use clap::Args;
 
@@ -251,12 +252,12 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
         let name = class.name();
         if let Some(measured) = outcome.last.get(&tags::memory_of(name)) {
             let measured = size(*measured as u64);
-            let planned = most(&|rank| rank.peak[class]);
+            let planned = most(&|rank| rank.peak_by_class[class]);
             lines.push(format!("    {name:<30} {measured:>10}   {planned:>10} planned"));
         }
     }
     if let Some(measured) = outcome.last.get(tags::MEMORY_PEAK) {
-        let (measured, planned) = (size(*measured as u64), most(&|rank| rank.together));
+        let (measured, planned) = (size(*measured as u64), most(&|rank| rank.peak));
         lines.push(format!("    {:<30} {measured:>10}   {planned:>10} planned", "all at once"));
     }
     if !lines.is_empty() {
@@ -270,9 +271,9 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
 
 /// Prints the resident memory of every process and host, next to the plan of its ranks with what it took before they began.
 fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure> {
-    let held = annulus_train::held(plan, &outcome.last);
-    let line = |name: &str, held: &[Held]| {
-        let sum = |of: fn(&Held) -> u64| size(held.iter().map(of).sum());
+    let held = annulus_train::process_memory(plan, &outcome.last);
+    let line = |name: &str, held: &[ProcessMemory]| {
+        let sum = |of: fn(&ProcessMemory) -> u64| size(held.iter().map(of).sum());
         let (resident, planned) = (sum(|held| held.resident), sum(|held| held.planned));
         print::line(&format!("    {name:<30} {resident:>10}   {planned:>10} planned"))
     };
@@ -284,8 +285,9 @@ fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure
     for (process, held) in held.iter().enumerate() {
         line(&format!("process {process}"), &[*held])?;
     }
-    for on in world.places(world.processes()).hosts() {
-        let here: Vec<Held> = on.ranks.iter().filter_map(|at| held.get(*at)).copied().collect();
+    for on in world.rank_hosts(world.processes()).hosts() {
+        let here: Vec<ProcessMemory> =
+            on.ranks.iter().filter_map(|at| held.get(*at)).copied().collect();
         line(&format!("host {}", on.host), &here)?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_experiment::{Device, Override, Unit};
+use annulus_experiment::{Device, MOST_TOKENS, Override, Unit};
 use clap::builder::RangedU64ValueParser;
 
 /// A number of ranks that run as threads of this process, or that are compared or drawn: fewer than a planned mesh may have.
@@ -42,10 +42,10 @@ pub(crate) fn svg(word: &str) -> Result<PathBuf, String> {
 
 /// A number of tokens, bounded as in an experiment so that their pairs can be counted in 64 bits.
 pub(crate) fn tokens(word: &str) -> Result<usize, String> {
-    const MOST: u64 = 1 << 31;
-    let count = Unit::Tokens.count(word).filter(|count| (1..=MOST).contains(count));
+    let count = Unit::Tokens.count(word).filter(|count| (1..=MOST_TOKENS).contains(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
-    count.ok_or_else(|| format!("expected a count such as 4096, 64k or 1M, from 1 to {MOST}"))
+    count
+        .ok_or_else(|| format!("expected a count such as 4096, 64k or 1M, from 1 to {MOST_TOKENS}"))
 }
 
 pub(crate) fn bandwidth(word: &str) -> Result<f64, String> {

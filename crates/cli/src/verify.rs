@@ -9,7 +9,7 @@ use annulus_sequence::Strategy;
 use annulus_simulate::plan;
 use annulus_text::wrapped;
 use annulus_train::verify::{Line, verify};
-use annulus_train::{Setup, alike, resolved_text};
+use annulus_train::{Setup, check_processes_agree, resolved_text};
 use clap::Args;
 use serde_json::json;
 
@@ -51,7 +51,7 @@ fn held(arguments: &Verify, world: &World) -> Result<u8, JobError> {
         Ok(plan(&annulus_train::resolve(told, &mut hub::description)?.here())?)
     };
     let plan = processes::led(world, lead, follow)?;
-    alike(world, Some(&plan), None, &[])?;
+    check_processes_agree(world, Some(&plan), None, &[])?;
     let setup = processes::shared(world, || {
         Ok(Setup::on_its_device_over(world, &plan, annulus_machine::cores())?)
     })?;

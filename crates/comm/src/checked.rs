@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::{Communicator, Error, Label, Move, Pending, Result, Transfer, Wrapper, payload};
+use crate::{Communicator, Error, Label, P2pOp, Pending, Result, Transfer, Wrapper, payload};
 
 /// A communicator that detects damaged tensors, and fails with [`Error::Corrupt`]. Collectives are
 /// made from its own exchange, so that damage is detected there too.
@@ -24,19 +24,19 @@ impl Wrapper for Checked {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        let rank = self.original(self.rank());
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
+        let rank = self.global_rank(self.rank());
         let mut peers = Vec::new();
         let mut doubled = Vec::with_capacity(2 * moves.len());
         for step in moves {
             let second = match &step {
-                Move::Send { tensor, to, .. } => {
+                P2pOp::Send { tensor, to, .. } => {
                     let tensor = payload::checksum(tensor)?;
-                    Move::Send { tensor, to: *to }
+                    P2pOp::Send { tensor, to: *to }
                 }
-                &Move::Receive { from, .. } => {
-                    peers.push(self.original(from));
-                    Move::Receive { from, form: Some(payload::form_of_checksum()) }
+                &P2pOp::Receive { from, .. } => {
+                    peers.push(self.global_rank(from));
+                    P2pOp::Receive { from, form: Some(payload::form_of_checksum()) }
                 }
             };
             doubled.extend([step, second]);

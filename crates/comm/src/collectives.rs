@@ -4,7 +4,7 @@
 
 use candle_core::{Device, Tensor, WithDType};
 
-use crate::{Communicator, Error, Form, Label, Move, Reduce, Result};
+use crate::{Communicator, Error, Form, Label, P2pOp, Reduce, Result};
 
 /// The values of all ranks, by rank; their numbers may differ. For a few values in memory of the host, whatever ranks compute on.
 ///
@@ -27,12 +27,12 @@ pub(crate) fn all_to_all(
     mut parts: Vec<Tensor>,
     form: Option<&Form>,
 ) -> Result<Vec<Tensor>> {
-    let (rank, world) = (comm.rank(), comm.world());
+    let (rank, world) = (comm.rank(), comm.world_size());
     let own = parts[rank].detach();
-    let receive = |from| Move::Receive { from, form: form.cloned() };
+    let receive = |from| P2pOp::Receive { from, form: form.cloned() };
     let mut moves: Vec<_> = peers(rank, world).map(receive).collect();
     parts.remove(rank);
-    moves.extend(peers(rank, world).zip(parts).map(|(to, tensor)| Move::Send { tensor, to }));
+    moves.extend(peers(rank, world).zip(parts).map(|(to, tensor)| P2pOp::Send { tensor, to }));
     let mut gathered = comm.exchange(label, moves)?.wait()?;
     gathered.insert(rank, own);
     Ok(gathered)
@@ -74,6 +74,6 @@ pub(crate) fn misused(
     found: &str,
     wanted: &str,
 ) -> Error {
-    let rank = comm.original(comm.rank());
+    let rank = comm.global_rank(comm.rank());
     Error::Call { rank, label, found: found.into(), wanted: wanted.into() }
 }

@@ -73,7 +73,7 @@ impl fmt::Display for Form {
 
 /// One half of a transfer, as one rank sees it.
 #[derive(Clone, Debug)]
-pub enum Move {
+pub enum P2pOp {
     /// `tensor` goes to rank `to`. Ranks of a process may get the same memory: nobody writes it until all have waited.
     Send {
         /// The tensor that is sent.
@@ -107,16 +107,16 @@ pub enum Reduce {
 /// neither side writes into it in place. Collectives are made from `exchange` where an engine has none
 /// of its own.
 pub trait Communicator: Send + Sync + fmt::Debug {
-    /// This rank, `0 .. world()`.
+    /// This rank, `0 .. world_size()`.
     fn rank(&self) -> usize;
     /// How many ranks there are.
-    fn world(&self) -> usize;
+    fn world_size(&self) -> usize;
     /// What `rank` of this group is called in the communicator that all groups were split from: the
     /// number that errors name. A number that is no rank of this group stays itself.
-    fn original(&self, rank: usize) -> usize;
-    /// The [`Communicator::original`] numbers of the first and the last rank of this group.
+    fn global_rank(&self, rank: usize) -> usize;
+    /// The [`Communicator::global_rank`] numbers of the first and the last rank of this group.
     fn ends(&self) -> [usize; 2] {
-        [0, self.world() - 1].map(|rank| self.original(rank))
+        [0, self.world_size() - 1].map(|rank| self.global_rank(rank))
     }
     /// How long a rank waits for another that makes no progress.
     fn deadline(&self) -> Duration;
@@ -124,14 +124,14 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// A peer that posts something else under this label, or a group that has ended.
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending>;
     /// The tensors of all ranks, by rank; shapes may differ. The own tensor does not travel, and ranks of a process get the same memory:
     /// who changes it in place, as an optimizer's step does, changes a copy ([`Tensor::copy`], or a `Var` of it).
     ///
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_gather(&self, label: Label, tensor: &Tensor) -> Result<Vec<Tensor>> {
-        all_to_all(self, label, vec![tensor.clone(); self.world()], None)
+        all_to_all(self, label, vec![tensor.clone(); self.world_size()], None)
     }
     /// Sends `parts[r]` to rank `r`, and returns the sum of what all ranks sent here, which must have one form. `parts` has a tensor for
     /// every rank.
@@ -139,8 +139,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// Another number of parts, a rank that is late, gone or stopped, and what Candle says of the tensors.
     fn reduce_scatter(&self, label: Label, parts: Vec<Tensor>) -> Result<Tensor> {
-        if parts.len() != self.world() {
-            let (found, wanted) = (parts.len(), self.world());
+        if parts.len() != self.world_size() {
+            let (found, wanted) = (parts.len(), self.world_size());
             let (found, wanted) =
                 (format!("{found} parts"), format!("one for each of {wanted} ranks"));
             return Err(misused(self, label, &found, &wanted));
@@ -156,7 +156,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// # Errors
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn all_reduce(&self, label: Label, tensor: &Tensor, reduce: Reduce) -> Result<Tensor> {
-        let (elements, world) = (tensor.elem_count(), self.world());
+        let (elements, world) = (tensor.elem_count(), self.world_size());
         if elements < world || world == 1 {
             let (form, whole) = (Form::of(tensor), vec![tensor.clone(); world]);
             return tree(all_to_all(self, label, whole, Some(&form))?, reduce);
@@ -178,13 +178,14 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn broadcast(&self, label: Label, tensor: Option<&Tensor>, root: usize) -> Result<Tensor> {
         if self.rank() != root {
-            let receive = Move::Receive { from: root, form: None };
+            let receive = P2pOp::Receive { from: root, form: None };
             let mut arrived = self.exchange(label, vec![receive])?.wait()?;
             return arrived.pop().ok_or_else(|| misused(self, label, "no tensor", "one"));
         }
         let missing = || misused(self, label, "nothing to broadcast", "the root's tensor");
         let tensor = tensor.ok_or_else(missing)?;
-        let sends = peers(root, self.world()).map(|to| Move::Send { tensor: tensor.clone(), to });
+        let sends =
+            peers(root, self.world_size()).map(|to| P2pOp::Send { tensor: tensor.clone(), to });
         self.exchange(label, sends.collect())?.wait()?;
         Ok(tensor.detach())
     }
@@ -195,11 +196,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// A rank that is late, gone or stopped, and what Candle says of the tensors.
     fn gather(&self, label: Label, tensor: &Tensor, root: usize) -> Result<Option<Vec<Tensor>>> {
         if self.rank() != root {
-            let send = Move::Send { tensor: tensor.clone(), to: root };
+            let send = P2pOp::Send { tensor: tensor.clone(), to: root };
             self.exchange(label, vec![send])?.wait()?;
             return Ok(None);
         }
-        let receives = peers(root, self.world()).map(|from| Move::Receive { from, form: None });
+        let receives =
+            peers(root, self.world_size()).map(|from| P2pOp::Receive { from, form: None });
         let mut gathered = self.exchange(label, receives.collect())?.wait()?;
         gathered.insert(root, tensor.detach());
         Ok(Some(gathered))

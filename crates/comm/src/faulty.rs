@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use crate::{Communicator, Label, Move, Pending, Result, Wrapper, payload};
+use crate::{Communicator, Label, P2pOp, Pending, Result, Wrapper, payload};
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,11 @@ impl Faulty {
     }
 
     /// Makes the fault happen if this is its call, which is about to post `moves`.
-    fn strike(&self, label: Label, moves: &mut Vec<Move>) -> Result<()> {
+    fn strike(&self, label: Label, moves: &mut Vec<P2pOp>) -> Result<()> {
         let Some(shot) = &self.shot else { return Ok(()) };
         let Shot { when, fault, fired } = &**shot;
         let rank = self.rank();
-        let leaves = |step: &Move| matches!(step, Move::Send { to, .. } if *to != rank);
+        let leaves = |step: &P2pOp| matches!(step, P2pOp::Send { to, .. } if *to != rank);
         let concerned = match fault {
             Fault::Delay(_) | Fault::Die => true,
             Fault::Drop | Fault::Corrupt => moves.iter().any(leaves),
@@ -79,7 +79,7 @@ impl Faulty {
             Fault::Delay(time) => thread::sleep(*time),
             Fault::Drop => moves.retain(|step| !leaves(step)),
             Fault::Corrupt => {
-                if let Some(Move::Send { tensor, .. }) = moves.iter_mut().find(|step| leaves(step))
+                if let Some(P2pOp::Send { tensor, .. }) = moves.iter_mut().find(|step| leaves(step))
                 {
                     *tensor = payload::flip_bit(tensor)?;
                 }
@@ -94,7 +94,7 @@ impl Wrapper for Faulty {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, mut moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, mut moves: Vec<P2pOp>) -> Result<Pending> {
         self.strike(label, &mut moves)?;
         self.inner.exchange(label, moves)
     }

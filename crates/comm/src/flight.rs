@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-pub use record::{Ending, Failed, Head, Place, Record, Waits};
+pub use record::{Ending, Failed, Head, RankStatus, Record, Waits};
 pub use wreck::{Death, Seen, Stood, Verdict, Who, Wreck};
 
 use self::lines::Lines;
@@ -56,7 +56,7 @@ pub struct Flight {
     /// The first rank of the process.
     first: usize,
     /// What the lines from [`OWN`] on say: of the process, then of its ranks.
-    places: Vec<Mutex<Place>>,
+    places: Vec<Mutex<RankStatus>>,
     /// The pipe by which a supervisor sees how long this process lives.
     _life: Option<File>,
     /// The record that this one continues.
@@ -115,8 +115,9 @@ impl Flight {
         let lines = Lines::new(&new, OWN + 1 + ranks.len()).inspect_err(|_| forget(&new))?;
         let head = Head::of(world, ranks.clone());
         let first = ranks.start;
-        let of_ranks = ranks.map(|rank| Place { rank: Some(rank), ..Place::default() });
-        let places = std::iter::once(Place::default()).chain(of_ranks).map(Mutex::new).collect();
+        let of_ranks = ranks.map(|rank| RankStatus { rank: Some(rank), ..RankStatus::default() });
+        let places =
+            std::iter::once(RankStatus::default()).chain(of_ranks).map(Mutex::new).collect();
         let flight = Arc::new(Flight {
             lines,
             path,
@@ -187,7 +188,7 @@ impl Flight {
         let _ = [&*head, &short, &shortest].into_iter().any(|head| self.lines.write(HEAD, head));
     }
 
-    fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut Place)) {
+    fn place(&self, rank: Option<usize>, change: impl FnOnce(&mut RankStatus)) {
         // A rank may have no line here, in a record from before the run.
         let index = rank.map_or(Some(0), |rank| Some(1 + rank.checked_sub(self.first)?));
         let Some((index, place)) = index.and_then(|at| Some((at, self.places.get(at)?))) else {
@@ -216,7 +217,7 @@ impl Log {
         Log { flight, of_process: true }
     }
 
-    fn place(&self, rank: usize, change: impl FnOnce(&mut Place)) {
+    fn place(&self, rank: usize, change: impl FnOnce(&mut RankStatus)) {
         self.flight.place((!self.of_process).then_some(rank), change);
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::Tensor;
 use parking_lot::Mutex;
 
-use crate::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper, payload};
+use crate::{Communicator, Label, P2pOp, Pending, Result, Transfer, Wrapper, payload};
 
 /// Hashes of what one rank sent and received under a label. A hash is a sum over messages; each summand mixes the message's elements,
 /// its receiver, and how many messages of its exchange went there before it.
@@ -15,7 +15,7 @@ use crate::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper, paylo
 pub struct Exchanged {
     /// The hash of all that it sent to others.
     pub sent: u64,
-    /// Hashes of what came, by the sender's [`Communicator::original`] number. Summed over all receivers they equal the sender's `sent`,
+    /// Hashes of what came, by the sender's [`Communicator::global_rank`] number. Summed over all receivers they equal the sender's `sent`,
     /// unless a message was damaged.
     pub came: BTreeMap<usize, u64>,
 }
@@ -83,18 +83,18 @@ impl Wrapper for Hashed {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
         if !self.ledger.is_on.load(Ordering::Relaxed) {
             return self.inner.exchange(label, moves);
         }
         let (own, mut counts, mut peers) =
-            (self.original(self.rank()), Counts::default(), Vec::new());
+            (self.global_rank(self.rank()), Counts::default(), Vec::new());
         for step in &moves {
             match step {
-                Move::Receive { from, .. } => peers.push(self.original(*from)),
-                Move::Send { to, .. } if *to == self.rank() => {}
-                Move::Send { tensor, to, .. } => {
-                    let to = self.original(*to);
+                P2pOp::Receive { from, .. } => peers.push(self.global_rank(*from)),
+                P2pOp::Send { to, .. } if *to == self.rank() => {}
+                P2pOp::Send { tensor, to, .. } => {
+                    let to = self.global_rank(*to);
                     let hash = counts.hash(tensor, to, to)?;
                     self.ledger.add(label, |found| &mut found.sent, hash);
                 }

@@ -17,9 +17,9 @@ mod hashed;
 mod mesh;
 mod metered;
 mod payload;
-mod places;
 mod posted;
 mod processes;
+mod rank_hosts;
 pub mod threads;
 mod world;
 mod wrapper;
@@ -29,15 +29,16 @@ pub use annulus_nccl::Error as NcclError;
 pub use checked::Checked;
 pub use collectives::all_gather_values;
 pub use communicator::{
-    Communicator, Form, Label, Move, Pending, Reduce, Transfer, WEIGHTS, Watching,
+    Communicator, Form, Label, P2pOp, Pending, Reduce, Transfer, WEIGHTS, Watching,
 };
 pub use error::{Blame, Cause, Error, Failure, Result};
 pub use faulty::{Fault, Faulty, When};
 pub use hashed::{Exchanged, Hashed};
 pub use mesh::{Axis, Grid, Mesh};
 pub use metered::{Flow, Metered, Traffic};
-pub use places::{OnHost, Places};
+pub use payload::bytes_of;
 pub use posted::{AllGather, ReduceScatter, empty};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
+pub use rank_hosts::{OnHost, RankHosts};
 pub use world::{MpiProgress, World, Wrap};
 pub use wrapper::Wrapper;

@@ -95,10 +95,10 @@ impl Grid {
         let sizes: Vec<String> = self.axes.iter().map(|(_, size)| size.to_string()).collect();
         let (found, wanted) = match twice {
             Some((_, axis)) => (format!("a mesh with {axis:?} twice"), "each axis once".to_owned()),
-            None if self.ranks() == world.world() => return Ok(()),
+            None if self.ranks() == world.world_size() => return Ok(()),
             None => (
                 format!("a mesh of {}", sizes.join(" × ")),
-                format!("one of {} ranks", world.world()),
+                format!("one of {} ranks", world.world_size()),
             ),
         };
         Err(misused(world, label(0), &found, &wanted))

@@ -9,7 +9,7 @@ use candle_core::Tensor;
 use parking_lot::Mutex;
 
 use crate::{
-    Communicator, Label, Move, Pending, Places, Reduce, Result, Transfer, Watching, payload,
+    Communicator, Label, P2pOp, Pending, RankHosts, Reduce, Result, Transfer, Watching, payload,
 };
 
 /// What one rank handed to its communicator. Bytes are those of payloads; of a collective its input counts once.
@@ -54,8 +54,8 @@ impl Traffic {
 pub struct Metered {
     inner: Arc<dyn Communicator>,
     traffic: Totals,
-    /// The processes and hosts of ranks, by their [`Communicator::original`] numbers.
-    places: Places,
+    /// The processes and hosts of ranks, by their [`Communicator::global_rank`] numbers.
+    places: RankHosts,
     /// Whether the ranks of this group are on several hosts.
     spread: bool,
 }
@@ -63,21 +63,22 @@ pub struct Metered {
 impl Metered {
     /// Wraps `inner`, whose ranks are on one host.
     pub fn new(inner: Arc<dyn Communicator>) -> Arc<Metered> {
-        let places = Places::new([], inner.world());
+        let places = RankHosts::new([], inner.world_size());
         Metered::at(inner, places)
     }
     /// Wraps `inner`, whose ranks are at `places`.
-    pub fn at(inner: Arc<dyn Communicator>, places: Places) -> Arc<Metered> {
+    pub fn at(inner: Arc<dyn Communicator>, places: RankHosts) -> Arc<Metered> {
         Arc::new(Metered::of(inner, Totals::default(), places))
     }
-    fn of(inner: Arc<dyn Communicator>, traffic: Totals, places: Places) -> Metered {
+    fn of(inner: Arc<dyn Communicator>, traffic: Totals, places: RankHosts) -> Metered {
         let metered = Metered { inner, traffic, places, spread: false };
-        let spread = (0..metered.world()).any(|rank| metered.is_away(metered.original(rank)));
+        let spread =
+            (0..metered.world_size()).any(|rank| metered.is_away(metered.global_rank(rank)));
         Metered { spread, ..metered }
     }
     /// Whether a rank, by its original number, is on another host than this one.
     fn is_away(&self, rank: usize) -> bool {
-        self.places.are_apart(self.original(self.rank()), rank)
+        self.places.are_apart(self.global_rank(self.rank()), rank)
     }
     /// Returns what was counted since the last call, and starts again from zero.
     pub fn take(&self) -> Traffic {
@@ -90,7 +91,7 @@ impl Metered {
         tensors: impl IntoIterator<Item = &'a Tensor>,
         run: impl FnOnce(&dyn Communicator) -> Result<T>,
     ) -> Result<T> {
-        let bytes = tensors.into_iter().map(payload::size).sum();
+        let bytes = tensors.into_iter().map(payload::bytes_of).sum();
         self.traffic.call(label, bytes, if self.spread { bytes } else { 0 });
         self.traffic.timed(self.spread, || run(&*self.inner))
     }
@@ -100,27 +101,27 @@ impl Communicator for Metered {
     fn rank(&self) -> usize {
         self.inner.rank()
     }
-    fn world(&self) -> usize {
-        self.inner.world()
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
     }
-    fn original(&self, rank: usize) -> usize {
-        self.inner.original(rank)
+    fn global_rank(&self, rank: usize) -> usize {
+        self.inner.global_rank(rank)
     }
     fn deadline(&self) -> Duration {
         self.inner.deadline()
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
         let (mut bytes, mut between, mut senders) = (0, 0, Vec::new());
         for step in &moves {
-            let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
-            let away = self.is_away(self.original(*peer));
+            let (P2pOp::Send { to: peer, .. } | P2pOp::Receive { from: peer, .. }) = step;
+            let away = self.is_away(self.global_rank(*peer));
             match step {
-                Move::Send { tensor, .. } => {
-                    let size = payload::size(tensor);
+                P2pOp::Send { tensor, .. } => {
+                    let size = payload::bytes_of(tensor);
                     bytes += size;
                     between += if away { size } else { 0 };
                 }
-                Move::Receive { .. } => senders.push(away),
+                P2pOp::Receive { .. } => senders.push(away),
             }
         }
         self.traffic.call(label, bytes, between);

@@ -6,8 +6,8 @@ use twox_hash::XxHash3_64;
 
 use crate::Form;
 
-/// How many bytes the elements of `tensor` have.
-pub(crate) fn size(tensor: &Tensor) -> u64 {
+/// The size of the elements of `tensor`, in bytes: what it takes to send it, whatever it shares or however its elements lie in memory.
+pub fn bytes_of(tensor: &Tensor) -> u64 {
     (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64
 }
 

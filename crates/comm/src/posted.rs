@@ -9,7 +9,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Tensor};
 
 use crate::collectives::peers;
-use crate::{Communicator, Form, Label, Move, Pending, Result, payload};
+use crate::{Communicator, Form, Label, P2pOp, Pending, Result, payload};
 
 /// A reduce-scatter on its way: of tensors of all ranks, each rank sums some elements.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl ReduceScatter {
         tensors: &[Tensor],
         range: impl Fn(usize, usize) -> Range<usize>,
     ) -> Result<ReduceScatter> {
-        let (rank, world) = (comm.rank(), comm.world());
+        let (rank, world) = (comm.rank(), comm.world_size());
         let (mut moves, mut own) = (Vec::new(), Vec::new());
         for (index, tensor) in tensors.iter().enumerate() {
             let flat = tensor.detach().flatten_all()?;
@@ -88,7 +88,7 @@ impl AllGather {
         own: Vec<Tensor>,
         elements: impl Fn(usize, usize) -> usize,
     ) -> Result<AllGather> {
-        let (rank, world) = (comm.rank(), comm.world());
+        let (rank, world) = (comm.rank(), comm.world_size());
         let counts = |index| (0..world).map(|of| elements(index, of)).collect::<Vec<_>>();
         let own: Vec<_> =
             own.into_iter().enumerate().map(|(index, own)| (own, counts(index))).collect();
@@ -149,8 +149,8 @@ struct Posted {
 }
 
 impl Posted {
-    fn new(comm: &dyn Communicator, label: Label, moves: Vec<Move>) -> Result<Posted> {
-        let (sent, rank, world) = (sent(&moves), comm.rank(), comm.world());
+    fn new(comm: &dyn Communicator, label: Label, moves: Vec<P2pOp>) -> Result<Posted> {
+        let (sent, rank, world) = (sent(&moves), comm.rank(), comm.world_size());
         Ok(Posted { pending: comm.exchange(label, moves)?, sent, rank, world })
     }
 
@@ -186,21 +186,21 @@ pub fn empty(dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
 }
 
 /// Bytes that `moves` send.
-fn sent(moves: &[Move]) -> u64 {
-    let size = |step: &Move| match step {
-        Move::Send { tensor, .. } => payload::size(tensor),
-        Move::Receive { .. } => 0,
+fn sent(moves: &[P2pOp]) -> u64 {
+    let size = |step: &P2pOp| match step {
+        P2pOp::Send { tensor, .. } => payload::bytes_of(tensor),
+        P2pOp::Receive { .. } => 0,
     };
     moves.iter().map(size).sum()
 }
 
 /// The send of a tensor; `None` if it has no elements.
-fn send(to: usize, tensor: Tensor) -> Option<Move> {
-    (tensor.elem_count() > 0).then_some(Move::Send { tensor, to })
+fn send(to: usize, tensor: Tensor) -> Option<P2pOp> {
+    (tensor.elem_count() > 0).then_some(P2pOp::Send { tensor, to })
 }
 
 /// The receive of so many elements; `None` if there are none.
-fn receive(from: usize, elements: usize, dtype: DType) -> Option<Move> {
+fn receive(from: usize, elements: usize, dtype: DType) -> Option<P2pOp> {
     let form = Form { dtype, shape: elements.into() };
-    (elements > 0).then_some(Move::Receive { from, form: Some(form) })
+    (elements > 0).then_some(P2pOp::Receive { from, form: Some(form) })
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::flight::{self, Flight, Log};
 use crate::processes::{Facts, MpiProcess, Unjoined};
 use crate::threads::{self, DeviceCopy, Group, LocalRanks, Options};
-use crate::{Blame, Communicator, Error, Failure, Label, Places, all_gather_values};
+use crate::{Blame, Communicator, Error, Failure, Label, RankHosts, all_gather_values};
 
 /// How long a process may be silent outside of runs. One that sends heartbeats is waited for without limit.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ impl World {
     /// # Errors
     /// When a launcher did, and its library of MPI is not found, does not begin (in time) or is not the launcher's; and when this is
     /// one of several copies that no launcher of MPI started.
-    pub fn found(begun: impl FnOnce()) -> Result<World, Unjoined> {
+    pub fn init(begun: impl FnOnce()) -> Result<World, Unjoined> {
         let launched = annulus_mpi::launched()?.filter(|launched| launched.processes != Some(1));
         let mpi = launched.map(|launched| MpiProcess::open(launched).map(Arc::new)).transpose()?;
         begun();
@@ -178,8 +178,8 @@ impl World {
     }
 
     /// The processes and hosts of `ranks` ranks, whose number must be a multiple of that of processes.
-    pub fn places(&self, ranks: usize) -> Places {
-        Places::new(self.hosts.clone(), ranks)
+    pub fn rank_hosts(&self, ranks: usize) -> RankHosts {
+        RankHosts::new(self.hosts.clone(), ranks)
     }
 
     /// The processes on this one's host, this one among them: they have neighbouring numbers.

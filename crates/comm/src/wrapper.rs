@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Communicator, Label, Move, Pending, Result, Watching};
+use crate::{Communicator, Label, P2pOp, Pending, Result, Watching};
 
 /// A communicator that changes the exchanges of another one, and passes all other calls on. Its collectives are made from the changed
 /// exchanges.
@@ -15,7 +15,7 @@ pub trait Wrapper: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As [`Communicator::exchange`], and the wrapper's own.
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending>;
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending>;
     /// Splits the communicator inside, and returns this wrapper around the group.
     ///
     /// # Errors
@@ -31,16 +31,16 @@ impl<W: Wrapper> Communicator for W {
     fn rank(&self) -> usize {
         self.inner().rank()
     }
-    fn world(&self) -> usize {
-        self.inner().world()
+    fn world_size(&self) -> usize {
+        self.inner().world_size()
     }
-    fn original(&self, rank: usize) -> usize {
-        self.inner().original(rank)
+    fn global_rank(&self, rank: usize) -> usize {
+        self.inner().global_rank(rank)
     }
     fn deadline(&self) -> Duration {
         self.inner().deadline()
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
         Wrapper::exchange(self, label, moves)
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {

@@ -28,7 +28,7 @@ use crate::list::list;
 use crate::locks::{hold, wait_for};
 use crate::stamps::{Stamps, hash_from};
 use crate::texts::COLUMN;
-use crate::unpack::begins_with;
+use crate::unpack::beginning;
 use crate::{Chat, DataError, Progress, Records, Texts, Tokenizer};
 
 /// Ids that are read at a time, in bytes.
@@ -304,7 +304,7 @@ impl Made {
             let (hash, size) = stamps.of_path(&path)?;
             let mut mark = [0; MARK.len_utf8()];
             let mark = MARK.encode_utf8(&mut mark).as_bytes();
-            let has_mark = texts.records == Records::Text && begins_with(&path, mark)?;
+            let has_mark = texts.records == Records::Text && beginning(&path, mark.len())? == mark;
             Ok(Input { path, size, hash, has_mark })
         };
         let inputs = files.into_iter().map(hash).collect::<Result<Vec<_>, _>>()?;

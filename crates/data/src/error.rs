@@ -4,20 +4,20 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Instead;
-use crate::instead::not_utf8;
+use crate::BinaryKind;
+use crate::binary_kind::not_utf8;
 use crate::packed::left_out;
 
-/// What is wrong with data.
+/// An error of data: a file, a text, a tokenizer or a cache that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// A file cannot be read.
     #[error("cannot read `{path}`: {source}", path = path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// A question that is longer than the sequence it is to be asked in.
@@ -25,23 +25,23 @@ pub enum DataError {
     TaskTooLong {
         /// The task's name.
         task: &'static str,
-        /// Tokens there are.
+        /// The tokens that a sequence has room for.
         found: usize,
-        /// Tokens it takes.
+        /// The fewest tokens that the question takes.
         wanted: usize,
     },
     /// A file of the token cache cannot be written.
     #[error("cannot write `{path}`: {source}", path = path.display())]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system starts no more threads.
     #[error("the system has no thread to read texts with: {source}")]
     NoThread {
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// A link to what is not there.
@@ -49,13 +49,13 @@ pub enum DataError {
     Dangling {
         /// The link.
         path: PathBuf,
-        /// Where it leads.
+        /// The path that the link names.
         target: PathBuf,
     },
     /// A folder where a file should be; a device, a socket or a pipe.
     #[error("`{path}` is not a regular file", path = path.display())]
     NotAFile {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// A folder without a file that would be read.
@@ -63,18 +63,20 @@ pub enum DataError {
     NoFiles {
         /// The folder.
         path: PathBuf,
-        /// What files must end in.
+        /// The endings of files that are read.
         endings: String,
+        /// A file of JSON in it, which may be an array of what is looked for.
+        json: Option<PathBuf>,
     },
-    /// Bytes that are no UTF-8.
+    /// Bytes that are not UTF-8.
     #[error("`{path}` is {}", not_utf8(*instead, *offset), path = path.display())]
     Utf8 {
         /// The file.
         path: PathBuf,
-        /// The first byte, from 0, of what is no character.
+        /// The first byte, from 0, of what is not UTF-8.
         offset: u64,
-        /// What it is instead, where its first bytes say so.
-        instead: Option<Instead>,
+        /// The kind of file, if its first bytes show it.
+        instead: Option<BinaryKind>,
     },
     /// A line of a jsonl file that is no JSON object with a text.
     #[error("`{path}`, line {line}: {message}", path = path.display())]
@@ -91,7 +93,7 @@ pub enum DataError {
     /// A file that is no parquet file, or has no column that is wanted.
     #[error("`{path}` is not a usable parquet file: {message}", path = path.display())]
     Parquet {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         message: String,
@@ -99,13 +101,13 @@ pub enum DataError {
     /// A parquet file that was packed once more.
     #[error("`{path}` is a packed parquet file, which cannot be read", path = path.display())]
     PackedRows {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
     /// A file that was written to while it was read.
     #[error("`{path}` changed while it was read", path = path.display())]
     Changed {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
     /// A pattern of paths that no file has.
@@ -155,7 +157,7 @@ pub enum DataError {
     /// A folder for a tokenizer.
     #[error("`{path}` is a folder, expected a `tokenizer.json`", path = path.display())]
     TokenizerFolder {
-        /// Which.
+        /// The folder.
         path: PathBuf,
     },
     /// A cache with an id that its header rules out.
@@ -165,7 +167,7 @@ pub enum DataError {
         path: PathBuf,
         /// The id.
         id: u32,
-        /// How many ids there can be.
+        /// The number of tokens that the header states.
         tokens: u64,
     },
     /// An id that the tokenizer gives, but does not have.
@@ -173,7 +175,7 @@ pub enum DataError {
     Beyond {
         /// The id.
         id: u32,
-        /// How many tokens it has.
+        /// The size of the tokenizer's vocabulary.
         tokens: usize,
     },
     /// A file that is no cache of tokens, or not as it was written.
@@ -191,13 +193,13 @@ pub enum DataError {
     Special {
         /// The tokenizer's file.
         tokenizer: PathBuf,
-        /// What the tokenizer does.
+        /// What the tokenizer does instead.
         found: String,
         /// The model's config.json.
         config: PathBuf,
         /// The key in it.
         name: &'static str,
-        /// What it says.
+        /// The key's value.
         wanted: String,
     },
     /// A chat template that cannot be used.
@@ -217,17 +219,17 @@ pub enum DataError {
         )
     )]
     NoTemplate {
-        /// Where it was looked for; `None`: bytes have none.
+        /// The file that has no template; `None`: the tokenizer is `bytes`.
         path: Option<PathBuf>,
     },
     /// A document that does not fit into a sequence.
     #[error("document {document} has {found} tokens, more than the {wanted} that fit a sequence")]
     TooLong {
-        /// Which, from 1.
+        /// The number of the document, from 1.
         document: usize,
-        /// How many tokens it has.
+        /// The number of its tokens.
         found: u64,
-        /// How many fit: `data.tokens` inputs and the last target.
+        /// The most tokens that fit: `data.tokens` inputs and the last target.
         wanted: u64,
     },
     /// A text the tokenizer fails on.
@@ -235,7 +237,7 @@ pub enum DataError {
     Encode {
         /// Where in the document, in bytes from 0.
         offset: u64,
-        /// What it said.
+        /// The tokenizer's message.
         message: String,
     },
     /// A stretch of text that has no place where it can be cut without changing its tokens.
@@ -246,7 +248,7 @@ pub enum DataError {
     NoCut {
         /// Where in the document the stretch begins, in bytes from 0.
         offset: u64,
-        /// How many bytes were tried.
+        /// The number of bytes that were searched.
         bytes: usize,
     },
     /// A document too long to be encoded whole by a tokenizer for which it is not known how to cut.
@@ -255,9 +257,9 @@ pub enum DataError {
          where a text is cut"
     )]
     Whole {
-        /// The step of the tokenizer that is not known.
+        /// The step of the tokenizer that may give other tokens.
         step: String,
-        /// How many bytes are encoded at once at most.
+        /// The most bytes that are encoded at once.
         limit: usize,
     },
     /// A file the tokenizer fails on, or a text that is too short.
@@ -265,27 +267,27 @@ pub enum DataError {
     In {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// What is wrong in the file.
         source: Box<DataError>,
     },
     /// Fewer tokens than are held out and a sequence takes.
     #[error("{}", too_short(*found, *is_most, *held_out, *wanted))]
     TooShort {
-        /// How many tokens there are.
+        /// The number of tokens of the text.
         found: u64,
-        /// Whether there may be fewer.
+        /// Whether the text may have fewer.
         is_most: bool,
-        /// How many are to be held out.
+        /// The number of tokens to hold out.
         held_out: u64,
-        /// How many of the others are needed.
+        /// The number of tokens needed besides those.
         wanted: u64,
     },
     /// Fewer packed sequences than are held out and trained on.
     #[error("sequences that the documents fill: {found} found, {wanted} needed{}", left_out(*dropped))]
     FewSequences {
-        /// How many there are.
+        /// The number of sequences.
         found: u64,
-        /// How many are needed.
+        /// The number of sequences that are needed.
         wanted: u64,
         /// Documents that fill none: too long, or without a token to learn among those that fit.
         dropped: u64,
@@ -295,7 +297,7 @@ pub enum DataError {
     End {
         /// The step, from 0.
         step: u64,
-        /// How many there are.
+        /// The number of batches in the file.
         batches: u64,
     },
     /// A file of batches that is no safetensors file with `tokens`.
@@ -327,11 +329,11 @@ pub enum DataError {
     Id {
         /// The file.
         path: PathBuf,
-        /// Its first index.
+        /// The first index of the id: the step.
         step: usize,
-        /// Its second index.
+        /// The second index: the row of the batch.
         row: usize,
-        /// Its third index.
+        /// The third index: the position.
         column: usize,
         /// The id found.
         id: i64,
@@ -341,22 +343,22 @@ pub enum DataError {
     TooFew {
         /// The key in the experiment.
         what: &'static str,
-        /// How many were asked for.
+        /// The value of the key.
         found: usize,
-        /// How many there must be.
+        /// The least value.
         wanted: usize,
     },
-    /// What a [`Source`](crate::Source) of a program's own says.
+    /// An error of a [`Source`](crate::Source) that another program implements.
     #[error("{0}")]
     Other(Box<dyn Error + Send + Sync>),
     /// A count larger than anything needs.
     #[error("{what} is {found}, expected at most {wanted}")]
     TooMany {
-        /// Its name on the command line.
+        /// The option on the command line.
         what: &'static str,
-        /// How many were asked for.
+        /// The value of the option.
         found: usize,
-        /// How many there may be.
+        /// The largest value.
         wanted: usize,
     },
 }

@@ -11,7 +11,7 @@ use annulus_files::Identity;
 use serde_json::{Map, Value as Json};
 
 use crate::texts::COLUMN;
-use crate::{DataError, Instead};
+use crate::{BinaryKind, DataError};
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 20;
@@ -21,6 +21,9 @@ pub(crate) const LONGEST: usize = 1 << 26;
 
 /// What is said of a longer line.
 pub(crate) const LIMIT_OF_LINE: &str = "the limit of a line";
+
+/// What is said of a file that is a JSON array, as Alpaca's are.
+pub(crate) const ARRAY: &str = "a JSON array of records, not a JSON object in each line";
 
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File, DataError> {
@@ -77,7 +80,7 @@ pub(crate) struct Utf8<'a> {
     /// Bytes of the file before `torn`.
     done: u64,
     /// What the file is by its first bytes, where that is no text.
-    instead: Option<Instead>,
+    instead: Option<BinaryKind>,
 }
 
 impl Utf8<'_> {
@@ -92,7 +95,7 @@ impl Utf8<'_> {
         each: &mut dyn FnMut(&str) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         if self.done == 0 && self.torn.is_empty() {
-            self.instead = Instead::of(block);
+            self.instead = BinaryKind::of(block);
         }
         while !self.torn.is_empty() && !block.is_empty() {
             self.torn.push(block[0]);
@@ -166,6 +169,7 @@ impl Lines<'_> {
     pub(crate) fn push(&mut self, block: &str, each: Each<'_>) -> Result<(), DataError> {
         for part in block.split_inclusive('\n') {
             if self.open.len() + part.len() > LONGEST {
+                self.refuse_array(&self.open)?;
                 let message = format!("over {LONGEST} bytes long, {LIMIT_OF_LINE}");
                 return Err(line_error(self.path, self.line, message));
             }
@@ -183,7 +187,18 @@ impl Lines<'_> {
     /// Hands the last line to `each`, where no line break ends it.
     pub(crate) fn finish(&self, each: Each<'_>) -> Result<(), DataError> {
         let line = self.open.trim_ascii_end();
+        self.refuse_array(line)?;
         if line.trim_ascii().is_empty() { Ok(()) } else { each(self.line, line) }
+    }
+
+    /// An error where the first line begins an array of objects: then the file is one.
+    fn refuse_array(&self, line: &str) -> Result<(), DataError> {
+        let items = line.trim_ascii_start().strip_prefix('[').map(str::trim_ascii_start);
+        let is_array = items.is_some_and(|items| items.is_empty() || items.starts_with('{'));
+        if self.line == 1 && is_array {
+            return Err(line_error(self.path, 1, ARRAY.to_owned()));
+        }
+        Ok(())
     }
 }
 

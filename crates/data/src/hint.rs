@@ -1,19 +1,24 @@
 //! The way out of what is wrong with data.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-use crate::files::LIMIT_OF_LINE;
+use crate::files::{ARRAY, LIMIT_OF_LINE};
 use crate::parquet::CODECS;
-use crate::{DataError, Instead};
+use crate::unpack::unpacked_name;
+use crate::{BinaryKind, DataError};
 
 impl DataError {
-    /// The way out.
+    /// The hint: what to do about the error, where something can be done.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             DataError::In { source, .. } => return source.hint(),
             DataError::Read { source, .. } => of_reading(source.kind()),
-            DataError::Write { path, source } => of_writing(path, source.kind()),
+            DataError::Write { path, source } => of_writing(path, source),
+            DataError::Line { path, message, .. } if message == ARRAY => {
+                return Some(in_lines(path));
+            }
             DataError::Line { message, chat, .. } => of_line(message, *chat),
             DataError::Whole { limit, .. } => {
                 return Some(format!(
@@ -36,6 +41,7 @@ impl DataError {
             DataError::TooMany { what, wanted, .. } => {
                 return Some(format!("set `{what}` to {wanted} or less"));
             }
+            DataError::NoFiles { json: Some(path), .. } => return Some(in_lines(path)),
             DataError::Lacking { tokenizer, .. } => return Some(saved_again(tokenizer)),
             DataError::TokenizerFolder { path } => {
                 return Some(format!("name the file in it: `{}/tokenizer.json`", path.display()));
@@ -116,8 +122,8 @@ impl DataError {
         Some(match self {
             DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
             DataError::TooLong { .. } => {
-                "raise `data.tokens`, or set `data.longer` to `cut` (what is beyond) or `drop` \
-                 (the document)"
+                "raise `data.tokens`, or set `data.longer` to `split` (into pieces), `cut` (what is beyond) or \
+                 `drop` (the document)"
             }
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens` or `data.evaluate`"
@@ -143,24 +149,44 @@ fn saved_again(tokenizer: &Path) -> String {
     )
 }
 
+/// The way out where records are a JSON array, as Alpaca's are.
+fn in_lines(path: &Path) -> String {
+    let name = unpacked_name(path);
+    let shown = path.display();
+    let unpack = match path.extension().filter(|_| name != path).and_then(OsStr::to_str) {
+        Some(ending) if ending.eq_ignore_ascii_case("gz") => {
+            format!("gzip -dc {shown} | jq -c '.[]'")
+        }
+        Some(_) => format!("zstd -dc {shown} | jq -c '.[]'"),
+        None => format!("jq -c '.[]' {shown}"),
+    };
+    let (stem, end) = (path.with_file_name(name.file_name().unwrap_or_default()), "jsonl");
+    // Never the file that is read.
+    let end = if stem.extension().is_some_and(|own| own == end) { "lines.jsonl" } else { end };
+    format!(
+        "write each record on a line of its own: `{unpack} > {}`",
+        stem.with_extension(end).display()
+    )
+}
+
 /// The way out of what is no UTF-8.
-fn of_encoding(instead: Option<Instead>) -> &'static str {
+fn of_encoding(instead: Option<BinaryKind>) -> &'static str {
     match instead {
         None => {
             "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
         }
-        Some(Instead::Gzip) => {
+        Some(BinaryKind::Gzip) => {
             "unpack it, or give it a name that ends in `.gz`, by which it is unpacked once"
         }
-        Some(Instead::Zstd) => "give it a name that ends in `.zst`, by which it is unpacked",
-        Some(Instead::Xz) => "unpack it first: `xz -d FILE`",
-        Some(Instead::Bzip2) => "unpack it first: `bzip2 -d FILE`",
-        Some(Instead::Parquet) => {
+        Some(BinaryKind::Zstd) => "give it a name that ends in `.zst`, by which it is unpacked",
+        Some(BinaryKind::Xz) => "unpack it first: `xz -d FILE`",
+        Some(BinaryKind::Bzip2) => "unpack it first: `bzip2 -d FILE`",
+        Some(BinaryKind::Parquet) => {
             "set `format: parquet`, or `jsonl` or `chat` and give it a name that ends in `.parquet`"
         }
-        Some(Instead::Utf16) => "convert it first: `iconv -f utf-16 -t utf-8 FILE`",
-        Some(Instead::Pdf) => "convert it to text first: `pdftotext FILE`",
-        Some(Instead::Zip) => {
+        Some(BinaryKind::Utf16) => "convert it first: `iconv -f utf-16 -t utf-8 FILE`",
+        Some(BinaryKind::Pdf) => "convert it to text first: `pdftotext FILE`",
+        Some(BinaryKind::Zip) => {
             "unpack an archive, and save a document as text: `pandoc -t plain FILE`, say"
         }
     }
@@ -178,12 +204,11 @@ fn of_reading(kind: io::ErrorKind) -> &'static str {
 }
 
 /// The way out where a cache of tokens cannot be written.
-fn of_writing(path: &Path, kind: io::ErrorKind) -> &'static str {
-    if matches!(kind, io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) {
+fn of_writing(path: &Path, error: &io::Error) -> &'static str {
+    if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory) {
         return "a folder is expected there: move the file of that name away, or name another folder";
     }
-    let is_full = matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    if !is_full {
+    if !annulus_files::is_full(error) {
         return "make its folder writable, with space on its disk";
     }
     if path == std::env::temp_dir() {

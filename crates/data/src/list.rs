@@ -15,6 +15,9 @@ const TEXT: [&str; 8] = ["txt", "md", "rs", "py", "cu", "cuh", EXPERIMENT, "toml
 /// What files of lines end in, and of rows that are read as such.
 const LINES: [&str; 2] = ["jsonl", parquet::ENDING];
 
+/// What files of JSON end in: an array of records, or lines that are called so.
+const JSON: &str = "json";
+
 /// A file that marks a folder of things that can be made again (bford.info/cachedir).
 const CACHE_MARK: &str = "CACHEDIR.TAG";
 
@@ -90,6 +93,7 @@ pub fn list(
         Records::Rows => &[parquet::ENDING],
         Records::Lines | Records::Chats => &LINES,
     };
+    let has_lines = matches!(records, Records::Lines | Records::Chats);
     let listed = Listed::default();
     let mut walk = Walk { endings, excluded, seen: HashSet::new(), listed };
     for input in inputs {
@@ -105,7 +109,8 @@ pub fn list(
         };
         if !found {
             let endings = format!("`.{}`", endings.join("`, `."));
-            return Err(DataError::NoFiles { path: input.clone(), endings });
+            let json = walk.json_in(input).filter(|_| has_lines);
+            return Err(DataError::NoFiles { path: input.clone(), endings, json });
         }
     }
     let is_packed = |file: &&PathBuf| records != Records::Text && parquet::is_packed(file);
@@ -206,6 +211,13 @@ impl Walk<'_> {
             inside.files.push((path, real));
         }
         Ok(())
+    }
+
+    /// The first file of JSON in a folder, which is read by no format.
+    fn json_in(&self, folder: &Path) -> Option<PathBuf> {
+        let is_json = |path: &&PathBuf| ends_in(unpacked_name(path), JSON);
+        let others = self.listed.others.iter().filter(|path| path.starts_with(folder));
+        others.filter(is_json).min().cloned()
     }
 
     fn is_text(&self, path: &Path) -> bool {

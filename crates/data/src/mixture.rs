@@ -10,7 +10,7 @@ use std::sync::Arc;
 use annulus_sequence::Positions;
 
 use crate::random::Key;
-use crate::{DataError, Source, Tokens};
+use crate::{DataError, Origin, Source, Tokens};
 
 /// Sequences of a round, in which every source has its exact share.
 pub const ROUND: u64 = 1000;
@@ -39,7 +39,7 @@ impl Mixture {
     /// A source of less than a thousandth of all may come in no round.
     pub fn new(parts: Vec<Part>, batch: usize, seed: u64) -> Mixture {
         let weights: Vec<f64> = parts.iter().map(|part| part.weight).collect();
-        let counts = shares(ROUND, &weights);
+        let counts = apportion(ROUND, &weights);
         let sources = parts.into_iter().map(|part| part.source).collect();
         Mixture { sources, counts, batch: batch as u64, seed }
     }
@@ -60,8 +60,8 @@ impl Mixture {
     }
 }
 
-/// `whole` divided by `weights`: the largest remainders are rounded up, so that all add up to it.
-pub fn shares(whole: u64, weights: &[f64]) -> Vec<u64> {
+/// `whole` apportioned by `weights`: the largest remainders are rounded up, so that the parts add up to `whole`.
+pub fn apportion(whole: u64, weights: &[f64]) -> Vec<u64> {
     let mut weights = weights.to_vec();
     if (whole as f64 * weights.iter().sum::<f64>()).is_infinite() {
         let largest = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -101,6 +101,12 @@ impl Source for Mixture {
             self.sources[part].read(number, 0..1, positions, into)?;
         }
         Ok(())
+    }
+
+    fn origin(&self, step: u64, row: usize) -> Result<Option<Origin>, DataError> {
+        let (part, number) = self.place(u128::from(step) * u128::from(self.batch) + row as u128);
+        let origin = self.sources[part].origin(number, 0)?;
+        Ok(origin.map(|origin| Origin { source: part, ..origin }))
     }
 
     fn batches(&self) -> Option<u64> {
@@ -248,12 +254,12 @@ mod tests {
 
     #[test]
     fn shares_add_up() {
-        assert_eq!(shares(8, &[5.0, 3.0, 2.0]), [4, 2, 2]);
-        assert_eq!(shares(1000, &[1.0, 1.0, 1.0]), [334, 333, 333]);
-        assert_eq!(shares(1000, &[0.001, 0.999]), [1, 999]);
-        assert_eq!(shares(0, &[1.0, 2.0]), [0, 0]);
-        assert_eq!(shares(8, &[1e308, 1e308]), [4, 4]);
-        assert_eq!(shares(8, &[f64::MAX, 1.0, f64::MAX]), [4, 0, 4]);
+        assert_eq!(apportion(8, &[5.0, 3.0, 2.0]), [4, 2, 2]);
+        assert_eq!(apportion(1000, &[1.0, 1.0, 1.0]), [334, 333, 333]);
+        assert_eq!(apportion(1000, &[0.001, 0.999]), [1, 999]);
+        assert_eq!(apportion(0, &[1.0, 2.0]), [0, 0]);
+        assert_eq!(apportion(8, &[1e308, 1e308]), [4, 4]);
+        assert_eq!(apportion(8, &[f64::MAX, 1.0, f64::MAX]), [4, 0, 4]);
     }
 
     #[test]

@@ -29,6 +29,11 @@ impl Order {
         }
     }
 
+    /// How many items an epoch has; `None`: they come once.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        (self.window == Window::Train).then_some(self.count)
+    }
+
     /// The items of `rows` of step `step`, each with the key of its epoch, if it is trained on.
     ///
     /// # Errors

@@ -1,56 +1,75 @@
 //! Whole documents packed into sequences: none is cut, but where that is asked for.
 //!
 //! Documents are taken in order, and as many as fit make a sequence (`next fit`), so that what a sequence
-//! holds is known without a search; what is left is padding. No token is asked to foretell the next
-//! document's first, and none the padding. Which sequences a step reads is a function of (seed, step).
+//! holds is known without a search; what is left is padding. [`Packing::best_fit`] searches, and leaves less.
+//! No token is asked to foretell the next document's first, and none the padding. Which sequences a step reads
+//! is a function of (seed, step).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_sequence::Positions;
 
+use crate::best_fit::{Bins, best_fit};
 use crate::order::Order;
+use crate::origin::extracts;
 use crate::reader::Reader;
 use crate::windows::Window;
-use crate::{Cache, DataError, IGNORED, Source, Tokens};
+use crate::{Cache, DataError, IGNORED, Origin, Source, Tokens};
 
-/// What becomes of a document that is longer than a sequence.
+/// What to do with a document that is longer than a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Longer {
-    /// It is an error.
+    /// Refuse it with an error.
     Refuse,
-    /// What is beyond is left out.
+    /// Cut off what does not fit.
     Cut,
-    /// All of it is left out.
+    /// Leave out the whole document.
     Drop,
+    /// Cut it into pieces as long as a sequence, and a last one. The last target of a piece is the first input of the next.
+    Split,
 }
 
-/// How documents fit.
+/// Counts of packing: sequences made, documents cut and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fit {
-    /// Sequences made.
+pub struct PackingStats {
+    /// The number of sequences.
     pub sequences: u64,
-    /// Documents in them.
+    /// The number of documents in them.
     pub documents: u64,
-    /// Inputs in them that are no padding.
+    /// The number of inputs in them that are not padding.
     pub tokens: u64,
     /// Documents whose end was left out.
     pub cut: u64,
+    /// Documents cut into pieces, of which none was left out but for having no token to learn.
+    pub split: u64,
     /// Documents left out: too long, or without a token to learn.
     pub dropped: u64,
 }
 
-/// Documents packed into sequences: the plan alone, shared by what is trained on and what is held out.
+/// A document that is kept, or what of it is.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// The place of its first token in the cache.
+    start: u64,
+    /// How many tokens are inputs; the targets are those behind them.
+    inputs: u64,
+}
+
+/// Documents packed into sequences: the plan alone, shared by what is trained on and what is held out. In memory are 24 bytes a document
+/// at most.
 #[derive(Debug)]
 pub struct Packing {
     cache: Arc<Cache>,
     tokens: u64,
     longer: Longer,
-    /// The documents that are kept.
-    kept: Vec<u64>,
+    /// What is kept of the documents, sequence after sequence.
+    kept: Vec<Piece>,
     /// Where in `kept` each sequence begins.
     begins: Vec<usize>,
-    fit: Fit,
+    /// How many of `kept` were packed by best fit.
+    fitted: Option<usize>,
+    stats: PackingStats,
 }
 
 impl Packing {
@@ -62,42 +81,51 @@ impl Packing {
         if tokens == 0 {
             return Err(DataError::TooFew { what: "data.tokens", found: 0, wanted: 1 });
         }
-        let (kept, begins, fit) = (Vec::new(), Vec::new(), Fit::default());
-        let mut packing = Packing { cache, tokens: tokens as u64, longer, kept, begins, fit };
+        let (kept, begins, stats) = (Vec::new(), Vec::new(), PackingStats::default());
+        let tokens = tokens as u64;
+        let mut packing = Packing { cache, tokens, longer, kept, begins, fitted: None, stats };
         let mut free = 0;
-        for document in 0..packing.cache.documents().len() as u64 {
-            let Some(inputs) = packing.admit(document)? else {
-                packing.fit.dropped += 1;
-                continue;
-            };
-            if inputs > free {
-                packing.begins.push(packing.kept.len());
-                free = packing.tokens;
-            }
-            free -= inputs;
-            packing.kept.push(document);
-            packing.fit.tokens += inputs;
+        for document in 0..packing.cache.documents().len() {
+            packing.add(document, &mut free)?;
         }
-        packing.fit.documents = packing.kept.len() as u64;
-        packing.fit.sequences = packing.begins.len() as u64;
+        packing.stats.sequences = packing.begins.len() as u64;
         Ok(packing)
     }
 
-    /// How documents fit.
-    pub fn fit(&self) -> Fit {
-        self.fit
+    /// Packs again what is in all but the last `held_out` sequences, the longest documents first, each where the least room is left for it.
+    /// The last sequences stay as they are, so that the same is held out however the rest is packed. The sequences depend on the documents'
+    /// lengths alone; within one, documents are in their order.
+    ///
+    /// [`Packing::first_of_last`] and [`Packing::sequences_from`] are to be asked before: they are about sequences in the documents' order.
+    #[must_use]
+    pub fn best_fit(mut self, held_out: u64) -> Packing {
+        let last = self.begins.len().saturating_sub(held_out as usize);
+        let fitted = self.begins.get(last).copied().unwrap_or(self.kept.len());
+        let sizes: Vec<u64> = self.kept[..fitted].iter().map(|piece| piece.inputs).collect();
+        let Bins { items, begins } = best_fit(&sizes, self.tokens);
+        let packed: Vec<Piece> = items.into_iter().map(|item| self.kept[item]).collect();
+        self.kept[..fitted].copy_from_slice(&packed);
+        self.begins.splice(..last, begins);
+        self.stats.sequences = self.begins.len() as u64;
+        self.fitted = Some(fitted);
+        self
     }
 
-    /// The first document of the last `sequences`; behind all documents where there are none.
+    /// Counts of packing: sequences made, documents cut and left out.
+    pub fn stats(&self) -> PackingStats {
+        self.stats
+    }
+
+    /// The place in the cache of the first token of the last `sequences`; behind all tokens where there are none.
     pub fn first_of_last(&self, sequences: u64) -> u64 {
         let first = self.begins.len().saturating_sub(sequences as usize);
-        let document = self.begins.get(first).and_then(|&begin| self.kept.get(begin));
-        document.copied().unwrap_or(u64::MAX)
+        let piece = self.begins.get(first).and_then(|&begin| self.kept.get(begin));
+        piece.map_or(u64::MAX, |piece| piece.start)
     }
 
-    /// How many sequences, the last ones, hold `document` or one behind it.
-    pub fn sequences_from(&self, document: u64) -> u64 {
-        let first = self.kept.partition_point(|&kept| kept < document);
+    /// How many sequences, the last ones, have a target behind `place` in the cache.
+    pub fn sequences_from(&self, place: u64) -> u64 {
+        let first = self.kept.partition_point(|piece| piece.start + piece.inputs <= place);
         if first == self.kept.len() {
             return 0;
         }
@@ -105,33 +133,58 @@ impl Packing {
         (self.begins.len() - before) as u64
     }
 
-    /// The inputs of a document that is kept.
-    fn admit(&mut self, document: u64) -> Result<Option<u64>, DataError> {
+    /// Adds a document, whole or in pieces, to the last sequence, which has room for `free` inputs, and to new ones; what has nothing to
+    /// learn is left out.
+    fn add(&mut self, document: usize, free: &mut u64) -> Result<(), DataError> {
         let (start, length) = self.place(document);
         let wanted = self.tokens + 1;
-        if length > wanted {
-            match self.longer {
-                Longer::Refuse => {
-                    let document = document as usize + 1;
-                    return Err(DataError::TooLong { document, found: length, wanted });
-                }
-                Longer::Drop => return Ok(None),
-                Longer::Cut => {}
+        let is_longer = length > wanted;
+        let inputs = match self.longer {
+            Longer::Refuse if is_longer => {
+                return Err(DataError::TooLong { document: document + 1, found: length, wanted });
             }
+            Longer::Drop if is_longer => 0,
+            Longer::Split => length.saturating_sub(1),
+            _ => length.min(wanted).saturating_sub(1),
+        };
+        let (mut at, end, before) = (start, start + inputs, self.kept.len());
+        while at < end {
+            let inputs = self.tokens.min(end - at);
+            if (at + 1..=at + inputs).any(|place| self.cache.learns(place)) {
+                self.push(Piece { start: at, inputs }, free);
+            }
+            at += inputs;
         }
-        let inputs = length.min(wanted).saturating_sub(1);
-        let taught = (start + 1..=start + inputs).any(|place| self.cache.learns(place));
-        if taught && length > wanted {
-            self.fit.cut += 1;
+        let is_kept = self.kept.len() > before;
+        let PackingStats { documents, cut, split, dropped, .. } = &mut self.stats;
+        *if is_kept { documents } else { dropped } += 1;
+        if is_kept && is_longer {
+            *if self.longer == Longer::Split { split } else { cut } += 1;
         }
-        Ok(taught.then_some(inputs))
+        Ok(())
+    }
+
+    fn push(&mut self, piece: Piece, free: &mut u64) {
+        if piece.inputs > *free {
+            self.begins.push(self.kept.len());
+            *free = self.tokens;
+        }
+        *free -= piece.inputs;
+        self.kept.push(piece);
+        self.stats.tokens += piece.inputs;
     }
 
     /// Where a document begins, and how many tokens it has.
-    fn place(&self, document: u64) -> (u64, u64) {
-        let starts = &self.cache.documents()[document as usize..];
+    fn place(&self, document: usize) -> (u64, u64) {
+        let starts = &self.cache.documents()[document..];
         let end = starts.get(1).copied().unwrap_or(self.cache.tokens());
         (starts[0], end - starts[0])
+    }
+
+    /// What is in the `index`-th sequence.
+    fn pieces(&self, index: u64) -> &[Piece] {
+        let end = self.begins.get(index as usize + 1).copied().unwrap_or(self.kept.len());
+        &self.kept[self.begins[index as usize]..end]
     }
 
     /// Appends the `index`-th sequence at `positions` to `into`.
@@ -141,15 +194,14 @@ impl Packing {
         positions: &Positions,
         into: &mut Tokens,
     ) -> Result<(), DataError> {
-        let end = self.begins.get(index as usize + 1).copied().unwrap_or(self.kept.len());
-        let kept = &self.kept[self.begins[index as usize]..end];
-        let (last, length) = self.place(kept[kept.len() - 1]);
-        let mut reader = Reader::new(&self.cache, self.tokens, last + length);
+        let kept = self.pieces(index);
+        // They rise.
+        let end = kept.last().map_or(0, |last| last.start + last.inputs + 1);
+        let mut reader = Reader::new(&self.cache, self.tokens, end);
         let mut positions = positions.iter().peekable();
         let (mut documents, mut first) = (Vec::with_capacity(kept.len() + 1), 0);
-        for &document in kept {
-            let (start, length) = self.place(document);
-            let inputs = length.min(self.tokens + 1) as usize - 1;
+        for &Piece { start, inputs } in kept {
+            let inputs = inputs as usize;
             while let Some(position) = positions.next_if(|position| *position < first + inputs) {
                 let place = start + (position - first) as u64;
                 let [id, next] = reader.pair(place)?;
@@ -195,13 +247,13 @@ impl Packed {
         if batch == 0 {
             return Err(DataError::TooFew { what: "data.batch", found: 0, wanted: 1 });
         }
-        let all = packing.fit.sequences;
+        let all = packing.stats.sequences;
         let (start, count, wanted) = match window {
             Window::Train => (0, all.saturating_sub(held_out), held_out + 1),
             Window::HeldOut => (all.saturating_sub(held_out), held_out.min(all), held_out),
         };
         if all < wanted {
-            let dropped = packing.fit.dropped;
+            let dropped = packing.stats.dropped;
             return Err(DataError::FewSequences { found: all, wanted, dropped });
         }
         let (purpose, batch) = ("annulus packed sequences of an epoch", batch as u64);
@@ -242,14 +294,29 @@ impl Source for Packed {
         Ok(())
     }
 
+    fn origin(&self, step: u64, row: usize) -> Result<Option<Origin>, DataError> {
+        let Some((index, _)) = self.order.items(step, row..row + 1)?.next() else {
+            return Ok(None);
+        };
+        let starts = self.packing.cache.documents();
+        let pieces = self.packing.pieces(self.start + index).iter();
+        let of = |piece: &Piece| extracts(starts, piece.start..piece.start + piece.inputs);
+        Ok(Some(Origin { source: 0, extracts: pieces.flat_map(of).collect() }))
+    }
+
     fn batches(&self) -> Option<u64> {
         self.order.batches()
     }
 
+    fn epoch(&self) -> Option<u64> {
+        self.order.epoch()
+    }
+
     fn fingerprint(&self) -> String {
-        let Packing { cache, tokens, longer, .. } = &*self.packing;
+        let Packing { cache, tokens, longer, fitted, .. } = &*self.packing;
         let Order { window, count, batch, seed, .. } = self.order;
-        let what = format!("packed {window:?} {longer:?} of {}", cache.fingerprint());
+        let fitted = fitted.map_or_else(String::new, |most| format!(" with best fit of {most}"));
+        let what = format!("packed {window:?} {longer:?}{fitted} of {}", cache.fingerprint());
         Order::fingerprint(&what, [self.start, count, *tokens, batch, seed])
     }
 

@@ -5,11 +5,11 @@ use crate::{IGNORED, Sequence};
 /// A question and its answer, as ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// All that is read, the question at its end.
+    /// The text with the question at its end.
     pub prompt: Vec<u32>,
-    /// What should follow.
+    /// The ids that a right answer begins with.
     pub answer: Vec<u32>,
-    /// What must be in an answer, as text, where order and words between do not matter; none: the answer itself.
+    /// Texts that an answer must contain, in any order and with any words between; empty: the answer itself.
     pub parts: Vec<String>,
 }
 

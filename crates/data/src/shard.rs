@@ -9,7 +9,7 @@ pub const IGNORED: i64 = -100;
 /// One sequence: inputs and the targets shifted by one, of the same length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// Ids.
+    /// The token ids of the inputs.
     pub inputs: Vec<u32>,
     /// The id that follows, or -100 where none is asked for.
     pub targets: Vec<i64>,
@@ -29,7 +29,7 @@ impl Sequence {
 /// Some sequences at some positions, the same of all: what a rank holds of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Ids, flattened [B, S].
+    /// The token ids of the inputs, flattened [B, S].
     pub inputs: Vec<u32>,
     /// The ids that follow, or -100 where none is asked for, [B, S].
     pub targets: Vec<i64>,

@@ -7,7 +7,7 @@ use annulus_text::count;
 use crate::{DataError, IGNORED, Sequence, Tokenizer};
 
 /// The first `most` places of `sequence`, a line each: place, document, the id there and its text, and the
-/// text of the one that is to be foretold from it, where that is learned. [Padding](padding) is one line.
+/// text of the one that is to be foretold from it, where that is learned. [Padding](count_padding) is one line.
 ///
 /// # Errors
 /// Those of [`Tokenizer::decode`].
@@ -15,7 +15,7 @@ pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<S
     let lengths = sequence.documents.iter().copied();
     let numbers = lengths.enumerate().flat_map(|(index, length)| vec![index + 1; length]);
     let mut numbers = numbers.chain(std::iter::repeat(1));
-    let padding = padding(sequence);
+    let padding = count_padding(sequence);
     let inside = sequence.inputs.len() - padding;
     let places = sequence.inputs.iter().zip(&sequence.targets).enumerate().take(most.min(inside));
     let mut text = String::new();
@@ -34,15 +34,15 @@ pub fn show(sequence: &Sequence, tokenizer: &Tokenizer, most: usize) -> Result<S
     Ok(text)
 }
 
-/// How many tokens at the end of a sequence are padding, which is the last of its `documents`: of no other is nothing
-/// learned.
-pub fn padding(sequence: &Sequence) -> usize {
+/// The number of tokens at the end of a sequence that are padding: those of the last of its `documents`, if it has no target.
+/// Every other document has one.
+pub fn count_padding(sequence: &Sequence) -> usize {
     let last = sequence.documents.last().copied().unwrap_or_default();
     let targets = &sequence.targets[sequence.targets.len() - last..];
     if targets.iter().all(|target| *target == IGNORED) { last } else { 0 }
 }
 
-/// How many of a sequence's targets count.
-pub fn counted(sequence: &Sequence) -> usize {
+/// The number of a sequence's targets that the loss counts: all but [`IGNORED`].
+pub fn count_targets(sequence: &Sequence) -> usize {
     sequence.targets.iter().filter(|target| **target != IGNORED).count()
 }

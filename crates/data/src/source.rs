@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use annulus_sequence::Positions;
 
-use crate::{DataError, Sequence, Tokens};
+use crate::{DataError, Origin, Sequence, Tokens};
 
 /// The sequences of a step, as a pure function of the step: nothing to save, nothing to replay.
 ///
@@ -33,10 +33,23 @@ pub trait Source: Send + Sync + Debug {
     ) -> Result<(), DataError>;
     /// How many different batches there are; `None`: no end.
     fn batches(&self) -> Option<u64>;
+    /// How many different sequences are read before any comes again; `None`: all are new, or several sources have epochs of their own.
+    fn epoch(&self) -> Option<u64> {
+        None
+    }
     /// A hash of everything the sequences depend on but the step.
     fn fingerprint(&self) -> String;
     /// One past the largest id that may come.
     fn vocabulary(&self) -> usize;
+
+    /// What sequence `row` of step `step` was made of; `None`: it is made up, or was given ready-made. For inspection.
+    ///
+    /// # Errors
+    /// Steps beyond the last batch.
+    fn origin(&self, step: u64, row: usize) -> Result<Option<Origin>, DataError> {
+        let _ = (step, row);
+        Ok(None)
+    }
 
     /// All sequences of step `step`, whole; for inspection.
     ///

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::{Excluded, Tokenizer};
 
-/// What a file is made of.
+/// The records that files consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Records {
     /// One text: a document.
@@ -22,18 +22,18 @@ pub enum Records {
 /// The field of a line that is its text, where nothing else is said.
 pub const COLUMN: &str = "text";
 
-/// Texts, and what makes tokens of them.
+/// Texts, and how they are read and tokenised.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     /// Files as they are, folders walked in name order.
     pub inputs: &'a [PathBuf],
-    /// What the files are made of.
+    /// The records that the files consist of.
     pub records: Records,
     /// The field or column of lines and rows that is the text.
     pub column: &'a str,
-    /// What makes tokens of them.
+    /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// What is no text, though it lies in one of the folders.
+    /// Files in those folders that are not texts.
     pub excluded: &'a Excluded,
 }
 
@@ -51,19 +51,19 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// How far the opening of a cache is.
+/// The progress of opening a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is being built.
+    /// This process builds it.
     Reading {
-        /// Bytes done.
+        /// Bytes that are tokenised.
         done: u64,
         /// Bytes of all texts.
         total: u64,
     },
     /// Another process builds it.
     Waiting {
-        /// Which, if it says so.
+        /// The number of that process, if it is known.
         process: Option<u32>,
     },
 }

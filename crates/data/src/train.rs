@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
+use annulus_files::hugging_face::TOKENIZER_CONFIG;
 use tokenizers::decoders::byte_level::ByteLevel as Decoder;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -125,7 +126,7 @@ pub fn train_tokenizer_of(
 /// # Errors
 /// Another tokenizer's lies there.
 fn config_beside(out: &Path) -> Result<PathBuf, DataError> {
-    let path = out.with_file_name("tokenizer_config.json");
+    let path = out.with_file_name(TOKENIZER_CONFIG);
     if path.exists() && !fs::read_to_string(&path).is_ok_and(|text| text == CONFIG) {
         let source = io::Error::other("it belongs to another tokenizer; name another folder");
         return Err(DataError::Write { path, source });

@@ -49,18 +49,18 @@ pub(crate) fn unpacked(
     pump(&mut source, path, false, &mut |_| Ok(()))
 }
 
-/// Whether what is in `path` begins with these bytes.
-pub(crate) fn begins_with(path: &Path, bytes: &[u8]) -> Result<bool, DataError> {
+/// The first bytes of what is in `path`, `most` of them where it has as many.
+pub(crate) fn beginning(path: &Path, most: usize) -> Result<Vec<u8>, DataError> {
     let file = open(path)?;
     let end = identity(&file, path)?.size;
     let mut source = Source { file: &file, at: 0, end, raw: &mut |_| () };
     let mut first = Vec::new();
-    let mut reader = reader(&mut source, path)?.take(bytes.len() as u64);
+    let mut reader = reader(&mut source, path)?.take(most as u64);
     pump(&mut reader, path, packing(path).is_some(), &mut |block| {
         first.extend_from_slice(block);
         Ok(())
     })?;
-    Ok(first == bytes)
+    Ok(first)
 }
 
 /// What `source`, which is at `path`, says.

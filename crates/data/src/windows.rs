@@ -9,11 +9,12 @@ use std::sync::Arc;
 use annulus_sequence::Positions;
 
 use crate::order::Order;
+use crate::origin::extracts;
 use crate::random::Key;
 use crate::reader::Reader;
-use crate::{Cache, DataError, Source, Tokens};
+use crate::{Cache, DataError, Origin, Source, Tokens};
 
-/// Which part of a cache.
+/// The part of a cache that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// All but the last `held_out` tokens: for training, in an order shuffled anew each epoch.
@@ -96,6 +97,12 @@ impl Windows {
         epoch.draws().below(self.slack() + 1)
     }
 
+    /// Where the `index`-th window of an epoch begins.
+    fn place(&self, index: u64, epoch: Option<Key>) -> u64 {
+        let offset = epoch.map_or(0, |epoch| self.offset(&epoch));
+        self.start + offset + index * self.tokens
+    }
+
     /// Appends the tokens at `positions` of the window that begins at `start` to `into`, each with the one behind it.
     fn window(
         &self,
@@ -132,14 +139,26 @@ impl Source for Windows {
         into: &mut Tokens,
     ) -> Result<(), DataError> {
         for (index, epoch) in self.order.items(step, rows)? {
-            let offset = epoch.map_or(0, |epoch| self.offset(&epoch));
-            self.window(self.start + offset + index * self.tokens, positions, into)?;
+            self.window(self.place(index, epoch), positions, into)?;
         }
         Ok(())
     }
 
+    fn origin(&self, step: u64, row: usize) -> Result<Option<Origin>, DataError> {
+        let item = self.order.items(step, row..row + 1)?.next();
+        Ok(item.map(|(index, epoch)| {
+            let start = self.place(index, epoch);
+            let extracts = extracts(self.cache.documents(), start..start + self.tokens);
+            Origin { source: 0, extracts }
+        }))
+    }
+
     fn batches(&self) -> Option<u64> {
         self.order.batches()
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        self.order.epoch()
     }
 
     fn fingerprint(&self) -> String {

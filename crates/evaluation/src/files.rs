@@ -4,12 +4,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_figure::{Axis, Curves, Heatmap, Picture, Point, Series};
-use annulus_tensorboard::{Writer, remove};
+use annulus_tensorboard::{Writer, remove_step};
 use annulus_train::{Result, TrainError, is_run};
 use serde::Serialize;
 
+use crate::earlier::settle;
 use crate::statistics::Mean;
-use crate::{Bucket, Found, Perplexity, RESULTS};
+use crate::{Bucket, Perplexity, RESULTS, TaskResults};
+
+/// The names of the drawings that every evaluation can have; tasks have their own.
+pub(crate) const PICTURES: [&str; 3] = [LENGTHS, POSITIONS, TASKS];
+const LENGTHS: &str = "loss-by-length";
+const POSITIONS: &str = "loss-by-position";
+const TASKS: &str = "tasks-by-length";
 
 /// A folder that an evaluation is written to, and the names of what was written.
 #[derive(Debug)]
@@ -22,14 +29,16 @@ pub struct Files {
 }
 
 impl Files {
-    /// Opens the folder, creating it if needed; TensorBoard shows results at `step`.
+    /// Opens the folder, creating it if needed; TensorBoard shows results at `step`. Earlier results of this step are replaced; those of
+    /// another step stay in TensorBoard, and move to the folder that [`kept_in`](crate::kept_in) names.
     ///
     /// # Errors
     /// When the folder cannot be written to.
     pub fn create(folder: &Path, step: u64) -> Result<Files> {
-        // TensorBoard would show the points of all evaluations; a run's own curves stay.
-        let removed = if is_run(folder) { Ok(()) } else { remove(folder) };
-        let events = removed.and_then(|()| Writer::create(folder, None));
+        // TensorBoard would show the points of all evaluations of this step; a run's own curves stay.
+        let removed = if is_run(folder) { Ok(()) } else { remove_step(folder, step) };
+        let settled = removed.and_then(|()| settle(folder, step));
+        let events = settled.and_then(|()| Writer::create(folder, None));
         let events = events.map_err(|error| failed(folder, &error))?;
         Ok(Files { folder: folder.to_owned(), events, step, written: Vec::new() })
     }
@@ -51,14 +60,14 @@ impl Files {
         let points = found.by_length();
         let y = "loss in nats, with standard errors";
         if found.lengths.len() > 1 {
-            self.curves("loss-by-length", &title, Axis::logarithmic("tokens read"), y, points)?;
+            self.curves(LENGTHS, &title, Axis::logarithmic("tokens read"), y, points)?;
         } else {
-            self.drop_pictures("loss-by-length");
+            self.drop_pictures(LENGTHS);
         }
         let longest = found.positions.last().map_or(0, |bucket| bucket.to);
         let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
         let points = found.by_position();
-        self.curves("loss-by-position", &title, Axis::plain("position"), y, points)?;
+        self.curves(POSITIONS, &title, Axis::plain("position"), y, points)?;
         self.flush()
     }
 
@@ -66,13 +75,13 @@ impl Files {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn tasks(&mut self, found: &Found) -> Result<()> {
+    pub fn tasks(&mut self, found: &TaskResults) -> Result<()> {
         self.json(RESULTS[1], found)?;
         let mut series = Vec::new();
         for task in found.tasks() {
             let share = |tokens| {
                 let share = found.at(task, tokens);
-                Point { x: tokens as f64, y: share.share(), error: 0.0 }
+                Point { x: tokens as f64, y: share.value(), error: 0.0 }
             };
             let points: Vec<Point> = found.lengths().into_iter().map(share).collect();
             for point in &points {
@@ -85,7 +94,7 @@ impl Files {
         }
         let (x, y) = (Axis::logarithmic("tokens"), Axis::share("share of answers that are right"));
         let title = format!("{}: {} ranks", found.name, found.ranks);
-        self.picture("tasks-by-length", &Curves { title, x, y, series }.picture())?;
+        self.picture(TASKS, &Curves { title, x, y, series }.picture())?;
         self.flush()
     }
 
@@ -156,7 +165,7 @@ impl Perplexity {
     }
 }
 
-impl Found {
+impl TaskResults {
     /// The cells of a task by depth and length; `None` for a task without depths.
     pub fn heatmap(&self, task: &str) -> Option<Heatmap> {
         let cells = || self.cells.iter().filter(|cell| cell.task == task);
@@ -165,7 +174,7 @@ impl Found {
         let depths: Vec<f64> = of_first.map(|cell| cell.depth).collect::<Option<_>>()?;
         let share = |depth: f64, tokens: usize| {
             let mut cells = cells().filter(|cell| cell.depth == Some(depth));
-            cells.find(|cell| cell.tokens == tokens).map(|cell| cell.right.share())
+            cells.find(|cell| cell.tokens == tokens).map(|cell| cell.right.value())
         };
         let row = |&depth: &f64| lengths.iter().map(|&tokens| share(depth, tokens)).collect();
         let samples = cells().next().map_or(0, |cell| cell.right.of);

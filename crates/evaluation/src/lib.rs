@@ -4,6 +4,7 @@
 //! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which
 //! differ by more than their seeds explain.
 
+mod earlier;
 mod files;
 mod perplexity;
 mod read;
@@ -14,12 +15,13 @@ mod tasks;
 mod texts;
 mod windows;
 
+pub use earlier::kept_in;
 pub use files::Files;
-pub use perplexity::{Bucket, Difference, Length, OfText, Perplexity, perplexity};
+pub use perplexity::{Bucket, Difference, Length, Perplexity, TextLoss, perplexity};
 pub use read::{Evaluated, FOLDER, RESULTS};
-pub use statistics::{Mean, Share};
+pub use statistics::{Mean, Rate};
 pub use subject::{Progress, Subject};
 pub use table::{
-    Against, Group, OverSeeds, Row, Table, Test, groups, of_other_data, repeated, table,
+    ComparisonToBest, Group, OverSeeds, Row, Table, Test, groups, of_other_data, repeated, table,
 };
-pub use tasks::{Answer, Cell, Found, tasks};
+pub use tasks::{Answer, Cell, TaskResults, tasks};

@@ -46,12 +46,12 @@ pub struct Perplexity {
     pub positions: Vec<Bucket>,
     /// Losses by text in the order of windows, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub texts: Vec<OfText>,
+    pub texts: Vec<TextLoss>,
 }
 
 /// The loss of one text of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OfText {
+pub struct TextLoss {
     /// Its path in `data.path`.
     pub path: PathBuf,
     /// The number of its windows.
@@ -107,7 +107,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         let windows = Windows::open(subject, progress)?;
         Ok((windows, setups(subject, &lengths)?))
     })?;
-    subject.alike("the texts", windows.fingerprints())?;
+    subject.check_processes_agree("the texts", windows.fingerprints())?;
     let longest = lengths[lengths.len() - 1];
     let mut found = Vec::new();
     let mut positions = Vec::new();
@@ -132,20 +132,13 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         weights: subject.folder.display().to_string(),
         step: subject.step,
         ranks: experiment.mesh.sequence,
-        strategy: strategies(subject),
+        strategy: subject.plan.strategies(|strategy| strategy.name().to_owned()),
         windows: windows.count(),
         targets: windows.targets,
         lengths: found,
         positions,
         texts,
     })
-}
-
-/// The strategies of the layers, in words.
-fn strategies(subject: &Subject) -> String {
-    let mut names: Vec<_> = subject.plan.groups.iter().map(|group| group.strategy.name()).collect();
-    names.dedup();
-    names.join(" and ")
 }
 
 /// The subject's setup for sequences of every length.
@@ -171,14 +164,14 @@ fn ask(
 }
 
 /// The losses of the greatest length by text; nothing where there is one text.
-fn by_text(windows: &Windows, longest: Option<&Length>) -> Vec<OfText> {
+fn by_text(windows: &Windows, longest: Option<&Length>) -> Vec<TextLoss> {
     let mut losses = longest.map_or(&[][..], |length| &length.by_window[..]);
     let of_text = |(path, count): (&PathBuf, usize)| {
         let (own, others) = losses.split_at(count);
         losses = others;
-        OfText { path: path.clone(), windows: count, loss: Mean::of(own) }
+        TextLoss { path: path.clone(), windows: count, loss: Mean::of(own) }
     };
-    let texts: Vec<OfText> = windows.by_text().map(of_text).collect();
+    let texts: Vec<TextLoss> = windows.by_text().map(of_text).collect();
     if texts.len() == 1 { Vec::new() } else { texts }
 }
 

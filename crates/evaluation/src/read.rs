@@ -6,7 +6,7 @@ use std::path::Path;
 use annulus_train::{Result, TrainError};
 use serde::de::DeserializeOwned;
 
-use crate::{Found, Perplexity};
+use crate::{Perplexity, TaskResults};
 
 /// The folder of an evaluation, within its run's.
 pub const FOLDER: &str = "evaluation";
@@ -21,7 +21,7 @@ pub struct Evaluated {
     /// Losses by length and position; `None`: not measured.
     pub perplexity: Option<Perplexity>,
     /// Answers; `None`: no task was given.
-    pub tasks: Option<Found>,
+    pub tasks: Option<TaskResults>,
 }
 
 impl Evaluated {

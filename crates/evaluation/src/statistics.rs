@@ -26,7 +26,7 @@ impl Mean {
 
 /// A rate with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Share {
+pub struct Rate {
     /// The number of right answers.
     pub right: usize,
     /// The number of all answers.
@@ -37,9 +37,9 @@ pub struct Share {
     pub high: f64,
 }
 
-impl Share {
+impl Rate {
     /// The rate of `right` among at least one answer.
-    pub(crate) fn of(right: usize, of: usize) -> Share {
+    pub(crate) fn of(right: usize, of: usize) -> Rate {
         /// Standard deviations on either side of a 95 % interval.
         const WIDE: f64 = 1.96;
         let (count, share) = (of as f64, right as f64 / of as f64);
@@ -47,11 +47,11 @@ impl Share {
         let middle = (share + WIDE * WIDE / (2.0 * count)) / by;
         let spread = (share * (1.0 - share) / count + (WIDE / (2.0 * count)).powi(2)).sqrt();
         let half = WIDE * spread / by;
-        Share { right, of, low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
+        Rate { right, of, low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
     }
 
     /// The rate, from 0 to 1.
-    pub fn share(self) -> f64 {
+    pub fn value(self) -> f64 {
         self.right as f64 / self.of as f64
     }
 }
@@ -62,11 +62,11 @@ mod tests {
 
     #[test]
     fn intervals_are_wilson_s() {
-        let Share { low, high, .. } = Share::of(8, 10);
+        let Rate { low, high, .. } = Rate::of(8, 10);
         // Newcombe (1998): 0.4902 to 0.9433.
         assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
-        assert_eq!(Share::of(0, 5).low, 0.0);
-        assert!(Share::of(5, 5).high > 0.999 && Share::of(5, 5).low < 0.6);
+        assert_eq!(Rate::of(0, 5).low, 0.0);
+        assert!(Rate::of(5, 5).high > 0.999 && Rate::of(5, 5).low < 0.6);
     }
 
     #[test]

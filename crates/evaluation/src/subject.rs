@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use annulus_data::{Progress as Reading, Tokenizer};
 use annulus_experiment::{BYTES, Data, Experiment, ModelSource, Reproducible, Resolved};
+use annulus_files::hugging_face::TOKENIZER;
 use annulus_plan::Plan;
 use annulus_train::{
-    Opening, Placed, Result, Saved, Setup, TOKENIZER, TrainError, Trained, TrainedBy, alike,
-    data_fingerprint, shared,
+    DeviceWeights, Opening, Result, Saved, Setup, TrainError, Trained, TrainedBy,
+    check_processes_agree, data_fingerprint, shared,
 };
 
 /// A callback for progress: what is done, how much of it, of how much.
@@ -20,7 +21,7 @@ pub struct Subject {
     /// The plan of its experiment, which also says what is evaluated.
     pub plan: Plan,
     /// The weights as layers take them, on the device that computes.
-    pub weights: Placed,
+    pub weights: DeviceWeights,
     /// The folder that the weights were read from.
     pub folder: PathBuf,
     /// The number of steps that the weights were trained for.
@@ -120,8 +121,8 @@ impl Subject {
     }
 
     /// An error unless every process has read the same, by its name and bytes that tell it from others.
-    pub(crate) fn alike(&self, what: &str, read: Vec<u8>) -> Result<()> {
-        alike(&self.setup.processes, None, None, &[(what, read)])
+    pub(crate) fn check_processes_agree(&self, what: &str, read: Vec<u8>) -> Result<()> {
+        check_processes_agree(&self.setup.processes, None, None, &[(what, read)])
     }
 
     /// The subject's model and split, set up for sequences of `tokens`, one at a time.

@@ -11,7 +11,7 @@ use annulus_train::RunSummary;
 use serde::Serialize;
 
 use self::seeds::against;
-pub use self::seeds::{Against, OverSeeds, Test};
+pub use self::seeds::{ComparisonToBest, OverSeeds, Test};
 
 /// Keys without influence on results: runs that differ only in these share a row.
 const ALIKE: [&str; 2] = ["seed", "name"];
@@ -51,7 +51,7 @@ pub struct Row {
     /// other row did, or the row has no loss.
     pub best: Option<usize>,
     /// The comparison with that best row; `None` for that row itself.
-    pub against_best: Option<Against>,
+    pub against_best: Option<ComparisonToBest>,
 }
 
 /// A row before anything is computed: the values of the keys, and its runs, `None` for runs that did not start.

@@ -6,16 +6,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use annulus_data::{Question, Task, needle};
-use annulus_experiment::{Asked, Format};
+use annulus_experiment::{EvaluationTask, Format};
 use annulus_train::{Result, TrainError, Verdict, judge};
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{Mean, Share};
+use crate::statistics::{Mean, Rate};
 use crate::{Progress, Subject};
 
-/// The answers to all tasks.
+/// The results of all retrieval tasks, by task, length and depth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct TaskResults {
     /// The experiment's name.
     pub name: String,
     /// Where the weights were read from.
@@ -38,7 +38,7 @@ pub struct Cell {
     /// Where the fact lies, from 0, the beginning, to 1; `None`: anywhere.
     pub depth: Option<f64>,
     /// The rate of answers of which every token is right.
-    pub right: Share,
+    pub right: Rate,
     /// The fraction of an answer's items that are found, mean and error over questions.
     pub parts: Mean,
     /// Negative log-likelihood of an answer's token in nats, mean and error over questions.
@@ -68,19 +68,19 @@ pub struct Answer {
 ///
 /// # Errors
 /// A question that does not fit into a length, a length that cannot be split.
-pub fn tasks(subject: &Subject, progress: Progress<'_>) -> Result<Option<Found>> {
+pub fn tasks(subject: &Subject, progress: Progress<'_>) -> Result<Option<TaskResults>> {
     let experiment = &subject.plan.experiment;
     let mut cells = Vec::new();
     for asked in experiment.asked() {
         let Some(task) = Task::from_name(asked.word()) else {
-            debug_assert_eq!(asked, Asked::Perplexity);
+            debug_assert_eq!(asked, EvaluationTask::Perplexity);
             continue;
         };
         for &tokens in &experiment.evaluated_lengths() {
             cells.extend(ask(subject, task, tokens, progress)?);
         }
     }
-    Ok(Some(Found {
+    Ok(Some(TaskResults {
         name: experiment.name.clone(),
         weights: subject.folder.display().to_string(),
         step: subject.step,
@@ -178,14 +178,14 @@ fn cell(task: Task, tokens: usize, depth: Option<f64>, answers: &[Answer]) -> Ce
         task: task.name().to_owned(),
         tokens,
         depth,
-        right: Share::of(right, answers.len()),
+        right: Rate::of(right, answers.len()),
         parts: mean(|answer| answer.parts),
         loss: mean(|answer| answer.loss),
         answers: answers.to_vec(),
     }
 }
 
-impl Found {
+impl TaskResults {
     /// The names of the tasks, in order.
     pub fn tasks(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.cells.iter().map(|cell| cell.task.as_str()).collect();
@@ -202,11 +202,11 @@ impl Found {
     }
 
     /// The rate of right answers to a task at one length, over all depths.
-    pub fn at(&self, task: &str, tokens: usize) -> Share {
+    pub fn at(&self, task: &str, tokens: usize) -> Rate {
         let cells = self.cells.iter().filter(|cell| cell.task == task && cell.tokens == tokens);
         let (right, of) =
             cells.fold((0, 0), |(right, of), cell| (right + cell.right.right, of + cell.right.of));
-        Share::of(right, of)
+        Rate::of(right, of)
     }
 }
 

@@ -5,7 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use annulus_data::{Cache, Progress as Reading, Records, Texts};
-use annulus_experiment::{Experiment, Format, Pack, ending};
+use annulus_experiment::{Experiment, Format, ending};
 use annulus_train::{
     Result, TrainError, by_source, cache_folder, excluded, first_held_out, records_of, texts,
 };
@@ -39,7 +39,7 @@ impl Text {
                 cache,
                 first: 0,
                 share: 1.0,
-                is_packed: experiment.data.pack == Pack::Documents,
+                is_packed: experiment.data.pack.is_whole(),
             }]);
         }
         // Conversations are left out.
@@ -78,7 +78,7 @@ impl Text {
             cache,
             first,
             share: holder.data.evaluate as f64,
-            is_packed: source.data.pack == Pack::Documents,
+            is_packed: source.data.pack.is_whole(),
         })
     }
 }

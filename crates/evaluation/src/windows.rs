@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_data::{IGNORED, Progress as Reading, Sequence, shares};
+use annulus_data::{IGNORED, Progress as Reading, Sequence, apportion};
 use annulus_train::{Result, TrainError};
 
 use crate::texts::Text;
@@ -131,7 +131,7 @@ impl Asked {
     /// The number of windows of every text: `wanted` altogether, or as many as there are targets for, up to 32.
     fn counts(&self, texts: &[Text], wanted: Option<usize>) -> Vec<usize> {
         let weights: Vec<f64> = texts.iter().map(|text| text.share).collect();
-        let shared = |count: usize| shares(count as u64, &weights);
+        let shared = |count: usize| apportion(count as u64, &weights);
         let most = |text: &Text| {
             let beyond = text.cache.tokens().checked_sub(self.first_end(text));
             beyond.map_or(0, |tokens| tokens / self.targets as u64 + 1)

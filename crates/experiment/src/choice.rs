@@ -5,7 +5,7 @@
 //! behind computation where links are fast, and recomputing a layer about a quarter of its projections; so the list varies pieces first,
 //! then logits, then the state, and recomputation last. Written settings are kept.
 
-use crate::{Apart, Host, Memory, Recompute, State};
+use crate::{ClusterDevices, Host, Memory, Recompute, State};
 
 /// The fraction of a device's memory that its ranks may take where the experiment does not say.
 const SHARE: (u64, u64) = (3, 4);
@@ -31,7 +31,7 @@ pub struct Settled {
 
 impl Memory {
     /// The written settings, and for the open ones the first choice whose `needs`, in bytes, fit into the budget; the smallest where
-    /// nothing fits. A rank has `rows` in a micro-batch; `state` is the written one.
+    /// nothing fits. What needs `u64::MAX` fits into no budget. A rank has `rows` in a micro-batch; `state` is the written one.
     pub fn settle(
         &self,
         host: &Host,
@@ -53,7 +53,8 @@ impl Memory {
         rows: usize,
         needs: impl Fn(Settled) -> u64,
     ) -> impl Iterator<Item = Settled> {
-        let budget = self.budget(host);
+        // Not even without a limit does `u64::MAX` fit.
+        let budget = self.budget(host).min(u64::MAX - 1);
         let choices = self.choices(&states(state, host), rows).into_iter();
         let mut found: Vec<State> = Vec::new();
         choices.filter_map(move |chunks| {
@@ -66,7 +67,7 @@ impl Memory {
 
     /// Bytes that the ranks on this machine may hold together; on GPUs, the ranks of one GPU.
     pub fn budget(&self, host: &Host) -> u64 {
-        if let Some(Apart { ranks, memory }) = host.cluster {
+        if let Some(ClusterDevices { ranks, memory, .. }) = host.cluster {
             return self.of_device(memory).unwrap_or(u64::MAX).saturating_mul(ranks as u64);
         }
         let there = host.there().map_or(UNKNOWN, |there| there.bytes);
@@ -176,7 +177,10 @@ mod tests {
 
     #[test]
     fn a_budget_is_of_each_device_of_a_cluster() {
-        let host = |memory| Host { cluster: Some(Apart { ranks: 8, memory }), ..Host::default() };
+        let host = |memory| {
+            let cluster = Some(ClusterDevices { ranks: 8, memory, offload: None });
+            Host { cluster, ..Host::default() }
+        };
         let open = Memory { budget: None, ..OPEN };
         let budget = |memory: &Memory, there| memory.budget(&host(there));
         assert_eq!([budget(&open, Some(80)), budget(&open, None)], [8 * 60, u64::MAX]);

@@ -10,8 +10,8 @@ use crate::Phase;
 use crate::model::of_hub;
 use crate::stages::SECTION as STAGES;
 
-/// More tokens than any sequence may have; keeps products of sizes within 64 bits.
-pub(crate) const MOST_TOKENS: u64 = 1 << 31;
+/// The most tokens of a sequence; keeps products of sizes within 64 bits.
+pub const MOST_TOKENS: u64 = 1 << 31;
 /// The formats that an item of a mixture may have.
 const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
 /// Sequences that are held out where the file does not say.
@@ -51,9 +51,9 @@ section! {
         evaluate: Option<usize> = Count(0, 1 << 30), Means("8, or 0 where `format` is batches"),
             "sequences at the end of the data that are held out for evaluation";
         pack: Option<Pack> = Word(Pack::WORDS), Means("`documents` for conversations, else `stream`; of a mixture, by the format of each source"),
-            "concatenate documents and cut them into sequences, or fill sequences with whole documents and padding";
+            "concatenate documents and cut them into sequences, or fill sequences with whole documents and padding: in the documents' order, or each document where the least room is left";
         longer: Longer = Word(Longer::WORDS), Is("refuse"),
-            "with `pack: documents`: what happens to a document longer than a sequence";
+            "with `pack: documents` or `best-fit`: what happens to a document longer than a sequence";
     }
 }
 
@@ -90,13 +90,13 @@ impl DataKeys {
 
 impl Data {
     /// The keys that mean this section; with phases, each phase has its own `tokens`.
-    pub(crate) fn keys(&self, phase_of: bool) -> DataKeys {
+    pub(crate) fn keys(&self, has_phases: bool) -> DataKeys {
         DataKeys {
             path: Some(Listed(self.path.clone())).filter(|Listed(sources)| !sources.is_empty()),
             format: self.format,
             column: self.column.clone(),
             tokenizer: self.tokenizer_hub.as_ref().or(self.tokenizer.as_ref()).cloned(),
-            tokens: Some(self.tokens).filter(|_| !phase_of),
+            tokens: Some(self.tokens).filter(|_| !has_phases),
             batch: self.batch,
             evaluate: Some(self.evaluate),
             pack: Some(self.pack),
@@ -125,10 +125,10 @@ pub struct Data {
     pub batch: usize,
     /// Sequences at the end of the data that are held out for evaluation; default 8, or 0 for `format: batches`. 0: none.
     pub evaluate: usize,
-    /// How documents are packed into sequences, `stream | documents`, where a source does not say otherwise; default documents for
+    /// How documents are packed into sequences, `stream | documents | best-fit`, where a source does not say otherwise; default documents for
     /// `format: chat`, else stream.
     pub pack: Pack,
-    /// What happens to a document longer than a sequence where documents are packed whole, `refuse | cut | drop`; default refuse.
+    /// What happens to a document longer than a sequence where documents are packed whole, `refuse | cut | drop | split`; default refuse.
     pub longer: Longer,
 }
 
@@ -144,11 +144,20 @@ impl Data {
 pub enum Pack {
     /// Documents one after another, cut where a sequence ends.
     Stream,
-    /// As many whole documents as fit, then padding.
+    /// As many whole documents as fit, in their order, then padding.
     Documents,
+    /// Whole documents, the longest first, each where the least room is left, then padding.
+    BestFit,
 }
 
-words!(Pack { Stream = "stream", Documents = "documents" });
+words!(Pack { Stream = "stream", Documents = "documents", BestFit = "best-fit" });
+
+impl Pack {
+    /// Whether documents are packed whole.
+    pub fn is_whole(self) -> bool {
+        self != Pack::Stream
+    }
+}
 
 /// The key `longer`: what happens to a document longer than a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,9 +168,11 @@ pub enum Longer {
     Cut,
     /// A longer document is left out.
     Drop,
+    /// A longer document is cut into pieces, all of which are read.
+    Split,
 }
 
-words!(Longer { Refuse = "refuse", Cut = "cut", Drop = "drop" });
+words!(Longer { Refuse = "refuse", Cut = "cut", Drop = "drop", Split = "split" });
 
 /// The key `format`: what a data file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

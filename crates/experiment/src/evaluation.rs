@@ -18,7 +18,7 @@ section! {
     pub struct Evaluation {
         path: Option<PathBuf> = Path, Means("the held-out part of `data.path`"),
             "a file or folder of texts that was not trained on";
-        tasks: Option<Vec<Asked>> = Words(Asked::WORDS),
+        tasks: Option<Vec<EvaluationTask>> = Words(EvaluationTask::WORDS),
             Means("[perplexity], or [needle] where `data.format` is needles"),
             "loss of texts (perplexity), or questions about generated texts";
         depths: usize = Count(1, 1 << 10), Is("11"),
@@ -37,7 +37,7 @@ section! {
 
 /// An item of `evaluation.tasks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum EvaluationTask {
     /// The loss on a text.
     Perplexity,
     /// Retrieval of a number from a text about other things, by depth.
@@ -60,7 +60,7 @@ pub enum Asked {
     FrequentWords,
 }
 
-words!(Asked {
+words!(EvaluationTask {
     Perplexity = "perplexity",
     Needle = "needle",
     Passkey = "passkey",
@@ -75,10 +75,13 @@ words!(Asked {
 
 impl Experiment {
     /// The tasks to evaluate, each once, in the order of the file.
-    pub fn asked(&self) -> Vec<Asked> {
-        let suits =
-            if self.data.format == Format::Needles { Asked::Needle } else { Asked::Perplexity };
-        let mut asked: Vec<Asked> = Vec::new();
+    pub fn asked(&self) -> Vec<EvaluationTask> {
+        let suits = if self.data.format == Format::Needles {
+            EvaluationTask::Needle
+        } else {
+            EvaluationTask::Perplexity
+        };
+        let mut asked: Vec<EvaluationTask> = Vec::new();
         for &task in self.evaluation.tasks.as_deref().unwrap_or(&[suits]) {
             if !asked.contains(&task) {
                 asked.push(task);
@@ -117,7 +120,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         problems.push(places.problem("evaluation.tasks", message).hint(hint));
     }
     let needles = experiment.data.format == Format::Needles;
-    if let Some(other) = asked.iter().find(|task| needles && **task != Asked::Needle) {
+    if let Some(other) = asked.iter().find(|task| needles && **task != EvaluationTask::Needle) {
         let message = format!("`{}` is of texts, but `format: needles` has none", other.word());
         let hint = "ask `needle` alone";
         problems.push(places.problem("evaluation.tasks", message).hint(hint));

@@ -1,7 +1,9 @@
 //! The section `extend`: a model for longer sequences. Its rotary embedding is rescaled for the new length, and checkpoints record that
 //! length and the original one.
 
-use annulus_architecture::{MOST_POSITIONS, Parameters, Rope, Scaling, Shape, grown, takes};
+use annulus_architecture::{
+    MOST_POSITIONS, Parameters, Rope, Scaling, Shape, ntk_theta, rope_keys_of,
+};
 use annulus_yaml::Absent::{Means, Required};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Real, Tokens, Word};
@@ -13,7 +15,7 @@ section! {
     /// The section `extend`: a model for longer sequences.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Extension {
-        rope: Stretch = Word(Stretch::WORDS), Required, "how the rotary frequencies are scaled";
+        rope: RopeMethod = Word(RopeMethod::WORDS), Required, "how the rotary frequencies are scaled";
         tokens: usize = Tokens(2, MOST_POSITIONS), Required, "the new longest sequence";
         theta: Option<f64> = Real(AboveZero), Means("the model's"), "base of the frequencies: abf";
         ..parameters: Parameters;
@@ -22,7 +24,7 @@ section! {
 
 /// The key `rope`: how the rotary embedding is rescaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stretch {
+pub enum RopeMethod {
     /// Position interpolation, [`Scaling::Linear`].
     Linear,
     /// Dynamic NTK scaling, [`Scaling::Dynamic`].
@@ -39,7 +41,7 @@ pub enum Stretch {
     LongRope,
 }
 
-words!(Stretch {
+words!(RopeMethod {
     Linear = "linear",
     Dynamic = "dynamic",
     Ntk = "ntk",
@@ -91,17 +93,17 @@ impl Extension {
     fn replaces(&self, scaling: &Scaling) -> bool {
         let known = !matches!(scaling, Scaling::Linear { .. } | Scaling::Dynamic { .. });
         match self.rope {
-            Stretch::Abf => true,
-            Stretch::Yarn | Stretch::Llama3 | Stretch::LongRope => known,
-            Stretch::Dynamic => matches!(scaling, Scaling::Dynamic { .. }),
-            Stretch::Linear | Stretch::Ntk => false,
+            RopeMethod::Abf => true,
+            RopeMethod::Yarn | RopeMethod::Llama3 | RopeMethod::LongRope => known,
+            RopeMethod::Dynamic => matches!(scaling, Scaling::Dynamic { .. }),
+            RopeMethod::Linear | RopeMethod::Ntk => false,
         }
     }
 
     fn instead(&self, scaling: &Scaling) -> String {
-        let ways = Stretch::WORDS.iter().filter_map(|word| Stretch::from_word(word));
+        let ways = RopeMethod::WORDS.iter().filter_map(|word| RopeMethod::from_word(word));
         let others = ways.filter(|way| Extension { rope: *way, ..self.clone() }.replaces(scaling));
-        let words: Vec<&str> = others.map(Stretch::word).collect();
+        let words: Vec<&str> = others.map(RopeMethod::word).collect();
         format!("use `{}`", words.join("` or `"))
     }
 
@@ -111,24 +113,24 @@ impl Extension {
         let mut given = self.parameters.clone();
         given.original_max_position_embeddings = Some(original);
         match self.rope {
-            Stretch::Abf => return Ok(Rope { theta: self.theta.ok_or("theta")?, scaling }),
-            Stretch::Ntk => {
+            RopeMethod::Abf => return Ok(Rope { theta: self.theta.ok_or("theta")?, scaling }),
+            RopeMethod::Ntk => {
                 let by = given.factor.unwrap_or(stretch);
-                return Ok(Rope { theta: grown(theta, by, shape.head_dim as f64), scaling });
+                return Ok(Rope { theta: ntk_theta(theta, by, shape.head_dim as f64), scaling });
             }
             // As in the paper, the base follows the length by itself.
-            Stretch::Dynamic => given.factor = given.factor.or(Some(1.0)),
-            Stretch::Llama3 => {
+            RopeMethod::Dynamic => given.factor = given.factor.or(Some(1.0)),
+            RopeMethod::Llama3 => {
                 given.factor = given.factor.or(Some(stretch));
                 given.low_freq_factor = given.low_freq_factor.or(Some(1.0));
                 given.high_freq_factor = given.high_freq_factor.or(Some(4.0));
             }
-            Stretch::LongRope => {
+            RopeMethod::LongRope => {
                 given.factor = given.factor.or(Some(stretch));
                 let ones = || vec![1.0; shape.head_dim / 2];
                 given.short_factor = Some(given.short_factor.unwrap_or_else(ones));
             }
-            Stretch::Linear | Stretch::Yarn => given.factor = given.factor.or(Some(stretch)),
+            RopeMethod::Linear | RopeMethod::Yarn => given.factor = given.factor.or(Some(stretch)),
         }
         Ok(Rope { theta, scaling: given.scaling(self.rope.word(), Some(original))? })
     }
@@ -140,16 +142,16 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (places, tokens) = (&experiment.places, experiment.data.tokens);
     let way = extension.rope;
     let own: &[&str] = match way {
-        Stretch::Abf => &["original_max_position_embeddings"],
+        RopeMethod::Abf => &["original_max_position_embeddings"],
         // These scale from the model's own length and take none.
-        Stretch::Ntk | Stretch::Linear | Stretch::Dynamic => {
+        RopeMethod::Ntk | RopeMethod::Linear | RopeMethod::Dynamic => {
             &["factor", "original_max_position_embeddings"]
         }
-        _ => takes(way.word()),
+        _ => rope_keys_of(way.word()),
     };
     let written = extension.parameters.written();
     let written = written.iter().map(String::as_str);
-    let theta = extension.theta.map(|_| "theta").filter(|_| way != Stretch::Abf);
+    let theta = extension.theta.map(|_| "theta").filter(|_| way != RopeMethod::Abf);
     let strays = written.filter(|key| !own.contains(key)).chain(theta);
     let mut problems: Vec<Problem> = strays
         .map(|key| {

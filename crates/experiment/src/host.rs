@@ -16,7 +16,7 @@ pub struct Host {
     /// Workers per rank that a plan counts with.
     pub workers: usize,
     /// The devices of a described cluster, one per rank; `None`: the ranks share this machine, or its GPUs.
-    pub cluster: Option<Apart>,
+    pub cluster: Option<ClusterDevices>,
     /// The ranks of the world that are on this machine; `None`: all.
     pub here: Option<Range<usize>>,
     /// The number of processes that share the ranks of the world evenly.
@@ -25,11 +25,22 @@ pub struct Host {
 
 /// A cluster's devices, one for each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Apart {
+pub struct ClusterDevices {
     /// The number of ranks, so of devices.
     pub ranks: usize,
     /// Bytes of memory per device; `None`: not limited.
     pub memory: Option<u64>,
+    /// Where the devices of a node offload to; `None`: not limited.
+    pub offload: Option<OffloadSpace>,
+}
+
+/// A node's memory or disk for what `memory.offload` moves out of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadSpace {
+    /// The number of devices that share it.
+    pub devices: usize,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 impl Default for Host {

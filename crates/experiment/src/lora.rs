@@ -1,9 +1,10 @@
 //! The section `lora`: what is trained where not every parameter is.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use annulus_architecture::{
-    Besides, Lora, Shape, Target, has_saved_config, read_adapter, read_saved_config, sorted,
+    FullyTrained, Lora, Shape, Target, has_saved_config, read_adapter, read_saved_config,
 };
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
@@ -27,7 +28,7 @@ section! {
             "dropout on the inputs of adapters";
         targets: Option<Vec<Target>> = Words(Target::WORDS), Means("q_proj, k_proj, v_proj, o_proj"),
             "projections that get an adapter";
-        train: Option<Vec<Besides>> = Words(Besides::WORDS), Means("nothing"),
+        train: Option<Vec<FullyTrained>> = Words(FullyTrained::WORDS), Means("nothing"),
             "weights that are trained themselves besides, as in LongLoRA";
         path: Option<PathBuf> = Path, Means("fresh adapters"),
             "a PEFT folder to continue from: adapter_config.json, adapter_model.safetensors";
@@ -38,14 +39,16 @@ impl LoraKeys {
     pub(crate) fn meant(self) -> Lora {
         let LoraKeys { rank, alpha, rslora, dropout, targets, train, path } = self;
         let alpha = alpha.unwrap_or(rank as f64);
-        let targets = sorted(targets.unwrap_or(ATTENTION.to_vec()));
+        // In the order of their words, each once.
+        let targets = BTreeSet::from_iter(targets.unwrap_or(ATTENTION.to_vec()));
+        let train = BTreeSet::from_iter(train.unwrap_or_default());
         Lora {
             rank,
             alpha,
             rslora,
             dropout,
-            targets,
-            train: sorted(train.unwrap_or_default()),
+            targets: targets.into_iter().collect(),
+            train: train.into_iter().collect(),
             path,
         }
     }

@@ -18,7 +18,7 @@ section! {
         mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "full or causal";
         prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
             "first keys of a document that every query of it sees (prefix LM)";
-        documents: Option<Packed> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
+        documents: Option<DocumentBounds> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
             "lengths of the documents packed into every sequence, or `data`: a query sees only its own document";
         padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),
             "the first position that is padding";
@@ -61,9 +61,9 @@ pub enum Pattern {
 
 words!(Pattern { Strided = "strided", Fixed = "fixed" });
 
-/// The key `documents`: where a sequence's documents are.
+/// The key `documents`: where a sequence's documents begin and end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Packed {
+pub enum DocumentBounds {
     /// The lengths of the documents, equal in every sequence.
     Lengths(Vec<usize>),
     /// `documents: data`: documents end where the data says.
@@ -73,18 +73,18 @@ pub enum Packed {
 /// The word of `documents` that leaves the ends of documents to the data.
 const BY_DATA: &str = "data";
 
-impl Scalar for Packed {
-    fn from_typed(typed: &Typed) -> Option<Packed> {
+impl Scalar for DocumentBounds {
+    fn from_typed(typed: &Typed) -> Option<DocumentBounds> {
         match typed {
-            Typed::Text(_) => Some(Packed::ByData),
-            lengths => Vec::from_typed(lengths).map(Packed::Lengths),
+            Typed::Text(_) => Some(DocumentBounds::ByData),
+            lengths => Vec::from_typed(lengths).map(DocumentBounds::Lengths),
         }
     }
 
     fn text(&self) -> String {
         match self {
-            Packed::ByData => String::from(BY_DATA),
-            Packed::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
+            DocumentBounds::ByData => String::from(BY_DATA),
+            DocumentBounds::Lengths(lengths) => list(lengths.iter().map(usize::to_string)),
         }
     }
 }
@@ -107,8 +107,8 @@ pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
         (MaskKind::Causal, Some(prefix)) => Mask::full().and(Rule::Prefix(prefix)),
     };
     let documents = match &attention.documents {
-        Some(Packed::Lengths(lengths)) => Some(Rule::documents(lengths)),
-        Some(Packed::ByData) | None => None,
+        Some(DocumentBounds::Lengths(lengths)) => Some(Rule::documents(lengths)),
+        Some(DocumentBounds::ByData) | None => None,
     };
     let pattern = attention.pattern.zip(attention.stride).map(|(pattern, stride)| match pattern {
         Pattern::Strided => Rule::Strided { stride },
@@ -175,7 +175,7 @@ pub(crate) fn numbers(experiment: &Experiment) -> Vec<Problem> {
     let mut problem = |key: &str, message: String, hint: String| {
         problems.push(places.problem(key, message).hint(hint));
     };
-    if let Some(Packed::Lengths(lengths)) = &attention.documents {
+    if let Some(DocumentBounds::Lengths(lengths)) = &attention.documents {
         let all = lengths.iter().fold(0, |sum: usize, length| sum.saturating_add(*length));
         if all != tokens {
             let message = format!(
@@ -225,7 +225,7 @@ fn fitting_documents(lengths: &[usize], tokens: usize) -> String {
 /// Refuses `documents: data` for a format without documents.
 pub(crate) fn by_data(experiment: &Experiment) -> Vec<Problem> {
     let other = experiment.data.formats().find(|format| !format.is_text());
-    let by_data = experiment.attention.masking.documents == Some(Packed::ByData);
+    let by_data = experiment.attention.masking.documents == Some(DocumentBounds::ByData);
     let Some(format) = other.filter(|_| by_data) else { return Vec::new() };
     let message = format!("`format: {}` does not say where documents end", format.word());
     let problem = experiment.places.problem("attention.documents", message);

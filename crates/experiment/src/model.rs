@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use annulus_architecture::{Beside, Dtype, Shape, ShapeKeys, shape_of};
+use annulus_architecture::{Dtype, Shape, ShapeKeys, TopLevelKeys, shape_of};
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Path as Folder, Real, Truth, Word, WordOr};
@@ -107,7 +107,7 @@ impl ModelKeys {
         let FolderKeys { path, weights, dtype, rope_theta, allow_longer } = self.folder.clone();
         let (source, rope_theta) = match (&self.shape, path) {
             (Some(keys), _) => {
-                let beside = Beside { rope_theta, ..Beside::default() };
+                let beside = TopLevelKeys { rope_theta, ..TopLevelKeys::default() };
                 (ModelSource::Inline(Box::new(shape_of(keys, &beside, "model.", places)?)), None)
             }
             (None, path) => {
@@ -159,10 +159,20 @@ impl Model {
     }
 }
 
+/// How the name of a model of the hub begins: `hf://owner/name@revision`.
+const OF_HUB: &str = "hf://";
+
 impl ModelSource {
     /// Whether a path names a model of the hub.
     pub fn is_of_hub(path: &str) -> bool {
-        path.starts_with("hf://")
+        path.starts_with(OF_HUB)
+    }
+
+    /// The repository (`owner/name`) and the revision of a model of the hub; `None`: the model is not of the hub.
+    pub fn on_hub(&self) -> Option<(&str, &str)> {
+        let ModelSource::Folder { hub: Some(name), .. } = self else { return None };
+        let name = name.strip_prefix(OF_HUB)?;
+        Some(name.split_once('@').unwrap_or((name, "main")))
     }
 }
 

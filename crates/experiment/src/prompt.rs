@@ -6,7 +6,7 @@ use annulus_architecture::Shape;
 use annulus_yaml::Problems;
 
 use crate::sliding::with_windows;
-use crate::{Experiment, Packed};
+use crate::{DocumentBounds, Experiment};
 
 impl Experiment {
     /// This experiment for sequences of `tokens`, which may be shorter than global positions reach.
@@ -33,7 +33,7 @@ impl Experiment {
     ) -> Result<Experiment, Problems> {
         let masking = &mut self.attention.masking;
         masking.padding = None;
-        if matches!(masking.documents, Some(Packed::Lengths(_))) {
+        if matches!(masking.documents, Some(DocumentBounds::Lengths(_))) {
             masking.documents = None;
         }
         self.data.tokens = all;

@@ -1,6 +1,6 @@
 //! An experiment with the model that it names, which has been read once: what plans are made of.
 
-use annulus_architecture::{Scaling, Shape, read_config, turning};
+use annulus_architecture::{Scaling, Shape, check_frequencies, read_config};
 use annulus_yaml::{Problem, Problems};
 
 use crate::{BYTES, Experiment, ModelSource, WeightsFrom, lora, sliding};
@@ -70,7 +70,7 @@ impl Resolved {
         shape.rope.theta = experiment.model.rope_theta.unwrap_or(shape.rope.theta);
         if let Some(extension) = &experiment.extend {
             shape = extension.apply(shape, &experiment.places)?;
-            if let Some(broken) = turning(&shape, &experiment.places, "extend") {
+            if let Some(broken) = check_frequencies(&shape, &experiment.places, "extend") {
                 return Err(broken.into());
             }
         }

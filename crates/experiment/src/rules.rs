@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The most ranks of one run.
-const MOST_RANKS: usize = 1 << 14;
+pub const MOST_RANKS: usize = 1 << 14;
 /// The most tokens of an optimizer step: keeps counts within 64 bits.
 const MOST_TOKENS: usize = 1 << 36;
 /// The least weight of a source in a mixture: weights are exact over a thousand sequences.
@@ -289,7 +289,7 @@ fn unpackable(data: &Data, places: &Places) -> Option<Problem> {
     let mut all = sources.chain(data.path.is_empty().then_some(own));
     let (format, pack, key) = all.find(|(format, pack, _)| match pack {
         Pack::Stream => *format == Format::Chat,
-        Pack::Documents => !format.is_text(),
+        Pack::Documents | Pack::BestFit => !format.is_text(),
     })?;
     let message = format!("`format: {}` cannot be packed as `{}`", format.word(), pack.word());
     Some(places.problem(&key, message).hint(format!("remove `{key}`")))

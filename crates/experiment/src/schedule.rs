@@ -42,7 +42,7 @@ section! {
     pub struct Curve {
         warmup: u64 = Count(0, MOST_STEPS), Is("0"), "steps of linear warm-up";
         decay: Decay = Word(Decay::WORDS), Is("constant"), "shape of the learning rate after warm-up";
-        floor: f64 = Real(ZeroToOne), Is("0.1"), "the learning rate that `decay` falls to, as a share of the peak; reached one step after the last";
+        floor: f64 = Real(ZeroToOne), Is("0.1"), "the share of the peak at which the curve of `decay` ends; the last step is just above it: linear over 8 steps to 0 ends at 1/8 of the peak";
         cooldown: Option<f64> = Real(ZeroToOne), Means("0.2"), "share of the steps that `wsd` decays over";
     }
 }
@@ -85,8 +85,8 @@ impl Schedule {
     }
 
     /// The keys that mean this schedule; with phases, each phase has its own `steps`.
-    pub(crate) fn keys(&self, phase_of: bool) -> ScheduleKeys {
-        let steps = Some(self.steps).filter(|_| !phase_of);
+    pub(crate) fn keys(&self, has_phases: bool) -> ScheduleKeys {
+        let steps = Some(self.steps).filter(|_| !has_phases);
         ScheduleKeys { steps, stop: self.stop, curve: self.curve.clone() }
     }
 }

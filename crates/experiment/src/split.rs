@@ -5,9 +5,9 @@ use annulus_sequence::{Exchange, Strategy};
 use crate::LayoutKeys;
 use crate::unused::means_nothing;
 
-/// A strategy's word, and the words written beside it.
+/// A strategy as it is written: its word, and the words beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wording<'a> {
+pub struct StrategyAsWritten<'a> {
     /// The strategy that the word of `strategy` alone means.
     pub strategy: Strategy,
     /// The word of `exchange`.
@@ -33,18 +33,18 @@ pub struct Contradiction {
     pub hint: String,
 }
 
-impl Wording<'_> {
-    /// The wording of a bare strategy, with nothing beside it.
+impl StrategyAsWritten<'_> {
+    /// The word of a strategy with nothing beside it.
     pub fn bare(strategy: Strategy) -> Self {
         let (exchange, shape, groups, layout, stripe) = (None, None, None, None, None);
-        Wording { strategy, exchange, shape, groups, layout, stripe }
+        StrategyAsWritten { strategy, exchange, shape, groups, layout, stripe }
     }
 
     /// The strategy that the words mean, and the layout if it is not the strategy's own.
     ///
     /// # Errors
     /// The first contradiction between two words.
-    pub fn settled(self) -> Result<(Strategy, Option<LayoutKeys>), Contradiction> {
+    pub fn resolve(self) -> Result<(Strategy, Option<LayoutKeys>), Contradiction> {
         let shape = self.pair()?;
         let strategy = self.with_exchange()?;
         let layout = self.layout.and_then(|word| LayoutKeys::from_word(word, self.stripe));
@@ -146,11 +146,11 @@ mod tests {
     use super::*;
 
     fn settled(
-        change: impl Fn(&mut Wording<'static>),
+        change: impl Fn(&mut StrategyAsWritten<'static>),
     ) -> Result<(Strategy, Option<LayoutKeys>), &'static str> {
-        let mut words = Wording::bare(Strategy::MEGATRON);
+        let mut words = StrategyAsWritten::bare(Strategy::MEGATRON);
         change(&mut words);
-        words.settled().map_err(|contradiction| contradiction.key)
+        words.resolve().map_err(|contradiction| contradiction.key)
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let megatron =
             settled(|words| (words.exchange, words.shape) = (Some(both), Some(&[2, 4][..])));
         assert_eq!(megatron, Ok((Strategy::Megatron { exchange: shaped }, None)));
-        let stripes = |words: &mut Wording<'static>| {
+        let stripes = |words: &mut StrategyAsWritten<'static>| {
             (words.strategy, words.stripe) = (Strategy::STRIPED, Some(3));
         };
         assert_eq!(settled(stripes), Ok((Strategy::Striped { width: 3 }, None)));
@@ -168,13 +168,13 @@ mod tests {
         let ring = settled(|w| (w.strategy, w.layout) = (Strategy::Ring, Some("balanced")));
         assert_eq!(ring, Ok((Strategy::Ring, balanced)));
         for strategy in Strategy::ALL {
-            assert_eq!(Wording::bare(strategy).settled(), Ok((strategy, None)));
+            assert_eq!(StrategyAsWritten::bare(strategy).resolve(), Ok((strategy, None)));
         }
     }
 
     #[test]
     fn words_that_do_not_go_together_are_named() {
-        let ring = |change: fn(&mut Wording<'static>)| {
+        let ring = |change: fn(&mut StrategyAsWritten<'static>)| {
             settled(move |words| {
                 words.strategy = Strategy::Ring;
                 change(words);

@@ -1,9 +1,9 @@
 //! The section `stages`: training phases of one run, one after another. Each is an experiment of its own, whose model, optimizer and data
 //! continue from the phase before, except for what `reset` lists.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use annulus_architecture::sorted;
 use annulus_yaml::Absent::{Means, Required};
 use annulus_yaml::Interval::AboveZero;
 use annulus_yaml::Kind::{Count, Real, Section, Tokens, Words};
@@ -105,7 +105,7 @@ pub struct CurrentPhase {
 impl PhaseKeys {
     pub(crate) fn meant(self, name: String) -> Phase {
         let PhaseKeys { tokens, steps, batch, learning_rate, extend, reset } = self;
-        let reset = sorted(reset.unwrap_or_default());
+        let reset = BTreeSet::from_iter(reset.unwrap_or_default()).into_iter().collect();
         Phase { name, tokens, steps, batch, learning_rate, extend, reset }
     }
 }

@@ -1,10 +1,11 @@
 //! The sections `optimizer`, `every`, `trace`, `sample` and `expect`: what a step does, and in which steps more happens.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, Any, AtLeastZero, ZeroToBelowOne};
-use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Text, Tokens, Truth, Word};
+use annulus_yaml::Kind::{Count, Pair, Ranges, Real, Seconds, Text, Tokens, Truth, Word};
 use annulus_yaml::{section, words};
 
 use crate::schedule::MOST_STEPS;
@@ -39,6 +40,8 @@ section! {
         log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
         evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; there is always one at the end; 0: only that one";
         checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; there is always one at the end; 0: only that one";
+        checkpoint_after: Option<Duration> = Seconds, Means("steps alone decide"),
+            "a checkpoint is also written at the end of the step in which so much time has passed since the last one";
         hash: u64 = Count(0, MOST_STEPS), Is("0"),
             "hash every N-th step: weights, master weights, moments, gradients, the tokens read and intermediate results \
              (`hashes.jsonl`; independent of how ranks share them), and messages between ranks (`messages.jsonl`). `annulus \

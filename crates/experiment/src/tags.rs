@@ -1,5 +1,7 @@
 //! Tags: the names of the values in `metrics.jsonl`.
 
+use std::path::Path;
+
 /// The beginning of tags of a training step's own values.
 pub const TRAIN: &str = "train/";
 /// The beginning of tags of values of the held-out text.
@@ -11,14 +13,20 @@ pub const TRAIN_LOSS: &str = "train/loss";
 pub const TRAIN_GRAD_NORM: &str = "train/grad_norm";
 /// The learning rate of a step.
 pub const TRAIN_LR: &str = "train/lr";
+/// Tokens that were trained on so far, padding included.
+pub const TRAIN_TOKENS: &str = "train/tokens";
 /// The loss on held-out text, nats per token.
 pub const EVALUATE_LOSS: &str = "evaluate/loss";
+/// The beginning of the tag of a source of a mixture, before its name: the loss on its held-out text, nats per token.
+pub const EVALUATE_LOSS_OF: &str = "evaluate/loss/";
 /// The share of recalled tokens that are right.
 pub const EVALUATE_ACCURACY: &str = "evaluate/accuracy";
 /// The bigram entropy of the held-out text, nats per token.
 pub const EVALUATE_BIGRAM_ENTROPY: &str = "evaluate/bigram_entropy";
 /// Tokens per second of the steps since the last logged one.
 pub const SPEED_TOKENS_PER_SECOND: &str = "speed/tokens_per_second";
+/// Seconds of a mean one of these steps.
+pub const SPEED_SECONDS_PER_STEP: &str = "speed/seconds_per_step";
 /// The model's floating-point operations per second of these steps, in units of 10¹².
 pub const SPEED_TFLOPS: &str = "speed/tflops";
 /// Model FLOPs utilisation of these steps, as a share of the peak.
@@ -65,14 +73,16 @@ pub const STRAGGLER_RANK: &str = "stragglers/rank-";
 pub const STRAGGLER_HOST: &str = "stragglers/host-";
 
 /// The tags that are fixed, but for those of [`MEMORY_OF_CLASSES`].
-const PLAIN: [&str; 12] = [
+const PLAIN: [&str; 14] = [
     TRAIN_LOSS,
     TRAIN_GRAD_NORM,
     TRAIN_LR,
+    TRAIN_TOKENS,
     EVALUATE_LOSS,
     EVALUATE_ACCURACY,
     EVALUATE_BIGRAM_ENTROPY,
     SPEED_TOKENS_PER_SECOND,
+    SPEED_SECONDS_PER_STEP,
     SPEED_TFLOPS,
     SPEED_MFU,
     COMM_BYTES,
@@ -81,7 +91,8 @@ const PLAIN: [&str; 12] = [
 ];
 
 /// What the tags of processes, hosts and ranks begin with.
-pub(crate) const BEGINNINGS: [&str; 7] = [
+pub(crate) const BEGINNINGS: [&str; 8] = [
+    EVALUATE_LOSS_OF,
     "comm/within_host/",
     "comm/between_hosts/",
     RESIDENT_OF_PROCESS,
@@ -100,11 +111,45 @@ pub const RESULTS: [(&str, &str); 4] = [
 ];
 
 /// All tags that are fixed.
-pub(crate) fn fixed() -> Vec<&'static str> {
+pub fn fixed() -> Vec<&'static str> {
     [&PLAIN[..], &MEMORY_OF_CLASSES].concat()
+}
+
+/// The tags of the losses of a mixture's sources: each has the last name in its path that is no pattern, without its ending, and a number
+/// where there is none, or an earlier source has the same.
+pub fn evaluate_loss_of<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
+    let mut tags: Vec<String> = Vec::new();
+    for (path, number) in paths.zip(1..) {
+        let tag = match name(path) {
+            Some(name) => format!("{EVALUATE_LOSS_OF}{name}"),
+            None => format!("{EVALUATE_LOSS_OF}source-{number}"),
+        };
+        tags.push(if tags.contains(&tag) { format!("{tag}-{number}") } else { tag });
+    }
+    tags
+}
+
+/// The last name in a path that is no pattern, as one word.
+fn name(path: &Path) -> Option<String> {
+    let is_plain = |part: &Path| !part.to_string_lossy().contains(['*', '?', '[']);
+    let named = path.ancestors().filter(|part| is_plain(part)).find_map(Path::file_stem)?;
+    Some(named.to_string_lossy().replace(char::is_whitespace, "-"))
 }
 
 /// The tag of the memory class called `class`.
 pub fn memory_of(class: &str) -> String {
     format!("memory/{class}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_of_a_mixture_have_names_of_their_own() {
+        let paths = ["a/books.txt", "books/*.jsonl", "*.txt", "my chats.jsonl", "/x/[ab]/*", "."];
+        let tags = evaluate_loss_of(paths.iter().map(Path::new));
+        let names = ["books", "books-2", "source-3", "my-chats", "x", "source-6"];
+        assert_eq!(tags, names.map(|name| format!("evaluate/loss/{name}")));
+    }
 }

@@ -2,7 +2,7 @@
 
 use annulus_yaml::Problem;
 
-use crate::{Experiment, Format, Longer, Offload, Pack, TextSource};
+use crate::{Experiment, Format, Longer, Offload, TextSource};
 
 /// The default of `data.column`.
 const COLUMN: &str = "text";
@@ -13,10 +13,8 @@ const CUT: &str = "documents are cut wherever a sequence ends";
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (data, memory) = (&experiment.data, &experiment.memory);
     let is_left_out = |key: &str| !experiment.places.contains(key);
-    let is_read =
-        |source: &TextSource| source.longer.is_none() && source.pack(data) == Pack::Documents;
-    let is_read =
-        data.path.iter().any(is_read) || data.path.is_empty() && data.pack == Pack::Documents;
+    let is_read = |source: &TextSource| source.longer.is_none() && source.pack(data).is_whole();
+    let is_read = data.path.iter().any(is_read) || data.path.is_empty() && data.pack.is_whole();
     let longer = !is_read && data.longer != Longer::Refuse;
     let folder = memory.offload == Offload::None && memory.offload_folder.is_some();
     let mut problems = columns(experiment);
@@ -37,7 +35,7 @@ fn lengths(experiment: &Experiment) -> Vec<Problem> {
     let (data, places) = (&experiment.data, &experiment.places);
     let problem = |(index, source): (usize, &TextSource)| {
         let [longer, pack] = ["longer", "pack"].map(|key| format!("data.path.{index}.{key}"));
-        let idle = source.longer.is_some() && source.pack(data) == Pack::Stream;
+        let idle = source.longer.is_some() && !source.pack(data).is_whole();
         let is_written = places.contains("data.pack") || places.contains(&pack);
         let hint = format!("remove it, or set `{pack}: documents`");
         (idle && !is_written).then(|| unused(experiment, &longer, CUT).hint(hint))

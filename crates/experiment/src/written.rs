@@ -216,7 +216,7 @@ impl Written {
 impl Experiment {
     /// The file that means this experiment, with every default written out.
     pub fn file(&self) -> Written {
-        let phase_of = !self.stages.is_empty();
+        let has_phases = !self.stages.is_empty();
         let stages = self.stages.iter().enumerate();
         Written {
             name: self.name.clone(),
@@ -226,13 +226,13 @@ impl Experiment {
             model: self.model.keys(),
             extend: self.extend.clone(),
             lora: self.lora.as_ref().map(LoraKeys::of),
-            data: self.data.keys(phase_of),
+            data: self.data.keys(has_phases),
             mesh: self.mesh.clone(),
             attention: self.attention.keys(),
             parallel: self.parallel,
             memory: self.memory.clone(),
             optimizer: self.optimizer.clone(),
-            schedule: self.schedule.keys(phase_of),
+            schedule: self.schedule.keys(has_phases),
             stages: stages.map(|(number, stage)| stage.keys(number == 0)).collect(),
             every: self.every,
             evaluation: self.evaluation.clone(),
@@ -324,19 +324,4 @@ pub fn varying(experiments: &[Experiment]) -> Vec<Varying> {
         differ.then_some(Varying { key, values, default })
     };
     keys.into_iter().filter_map(varies).collect()
-}
-
-/// The differences between `a` and `b` in [`Experiment::identity`]: key, value in `a`, value in `b`; a key that one leaves out is `nothing`
-/// there.
-pub fn differences(a: &Experiment, b: &Experiment) -> Vec<(String, String, String)> {
-    let (old, new) = (a.identity(), b.identity());
-    let find = |lines: &[(String, String)], key: &str| {
-        let line = lines.iter().find(|line| line.0 == key);
-        line.map_or_else(|| String::from("nothing"), |line| line.1.clone())
-    };
-    let gone = old.iter().filter(|line| !new.iter().any(|other| other.0 == line.0));
-    let keys = new.iter().chain(gone).map(|line| &line.0);
-    keys.map(|key| (key.clone(), find(&old, key), find(&new, key)))
-        .filter(|(_, old, new)| old != new)
-        .collect()
 }

@@ -14,34 +14,34 @@ const EDGES: [f64; 2] = [50.0, 60.0];
 /// How far a mark goes beyond its bar, and how wide it is.
 const MARK: [f64; 2] = [3.0, 3.0];
 
-/// Bars from 0.
+/// A figure of horizontal bars, which begin at 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// Above the bars.
+    /// The title, drawn above the bars.
     pub title: String,
-    /// Below them.
+    /// The label of the x axis.
     pub x: String,
-    /// From the top down.
+    /// The bars, from the top down.
     pub rows: Vec<Bar>,
 }
 
 /// A bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// At its left.
+    /// The row's label.
     pub name: String,
-    /// Where it ends: at least 0.
+    /// The value, at least 0.
     pub value: f64,
-    /// Where it was expected to end; none: nowhere.
+    /// The expected value, drawn as a mark; `None`: no mark.
     pub mark: Option<f64>,
-    /// Behind it.
+    /// The text at the right of the bar.
     pub text: String,
-    /// Which of the colors of curves it has.
+    /// The index of the color, as of a curve.
     pub color: usize,
 }
 
 impl Bars {
-    /// Drawn.
+    /// The figure, drawn.
     pub fn picture(&self) -> Picture {
         let widest = |names: &mut dyn Iterator<Item = &String>| {
             names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER[0]

@@ -37,31 +37,31 @@ pub(crate) const COLORS: [Color; 16] = [
     [0xb3, 0x99, 0xff],
 ];
 
-/// A value at a place, and how sure it is.
+/// A point of a curve, with its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Where.
+    /// The x coordinate, in the axis's unit.
     pub x: f64,
-    /// What.
+    /// The value.
     pub y: f64,
-    /// Half of the line that is drawn through it; 0: none.
+    /// Half the length of the error bar; 0: no bar.
     pub error: f64,
 }
 
 /// A curve.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What it is called; empty: it is not named beside the field.
+    /// The name in the legend; empty: the curve is not in the legend.
     pub name: String,
-    /// From left to right.
+    /// Points by ascending x.
     pub points: Vec<Point>,
-    /// Which of the colors it has; none: that of its place among the curves.
+    /// The index of the color; `None`: the curve's own index in the figure.
     pub color: Option<usize>,
-    /// Whether its line is dashed: of two curves of one color the second.
+    /// Whether the line is dashed: the second of two curves of one color.
     pub dashed: bool,
 }
 
-/// The color that the curve of this place has, as HTML and SVG write it: `#0072b2`.
+/// The color with this index, as HTML and SVG write it: `#0072b2`. Indices beyond the last color start again.
 pub fn color(place: usize) -> String {
     hex(COLORS[place % COLORS.len()])
 }
@@ -69,8 +69,8 @@ pub fn color(place: usize) -> String {
 /// The most points of a curve in a picture: about one in two pixels.
 pub const POINTS: usize = 400;
 
-/// As many points, or fewer, each the mean of so many neighbours (the second value): a curve of more points than a picture
-/// has pixels is slow to draw and shows no more. Their errors are left out where there are several.
+/// At most `most` points, each the mean of as many neighbours as the second value says: a curve of more points than a picture
+/// has pixels is slow to draw and shows no more. Means of several points have no error.
 pub fn thinned(points: &[Point], most: usize) -> (Vec<Point>, usize) {
     let together = points.len().div_ceil(most.max(1)).max(1);
     if together == 1 {
@@ -84,21 +84,21 @@ pub fn thinned(points: &[Point], most: usize) -> (Vec<Point>, usize) {
     (points.chunks(together).map(mean).collect(), together)
 }
 
-/// Curves over one field.
+/// A figure of curves over the same axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curves {
-    /// Above the field.
+    /// The title, drawn above the curves.
     pub title: String,
-    /// Below it.
+    /// The x axis.
     pub x: Axis,
-    /// At its left.
+    /// The y axis.
     pub y: Axis,
     /// The curves.
     pub series: Vec<Series>,
 }
 
 impl Curves {
-    /// Drawn.
+    /// The figure, drawn.
     pub fn picture(&self) -> Picture {
         let mut picture = Picture::new(SIZE[0], SIZE[1]);
         let [left, top, right, bottom] = EDGES;

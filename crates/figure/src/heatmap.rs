@@ -18,25 +18,25 @@ const COLORS: [Color; 5] = [
     [0xfd, 0xe7, 0x25],
 ];
 
-/// A heatmap.
+/// A figure of a table of values from 0 to 1, each a colored cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heatmap {
-    /// Above the cells.
+    /// The title, drawn above the cells.
     pub title: String,
-    /// Below them.
+    /// The label of the x axis.
     pub x: String,
-    /// At their left.
+    /// The label of the y axis.
     pub y: String,
-    /// From left to right.
+    /// The names of the columns, from left to right.
     pub columns: Vec<String>,
-    /// From the top down.
+    /// The names of the rows, from the top down.
     pub rows: Vec<String>,
-    /// By row and column, from 0 to 1; `None`: not known.
+    /// Values from 0 to 1 by row and column; `None`: not known.
     pub cells: Vec<Vec<Option<f64>>>,
 }
 
 impl Heatmap {
-    /// Drawn, every cell with its number in hundredths.
+    /// The figure, drawn, with the value of every cell in hundredths.
     pub fn picture(&self) -> Picture {
         let [left, top, right, bottom] = EDGES;
         let across = self.columns.len().max(1) as f64;

@@ -16,5 +16,5 @@ pub use curves::{Curves, POINTS, Point, Series, color, thinned};
 pub use heatmap::Heatmap;
 pub use picture::Picture;
 pub use scale::Axis;
-pub use strips::Strips;
+pub use strips::{StripRow, Strips};
 pub use svg::in_svg;

@@ -41,9 +41,9 @@ pub(crate) enum Shape {
 /// A picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
-    /// Pixels.
+    /// The width in pixels.
     pub width: u32,
-    /// Pixels.
+    /// The height in pixels.
     pub height: u32,
     pub(crate) shapes: Vec<Shape>,
 }

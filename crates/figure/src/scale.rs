@@ -9,11 +9,11 @@ const DIGITS: usize = 6;
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it counts.
+    /// The label: the quantity and its unit.
     pub label: String,
-    /// Whether equal steps are equal factors.
+    /// Whether the scale is logarithmic: equal steps are equal factors.
     pub logarithmic: bool,
-    /// What it shows at least, whatever the values.
+    /// A range that the axis includes, whatever the values are.
     pub range: Option<[f64; 2]>,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct Scale {
 }
 
 impl Axis {
-    /// An axis of equal steps.
+    /// A linear axis.
     pub fn plain(label: &str) -> Axis {
         Axis { label: label.to_owned(), logarithmic: false, range: None }
     }
-    /// An axis of equal factors, for values above 0.
+    /// A logarithmic axis, for values above 0.
     pub fn logarithmic(label: &str) -> Axis {
         Axis { label: label.to_owned(), logarithmic: true, range: None }
     }

@@ -12,34 +12,45 @@ const EDGES: [f64; 2] = [60.0, 60.0];
 /// What is taken whole.
 const FULL: Color = [0x00, 0x72, 0xb2];
 
-/// Rows of cells.
+/// A figure of rows of cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Strips {
-    /// Above the rows.
+    /// The title, drawn above the rows.
     pub title: String,
-    /// Below them.
+    /// The label of the x axis.
     pub x: String,
-    /// What the left and the right end are called.
+    /// The labels of the left and the right end of the x axis.
     pub ends: [String; 2],
-    /// The name of a row, its cells from 0 (nothing) to 1 (all), and what is said behind them.
-    pub rows: Vec<(String, Vec<f64>, String)>,
+    /// The rows, from the top down.
+    pub rows: Vec<StripRow>,
+}
+
+/// A row of cells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StripRow {
+    /// The row's label.
+    pub name: String,
+    /// The values of the cells, from 0 (nothing) to 1 (all), from left to right.
+    pub cells: Vec<f64>,
+    /// The text at the right of the row.
+    pub note: String,
 }
 
 impl Strips {
-    /// Drawn.
+    /// The figure, drawn.
     pub fn picture(&self) -> Picture {
         let widest = |names: &mut dyn Iterator<Item = &String>| {
             names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER[0]
         };
-        let left = widest(&mut self.rows.iter().map(|(name, ..)| name)) + 2.0 * LETTER[0];
-        let right = widest(&mut self.rows.iter().map(|(.., note)| note)) + 3.0 * LETTER[0];
+        let left = widest(&mut self.rows.iter().map(|row| &row.name)) + 2.0 * LETTER[0];
+        let right = widest(&mut self.rows.iter().map(|row| &row.note)) + 3.0 * LETTER[0];
         let [top, bottom] = EDGES;
         let titled = LETTER[0] * (self.title.chars().count() as f64 + 2.0);
         let height = top + ROW[0] * self.rows.len() as f64 + bottom;
         let mut picture =
             Picture::new((left + WIDTH + right).max(left + titled) as u32, height as u32);
         picture.text([left, LETTER[1]], &self.title, Align::Left);
-        for (index, (name, cells, note)) in self.rows.iter().enumerate() {
+        for (index, StripRow { name, cells, note }) in self.rows.iter().enumerate() {
             let y = top + ROW[0] * index as f64;
             let (middle, tall) = (y + (ROW[0] - ROW[1]) / 2.0, ROW[0] - ROW[1]);
             picture.text([left - LETTER[0], middle], name, Align::Right);
@@ -72,7 +83,11 @@ mod tests {
 
     #[test]
     fn a_cell_is_as_dark_as_it_is_taken() {
-        let rows = vec![(String::from("rank 0"), vec![0.0, 0.5, 1.0], String::from("x 1.00"))];
+        let rows = vec![StripRow {
+            name: String::from("rank 0"),
+            cells: vec![0.0, 0.5, 1.0],
+            note: String::from("x 1.00"),
+        }];
         let ends = [String::from("0"), String::from("2")];
         let strips = Strips { title: String::from("who"), x: String::from("position"), ends, rows };
         let colors = strips.picture().shapes.into_iter().filter_map(|shape| match shape {

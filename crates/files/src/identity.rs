@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// the file or of what is known of it is the system's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
     /// When the contents were last written: seconds since 1970, and nanoseconds.
     modified: (i64, i64),
@@ -22,12 +22,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of an open file.
+    /// The identity of an open file.
     ///
     /// # Errors
     /// What the system says.
     pub fn of(file: &File) -> io::Result<Identity> {
         Ok(Identity::from(&file.metadata()?))
+    }
+
+    /// Whether both are of one file, which may have changed between.
+    pub fn is_same_file(&self, other: &Identity) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
     }
 
     /// Whether the last change is at least so old.

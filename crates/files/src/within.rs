@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// A link leads out of the folder that it is in.
 #[derive(Debug)]
 pub struct Outside {
-    /// Where it leads.
+    /// The file or folder that the link leads to.
     pub target: PathBuf,
 }
 

@@ -1,18 +1,18 @@
-//! What can go wrong between a name and files: said with the way out.
+//! Errors on the way from the name of a model to its files, with hints.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What went wrong between a name and files.
+/// An error on the way from the name of a model to its files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
     /// 401 or 403.
     #[error("the hub does not let {who} read `{name}` ({status})", who = if *token { "this token" } else { "everybody" })]
     Refused {
-        /// What was asked for.
+        /// The name of the model.
         name: String,
-        /// HTTP's.
+        /// The status of HTTP.
         status: u16,
         /// Whether a token was sent.
         token: bool,
@@ -20,25 +20,25 @@ pub enum HubError {
     /// 404, or a file that a listing has not.
     #[error("{what} is not on the hub")]
     NotFound {
-        /// What was asked for.
+        /// The model, or the file of a model.
         what: String,
-        /// Where: `owner/name`.
+        /// The repository: `owner/name`.
         repository: String,
     },
     /// Any other status.
     #[error("`{url}` answered {status}")]
     Status {
-        /// Who.
+        /// The address.
         url: String,
-        /// HTTP's.
+        /// The status of HTTP.
         status: u16,
     },
     /// Nobody answered, or stopped answering.
     #[error("cannot read `{url}`: {message}")]
     Network {
-        /// Where.
+        /// The address.
         url: String,
-        /// What happened.
+        /// The error of the connection.
         message: String,
         /// Whether the cache has an earlier state of what was asked for.
         cached: bool,
@@ -46,53 +46,53 @@ pub enum HubError {
     /// An answer that is not what a hub says.
     #[error("`{url}` answered what a hub does not: {message}")]
     Answer {
-        /// Who.
+        /// The address.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         message: String,
     },
     /// The cache lacks something and nobody may be asked.
     #[error("`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is set, and `{name}` is not whole in `{}`: {missing}", cache.display())]
     Offline {
-        /// What was asked for.
+        /// The name of the model.
         name: String,
-        /// Where the cache is.
+        /// The folder of the cache.
         cache: PathBuf,
-        /// What it lacks.
+        /// What the cache lacks.
         missing: String,
     },
     /// A repository without safetensors.
     #[error("`{name}` holds neither `model.safetensors` nor `model.safetensors.index.json`")]
     NoWeights {
-        /// Which.
+        /// The name of the model.
         name: String,
     },
     /// What arrived is not what the hub has.
     #[error("`{file}` of `{name}` arrived as {found}, but the hub says {wanted}")]
     Damaged {
-        /// Of which model.
+        /// The name of the model.
         name: String,
-        /// Which file.
+        /// The file.
         file: String,
-        /// Its hash or length.
+        /// The hash or length of what arrived.
         found: String,
-        /// The hub's.
+        /// The hash or length that the hub states.
         wanted: String,
     },
     /// The cache cannot be written or read.
     #[error("cannot use `{}` in the cache: {source}", path.display())]
     Store {
-        /// Which file or folder.
+        /// The file or folder of the cache.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// Less arrives than anybody can wait for.
     #[error("`{url}` is too slow: {message}")]
     Slow {
-        /// Who.
+        /// The address.
         url: String,
-        /// What arrived.
+        /// How many bytes arrived in which time.
         message: String,
     },
     /// Nobody knows where the cache is.
@@ -103,7 +103,7 @@ pub enum HubError {
     NoSuchHome {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// The value of the variable.
         text: String,
     },
     /// The system has no thread to fetch with.
@@ -115,7 +115,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// The way out, where there is one.
+    /// The hint: what to do about the error, where something can be done.
     pub fn hint(&self) -> Option<String> {
         if let HubError::NotFound { repository, .. } = self {
             let page = format!("huggingface.co/{repository}");

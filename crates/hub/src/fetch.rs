@@ -5,45 +5,41 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use annulus_files::hugging_face::{
+    CONFIG, LARGEST, MOST_TEMPLATES, TEMPLATES, WEIGHTS, WEIGHTS_INDEX, is_template,
+};
+
 use crate::hash::Hash;
 use crate::listing::{Entry, Listing, listing};
 use crate::request::{Client, body, broken, text, unread};
-use crate::store::{
-    CONFIG, DESCRIPTION, INDEX, SINGLE, Store, TEMPLATES, is_template, length, part_of, shards,
-};
+use crate::store::{LONGEST_INDEX, Store, description, length, part_of, shards};
 use crate::watch::{Event, Progress, Watch, watched};
 use crate::{HubError, Name, Options};
 
 /// Tries in a row that bring nothing.
 const MOST_FAILURES: u32 = 5;
 
-/// The pause after the first of them; it doubles.
+/// The pause after a try that brought something; it doubles with each that does not.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes read at a time, and so many more than ever before that a try has brought something.
 const BLOCK: usize = 1 << 17;
 
-/// The largest file that is no weights, in bytes: four times the largest tokenizer.
-const LARGEST: u64 = 1 << 26;
-
-/// The most chat templates with names: a tokenizer has a handful.
-const MOST_TEMPLATES: usize = 100;
-
-/// What is fetched of a model.
+/// The files of a model to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// config.json, and the tokenizer's files and chat templates where it has them.
     Description,
-    /// Also its safetensors.
+    /// The description, and the weights as safetensors.
     Weights,
 }
 
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// With the commit that its revision was.
+    /// The model's name, with the commit of its revision.
     pub name: Name,
-    /// Its files.
+    /// The folder of its files.
     pub folder: PathBuf,
 }
 
@@ -122,8 +118,8 @@ impl Fetching<'_> {
         if !self.listing.files.contains_key(CONFIG) {
             return Err(self.not_found(CONFIG));
         }
-        let has = |file: &&&str| self.listing.files.contains_key(**file);
-        for file in DESCRIPTION.iter().filter(|file| !has(file)) {
+        let has = |file: &&str| self.listing.files.contains_key(*file);
+        for file in description().filter(|file| !has(file)) {
             self.store.leave_out(&self.listing.commit, file)?;
         }
         let templates: Vec<&str> = self
@@ -139,19 +135,19 @@ impl Fetching<'_> {
             return Err(HubError::Answer { url: self.url(TEMPLATES), message });
         }
         // Templates first: whether all are there cannot be seen later, without the listing.
-        self.files(templates.into_iter().chain(DESCRIPTION.iter().filter(has).copied()))
+        self.files(templates.into_iter().chain(description().filter(has)))
     }
 
     fn weights(&self) -> Result<(), HubError> {
-        if self.listing.files.contains_key(SINGLE) {
-            return self.files([SINGLE]);
+        if self.listing.files.contains_key(WEIGHTS) {
+            return self.files([WEIGHTS]);
         }
-        if !self.listing.files.contains_key(INDEX) {
+        if !self.listing.files.contains_key(WEIGHTS_INDEX) {
             return Err(HubError::NoWeights { name: self.name.to_string() });
         }
-        self.files([INDEX])?;
-        let index = self.store.snapshot(&self.listing.commit).join(INDEX);
-        let wrong = |message| HubError::Answer { url: self.url(INDEX), message };
+        self.files([WEIGHTS_INDEX])?;
+        let index = self.store.snapshot(&self.listing.commit).join(WEIGHTS_INDEX);
+        let wrong = |message| HubError::Answer { url: self.url(WEIGHTS_INDEX), message };
         let shards = shards(&index).map_err(wrong)?;
         self.files(shards.iter().map(String::as_str))
     }
@@ -191,13 +187,15 @@ impl Fetching<'_> {
     /// The most bytes that a file may have: as many as the hub says, and of what is no weights no more than anybody's.
     fn most(&self, file: &str, entry: &Entry) -> Result<u64, HubError> {
         let wrong = |message| Err(HubError::Answer { url: self.url(file), message });
-        let weights = file != INDEX && !DESCRIPTION.contains(&file) && !is_template(file);
+        let limit = if file == WEIGHTS_INDEX { LONGEST_INDEX } else { LARGEST };
+        let is_weights =
+            file != WEIGHTS_INDEX && !is_template(file) && description().all(|known| known != file);
         match entry.bytes {
-            Some(bytes) if weights || bytes <= LARGEST => Ok(bytes),
-            Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, expected at most {LARGEST}")),
+            Some(bytes) if is_weights || bytes <= limit => Ok(bytes),
+            Some(bytes) => wrong(format!("`{file}` has {bytes} bytes, expected at most {limit}")),
             // A mirror that says no sizes may fill the disk, but not to the brim.
-            None if weights => Ok(self.store.free() / 8 * 7),
-            None => Ok(LARGEST),
+            None if is_weights => Ok(self.store.free() / 8 * 7),
+            None => Ok(limit),
         }
     }
 

@@ -1,8 +1,7 @@
 //! The two hashes that the hub gives, and what a file really is.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader};
 use std::path::Path;
 
 use sha1::Digest as _;
@@ -36,18 +35,20 @@ impl Hash {
 
     /// The hash of the same kind of the file at `path`.
     pub(crate) fn of(&self, path: &Path) -> io::Result<Hash> {
-        let mut file = annulus_files::open(path)?;
+        let file = annulus_files::open(path)?;
+        let size = file.metadata()?.len();
+        let mut file = BufReader::with_capacity(1 << 20, file);
         match self {
             Hash::Blob(_) => {
                 let mut hasher = sha1::Sha1::new();
-                hasher.update(format!("blob {}\0", file.metadata()?.len()));
-                feed(&mut file, |block| hasher.update(block))?;
-                Ok(Hash::Blob(hexadecimal(hasher.finalize().as_slice())))
+                hasher.update(format!("blob {size}\0"));
+                io::copy(&mut file, &mut hasher)?;
+                Ok(Hash::Blob(format!("{:x}", hasher.finalize())))
             }
             Hash::Sha256(_) => {
                 let mut hasher = sha2::Sha256::new();
-                feed(&mut file, |block| hasher.update(block))?;
-                Ok(Hash::Sha256(hexadecimal(hasher.finalize().as_slice())))
+                io::copy(&mut file, &mut hasher)?;
+                Ok(Hash::Sha256(format!("{:x}", hasher.finalize())))
             }
         }
     }
@@ -58,21 +59,6 @@ impl fmt::Display for Hash {
         let kind = if matches!(self, Hash::Blob(_)) { "git blob" } else { "SHA-256" };
         write!(f, "{kind} {}", self.text())
     }
-}
-
-fn feed(file: &mut File, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut block = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(()),
-            length => each(&block[..length]),
-        }
-    }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])).collect()
 }
 
 #[cfg(test)]

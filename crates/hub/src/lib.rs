@@ -17,5 +17,4 @@ pub use error::HubError;
 pub use fetch::{Fetched, Want, fetch};
 pub use name::{Name, PREFIX};
 pub use options::Options;
-pub use store::room;
 pub use watch::{Event, Progress};

@@ -9,36 +9,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annulus_files::Identity;
+use annulus_files::hugging_face::{
+    BESIDE_TOKENIZER, CONFIG, GENERATION_CONFIG, TEMPLATES, TOKENIZER, WEIGHTS, WEIGHTS_INDEX,
+    is_plain, is_template,
+};
+use annulus_tensors::{Room, read_index};
 use hf_hub::{Cache, Repo, RepoType};
-use serde::Deserialize;
 
 use crate::hash::Hash;
 use crate::name::is_commit;
 use crate::watch::{Event, Watch};
 use crate::{HubError, Name, Options, Want};
 
-pub(crate) const CONFIG: &str = "config.json";
-pub(crate) const SINGLE: &str = "model.safetensors";
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-/// What describes a model and how its text is read, where it is there.
-pub(crate) const DESCRIPTION: [&str; 6] = [
-    CONFIG,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-];
-
-/// The folder of chat templates that have names.
-pub(crate) const TEMPLATES: &str = "additional_chat_templates";
-
 /// Bytes of a reference, a stamp.
 const SHORT: u64 = 1 << 12;
 
-/// The longest index, in bytes.
-const LONGEST_INDEX: u64 = 1 << 26;
+/// The longest index that is fetched, in bytes: a longer one could not be loaded.
+pub(crate) const LONGEST_INDEX: u64 = Room::LONGEST;
+
+/// The most tensors that an index may name.
+const MOST_TENSORS: usize = 1 << 16;
 
 /// How often a lock of another program is tried.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -99,7 +89,7 @@ impl Store {
         }
         let absent = self.folder().join(".no_exist").join(commit);
         let named = templates(&folder);
-        for file in DESCRIPTION.into_iter().chain(named.iter().map(String::as_str)) {
+        for file in description().chain(named.iter().map(String::as_str)) {
             // Also a link that leads nowhere.
             let is_there = fs::symlink_metadata(folder.join(file)).is_ok();
             let is_wanted = is_there || known && !absent.join(file).exists();
@@ -107,10 +97,10 @@ impl Store {
                 return lacking(file);
             }
         }
-        if want == Want::Description || self.has(commit, SINGLE)? {
+        if want == Want::Description || self.has(commit, WEIGHTS)? {
             return Ok(None);
         }
-        let Ok(shards) = shards(&folder.join(INDEX)) else { return lacking(SINGLE) };
+        let Ok(shards) = shards(&folder.join(WEIGHTS_INDEX)) else { return lacking(WEIGHTS) };
         for shard in shards {
             if !self.has(commit, &shard)? {
                 return lacking(&shard);
@@ -184,7 +174,7 @@ impl Store {
 
     /// Bytes that its disk has room for, as far as the system says.
     pub(crate) fn free(&self) -> u64 {
-        room(self.cache.path()).unwrap_or(u64::MAX)
+        annulus_files::free_space(self.cache.path()).unwrap_or(u64::MAX)
     }
 
     /// Whether so many bytes more have room.
@@ -281,15 +271,9 @@ pub(crate) fn part_of(blob: &Path) -> PathBuf {
     blob.with_extension("incomplete")
 }
 
-/// Whether a name is one of a file in its folder.
-fn is_plain(name: &str) -> bool {
-    !name.contains(['/', '\\', '\0']) && !name.starts_with('.')
-}
-
-/// Whether a file of a repository is a chat template with a name.
-pub(crate) fn is_template(file: &str) -> bool {
-    let name = file.strip_prefix(TEMPLATES).and_then(|file| file.strip_prefix('/'));
-    name.is_some_and(|name| name.strip_suffix(".jinja").is_some() && is_plain(name))
+/// The files that describe a model and how its text is read: a repository need not have them, but for its config.json.
+pub(crate) fn description<'a>() -> impl Iterator<Item = &'a str> {
+    [CONFIG, GENERATION_CONFIG, TOKENIZER].into_iter().chain(BESIDE_TOKENIZER)
 }
 
 /// The chat templates with names that a snapshot has.
@@ -306,13 +290,9 @@ pub(crate) fn length(path: &Path) -> u64 {
 
 /// The files that an index names.
 pub(crate) fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: std::collections::BTreeMap<String, String>,
-    }
-    let text = annulus_files::read(index, LONGEST_INDEX).map_err(|error| error.to_string())?;
-    let index: Index = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    let index = read_index(index, index, &mut Room::of(MOST_TENSORS));
+    let index = index.map_err(|error| error.problem.to_string())?;
+    let shards: BTreeSet<String> = index.into_values().collect();
     match shards.iter().find(|shard| !is_plain(shard)) {
         Some(shard) => Err(format!("`{}` is not a plain file name", shard.escape_debug())),
         None => Ok(shards),
@@ -327,13 +307,6 @@ fn link(_: &Path, relative: &str, path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn link(target: &Path, _: &str, path: &Path) -> io::Result<()> {
     fs::hard_link(target, path)
-}
-
-/// Bytes that the disk of `path`, or of where it would be made, has room for; `None` where the system does not say.
-pub fn room(path: &Path) -> Option<u64> {
-    let there = path.ancestors().find(|folder| folder.exists());
-    let disk = rustix::fs::statvfs(there?).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 #[cfg(test)]

@@ -16,16 +16,16 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// Bytes a second that are too few to wait for.
 const LEAST: u64 = 1 << 10;
 
-/// What is told of a fetch.
+/// An event of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing new.
+    /// Nothing has happened since the last event.
     Waiting,
-    /// Bytes that arrived.
+    /// The progress of the fetch.
     Arrived {
-        /// So far.
+        /// The bytes that have arrived so far.
         bytes: u64,
-        /// In all.
+        /// The bytes that are to arrive in all.
         total: u64,
     },
     /// Another program fetches the same file: its lock is waited for.
@@ -34,7 +34,7 @@ pub enum Event {
     Unasked(String),
 }
 
-/// Is told what happens, at least twenty times a second; false: stop.
+/// A callback for events, called at least twenty times a second; it returns false to stop the fetch.
 pub type Progress<'a> = &'a mut dyn FnMut(Event) -> bool;
 
 /// The end of the thread that fetches.

@@ -49,6 +49,9 @@ const STRICT_LEAST: usize = 32;
 pub const STRICT_TERMS: usize = 1 << 18;
 /// Elements per row of a table of a parameter's order-free sums, whatever its shape; the last row is padded.
 pub const STRICT_ROW: usize = 64;
+/// The number of softmax statistics of a token that tensor-parallel ranks exchange, each an f32: of a rank's part of the vocabulary the
+/// highest logit, and the sum of exp(logit − highest); and the logit of the target, 0 on ranks whose part does not have it.
+pub const SOFTMAX_STATISTICS: usize = 3;
 /// Bytes of a squared norm as an order-free sum: an integer for each of 640 exponents, and one more.
 pub const NORM_BYTES: u64 = 641 * 8;
 

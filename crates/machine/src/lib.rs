@@ -17,7 +17,7 @@ use std::{fmt, fs};
 pub use caches::Caches;
 pub use cores::{are_shared, cores, processors, share};
 pub use instructions::Instructions;
-pub use memory::{By, Limit, memory};
+pub use memory::{By, Limit, machine_memory, memory};
 pub use resident::Resident;
 
 /// The environment variable that names the vector instructions to compute with.

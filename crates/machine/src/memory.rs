@@ -62,6 +62,11 @@ fn within(root: &Path) -> Option<Limit> {
     all.min()
 }
 
+/// The machine's memory, whatever of it this process may use; `None` where the system does not report it in files.
+pub fn machine_memory() -> Option<u64> {
+    Some(total(&fs::read_to_string("/proc/meminfo").ok()?)?.bytes)
+}
+
 /// The machine's memory: `MemTotal` of /proc/meminfo.
 fn total(meminfo: &str) -> Option<Limit> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

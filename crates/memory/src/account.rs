@@ -73,7 +73,7 @@ impl Drop for Back {
 pub struct Bytes {
     /// Bytes by class.
     pub classes: ByClass,
-    /// Bytes of all classes at once; for peaks less than their sum, where they come at different times.
+    /// Bytes of all classes at the same moment. Peak memory is less than the sum of the classes' peaks, which come at different times.
     pub together: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The configuration of a model: its shape, and the dtype and training of its weights.
 
-use annulus_architecture::{Besides, Element, Lora, Shape};
+use annulus_architecture::{Element, FullyTrained, Lora, Shape};
 use candle_core::DType;
 
 /// The configuration of a model of the Llama family.
@@ -18,7 +18,7 @@ pub struct Config {
 
 impl Config {
     /// Whether `what`, beside the projections, is trained itself.
-    pub(crate) fn trains(&self, what: Besides) -> bool {
+    pub(crate) fn trains(&self, what: FullyTrained) -> bool {
         self.lora.as_ref().is_none_or(|lora| lora.trains(what))
     }
 }

@@ -4,7 +4,7 @@
 //! elements per head, f intermediate size, r any rows.
 
 use annulus_architecture::Shape;
-use annulus_attention::{Place, Qkv};
+use annulus_attention::{CallSite, Qkv};
 use annulus_ops::attention::Attended;
 use annulus_ops::{
     Backend, SwiGluGradients, contiguous, readable, rope_qkv, rope_qkv_backward, swiglu,
@@ -12,12 +12,13 @@ use annulus_ops::{
 };
 use candle_core::{Result, Tensor};
 
-use crate::lora::Site;
+use crate::lora::ProjectionContext;
 use crate::parameters::{
-    INPUTS, Norm, OUTPUTS, Projection, names, project, project_back, reap, together,
+    INPUTS, Norm, OUTPUTS, Projection, emit_gradients, fused_projections, names, project,
+    project_back,
 };
 use crate::stage::{Forward, kept};
-use crate::{Config, Harvest, Keep, Shard, Specification, Stage, Weights};
+use crate::{Config, GradientSink, Keep, Shard, Specification, Stage, Weights};
 
 /// The attention half of a layer: `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the
 /// heads of q and k go through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
@@ -73,8 +74,12 @@ impl AttentionHalf {
             .chain(self.head_norms.iter().flatten().map(|norm| &norm.weight))
     }
     /// Names of parameters whose products read the same input. Empty where queries and keys have norms: these read rows without gaps.
-    pub(crate) fn together(&self) -> Vec<Vec<String>> {
-        if self.head_norms.is_some() { Vec::new() } else { together([&self.q, &self.k, &self.v]) }
+    pub(crate) fn fused_projections(&self) -> Vec<Vec<String>> {
+        if self.head_norms.is_some() {
+            Vec::new()
+        } else {
+            fused_projections([&self.q, &self.k, &self.v])
+        }
     }
     /// Queries, keys and values, projected from the norm of x.
     fn project(
@@ -84,9 +89,9 @@ impl AttentionHalf {
         shard: &Shard,
     ) -> Result<(Qkv, Projected)> {
         let Shard { backend, rotary, .. } = shard;
-        let site = Site { weights, shard, layer: self.layer, first: 0 };
-        let normed_bsd = self.normed(x_bsd, site)?;
-        let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, site)?;
+        let context = ProjectionContext { weights, shard, layer: self.layer, first: 0 };
+        let normed_bsd = self.normed(x_bsd, context)?;
+        let [q_bsd, k_bsd, v_bsd] = project([&self.q, &self.k, &self.v], &normed_bsd, context)?;
         drop(normed_bsd);
         let projected = self.head_norms.is_some().then(|| [q_bsd.clone(), k_bsd.clone()]);
         let normed = |x_bsd: Tensor, which: usize| match &self.head_norms {
@@ -100,9 +105,9 @@ impl AttentionHalf {
         Ok((Qkv { q, k, v }, projected))
     }
     /// The norm of x, of all rows.
-    fn normed(&self, x_bsd: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let own = self.norm.apply(x_bsd, site.weights, site.backend())?;
-        site.shard.all_rows(site.spot("attention's input"), &own)
+    fn normed(&self, x_bsd: &Tensor, context: ProjectionContext<'_>) -> Result<Tensor> {
+        let own = self.norm.apply(x_bsd, context.weights, context.backend())?;
+        context.shard.all_rows(context.label("attention's input"), &own)
     }
     /// Queries, keys and values that were kept; `None` where they were not.
     fn made(&self, mut tensors: Vec<Tensor>) -> Result<Option<(Qkv, Projected)>> {
@@ -121,14 +126,14 @@ impl AttentionHalf {
         projected: Projected,
         weights: &Weights,
         backend: &Backend,
-        harvest: Harvest<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<[Tensor; 2]> {
         let Some((norms, [q_bsd, k_bsd])) = self.head_norms.as_ref().zip(projected) else {
             return Ok([dq_bsd, dk_bsd]);
         };
         let mut before = |norm: &Norm, x_bsd: Tensor, dy_bsd: Tensor| {
             let (x, dy) = (self.by_head(&x_bsd)?, self.by_head(&dy_bsd)?);
-            norm.backward(&x, weights, backend, &dy, None, harvest)?.flatten_from(2)
+            norm.backward(&x, weights, backend, &dy, None, sink)?.flatten_from(2)
         };
         Ok([before(&norms[0], q_bsd, dq_bsd)?, before(&norms[1], k_bsd, dk_bsd)?])
     }
@@ -141,8 +146,8 @@ impl AttentionHalf {
     fn heads_first(&self, x_bsd: &Tensor) -> Result<Tensor> {
         self.by_head(x_bsd)?.transpose(1, 2)
     }
-    fn place(&self, shard: &Shard) -> Place {
-        Place { step: shard.step, layer: self.layer }
+    fn place(&self, shard: &Shard) -> CallSite {
+        CallSite { step: shard.step, layer: self.layer }
     }
     /// The gradient of x, given that of the output. Queries, keys and values are recomputed where they were not kept, the norm of x always,
     /// so as not to hold it while attention works.
@@ -151,16 +156,16 @@ impl AttentionHalf {
         (x_bsd, made, attended): (&Tensor, Option<(Qkv, Projected)>, Attended),
         dy_bsd: &Tensor,
         (weights, shard): (&Weights, &Shard),
-        harvest: Harvest<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<Tensor> {
         let Shard { backend, rotary, .. } = shard;
         let attention = shard.attention.of(self.layer);
-        let site = Site { weights, shard, layer: self.layer, first: 0 };
+        let context = ProjectionContext { weights, shard, layer: self.layer, first: 0 };
         let out_bsd = heads_last(&attended.out, shard)?;
-        let dy_of_all = shard.all_rows(site.spot("gradient of attention's output"), dy_bsd)?;
-        reap([&self.o], &out_bsd, [&dy_of_all], site, harvest)?;
+        let dy_of_all = shard.all_rows(context.label("gradient of attention's output"), dy_bsd)?;
+        emit_gradients([&self.o], &out_bsd, [&dy_of_all], context, sink)?;
         drop(out_bsd);
-        let dout_bsd = project_back([&self.o], [&dy_of_all], site)?;
+        let dout_bsd = project_back([&self.o], [&dy_of_all], context)?;
         drop(dy_of_all);
         let dout_bnsh = readable(backend, &self.heads_first(&dout_bsd)?)?;
         drop(dout_bsd);
@@ -171,18 +176,18 @@ impl AttentionHalf {
         };
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
         let found = [found.q, found.k, found.v];
-        let side_by_side = self.head_norms.is_none();
-        let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary, side_by_side)?;
+        let packed_qkv = self.head_norms.is_none();
+        let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary, packed_qkv)?;
         let [dq_bsd, dk_bsd] =
-            self.before_norms([dq_bsd, dk_bsd], projected, weights, backend, harvest)?;
+            self.before_norms([dq_bsd, dk_bsd], projected, weights, backend, sink)?;
 
-        let normed_bsd = self.normed(x_bsd, site)?;
+        let normed_bsd = self.normed(x_bsd, context)?;
         let (qkv, dqkv) = ([&self.q, &self.k, &self.v], [&dq_bsd, &dk_bsd, &dv_bsd]);
-        reap(qkv, &normed_bsd, dqkv, site, harvest)?;
+        emit_gradients(qkv, &normed_bsd, dqkv, context, sink)?;
         drop(normed_bsd);
-        let spot = site.spot("gradient of attention's input");
-        let dnormed_bsd = shard.own_rows(spot, &project_back(qkv, dqkv, site)?)?;
-        self.norm.backward(x_bsd, weights, backend, &dnormed_bsd, Some(dy_bsd), harvest)
+        let label = context.label("gradient of attention's input");
+        let dnormed_bsd = shard.own_rows(label, &project_back(qkv, dqkv, context)?)?;
+        self.norm.backward(x_bsd, weights, backend, &dnormed_bsd, Some(dy_bsd), sink)
     }
 }
 
@@ -204,10 +209,13 @@ impl Stage for AttentionHalf {
         let made = self.project(x_bsd, weights, shard)?;
         let attended = shard.attention.of(self.layer).forward(self.place(shard), &made.0)?;
         let out_bsd = heads_last(&attended.out, shard)?;
-        let y_bsd =
-            self.o.onto(x_bsd, &out_bsd, Site { weights, shard, layer: self.layer, first: 0 })?;
+        let y_bsd = self.o.onto(
+            x_bsd,
+            &out_bsd,
+            ProjectionContext { weights, shard, layer: self.layer, first: 0 },
+        )?;
         let tensors = match shard.keep {
-            Keep::Nothing => return Ok(Forward::no_way_back(y_bsd)),
+            Keep::Nothing => return Ok(Forward::without_backward(y_bsd)),
             Keep::Attention => vec![x_bsd.clone(), attended.out, attended.lse],
             Keep::Everything => {
                 let (Qkv { q, k, v }, projected) = made;
@@ -215,12 +223,12 @@ impl Stage for AttentionHalf {
                 first.into_iter().chain(projected.into_iter().flatten()).collect()
             }
         };
-        Ok(Forward::keeping(y_bsd, tensors, |mut tensors, dy_bsd, weights, harvest| {
+        Ok(Forward::keeping(y_bsd, tensors, |mut tensors, dy_bsd, weights, sink| {
             let made = tensors.split_off(3);
             let [x_bsd, out, lse] = kept(tensors)?;
             let made = self.made(made)?;
             let all = (&x_bsd, made, Attended { out, lse });
-            self.backward(all, dy_bsd, (weights, shard), harvest)
+            self.backward(all, dy_bsd, (weights, shard), sink)
         }))
     }
 }
@@ -262,18 +270,22 @@ impl FeedForwardHalf {
             .chain(projections.into_iter().flat_map(Projection::parameters))
     }
     /// Names of parameters whose products read the same input.
-    pub(crate) fn together(&self) -> Vec<Vec<String>> {
-        together([&self.gate, &self.up])
+    pub(crate) fn fused_projections(&self) -> Vec<Vec<String>> {
+        fused_projections([&self.gate, &self.up])
     }
     /// The norm of x, of all rows.
-    fn normed(&self, x_rd: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let own = self.norm.apply(x_rd, site.weights, site.backend())?;
-        site.shard.all_rows(site.spot("feed-forward's input"), &own)
+    fn normed(&self, x_rd: &Tensor, context: ProjectionContext<'_>) -> Result<Tensor> {
+        let own = self.norm.apply(x_rd, context.weights, context.backend())?;
+        context.shard.all_rows(context.label("feed-forward's input"), &own)
     }
     /// The norm of x, of all rows, and the gate and up projections of it.
-    fn project(&self, x_rd: &Tensor, site: Site<'_>) -> Result<(Tensor, [Tensor; 2])> {
-        let normed_rd = self.normed(x_rd, site)?;
-        let both = project([&self.gate, &self.up], &normed_rd, site)?;
+    fn project(
+        &self,
+        x_rd: &Tensor,
+        context: ProjectionContext<'_>,
+    ) -> Result<(Tensor, [Tensor; 2])> {
+        let normed_rd = self.normed(x_rd, context)?;
+        let both = project([&self.gate, &self.up], &normed_rd, context)?;
         Ok((normed_rd, both))
     }
     /// The gradient of x, given that of the output; gate and up are recomputed where they were not kept.
@@ -282,28 +294,28 @@ impl FeedForwardHalf {
         x_rd: &Tensor,
         gate_and_up: Option<[Tensor; 2]>,
         dy_rd: &Tensor,
-        site: Site<'_>,
-        harvest: Harvest<'_>,
+        context: ProjectionContext<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<Tensor> {
-        let (weights, backend) = (site.weights, site.backend());
+        let (weights, backend) = (context.weights, context.backend());
         let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {
-            Some(both) => (self.normed(x_rd, site)?, both),
-            None => self.project(x_rd, site)?,
+            Some(both) => (self.normed(x_rd, context)?, both),
+            None => self.project(x_rd, context)?,
         };
         let dy_of_all =
-            &site.shard.all_rows(site.spot("gradient of feed-forward's output"), dy_rd)?;
-        let dact_rf = project_back([&self.down], [dy_of_all], site)?;
+            &context.shard.all_rows(context.label("gradient of feed-forward's output"), dy_rd)?;
+        let dact_rf = project_back([&self.down], [dy_of_all], context)?;
         let SwiGluGradients { gate: dgate_rf, up: dup_rf, y: act_rf } =
             swiglu_backward(backend, &gate_rf, &up_rf, &dact_rf)?;
         drop((gate_rf, up_rf, dact_rf));
-        reap([&self.down], &act_rf, [dy_of_all], site, harvest)?;
+        emit_gradients([&self.down], &act_rf, [dy_of_all], context, sink)?;
         drop(act_rf);
 
         let (both, dboth) = ([&self.gate, &self.up], [&dgate_rf, &dup_rf]);
-        reap(both, &normed_rd, dboth, site, harvest)?;
-        let spot = site.spot("gradient of feed-forward's input");
-        let dnormed_rd = site.shard.own_rows(spot, &project_back(both, dboth, site)?)?;
-        self.norm.backward(x_rd, weights, backend, &dnormed_rd, Some(dy_rd), harvest)
+        emit_gradients(both, &normed_rd, dboth, context, sink)?;
+        let label = context.label("gradient of feed-forward's input");
+        let dnormed_rd = context.shard.own_rows(label, &project_back(both, dboth, context)?)?;
+        self.norm.backward(x_rd, weights, backend, &dnormed_rd, Some(dy_rd), sink)
     }
 }
 
@@ -329,16 +341,16 @@ impl Stage for FeedForwardHalf {
         weights: &Weights,
         shard: &'a Shard,
     ) -> Result<Forward<'a>> {
-        let site = Site { weights, shard, layer: self.layer, first };
-        let (_, [gate_rf, up_rf]) = self.project(x_rd, site)?;
+        let context = ProjectionContext { weights, shard, layer: self.layer, first };
+        let (_, [gate_rf, up_rf]) = self.project(x_rd, context)?;
         let act_rf = swiglu(&shard.backend, &gate_rf, &up_rf)?;
-        let y_rd = self.down.onto(x_rd, &act_rf, site)?;
+        let y_rd = self.down.onto(x_rd, &act_rf, context)?;
         let tensors = match shard.keep {
-            Keep::Nothing => return Ok(Forward::no_way_back(y_rd)),
+            Keep::Nothing => return Ok(Forward::without_backward(y_rd)),
             Keep::Attention => vec![x_rd.clone()],
             Keep::Everything => vec![x_rd.clone(), gate_rf, up_rf],
         };
-        Ok(Forward::keeping(y_rd, tensors, move |mut tensors, dy_rd, weights, harvest| {
+        Ok(Forward::keeping(y_rd, tensors, move |mut tensors, dy_rd, weights, sink| {
             let both = tensors.split_off(1);
             let [x_rd] = kept(tensors)?;
             let both = if both.is_empty() { None } else { Some(kept(both)?) };
@@ -346,8 +358,8 @@ impl Stage for FeedForwardHalf {
                 &x_rd,
                 both,
                 dy_rd,
-                Site { weights, shard, layer: self.layer, first },
-                harvest,
+                ProjectionContext { weights, shard, layer: self.layer, first },
+                sink,
             )
         }))
     }

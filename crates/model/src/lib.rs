@@ -18,11 +18,11 @@ mod weights;
 pub use config::{Config, element_type};
 pub use llama::Llama;
 pub use parameters::Specification;
-pub use stage::{Attentions, Dropping, Forward, Harvest, Keep, Pullback, Shard, Stage};
+pub use stage::{Attentions, DropoutKey, Forward, GradientSink, Keep, Pullback, Shard, Stage};
 pub use tensor::{Placement, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{
-    Described, Filling, Flaw, Layout, OF_TENSORS, Runs, Stored, Weights, WeightsError,
+    Described, Flaw, Layout, LayoutWriter, OF_TENSORS, Runs, Stored, Weights, WeightsError,
     adapter_layout, elements, fingerprint, fingerprint_of_files, load, save, save_file, stored,
     stored_adapter, tensor,
 };

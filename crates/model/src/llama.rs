@@ -43,11 +43,11 @@ impl Llama {
     }
     /// Names of parameters whose products read the same input, in order: a GPU makes one product of them where they lie one after another
     /// in memory.
-    pub fn together(config: &Config) -> Vec<Vec<String>> {
+    pub fn fused_projections(config: &Config) -> Vec<Vec<String>> {
         let layers = 0..config.shape.num_hidden_layers;
         let halves = layers.flat_map(|layer| {
-            let feed_forward = FeedForwardHalf::new(config, layer).together();
-            AttentionHalf::new(config, layer).together().into_iter().chain(feed_forward)
+            let feed_forward = FeedForwardHalf::new(config, layer).fused_projections();
+            AttentionHalf::new(config, layer).fused_projections().into_iter().chain(feed_forward)
         });
         halves.collect()
     }

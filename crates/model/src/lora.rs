@@ -13,8 +13,8 @@ use annulus_ops::{
 use candle_core::{D, Result, Tensor};
 
 use crate::parameters::OUTPUTS;
-use crate::tensor::Spot;
-use crate::{Harvest, Placement, Shard, Specification, Weights};
+use crate::tensor::CollectiveLabel;
+use crate::{GradientSink, Placement, Shard, Specification, Weights};
 
 /// The two matrices of an adapter beside a projection.
 #[derive(Clone, Debug)]
@@ -27,9 +27,9 @@ pub(crate) struct Adapter {
     module: u32,
 }
 
-/// The place of a projection: which weights, and which of this rank's rows.
+/// What a projection is computed with: the weights, this rank's shard, and which of its rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct ProjectionContext<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) shard: &'a Shard,
     pub(crate) layer: usize,
@@ -37,13 +37,13 @@ pub(crate) struct Site<'a> {
     pub(crate) first: usize,
 }
 
-impl Site<'_> {
+impl ProjectionContext<'_> {
     pub(crate) fn backend(&self) -> &Backend {
         &self.shard.backend
     }
-    /// The place of a collective in this layer.
-    pub(crate) fn spot(&self, name: &'static str) -> Spot {
-        Spot { layer: self.layer, ..self.shard.spot(name) }
+    /// The label of a collective in this layer.
+    pub(crate) fn label(&self, name: &'static str) -> CollectiveLabel {
+        CollectiveLabel { layer: self.layer, ..self.shard.label(name) }
     }
 }
 
@@ -75,71 +75,81 @@ impl Adapter {
         Ok([bare(self.a.of(weights)?), bare(self.b.of(weights)?)])
     }
     /// `x` with dropout where this is training.
-    fn dropped(&self, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let Some(draws) = site.shard.dropping.filter(|_| self.dropout > 0.0) else {
+    fn dropped(&self, x: &Tensor, context: ProjectionContext<'_>) -> Result<Tensor> {
+        let Some(draws) = context.shard.dropout.filter(|_| self.dropout > 0.0) else {
             return Ok(x.clone());
         };
         let dropout = InputDropout {
             seed: draws.seed,
             probability: self.dropout,
-            step: site.shard.step,
+            step: context.shard.step,
             module: self.module,
-            first: self.first_input(site),
+            first: self.first_input(context),
         };
         // Tensor-parallel ranks have as many rows each, starting from the same one of their own.
-        let (_, ranks) = site.shard.tensor.place();
+        let (_, ranks) = context.shard.tensor.place();
         let places = RowPlaces {
-            positions: site.shard.attention.positions(),
+            positions: context.shard.attention.positions(),
             sequence: draws.sequence,
             piece: x.elem_count() / x.dim(D::Minus1)?.max(1) / ranks,
-            stride: site.shard.inputs.elem_count() / ranks,
-            first: site.first,
+            stride: context.shard.inputs.elem_count() / ranks,
+            first: context.first,
         };
-        dropout.apply(site.backend(), x, &places)
+        dropout.apply(context.backend(), x, &places)
     }
     /// The first input of the projection that this rank has.
-    fn first_input(&self, site: Site<'_>) -> usize {
+    fn first_input(&self, context: ProjectionContext<'_>) -> usize {
         match self.a.placement {
             Placement::Replicated => 0,
-            Placement::Sharded(dim) => site.shard.tensor.own(self.a.shape[dim]).start,
+            Placement::Sharded(dim) => context.shard.tensor.own(self.a.shape[dim]).start,
         }
     }
-    /// `scale · (x aᵀ)` [.., rank] of an `x` that is dropped from already.
+    /// `scale · (x aᵀ)` [.., rank] of an `x` after dropout.
     fn narrow(&self, x: &Tensor, a: Affine<'_>, backend: &Backend) -> Result<Tensor> {
         let [narrow] = projections(backend, x, [a])?;
         narrow * self.scale
     }
     /// `y`, the output of the projection for `x`, plus what the adapter adds.
-    pub(crate) fn onto(&self, y: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let [a, b] = self.matrices(site.weights)?;
-        let narrow = self.narrow(&self.dropped(x, site)?, a, site.backend())?;
-        projected_onto(site.backend(), y, &narrow, b)
+    pub(crate) fn onto(
+        &self,
+        y: &Tensor,
+        x: &Tensor,
+        context: ProjectionContext<'_>,
+    ) -> Result<Tensor> {
+        let [a, b] = self.matrices(context.weights)?;
+        let narrow = self.narrow(&self.dropped(x, context)?, a, context.backend())?;
+        projected_onto(context.backend(), y, &narrow, b)
     }
     /// The gradient of `x aᵀ`, given that of the output.
     fn narrowed(&self, dy: &Tensor, b: Affine<'_>, backend: &Backend) -> Result<Tensor> {
         input_gradient(backend, [b], [dy])? * self.scale
     }
-    /// Hands the gradients of a and b to the harvest, given the input and the gradient of the output.
-    pub(crate) fn reap(
+    /// Hands the gradients of a and b to the sink, given the input and the gradient of the output.
+    pub(crate) fn emit_gradients(
         &self,
         x: &Tensor,
         dy: &Tensor,
-        site: Site<'_>,
-        harvest: Harvest<'_>,
+        context: ProjectionContext<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<()> {
-        let ([a, b], backend) = (self.matrices(site.weights)?, site.backend());
-        let x = self.dropped(x, site)?;
+        let ([a, b], backend) = (self.matrices(context.weights)?, context.backend());
+        let x = self.dropped(x, context)?;
         let [of_b] = parameter_gradients(backend, &self.narrow(&x, a, backend)?, [b], [dy])?;
-        harvest(&self.b.name, of_b.weight)?;
+        sink(&self.b.name, of_b.weight)?;
         let [of_a] = parameter_gradients(backend, &x, [a], [&self.narrowed(dy, b, backend)?])?;
-        harvest(&self.a.name, of_a.weight)
+        sink(&self.a.name, of_a.weight)
     }
     /// `dx` plus the adapter's part of the input's gradient, given the output's.
-    pub(crate) fn back_onto(&self, dx: &Tensor, dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
-        let ([a, b], backend) = (self.matrices(site.weights)?, site.backend());
+    pub(crate) fn back_onto(
+        &self,
+        dx: &Tensor,
+        dy: &Tensor,
+        context: ProjectionContext<'_>,
+    ) -> Result<Tensor> {
+        let ([a, b], backend) = (self.matrices(context.weights)?, context.backend());
         let narrowed = self.narrowed(dy, b, backend)?;
-        if self.dropout > 0.0 && site.shard.dropping.is_some() {
-            return dx + self.dropped(&input_gradient(backend, [a], [&narrowed])?, site)?;
+        if self.dropout > 0.0 && context.shard.dropout.is_some() {
+            return dx + self.dropped(&input_gradient(backend, [a], [&narrowed])?, context)?;
         }
         let turned = contiguous(backend, &a.weight.t()?)?;
         projected_onto(backend, dx, &narrowed, Affine { weight: &turned, bias: None })

@@ -1,14 +1,14 @@
 //! Parameters: their names and shapes, and how activations meet them.
 
-use annulus_architecture::Besides;
+use annulus_architecture::FullyTrained;
 use annulus_ops::{
     Affine, AffineGradients, Backend, input_gradient, parameter_gradients, projected_onto,
     projections, rms_norm, rms_norm_backward,
 };
 use candle_core::{Result, Tensor};
 
-use crate::lora::{Adapter, Site};
-use crate::{Config, Harvest, Placement, Weights};
+use crate::lora::{Adapter, ProjectionContext};
+use crate::{Config, GradientSink, Placement, Weights};
 
 /// The description of a parameter: its name, shape and placement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +63,7 @@ impl Norm {
     /// The norm at `path`, as in `model.norm`, over `size` elements.
     pub(crate) fn new(path: &str, size: usize, config: &Config) -> Norm {
         let weight = Specification::new(format!("{path}.weight"), &[size]);
-        let weight = weight.trained(config.trains(Besides::Norms));
+        let weight = weight.trained(config.trains(FullyTrained::Norms));
         Norm { weight, epsilon: config.shape.rms_norm_eps }
     }
     /// The norm of `x` [.., D], of the same shape.
@@ -78,12 +78,12 @@ impl Norm {
         backend: &Backend,
         dy: &Tensor,
         onto: Option<&Tensor>,
-        harvest: Harvest<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<Tensor> {
         let weight = self.weight.of(weights)?;
         let (dx, dw) = rms_norm_backward(backend, x, weight, self.epsilon, dy, onto)?;
         if self.weight.trained {
-            harvest(&self.weight.name, dw)?;
+            sink(&self.weight.name, dw)?;
         }
         Ok(dx)
     }
@@ -139,45 +139,50 @@ impl Projection {
         std::iter::once(&self.weight).chain(&self.bias).chain(adapter)
     }
     /// `onto`, this rank's own rows, plus these rows of the projection of `x`.
-    pub(crate) fn onto(&self, onto: &Tensor, x: &Tensor, site: Site<'_>) -> Result<Tensor> {
+    pub(crate) fn onto(
+        &self,
+        onto: &Tensor,
+        x: &Tensor,
+        context: ProjectionContext<'_>,
+    ) -> Result<Tensor> {
         let beside = |y: Tensor| match &self.adapter {
-            Some(adapter) => adapter.onto(&y, x, site),
+            Some(adapter) => adapter.onto(&y, x, context),
             None => Ok(y),
         };
-        let whole = self.of(site.weights)?;
-        if site.shard.tensor.is_alone() {
-            return beside(projected_onto(site.backend(), onto, x, whole)?);
+        let whole = self.of(context.weights)?;
+        if context.shard.tensor.is_alone() {
+            return beside(projected_onto(context.backend(), onto, x, whole)?);
         }
-        let [part] = projections(site.backend(), x, [Affine { bias: None, ..whole }])?;
-        let own = site.shard.own_rows(site.spot("sum of parts"), &beside(part)?)?;
+        let [part] = projections(context.backend(), x, [Affine { bias: None, ..whole }])?;
+        let own = context.shard.own_rows(context.label("sum of parts"), &beside(part)?)?;
         let y = (onto + own)?;
         whole.bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
     }
-    /// Hands the gradients of the projection's own parameters to the harvest, given the input and the gradient of the output.
-    fn harvest(
+    /// Hands the gradients of the projection's own parameters to the sink, given the input and the gradient of the output.
+    fn emit_own(
         &self,
         gradients: AffineGradients,
         dy: &Tensor,
-        site: Site<'_>,
-        harvest: Harvest<'_>,
+        context: ProjectionContext<'_>,
+        sink: GradientSink<'_>,
     ) -> Result<()> {
-        harvest(&self.weight.name, gradients.weight)?;
+        sink(&self.weight.name, gradients.weight)?;
         let Some((bias, gradient)) = self.bias.as_ref().zip(gradients.bias) else { return Ok(()) };
-        let is_shared = !site.shard.tensor.is_alone() && bias.placement == Placement::Replicated;
-        harvest(&bias.name, if is_shared { of_own_rows(dy, site)? } else { gradient })
+        let is_shared = !context.shard.tensor.is_alone() && bias.placement == Placement::Replicated;
+        sink(&bias.name, if is_shared { of_own_rows(dy, context)? } else { gradient })
     }
 }
 
 /// The gradient of a bias from own rows alone, given the output's gradient in all rows: a part of a sum over tensor-parallel ranks.
-fn of_own_rows(dy: &Tensor, site: Site<'_>) -> Result<Tensor> {
+fn of_own_rows(dy: &Tensor, context: ProjectionContext<'_>) -> Result<Tensor> {
     let dy = dy.flatten_to(dy.rank() - 2)?;
-    let own = site.shard.tensor.own(dy.dim(0)?);
+    let own = context.shard.tensor.own(dy.dim(0)?);
     let dy = dy.narrow(0, own.start, own.len())?.contiguous()?;
     // A bias is a weight whose input is 1.
     let ones = Tensor::ones((own.len(), 1), dy.dtype(), dy.device())?;
     let weight = &Tensor::zeros((dy.dim(1)?, 1), dy.dtype(), dy.device())?;
     let projection = Affine { weight, bias: None };
-    let [gradients] = parameter_gradients(site.backend(), &ones, [projection], [&dy])?;
+    let [gradients] = parameter_gradients(context.backend(), &ones, [projection], [&dy])?;
     gradients.weight.flatten_all()
 }
 
@@ -193,7 +198,7 @@ fn of<'a, const N: usize>(
 
 /// The weights of projections of one input, and their biases where all have one. Empty where only some have an adapter: it is added to a
 /// copy of their output, which is then separate.
-pub(crate) fn together<const N: usize>(all: [&Projection; N]) -> Vec<Vec<String>> {
+pub(crate) fn fused_projections<const N: usize>(all: [&Projection; N]) -> Vec<Vec<String>> {
     if all.iter().any(|one| one.adapter.is_some() != all[0].adapter.is_some()) {
         return Vec::new();
     }
@@ -206,12 +211,12 @@ pub(crate) fn together<const N: usize>(all: [&Projection; N]) -> Vec<Vec<String>
 pub(crate) fn project<const N: usize>(
     all: [&Projection; N],
     x: &Tensor,
-    site: Site<'_>,
+    context: ProjectionContext<'_>,
 ) -> Result<[Tensor; N]> {
-    let mut outputs = projections(site.backend(), x, of(all, site.weights)?)?;
+    let mut outputs = projections(context.backend(), x, of(all, context.weights)?)?;
     for (projection, y) in all.into_iter().zip(&mut outputs) {
         if let Some(adapter) = &projection.adapter {
-            *y = adapter.onto(y, x, site)?;
+            *y = adapter.onto(y, x, context)?;
         }
     }
     Ok(outputs)
@@ -221,35 +226,35 @@ pub(crate) fn project<const N: usize>(
 pub(crate) fn project_back<const N: usize>(
     all: [&Projection; N],
     dy: [&Tensor; N],
-    site: Site<'_>,
+    context: ProjectionContext<'_>,
 ) -> Result<Tensor> {
-    let mut dx = input_gradient(site.backend(), of(all, site.weights)?, dy)?;
+    let mut dx = input_gradient(context.backend(), of(all, context.weights)?, dy)?;
     for (projection, dy) in all.into_iter().zip(dy) {
         if let Some(adapter) = &projection.adapter {
-            dx = adapter.back_onto(&dx, dy, site)?;
+            dx = adapter.back_onto(&dx, dy, context)?;
         }
     }
     Ok(dx)
 }
 
-/// Hands the gradients of the trained parameters of `all` to the harvest, given the input `x` and the gradients of the outputs.
-pub(crate) fn reap<const N: usize>(
+/// Hands the gradients of the trained parameters of `all` to the sink, given the input `x` and the gradients of the outputs.
+pub(crate) fn emit_gradients<const N: usize>(
     all: [&Projection; N],
     x: &Tensor,
     dy: [&Tensor; N],
-    site: Site<'_>,
-    harvest: Harvest<'_>,
+    context: ProjectionContext<'_>,
+    sink: GradientSink<'_>,
 ) -> Result<()> {
     // The projections of one model are either all trained themselves, or none is.
     if all.iter().all(|projection| projection.weight.trained) {
-        let gradients = parameter_gradients(site.backend(), x, of(all, site.weights)?, dy)?;
+        let gradients = parameter_gradients(context.backend(), x, of(all, context.weights)?, dy)?;
         for ((projection, gradients), dy) in all.iter().zip(gradients).zip(dy) {
-            projection.harvest(gradients, dy, site, harvest)?;
+            projection.emit_own(gradients, dy, context, sink)?;
         }
     }
     for (projection, dy) in all.into_iter().zip(dy) {
         if let Some(adapter) = &projection.adapter {
-            adapter.reap(x, dy, site, harvest)?;
+            adapter.emit_gradients(x, dy, context, sink)?;
         }
     }
     Ok(())

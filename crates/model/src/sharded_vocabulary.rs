@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use annulus_ops::{
-    Affine, Backend, IGNORED, TOLD, accumulate, embedding, embedding_backward, input_gradient,
-    parameter_gradients, partial_softmax, partial_softmax_gradient, wide_linear,
+    Affine, Backend, IGNORED, SOFTMAX_STATISTICS, accumulate, embedding, embedding_backward,
+    input_gradient, parameter_gradients, partial_softmax, partial_softmax_gradient, wide_linear,
 };
 use candle_core::{DType, Result, Tensor};
 
@@ -21,7 +21,7 @@ use crate::Shard;
 pub(crate) fn embed(table_vd: &Tensor, classes: usize, shard: &Shard) -> Result<Tensor> {
     let (ids, is_own) = own_tokens(classes, table_vd.dtype(), shard)?;
     let part_bsd = embedding(&shard.backend, &ids, table_vd)?.broadcast_mul(&is_own)?;
-    shard.own_rows(shard.spot("embedding"), &part_bsd)
+    shard.own_rows(shard.label("embedding"), &part_bsd)
 }
 
 /// The gradient of this rank's part of the table, given that of own rows.
@@ -31,7 +31,7 @@ pub(crate) fn embed_backward(
     dy_rd: &Tensor,
     shard: &Shard,
 ) -> Result<Tensor> {
-    let dy_bsd = shard.all_rows(shard.spot("gradient of the embedding"), dy_rd)?;
+    let dy_bsd = shard.all_rows(shard.label("gradient of the embedding"), dy_rd)?;
     let (ids, is_own) = own_tokens(classes, dy_bsd.dtype(), shard)?;
     embedding_backward(&shard.backend, &ids, rows, &dy_bsd.broadcast_mul(&is_own)?)
 }
@@ -49,7 +49,7 @@ fn own_tokens(classes: usize, dtype: DType, shard: &Shard) -> Result<(Tensor, Te
 }
 
 /// The loss of a shard and its gradients.
-pub(crate) struct Lost {
+pub(crate) struct ShardLoss {
     /// The sum of losses over own rows.
     pub(crate) loss: f64,
     /// The gradient of the input in all rows, a part of a sum over ranks [R, D]; `None` where no gradients are wanted.
@@ -58,23 +58,23 @@ pub(crate) struct Lost {
     pub(crate) dhead_vd: Option<Tensor>,
 }
 
-/// The gradients of a loss that are wanted.
+/// Which gradients of a loss are computed: none, that of its input, or also that of the head.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum LossGradients {
     Nothing,
     Input,
     Both,
 }
 
 /// The loss of `x` [R, D], all rows, with this rank's part of the head for `classes` classes; `chunk` rows of logits at a time.
-pub(crate) fn lose(
+pub(crate) fn shard_loss(
     x_rd: &Tensor,
     head_vd: &Tensor,
     classes: usize,
     chunk: usize,
-    wanted: Wanted,
+    wanted: LossGradients,
     shard: &Shard,
-) -> Result<Lost> {
+) -> Result<ShardLoss> {
     let targets: Vec<i64> = shard.targets.flatten_all()?.to_vec1()?;
     let asked = (0..targets.len() as u32).filter(|row| targets[*row as usize] != IGNORED);
     let asked: Vec<u32> = asked.collect();
@@ -82,7 +82,7 @@ pub(crate) fn lose(
     let mut loss = 0.0;
     let mut dx_of_asked = Vec::new();
     let of_head = || Tensor::zeros(head_vd.shape(), DType::F32, head_vd.device());
-    let dhead_vd = (wanted == Wanted::Both).then(of_head).transpose()?;
+    let dhead_vd = (wanted == LossGradients::Both).then(of_head).transpose()?;
     for rows in asked.chunks(chunk) {
         let index = Tensor::new(rows, x_rd.device())?;
         let x_cd = x_rd.index_select(&index, 0)?;
@@ -93,13 +93,13 @@ pub(crate) fn lose(
             .filter(|(row, _)| own_rows.contains(&(**row as usize)))
             .map(|(_, l)| l)
             .sum::<f64>();
-        if wanted != Wanted::Nothing {
+        if wanted != LossGradients::Nothing {
             dx_of_asked.push(found.back(&x_cd, head_vd, dhead_vd.as_ref(), &shard.backend)?);
         }
     }
-    let dx_rd = (wanted != Wanted::Nothing).then(|| in_all_rows(x_rd, &asked, &dx_of_asked));
+    let dx_rd = (wanted != LossGradients::Nothing).then(|| in_all_rows(x_rd, &asked, &dx_of_asked));
     let dx_rd = dx_rd.transpose()?;
-    Ok(Lost { loss, dx_rd, dhead_vd })
+    Ok(ShardLoss { loss, dx_rd, dhead_vd })
 }
 
 /// The gradient of all rows of `x`, from pieces for the rows with a target: zeros elsewhere.
@@ -136,13 +136,14 @@ impl Found {
         let here = |target: usize| own.contains(&target).then(|| target - own.start);
         let targets: Vec<Option<usize>> = targets.into_iter().map(here).collect();
         let logits_cv = wide_linear(&shard.backend, x_cd, head_vd)?;
-        let (powers_cv, told) = partial_softmax(&shard.backend, logits_cv, &targets)?;
-        let all = shard.tensor.all_gather(shard.spot("parts of the loss"), &told)?;
-        let all = all.iter().map(|told| told.flatten_all()?.to_vec1::<f32>());
+        let (powers_cv, statistics) = partial_softmax(&shard.backend, logits_cv, &targets)?;
+        let all = shard.tensor.all_gather(shard.label("parts of the loss"), &statistics)?;
+        let all = all.iter().map(|statistics| statistics.flatten_all()?.to_vec1::<f32>());
         let all: Vec<Vec<f32>> = all.collect::<Result<_>>()?;
         let (own_rank, _) = shard.tensor.place();
         let tokens = 0..targets.len();
-        let (losses, factors) = tokens.map(|token| together(&all, own_rank, token * TOLD)).unzip();
+        let (losses, factors) =
+            tokens.map(|token| combined(&all, own_rank, token * SOFTMAX_STATISTICS)).unzip();
         Ok(Found { losses, powers_cv, factors, targets })
     }
 
@@ -171,12 +172,12 @@ impl Found {
 }
 
 /// The loss of the token at index `at` in all ranks' numbers, and the factor that turns own powers into probabilities.
-fn together(all: &[Vec<f32>], own: usize, at: usize) -> (f64, f32) {
-    let told = |rank: usize, which: usize| f64::from(all[rank][at + which]);
+fn combined(all: &[Vec<f32>], own: usize, at: usize) -> (f64, f32) {
+    let statistic = |rank: usize, which: usize| f64::from(all[rank][at + which]);
     let ranks = || 0..all.len();
-    let highest = ranks().map(|rank| told(rank, 0)).fold(f64::NEG_INFINITY, f64::max);
-    let scale = |rank| (told(rank, 0) - highest).exp();
-    let sum: f64 = ranks().map(|rank| told(rank, 1) * scale(rank)).sum();
-    let said: f64 = ranks().map(|rank| told(rank, 2)).sum();
-    (sum.ln() + highest - said, (scale(own) / sum) as f32)
+    let highest = ranks().map(|rank| statistic(rank, 0)).fold(f64::NEG_INFINITY, f64::max);
+    let scale = |rank| (statistic(rank, 0) - highest).exp();
+    let sum: f64 = ranks().map(|rank| statistic(rank, 1) * scale(rank)).sum();
+    let target_logit: f64 = ranks().map(|rank| statistic(rank, 2)).sum();
+    (sum.ln() + highest - target_logit, (scale(own) / sum) as f32)
 }

@@ -8,7 +8,7 @@ use annulus_ops::{Backend, Rotary};
 use annulus_sequence::Positions;
 use candle_core::{Result, Tensor, bail};
 
-use crate::tensor::Spot;
+use crate::tensor::CollectiveLabel;
 use crate::{TensorRanks, Weights};
 
 /// What a forward pass keeps for backward beside the input of every stage.
@@ -44,21 +44,21 @@ pub struct Shard {
     /// What the forward pass keeps.
     pub keep: Keep,
     /// The dropout of adapters' inputs, if any.
-    pub dropping: Option<Dropping>,
+    pub dropout: Option<DropoutKey>,
 }
 
 impl Shard {
-    /// The place of a collective of this step, outside of layers.
-    pub(crate) fn spot(&self, name: &'static str) -> Spot {
-        Spot { step: self.step, layer: 0, name }
+    /// The label of a collective of this step, outside of layers.
+    pub(crate) fn label(&self, name: &'static str) -> CollectiveLabel {
+        CollectiveLabel { step: self.step, layer: 0, name }
     }
 
     /// All rows [B, S, ..], gathered from each rank's own; a rank alone has them all.
-    pub(crate) fn all_rows(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
+    pub(crate) fn all_rows(&self, label: CollectiveLabel, own: &Tensor) -> Result<Tensor> {
         if self.tensor.is_alone() {
             return Ok(own.clone());
         }
-        let all = self.tensor.gathered(spot, own)?;
+        let all = self.tensor.gathered(label, own)?;
         let (sequences, positions) = self.inputs.dims2()?;
         // A rowwise stage on a few rows takes them as they are.
         let is_all = all.dim(0)? == sequences * positions;
@@ -66,17 +66,17 @@ impl Shard {
     }
 
     /// This rank's own rows of the sum of all ranks' `all` [.., D]; a rank alone has the sum.
-    pub(crate) fn own_rows(&self, spot: Spot, all: &Tensor) -> Result<Tensor> {
+    pub(crate) fn own_rows(&self, label: CollectiveLabel, all: &Tensor) -> Result<Tensor> {
         if self.tensor.is_alone() {
             return Ok(all.clone());
         }
-        self.tensor.scattered(spot, &all.flatten_to(all.rank() - 2)?)
+        self.tensor.scattered(label, &all.flatten_to(all.rank() - 2)?)
     }
 }
 
-/// What the draws of dropout depend on, beside step, module and place.
+/// What the random numbers of dropout depend on, besides step, module and position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dropping {
+pub struct DropoutKey {
     /// The experiment's seed.
     pub seed: u64,
     /// The number of the micro-batch's first sequence in its step.
@@ -151,13 +151,13 @@ impl Attentions {
 }
 
 /// A callback to which backward hands the gradients of parameters: the name, and f32 in the parameter's shape.
-pub type Harvest<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
+pub type GradientSink<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
 
 /// The result of a stage's forward.
 pub struct Forward<'a> {
     /// The output of the stage.
     pub output: Tensor,
-    /// The tensors that backward needs, the input first where it reads that: their holder may put them elsewhere meanwhile. Empty where
+    /// The tensors that backward needs, the input first where it reads that: whoever holds them may offload them meanwhile. Empty where
     /// there is no backward.
     pub kept: Vec<Tensor>,
     /// The stage's backward pass.
@@ -165,9 +165,9 @@ pub struct Forward<'a> {
 }
 
 /// The backward pass of a stage: takes what forward kept, the gradient of the output, and the stage's weights again; returns the gradient
-/// of the input, and hands those of parameters to the harvest. Holds no tensor between the passes.
+/// of the input, and hands those of parameters to the sink. Holds no tensor between the passes.
 pub type Pullback<'a> =
-    Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a>;
+    Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, GradientSink<'_>) -> Result<Tensor> + 'a>;
 
 impl fmt::Debug for Forward<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,12 +184,12 @@ impl<'a> Forward<'a> {
     pub(crate) fn keeping(
         output: Tensor,
         kept: Vec<Tensor>,
-        back: impl FnOnce(Vec<Tensor>, &Tensor, &Weights, Harvest<'_>) -> Result<Tensor> + 'a,
+        back: impl FnOnce(Vec<Tensor>, &Tensor, &Weights, GradientSink<'_>) -> Result<Tensor> + 'a,
     ) -> Forward<'a> {
         Forward { output, kept, back: Box::new(back) }
     }
     /// A result without a backward pass.
-    pub(crate) fn no_way_back(output: Tensor) -> Forward<'a> {
+    pub(crate) fn without_backward(output: Tensor) -> Forward<'a> {
         Forward::keeping(output, Vec::new(), |_, _, _, _| {
             candle_core::bail!("internal: backward, but nothing was kept for it")
         })

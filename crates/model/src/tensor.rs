@@ -13,8 +13,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Label};
-use annulus_trace::{Doing, begin};
+use annulus_comm::{Communicator, Label, bytes_of};
+use annulus_trace::{Activity, begin};
 use candle_core::{Result, Tensor};
 
 /// How tensor-parallel ranks hold a parameter.
@@ -70,9 +70,9 @@ impl Placement {
 #[derive(Clone, Debug)]
 pub struct TensorRanks(Arc<dyn Communicator>);
 
-/// The place of a collective in the program.
+/// What a collective is called in labels of messages and in traces.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct CollectiveLabel {
     pub(crate) step: u64,
     pub(crate) layer: usize,
     /// The name of what is gathered or summed: the label's pass.
@@ -87,12 +87,12 @@ impl TensorRanks {
 
     /// Whether there is no other rank: everything is whole, and nothing is sent.
     pub fn is_alone(&self) -> bool {
-        self.0.world() == 1
+        self.0.world_size() == 1
     }
 
     /// This rank's number, and the number of ranks.
     pub fn place(&self) -> (usize, usize) {
-        (self.0.rank(), self.0.world())
+        (self.0.rank(), self.0.world_size())
     }
 
     /// The rows, or classes, of `size` that are this rank's.
@@ -102,17 +102,17 @@ impl TensorRanks {
     }
 
     /// All rows [R, ..] in the order of ranks, gathered from each rank's `own`, which must be of equal length.
-    pub(crate) fn gathered(&self, spot: Spot, own: &Tensor) -> Result<Tensor> {
+    pub(crate) fn gathered(&self, label: CollectiveLabel, own: &Tensor) -> Result<Tensor> {
         if self.is_alone() {
             return Ok(own.clone());
         }
         let own = &own.contiguous()?;
-        let rows = self.timed(spot, own, |label| self.0.all_gather(label, own))?;
+        let rows = self.timed(label, own, |label| self.0.all_gather(label, own))?;
         Tensor::cat(&rows, 0)
     }
 
     /// This rank's rows of the sum over ranks of `all` [R, ..].
-    pub(crate) fn scattered(&self, spot: Spot, all: &Tensor) -> Result<Tensor> {
+    pub(crate) fn scattered(&self, label: CollectiveLabel, all: &Tensor) -> Result<Tensor> {
         if self.is_alone() {
             return Ok(all.clone());
         }
@@ -125,30 +125,30 @@ impl TensorRanks {
             all.narrow(0, part.start, part.len())
         };
         let parts = (0..ranks).map(rows_of).collect::<Result<Vec<_>>>()?;
-        self.timed(spot, all, |label| self.0.reduce_scatter(label, parts))
+        self.timed(label, all, |label| self.0.reduce_scatter(label, parts))
     }
 
     /// The tensor of every rank, in the order of ranks.
-    pub(crate) fn all_gather(&self, spot: Spot, own: &Tensor) -> Result<Vec<Tensor>> {
+    pub(crate) fn all_gather(&self, label: CollectiveLabel, own: &Tensor) -> Result<Vec<Tensor>> {
         if self.is_alone() {
             return Ok(vec![own.clone()]);
         }
-        self.timed(spot, own, |label| self.0.all_gather(label, own))
+        self.timed(label, own, |label| self.0.all_gather(label, own))
     }
 
     /// Runs a collective that sends `tensor`, as a recorded span.
     fn timed<T>(
         &self,
-        spot: Spot,
+        label: CollectiveLabel,
         tensor: &Tensor,
         run: impl FnOnce(Label) -> annulus_comm::Result<T>,
     ) -> Result<T> {
-        let Spot { step, layer, name } = spot;
+        let CollectiveLabel { step, layer, name } = label;
         let waiting = begin();
         let result = run(Label { step, layer, pass: name, hop: 0 })?;
-        let bytes = (tensor.elem_count() * tensor.dtype().size_in_bytes()) as u64;
+        let bytes = bytes_of(tensor);
         let among = Some(self.0.ends());
-        waiting.end(|| Doing::Sum { name: name.to_owned(), bytes, among });
+        waiting.end(|| Activity::Sum { name: name.to_owned(), bytes, among });
         Ok(result)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
-use annulus_architecture::Besides;
+use annulus_architecture::FullyTrained;
 use annulus_ops::{
     IGNORED, embedding, embedding_backward, linear_cross_entropy_gradients,
     linear_cross_entropy_input_gradient, linear_cross_entropy_loss, wide_linear,
@@ -10,7 +10,7 @@ use annulus_ops::{
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use crate::parameters::{Norm, Projection, names};
-use crate::sharded_vocabulary::{Lost, Wanted, embed, embed_backward, lose};
+use crate::sharded_vocabulary::{LossGradients, ShardLoss, embed, embed_backward, shard_loss};
 use crate::stage::{Forward, kept};
 use crate::{Config, Keep, Shard, Specification, Stage, Weights};
 
@@ -54,14 +54,14 @@ impl Stage for Embed {
         } else {
             embed(table_vd, classes, shard)?
         };
-        Ok(Forward::keeping(y_bsd, Vec::new(), move |_, dy_bsd, _, harvest| {
+        Ok(Forward::keeping(y_bsd, Vec::new(), move |_, dy_bsd, _, sink| {
             if self.table.trained {
                 let dtable_vd = if is_whole {
                     embedding_backward(&shard.backend, &shard.inputs, rows, dy_bsd)?
                 } else {
                     embed_backward(rows, classes, dy_bsd, shard)?
                 };
-                harvest(&self.table.name, dtable_vd)?;
+                sink(&self.table.name, dtable_vd)?;
             }
             // The stage reads tokens, not its input.
             Tensor::zeros((), DType::F32, &Device::Cpu)
@@ -86,7 +86,7 @@ impl Loss {
         let head = Projection::bare(if config.shape.tie_word_embeddings {
             embedding_table(config)
         } else {
-            table(config, "lm_head", Besides::Head)
+            table(config, "lm_head", FullyTrained::Head)
         });
         let parameters = names(std::iter::once(&norm.weight).chain(head.parameters()));
         Loss { chunk, norm, head, parameters }
@@ -108,7 +108,7 @@ impl Loss {
     /// The norm of `x` [B, S, D]; with tensor parallelism, of all rows, from each rank's own.
     fn normed(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Tensor> {
         let own_bsd = self.norm.apply(x_bsd, weights, &shard.backend)?;
-        shard.all_rows(shard.spot("the head's input"), &own_bsd)
+        shard.all_rows(shard.label("the head's input"), &own_bsd)
     }
 
     /// Logits f32 [.., V] of rows [.., D], equal on all tensor-parallel ranks.
@@ -120,7 +120,7 @@ impl Loss {
     ) -> Result<Tensor> {
         // As in training's loss: not rounded to what the model computes in.
         let part_bsv = wide_linear(&shard.backend, normed_bsd, self.head.weight.of(weights)?)?;
-        let parts = shard.tensor.all_gather(shard.spot("logits"), &part_bsv)?;
+        let parts = shard.tensor.all_gather(shard.label("logits"), &part_bsv)?;
         Tensor::cat(&parts, D::Minus1)
     }
 }
@@ -183,7 +183,12 @@ type LossAndGradients = (f64, Option<(Tensor, Option<Tensor>)>);
 
 impl Loss {
     /// The loss with the whole vocabulary on this rank.
-    fn lose(&self, x_bsd: &Tensor, head_vd: &Tensor, shard: &Shard) -> Result<LossAndGradients> {
+    fn loss_and_gradients(
+        &self,
+        x_bsd: &Tensor,
+        head_vd: &Tensor,
+        shard: &Shard,
+    ) -> Result<LossAndGradients> {
         let (Shard { backend, targets, .. }, chunk) = (shard, self.chunk);
         if shard.keep == Keep::Nothing {
             let loss = linear_cross_entropy_loss(backend, x_bsd, head_vd, targets, chunk)?;
@@ -198,23 +203,23 @@ impl Loss {
         Ok((loss, Some((dx_bsd, None))))
     }
     /// The loss of own rows, given their norm, where each rank has a part of the vocabulary.
-    fn lose_parts(
+    fn sharded_loss_and_gradients(
         &self,
         x_rd: &Tensor,
         head_vd: &Tensor,
         shard: &Shard,
     ) -> Result<LossAndGradients> {
         let wanted = match (shard.keep, self.head.weight.trained) {
-            (Keep::Nothing, _) => Wanted::Nothing,
-            (_, false) => Wanted::Input,
-            (_, true) => Wanted::Both,
+            (Keep::Nothing, _) => LossGradients::Nothing,
+            (_, false) => LossGradients::Input,
+            (_, true) => LossGradients::Both,
         };
-        let x_rd = shard.tensor.gathered(shard.spot("the loss's input"), x_rd)?;
+        let x_rd = shard.tensor.gathered(shard.label("the loss's input"), x_rd)?;
         let classes = self.head.weight.shape[0];
-        let Lost { loss, dx_rd, dhead_vd } =
-            lose(&x_rd, head_vd, classes, self.chunk, wanted, shard)?;
+        let ShardLoss { loss, dx_rd, dhead_vd } =
+            shard_loss(&x_rd, head_vd, classes, self.chunk, wanted, shard)?;
         let Some(dx_rd) = dx_rd else { return Ok((loss, None)) };
-        let dx_rd = shard.own_rows(shard.spot("gradient of the loss's input"), &dx_rd)?;
+        let dx_rd = shard.own_rows(shard.label("gradient of the loss's input"), &dx_rd)?;
         Ok((loss, Some((dx_rd, dhead_vd))))
     }
 }
@@ -234,33 +239,35 @@ impl Stage for Loss {
         let normed_bsd = self.norm.apply(x_bsd, weights, backend)?;
         let head_vd = self.head.weight.of(weights)?;
         let (loss, gradients) = if shard.tensor.is_alone() {
-            self.lose(&normed_bsd, head_vd, shard)?
+            self.loss_and_gradients(&normed_bsd, head_vd, shard)?
         } else {
-            self.lose_parts(&normed_bsd, head_vd, shard)?
+            self.sharded_loss_and_gradients(&normed_bsd, head_vd, shard)?
         };
         // The loss is put on the host, which has waited for it: nothing else reads it.
         let loss = Tensor::new(loss, &Device::Cpu)?;
-        let Some((dx_bsd, dhead_vd)) = gradients else { return Ok(Forward::no_way_back(loss)) };
+        let Some((dx_bsd, dhead_vd)) = gradients else {
+            return Ok(Forward::without_backward(loss));
+        };
         let tensors = [x_bsd.clone(), dx_bsd].into_iter().chain(dhead_vd).collect();
-        Ok(Forward::keeping(loss, tensors, move |mut tensors, dloss, weights, harvest| {
+        Ok(Forward::keeping(loss, tensors, move |mut tensors, dloss, weights, sink| {
             let dhead_vd = tensors.split_off(2).pop();
             let [x_bsd, dx_bsd] = kept(tensors)?;
             let by: f64 = dloss.to_scalar()?;
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
             if let Some(dhead_vd) = dhead_vd {
-                harvest(&self.head.weight.name, times(dhead_vd)?)?;
+                sink(&self.head.weight.name, times(dhead_vd)?)?;
             }
             let dnormed_bsd = times(dx_bsd)?;
-            self.norm.backward(&x_bsd, weights, backend, &dnormed_bsd, None, harvest)
+            self.norm.backward(&x_bsd, weights, backend, &dnormed_bsd, None, sink)
         }))
     }
 }
 
 fn embedding_table(config: &Config) -> Specification {
-    table(config, "model.embed_tokens", Besides::Embeddings)
+    table(config, "model.embed_tokens", FullyTrained::Embeddings)
 }
 
-fn table(config: &Config, path: &str, part: Besides) -> Specification {
+fn table(config: &Config, path: &str, part: FullyTrained) -> Specification {
     let shape = [config.vocab_size, config.shape.hidden_size];
     Specification::new(format!("{path}.weight"), &shape).trained(config.trains(part)).sharded(0)
 }

@@ -25,7 +25,10 @@ impl Leaving {
     /// What Candle says of a copy, and elements of a type that is not sent.
     pub fn tensor(tensor: &Tensor) -> Result<Leaving> {
         if Elements::new(tensor.dtype(), 0).is_none() {
-            candle_core::bail!("no tensor of {:?} travels", tensor.dtype());
+            candle_core::bail!(
+                "cannot send a tensor of dtype {}: convert it to one of u8, u32, i64, bf16, f16, f32, f64",
+                tensor.dtype().as_str()
+            );
         }
         if let Some(outgoing) = Outgoing::begin(tensor)? {
             return Ok(Leaving::Copied(outgoing));

@@ -245,6 +245,10 @@ fn is_of_a_thread(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize == PER_THREAD
 }
 
+/// The error of a tensor whose elements are of a type that is not sent.
+const NOT_SENT: &str =
+    "cannot send a tensor of this dtype: convert it to one of u8, u32, i64, bf16, f16, f32, f64";
+
 /// Applies `$then` to the typed slice of a storage whose elements can be sent.
 macro_rules! typed {
     ($storage:expr, $slice:ident => $then:expr) => {
@@ -256,7 +260,7 @@ macro_rules! typed {
             CudaStorageSlice::F16($slice) => $then,
             CudaStorageSlice::F32($slice) => $then,
             CudaStorageSlice::F64($slice) => $then,
-            _ => return Err(Error::Msg("no tensor of this type travels".to_owned())),
+            _ => return Err(Error::Msg(NOT_SENT.to_owned())),
         }
     };
 }

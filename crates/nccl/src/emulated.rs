@@ -149,7 +149,10 @@ fn piece(tensor: &Tensor, peer: usize) -> Result<Piece> {
         CpuStorage::F16(all) => all.as_ptr() as usize,
         CpuStorage::F32(all) => all.as_ptr() as usize,
         CpuStorage::F64(all) => all.as_ptr() as usize,
-        _ => candle_core::bail!("no tensor of {:?} travels", tensor.dtype()),
+        _ => candle_core::bail!(
+            "cannot send a tensor of dtype {}: convert it to one of u8, u32, i64, bf16, f16, f32, f64",
+            tensor.dtype().as_str()
+        ),
     };
     let (address, bytes) = (first + layout.start_offset() * width, tensor.elem_count() * width);
     Ok(Piece { peer, address, bytes, tensor: tensor.clone() })

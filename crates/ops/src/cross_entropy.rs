@@ -7,15 +7,16 @@ mod turn;
 
 use std::sync::OnceLock;
 
+pub use annulus_machine::blocks::SOFTMAX_STATISTICS;
 use blocks::{blocks, chunks, rows_at, total};
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 pub(crate) use checks::check_shapes;
 pub use checks::check_targets;
-pub use parts::{TOLD, partial_softmax, partial_softmax_gradient};
-use turn::Turn;
+pub use parts::{partial_softmax, partial_softmax_gradient};
+use turn::TokenLoss;
 
 use crate::gpu::operators;
-use crate::matrix::{Matrix, Onto, Product, multiply};
+use crate::matrix::{Matrix, Output, Product, multiply};
 use crate::order_free::Sums;
 use crate::rows::{CHUNK, Elements, Rows, elements, tensor, unwritten, with_rows};
 use crate::{Backend, Pool};
@@ -53,7 +54,7 @@ pub fn linear_cross_entropy(
     pool.off_tape("linear-cross-entropy", [x, weight])?;
     let op = CrossEntropy {
         pool: pool.clone(),
-        kept: kept(x, weight, targets, chunk)?,
+        counted: counted_tokens(x, weight, targets, chunk)?,
         chunk,
         tracked: (x.track_op(), weight.track_op()),
         gradients: OnceLock::new(),
@@ -78,9 +79,9 @@ pub fn linear_cross_entropy_loss(
         }
         Backend::Cpu(pool) => pool,
     };
-    let (kept, (rows, width)) = (kept(x, weight, targets, chunk)?, weight.dims2()?);
+    let (counted, (rows, width)) = (counted_tokens(x, weight, targets, chunk)?, weight.dims2()?);
     let weights = Elements::of(pool, weight)?;
-    let pass = Pass { pool, kept: &kept, chunk, wanted: (false, false) };
+    let pass = Pass { pool, counted: &counted, chunk, wanted: (false, false) };
     let weights = Matrix::new(&weights, rows, width);
     with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights).0)
 }
@@ -145,11 +146,11 @@ fn gradients(
             );
         }
     };
-    let kept = kept(x, weight, targets, chunk)?;
+    let counted = counted_tokens(x, weight, targets, chunk)?;
     let (rows, width) = weight.dims2()?;
     let weights = Elements::of(pool, weight)?;
     let weights = Matrix::new(&weights, rows, width);
-    let pass = Pass { pool, kept: &kept, chunk, wanted: (true, trained) };
+    let pass = Pass { pool, counted: &counted, chunk, wanted: (true, trained) };
     let (loss, found) =
         with_rows(x, |rows| pass.run(rows, x.elem_count() / width.max(1), weights))?;
     let of_weight = match found.sums {
@@ -160,7 +161,7 @@ fn gradients(
 }
 
 /// The tokens that count, with their targets.
-fn kept(
+fn counted_tokens(
     x: &Tensor,
     weight: &Tensor,
     targets: &Tensor,
@@ -176,7 +177,7 @@ fn kept(
 struct CrossEntropy {
     pool: Pool,
     /// Tokens that count, in order: index and target.
-    kept: Vec<(usize, usize)>,
+    counted: Vec<(usize, usize)>,
     chunk: usize,
     /// Whether gradients of x and of the weight are tracked.
     tracked: (bool, bool),
@@ -203,7 +204,7 @@ struct Scratch {
 /// One pass over the tokens, chunk by chunk.
 struct Pass<'a> {
     pool: &'a Pool,
-    kept: &'a [(usize, usize)],
+    counted: &'a [(usize, usize)],
     chunk: usize,
     /// Whether gradients of x and of the weight are wanted.
     wanted: (bool, bool),
@@ -219,58 +220,58 @@ impl Pass<'_> {
         let sums = block.filter(|_| self.wanted.1).map(|_| Sums::of(rows * width));
         // Tokens that do not count have no gradient.
         let mut gradients = Gradients { x: vec![0.0; dx], weight: vec![0.0; dw], sums };
-        let chunks = chunks(self.kept, self.chunk, block);
+        let chunks = chunks(self.counted, self.chunk, block);
         let most = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(0);
         // SAFETY: `fold` writes what it reads.
         let (x_rows, logits) = unsafe { (unwritten(most * width), unwritten(most * rows)) };
         let mut scratch = Scratch { x: x_rows, logits };
         let mut loss = 0.0;
-        for kept in chunks {
-            let rows_of_x = scratch.x.chunks_mut(JOB * width.max(1)).zip(kept.chunks(JOB));
-            self.pool.each(rows_of_x, |(to, kept)| {
-                for (row, (index, _)) in to.chunks_exact_mut(width).zip(kept) {
+        for counted in chunks {
+            let rows_of_x = scratch.x.chunks_mut(JOB * width.max(1)).zip(counted.chunks(JOB));
+            self.pool.each(rows_of_x, |(to, counted)| {
+                for (row, (index, _)) in to.chunks_exact_mut(width).zip(counted) {
                     x.copy(*index, row);
                 }
             });
-            loss += self.fold(kept, weight, &mut scratch, &mut gradients);
+            loss += self.fold(counted, weight, &mut scratch, &mut gradients);
         }
         (loss, gradients)
     }
-    /// The loss of the tokens in `kept`, whose rows are in `scratch.x`; adds to the gradients.
+    /// The loss of the tokens in `counted`, whose rows are in `scratch.x`; adds to the gradients.
     fn fold(
         &self,
-        kept: &[(usize, usize)],
+        counted: &[(usize, usize)],
         weight: Matrix<'_>,
         scratch: &mut Scratch,
         gradients: &mut Gradients,
     ) -> f64 {
         let (rows, width) = weight.shape();
-        let x = &mut scratch.x[..kept.len() * width];
-        let logits = &mut scratch.logits[..kept.len() * rows];
-        let x_matrix = Matrix::new(x, kept.len(), width);
+        let x = &mut scratch.x[..counted.len() * width];
+        let logits = &mut scratch.logits[..counted.len() * rows];
+        let x_matrix = Matrix::new(x, counted.len(), width);
         multiply(self.pool, vec![Product::new(x_matrix, weight.transposed(), logits)]);
-        let mut losses = vec![0.0; kept.len()];
+        let mut losses = vec![0.0; counted.len()];
         let tokens =
-            logits.chunks_mut(JOB * rows).zip(kept.chunks(JOB)).zip(losses.chunks_mut(JOB));
-        self.pool.each(tokens, |((logits, kept), losses)| {
-            let tokens = logits.chunks_exact_mut(rows).zip(kept);
+            logits.chunks_mut(JOB * rows).zip(counted.chunks(JOB)).zip(losses.chunks_mut(JOB));
+        self.pool.each(tokens, |((logits, counted), losses)| {
+            let tokens = logits.chunks_exact_mut(rows).zip(counted);
             for ((logits, &(_, target)), loss) in tokens.zip(losses) {
-                *loss = self.pool.arch().dispatch(Turn { logits, target });
+                *loss = self.pool.arch().dispatch(TokenLoss { logits, target });
             }
         });
-        let dlogits = Matrix::new(logits, kept.len(), rows);
+        let dlogits = Matrix::new(logits, counted.len(), rows);
         if let (Some(sums), Some(block)) = (&mut gradients.sums, self.pool.block()) {
-            sums.add_products(self.pool, logits, rows, x, width, &blocks(kept, block));
+            sums.add_products(self.pool, logits, rows, x, width, &blocks(counted, block));
         } else if self.wanted.1 {
             let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
-            multiply(self.pool, vec![Product { onto: Onto::Output, ..product }]);
+            multiply(self.pool, vec![Product { onto: Output::Accumulate, ..product }]);
         }
         if self.wanted.0 {
             // The tokens' rows are replaced by their gradients.
             multiply(self.pool, vec![Product::new(dlogits, weight, x)]);
-            self.put(x, &mut rows_at(&mut gradients.x, width, kept), width);
+            self.put(x, &mut rows_at(&mut gradients.x, width, counted), width);
         }
-        total(kept, &losses, self.pool.block())
+        total(counted, &losses, self.pool.block())
     }
 
     /// Copies rows to their places.
@@ -309,7 +310,7 @@ impl CustomOp2 for CrossEntropy {
         let (rows, width) = weight_layout.shape().dims2()?;
         let weights = elements(&self.pool, weight, weight_layout)?;
         let pool = &self.pool;
-        let pass = Pass { pool, kept: &self.kept, chunk: self.chunk, wanted: self.tracked };
+        let pass = Pass { pool, counted: &self.counted, chunk: self.chunk, wanted: self.tracked };
         let tokens = x_layout.shape().elem_count() / width.max(1);
         let weights = Matrix::new(&weights, rows, width);
         let (loss, gradients) = pass.run(&Rows::new(x, x_layout)?, tokens, weights);

@@ -4,7 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
-use crate::matrix::{Matrix, Onto, Product, multiply};
+use crate::matrix::{Matrix, Output, Product, multiply};
 use crate::rows::{Elements, elements, narrow, tensor, unwritten};
 use crate::sums::{Partials, sum_rows};
 use crate::{Backend, Pool};
@@ -91,7 +91,7 @@ impl Linear {
         let mut y = unsafe { unwritten(tokens * outputs) };
         let x_matrix = Matrix::new(&x_values, tokens, inputs);
         let weight_matrix = Matrix::new(&weight_values, outputs, inputs);
-        let onto = bias.as_deref().map_or(Onto::Nothing, Onto::Row);
+        let onto = bias.as_deref().map_or(Output::Overwrite, Output::AddRow);
         let product = Product::new(x_matrix, weight_matrix.transposed(), &mut y);
         multiply(&self.pool, vec![Product { onto, ..product }]);
         let mut dims = x.1.dims().to_vec();

@@ -74,30 +74,30 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What a product is added to.
+/// What becomes of a product's output: the beta of BLAS, and what else is added.
 #[derive(Clone, Copy)]
-pub(crate) enum Onto<'a> {
-    /// Nothing: the output is overwritten.
-    Nothing,
-    /// The values in the output.
-    Output,
-    /// One row, repeated for every row of the output.
-    Row(&'a [f32]),
-    /// A matrix of the output's shape, row-major.
-    Matrix(&'a [f32]),
+pub(crate) enum Output<'a> {
+    /// It is overwritten.
+    Overwrite,
+    /// It is added to.
+    Accumulate,
+    /// It is overwritten by the product plus this row, in every row.
+    AddRow(&'a [f32]),
+    /// It is overwritten by the product plus a matrix of the output's shape, row-major.
+    AddMatrix(&'a [f32]),
 }
 
 /// A product `output = onto + sum of a b`, one of several that run together; `output` is row-major.
 pub(crate) struct Product<'a> {
     pub(crate) terms: Vec<(Matrix<'a>, Matrix<'a>)>,
-    pub(crate) onto: Onto<'a>,
+    pub(crate) onto: Output<'a>,
     pub(crate) output: &'a mut [f32],
 }
 
 impl<'a> Product<'a> {
     /// The product `output = a b`.
     pub(crate) fn new(a: Matrix<'a>, b: Matrix<'a>, output: &'a mut [f32]) -> Product<'a> {
-        Product { terms: vec![(a, b)], onto: Onto::Nothing, output }
+        Product { terms: vec![(a, b)], onto: Output::Overwrite, output }
     }
     /// The numbers of rows and columns of the output.
     fn shape(&self) -> (usize, usize) {
@@ -107,9 +107,9 @@ impl<'a> Product<'a> {
             assert_eq!((rows, columns), (a.rows, b.columns), "the terms of a sum have one shape");
         }
         let elements = match self.onto {
-            Onto::Matrix(matrix) => matrix.len(),
-            Onto::Row(row) => rows * row.len(),
-            Onto::Nothing | Onto::Output => self.output.len(),
+            Output::AddMatrix(matrix) => matrix.len(),
+            Output::AddRow(row) => rows * row.len(),
+            Output::Overwrite | Output::Accumulate => self.output.len(),
         };
         assert_eq!(self.output.len(), rows * columns, "a product has a row per row");
         assert_eq!(elements, rows * columns, "what a product is added to has its shape");
@@ -126,7 +126,7 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
             continue;
         }
         begin(pool, columns, onto, output);
-        let add = !matches!(onto, Onto::Nothing);
+        let add = !matches!(onto, Output::Overwrite);
         let by_columns = terms.iter().all(|(a, b)| a.column_stride == 1 && b.row_stride == 1);
         // Sums of dots are in another order than those of tiles: bits would depend on the number of rows.
         if rows <= DOTS && by_columns && pool.block().is_none() {
@@ -140,15 +140,15 @@ pub(crate) fn multiply(pool: &Pool, products: Vec<Product<'_>>) {
 }
 
 /// Writes what a product is added to into its output, where it is elsewhere.
-fn begin(pool: &Pool, columns: usize, onto: Onto<'_>, output: &mut [f32]) {
+fn begin(pool: &Pool, columns: usize, onto: Output<'_>, output: &mut [f32]) {
     match onto {
-        Onto::Nothing | Onto::Output => {}
-        Onto::Matrix(matrix) => {
+        Output::Overwrite | Output::Accumulate => {}
+        Output::AddMatrix(matrix) => {
             pool.for_chunks(output, CHUNK, |index, piece| {
                 piece.copy_from_slice(&matrix[index * CHUNK..][..piece.len()]);
             });
         }
-        Onto::Row(row) => {
+        Output::AddRow(row) => {
             pool.for_chunks(output, rows_per_chunk(columns) * columns, |_, piece| {
                 piece.chunks_exact_mut(columns).for_each(|to| to.copy_from_slice(row));
             });

@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
-use crate::matrix::{Matrix, Onto, Product, multiply};
+use crate::matrix::{Matrix, Output, Product, multiply};
 use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
 use crate::{Backend, Pool, order_free};
 
@@ -35,7 +35,7 @@ pub fn projections<const N: usize>(
     let all = read(pool, x.shape(), &projections)?;
     let mut outputs: Vec<_> = all.iter().map(Read::output).collect();
     for (read, y) in all.iter().zip(&mut outputs) {
-        let onto = read.bias.as_deref().map_or(Onto::Nothing, Onto::Row);
+        let onto = read.bias.as_deref().map_or(Output::Overwrite, Output::AddRow);
         let weight = read.weight(pool)?;
         let product = Product::new(read.x(&x_values), read.matrix(&weight).transposed(), y);
         multiply(pool, vec![Product { onto, ..product }]);
@@ -74,7 +74,7 @@ pub fn projected_onto(
     }
     let weight = read.weight(pool)?;
     let product = Product::new(read.x(&x_values), read.matrix(&weight).transposed(), &mut y);
-    multiply(pool, vec![Product { onto: Onto::Matrix(&onto_values), ..product }]);
+    multiply(pool, vec![Product { onto: Output::AddMatrix(&onto_values), ..product }]);
     drop(weight);
     if let Some(bias) = &read.bias {
         let width = bias.len().max(1);
@@ -112,12 +112,12 @@ pub fn input_gradient<const N: usize>(
     let values = gradients(pool, &all, &dy)?;
     // SAFETY: a product writes every element of its output.
     let mut dx = unsafe { unwritten(shape.elem_count()) };
-    let mut onto = Onto::Nothing;
+    let mut onto = Output::Overwrite;
     for (read, dy) in all.iter().zip(&values) {
         let weight = read.weight(pool)?;
         let product = Product::new(read.y(dy), read.matrix(&weight), &mut dx);
         multiply(pool, vec![Product { onto, ..product }]);
-        onto = Onto::Output;
+        onto = Output::Accumulate;
     }
     tensor(pool, dx, shape, first.dtype())
 }

@@ -137,8 +137,8 @@ pub fn rope_qkv(backend: &Backend, qkv: [Tensor; 3], rotary: &Arc<Rotary>) -> Re
     Ok([q, k, contiguous(backend, &heads_first(&v)?)?])
 }
 
-/// The gradients of the inputs of [`rope_qkv`], [B, S, H * D], given those of its outputs. A GPU leaves them without gaps or, if
-/// they are to be `side_by_side`, as columns of one matrix, which one product reads. Off the tape.
+/// The gradients of the inputs of [`rope_qkv`], [B, S, H * D], given those of its outputs; contiguous, or on a GPU with
+/// `packed_qkv` dQ, dK, dV as column blocks of one matrix, so that one GEMM reads them. Off the tape.
 ///
 /// # Errors
 /// As [`rope`].
@@ -146,11 +146,11 @@ pub fn rope_qkv_backward(
     backend: &Backend,
     gradients: [Tensor; 3],
     rotary: &Arc<Rotary>,
-    side_by_side: bool,
+    packed_qkv: bool,
 ) -> Result<[Tensor; 3]> {
     let pool = match backend {
         Backend::Gpu(processor) => {
-            return operators::rope_qkv_backward(&**processor, &gradients, rotary, side_by_side);
+            return operators::rope_qkv_backward(&**processor, &gradients, rotary, packed_qkv);
         }
         Backend::Cpu(pool) => pool,
     };

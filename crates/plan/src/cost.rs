@@ -37,11 +37,11 @@ use annulus_experiment::Settled;
 use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedule, Schedules, Taken, order_free_row};
-pub use offload::{OFFLOAD_CHUNK, OFFLOADS_IN_FLIGHT};
+pub use offload::OFFLOADS_IN_FLIGHT;
 pub use sums::SUMS_IN_FLIGHT;
 
 use crate::Plan;
-use crate::processes::Kind;
+use crate::processes::RankKind;
 
 /// Bytes of an f32.
 pub(crate) const F32: u64 = 4;
@@ -90,22 +90,22 @@ impl Share<'_> {
         plan: &'a Plan,
         memory: Settled,
         group: usize,
-        passes: &Schedules,
-        kind: &Kind,
+        schedules: &Schedules,
+        kind: &RankKind,
         workers: usize,
     ) -> Share<'a> {
         let place = kind.place;
-        let Schedule { positions, mask, .. } = passes.of(Pass::Forward);
+        let Schedule { positions, mask, .. } = schedules.of(Pass::Forward);
         let rows = |tokens: usize| (plan.micro_batch * tokens) as u64;
-        let (most, rows) = (rows(passes.longest()), rows(positions[place].tokens()));
+        let (most, rows) = (rows(schedules.longest()), rows(positions[place].tokens()));
         let dtype = plan.experiment.model.dtype;
         let element = dtype.bytes() as u64;
         let (widened, narrowed) = match dtype {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        let computed = passes.proofs().map(|proof| proof.computed[place]);
-        let scores = passes.proof(Pass::Forward).alive[place].scores as u64;
+        let computed = schedules.proofs().map(|proof| proof.computed[place]);
+        let scores = schedules.proof(Pass::Forward).alive[place].scores as u64;
         Share {
             plan,
             memory,
@@ -128,7 +128,7 @@ impl Share<'_> {
     }
 
     /// Peak memory of the rank, by class.
-    pub(crate) fn peak(&self) -> ByClass {
+    pub(crate) fn peak_by_class(&self) -> ByClass {
         let masters = match self.plan.experiment.model.dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => F32,
@@ -144,20 +144,21 @@ impl Share<'_> {
         })
     }
 
-    /// Peak memory of all classes at once, whose own peaks are `peak`: the most of some moments. Outside of attention nothing is in flight;
+    /// Peak memory of the rank, of whose classes the peaks are `by_class`: the most of some moments. Outside of attention nothing is in flight;
     /// attention runs backward, or forward with its scores; forward the only gradients are those of earlier micro-batches; in the last
     /// layer's backward there are its own and the loss's; in the first layer's, activations of no other layer are kept; in the embedding's,
     /// of none. A tile's results are in flight once they are made.
-    pub(crate) fn together(&self, peak: &ByClass) -> u64 {
+    pub(crate) fn peak(&self, by_class: &ByClass) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
         let computing = product(&[self.rows, self.element * elements]);
         let results = product(&[self.most, 2 * k, F32]);
-        let attending =
-            |workspace: u64| sum([self.resident(), computing, peak[Class::KeyValue], workspace]);
+        let attending = |workspace: u64| {
+            sum([self.resident(), computing, by_class[Class::KeyValue], workspace])
+        };
         let scoring = attending(self.scored());
         let attending = attending(self.workspace().saturating_sub(results));
-        let forward = peak[Class::Activations].max(attending).max(scoring);
+        let forward = by_class[Class::Activations].max(attending).max(scoring);
         let earlier = F32 * self.sliced();
         let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
         let (gradients, backward) = (self.gradients(), self.in_layer());
@@ -172,8 +173,8 @@ impl Share<'_> {
         let beside = if self.plan.shape.tie_word_embeddings { of_table } else { 0 };
         let end = sum([rows, beside, gradients.most]);
         let most = sum([forward, earlier]).max(last).max(first).max(end);
-        let [weights, optimizer] = [peak[Class::Weights], peak[Class::Optimizer]];
-        sum([most, weights, optimizer, peak[Class::Data], self.scratch()])
+        let [weights, optimizer] = [by_class[Class::Weights], by_class[Class::Optimizer]];
+        sum([most, weights, optimizer, by_class[Class::Data], self.scratch()])
     }
 
     /// `bytes` that the ranks of a process share, counted for its first rank only.

@@ -50,7 +50,7 @@ impl Plan {
         let several = self.experiment.host.processes > 1;
         let base = if several { PROGRAM + JOINED } else { PROGRAM };
         let each = ranks.chunks(self.ranks_of_process());
-        let held = each.map(|ranks| ranks.iter().map(|rank| rank.together));
+        let held = each.map(|ranks| ranks.iter().map(|rank| rank.peak));
         held.map(|held| Process { ranks: sum(held), base }).collect()
     }
 

@@ -8,44 +8,44 @@ use annulus_text::size;
 
 use crate::Plan;
 
-/// The memory that a plan needs, and the memory that there is.
+/// The memory that a plan needs, and the memory that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct MemoryNeed {
     /// Bytes that all ranks hold together; on GPUs, bytes of the fullest GPU.
     pub needed: u64,
-    /// The memory that exists, or that may be used.
-    pub there: Limit,
+    /// The memory limit, and what sets it.
+    pub limit: Limit,
 }
 
 /// A plan that needs more memory than there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfit(Room);
+pub struct Misfit(MemoryNeed);
 
 impl Plan {
     /// Peak bytes that all ranks on this machine hold together; on GPUs, bytes of the fullest GPU.
     pub fn needed(&self) -> u64 {
         if self.experiment.host.cluster.is_none() {
-            return self.fullest(|rank| self.ranks[rank].together);
+            return self.fullest(|rank| self.ranks[rank].peak);
         }
         // Ranks are planned for devices of a described cluster, and would share memory here.
-        self.fullest_with(self.memory, &self.kinds())
+        self.fullest_with(self.memory, &self.rank_kinds())
     }
 
     /// The memory that this plan needs here, and the least of `memory.budget` and what exists. `None`: unknown, for an absent GPU, or a
     /// system that does not report its memory.
-    pub fn room(&self) -> Option<Room> {
+    pub fn memory_need(&self) -> Option<MemoryNeed> {
         let (memory, host) = (&self.experiment.memory, &self.experiment.host);
         let elsewhere =
             matches!(self.experiment.device, Device::Cuda(_)) && host.gpu_memory.is_none();
         let budget = memory.budget.map(|_| Limit { bytes: memory.budget(host), by: By::Budget });
         let there = if elsewhere { None } else { host.there() };
-        let there = [budget, there].into_iter().flatten().min()?;
-        Some(Room { needed: self.needed(), there })
+        let limit = [budget, there].into_iter().flatten().min()?;
+        Some(MemoryNeed { needed: self.needed(), limit })
     }
 
     /// The verdict that this plan cannot run here; `None`: it fits, or nobody knows.
     pub fn misfit(&self) -> Option<Misfit> {
-        self.room().filter(|room| room.needed > room.there.bytes).map(Misfit)
+        self.memory_need().filter(|need| need.needed > need.limit.bytes).map(Misfit)
     }
 }
 
@@ -54,7 +54,7 @@ impl Misfit {
     pub fn hint(self) -> String {
         let lower = "lower `data.tokens` or `memory.micro_batch`, or offload activations or optimizer moments to disk (`memory.offload`)";
         let shows = "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
-        match self.0.there.by {
+        match self.0.limit.by {
             By::Budget => {
                 let least = self.0.needed.div_ceil(1 << 20);
                 format!("raise `memory.budget` to {least}M, or {lower}; {shows}")
@@ -67,9 +67,9 @@ impl Misfit {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for MemoryNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Room { needed, there: Limit { bytes, by } } = *self;
+        let MemoryNeed { needed, limit: Limit { bytes, by } } = *self;
         // The program itself, the system and others need memory, too; a budget was chosen with them in mind.
         let is_tight = by != By::Budget && needed > bytes / 4 * 3;
         let fits = match needed > bytes {

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use crate::cost::{Share, sum};
 use crate::groups::groups;
-use crate::passes::Draft;
-use crate::processes::{self, Kind, Kinds};
+use crate::processes::{self, RankKind, RankKinds};
 use crate::rank::RankMemory;
+use crate::schedules::Draft;
 use crate::{LayerGroup, RankPlan, tensor};
 
 /// A checked experiment that can run: its layer groups, schedules, memory and bytes.
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Why the strategies were chosen; `None` where the file names them.
     pub choice: Option<Chosen>,
     /// The proved schedules of every layer group; empty in an outline.
-    pub passes: Vec<Arc<Schedules>>,
+    pub schedules: Vec<Arc<Schedules>>,
     /// The schedules of every layer group that are not proved yet.
     pub(crate) drafts: Vec<Draft>,
 }
@@ -84,14 +84,21 @@ impl Plan {
         resolved.phases().iter().map(|phase| Plan::sketch(phase, None)?.proved()).collect()
     }
 
-    /// The plan as if layer group number `group` were the only one, with or without proofs.
+    /// The plan as if layer group number `group` were the only one.
     ///
     /// # Errors
     /// Everything that is wrong with the experiment.
-    pub fn of_group(resolved: &Resolved, group: usize, proved: bool) -> Result<Plan, Problems> {
+    pub fn of_group(resolved: &Resolved, group: usize) -> Result<Plan, Problems> {
+        Plan::outline_of_group(resolved, group)?.proved()
+    }
+
+    /// The outline of [`Plan::of_group`]: without proofs, schedules, and numbers of ranks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn outline_of_group(resolved: &Resolved, group: usize) -> Result<Plan, Problems> {
         resolved.experiment.check()?;
-        let plan = Plan::sketch(resolved, Some(group))?;
-        if proved { plan.proved() } else { Ok(plan) }
+        Plan::sketch(resolved, Some(group))
     }
 
     /// The titles of an experiment's layer groups.
@@ -112,13 +119,14 @@ impl Plan {
     /// Completes an outline: proves its schedules and computes every rank's numbers.
     fn proved(mut self) -> Result<Plan, Problems> {
         let drafts = std::mem::take(&mut self.drafts);
-        let passes = self.groups.iter().zip(drafts);
-        let passes = passes.map(|(group, draft)| Ok(Arc::new(self.passes_of(group, draft)?)));
-        self.passes = passes.collect::<Result<_, Problems>>()?;
+        let schedules = self.groups.iter().zip(drafts);
+        let schedules =
+            schedules.map(|(group, draft)| Ok(Arc::new(self.schedules_of(group, draft)?)));
+        self.schedules = schedules.collect::<Result<_, Problems>>()?;
         self.settle();
         let heads = self.own.num_attention_heads as u64;
-        for (group, passes) in self.groups.iter_mut().zip(&self.passes) {
-            group.slowest_pairs = busiest_pairs(passes.of(Pass::Forward)).div_ceil(heads);
+        for (group, schedules) in self.groups.iter_mut().zip(&self.schedules) {
+            group.slowest_pairs = busiest_pairs(schedules.of(Pass::Forward)).div_ceil(heads);
         }
         self.warnings = self.narrow_sums();
         self.warnings.extend(self.warnings_of_keys());
@@ -160,7 +168,7 @@ impl Plan {
             ranks: Vec::new(),
             warnings: Vec::new(),
             choice: None,
-            passes: Vec::new(),
+            schedules: Vec::new(),
             drafts: Vec::new(),
         };
         for mut group in groups {
@@ -211,9 +219,9 @@ impl Plan {
         here.chunks(beside).map(together).max().unwrap_or_default()
     }
 
-    /// Peak memory of a rank of `kind`: by class, of all classes at once, and what one more worker adds in attention and in matrix
+    /// Peak memory of a rank of `kind`: by class, of all classes, and what one more worker adds in attention and in matrix
     /// products. What is held while attention runs is the most of any layer group.
-    pub(crate) fn held(&self, memory: Settled, kind: &Kind) -> RankMemory {
+    pub(crate) fn held(&self, memory: Settled, kind: &RankKind) -> RankMemory {
         let workers = self.experiment.host.workers;
         let held = self.held_by(memory, kind, workers);
         held.and_workspace(self.attending(held.worker, workers))
@@ -226,14 +234,14 @@ impl Plan {
     }
 
     /// Peak memory of a rank of `kind` with `workers` for its matrix products, and one for its attention: as [`Plan::held`] returns it.
-    fn held_by(&self, memory: Settled, kind: &Kind, workers: usize) -> RankMemory {
-        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
-            let share = Share::new(self, memory, group, passes, kind, workers);
-            let peak = share.peak();
-            let (together, packing) = (share.together(&peak), share.packing_of_worker());
-            RankMemory { peak, together, worker: share.scratch(), packing }
+    fn held_by(&self, memory: Settled, kind: &RankKind, workers: usize) -> RankMemory {
+        let of_group = |(group, schedules): (usize, &Arc<Schedules>)| {
+            let share = Share::new(self, memory, group, schedules, kind, workers);
+            let peak_by_class = share.peak_by_class();
+            let (peak, packing) = (share.peak(&peak_by_class), share.packing_of_worker());
+            RankMemory { peak_by_class, peak, worker: share.scratch(), packing }
         };
-        self.passes.iter().enumerate().map(of_group).reduce(RankMemory::most).unwrap_or_default()
+        self.schedules.iter().enumerate().map(of_group).reduce(RankMemory::most).unwrap_or_default()
     }
 
     /// What ranks do and hold where the processes on this machine share `cores`: a rank's own workers compute its matrix products, and for
@@ -241,14 +249,14 @@ impl Plan {
     pub fn with_cores(&self, cores: usize) -> Vec<RankPlan> {
         let each = self.ranks_of_process();
         let cores = annulus_machine::share(cores, self.here().len() / each);
-        let (workers, kinds) = (annulus_machine::share(cores, each), self.kinds());
+        let (workers, kinds) = (annulus_machine::share(cores, each), self.rank_kinds());
         let held: Vec<_> =
             kinds.all.iter().map(|kind| self.held_by(self.memory, kind, workers)).collect();
         let of_rank = |rank: &RankPlan| {
             let lent = self.attending(rank.worker, cores);
-            let RankMemory { peak, together, .. } =
+            let RankMemory { peak_by_class, peak, .. } =
                 held[kinds.number(rank.rank)].and_workspace(lent);
-            RankPlan { peak, together, ..rank.clone() }
+            RankPlan { peak_by_class, peak, ..rank.clone() }
         };
         self.ranks.iter().map(of_rank).collect()
     }
@@ -259,7 +267,7 @@ impl Plan {
         self.micro_batch * longest.unwrap_or_default()
     }
 
-    pub(crate) fn rank_plans(&self, kinds: &Kinds) -> Vec<RankPlan> {
+    pub(crate) fn rank_plans(&self, kinds: &RankKinds) -> Vec<RankPlan> {
         let everything = Positions::all(self.experiment.data.tokens);
         let sequences = (self.micro_batch * self.micro_batches) as u64;
         let pairs = |own: &Positions| -> Vec<u64> {
@@ -270,7 +278,7 @@ impl Plan {
         let (mesh, own) = (&self.experiment.mesh, self.experiment.mesh.replica(0));
         let of_place = |(place, positions): (usize, &Positions)| {
             let rank = own.rank(place);
-            let RankMemory { peak, together, worker, packing } = held[kinds.number(rank)];
+            let RankMemory { peak_by_class, peak, worker, packing } = held[kinds.number(rank)];
             RankPlan {
                 rank,
                 positions: positions.clone(),
@@ -280,8 +288,8 @@ impl Plan {
                 tensor: 0,
                 gradients: 0,
                 weights: 0,
+                peak_by_class,
                 peak,
-                together,
                 worker: if self.experiment.host.gpu_memory.is_some() { 0 } else { worker },
                 packing,
             }
@@ -289,29 +297,29 @@ impl Plan {
         let mut places: Vec<RankPlan> = self.positions().iter().enumerate().map(of_place).collect();
         self.add_bytes(&mut places);
         let of_rank = |(rank, (gradients, weights)): (usize, (u64, u64))| {
-            let RankMemory { peak, together, .. } = held[kinds.number(rank)];
+            let RankMemory { peak_by_class, peak, .. } = held[kinds.number(rank)];
             let place = places[mesh.place_of(rank)].clone();
             let tensor = self.tensor_bytes(place.positions.tokens());
-            RankPlan { rank, tensor, gradients, weights, peak, together, ..place }
+            RankPlan { rank, tensor, gradients, weights, peak_by_class, peak, ..place }
         };
         self.gradient_sums().into_iter().zip(self.gathers()).enumerate().map(of_rank).collect()
     }
 
     /// Memory of a rank of `kind`, which shares its process's or, on a described cluster, has a device of its own.
-    fn held_there(&self, kind: &Kind) -> RankMemory {
+    fn held_there(&self, kind: &RankKind) -> RankMemory {
         let held = self.held(self.memory, kind);
         if self.experiment.host.cluster.is_none() {
             return held;
         }
-        let (peak, together) = self.held_apart(self.memory, kind);
-        RankMemory { peak, together, ..held }
+        let (peak_by_class, peak) = self.held_apart(self.memory, kind);
+        RankMemory { peak_by_class, peak, ..held }
     }
 
     /// Adds what attention sends to the ranks of a sequence, by place.
     fn add_bytes(&self, places: &mut [RankPlan]) {
-        for (group, passes) in self.groups.iter().zip(&self.passes) {
+        for (group, schedules) in self.groups.iter().zip(&self.schedules) {
             let times = (group.layers.len() * self.micro_batches) as u64;
-            let bytes = |pass| Bytes::of(passes.of(pass), self.block()).0;
+            let bytes = |pass| Bytes::of(schedules.of(pass), self.block()).0;
             let [forward, backward] = [Pass::Forward, Pass::Backward].map(bytes);
             let both = forward.into_iter().zip(backward);
             for (place, (forward, backward)) in places.iter_mut().zip(both) {
@@ -323,6 +331,6 @@ impl Plan {
 
     /// Which positions every rank of a sequence holds, the same in all layers.
     pub(crate) fn positions(&self) -> &[Positions] {
-        self.passes.first().map_or(&[], |passes| &*passes.of(Pass::Forward).positions)
+        self.schedules.first().map_or(&[], |schedules| &*schedules.of(Pass::Forward).positions)
     }
 }

@@ -17,7 +17,7 @@ use crate::{Plan, StateSharding};
 
 /// Ranks with the same memory: at the same place of a sequence, beside the same other places in their process.
 #[derive(Clone, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct RankKind {
     pub(crate) place: usize,
     /// Ranks that sum the same gradients: in other processes (`elsewhere`), and in its own (`here`).
     pub(crate) elsewhere: usize,
@@ -32,14 +32,14 @@ pub(crate) struct Kind {
 
 /// All kinds of ranks, and the kind of every rank of the world.
 #[derive(Clone, Debug)]
-pub(crate) struct Kinds {
-    pub(crate) all: Vec<Kind>,
+pub(crate) struct RankKinds {
+    pub(crate) all: Vec<RankKind>,
     of: Vec<usize>,
 }
 
-impl Kinds {
+impl RankKinds {
     /// The kind of `rank`, a number in the world.
-    pub(crate) fn of(&self, rank: usize) -> &Kind {
+    pub(crate) fn of(&self, rank: usize) -> &RankKind {
         &self.all[self.of[rank]]
     }
 
@@ -116,36 +116,36 @@ impl Plan {
         sharding.expect("processes were checked to lie along the axes")
     }
 
-    /// Peak memory of every rank of a sequence, bytes, where each has a device of its own: by class, and of all classes at once.
+    /// Peak memory of every rank of a sequence, bytes, where each has a device of its own: by class, and of all classes.
     pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
-        let kinds = self.kinds();
+        let kinds = self.rank_kinds();
         let ranks = self.experiment.mesh.replica(0).ranks();
         ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
     }
 
-    /// Peak memory of a rank of `kind` that has a device of its own: by class, and of all classes at once. What arrives takes a buffer of
+    /// Peak memory of a rank of `kind` that has a device of its own: by class, and of all classes. What arrives takes a buffer of
     /// its own, blocks in flight are those of the proofs, and the largest layer group counts.
-    pub(crate) fn held_apart(&self, memory: Settled, kind: &Kind) -> (ByClass, u64) {
+    pub(crate) fn held_apart(&self, memory: Settled, kind: &RankKind) -> (ByClass, u64) {
         let elsewhere = self.summing() - 1;
-        let kind = &Kind { elsewhere, here: 1, is_first: true, ..kind.clone() };
-        let of_group = |(group, passes): (usize, &Arc<Schedules>)| {
+        let kind = &RankKind { elsewhere, here: 1, is_first: true, ..kind.clone() };
+        let of_group = |(group, schedules): (usize, &Arc<Schedules>)| {
             let workers = self.experiment.host.workers;
-            let share = Share::new(self, memory, group, passes, kind, workers);
-            let received = |pass| share.received(pass, passes.proof(pass).alive[kind.place]);
+            let share = Share::new(self, memory, group, schedules, kind, workers);
+            let received = |pass| share.received(pass, schedules.proof(pass).alive[kind.place]);
             let key_value = received(Pass::Forward).max(received(Pass::Backward));
-            let peak = share.peak().with(Class::KeyValue, key_value);
-            let held =
-                RankMemory { peak, together: share.together(&peak), ..RankMemory::default() };
+            let peak_by_class = share.peak_by_class().with(Class::KeyValue, key_value);
+            let peak = share.peak(&peak_by_class);
+            let held = RankMemory { peak_by_class, peak, ..RankMemory::default() };
             let held = held.and_workspace(self.attending(share.scratch(), workers));
-            (held.peak, held.together)
+            (held.peak_by_class, held.peak)
         };
-        let groups = self.passes.iter().enumerate().map(of_group);
-        groups.max_by_key(|(_, together)| *together).unwrap_or_default()
+        let groups = self.schedules.iter().enumerate().map(of_group);
+        groups.max_by_key(|(_, peak)| *peak).unwrap_or_default()
     }
 
     /// The kinds of the plan's ranks, by how they share processes. A block from another device of the same process takes a buffer, as one
     /// from another process does.
-    pub(crate) fn kinds(&self) -> Kinds {
+    pub(crate) fn rank_kinds(&self) -> RankKinds {
         let (world, summing, here) = (self.world(), self.summing(), self.ranks_of_device());
         let parts = self.parts(here);
         let mesh = &self.experiment.mesh;
@@ -166,33 +166,34 @@ impl Plan {
                     let taken = plays.iter().map(of_group).collect();
                     let elsewhere = summing - here / parts;
                     let here = here / parts;
-                    all.push(Kind { place, elsewhere, here, is_first, is_writer, taken });
+                    all.push(RankKind { place, elsewhere, here, is_first, is_writer, taken });
                     all.len() - 1
                 },
             )
         };
         let of = (0..world).map(of_rank).collect();
-        Kinds { all, of }
+        RankKinds { all, of }
     }
 
     /// Buffers for blocks of the places `beside` of a sequence, which are in one process: by layer group, forward and backward.
     fn played(&self, beside: &Range<usize>) -> Vec<[Vec<Taken>; 2]> {
-        let of_pass = |passes: &Schedules, pass| {
-            if beside.len() < passes.of(pass).world() {
-                return taken(passes.of(pass), beside.clone());
+        let of_pass = |schedules: &Schedules, pass| {
+            if beside.len() < schedules.of(pass).world() {
+                return taken(schedules.of(pass), beside.clone());
             }
             // With all places in one process, the proof has counted them.
-            let proof = passes.proof(pass);
-            let copies = copies_what_it_lends(passes.of(pass), self.micro_batch);
+            let proof = schedules.proof(pass);
+            let copies = copies_what_it_lends(schedules.of(pass), self.micro_batch);
             let lent =
                 |alive: &Alive| Alive { outputs: 0, query_gradients: 0, gradients: 0, ..*alive };
             let received = |alive| if copies { lent(alive) } else { Alive::default() };
             let both = proof.made.iter().zip(&proof.alive);
             both.map(|(made, alive)| Taken { made: *made, received: received(alive) }).collect()
         };
-        let of_group =
-            |passes: &Schedules| [Pass::Forward, Pass::Backward].map(|pass| of_pass(passes, pass));
-        self.passes.iter().map(|passes| of_group(passes)).collect()
+        let of_group = |schedules: &Schedules| {
+            [Pass::Forward, Pass::Backward].map(|pass| of_pass(schedules, pass))
+        };
+        self.schedules.iter().map(|schedules| of_group(schedules)).collect()
     }
 }
 
@@ -242,7 +243,8 @@ pub(crate) fn check_of(experiment: &Experiment, processes: usize) -> Result<(), 
     if processes == 0 || !ranks.is_multiple_of(processes) {
         let message =
             format!("{} cannot share {} evenly", count(processes, "process"), count(ranks, "rank"));
-        return Err(places.problem("mesh.sequence", message));
+        let hint = format!("start a number of processes that divides the {ranks} ranks of `mesh`");
+        return Err(places.problem("mesh.sequence", message).hint(hint));
     }
     let (here, tensor) = (ranks / processes, mesh.tensor);
     if here.is_multiple_of(tensor) || tensor.is_multiple_of(here) {

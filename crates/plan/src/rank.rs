@@ -27,9 +27,9 @@ pub struct RankPlan {
     /// time that is gathered.
     pub weights: u64,
     /// Peak memory by class, bytes, with one worker: see [`Plan::with_cores`](crate::Plan::with_cores).
-    pub peak: ByClass,
-    /// Peak memory of all classes at once, bytes: less than their sum, because they peak at different times.
-    pub together: u64,
+    pub peak_by_class: ByClass,
+    /// Peak memory, bytes, of all classes at the same moment: less than their sum, because they peak at different times.
+    pub peak: u64,
     /// Bytes of workspace that each further attention worker takes.
     pub worker: u64,
     /// Bytes of activations: the most that each further worker packs operands of matrix products into.
@@ -46,10 +46,10 @@ impl RankPlan {
 /// What a rank of one kind holds, bytes, as a plan counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RankMemory {
+    /// As [`RankPlan::peak_by_class`].
+    pub(crate) peak_by_class: ByClass,
     /// As [`RankPlan::peak`].
-    pub(crate) peak: ByClass,
-    /// As [`RankPlan::together`].
-    pub(crate) together: u64,
+    pub(crate) peak: u64,
     /// As [`RankPlan::worker`].
     pub(crate) worker: u64,
     /// As [`RankPlan::packing`].
@@ -60,8 +60,8 @@ impl RankMemory {
     /// The larger of each: of layer groups that run one after the other.
     pub(crate) fn most(self, other: RankMemory) -> RankMemory {
         RankMemory {
-            peak: self.peak.most(other.peak),
-            together: self.together.max(other.together),
+            peak_by_class: self.peak_by_class.most(other.peak_by_class),
+            peak: self.peak.max(other.peak),
             worker: self.worker.max(other.worker),
             packing: self.packing.max(other.packing),
         }
@@ -69,8 +69,8 @@ impl RankMemory {
 
     /// With `bytes` more of workspace.
     pub(crate) fn and_workspace(self, bytes: u64) -> RankMemory {
-        let workspace = self.peak[Class::Workspace].saturating_add(bytes);
-        let peak = self.peak.with(Class::Workspace, workspace);
-        RankMemory { peak, together: self.together.saturating_add(bytes), ..self }
+        let workspace = self.peak_by_class[Class::Workspace].saturating_add(bytes);
+        let peak_by_class = self.peak_by_class.with(Class::Workspace, workspace);
+        RankMemory { peak_by_class, peak: self.peak.saturating_add(bytes), ..self }
     }
 }

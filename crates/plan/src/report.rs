@@ -222,8 +222,8 @@ impl Plan {
 
     fn memory(&self) -> String {
         let row = |rank: &RankPlan| {
-            let classes = rank.peak.named().map(|(_, bytes)| bytes);
-            std::iter::once(rank.together).chain(classes).map(size).collect()
+            let classes = rank.peak_by_class.named().map(|(_, bytes)| bytes);
+            std::iter::once(rank.peak).chain(classes).map(size).collect()
         };
         let head = [
             "peak memory",
@@ -349,8 +349,8 @@ impl<'a> From<&'a RankPlan> for Share<'a> {
             positions: Every(&plan.positions),
             pairs: <[u64; 1]>::try_from(plan.pairs.as_slice()).ok().map(|[pairs]| pairs),
             bytes: Bytes { forward, backward, gradients, weights, tensor },
-            peak: Classes(plan.peak),
-            together: plan.together,
+            peak: Classes(plan.peak_by_class),
+            together: plan.peak,
             worker: plan.worker,
             packing: plan.packing,
         }

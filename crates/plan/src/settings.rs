@@ -1,15 +1,15 @@
 //! The settings of a plan that trade time for memory: those that its file leaves open are chosen by what its ranks would hold.
 
-use annulus_experiment::{Apart, Settled};
+use annulus_experiment::{ClusterDevices, Offload, OffloadSpace, Settled};
 
 use crate::Plan;
-use crate::processes::Kinds;
+use crate::processes::RankKinds;
 
 impl Plan {
     /// Chooses the open ones of the written settings, and computes what every rank does and holds with them.
     pub(crate) fn settle(&mut self) {
         let (memory, parallel) = &self.written;
-        let (host, kinds) = (&self.experiment.host, self.kinds());
+        let (host, kinds) = (&self.experiment.host, self.rank_kinds());
         let needs = |settings| self.needs(settings, &kinds);
         let settled = memory.settle(host, parallel.state, self.rows(), needs);
         self.set(settled, &kinds);
@@ -19,7 +19,7 @@ impl Plan {
     /// the order in which a plan prefers them.
     pub fn fitting(&self) -> Vec<Settled> {
         let (memory, parallel) = &self.written;
-        let (host, kinds) = (&self.experiment.host, self.kinds());
+        let (host, kinds) = (&self.experiment.host, self.rank_kinds());
         let needs = |settings| self.needs(settings, &kinds);
         memory.fitting(host, parallel.state, self.rows(), needs).collect()
     }
@@ -27,12 +27,12 @@ impl Plan {
     /// This plan with other settings.
     #[must_use]
     pub fn with(mut self, settings: Settled) -> Plan {
-        let kinds = self.kinds();
+        let kinds = self.rank_kinds();
         self.set(settings, &kinds);
         self
     }
 
-    fn set(&mut self, settings: Settled, kinds: &Kinds) {
+    fn set(&mut self, settings: Settled, kinds: &RankKinds) {
         let (memory, parallel) = &self.written;
         (self.experiment.memory, self.experiment.parallel) = (memory.with(settings), *parallel);
         self.experiment.parallel.state = settings.state;
@@ -41,10 +41,13 @@ impl Plan {
     }
 
     /// Bytes that the ranks of these kinds would hold with `settings`: together, or as many times as the fullest where each has a device of
-    /// its own.
-    fn needs(&self, settings: Settled, kinds: &Kinds) -> u64 {
+    /// its own. `u64::MAX` where a node has too little room for what they would offload.
+    fn needs(&self, settings: Settled, kinds: &RankKinds) -> u64 {
         // On a cluster every device has room for the fullest rank.
-        if let Some(Apart { ranks, .. }) = self.experiment.host.cluster {
+        if let Some(ClusterDevices { ranks, offload, .. }) = self.experiment.host.cluster {
+            if offload.is_some_and(|space| self.exceeds(space, settings, kinds)) {
+                return u64::MAX;
+            }
             let all = self.experiment.mesh.replica(0).ranks();
             let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
             return fullest.unwrap_or_default().saturating_mul(ranks as u64);
@@ -52,9 +55,18 @@ impl Plan {
         self.fullest_with(settings, kinds)
     }
 
+    /// Whether the ranks of a node would offload more with `settings` than the node has room for.
+    fn exceeds(&self, space: OffloadSpace, settings: Settled, kinds: &RankKinds) -> bool {
+        if self.experiment.memory.offload == Offload::None {
+            return false;
+        }
+        let [_, of_node] = self.offloaded_with(settings, kinds, space.devices);
+        of_node > space.bytes
+    }
+
     /// The most bytes that the ranks of these kinds would hold with `settings` in a memory that they share here.
-    pub(crate) fn fullest_with(&self, settings: Settled, kinds: &Kinds) -> u64 {
-        let of_kind = |kind| self.held(settings, kind).together;
+    pub(crate) fn fullest_with(&self, settings: Settled, kinds: &RankKinds) -> u64 {
+        let of_kind = |kind| self.held(settings, kind).peak;
         let held: Vec<u64> = kinds.all.iter().map(of_kind).collect();
         self.fullest(|rank| held[kinds.number(rank)])
     }

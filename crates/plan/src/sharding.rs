@@ -1,6 +1,6 @@
 //! Which elements of every parameter a rank sums, updates and holds.
 //!
-//! All N ranks sum gradients, each a slice of every parameter ([`slice`]). The T ranks of a process share one copy of what it holds, and
+//! All N ranks sum gradients, each a slice of every parameter ([`slice_range`]). The T ranks of a process share one copy of what it holds, and
 //! each updates a part of it. A process holds all of the state, or a shard:
 //!
 //! ```text
@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use annulus_architecture::slice;
+use annulus_architecture::slice_range;
 use annulus_experiment::{Order, Parallel, State, StateAxes};
 
 /// How processes shard the state of the ranks that have the same tensor-parallel part of the parameters.
@@ -122,12 +122,12 @@ impl StateSharding {
 
     /// The elements of a parameter that slice `slot` sums.
     pub fn summed(&self, elements: usize, slot: usize) -> Range<usize> {
-        slice(elements, slot, self.ranks())
+        slice_range(elements, slot, self.ranks())
     }
 
     /// The elements of a parameter that the rank of slice `slot` updates: its own slice, and those that its mirrors sum.
     pub fn updated(&self, elements: usize, slot: usize) -> Range<usize> {
-        slice(elements, slot / self.mirrors, self.parts())
+        slice_range(elements, slot / self.mirrors, self.parts())
     }
 
     /// The groups of holders, by number among the mirrors; and the groups of mirrors, by holder. Of each process the first rank.

@@ -10,16 +10,14 @@
 //! ends       the embedding scattered, its gradient gathered; the loss's input gathered, its gradient scattered; three f32 of a token
 //! ```
 
-use annulus_architecture::{Besides, Shape};
+use annulus_architecture::{FullyTrained, Shape};
 use annulus_experiment::{Experiment, Recompute};
+use annulus_machine::blocks::SOFTMAX_STATISTICS;
 use annulus_sequence::Positions;
 use annulus_yaml::{Problem, Problems};
 
 use crate::Plan;
 use crate::cost::F32;
-
-/// Bytes of a token's loss statistics that tensor-parallel ranks exchange.
-const TOLD: u64 = 3 * F32;
 
 /// The shape of the part of a model that each tensor-parallel rank has.
 ///
@@ -103,13 +101,13 @@ impl Plan {
         if ranks == 1 {
             return [0; 3];
         }
-        let trained = self.trains(Besides::Embeddings);
+        let trained = self.trains(FullyTrained::Embeddings);
         let rows = (positions * self.micro_batch) as u64;
         let element = self.experiment.model.dtype.bytes() as u64;
         let row = self.shape.hidden_size as u64 * element;
         let of =
             |[gathered, scattered]: [u64; 2]| row * (rows / ranks * gathered + rows * scattered);
         let [ahead, back] = self.gathered_and_scattered().map(of);
-        [ahead, back, of([1 + u64::from(trained), 2]) + rows * TOLD]
+        [ahead, back, of([1 + u64::from(trained), 2]) + rows * SOFTMAX_STATISTICS as u64 * F32]
     }
 }

@@ -1,6 +1,6 @@
 //! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
-use annulus_experiment::{Experiment, Family, MaskKind, Pack, Schedule, Shape, TextSource};
+use annulus_experiment::{Experiment, Family, MaskKind, Schedule, Shape, TextSource};
 
 use crate::Plan;
 
@@ -75,7 +75,7 @@ impl Plan {
     /// Warns of documents that are packed whole, but see those before them.
     fn packed_together(&self) -> Option<String> {
         let data = &self.experiment.data;
-        let is_whole = |source: &TextSource| source.pack(data) == Pack::Documents;
+        let is_whole = |source: &TextSource| source.pack(data).is_whole();
         let sees = self.experiment.attention.masking.documents.is_none();
         (sees && data.path.iter().any(is_whole)).then(|| {
             "tokens of a packed sequence see the documents before their own: `attention.documents: data` hides them".to_owned()

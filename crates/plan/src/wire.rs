@@ -22,7 +22,7 @@ impl Plan {
             (Part::QueryGradient, "gradients of queries"),
         ];
         let narrow = sums.into_iter().filter(|(part, _)| wire.of(*part).bytes() < 4);
-        let proofs = || self.passes.iter().flat_map(|passes| passes.proofs());
+        let proofs = || self.schedules.iter().flat_map(|schedules| schedules.proofs());
         let sent = narrow.filter(|(part, _)| proofs().any(|proof| proof.sent.contains(part)));
         let warning = |(part, what): (Part, &str)| {
             let (word, key) = (wire.of(part).word(), wire_key(part));

@@ -73,22 +73,19 @@ fn table(runs: &[Run]) -> Markup {
         let (step, value) = found?;
         Some(html! { (plain(value)) small { " step " (step) } })
     };
-    let least = |values: Vec<(u64, f64)>| {
-        let finite = values.into_iter().filter(|(_, value)| value.is_finite());
-        finite.min_by(|a, b| a.1.total_cmp(&b.1))
+    let finite = |mut values: Vec<(u64, f64)>| {
+        values.retain(|(_, value)| value.is_finite());
+        values.into_iter()
     };
-    let most = |values: Vec<(u64, f64)>| {
-        let finite = values.into_iter().filter(|(_, value)| value.is_finite());
-        finite.max_by(|a, b| a.1.total_cmp(&b.1))
-    };
+    let rising = |a: &(u64, f64), b: &(u64, f64)| a.1.total_cmp(&b.1);
     let mut table = Table::of(runs);
     let of = |run: &Run, tag| run.logged.numbers(tag);
     table.row(&format!("{TRAINED}, first"), |run| at(of(run, TRAINED).first().copied()));
     table.row(&format!("{TRAINED}, last"), |run| at(of(run, TRAINED).last().copied()));
-    table.row(&format!("{TRAINED}, least"), |run| at(least(of(run, TRAINED))));
-    table.row(&format!("{TRAINED}, most"), |run| at(most(of(run, TRAINED))));
+    table.row(&format!("{TRAINED}, least"), |run| at(finite(of(run, TRAINED)).min_by(rising)));
+    table.row(&format!("{TRAINED}, most"), |run| at(finite(of(run, TRAINED)).max_by(rising)));
     table.row(&format!("{EVALUATED}, last"), |run| at(of(run, EVALUATED).last().copied()));
-    table.row(&format!("{EVALUATED}, least"), |run| at(least(of(run, EVALUATED))));
+    table.row(&format!("{EVALUATED}, least"), |run| at(finite(of(run, EVALUATED)).min_by(rising)));
     table.row("bigram entropy of the same text", |run| {
         at(of(run, EVALUATE_BIGRAM_ENTROPY).last().copied())
     });

@@ -5,7 +5,7 @@ use annulus_figure::{Bar, Bars};
 use annulus_memory::Class;
 use annulus_plan::RankPlan;
 use annulus_text::size;
-use annulus_train::held;
+use annulus_train::process_memory;
 use maud::{Markup, html};
 
 use crate::Planned;
@@ -58,12 +58,12 @@ fn lines(run: &Run) -> Vec<Line> {
     let classes = Class::ALL.map(|class| Line {
         name: shown(class),
         measured: by_rank(run, &memory_of(class.name())),
-        planned: ranks.iter().map(|rank| rank.peak[class] as f64).collect(),
+        planned: ranks.iter().map(|rank| rank.peak_by_class[class] as f64).collect(),
     });
     let all = Line {
         name: "all at once",
         measured: by_rank(run, MEMORY_PEAK),
-        planned: ranks.iter().map(|rank| rank.together as f64).collect(),
+        planned: ranks.iter().map(|rank| rank.peak as f64).collect(),
     };
     let lines = classes.into_iter().chain([all]);
     lines.filter(|line| !line.measured.is_empty()).collect()
@@ -141,7 +141,7 @@ fn table(lines: &[Line]) -> Markup {
 /// The resident memory of processes, where the system reports it.
 fn processes(run: &Run) -> Markup {
     let Ok(Planned { plan, .. }) = &run.planned else { return html! {} };
-    let held = held(plan, &run.logged.last());
+    let held = process_memory(plan, &run.logged.last());
     html! {
         @if !held.is_empty() {
             table {

@@ -1,6 +1,6 @@
 //! The panel of needle maps: how often a fact is found, by its depth and the text's length.
 
-use annulus_evaluation::Found;
+use annulus_evaluation::TaskResults;
 use maud::{Markup, html};
 
 use crate::parts::{Panel, Table, absent, absent_of, drawn, label, number};
@@ -10,7 +10,7 @@ pub(crate) fn panel(runs: &[Run]) -> Panel {
     Panel { id: "needle", title: "Needle map", body: body(runs) }
 }
 
-fn found(run: &Run) -> Option<&Found> {
+fn found(run: &Run) -> Option<&TaskResults> {
     run.evaluated.tasks.as_ref()
 }
 
@@ -31,7 +31,7 @@ fn body(runs: &[Run]) -> Markup {
 }
 
 /// A map for every task with depths.
-fn maps(run: &Run, found: &Found, runs: usize) -> Markup {
+fn maps(run: &Run, found: &TaskResults, runs: usize) -> Markup {
     let maps: Vec<_> =
         found.tasks().into_iter().filter_map(|task| Some((task, found.heatmap(task)?))).collect();
     let instead = html! { "See the pictures in the run's folder " code { "evaluation" } "." };
@@ -60,7 +60,7 @@ fn table(runs: &[Run]) -> Markup {
         table.row(&format!("{task}, {tokens} tokens"), |run| {
             let share = found(run)?.at(task, tokens);
             let shown = format!("{}/{}", share.right, share.of);
-            (share.of > 0).then(|| number(share.share(), &shown))
+            (share.of > 0).then(|| number(share.value(), &shown))
         });
     }
     table.markup("right answers")

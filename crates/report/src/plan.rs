@@ -63,14 +63,14 @@ const ROWS: [Row; 9] = [
     Row {
         name: "peak memory of the fullest rank",
         shown: bytes,
-        of: |of| [of.most(|rank| rank.together), memory::most(of.run, tags::MEMORY_PEAK)],
+        of: |of| [of.most(|rank| rank.peak), memory::most(of.run, tags::MEMORY_PEAK)],
     },
     Row {
         name: "activations, most of a rank",
         shown: bytes,
         of: |of| {
             let measured = memory::most(of.run, tags::MEMORY_ACTIVATIONS);
-            [of.most(|rank| rank.peak[Class::Activations]), measured]
+            [of.most(|rank| rank.peak_by_class[Class::Activations]), measured]
         },
     },
     Row {
@@ -78,7 +78,7 @@ const ROWS: [Row; 9] = [
         shown: bytes,
         of: |of| {
             let measured = memory::most(of.run, tags::MEMORY_KEY_VALUE);
-            [of.most(|rank| rank.peak[Class::KeyValue]), measured]
+            [of.most(|rank| rank.peak_by_class[Class::KeyValue]), measured]
         },
     },
 ];

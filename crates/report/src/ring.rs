@@ -1,6 +1,6 @@
 //! The panel of a recorded step: which rank computed, sent and waited at every hop.
 
-use annulus_trace::{Hop, Pass, Share, Sums, Trace};
+use annulus_trace::{AttentionTimes, Hop, Pass, Sums, Trace};
 use maud::{Markup, html};
 
 use crate::parts::{Panel, absent, absent_of, bytes, dash, drawn, label, number};
@@ -73,11 +73,11 @@ fn sums(traced: &Traced) -> Markup {
     }
 }
 
-fn row(name: &str, own: Share, planned: Option<Share>) -> Markup {
-    let cell = |of: &dyn Fn(&Share) -> Markup| {
+fn row(name: &str, own: AttentionTimes, planned: Option<AttentionTimes>) -> Markup {
+    let cell = |of: &dyn Fn(&AttentionTimes) -> Markup| {
         html! { td { (of(&own)) @if let Some(planned) = &planned { " " small { (of(planned)) } } } }
     };
-    let overlap = |share: &Share| {
+    let overlap = |share: &AttentionTimes| {
         let shown = |part| number(part, &format!("{:.0} %", 100.0 * part));
         share.overlap().map_or_else(dash, shown)
     };

@@ -101,8 +101,7 @@ fn traced(
     };
     let planned = of_phase.ok().and_then(|Planned { plan, cluster }| {
         let planned = timeline(&plan, &cluster.ok()?).ok()?;
-        let alike = (&planned.title, planned.ranks.len()) == (&trace.title, trace.ranks.len());
-        alike.then_some(planned)
+        planned.is_of_same_plan(&trace).then_some(planned)
     });
     Ok(Some(Traced { trace, count: steps.len(), planned }))
 }

@@ -1,7 +1,7 @@
 //! Symmetry of schedules: ranks that do the same as others with all ranks moved.
 //!
 //! Ranks form stations of several lanes, rank `lanes · station + lane`. Moving a schedule by a station renumbers every rank to the next
-//! station of a ring; where it turns, ranks may also be moved along the lanes. A rank and the one that it is moved to do the same, each
+//! station of a ring; with `rotates_lanes`, ranks may also be moved along the lanes. A rank and the one that it is moved to do the same, each
 //! among its own neighbours, wherever the generator says that no border is between them.
 
 use std::ops::Range;
@@ -11,13 +11,13 @@ use std::ops::Range;
 pub struct Alike {
     /// The number of ranks in a station.
     pub lanes: usize,
-    /// Whether lanes are also alike, in every hop of every station: then there are no borders.
-    pub turns: bool,
+    /// Whether ranks may also be rotated within a station; then the symmetry has no borders.
+    pub rotates_lanes: bool,
 }
 
 /// Ranks that do the same in a hop: one lane of neighbouring stations, or all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct AlikeRanks {
     /// The stations of the group.
     pub stations: Range<usize>,
     /// The lane of each station.
@@ -36,21 +36,21 @@ pub(crate) struct Shift {
 impl Alike {
     /// No symmetry: no rank is like another.
     pub(crate) fn nobody(world: usize) -> Alike {
-        Alike { lanes: world, turns: false }
+        Alike { lanes: world, rotates_lanes: false }
     }
     /// Whether there can be borders between stations.
     pub(crate) fn parts(self, world: usize) -> bool {
-        !self.turns && self.lanes < world
+        !self.rotates_lanes && self.lanes < world
     }
     /// The groups of ranks in a hop with these borders.
-    pub(crate) fn groups(self, world: usize, borders: &[usize]) -> Vec<Group> {
-        let lanes = if self.turns { 1 } else { self.lanes };
+    pub(crate) fn groups(self, world: usize, borders: &[usize]) -> Vec<AlikeRanks> {
+        let lanes = if self.rotates_lanes { 1 } else { self.lanes };
         let starts = || [0].into_iter().chain(borders.iter().copied());
         let ends = || borders.iter().copied().chain([world / self.lanes]);
         let group = |lane| {
             let stations = starts().zip(ends());
             let filled = stations.filter(|(start, end)| start < end);
-            filled.map(move |(start, end)| Group { stations: start..end, lane, alike: self })
+            filled.map(move |(start, end)| AlikeRanks { stations: start..end, lane, alike: self })
         };
         (0..lanes).flat_map(group).collect()
     }
@@ -70,7 +70,7 @@ impl Alike {
     }
 }
 
-impl Group {
+impl AlikeRanks {
     /// The rank that represents the group.
     pub fn first(&self) -> usize {
         self.stations.start * self.alike.lanes + self.lane
@@ -84,7 +84,7 @@ impl Group {
     }
     /// The distance between neighbouring ranks of the group.
     pub fn step(&self) -> usize {
-        if self.alike.turns { 1 } else { self.alike.lanes }
+        if self.alike.rotates_lanes { 1 } else { self.alike.lanes }
     }
     /// All ranks of the group, ascending.
     pub fn ranks(&self) -> impl ExactSizeIterator<Item = usize> + use<> {

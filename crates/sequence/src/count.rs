@@ -1,6 +1,8 @@
 //! The cost of a schedule, bytes and visible pairs, counted from its hops alone.
 
-use crate::{Block, ByRows, Group, KeyRows, Meeting, Part, Pass, Schedule, Wire, pairs_between};
+use crate::{
+    AlikeRanks, Block, ByRows, KeyRows, Meeting, Part, Pass, Schedule, Wire, pairs_between,
+};
 
 /// What determines the size of a block's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ pub fn busiest_pairs(schedule: &Schedule) -> u64 {
         let ranks: Vec<usize> = if schedule.world() <= COUNTED {
             (0..schedule.world()).collect()
         } else {
-            schedule.groups(index).iter().flat_map(Group::samples).collect()
+            schedule.groups(index).iter().flat_map(AlikeRanks::samples).collect()
         };
         ranks.into_iter().map(|rank| pairs.of(rank, index)).max().unwrap_or_default()
     };

@@ -1,13 +1,13 @@
 //! Layouts: how positions are sharded over ranks, any number of them, in proportion to the ranks' weights.
 
 mod balanced;
+mod striped;
 
 use std::fmt;
 
 use annulus_text::count;
-use balanced::FINE;
+use striped::striped;
 
-use crate::positions::common_divisor;
 use crate::{Mask, Positions, Run};
 
 /// How the positions of a sequence are sharded over ranks.
@@ -168,49 +168,6 @@ fn contiguous(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     shares(tokens, weights).into_iter().map(next).collect()
 }
 
-/// The fewest rounds of stripes in a sequence, as far as it is long enough for them.
-const ROUNDS: usize = 8;
-/// Weights up to this make rounds that are short enough for any sequence.
-const SMALL: usize = 8;
-/// How many lengths of a round are tried.
-const TRIED: usize = 64;
-
-/// Stripes, round after round; a rank with twice the weight takes stripes of twice the width. Where weights without a common divisor make
-/// rounds so long that the last ranks get too little of the sequence, smaller weights near them take their place.
-fn striped(tokens: usize, weights: &[usize], width: usize) -> Vec<Positions> {
-    let unit = weights.iter().copied().reduce(common_divisor).unwrap_or(1);
-    let units: Vec<usize> = weights.iter().map(|weight| weight / unit).collect();
-    let most = tokens / ROUNDS.saturating_mul(width);
-    let exact = stripes(tokens, &units, width);
-    let all = units.iter().copied().fold(0, usize::saturating_add);
-    if all <= most || units.iter().all(|units| *units <= SMALL) {
-        return exact;
-    }
-    let shorter = (most.saturating_sub(TRIED).max(1)..=most)
-        .map(|units| stripes(tokens, &shares(units, weights), width));
-    let most_for_its_weight = |shards: &Vec<Positions>| {
-        let held = shards.iter().map(|shard| shard.tokens() as u128).zip(weights);
-        held.map(|(held, weight)| held * FINE / (*weight as u128).max(1)).max()
-    };
-    // The first of several that are as good: the exact one, then the shortest round.
-    let best = std::iter::once(exact).chain(shorter).min_by_key(most_for_its_weight);
-    best.unwrap_or_default()
-}
-
-/// Stripes of so many widths for each rank, round after round.
-fn stripes(tokens: usize, units: &[usize], width: usize) -> Vec<Positions> {
-    let all = units.iter().copied().fold(0, usize::saturating_add);
-    let (step, mut past) = (all.saturating_mul(width), 0_usize);
-    let stripes = |units: &usize| {
-        let width = units.saturating_mul(width);
-        past = past.saturating_add(width);
-        let run = Run { start: past - width, step, len: tokens.div_ceil(step), width };
-        let all = (width > 0).then(|| Positions::new(vec![run]));
-        all.unwrap_or_default().within(0..tokens)
-    };
-    units.iter().map(stripes).collect()
-}
-
 /// Half of each rank's share from the front, the other half from the back.
 fn zigzag(tokens: usize, weights: &[usize]) -> Vec<Positions> {
     let (mut front, mut back) = (0, tokens);
@@ -329,30 +286,6 @@ mod tests {
             [vec![0, 1, 2, 3, 8, 9, 10, 11], vec![], vec![4, 5, 6, 7]]
         );
         assert_eq!(sharded(Layout::Balanced { width: 1 })[0].len(), 8);
-    }
-
-    #[test]
-    fn stripes_follow_weights_without_a_common_divisor() {
-        let held = |tokens, weights: &[usize], width| -> Vec<usize> {
-            let layout = Layout::Striped { width };
-            let shards = layout.shard_weighted(&Mask::causal(), tokens, weights).unwrap();
-            shards.iter().map(Positions::tokens).collect()
-        };
-        for (tokens, weights, width) in [
-            (1000, &[1000, 999, 998][..], 1),
-            (1680, &[100, 99], 16),
-            (4096, &[301, 0, 157, 89, 211], 4),
-            (100_000, &[65_536, 65_535, 32_767], 16),
-        ] {
-            let (held, all) = (held(tokens, weights, width), weights.iter().sum::<usize>());
-            for (held, weight) in held.iter().zip(weights) {
-                let wanted = (tokens * weight) as f64 / all as f64;
-                assert!((*held as f64 - wanted).abs() <= 0.03 * wanted, "{weights:?}: {held:?}");
-            }
-        }
-        // A round of the exact weights is kept where it is short, or several fit.
-        assert_eq!(held(16, &[2, 1, 1, 1], 1), [7, 3, 3, 3]);
-        assert_eq!(held(8 * 199 + 100, &[100, 99], 1), [900, 792]);
     }
 
     #[test]

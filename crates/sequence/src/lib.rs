@@ -25,7 +25,7 @@ mod view;
 mod visibility;
 mod wire;
 
-pub use alike::{Alike, Group};
+pub use alike::{Alike, AlikeRanks};
 pub use block::{Block, Extent, Heads, Part};
 pub use count::{
     BlockShape, Bytes, Pairs, busiest_pairs, moves_and_tiles, order_free_row, pairs_per_hop,

@@ -27,7 +27,7 @@ mod sharded;
 
 use std::collections::BTreeSet;
 
-use crate::{Alike, Block, Group, Part, Pass, Positions, Schedule};
+use crate::{Alike, AlikeRanks, Block, Part, Pass, Positions, Schedule};
 use cover::Cover;
 pub use flaw::{At, Flaw};
 use holder::Found;
@@ -153,7 +153,7 @@ fn check_shape(schedule: &Schedule, alike: Alike) -> Result<(), Flaw> {
     if world == 0 || world != schedule.positions.len() || !is_sharded(&schedule.positions, tokens) {
         return Err(Flaw::NotDealt { tokens, world });
     }
-    for rank in alike.groups(world, &[]).iter().map(Group::first) {
+    for rank in alike.groups(world, &[]).iter().map(AlikeRanks::first) {
         let found = schedule.generator.hops(rank);
         if found != wanted {
             return Err(Flaw::UnevenHops { rank, found, wanted });
@@ -246,15 +246,15 @@ impl Play<'_> {
 
     /// Counts what ranks have made and that is alive: changes from one station to the next, lane by lane.
     fn count_made(&mut self) {
-        let (world, Alike { lanes, turns }) = (self.schedule.world(), self.alike);
+        let (world, Alike { lanes, rotates_lanes }) = (self.schedule.world(), self.alike);
         let stations = world / lanes;
         let mut changes = std::mem::take(&mut self.changes);
         changes.clear();
         for player in &self.players {
             for (block, maker) in player.made() {
                 let made = Made::of(block, maker);
-                let first = if turns { 0 } else { maker % lanes * stations };
-                let start = if turns { 0 } else { maker / lanes };
+                let first = if rotates_lanes { 0 } else { maker % lanes * stations };
+                let start = if rotates_lanes { 0 } else { maker / lanes };
                 let end = start + player.group.stations.len();
                 for (start, end) in [(start, end.min(stations)), (0, end.saturating_sub(stations))]
                 {
@@ -266,7 +266,7 @@ impl Play<'_> {
         changes.sort_unstable_by_key(|(at, _, more)| (*at, !more));
         if changes != self.counted {
             let (mut now, mut next) = (Made::default(), changes.iter().peekable());
-            let lanes_of = if turns { 1 } else { lanes };
+            let lanes_of = if rotates_lanes { 1 } else { lanes };
             for at in 0..lanes_of * stations {
                 while let Some((_, made, more)) = next.next_if(|(place, ..)| *place <= at) {
                     now = now
@@ -274,7 +274,7 @@ impl Play<'_> {
                 }
                 let first = at % stations * lanes + at / stations;
                 let most = &mut self.proof.made;
-                let ranks = first..first + if turns { lanes } else { 1 };
+                let ranks = first..first + if rotates_lanes { lanes } else { 1 };
                 ranks.for_each(|rank| most[rank] = most[rank].each(now, usize::max));
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Alike, Block, Extent, Group, Heads, Layout, Mask, Part, Positions, Tiles};
+use crate::{Alike, AlikeRanks, Block, Extent, Heads, Layout, Mask, Part, Positions, Tiles};
 
 /// The direction of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,7 +167,7 @@ impl Schedule {
         self.generator.alike().unwrap_or_else(|| Alike::nobody(self.world()))
     }
     /// Groups of ranks that do the same in hop `index`: the first one stands for its group.
-    pub fn groups(&self, index: usize) -> Vec<Group> {
+    pub fn groups(&self, index: usize) -> Vec<AlikeRanks> {
         let (alike, world) = (self.alike(), self.world());
         let borders = if alike.parts(world) { self.generator.borders(index) } else { Vec::new() };
         alike.groups(world, &borders)

@@ -10,8 +10,8 @@ use annulus_sequence::Strategy;
 use annulus_text::{count, duration};
 use annulus_yaml::{Problem, Problems};
 
-use crate::table::{Asked, fits, reason};
-use crate::{Cluster, Estimate, Hiding, Table, Weighing};
+use crate::table::{Asked, fits, offload_fits, reason};
+use crate::{Cluster, Estimate, Hiding, Pace, Table, Weighing};
 
 /// The comparison of all strategies, and the choice.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,8 @@ pub struct Choice {
     pub cluster: Cluster,
     /// The number of ranks, over all replicas.
     pub ranks: usize,
+    /// The work of a step and of the run.
+    pub pace: Pace,
     /// All strategies, by layer group.
     pub tables: Vec<Table>,
     /// Where layers differ: the layouts that they may share, each with its best strategies.
@@ -78,6 +80,7 @@ impl Choice {
             title: title(experiment),
             cluster: cluster.clone(),
             ranks: experiment.mesh.ranks(),
+            pace: Pace::of(experiment, cluster),
             tables: Vec::new(),
             layouts: Vec::new(),
             taken: 0,
@@ -173,13 +176,28 @@ impl Choice {
         self.cluster.budget.filter(|budget| state > *budget).map(|_| state)
     }
 
-    /// Whether the choice fits into every device's budget.
+    /// Bytes that the devices of a node offload together, and the node's room for them, where that is too little.
+    pub fn offload_beyond_node(&self) -> Option<[u64; 2]> {
+        let (_, _, estimate) = self.answered()?;
+        let room = self.cluster.offload_memory?;
+        let [_, of_node] = estimate.offloaded_bytes;
+        (!offload_fits(&estimate, &self.cluster)).then_some([of_node, room])
+    }
+
+    /// Whether an experiment that names its strategies fits on the cluster of this choice.
+    pub fn would_fit(&self, resolved: &Resolved) -> bool {
+        let placed = resolved.with(self.cluster.place(resolved.experiment.clone()));
+        let planned = Plan::new(&placed).and_then(|plan| Estimate::fastest(plan, &self.cluster));
+        planned.is_ok_and(|(_, estimate)| self.fits(&estimate))
+    }
+
+    /// Whether the choice fits into every device's budget, and what it offloads into every node.
     pub fn has_room(&self) -> bool {
         let taken = || self.best().is_ok_and(|(_, fits, _)| fits);
         self.written.as_ref().map_or_else(taken, |(_, estimate)| self.fits(estimate))
     }
 
-    /// Whether an estimate fits into every device's budget.
+    /// Whether an estimate fits into every device's budget, and what it offloads into every node.
     pub fn fits(&self, estimate: &Estimate) -> bool {
         fits(estimate, &self.cluster)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use annulus_experiment::{Apart, Experiment, Host, Memory, Mesh, Replica};
+use annulus_experiment::{ClusterDevices, Experiment, Host, Memory, Mesh, OffloadSpace, Replica};
 use annulus_machine::Core;
 use annulus_plan::Group;
 use annulus_sequence::Pass;
@@ -33,6 +33,8 @@ pub struct Cluster {
     pub core: Core,
     /// The speed of a device.
     pub rates: Rates,
+    /// The peak of a device by its data sheet, operations per second; `None`: not described.
+    pub peak: Option<f64>,
     /// The link between devices of a node.
     pub inside: Link,
     /// The link between nodes.
@@ -41,6 +43,8 @@ pub struct Cluster {
     pub levels: Vec<Level>,
     /// The link from a device to the disk for offloading, and back; `None`: not described.
     pub offload: Option<Link>,
+    /// Bytes of a node's memory or disk for offloading; `None`: not limited.
+    pub offload_memory: Option<u64>,
     /// Whether the devices of a node share its link to other nodes, instead of each having one.
     pub shared: bool,
     /// Whether devices of a node with less to do help the others, as ranks on the cores of one process do.
@@ -240,7 +244,10 @@ impl Cluster {
     /// The experiment placed on these devices: their cores, vector instructions and memory.
     pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
         let ranks = experiment.mesh.ranks();
-        let cluster = (!self.helping).then_some(Apart { ranks, memory: self.memory });
+        let devices = self.devices_per_node;
+        let offload = self.offload_memory.map(|bytes| OffloadSpace { devices, bytes });
+        let cluster =
+            (!self.helping).then_some(ClusterDevices { ranks, memory: self.memory, offload });
         let (core, workers) = (self.core, self.cores);
         experiment.host = Host { core, workers, cluster, ..experiment.host };
         experiment
@@ -283,10 +290,12 @@ impl Cluster {
                 products: THREAD_PRODUCTS * share,
                 tile: THREAD_TILE,
             },
+            peak: None,
             inside: memory,
             between: memory,
             levels: Vec::new(),
             offload: Some(Link { bandwidth: DISK / ranks as f64, latency: 0.0 }),
+            offload_memory: None,
             shared: false,
             helping: true,
             slowdown: BTreeMap::new(),

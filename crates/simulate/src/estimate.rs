@@ -64,6 +64,10 @@ pub struct Estimate {
     pub gradient_sum: f64,
     /// The wait for offloaded activations and moments: a part of `exposed`.
     pub offloaded: Offloaded,
+    /// Bytes that are offloaded at the same time: by the rank that has most, and by the node that has most.
+    pub offloaded_bytes: [u64; 2],
+    /// Floating-point operations of the model in a step, as its FLOP/s utilization counts them.
+    pub flops: f64,
     /// Peak memory by rank of a sequence, bytes, where each has a device of its own; where ranks share a memory, an even share of it.
     pub peak: Vec<u64>,
     /// Peak memory of the fullest rank by class: their sum exceeds its peak, because classes peak at different times.
@@ -106,10 +110,10 @@ impl Estimate {
         // Threads of a process lend each other what they send, and share one memory, whoever of them is booked for what.
         let together = || {
             let even = plan.needed().div_ceil(ranks_of_memory(&plan.experiment));
-            plan.ranks.iter().map(|rank| (rank.peak, even)).collect()
+            plan.ranks.iter().map(|rank| (rank.peak_by_class, even)).collect()
         };
         let peaks = if cluster.helping { together() } else { plan.peaks_apart() };
-        let fullest = peaks.iter().max_by_key(|(_, together)| *together);
+        let fullest = peaks.iter().max_by_key(|(_, peak)| *peak);
         let alone = |of: fn(&Loads) -> &Work| mean_layer(loads, |one| of(one).seconds(seen));
         Estimate {
             step,
@@ -123,8 +127,10 @@ impl Estimate {
             sent: sent(plan, cluster, loads),
             gradient_sum: waits.gradients,
             offloaded: waits.offloaded,
+            offloaded_bytes: plan.offloaded_at_once(cluster.devices_per_node),
+            flops: plan.flops(),
             classes: fullest.map(|(classes, _)| *classes).unwrap_or_default(),
-            peak: peaks.iter().map(|(_, together)| *together).collect(),
+            peak: peaks.iter().map(|(_, peak)| *peak).collect(),
             memory: plan.memory,
         }
     }
@@ -152,7 +158,7 @@ pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
             begins: [0, last].map(|layer| group.layers.contains(&layer)),
         }
     };
-    plan.groups.iter().zip(&plan.passes).map(of_group).collect()
+    plan.groups.iter().zip(&plan.schedules).map(of_group).collect()
 }
 
 /// The number of layers of each group per layer of the first group.

@@ -116,7 +116,10 @@ impl Grid {
             let noun = plural("device", *devices);
             let range = self.sweet(column).map_or_else(
                 || String::from("none of these lengths"),
-                |(least, most)| format!("{} to {} tokens", count(least), count(most)),
+                |(least, most)| match count(most) {
+                    most if most == count(least) => format!("{most} tokens"),
+                    most => format!("{} to {most} tokens", count(least)),
+                },
             );
             format!("{devices:>4} {noun}: {range}\n")
         });

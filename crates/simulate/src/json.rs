@@ -6,13 +6,17 @@ use annulus_plan::label;
 use serde_json::{Value, json};
 
 use crate::table::fits;
-use crate::{Candidate, Choice, Cluster, Hiding, Shared, Table, Way, Weighing};
+use crate::{Candidate, Choice, Cluster, Hiding, RouteCost, Shared, Table, Weighing};
 
 impl Choice {
     /// The tables and the choice of `strategy: auto` as JSON; with several layer groups they are in `layers`, beside the layouts that these
     /// may share.
     pub fn to_json(&self) -> Value {
-        let mut shown = json!({ "cluster": self.cluster.name, "budget": self.cluster.budget });
+        let mut shown = json!({
+            "cluster": self.cluster.name,
+            "budget": self.cluster.budget,
+            "offload_memory": self.cluster.offload_memory,
+        });
         let alike = if let [only] = self.tables.as_slice() { Some(only) } else { None };
         if let Some(table) = alike {
             shown["strategies"] = table.strategies(&self.cluster);
@@ -28,10 +32,19 @@ impl Choice {
         shown["why"] = json!(self.why());
         if let Some((strategy, estimate)) = &self.written {
             let (step, peak) = (estimate.step, &estimate.peak);
-            shown["written"] = json!({ "strategy": strategy, "step": step, "peak": peak });
+            let [of_rank, of_node] = estimate.offloaded_bytes;
+            shown["written"] = json!({
+                "strategy": strategy,
+                "step": step,
+                "peak": peak,
+                "offloaded_of_rank": of_rank,
+                "offloaded_of_node": of_node,
+            });
         }
+        let answered = self.answered();
+        shown["speed"] = json!(answered.map(|(_, _, estimate)| self.pace.to_json(&estimate)));
         if let Some(table) = alike {
-            shown["routes_of"] = table.ways();
+            shown["routes_of"] = table.routes();
         }
         shown["weights"] = json!(self.weighing.as_ref().map(Weighing::to_json));
         shown["hidden_from"] = self.hiding.iter().map(Hiding::to_json).collect();
@@ -45,7 +58,7 @@ impl Table {
             "layers": self.layers,
             "strategies": self.strategies(cluster),
             "auto": self.chosen.map(label),
-            "routes_of": self.ways(),
+            "routes_of": self.routes(),
         })
     }
 
@@ -53,10 +66,9 @@ impl Table {
         self.candidates.iter().map(|candidate| candidate.to_json(cluster)).collect()
     }
 
-    fn ways(&self) -> Value {
-        let way =
-            |way: &Way| json!({ "what": way.word(), "seconds": way.seconds, "bytes": way.bytes });
-        self.ways.iter().map(way).collect()
+    fn routes(&self) -> Value {
+        let cost = |cost: &RouteCost| json!({ "what": cost.word(), "seconds": cost.seconds, "bytes": cost.bytes });
+        self.routes.iter().map(cost).collect()
     }
 }
 
@@ -77,6 +89,8 @@ impl Candidate {
                 "bytes_between_nodes": estimate.sent[1],
                 "gradient_sum": estimate.gradient_sum,
                 "offload": estimate.offloaded.known(),
+                "offloaded_of_rank": estimate.offloaded_bytes[0],
+                "offloaded_of_node": estimate.offloaded_bytes[1],
                 "peak": estimate.peak,
                 "classes": estimate.classes.named().into_iter().collect::<BTreeMap<_, _>>(),
                 "state": estimate.memory.state.word(),

@@ -30,7 +30,7 @@ section! {
             "the link of a device to other nodes";
         levels: Vec<(String, LevelKeys)> = Each(LevelKeys::KEYS), Means("all nodes are joined alike"),
             "groups of nodes, such as rails or pods, by name";
-        offload: BetweenKeys = Section(BetweenKeys::KEYS), Means("what offloading takes is not estimated"),
+        offload: OffloadKeys = Section(OffloadKeys::KEYS), Means("what offloading takes is not estimated"),
             "from a device to where what `memory.offload` puts away waits, a host's memory or a disk, and back";
         devices: Vec<(String, DeviceKeys)> = Each(DeviceKeys::KEYS), Means("all alike"),
             "devices that differ, by number from 0";
@@ -54,18 +54,32 @@ section! {
         forward: f64 = Quantity(Unit::Speed), Required, "speed of attention forward, as achieved, counting 4 · head_dim per visible pair and query head; backward counts 10 · head_dim";
         backward: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of attention backward";
         products: Option<f64> = Quantity(Unit::Speed), Means("`forward`"), "speed of matrix multiplications with weights";
+        peak: Option<f64> = Quantity(Unit::Speed), Means("unknown"),
+            "the most that a device's data sheet promises in the dtype of these speeds: model FLOP/s utilization is a share of it";
         tile: usize = Count(1, 1 << 16), Is("128"),
             "rows and columns of scores that are computed whole or skipped whole";
     }
 }
 
 section! {
-    /// The sections `between` and `offload`.
+    /// The section `between`.
     #[derive(Clone, Debug)]
     pub struct BetweenKeys {
         bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";
         latency: f64 = Quantity(Unit::Time), Is("0"), "time until the first byte is there";
         per: Per = Word(Per::WORDS), Is("device"), "who has this bandwidth to itself";
+    }
+}
+
+section! {
+    /// The section `offload`.
+    #[derive(Clone, Debug)]
+    pub struct OffloadKeys {
+        bandwidth: Option<f64> = Quantity(Unit::Bandwidth), Means("none"), "bytes per second, one way";
+        latency: f64 = Quantity(Unit::Time), Is("0"), "time until the first byte is there";
+        per: Per = Word(Per::WORDS), Is("device"), "who has this bandwidth to itself";
+        memory: Option<f64> = Quantity(Unit::Bytes), Means("as much as it takes"),
+            "a node's memory or disk for what its devices offload together";
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The one idea: a strategy is a list of hops, so its time is a walk over that list. Nothing here knows a strategy by name.
 
+mod answer;
 mod choose;
 mod compare;
 mod described;
@@ -17,9 +18,11 @@ mod longest;
 mod meshes;
 mod offload;
 mod overlap;
+mod pace;
 mod plans;
 mod ports;
 mod read;
+mod routes;
 mod scale;
 mod shares;
 mod show;
@@ -29,7 +32,6 @@ mod tensor;
 mod timeline;
 mod waits;
 mod walk;
-mod ways;
 mod weigh;
 mod work;
 
@@ -39,14 +41,15 @@ pub use described::{Cluster, Level, Link, Rates};
 pub use estimate::Estimate;
 pub use grid::{Cell, Grid};
 pub use load::{Load, Message, Step};
-pub use longest::longest;
+pub use longest::{Longest, longest};
 pub use meshes::Meshes;
 pub use offload::Offloaded;
 pub use overlap::{Hiding, Overlap, minimal_block};
+pub use pace::Pace;
 pub use plans::{plan, plans, plans_measured};
+pub use routes::RouteCost;
 pub use scale::{Row, Scale};
 pub use table::{Candidate, Table};
 pub use timeline::timeline;
 pub use walk::{Walk, walk};
-pub use ways::Way;
 pub use weigh::Weighing;

@@ -57,6 +57,12 @@ impl Meshes {
         Meshes(meshes)
     }
 
+    /// `mesh.sequence` and `mesh.tensor` of the fastest mesh that fits where the written one does not.
+    pub fn fitting(&self) -> Option<[usize; 2]> {
+        let other = self.0.iter().find(|mesh| mesh.fits && !mesh.is_written)?;
+        Some([other.sequence, other.tensor])
+    }
+
     /// The comparison as text; `None` where there is only one mesh.
     pub fn to_text(&self) -> Option<String> {
         let head = ["mesh of a sequence", "strategy", "step", "peak memory", ""];

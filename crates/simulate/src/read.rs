@@ -60,10 +60,12 @@ impl ClusterKeys {
                 products: compute.products.unwrap_or(forward),
                 tile: compute.tile,
             },
+            peak: compute.peak,
             inside,
             between: between.bandwidth.map_or(inside, apart),
             levels,
             offload,
+            offload_memory: self.offload.memory.map(|bytes| bytes as u64),
             shared: between.per == Per::Node,
             helping: false,
             slowdown: slowdown.collect(),
@@ -84,8 +86,13 @@ impl ClusterKeys {
             let hint = "add `between: { bandwidth: 50GB/s, latency: 5us }`";
             problems.push(places.problem("nodes", message).hint(hint));
         }
-        for (key, link) in [("between", &self.between), ("offload", &self.offload)] {
-            if link.bandwidth.is_none() && link.latency > 0.0 {
+        let (between, offload) = (&self.between, &self.offload);
+        let links = [
+            ("between", between.bandwidth, between.latency),
+            ("offload", offload.bandwidth, offload.latency),
+        ];
+        for (key, bandwidth, latency) in links {
+            if bandwidth.is_none() && latency > 0.0 {
                 let message = format!("`{key}` has a latency and no bandwidth");
                 let problem = places.problem(&format!("{key}.latency"), message);
                 problems.push(problem.hint(format!("add `{key}.bandwidth`, as in 50GB/s")));

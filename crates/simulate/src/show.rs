@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use annulus_experiment::Settled;
 use annulus_plan::label;
 use annulus_sequence::Strategy;
 use annulus_text::{aligned, duration, size, stacked, wrapped};
 
+use crate::table::offload_fits;
 use crate::{Candidate, Choice, Cluster, Estimate, Hiding, Level, Link, Offloaded, Table};
 
 /// Columns in order of importance: later ones stand below where a line has no room.
@@ -22,6 +22,8 @@ const HEAD: [&str; 10] = [
     "sent",
     "recompute",
 ];
+/// What two of the columns are of.
+const PER_LAYER: &str = "attn fwd, attn bwd: attention of one layer, forward and backward\n\n";
 /// The number of columns, and of strategies, in a summary.
 const FIRST: usize = 5;
 const BEST: usize = 5;
@@ -35,7 +37,8 @@ const MEMORY: f64 = 1e12;
 impl Choice {
     /// The tables of all strategies and the choice of `strategy: auto`, as text.
     pub fn to_text(&self) -> String {
-        let tables: String = self.tables.iter().map(|table| self.table(table) + "\n").collect();
+        let tables = self.tables.iter().map(|table| self.table(table) + "\n");
+        let tables = tables.collect::<String>() + PER_LAYER;
         let mut notes = self.refused();
         notes.extend(self.idle());
         // Threads of a process have no messages to hide.
@@ -58,63 +61,6 @@ impl Choice {
         notes.extend(self.why().into_iter().filter(|line| !answer.starts_with(line)));
         let (answer, notes) = (wrapped(&answer, INDENT), wrapped(&notes.join("\n"), NOTE));
         format!("{}\n\n{answer}{tables}{notes}\n", self.head())
-    }
-
-    /// The written or chosen strategy with its step and memory; empty where none can run.
-    fn answer(&self) -> String {
-        let Ok((name, _, best)) = self.best() else { return String::new() };
-        if let Some((written, estimate)) = &self.written {
-            let (auto, step) = (name.replace(" and ", "` and `"), duration(best.step));
-            let written = written.replace(" and ", "` and `");
-            let than = format!("`{written}` is written; `auto` would take `{auto}`, {step}");
-            return self.detailed(&than, estimate);
-        }
-        let taken = match self.tables.as_slice() {
-            [table] => table.taken(&self.cluster).into_iter().next().unwrap_or_default(),
-            _ => format!("auto takes `{}`", name.replace(" and ", "` and `")),
-        };
-        self.detailed(&taken, &best)
-    }
-
-    /// What the busiest ranks send, where ranks are on several nodes.
-    fn sent(&self, best: &Estimate) -> String {
-        let [within, between] = best.sent.map(size);
-        let of_nodes = format!(
-            "sent     by a rank at most {within} of attention within its node, {between} to other nodes\n"
-        );
-        if self.ranks > self.cluster.devices_per_node { of_nodes } else { String::new() }
-    }
-
-    /// A line on a choice, with its step and memory.
-    fn detailed(&self, taken: &str, best: &Estimate) -> String {
-        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / best.step);
-        let (step, exposed, uneven) =
-            (duration(best.step), share(best.exposed), share(best.uneven));
-        let budget = self.cluster.budget.map_or_else(String::new, |bytes| {
-            let may = format!("{} that it may take (`memory.budget`)", size(bytes));
-            match best.fullest().saturating_sub(bytes) {
-                0 => format!(", of {may}"),
-                over => format!(", {} more than the {may}", size(over)),
-            }
-        });
-        let classes = best.classes.named().into_iter().filter(|(_, bytes)| *bytes > 0);
-        let classes: Vec<String> = classes
-            .map(|(class, bytes)| format!("{} {}", class.replace('_', "/"), size(bytes)))
-            .collect();
-        let Settled { state, recompute, loss_chunk, mlp_chunk } = best.memory;
-        format!(
-            "{taken}\n\
-             step     {step}: exposed {exposed}, uneven {uneven}\n\
-             {}\
-             memory   {} on the fullest device{budget}\n         \
-             by class, each at its own peak: {}\n\
-             with     parallel.state={} memory.recompute={} memory.loss_chunk={loss_chunk} memory.mlp_chunk={mlp_chunk}\n\n",
-            self.sent(best),
-            size(best.fullest()),
-            classes.join(", "),
-            state.word(),
-            recompute.word(),
-        )
     }
 
     /// A summary: what `strategy: auto` takes, and the best of the others.
@@ -202,7 +148,11 @@ impl Choice {
 
     fn row(&self, name: String, estimate: &Estimate) -> Vec<String> {
         let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / estimate.step);
-        let over = if self.fits(estimate) { "" } else { " does not fit" };
+        let over = match (self.fits(estimate), offload_fits(estimate, &self.cluster)) {
+            (true, _) => "",
+            (_, true) => " does not fit",
+            (_, false) => ", offload does not fit",
+        };
         vec![
             name,
             duration(estimate.step),

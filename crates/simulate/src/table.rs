@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::choose::under;
 use crate::families::families;
-use crate::{Cluster, Estimate, Hiding, Way};
+use crate::{Cluster, Estimate, Hiding, RouteCost};
 
 /// Steps within this multiple of the fastest are close: of their strategies the one with the least memory is taken, if the fastest needs
 /// more than this multiple of it; of one strategy's settings the first.
@@ -35,7 +35,7 @@ pub struct Table {
     /// The strategy that `auto` takes; `None`: none can run.
     pub chosen: Option<Strategy>,
     /// The backward routes of the chosen strategy, fewest bytes first.
-    pub ways: Vec<Way>,
+    pub routes: Vec<RouteCost>,
 }
 
 /// What a table is computed for.
@@ -81,10 +81,10 @@ impl Asked<'_> {
             Some(strategy) => runnable(&candidates).next().map(|_| strategy),
             None => choose(&candidates, cluster),
         };
-        let outline = |strategy| Plan::of_group(&self.alone(group, strategy), group, false);
-        let ways = chosen.and_then(|chosen| outline(chosen).ok());
-        let ways = ways.map_or_else(Vec::new, |plan| Way::all(&plan, cluster));
-        (Table { layers, candidates, chosen, ways }, hiding)
+        let outline = |strategy| Plan::outline_of_group(&self.alone(group, strategy), group);
+        let routes = chosen.and_then(|chosen| outline(chosen).ok());
+        let routes = routes.map_or_else(Vec::new, |plan| RouteCost::all(&plan, cluster));
+        (Table { layers, candidates, chosen, routes }, hiding)
     }
 
     /// The estimates of the strategies that can run, keyed by what they are apart from their names: each is computed once, on all cores.
@@ -107,7 +107,7 @@ impl Asked<'_> {
     /// The estimate of a step under one strategy, or why it cannot run; and what hides its messages.
     fn estimate(self, group: usize, strategy: Strategy) -> (Result<Estimate, String>, Vec<Hiding>) {
         let mut hiding = Vec::new();
-        let outcome = Plan::of_group(&self.alone(group, strategy), group, true)
+        let outcome = Plan::of_group(&self.alone(group, strategy), group)
             .inspect(|plan| hiding = self.cluster.hiding(plan))
             .and_then(|plan| Ok(Estimate::fastest(plan, self.cluster)?.1));
         (outcome.map_err(|problems| reason(&problems)), hiding)
@@ -201,8 +201,8 @@ impl Table {
                 format!("auto takes `{chosen}`: none fits, and it needs the least memory")
             }
         };
-        let ways = self.ways.iter().map(|way| way.to_text());
-        [layers + &why].into_iter().chain(ways).collect()
+        let routes = self.routes.iter().map(|cost| cost.to_text());
+        [layers + &why].into_iter().chain(routes).collect()
     }
 
     /// Why each of the other strategies is not taken, a line each.
@@ -247,7 +247,14 @@ fn runnable(candidates: &[Candidate]) -> impl Iterator<Item = (Strategy, &Estima
 }
 
 pub(crate) fn fits(estimate: &Estimate, cluster: &Cluster) -> bool {
-    cluster.budget.is_none_or(|budget| estimate.fullest() <= budget)
+    let holds = cluster.budget.is_none_or(|budget| estimate.fullest() <= budget);
+    holds && offload_fits(estimate, cluster)
+}
+
+/// Whether every node has room for what its devices offload.
+pub(crate) fn offload_fits(estimate: &Estimate, cluster: &Cluster) -> bool {
+    let [_, of_node] = estimate.offloaded_bytes;
+    cluster.offload_memory.is_none_or(|bytes| of_node <= bytes)
 }
 
 /// Chooses the fastest strategy that fits, or among those nearly as fast the one with the least memory; where none fits, the fastest of

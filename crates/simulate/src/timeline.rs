@@ -9,7 +9,7 @@ use std::sync::Arc;
 use annulus_experiment::Replica;
 use annulus_plan::{LayerGroup, Plan, label};
 use annulus_sequence::{Hop, Move, Pass, Schedule, Schedules, moves_and_tiles, pairs_per_hop};
-use annulus_trace::{self as trace, Doing, Moved, Seat, Span, Trace};
+use annulus_trace::{self as trace, Activity, Moved, RankLocation, Span, Trace};
 use annulus_yaml::{Problem, Problems};
 
 use crate::choose::enough_devices;
@@ -31,7 +31,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     few_enough(plan)?;
     let loads = loads(plan, cluster);
     let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
-    let pairs: Vec<_> = plan.passes.iter().map(pairs).collect();
+    let pairs: Vec<_> = plan.schedules.iter().map(pairs).collect();
     let mut writer = Writer { plan, spans: vec![Vec::new(); plan.world()] };
     let mut ends = Vec::new();
     for replica in 0..plan.experiment.mesh.data {
@@ -49,19 +49,19 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
         title: format!("{}, {}", plan.experiment.name, plan.strategies(label)),
         step: None,
         planned: Some(cluster.name.clone()),
-        seats: seats(plan, cluster),
+        locations: locations(plan, cluster),
         ranks: writer.spans,
     })
 }
 
 /// The node of every rank, where there are several nodes.
-fn seats(plan: &Plan, cluster: &Cluster) -> Vec<Seat> {
-    let seat = |rank| {
+fn locations(plan: &Plan, cluster: &Cluster) -> Vec<RankLocation> {
+    let location = |rank| {
         let process = cluster.node_of(rank);
-        Seat { process, host: format!("node {process}") }
+        RankLocation { process, host: format!("node {process}") }
     };
     let ranks = 0..plan.world();
-    if ranks.len() > cluster.devices_per_node { ranks.map(seat).collect() } else { Vec::new() }
+    if ranks.len() > cluster.devices_per_node { ranks.map(location).collect() } else { Vec::new() }
 }
 
 /// The load of both passes, by layer group.
@@ -70,7 +70,7 @@ fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         passes.both().map(|schedule| counted.load(schedule))
     };
-    plan.passes.iter().map(of_group).collect()
+    plan.schedules.iter().map(of_group).collect()
 }
 
 /// Refuses a step with more tiles and moves than a trace can list.
@@ -79,7 +79,7 @@ fn few_enough(plan: &Plan) -> Result<(), Problem> {
         let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
         both.saturating_mul(group.layers.len())
     };
-    let layers = plan.groups.iter().zip(&plan.passes).map(of_group);
+    let layers = plan.groups.iter().zip(&plan.schedules).map(of_group);
     let mesh = &plan.experiment.mesh;
     let times = plan.micro_batches.saturating_mul(mesh.data * mesh.tensor);
     let listed = layers.fold(0, usize::saturating_add).saturating_mul(times);
@@ -133,7 +133,7 @@ impl Writer<'_> {
             let mut clocks = vec![clock; ahead.len()];
             for layer in 0..layers {
                 let group = kind_of(layer);
-                let (schedule, load) = (plan.passes[group].of(Pass::Forward), &loads[group][0]);
+                let (schedule, load) = (plan.schedules[group].of(Pass::Forward), &loads[group][0]);
                 let pairs = pairs[group][0].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &ahead, between[0]);
@@ -143,7 +143,7 @@ impl Writer<'_> {
             let mut clocks = vec![clock; back.len()];
             for layer in (0..layers).rev() {
                 let group = kind_of(layer);
-                let (schedule, load) = (plan.passes[group].of(Pass::Backward), &loads[group][1]);
+                let (schedule, load) = (plan.schedules[group].of(Pass::Backward), &loads[group][1]);
                 let pairs = pairs[group][1].as_slice();
                 let walked = Walked { layer, own, cluster, schedule, pairs, load };
                 clocks = self.layer(walked, &clocks, &back, between[1]);
@@ -204,8 +204,8 @@ impl Writer<'_> {
             if !plan.tiles.is_empty() {
                 let tiles = plan.tiles.iter().map(Into::into).collect();
                 let pairs = pairs[hop][place] * self.plan.micro_batch as u64;
-                let doing = Doing::Compute { place: at(hop), tiles, pairs };
-                spans.push([begin, computed].map(nanoseconds), doing);
+                let activity = Activity::Compute { place: at(hop), tiles, pairs };
+                spans.push([begin, computed].map(nanoseconds), activity);
             }
             spans.reach(nanoseconds(computed));
             for Due { posted, received, at: arrived } in hops.due(place, hop) {
@@ -228,8 +228,8 @@ impl Writer<'_> {
         let first = rank / tensor * tensor;
         let bytes = self.plan.tensor_bytes_of(self.plan.ranks[rank].positions.tokens())[part];
         let among = Some([first, first + tensor - 1]);
-        let doing = Doing::Sum { name: String::from("rows"), bytes, among };
-        self.spans[rank].push(span([end - seconds, end].map(nanoseconds), doing));
+        let activity = Activity::Sum { name: String::from("rows"), bytes, among };
+        self.spans[rank].push(span([end - seconds, end].map(nanoseconds), activity));
     }
 
     /// Writes what all ranks wait for after backward: gradient sums, gathers of sharded weights, offloading.
@@ -247,8 +247,8 @@ impl Writer<'_> {
                 ("weights", plan.weights, holders, [gathered, end]),
             ];
             for (name, bytes, among, times) in all.into_iter().filter(|one| one.1 > 0) {
-                let doing = Doing::Sum { name: name.to_owned(), bytes, among };
-                self.spans[rank].push(span(times.map(nanoseconds), doing));
+                let activity = Activity::Sum { name: name.to_owned(), bytes, among };
+                self.spans[rank].push(span(times.map(nanoseconds), activity));
             }
             if offload > 0.0 {
                 self.stage(rank, "offload", end, end + offload);
@@ -257,8 +257,8 @@ impl Writer<'_> {
     }
 
     fn stage(&mut self, rank: usize, name: &str, begin: f64, end: f64) {
-        let doing = Doing::Stage { name: name.to_owned() };
-        self.spans[rank].push(span([begin, end].map(nanoseconds), doing));
+        let activity = Activity::Stage { name: name.to_owned() };
+        self.spans[rank].push(span([begin, end].map(nanoseconds), activity));
     }
 }
 
@@ -322,8 +322,8 @@ struct Spans {
 }
 
 impl Spans {
-    fn push(&mut self, times: [u64; 2], doing: Doing) {
-        self.all.push(span(times, doing));
+    fn push(&mut self, times: [u64; 2], activity: Activity) {
+        self.all.push(span(times, activity));
     }
 
     fn reach(&mut self, at: u64) {
@@ -346,32 +346,32 @@ impl Spans {
         for sent in &hop.sends {
             let moved = moved(sent);
             bytes += moved.bytes;
-            self.push([self.reached; 2], Doing::Send { place, moved });
+            self.push([self.reached; 2], Activity::Send { place, moved });
             self.reached += 1;
         }
         let receives = hop.receives.len();
         self.reach(begin + 1);
-        self.push([begin, self.reached], Doing::Post { place, bytes, receives });
+        self.push([begin, self.reached], Activity::Post { place, bytes, receives });
     }
 
     fn wait(&mut self, arrived: u64, place: trace::Place, moved: Moved, posted: u64) {
         let begin = self.reached;
         self.reached = arrived.max(begin + 1);
         let flight = self.reached - posted.min(begin);
-        self.push([begin, self.reached], Doing::Wait { place, moved, flight });
+        self.push([begin, self.reached], Activity::Wait { place, moved, flight });
     }
 
     fn drain(&mut self, end: u64, place: trace::Place) {
         if end > self.reached {
-            self.push([self.reached, end], Doing::Drain { place });
+            self.push([self.reached, end], Activity::Drain { place });
             self.reached = end;
         }
     }
 }
 
 /// A span of at least a nanosecond.
-fn span([begin, end]: [u64; 2], doing: Doing) -> Span {
-    Span { begin, end: end.max(begin + 1), doing }
+fn span([begin, end]: [u64; 2], activity: Activity) -> Span {
+    Span { begin, end: end.max(begin + 1), activity }
 }
 
 fn nanoseconds(seconds: f64) -> u64 {

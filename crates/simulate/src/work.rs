@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use annulus_sequence::{Group, Hop, Move, Pass, Schedule};
+use annulus_sequence::{AlikeRanks, Hop, Move, Pass, Schedule};
 
 use crate::load::Counted;
 use crate::ports::{Busy, Ports};
@@ -217,7 +217,7 @@ impl Sampling<'_> {
     }
 
     /// Ranks of a group on both sides of the edges of nodes and node groups.
-    fn edges(&self, group: &Group) -> BTreeSet<usize> {
+    fn edges(&self, group: &AlikeRanks) -> BTreeSet<usize> {
         let ranks = group.ranks();
         let (first, step) = (group.first(), group.step());
         let past = first + step * ranks.len();

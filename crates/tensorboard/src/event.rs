@@ -4,54 +4,54 @@
 
 use crate::message::{Fields, Message, Value, find, string};
 
-/// One thing that happened.
+/// An event: one record of a file of TensorBoard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// Seconds since 1970.
     pub wall_time: f64,
     /// The step it belongs to.
     pub step: u64,
-    /// What it says.
-    pub what: What,
+    /// The event's payload.
+    pub payload: Payload,
 }
 
-/// What an event says.
+/// The payload of an event.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum Payload {
     /// The first event of a file: the version of the format.
     Version(String),
     /// A run starts or resumes: nothing that earlier files say of this step or later ones holds.
     Start,
     /// A number under a tag.
     Scalar {
-        /// Its curve.
+        /// The tag, by which TensorBoard names the curve.
         tag: String,
-        /// Its value; the format keeps 32 bits.
+        /// The value; the format keeps 32 bits.
         value: f32,
     },
     /// Markdown under a tag.
     Text {
-        /// Its name.
+        /// The tag.
         tag: String,
         /// The Markdown.
         text: String,
     },
     /// A picture under a tag.
     Image {
-        /// Its name.
+        /// The tag.
         tag: String,
-        /// Pixels.
+        /// The width in pixels.
         width: u32,
-        /// Pixels.
+        /// The height in pixels.
         height: u32,
-        /// The file, as PNG.
+        /// The picture as a PNG file.
         png: Vec<u8>,
     },
-    /// What a plugin of TensorBoard reads, in its own format.
+    /// Data of a plugin of TensorBoard, in the plugin's own format.
     Plugin {
-        /// Its name.
+        /// The tag.
         tag: String,
-        /// The plugin's.
+        /// The name of the plugin.
         plugin: String,
         /// A message of the plugin, where it looks for one beside the tag.
         content: Vec<u8>,
@@ -87,44 +87,44 @@ impl Event {
     /// The message's bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let event = Message::default().double(1, self.wall_time).number(2, self.step);
-        match &self.what {
-            What::Version(version) => event.bytes(3, version.as_bytes()),
-            What::Start => event.message(7, &Message::default().number(1, START)),
-            What::Scalar { tag, value } => {
+        match &self.payload {
+            Payload::Version(version) => event.bytes(3, version.as_bytes()),
+            Payload::Start => event.message(7, &Message::default().number(1, START)),
+            Payload::Scalar { tag, value } => {
                 let value = Message::default().bytes(1, tag.as_bytes()).float(2, *value);
                 event.message(5, &Message::default().message(1, &value))
             }
-            What::Text { tag, text } => event.message(5, &text_summary(tag, text)),
-            What::Image { tag, width, height, png } => {
+            Payload::Text { tag, text } => event.message(5, &text_summary(tag, text)),
+            Payload::Image { tag, width, height, png } => {
                 event.message(5, &image_summary(tag, [*width, *height], png))
             }
-            What::Plugin { tag, plugin, content, value } => {
+            Payload::Plugin { tag, plugin, content, value } => {
                 event.message(5, &plugin_summary(tag, plugin, content, value))
             }
-            What::Other => event,
+            Payload::Other => event,
         }
         .0
     }
 
     /// The event in `bytes`, as one for each value of its summary; `None` if they are no protocol buffer.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Event>> {
-        let (mut wall_time, mut step, mut whats) = (0.0, 0, Vec::new());
+        let (mut wall_time, mut step, mut payloads) = (0.0, 0, Vec::new());
         for field in Fields(bytes) {
             match field? {
                 (1, Value::Fixed64(bits)) => wall_time = f64::from_bits(bits),
                 (2, Value::Number(number)) => step = number,
-                (3, Value::Bytes(version)) => whats.push(What::Version(string(version)?)),
-                (5, Value::Bytes(summary)) => whats.extend(decode_summary(summary)?),
+                (3, Value::Bytes(version)) => payloads.push(Payload::Version(string(version)?)),
+                (5, Value::Bytes(summary)) => payloads.extend(decode_summary(summary)?),
                 (7, Value::Bytes(log)) if find(log, 1)? == Some(Value::Number(START)) => {
-                    whats.push(What::Start);
+                    payloads.push(Payload::Start);
                 }
                 _ => {}
             }
         }
-        if whats.is_empty() {
-            whats.push(What::Other);
+        if payloads.is_empty() {
+            payloads.push(Payload::Other);
         }
-        Some(whats.into_iter().map(|what| Event { wall_time, step, what }).collect())
+        Some(payloads.into_iter().map(|payload| Event { wall_time, step, payload }).collect())
     }
 }
 
@@ -178,32 +178,32 @@ fn image_summary(tag: &str, [width, height]: [u32; 2], png: &[u8]) -> Message {
     Message::default().message(1, &value)
 }
 
-fn decode_image(tag: String, image: &[u8]) -> Option<What> {
+fn decode_image(tag: String, image: &[u8]) -> Option<Payload> {
     let pixels = |field| match find(image, field)? {
         Some(Value::Number(pixels)) => u32::try_from(pixels).ok(),
         _ => None,
     };
     let (height, width) = (pixels(1)?, pixels(2)?);
-    let Some(Value::Bytes(png)) = find(image, 4)? else { return Some(What::Other) };
-    Some(What::Image { tag, width, height, png: png.to_vec() })
+    let Some(Value::Bytes(png)) = find(image, 4)? else { return Some(Payload::Other) };
+    Some(Payload::Image { tag, width, height, png: png.to_vec() })
 }
 
 /// All values of a summary, in order.
-fn decode_summary(summary: &[u8]) -> Option<Vec<What>> {
-    let mut whats = Vec::new();
+fn decode_summary(summary: &[u8]) -> Option<Vec<Payload>> {
+    let mut payloads = Vec::new();
     for field in Fields(summary) {
         if let (1, Value::Bytes(value)) = field? {
-            whats.push(decode_value(value)?);
+            payloads.push(decode_value(value)?);
         }
     }
-    Some(whats)
+    Some(payloads)
 }
 
-fn decode_value(value: &[u8]) -> Option<What> {
-    let Some(Value::Bytes(tag)) = find(value, 1)? else { return Some(What::Other) };
+fn decode_value(value: &[u8]) -> Option<Payload> {
+    let Some(Value::Bytes(tag)) = find(value, 1)? else { return Some(Payload::Other) };
     let tag = string(tag)?;
     if let Some(Value::Fixed32(bits)) = find(value, 2)? {
-        return Some(What::Scalar { tag, value: f32::from_bits(bits) });
+        return Some(Payload::Scalar { tag, value: f32::from_bits(bits) });
     }
     if let Some(Value::Bytes(image)) = find(value, 4)? {
         return decode_image(tag, image);
@@ -212,12 +212,12 @@ fn decode_value(value: &[u8]) -> Option<What> {
         (Some(Value::Bytes(tensor)), Some(Value::Bytes(metadata))) => {
             decode_tensor(tag, tensor, metadata)
         }
-        _ => Some(What::Other),
+        _ => Some(Payload::Other),
     }
 }
 
 /// A text, a scalar as TensorFlow 2 writes it, or what another plugin reads.
-fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<What> {
+fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<Payload> {
     let bytes = |message, field| match find(message, field)? {
         Some(Value::Bytes(bytes)) => Some(bytes),
         _ => Some(&[][..]),
@@ -225,15 +225,15 @@ fn decode_tensor(tag: String, tensor: &[u8], metadata: &[u8]) -> Option<What> {
     let data = bytes(metadata, 1)?;
     let (plugin, content, value) = (bytes(data, 1)?, bytes(data, 2)?, bytes(tensor, 8)?);
     match string(plugin)? {
-        plugin if plugin == TEXT => Some(What::Text { tag, text: string(value)? }),
+        plugin if plugin == TEXT => Some(Payload::Text { tag, text: string(value)? }),
         plugin => {
             if plugin == SCALARS
                 && let Some(value) = decode_float(tensor)?
             {
-                return Some(What::Scalar { tag, value });
+                return Some(Payload::Scalar { tag, value });
             }
             let [content, value] = [content, value].map(<[u8]>::to_vec);
-            Some(What::Plugin { tag, plugin, content, value })
+            Some(Payload::Plugin { tag, plugin, content, value })
         }
     }
 }
@@ -263,30 +263,30 @@ mod tests {
     #[test]
     fn a_scalar_has_the_bytes_of_protoc() {
         // `protoc --encode` of wall_time: 1.5, step: 300, summary { value { tag: "a", simple_value: 2 } }.
-        let what = What::Scalar { tag: "a".into(), value: 2.0 };
-        let event = Event { wall_time: 1.5, step: 300, what };
+        let payload = Payload::Scalar { tag: "a".into(), value: 2.0 };
+        let event = Event { wall_time: 1.5, step: 300, payload };
         let wanted = b"\x09\0\0\0\0\0\0\xf8\x3f\x10\xac\x02\x2a\x0a\x0a\x08\x0a\x01a\x15\0\0\0\x40";
         assert_eq!(event.encode(), wanted);
     }
 
-    fn plugin(content: &[u8], value: &[u8]) -> What {
+    fn plugin(content: &[u8], value: &[u8]) -> Payload {
         let [content, value] = [content, value].map(<[u8]>::to_vec);
-        What::Plugin { tag: "config".into(), plugin: "custom_scalars".into(), content, value }
+        Payload::Plugin { tag: "config".into(), plugin: "custom_scalars".into(), content, value }
     }
 
     #[test]
     fn events_come_back() {
-        let whats = [
-            What::Version("brain.Event:2".into()),
-            What::Start,
-            What::Scalar { tag: "train/loss".into(), value: -0.25 },
-            What::Text { tag: "config".into(), text: "# ünï\n\nlong ".repeat(40) },
-            What::Image { tag: "map".into(), width: 300, height: 2, png: vec![0x89; 200] },
+        let payloads = [
+            Payload::Version("brain.Event:2".into()),
+            Payload::Start,
+            Payload::Scalar { tag: "train/loss".into(), value: -0.25 },
+            Payload::Text { tag: "config".into(), text: "# ünï\n\nlong ".repeat(40) },
+            Payload::Image { tag: "map".into(), width: 300, height: 2, png: vec![0x89; 200] },
             plugin(b"", b"\xff as a value"),
             plugin(b"\xff beside the tag", b""),
         ];
-        for what in whats {
-            let event = Event { wall_time: 1e9, step: u64::from(u32::MAX) + 7, what };
+        for payload in payloads {
+            let event = Event { wall_time: 1e9, step: u64::from(u32::MAX) + 7, payload };
             assert_eq!(Event::decode(&event.encode()), Some(vec![event]));
         }
     }
@@ -309,20 +309,20 @@ mod tests {
         let summary = values.iter().fold(Message::default(), add);
         let bytes = Message::default().double(1, 1.5).number(2, 3).message(5, &summary).0;
         let wanted = ["plain", "content", "packed", "single"].map(|tag| {
-            let what = What::Scalar { tag: tag.into(), value: 2.5 };
-            Event { wall_time: 1.5, step: 3, what }
+            let payload = Payload::Scalar { tag: tag.into(), value: 2.5 };
+            Event { wall_time: 1.5, step: 3, payload }
         });
         assert_eq!(Event::decode(&bytes).unwrap(), wanted);
         // Several numbers are no scalar.
         let two = scalar("two", Message::default().bytes(4, &[0; 8]));
         let bytes = Message::default().message(5, &Message::default().message(1, &two)).0;
-        assert!(matches!(Event::decode(&bytes).unwrap()[0].what, What::Plugin { .. }));
+        assert!(matches!(Event::decode(&bytes).unwrap()[0].payload, Payload::Plugin { .. }));
     }
 
     #[test]
     fn no_bytes_make_the_decoder_panic() {
-        let what = What::Text { tag: "t".into(), text: "text".into() };
-        let good = Event { wall_time: 2.0, step: 3, what }.encode();
+        let payload = Payload::Text { tag: "t".into(), text: "text".into() };
+        let good = Event { wall_time: 2.0, step: 3, payload }.encode();
         for end in 0..good.len() {
             let _ = Event::decode(&good[..end]);
             let mut bad = good.clone();

@@ -12,7 +12,7 @@ mod read;
 mod record;
 mod writer;
 
-pub use event::{Event, What};
+pub use event::{Event, Payload};
 pub use plugins::{Category, Chart, Setting};
 pub use read::read;
-pub use writer::{Writer, remove};
+pub use writer::{Writer, remove, remove_step};

@@ -4,7 +4,7 @@
 //! Field numbers are those of `custom_scalar/layout.proto`, `hparams/plugin_data.proto`, `hparams/api.proto` and of
 //! `google.protobuf.Value`.
 
-use crate::What;
+use crate::Payload;
 use crate::message::Message;
 
 /// A titled group of charts on the page "Custom Scalars".
@@ -42,7 +42,7 @@ const NUMBER: u64 = 3;
 const SHOWN: usize = 5;
 
 /// The layout of the page "Custom Scalars": `Layout { category { title, chart { title, multiline { tag } } } }`.
-pub(crate) fn layout(categories: &[Category]) -> What {
+pub(crate) fn layout(categories: &[Category]) -> Payload {
     let text = |title: &str| Message::default().bytes(1, title.as_bytes());
     let chart = |chart: &Chart| {
         let tag = |list: Message, tag: &String| list.bytes(1, tag.as_bytes());
@@ -54,7 +54,7 @@ pub(crate) fn layout(categories: &[Category]) -> What {
         category.charts.iter().fold(text(&category.title), add)
     };
     let add = |message: Message, one: &Category| message.message(2, &category(one));
-    What::Plugin {
+    Payload::Plugin {
         tag: "custom_scalars__config__".into(),
         plugin: "custom_scalars".into(),
         content: Vec::new(),
@@ -65,7 +65,7 @@ pub(crate) fn layout(categories: &[Category]) -> What {
 /// The columns of the page "HParams": `Experiment { hparam_infos { name, type, differs }, metric_infos { name { tag } } }`.
 /// TensorBoard shows [`SHOWN`] at first, before all those that say that runs differ in them; one run cannot know, so the
 /// first ones say so.
-pub(crate) fn columns(settings: &[(&str, Setting)], metrics: &[&str]) -> What {
+pub(crate) fn columns(settings: &[(&str, Setting)], metrics: &[&str]) -> Payload {
     let info = |message: Message, (index, (name, setting)): (usize, &(&str, Setting))| {
         let kind = if matches!(setting, Setting::Number(_)) { NUMBER } else { WORD };
         let info = Message::default().bytes(1, name.as_bytes()).number(4, kind);
@@ -82,7 +82,7 @@ pub(crate) fn columns(settings: &[(&str, Setting)], metrics: &[&str]) -> What {
 }
 
 /// A run's row in it: `SessionStartInfo { hparams { key, value }, start_time_secs }`.
-pub(crate) fn row(settings: &[(&str, Setting)], start: f64) -> What {
+pub(crate) fn row(settings: &[(&str, Setting)], start: f64) -> Payload {
     let entry = |message: Message, (name, setting): &(&str, Setting)| {
         let value = match setting {
             Setting::Number(number) => Message::default().double(2, *number),
@@ -94,7 +94,7 @@ pub(crate) fn row(settings: &[(&str, Setting)], start: f64) -> What {
     hparams("_hparams_/session_start_info", &Message::default().message(3, &session))
 }
 
-fn hparams(tag: &str, message: &Message) -> What {
+fn hparams(tag: &str, message: &Message) -> Payload {
     let content = message.0.clone();
-    What::Plugin { tag: tag.into(), plugin: "hparams".into(), content, value: Vec::new() }
+    Payload::Plugin { tag: tag.into(), plugin: "hparams".into(), content, value: Vec::new() }
 }

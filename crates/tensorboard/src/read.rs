@@ -4,13 +4,13 @@ use std::path::Path;
 use std::{fs, io};
 
 use crate::record;
-use crate::{Event, What};
+use crate::{Event, Payload};
 
 /// The events of the file `path`, in order; one that holds several values is as many events. A file without a byte has none: its writer
 /// may have just created it. A record that the file ends in the middle of, or zeros at its end, as crashes leave them, are left out.
 ///
 /// # Errors
-/// A file that cannot be read; [`io::ErrorKind::InvalidData`] where it does not begin with a whole event [`What::Version`], and so is no
+/// A file that cannot be read; [`io::ErrorKind::InvalidData`] where it does not begin with a whole event [`Payload::Version`], and so is no
 /// event file, or where a record before its end is damaged.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let bytes = fs::read(path)?;
@@ -37,7 +37,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
 }
 
 fn is_version(events: &[Event]) -> bool {
-    matches!(events, [Event { what: What::Version(_), .. }, ..])
+    matches!(events, [Event { payload: Payload::Version(_), .. }, ..])
 }
 
 /// What is wrong with the record at byte `at`.

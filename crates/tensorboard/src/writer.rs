@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::{Category, Event, Setting, What, plugins, record};
+use crate::{Category, Event, Payload, Setting, plugins, read, record};
 
 /// What the name of every event file begins with: TensorBoard looks for it.
 const PREFIX: &str = "events.out.tfevents.";
@@ -37,9 +37,9 @@ impl Writer {
         fs::create_dir_all(folder)?;
         let (path, file) = create_last(folder)?;
         let mut writer = Writer { path, file: BufWriter::new(file) };
-        writer.write(0, What::Version(VERSION.to_owned()))?;
+        writer.write(0, Payload::Version(VERSION.to_owned()))?;
         if let Some(step) = resume_from {
-            writer.write(step.saturating_add(1), What::Start)?;
+            writer.write(step.saturating_add(1), Payload::Start)?;
         }
         writer.flush()?;
         // The file's name is on disk too.
@@ -57,7 +57,7 @@ impl Writer {
     /// # Errors
     /// A file that cannot be written.
     pub fn scalar(&mut self, step: u64, tag: &str, value: f64) -> io::Result<()> {
-        self.write(step, What::Scalar { tag: tag.to_owned(), value: value as f32 })
+        self.write(step, Payload::Scalar { tag: tag.to_owned(), value: value as f32 })
     }
 
     /// Markdown.
@@ -65,7 +65,7 @@ impl Writer {
     /// # Errors
     /// A file that cannot be written.
     pub fn text(&mut self, step: u64, tag: &str, text: &str) -> io::Result<()> {
-        self.write(step, What::Text { tag: tag.to_owned(), text: text.to_owned() })
+        self.write(step, Payload::Text { tag: tag.to_owned(), text: text.to_owned() })
     }
 
     /// A picture of so many pixels, as a PNG file has it.
@@ -79,7 +79,7 @@ impl Writer {
         [width, height]: [u32; 2],
         png: Vec<u8>,
     ) -> io::Result<()> {
-        self.write(step, What::Image { tag: tag.to_owned(), width, height, png })
+        self.write(step, Payload::Image { tag: tag.to_owned(), width, height, png })
     }
 
     /// The charts of the page "Custom Scalars", in order.
@@ -112,8 +112,8 @@ impl Writer {
         self.file.get_ref().sync_data()
     }
 
-    fn write(&mut self, step: u64, what: What) -> io::Result<()> {
-        let event = Event { wall_time: now().as_secs_f64(), step, what };
+    fn write(&mut self, step: u64, payload: Payload) -> io::Result<()> {
+        let event = Event { wall_time: now().as_secs_f64(), step, payload };
         record::write(&mut self.file, &event.encode())
     }
 }
@@ -150,6 +150,18 @@ fn last_stamp(folder: &Path) -> io::Result<u64> {
 /// # Errors
 /// A folder that cannot be read or changed.
 pub fn remove(folder: &Path) -> io::Result<()> {
+    remove_if(folder, |_| true)
+}
+
+/// As [`remove`], but only files that show nothing but events of `step`, or cannot be read.
+///
+/// # Errors
+/// A folder that cannot be read or changed.
+pub fn remove_step(folder: &Path, step: u64) -> io::Result<()> {
+    remove_if(folder, |path| shows_only(path, step))
+}
+
+fn remove_if(folder: &Path, is_unwanted: impl Fn(&Path) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -160,11 +172,19 @@ pub fn remove(folder: &Path) -> io::Result<()> {
         let parts = name.and_then(|name| name.split_once('.'));
         let digits =
             |text: &str, many| text.len() == many && text.bytes().all(|b| b.is_ascii_digit());
-        if parts.is_some_and(|(seconds, rest)| digits(seconds, 10) && digits(rest, 6)) {
+        let is_ours = parts.is_some_and(|(seconds, rest)| digits(seconds, 10) && digits(rest, 6));
+        if is_ours && is_unwanted(&path) {
             fs::remove_file(path)?;
         }
     }
     Ok(())
+}
+
+/// Whether every number and picture of an event file is of `step`.
+fn shows_only(path: &Path, step: u64) -> bool {
+    let is_shown = |event: &Event| !matches!(event.payload, Payload::Version(_));
+    let events = read(path).unwrap_or_default();
+    events.iter().filter(|event| is_shown(event)).all(|event| event.step == step)
 }
 
 /// The time in `SECONDS.MICROSECONDS`, or in other writers' `SECONDS.HOST…`.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use annulus_tensorboard::{Category, Chart, Setting, What, Writer, read, remove};
+use annulus_tensorboard::{Category, Chart, Payload, Setting, Writer, read, remove, remove_step};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
@@ -17,8 +17,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn scalar(value: f32) -> What {
-    What::Scalar { tag: "train/loss".into(), value }
+fn scalar(value: f32) -> Payload {
+    Payload::Scalar { tag: "train/loss".into(), value }
 }
 
 #[test]
@@ -29,10 +29,10 @@ fn a_flushed_file_is_whole_while_the_writer_lives() {
     writer.text(0, "config", "# seed").unwrap();
     writer.flush().unwrap();
     let events = read(writer.path()).unwrap();
-    let whats: Vec<_> = events.iter().map(|event| (event.step, event.what.clone())).collect();
-    let text = What::Text { tag: "config".into(), text: "# seed".into() };
-    let version = What::Version("brain.Event:2".into());
-    assert_eq!(whats, [(0, version), (1, scalar(5.5)), (0, text)]);
+    let payloads: Vec<_> = events.iter().map(|event| (event.step, event.payload.clone())).collect();
+    let text = Payload::Text { tag: "config".into(), text: "# seed".into() };
+    let version = Payload::Version("brain.Event:2".into());
+    assert_eq!(payloads, [(0, version), (1, scalar(5.5)), (0, text)]);
     assert!(events.windows(2).all(|pair| pair[0].wall_time <= pair[1].wall_time));
     assert!(events[0].wall_time > 1.7e9);
 }
@@ -42,7 +42,7 @@ fn a_resumed_file_says_from_which_step_on_it_holds() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::create(folder.path(), Some(5)).unwrap();
     let start = &read(writer.path()).unwrap()[1];
-    assert_eq!((start.step, &start.what), (6, &What::Start));
+    assert_eq!((start.step, &start.payload), (6, &Payload::Start));
 }
 
 /// The bytes of a file of ten steps.
@@ -129,12 +129,19 @@ fn a_later_file_sorts_last_even_after_the_clock_was_set_back() {
 #[test]
 fn files_of_earlier_writers_are_removed_and_those_of_others_stay() {
     let folder = tempfile::tempdir().unwrap();
-    remove(&folder.path().join("nowhere")).unwrap();
+    remove_step(&folder.path().join("nowhere"), 3).unwrap();
     let others = ["events.out.tfevents.1700000000.host.17.0", "notes", "events.out.tfevents.17.0"];
     for name in others {
         fs::write(folder.path().join(name), "").unwrap();
     }
     drop(Writer::create(folder.path(), None).unwrap());
+    for step in [3, 4] {
+        let mut writer = Writer::create(folder.path(), None).unwrap();
+        writer.scalar(step, "loss", 1.0).unwrap();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 6);
+    remove_step(folder.path(), 3).unwrap();
+    // That of step 4 stays.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     remove(folder.path()).unwrap();
     let left: Vec<_> =

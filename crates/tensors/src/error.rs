@@ -92,12 +92,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// Untrusted text made fit to be printed: without control characters, and of limited length.
+/// Untrusted text made fit to be printed: on one line, without control characters, and of at most 200 characters.
 pub fn shown(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut plain: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        plain.push('…');
-    }
-    plain
+    annulus_text::shortened(text, 200)
 }

@@ -49,7 +49,7 @@ impl TensorFile {
         if length > size.max(ABSURD) {
             return Err(TensorsError { file: path.to_owned(), problem: Problem::Foreign });
         }
-        room.take(path, length)?;
+        room.take(path, "its header", length)?;
         let data = LENGTH as u64 + length;
         let Some(rest) = size.checked_sub(data) else {
             let problem = format!(

@@ -51,18 +51,27 @@ impl Room {
         self.tensors
     }
 
-    /// Takes `length` bytes for a header or index.
+    /// Takes `length` bytes for `what`, a header or an index.
     ///
     /// # Errors
     /// When there is no room for them.
-    pub fn take(&mut self, path: &Path, length: u64) -> Result<(), TensorsError> {
-        let Room { bytes, .. } = *self;
-        if let Some(left) = bytes.checked_sub(length) {
-            self.bytes = left;
+    pub(crate) fn take(
+        &mut self,
+        path: &Path,
+        what: &str,
+        length: u64,
+    ) -> Result<(), TensorsError> {
+        let (most, left) = (Room::LONGEST, self.bytes);
+        if length <= left {
+            self.bytes = left - length;
             return Ok(());
         }
-        let problem =
-            format!("its header of {length} bytes is too long (expected at most {bytes})");
+        let expected = if length > most {
+            format!("at most {most}")
+        } else {
+            format!("at most {left}: {most} for all files together, less those before it")
+        };
+        let problem = format!("{what} of {length} bytes is too long (expected {expected})");
         Err(TensorsError::malformed(path, &problem))
     }
 }

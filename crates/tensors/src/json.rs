@@ -28,7 +28,7 @@ pub fn read_index(
 ) -> Result<BTreeMap<String, String>, TensorsError> {
     let unread = |error| TensorsError::read(path, error);
     let size = annulus_files::open(at).and_then(|file| file.metadata()).map_err(unread)?.len();
-    room.take(path, size)?;
+    room.take(path, "an index", size)?;
     let bytes = annulus_files::read(at, size).map_err(unread)?;
     let index = object(&bytes, Index(room.tensors()));
     let index = index.map_err(|error| TensorsError::malformed(path, &error))?.into_iter();

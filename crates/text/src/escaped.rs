@@ -10,17 +10,36 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if !is_obeyed(letter) {
-            shown.push(letter);
-            continue;
-        }
-        for unit in letter.encode_utf16(&mut [0; 2]) {
-            // Writing to a string cannot fail.
-            let _ = write!(shown, "\\u{unit:04x}");
+    text.chars().for_each(|letter| push(&mut shown, letter));
+    Cow::Owned(shown)
+}
+
+/// The first `most` characters of `text` on one line: [`escaped`], with line breaks as `\n` and tabs as `\t`, and `…` if more follows.
+pub fn shortened(text: &str, most: usize) -> String {
+    let mut shown = String::with_capacity(text.len().min(most));
+    let mut letters = text.chars();
+    for letter in letters.by_ref().take(most) {
+        match letter {
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            letter => push(&mut shown, letter),
         }
     }
-    Cow::Owned(shown)
+    if letters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Appends a character, escaped if it is obeyed.
+fn push(shown: &mut String, letter: char) {
+    if !is_obeyed(letter) {
+        return shown.push(letter);
+    }
+    for unit in letter.encode_utf16(&mut [0; 2]) {
+        // Writing to a string cannot fail.
+        let _ = write!(shown, "\\u{unit:04x}");
+    }
 }
 
 /// Whether a reader interprets the character instead of showing it, or refuses it as XML does: control characters, line separators, marks
@@ -35,5 +54,18 @@ fn is_obeyed(letter: char) -> bool {
         | '\u{ffff}'
         | '\u{e0000}'..='\u{e007f}' => true,
         letter => letter.is_control() || TURNING.contains(&letter),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortened_text_is_one_line_without_control_characters() {
+        assert_eq!(shortened("a\nb\tc\u{1b}[2J", 99), "a\\nb\\tc\\u001b[2J");
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöü", 2), "äö…");
+        assert_eq!(shortened(&shortened("\n\u{202e}", 9), 99), shortened("\n\u{202e}", 9));
     }
 }

@@ -7,7 +7,7 @@ mod units;
 mod words;
 
 pub use dates::{date, date_and_time};
-pub use escaped::escaped;
+pub use escaped::{escaped, shortened};
 pub use table::{TERMINAL_WIDTH, aligned, blocks, stacked, wrapped};
 pub use units::{duration, size};
 pub use words::{count, plural};

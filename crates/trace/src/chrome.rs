@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::{Doing, Link, Span, Trace, Track, links};
+use crate::{Activity, Link, Span, Trace, Track, links};
 
 /// The version of files of a single process: it marks a file as ours, and says how to read it.
 pub(crate) const VERSION: u64 = 1;
@@ -22,9 +22,9 @@ impl Trace {
             "version": VERSION, "title": self.title, "step": self.step, "planned": self.planned,
             "ranks": self.ranks.len(),
         });
-        if !self.seats.is_empty() {
+        if !self.locations.is_empty() {
             about["version"] = json!(VERSION_OF_PROCESSES);
-            about["seats"] = json!(self.seats);
+            about["seats"] = json!(self.locations);
         }
         let mut text = format!(
             "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {{\"annulus\": {about}}},\n\"traceEvents\": ["
@@ -46,8 +46,8 @@ impl Trace {
             let mut spans: Vec<&Span> = spans.iter().collect();
             // A span comes before the ones that it contains, even if it is no longer.
             spans.sort_by_key(|span| {
-                let inner = matches!(span.doing, Doing::Send { .. });
-                (span.doing.track(), span.begin, std::cmp::Reverse(span.end), inner)
+                let inner = matches!(span.activity, Activity::Send { .. });
+                (span.activity.track(), span.begin, std::cmp::Reverse(span.end), inner)
             });
             for span in spans {
                 each(self.complete(rank, span, start));
@@ -60,8 +60,8 @@ impl Trace {
 
     /// The numbers `pid` and `tid` of a rank's track.
     fn lane(&self, rank: usize, track: Track) -> [usize; 2] {
-        match self.seats.get(rank) {
-            Some(seat) => [seat.process, rank * Track::ALL.len() + track as usize],
+        match self.locations.get(rank) {
+            Some(location) => [location.process, rank * Track::ALL.len() + track as usize],
             None => [rank, track as usize],
         }
     }
@@ -85,16 +85,22 @@ impl Trace {
     /// The names and the order of a rank and its tracks.
     fn names(&self, rank: usize) -> Vec<Value> {
         let named = |name: &str, [pid, tid]: [usize; 2], arguments: Value| json!({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": arguments});
-        let seat = self.seats.get(rank);
+        let location = self.locations.get(rank);
         let [process, _] = self.lane(rank, Track::Model);
-        let (of_process, of_track) = match seat {
+        let (of_process, of_track) = match location {
             None => (format!("rank {rank}"), String::new()),
             // Planned nodes are not processes yet.
-            Some(seat) if self.planned.is_some() => (seat.host.clone(), format!("rank {rank} ")),
-            Some(seat) => (format!("{}, process {process}", seat.host), format!("rank {rank} ")),
+            Some(location) if self.planned.is_some() => {
+                (location.host.clone(), format!("rank {rank} "))
+            }
+            Some(location) => {
+                (format!("{}, process {process}", location.host), format!("rank {rank} "))
+            }
         };
         let mut names = Vec::new();
-        if rank == 0 || seat.is_none_or(|seat| self.seats[rank - 1].process != seat.process) {
+        if rank == 0
+            || location.is_none_or(|location| self.locations[rank - 1].process != location.process)
+        {
             names.push(named("process_name", [process, 0], json!({"name": of_process})));
             names.push(named("process_sort_index", [process, 0], json!({"sort_index": process})));
         }
@@ -108,32 +114,34 @@ impl Trace {
     }
 
     fn complete(&self, rank: usize, span: &Span, start: u64) -> Value {
-        let (name, category) = title(&span.doing);
-        let [pid, tid] = self.lane(rank, span.doing.track());
+        let (name, category) = title(&span.activity);
+        let [pid, tid] = self.lane(rank, span.activity.track());
         json!({
             "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid,
             "ts": microseconds(span.begin - start),
             "dur": microseconds(span.length()),
-            "args": span.doing,
+            "args": span.activity,
         })
     }
 }
 
 /// The title of a span, and the category by which it is found.
-fn title(doing: &Doing) -> (String, &'static str) {
-    match doing {
-        Doing::Stage { name } => (name.clone(), "stage"),
-        Doing::Compute { tiles, .. } => {
+fn title(activity: &Activity) -> (String, &'static str) {
+    match activity {
+        Activity::Stage { name } => (name.clone(), "stage"),
+        Activity::Compute { tiles, .. } => {
             let tiles: Vec<String> = tiles.iter().take(4).map(ToString::to_string).collect();
             (tiles.join(" "), "compute")
         }
-        Doing::Finish { .. } => (String::from("finish"), "compute"),
-        Doing::Fold { block, .. } => (format!("add {block}"), "compute"),
-        Doing::Post { place, .. } => (format!("post hop {}", place.hop), "communication"),
-        Doing::Send { moved, .. } => (format!("{} > {}", moved.block, moved.to), "communication"),
-        Doing::Wait { moved, .. } => (format!("{} < {}", moved.block, moved.from), "waiting"),
-        Doing::Drain { .. } => (String::from("sent?"), "waiting"),
-        Doing::Sum { name, .. } => (format!("sum {name}"), "waiting"),
+        Activity::Finish { .. } => (String::from("finish"), "compute"),
+        Activity::Fold { block, .. } => (format!("add {block}"), "compute"),
+        Activity::Post { place, .. } => (format!("post hop {}", place.hop), "communication"),
+        Activity::Send { moved, .. } => {
+            (format!("{} > {}", moved.block, moved.to), "communication")
+        }
+        Activity::Wait { moved, .. } => (format!("{} < {}", moved.block, moved.from), "waiting"),
+        Activity::Drain { .. } => (String::from("sent?"), "waiting"),
+        Activity::Sum { name, .. } => (format!("sum {name}"), "waiting"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use annulus_figure::in_svg;
 
-use crate::{Doing, Link, Pass, Piece, Span, Trace, links};
+use crate::{Activity, Block, Link, Pass, Span, Trace, links};
 
 /// Sizes in pixels: the width of a pass, the margin for names, a lane, the gap between ranks, the space above a pass.
 const WIDTH: f64 = 1040.0;
@@ -49,8 +49,9 @@ impl Trace {
         let links = links(self);
         let mut body = String::new();
         let mut top = 30.0;
-        let several = (1..self.seats.len()).any(|rank| self.are_apart(0, rank));
-        let hosts = self.seats.iter().filter(|_| several).map(|seat| seat.host.as_str());
+        let several = (1..self.locations.len()).any(|rank| self.are_apart(0, rank));
+        let hosts =
+            self.locations.iter().filter(|_| several).map(|location| location.host.as_str());
         let hosts: Vec<&str> = hosts.collect();
         for pass in Pass::ALL {
             let ranks: Vec<Vec<&Span>> =
@@ -170,23 +171,23 @@ impl Panel<'_> {
     }
 
     fn bar(&self, svg: &mut String, rank: usize, span: &Span) {
-        let (lane, fill, name) = match &span.doing {
-            Doing::Compute { tiles, pairs, .. } => {
+        let (lane, fill, name) = match &span.activity {
+            Activity::Compute { tiles, pairs, .. } => {
                 let tiles: Vec<String> = tiles.iter().map(ToString::to_string).collect();
                 (0, TILES, format!("{}, {pairs} pairs", tiles.join(" ")))
             }
-            Doing::Finish { queries, .. } => {
+            Activity::Finish { queries, .. } => {
                 (0, RESULTS, format!("results of {}", listed(queries)))
             }
-            Doing::Fold { block, .. } => (0, RESULTS, format!("{block} is added")),
-            Doing::Post { bytes, .. } => (1, POSTS, format!("posts {bytes} bytes")),
-            Doing::Wait { moved, .. } => {
+            Activity::Fold { block, .. } => (0, RESULTS, format!("{block} is added")),
+            Activity::Post { bytes, .. } => (1, POSTS, format!("posts {bytes} bytes")),
+            Activity::Wait { moved, .. } => {
                 (1, WAITS, format!("waits for {} of rank {}", moved.block, moved.from))
             }
-            Doing::Drain { .. } => (1, WAITS, String::from("waits until its blocks have left")),
-            Doing::Send { .. } | Doing::Stage { .. } | Doing::Sum { .. } => return,
+            Activity::Drain { .. } => (1, WAITS, String::from("waits until its blocks have left")),
+            Activity::Send { .. } | Activity::Stage { .. } | Activity::Sum { .. } => return,
         };
-        let hop = span.doing.place().map_or(0, |place| place.hop);
+        let hop = span.activity.place().map_or(0, |place| place.hop);
         let (x, y) = (self.x(span.begin), self.y(rank, lane));
         let width = (self.x(span.end) - x).max(0.5);
         let took = span.length() as f64 / 1e6;
@@ -197,7 +198,7 @@ impl Panel<'_> {
             LANE - 2.0,
             in_svg(&name)
         );
-        if let Doing::Compute { tiles, .. } = &span.doing
+        if let Activity::Compute { tiles, .. } = &span.activity
             && let [tile] = &tiles[..]
         {
             label(svg, [x, y], width, &tile.to_string());
@@ -219,7 +220,7 @@ fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
     );
 }
 
-fn listed(pieces: &[Piece]) -> String {
+fn listed(pieces: &[Block]) -> String {
     pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 

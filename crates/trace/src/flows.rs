@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::sums::seconds;
 use crate::words::milliseconds;
-use crate::{Doing, Exposed, Trace};
+use crate::{Activity, Exposed, Trace};
 
 /// Names of flows: blocks, or sums and gathers; within a host, or between hosts.
 const NAMES: [[&str; 2]; 2] = [
@@ -31,7 +31,7 @@ pub struct Flow {
 impl Flow {
     /// The flows of a trace with several processes, whose waits are `exposed`; empty for another.
     pub(crate) fn all(trace: &Trace, exposed: &[Exposed]) -> Vec<Flow> {
-        if trace.seats.is_empty() {
+        if trace.locations.is_empty() {
             return Vec::new();
         }
         let mut flows = NAMES.map(|names| names.map(Flow::none));
@@ -39,9 +39,9 @@ impl Flow {
             let apart = trace.are_apart(moved.from, moved.to);
             flows[0][usize::from(apart)].add(moved.bytes, *waiting, *late);
         }
-        let all = (1..trace.seats.len()).any(|rank| trace.are_apart(0, rank));
+        let all = (1..trace.locations.len()).any(|rank| trace.are_apart(0, rank));
         for span in trace.ranks.iter().flatten() {
-            if let Doing::Sum { bytes, among, .. } = span.doing {
+            if let Activity::Sum { bytes, among, .. } = span.activity {
                 let apart = among.map_or(all, |[first, last]| trace.are_apart(first, last));
                 flows[1][usize::from(apart)].add(bytes, span.length(), 0);
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Doing, Moved, Piece, Place, Span, Trace};
+use crate::{Activity, Block, Moved, Place, Span, Trace};
 
 /// The send and the arrival of one block.
 #[derive(Clone, Copy, Debug)]
@@ -11,20 +11,20 @@ pub struct Link<'a> {
     pub moved: &'a Moved,
     /// The hop that posted the block.
     pub place: Place,
-    /// The [`Doing::Send`] on the sending rank.
+    /// The [`Activity::Send`] on the sending rank.
     pub sent: &'a Span,
-    /// The [`Doing::Wait`] on the receiving rank.
+    /// The [`Activity::Wait`] on the receiving rank.
     pub came: &'a Span,
 }
 
 /// What identifies a block's way. Every micro-batch repeats it: the first send then matches the first arrival.
-type Key<'a> = (usize, usize, Place, &'a Piece);
+type Key<'a> = (usize, usize, Place, &'a Block);
 
 /// All blocks whose send and arrival were both recorded, by sender, in the order of their sends.
 pub fn links(trace: &Trace) -> Vec<Link<'_>> {
     let mut came: BTreeMap<Key<'_>, Vec<&Span>> = BTreeMap::new();
     for span in trace.ranks.iter().flatten() {
-        if let Doing::Wait { place, moved, .. } = &span.doing {
+        if let Activity::Wait { place, moved, .. } = &span.activity {
             came.entry(key(*place, moved)).or_default().push(span);
         }
     }
@@ -45,8 +45,8 @@ pub fn links(trace: &Trace) -> Vec<Link<'_>> {
 }
 
 fn sending(span: &Span) -> Option<(&Span, Place, &Moved)> {
-    match &span.doing {
-        Doing::Send { place, moved } => Some((span, *place, moved)),
+    match &span.activity {
+        Activity::Send { place, moved } => Some((span, *place, moved)),
         _ => None,
     }
 }

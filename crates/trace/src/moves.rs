@@ -7,20 +7,20 @@ use annulus_text::{count, stacked};
 use serde_json::{Value, json};
 
 use crate::words::milliseconds;
-use crate::{Doing, Pass, Place, Span, Trace};
+use crate::{Activity, Pass, Place, Span, Trace};
 
 impl Trace {
     /// The spans of a rank's first pass through `layer`, in order: those within the same model stage as the first.
     pub(crate) fn first_time(&self, rank: usize, layer: usize, pass: Pass) -> Vec<&Span> {
         let here = |span: &&Span| {
-            span.doing.place().is_some_and(|place| (place.layer, place.pass) == (layer, pass))
+            span.activity.place().is_some_and(|place| (place.layer, place.pass) == (layer, pass))
         };
         let mut spans: Vec<&Span> = self.ranks[rank].iter().filter(here).collect();
         spans.sort_by_key(|span| (span.begin, std::cmp::Reverse(span.end)));
         let Some(first) = spans.first().map(|span| span.begin) else { return spans };
         let around = |span: &&Span| span.begin <= first && first < span.end;
         let stages =
-            self.ranks[rank].iter().filter(|span| matches!(span.doing, Doing::Stage { .. }));
+            self.ranks[rank].iter().filter(|span| matches!(span.activity, Activity::Stage { .. }));
         if let Some(stage) = stages.filter(around).min_by_key(|span| span.length()) {
             spans.retain(|span| span.begin < stage.end);
         }
@@ -60,7 +60,7 @@ impl Trace {
         let mut found = BTreeMap::new();
         for rank in 0..self.ranks.len() {
             for span in self.first_time(rank, layer, pass) {
-                let Some(Place { hop, .. }) = span.doing.place() else { continue };
+                let Some(Place { hop, .. }) = span.activity.place() else { continue };
                 let of = found.entry((hop, rank)).or_insert(Hop { hop, rank, ..Hop::default() });
                 of.add(span);
             }
@@ -75,7 +75,7 @@ impl Trace {
             for rank in 0..self.ranks.len() {
                 shown.extend(self.first_time(rank, layer, pass).iter().map(|span| {
                     let [begin, end] = [span.begin, span.end].map(|at| at as f64 / 1e9);
-                    json!({"rank": rank, "begin": begin, "end": end, "span": span.doing})
+                    json!({"rank": rank, "begin": begin, "end": end, "span": span.activity})
                 }));
             }
         }
@@ -111,20 +111,20 @@ pub struct Hop {
 impl Hop {
     fn add(&mut self, span: &Span) {
         self.begin = Some(self.begin.map_or(span.begin, |begin| begin.min(span.begin)));
-        match &span.doing {
-            Doing::Compute { tiles, pairs, .. } => {
+        match &span.activity {
+            Activity::Compute { tiles, pairs, .. } => {
                 self.tiles.extend(tiles.iter().map(ToString::to_string));
                 self.pairs = self.pairs.saturating_add(*pairs);
                 self.computing = self.computing.saturating_add(span.length());
             }
-            Doing::Finish { .. } | Doing::Fold { .. } => {
+            Activity::Finish { .. } | Activity::Fold { .. } => {
                 self.computing = self.computing.saturating_add(span.length());
             }
-            Doing::Send { moved, .. } => {
+            Activity::Send { moved, .. } => {
                 self.sends.push(format!("{}>{}", moved.block, moved.to));
                 self.bytes = self.bytes.saturating_add(moved.bytes);
             }
-            Doing::Wait { moved, .. } => {
+            Activity::Wait { moved, .. } => {
                 self.waits.push(format!("{}<{}", moved.block, moved.from));
                 self.waiting = self.waiting.saturating_add(span.length());
             }

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::chrome::{VERSION, VERSION_OF_PROCESSES};
-use crate::{Doing, Seat, Span, Trace, Track};
+use crate::{Activity, RankLocation, Span, Trace, Track};
 
-/// More ranks than a run may have.
-const MOST_RANKS: usize = 1 << 12;
+/// The most ranks of a trace: those of a run, by the rules of an experiment.
+pub const MOST_RANKS: usize = 1 << 14;
 
 /// The reason why a file is not a trace of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ struct About {
     step: Option<u64>,
     planned: Option<String>,
     ranks: usize,
-    #[serde(default)]
-    seats: Vec<Seat>,
+    #[serde(rename = "seats", default)]
+    locations: Vec<RankLocation>,
 }
 
 /// Fields that all events have; only complete events have the rest.
@@ -71,20 +71,23 @@ impl Trace {
     pub fn from_json(text: &str) -> Result<Trace, Unreadable> {
         let file: File<'_> = serde_json::from_str(text)
             .map_err(|error| Unreadable(format!("not a trace that this program wrote: {error}")))?;
-        let About { version, title, step, planned, ranks, seats } = file.other.annulus;
-        let wanted = if seats.is_empty() { VERSION } else { VERSION_OF_PROCESSES };
+        let About { version, title, step, planned, ranks, locations } = file.other.annulus;
+        let wanted = if locations.is_empty() { VERSION } else { VERSION_OF_PROCESSES };
         if version != wanted || ranks > MOST_RANKS {
             let message = format!(
                 "a trace of {ranks} ranks in version {version}, expected at most {MOST_RANKS} in {wanted}"
             );
             return Err(Unreadable(message));
         }
-        if !seats.is_empty() && seats.len() != ranks {
-            return Err(Unreadable(format!("{} ranks have a process, of {ranks}", seats.len())));
+        if !locations.is_empty() && locations.len() != ranks {
+            return Err(Unreadable(format!(
+                "{} ranks have a process, of {ranks}",
+                locations.len()
+            )));
         }
-        let mut trace = Trace { title, step, planned, seats, ranks: vec![Vec::new(); ranks] };
+        let mut trace = Trace { title, step, planned, locations, ranks: vec![Vec::new(); ranks] };
         for event in file.events.into_iter().filter(|event| event.ph == "X") {
-            let apart = !trace.seats.is_empty();
+            let apart = !trace.locations.is_empty();
             let rank = if apart { event.tid / Track::ALL.len() } else { event.pid };
             let spans = trace.ranks.get_mut(rank).ok_or_else(|| {
                 Unreadable(format!("a span of rank {rank}, but there are {ranks} ranks"))
@@ -97,10 +100,10 @@ impl Trace {
 
 fn span(event: &Event<'_>) -> Result<Span, Unreadable> {
     let args = event.args.map_or("null", RawValue::get);
-    let doing: Doing = serde_json::from_str(args).map_err(|error| {
+    let activity: Activity = serde_json::from_str(args).map_err(|error| {
         Unreadable(format!("a span at {} µs is not as it was written: {error}", event.ts))
     })?;
     let nanoseconds = |microseconds: f64| (microseconds * 1e3).round() as u64;
     let begin = nanoseconds(event.ts);
-    Ok(Span { begin, end: begin.saturating_add(nanoseconds(event.dur)), doing })
+    Ok(Span { begin, end: begin.saturating_add(nanoseconds(event.dur)), activity })
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use crate::{Doing, Span};
+use crate::{Activity, Span};
 
 /// The start of the clock of all threads of this process: when it is first read.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -48,10 +48,10 @@ impl Begun {
     }
 
     /// Ends the span; `doing` is called only if it is recorded.
-    pub fn end(self, doing: impl FnOnce() -> Doing) {
+    pub fn end(self, activity: impl FnOnce() -> Activity) {
         let Some(begin) = self.0 else { return };
         let end = now();
-        let span = Span { begin, end, doing: doing() };
+        let span = Span { begin, end, activity: activity() };
         SPANS.with_borrow_mut(|spans| {
             if let Some(spans) = spans {
                 spans.push(span);
@@ -74,8 +74,8 @@ pub fn now() -> u64 {
 mod tests {
     use super::*;
 
-    fn stage() -> Doing {
-        Doing::Stage { name: String::from("one") }
+    fn stage() -> Activity {
+        Activity::Stage { name: String::from("one") }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use annulus_sequence::{self as sequence, Block, TilePlan};
+use annulus_sequence::{self as sequence, TilePlan};
 use serde::{Deserialize, Serialize};
 
 /// The spans of all ranks in one optimizer step, measured or planned.
@@ -15,14 +15,14 @@ pub struct Trace {
     /// The cluster of the plan; `None` where the trace was measured.
     pub planned: Option<String>,
     /// The process and host of each rank; empty where all ranks are threads of one process.
-    pub seats: Vec<Seat>,
+    pub locations: Vec<RankLocation>,
     /// The spans of each rank.
     pub ranks: Vec<Vec<Span>>,
 }
 
 /// The process and host of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct RankLocation {
     /// The number of the process; in a plan, of the node.
     pub process: usize,
     /// The host of the process.
@@ -37,7 +37,7 @@ pub struct Span {
     /// When the span ends.
     pub end: u64,
     /// What the rank does.
-    pub doing: Doing,
+    pub activity: Activity,
 }
 
 /// A track of a rank, on which spans are nested or apart.
@@ -74,7 +74,7 @@ pub struct Place {
 
 /// A block of a schedule: some heads and rows of one rank's tensors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Piece {
+pub struct Block {
     /// The part's letter, `q`, `k`, …: [`annulus_sequence::Part::letter`].
     pub part: String,
     /// The number of the owner among the ranks that share a sequence.
@@ -89,16 +89,16 @@ pub struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Tile {
     /// The queries.
-    pub queries: Piece,
+    pub queries: Block,
     /// The keys.
-    pub keys: Piece,
+    pub keys: Block,
 }
 
 /// A block that is sent from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// The block.
-    pub block: Piece,
+    pub block: Block,
     /// The sending rank.
     pub from: usize,
     /// The receiving rank, numbered among all ranks as the sender is.
@@ -112,7 +112,7 @@ pub struct Moved {
 /// What a rank does in a span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "doing", rename_all = "lowercase")]
-pub enum Doing {
+pub enum Activity {
     /// Runs a stage of the model, or of the step.
     Stage {
         /// The name of the stage.
@@ -134,7 +134,7 @@ pub enum Doing {
         #[serde(flatten)]
         place: Place,
         /// The queries of the results.
-        queries: Vec<Piece>,
+        queries: Vec<Block>,
     },
     /// Adds a received sum to the one that is here.
     Fold {
@@ -142,7 +142,7 @@ pub enum Doing {
         #[serde(flatten)]
         place: Place,
         /// The sum.
-        block: Piece,
+        block: Block,
     },
     /// Posts all sends and receives of a hop that are awaited together.
     Post {
@@ -193,9 +193,14 @@ pub enum Doing {
 }
 
 impl Trace {
+    /// Whether this trace and another have the same title and number of ranks, and so are of the same plan.
+    pub fn is_of_same_plan(&self, other: &Trace) -> bool {
+        (&self.title, self.ranks.len()) == (&other.title, other.ranks.len())
+    }
+
     /// Whether two ranks are on different hosts.
     pub fn are_apart(&self, one: usize, other: usize) -> bool {
-        let host = |rank: usize| self.seats.get(rank).map(|seat| &seat.host);
+        let host = |rank: usize| self.locations.get(rank).map(|location| &location.host);
         host(one) != host(other)
     }
 }
@@ -207,39 +212,41 @@ impl Span {
     }
 }
 
-impl Doing {
+impl Activity {
     /// The track that the span is drawn on.
     pub fn track(&self) -> Track {
         match self {
-            Doing::Stage { .. } => Track::Model,
-            Doing::Compute { .. } | Doing::Finish { .. } | Doing::Fold { .. } => Track::Compute,
-            Doing::Post { .. }
-            | Doing::Send { .. }
-            | Doing::Wait { .. }
-            | Doing::Drain { .. }
-            | Doing::Sum { .. } => Track::Communication,
+            Activity::Stage { .. } => Track::Model,
+            Activity::Compute { .. } | Activity::Finish { .. } | Activity::Fold { .. } => {
+                Track::Compute
+            }
+            Activity::Post { .. }
+            | Activity::Send { .. }
+            | Activity::Wait { .. }
+            | Activity::Drain { .. }
+            | Activity::Sum { .. } => Track::Communication,
         }
     }
 
     /// The place of the hop that the span belongs to, if any.
     pub fn place(&self) -> Option<Place> {
         match self {
-            Doing::Stage { .. } | Doing::Sum { .. } => None,
-            Doing::Compute { place, .. }
-            | Doing::Finish { place, .. }
-            | Doing::Fold { place, .. }
-            | Doing::Post { place, .. }
-            | Doing::Send { place, .. }
-            | Doing::Wait { place, .. }
-            | Doing::Drain { place } => Some(*place),
+            Activity::Stage { .. } | Activity::Sum { .. } => None,
+            Activity::Compute { place, .. }
+            | Activity::Finish { place, .. }
+            | Activity::Fold { place, .. }
+            | Activity::Post { place, .. }
+            | Activity::Send { place, .. }
+            | Activity::Wait { place, .. }
+            | Activity::Drain { place } => Some(*place),
         }
     }
 
     /// Bytes that the span hands to the communicator: a post's are those of its sends.
     pub fn bytes(&self) -> u64 {
         match self {
-            Doing::Send { moved, .. } => moved.bytes,
-            Doing::Sum { bytes, .. } => *bytes,
+            Activity::Send { moved, .. } => moved.bytes,
+            Activity::Sum { bytes, .. } => *bytes,
             _ => 0,
         }
     }
@@ -281,10 +288,10 @@ impl From<sequence::Pass> for Pass {
     }
 }
 
-impl From<Block> for Piece {
-    fn from(Block { part, owner, heads, rows }: Block) -> Piece {
+impl From<sequence::Block> for Block {
+    fn from(sequence::Block { part, owner, heads, rows }: sequence::Block) -> Block {
         let [heads, rows] = [heads, rows].map(|extent| [extent.start, extent.end]);
-        Piece { part: part.letter().to_owned(), owner, heads, rows }
+        Block { part: part.letter().to_owned(), owner, heads, rows }
     }
 }
 
@@ -295,7 +302,7 @@ impl From<TilePlan> for Tile {
 }
 
 /// Formatted as in the drawing of a schedule: `k2`.
-impl fmt::Display for Piece {
+impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.part, self.owner)
     }

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::{Doing, Flow, Link, Moved, Pass, Place, Span, Trace, links};
+use crate::{Activity, Flow, Link, Moved, Pass, Place, Span, Trace, links};
 
 /// What one rank did in one layer's attention, over all micro-batches, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct AttentionTimes {
     /// Time spent on tiles, results and sums.
     pub computing: u64,
     /// Time spent waiting for blocks.
@@ -43,7 +43,7 @@ pub struct Exposed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Sums by layer, pass and rank.
-    pub shares: BTreeMap<(usize, Pass, usize), Share>,
+    pub shares: BTreeMap<(usize, Pass, usize), AttentionTimes>,
     /// Every wait, the longest first.
     pub exposed: Vec<Exposed>,
     /// The time of each rank from its first span to its last, in nanoseconds.
@@ -59,10 +59,10 @@ impl Sums {
         let mut flights: BTreeMap<(usize, Pass, usize), Vec<[u64; 2]>> = BTreeMap::new();
         for (rank, spans) in trace.ranks.iter().enumerate() {
             for span in spans {
-                let Some(place) = span.doing.place() else { continue };
+                let Some(place) = span.activity.place() else { continue };
                 let key = (place.layer, place.pass, rank);
                 sums.shares.entry(key).or_default().add(span);
-                if let Doing::Wait { flight, .. } = span.doing {
+                if let Activity::Wait { flight, .. } = span.activity {
                     let under_way = [span.end.saturating_sub(flight), span.end];
                     flights.entry(key).or_default().push(under_way);
                 }
@@ -87,8 +87,8 @@ impl Sums {
     }
 
     /// The total of the sums for which `of` holds.
-    pub fn total(&self, of: impl Fn(usize, Pass, usize) -> bool) -> Share {
-        let mut total = Share::default();
+    pub fn total(&self, of: impl Fn(usize, Pass, usize) -> bool) -> AttentionTimes {
+        let mut total = AttentionTimes::default();
         for (&(layer, pass, rank), share) in &self.shares {
             if of(layer, pass, rank) {
                 total.computing = total.computing.saturating_add(share.computing);
@@ -125,19 +125,19 @@ impl Sums {
     }
 }
 
-impl Share {
+impl AttentionTimes {
     /// The fraction of the time under way that was hidden; `None` where nothing was under way.
     pub fn overlap(&self) -> Option<f64> {
         (self.flight > 0).then(|| 1.0 - self.waiting as f64 / self.flight as f64)
     }
 
     fn add(&mut self, span: &Span) {
-        self.bytes = self.bytes.saturating_add(span.doing.bytes());
-        match span.doing {
-            Doing::Compute { .. } | Doing::Finish { .. } | Doing::Fold { .. } => {
+        self.bytes = self.bytes.saturating_add(span.activity.bytes());
+        match span.activity {
+            Activity::Compute { .. } | Activity::Finish { .. } | Activity::Fold { .. } => {
                 self.computing = self.computing.saturating_add(span.length());
             }
-            Doing::Wait { .. } => self.waiting = self.waiting.saturating_add(span.length()),
+            Activity::Wait { .. } => self.waiting = self.waiting.saturating_add(span.length()),
             _ => {}
         }
     }

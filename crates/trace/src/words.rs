@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use annulus_text::stacked;
 
-use crate::{Flow, Pass, Share, Sums, Trace};
+use crate::{AttentionTimes, Flow, Pass, Sums, Trace};
 
 /// The number of longest waits that are listed.
 const WAITS: usize = 5;
@@ -61,11 +61,11 @@ impl Sums {
         of: impl Fn(usize, Pass, usize) -> bool,
     ) -> Option<Vec<String>> {
         let own = self.total(&of);
-        if own == Share::default() {
+        if own == AttentionTimes::default() {
             return None;
         }
         let planned = planned.map(|planned| planned.total(&of));
-        let beside = |show: &dyn Fn(&Share) -> String| {
+        let beside = |show: &dyn Fn(&AttentionTimes) -> String| {
             let planned = planned.as_ref().map(|share| format!(" [{}]", show(share)));
             show(&own) + &planned.unwrap_or_default()
         };

@@ -3,12 +3,13 @@
 
 use annulus_trace::testing::check;
 use annulus_trace::{
-    Doing, Moved, Pass, Piece, Place, Seat, Share, Span, Sums, Tile, Trace, links,
+    Activity, AttentionTimes, Block, MOST_RANKS, Moved, Pass, Place, RankLocation, Span, Sums,
+    Tile, Trace, links,
 };
 use serde_json::Value;
 
-fn piece(part: &str, owner: usize) -> Piece {
-    Piece { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
+fn piece(part: &str, owner: usize) -> Block {
+    Block { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
 }
 
 fn place(hop: usize) -> Place {
@@ -22,28 +23,31 @@ fn moved(from: usize, to: usize) -> Moved {
 /// One of two ranks in one micro-batch, from `at` on: posts for 10, computes for 90 or 190, waits.
 fn rank(rank: usize, at: u64, computes: u64, waits_until: u64) -> Vec<Span> {
     let other = 1 - rank;
-    let span =
-        |begin: u64, end: u64, doing: Doing| Span { begin: at + begin, end: at + end, doing };
+    let span = |begin: u64, end: u64, activity: Activity| Span {
+        begin: at + begin,
+        end: at + end,
+        activity,
+    };
     let tile = Tile { queries: piece("q", rank), keys: piece("k", rank) };
     let (sent, came) = (moved(rank, other), moved(other, rank));
     let computed = 10 + computes;
     vec![
-        span(2, 8, Doing::Send { place: place(0), moved: sent }),
-        span(0, 10, Doing::Post { place: place(0), bytes: 100, receives: 1 }),
-        span(10, computed, Doing::Compute { place: place(0), tiles: vec![tile], pairs: 36 }),
+        span(2, 8, Activity::Send { place: place(0), moved: sent }),
+        span(0, 10, Activity::Post { place: place(0), bytes: 100, receives: 1 }),
+        span(10, computed, Activity::Compute { place: place(0), tiles: vec![tile], pairs: 36 }),
         span(
             computed,
             waits_until,
-            Doing::Wait { place: place(0), moved: came, flight: waits_until - 10 },
+            Activity::Wait { place: place(0), moved: came, flight: waits_until - 10 },
         ),
-        span(0, waits_until, Doing::Stage { name: String::from("layers.0") }),
+        span(0, waits_until, Activity::Stage { name: String::from("layers.0") }),
     ]
 }
 
 /// The small trace with each rank in a process of its own, on `hosts` hosts.
 fn apart(hosts: usize) -> Trace {
-    let seat = |process| Seat { process, host: format!("host {}", process % hosts) };
-    Trace { seats: (0..2).map(seat).collect(), ..small() }
+    let location = |process| RankLocation { process, host: format!("host {}", process % hosts) };
+    Trace { locations: (0..2).map(location).collect(), ..small() }
 }
 
 /// A small trace: rank 1 begins 150 later, and rank 0 waits for it; then both repeat it together.
@@ -55,7 +59,7 @@ fn small() -> Trace {
         title: String::from("small, ring"),
         step: Some(7),
         planned: None,
-        seats: Vec::new(),
+        locations: Vec::new(),
         ranks: ranks.collect(),
     }
 }
@@ -72,7 +76,7 @@ fn what_is_written_is_read_and_is_a_trace() {
     let sorted = |spans: &[Span], start: u64| {
         let mut spans: Vec<String> = spans
             .iter()
-            .map(|span| format!("{} {} {:?}", span.begin - start, span.end - start, span.doing))
+            .map(|span| format!("{} {} {:?}", span.begin - start, span.end - start, span.activity))
             .collect();
         spans.sort();
         spans
@@ -84,12 +88,21 @@ fn what_is_written_is_read_and_is_a_trace() {
 }
 
 #[test]
+fn a_trace_of_as_many_ranks_as_a_run_may_have_is_read() {
+    for (ranks, is_read) in [(MOST_RANKS, true), (MOST_RANKS + 1, false)] {
+        let trace = Trace { ranks: vec![Vec::new(); ranks], ..small() };
+        let read = Trace::from_json(&trace.to_json()).map(|read| read.ranks.len());
+        assert_eq!(read.ok(), is_read.then_some(ranks));
+    }
+}
+
+#[test]
 fn processes_are_lanes_and_their_ranks_are_tracks() {
     let trace = apart(2);
     let text = trace.to_json();
     assert_eq!(check(&text), Ok(4));
     let read = Trace::from_json(&text).expect("ours");
-    assert_eq!((&read.seats, read.to_json()), (&trace.seats, text.clone()));
+    assert_eq!((&read.locations, read.to_json()), (&trace.locations, text.clone()));
     assert_eq!(Sums::of(&read), Sums::of(&trace));
     let file: Value = serde_json::from_str(&text).expect("JSON");
     let events = file["traceEvents"].as_array().expect("events");
@@ -121,8 +134,8 @@ fn what_goes_between_hosts_is_summed_apart() {
     let mut summed = apart(2);
     for (rank, spans) in summed.ranks.iter_mut().enumerate() {
         let (name, among) = (String::from("loss"), (rank == 1).then_some([0, 0]));
-        let doing = Doing::Sum { name, bytes: 16, among };
-        spans.push(Span { begin: 3000, end: 3010 + rank as u64, doing });
+        let activity = Activity::Sum { name, bytes: 16, among };
+        spans.push(Span { begin: 3000, end: 3010 + rank as u64, activity });
     }
     let sums = Sums::of(&summed);
     let of_sums = sums.flows.iter().filter(|flow| flow.name.starts_with("sums"));
@@ -137,11 +150,14 @@ fn sums_are_those_of_a_person() {
     // Rank 0 waits 90 and 1; of the former rank 1 takes until 1158 to send: 58.
     assert_eq!(
         share(0),
-        Share { computing: 180, waiting: 91, late: 58, flight: 180 + 91, bytes: 200 }
+        AttentionTimes { computing: 180, waiting: 91, late: 58, flight: 180 + 91, bytes: 200 }
     );
-    assert_eq!(share(1), Share { computing: 380, waiting: 2, late: 0, flight: 382, bytes: 200 });
+    assert_eq!(
+        share(1),
+        AttentionTimes { computing: 380, waiting: 2, late: 0, flight: 382, bytes: 200 }
+    );
     assert_eq!(share(0).overlap(), Some(1.0 - 91.0 / 271.0));
-    assert_eq!(Share::default().overlap(), None);
+    assert_eq!(AttentionTimes::default().overlap(), None);
     assert_eq!(sums.lengths, [1101, 1051]);
     let worst = &sums.exposed[0];
     assert_eq!((worst.moved.from, worst.moved.to, worst.waiting, worst.late), (1, 0, 90, 58));
@@ -173,7 +189,7 @@ fn hops_and_pictures_are_of_the_first_micro_batch() {
 fn pictures_name_hosts_where_there_are_several() {
     assert!(!apart(1).to_svg(0).contains("host 0"));
     let mut trace = apart(2);
-    trace.seats[1].host = String::from("gpu-node-017.<rack>");
+    trace.locations[1].host = String::from("gpu-node-017.<rack>");
     let svg = trace.to_svg(0);
     // In both passes that there are.
     for (name, shown) in [("host 0", "host 0"), ("gpu-node-017.&lt;rack&gt;", "…node-017")] {
@@ -212,7 +228,7 @@ fn other_files_are_refused() {
         ("not a trace", String::from("{}")),
         ("not a trace", String::from("[1, 2")),
         ("version 9", good.replace("\"version\":1", "\"version\":9")),
-        ("at most 4096", good.replace("\"ranks\":2", "\"ranks\":99999999999")),
+        ("at most 16384", good.replace("\"ranks\":2", "\"ranks\":99999999999")),
         ("have a process", apart(2).to_json().replace("\"ranks\":2", "\"ranks\":3")),
         ("of rank 1", good.replace("\"ranks\":2", "\"ranks\":1")),
         ("not as it was written", good.replace("\"doing\":\"wait\"", "\"doing\":\"dance\"")),

@@ -10,7 +10,8 @@ use annulus_model::WeightsError;
 use annulus_plan::Misfit;
 use annulus_sequence::ScheduleError;
 
-use crate::Exit;
+use crate::checkpoint::last_checkpoint;
+use crate::{Exit, NonFinite};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, TrainError>;
@@ -68,7 +69,7 @@ pub enum TrainError {
     DoesNotFit(#[from] Misfit),
     /// A loss or a gradient norm of training is not finite.
     #[error("{0}")]
-    NonFinite(crate::step::finite::NonFinite),
+    NonFinite(Box<NonFinite>),
     /// A model that is not being trained computed a value that is not finite.
     #[error("{what} is {value}, expected a finite number")]
     NotANumber {
@@ -172,14 +173,7 @@ impl TrainError {
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
             TrainError::Data(error) => error.hint(),
             TrainError::Model(error) => error.hint(),
-            TrainError::NonFinite(found) if found.step == 1 => {
-                let hint = "lower `optimizer.learning_rate`, or look at the sequences named: `annulus data show EXPERIMENT` prints \
-                            the first batch";
-                Some(hint.into())
-            }
-            TrainError::NonFinite(_) => {
-                Some("lower `optimizer.learning_rate`, or look at the sequences named".into())
-            }
+            TrainError::NonFinite(found) => Some(found.hint()),
             TrainError::NotANumber { .. } => {
                 Some(
                     "training has diverged, or the weights are damaged: take an earlier checkpoint; to train, lower `optimizer.learning_rate`"
@@ -194,6 +188,17 @@ impl TrainError {
             }
             TrainError::OnRank { source, .. } => source.hint(),
             _ => None,
+        }
+    }
+
+    /// Adds to a loss that is not finite where its run is, and the checkpoint to go back to.
+    pub(crate) fn in_run(self, folder: &Path) -> TrainError {
+        match self {
+            TrainError::NonFinite(found) => {
+                let run = Some((folder.to_owned(), last_checkpoint(folder)));
+                TrainError::NonFinite(Box::new(NonFinite { run, ..*found }))
+            }
+            error => error,
         }
     }
 
@@ -283,7 +288,9 @@ pub(crate) fn failure(what: &str, path: &Path, error: &io::Error) -> TrainError 
 /// [`failure`] in the folder that `key` names.
 pub(crate) fn failure_in(key: &str, what: &str, path: &Path, error: &io::Error) -> TrainError {
     let hint = match error.kind() {
-        io::ErrorKind::StorageFull => Some(format!("free some space, or set another `{key}`")),
+        _ if annulus_files::is_full(error) => {
+            Some(format!("free some space, or set another `{key}`"))
+        }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             Some(format!("set an `{key}` that can be written"))
         }
@@ -296,4 +303,19 @@ pub(crate) fn failure_in(key: &str, what: &str, path: &Path, error: &io::Error) 
         _ => None,
     };
     TrainError::Checkpoint { message: format!("cannot {what} `{}`: {error}", path.display()), hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_that_is_used_up_has_the_way_out_of_a_full_disk() {
+        for number in [libc::ENOSPC, libc::EDQUOT] {
+            let error = io::Error::from_raw_os_error(number);
+            let hint = failure("write", Path::new("run"), &error).hint();
+            let wanted = "free some space, or set another `output`";
+            assert_eq!(hint.as_deref(), Some(wanted));
+        }
+    }
 }

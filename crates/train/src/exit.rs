@@ -110,7 +110,7 @@ impl Exit {
             }
             Exit::Expectation => "the message names what was expected and what was found",
             Exit::NotFinite => {
-                "lower `optimizer.learning_rate`, or look at the sequences that the message names"
+                "lower `optimizer.learning_rate`, or look at the sequences that the message names with `annulus data show RUN --step N`"
             }
             Exit::Deadline => {
                 "raise `mesh.deadline` if the rank is slow rather than stuck, `ANNULUS_MPI_BEGIN` if processes start late"

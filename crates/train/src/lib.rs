@@ -21,11 +21,14 @@ pub mod verify;
 
 pub use annulus_memory as memory;
 pub use annulus_ops::gpu::untried;
-pub use ask::generate::{GenerateRequest, Sampling, Told, generate};
-pub use ask::judge::{Placed, Sequences, Verdict, judge};
-pub use ask::score::{Scored, Want, score};
+pub use ask::generate::{GenerateRequest, OnToken, Sampling, generate};
+pub use ask::judge::{DeviceWeights, Sequences, Verdict, judge};
+pub use ask::score::{ScoreOutputs, Scored, score};
 pub use checkpoint::identity::{decided_by_checkpoint, resolved_text};
-pub use checkpoint::{TOKENIZER, checkpoint_folder, last_checkpoint, step_of};
+pub use checkpoint::{
+    checkpoint_folder, last_checkpoint, need as need_checkpoint, release as release_checkpoint,
+    step_of,
+};
 pub use error::{Result, TrainError};
 pub use exit::Exit;
 pub use export::Checkpoint;
@@ -53,10 +56,11 @@ pub use run::options::RunOptions;
 pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_phases;
 pub use run::prepare::unlike_checkpoint;
-pub use run::processes::alike;
+pub use run::processes::check_processes_agree;
 pub use run::rerun::{Rerun, beginning};
-pub use setup::assemble::{Attending, Setup, model_config};
-pub use setup::data::{Data, HeldOut, Opening, data_fingerprint, first_held_out, open_data};
+pub use setup::assemble::{LayerGroupSchedules, Setup, model_config};
+pub use setup::begun::begun_with;
+pub use setup::data::{Data, Epoch, HeldOut, Opening, data_fingerprint, first_held_out, open_data};
 pub use setup::device::{described_machine, device_warning, open_device, place_on_devices};
 pub use setup::examine::{data_fits, fits_here, weights_fit};
 pub use setup::fits::check_memory;
@@ -64,9 +68,9 @@ pub use setup::initial::check_beside;
 pub use setup::open::{measured, rates};
 pub use setup::process::prepare_process;
 pub use setup::processors::Processors;
-pub use setup::rates::Sample;
+pub use setup::rates::SpeedProbe;
 pub use setup::resolve::{Bring, Opened, resolve, resolve_trained};
-pub use setup::shared::{DEADLINE, ranks_here, shared};
+pub use setup::shared::{DEADLINE, cores_here, ranks_here, ranks_on_host, shared};
 pub use setup::slow::slow_warning;
 pub use setup::texts::{
     by_source, cache_folder, excluded, left_out_of, note_on, records_of, texts,
@@ -77,7 +81,7 @@ pub use sink::{Notice, Silent, Sink, Value};
 pub use step::finite::{NonFinite, Origin};
 pub use step::hashes::dump::Dump;
 pub use step::measure::memory::{Measured, Memory, OfProcesses, measure, measure_over};
-pub use step::measure::resident::{Held, held};
+pub use step::measure::resident::{ProcessMemory, process_memory};
 pub use step::state::parameters::Store;
 pub use step::stepper::{Stepped, Stepper};
 pub use step::sum::{Partial, Total};

@@ -105,6 +105,8 @@ pub enum Notice<'a> {
     Joined(&'a str),
     /// The GPUs that compute, each with its ranks.
     OnGpus(&'a [String]),
+    /// How many sequences a source of the data has, and how many epochs the steps are.
+    Data(&'a str),
     /// Something is wrong but does not end the run.
     Warning(&'a str),
 }

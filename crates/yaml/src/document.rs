@@ -19,9 +19,9 @@ pub const LARGEST: u64 = 1 << 20;
 /// `data.tokens=64k` from the command line, typed like the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// `data.tokens`
+    /// The path of the key, as in `data.tokens`.
     pub key: String,
-    /// `64k`
+    /// The value as it is written, as in `64k`.
     pub value: String,
 }
 

@@ -1,7 +1,7 @@
 //! What other programs call keys and values, and what they are called here.
 
 /// What other programs call keys, and what they are called here, by their whole paths.
-const KEYS: [(&str, &str); 72] = [
+const KEYS: [(&str, &str); 86] = [
     ("lr", "optimizer.learning_rate"),
     ("peak_lr", "optimizer.learning_rate"),
     ("max_grad_norm", "optimizer.clip"),
@@ -9,6 +9,10 @@ const KEYS: [(&str, &str); 72] = [
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("lora_alpha", "lora.alpha"),
+    ("lora_dropout", "lora.dropout"),
+    ("lora_target_modules", "lora.targets"),
+    ("target_modules", "lora.targets"),
+    ("modules_to_save", "lora.train"),
     ("epoch", "schedule.steps"),
     ("epochs", "schedule.steps"),
     ("num_train_epochs", "schedule.steps"),
@@ -19,6 +23,12 @@ const KEYS: [(&str, &str); 72] = [
     ("warmup_steps", "schedule.warmup"),
     ("warmup_ratio", "schedule.warmup"),
     ("lr_scheduler_type", "schedule.decay"),
+    ("min_lr", "schedule.floor"),
+    ("min_lr_ratio", "schedule.floor"),
+    ("adam_beta1", "optimizer.betas"),
+    ("adam_beta2", "optimizer.betas"),
+    ("adam_epsilon", "optimizer.epsilon"),
+    ("optim", "optimizer.name"),
     ("gradient_accumulation_steps", "memory.micro_batch"),
     ("micro_batch_size", "memory.micro_batch"),
     ("per_device_train_batch_size", "memory.micro_batch"),
@@ -36,6 +46,8 @@ const KEYS: [(&str, &str); 72] = [
     ("max_length", "data.tokens"),
     ("context_length", "data.tokens"),
     ("block_size", "data.tokens"),
+    ("cutoff_len", "data.tokens"),
+    ("sample_packing", "data.pack"),
     ("dataset", "data.path"),
     ("datasets", "data.path"),
     ("output_dir", "output"),
@@ -47,6 +59,8 @@ const KEYS: [(&str, &str); 72] = [
     ("context", "mesh.sequence"),
     ("context_parallel", "mesh.sequence"),
     ("context_parallel_size", "mesh.sequence"),
+    ("context_parallel_degree", "mesh.sequence"),
+    ("ulysses_sequence_parallel_size", "mesh.sequence"),
     ("cp", "mesh.sequence"),
     ("cp_size", "mesh.sequence"),
     ("sequence_parallel_size", "mesh.sequence"),
@@ -79,6 +93,27 @@ const KEYS: [(&str, &str); 72] = [
 /// What a key of another program is called here, by its path; `None`: nobody calls one so.
 pub fn elsewhere(key: &str) -> Option<&'static str> {
     KEYS.iter().find(|(other, _)| *other == key).map(|(_, own)| *own)
+}
+
+/// Keys of other programs that count in other units than ours, and how to convert them.
+const CONVERSIONS: [(&str, &str); 8] = [
+    ("epoch", EPOCHS),
+    ("epochs", EPOCHS),
+    ("num_epochs", EPOCHS),
+    ("num_train_epochs", EPOCHS),
+    ("warmup_ratio", "`schedule.warmup` counts steps: ratio × `schedule.steps`"),
+    ("min_lr", "`schedule.floor` is a share of `optimizer.learning_rate`"),
+    (
+        "gradient_accumulation_steps",
+        "`memory.micro_batch` is `data.batch` / (`mesh.data` × accumulation steps)",
+    ),
+    ("modules_to_save", "`lora.train` names what is trained in full beside the adapters"),
+];
+const EPOCHS: &str = "`schedule.steps` counts steps: epochs × sequences of the data / `data.batch`";
+
+/// How to convert the value of a key of another program; `None`: it has the units of ours.
+pub fn conversion(key: &str) -> Option<&'static str> {
+    CONVERSIONS.iter().find(|(other, _)| *other == key).map(|(_, how)| *how)
 }
 
 /// What other programs call values, and what they are called here.

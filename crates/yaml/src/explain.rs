@@ -70,18 +70,11 @@ fn gather<'a>(path: &str, groups: &[&'a [Key]], all: &mut Vec<(String, &'a Key)>
     for key in groups.iter().copied().flatten() {
         let path = join(path, key.name);
         all.push((path.clone(), key));
-        match key.kind {
-            Kind::Section(groups) => gather(&path, groups, all),
-            Kind::OneOf(one) => {
-                let groups: Vec<&[Key]> =
-                    [one.keys].into_iter().chain(one.instead.iter().copied()).collect();
-                gather(&path, &groups, all);
-            }
-            Kind::Each(groups) | Kind::Listed(groups) => {
-                gather(&join(&path, "NAME"), groups, all);
-            }
-            _ => {}
-        }
+        let path = match key.kind {
+            Kind::Each(_) | Kind::Listed(_) => join(&path, "NAME"),
+            _ => path,
+        };
+        gather(&path, &key.kind.below(), all);
     }
 }
 
@@ -97,12 +90,7 @@ fn about(path: &str, key: &Key) -> String {
         key.about,
         key.kind.wanted()
     );
-    let below = match key.kind {
-        Kind::Section(groups) | Kind::Each(groups) | Kind::Listed(groups) => groups.to_vec(),
-        Kind::OneOf(one) => [one.keys].into_iter().chain(one.instead.iter().copied()).collect(),
-        _ => Vec::new(),
-    };
     let line = |key: &Key| format!("\n    {:<22} {}", key.name, key.about);
-    text.extend(below.iter().copied().flatten().map(line));
+    text.extend(key.kind.below().into_iter().flatten().map(line));
     text
 }

@@ -100,6 +100,24 @@ pub struct OneOf {
     pub written: fn(&Node, Span, &mut Report) -> Side,
 }
 
+impl OneOf {
+    /// All groups of keys: those that are always allowed, then those that stand for the first of them.
+    pub(crate) fn groups(&self) -> Vec<&'static [Key]> {
+        [self.keys].into_iter().chain(self.instead.iter().copied()).collect()
+    }
+}
+
+impl Kind {
+    /// The groups of keys below a key of this kind: of its section, or of each of its sections; empty where it has a value.
+    pub(crate) fn below(self) -> Vec<&'static [Key]> {
+        match self {
+            Kind::Section(groups) | Kind::Each(groups) | Kind::Listed(groups) => groups.to_vec(),
+            Kind::OneOf(one) => one.groups(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// The written side of a [`OneOf`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -129,13 +147,13 @@ pub enum Interval {
 /// The meaning of an absent key.
 #[derive(Clone, Copy, Debug)]
 pub enum Absent {
-    /// A mistake.
+    /// The key is required.
     Required,
-    /// A mistake where the file has no section of this name.
+    /// The key is required where the file has no section of this name.
     RequiredWithout(&'static str),
-    /// As if this were written.
+    /// The default, as it would be written.
     Is(&'static str),
-    /// Something that follows from other keys, in words.
+    /// A default that follows from other keys, in words.
     Means(&'static str),
 }
 

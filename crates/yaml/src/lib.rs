@@ -24,7 +24,7 @@ mod words;
 mod write;
 
 pub use document::{Document, LARGEST, Override, Reading, read_file, read_within};
-pub use elsewhere::elsewhere;
+pub use elsewhere::{conversion, elsewhere};
 pub use explain::{absent, explain, explain_value};
 pub use keys::{Absent, Interval, Key, Kind, OneOf, Only, Side, join, key};
 pub use kind::nearest;

@@ -20,15 +20,14 @@ fn section(path: &str, groups: &[&[Key]], page: &mut String) {
     page.extend(keys().map(row));
     for key in keys() {
         let path = join(path, key.name);
-        match key.kind {
-            Kind::Section(groups) => section(&path, groups, page),
-            Kind::OneOf(one) => {
-                let groups = [one.keys].into_iter().chain(one.instead.iter().copied());
-                section(&path, &groups.collect::<Vec<_>>(), page);
-            }
-            Kind::Each(groups) => section(&format!("{path}.NAME"), groups, page),
-            Kind::Listed(groups) => section(&format!("{path}[…]"), groups, page),
-            _ => {}
+        let path = match key.kind {
+            Kind::Each(_) => format!("{path}.NAME"),
+            Kind::Listed(_) => format!("{path}[…]"),
+            _ => path,
+        };
+        let groups = key.kind.below();
+        if !groups.is_empty() {
+            section(&path, &groups, page);
         }
     }
 }

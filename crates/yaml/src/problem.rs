@@ -12,7 +12,7 @@ pub struct Problem {
     pub message: String,
     /// File, line, column and the line's text, where there is one.
     pub place: Option<String>,
-    /// The way out.
+    /// The hint: what to do about it, where something can be done.
     pub hint: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl Report {
         self.problems.extend(problems);
     }
 
-    /// All mistakes.
+    /// All mistakes that were reported.
     pub fn finish(mut self) -> Problems {
         if self.left_out > 0 {
             self.problems.push(Problem::new(format!("{} more problems", self.left_out)));

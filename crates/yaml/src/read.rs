@@ -1,7 +1,7 @@
 //! From a tree to typed values by the table: unknown keys, missing keys and wrong types, all of
 //! them.
 
-use crate::elsewhere::elsewhere;
+use crate::elsewhere::{conversion, elsewhere};
 use crate::keys::{Absent, Key, Kind, OneOf, Side, join};
 use crate::kind::{Mismatch, nearest, whole};
 use crate::problem::Report;
@@ -92,13 +92,13 @@ impl Typing<'_> {
     }
 
     /// Types a section whose keys stand for each other.
-    fn one_of(&mut self, path: &str, node: &Node, OneOf { keys, instead, written }: &OneOf) {
+    fn one_of(&mut self, path: &str, node: &Node, one: &OneOf) {
         let at = self.values.spans.get(path).copied().unwrap_or(node.span);
-        let side = written(node, at, self.report);
+        let side = (one.written)(node, at, self.report);
         if side == Side::Neither {
-            self.values.refused.insert(join(path, keys[0].name));
+            self.values.refused.insert(join(path, one.keys[0].name));
         }
-        let groups: Vec<&[Key]> = [*keys].into_iter().chain(instead.iter().copied()).collect();
+        let groups = one.groups();
         self.known(path, node, &groups);
         let required = if side == Side::Instead { &groups[..] } else { &groups[..1] };
         for key in required.iter().copied().flatten() {
@@ -220,7 +220,10 @@ impl Typing<'_> {
             let home = || home_of(keys, &entry.key);
             let guess = match (meant, own) {
                 (Some(name), _) => format!("did you mean `{name}`? "),
-                (None, Some(own)) => format!("it is `{own}` here; "),
+                (None, Some(own)) => match conversion(&entry.key) {
+                    Some(how) => format!("it is `{own}` here: {how}; "),
+                    None => format!("it is `{own}` here; "),
+                },
                 (None, None) => home().map_or_else(
                     || comma(&entry.key),
                     |section| format!("`{}` is a key of `{section}`; ", entry.key),
@@ -339,11 +342,8 @@ fn home_of(keys: &[&[Key]], name: &str) -> Option<&'static str> {
 /// The names of the keys of a section; none of other kinds.
 fn names_below(kind: Kind) -> Vec<&'static str> {
     match kind {
-        Kind::Section(groups) => key_names(groups),
-        Kind::OneOf(OneOf { keys, instead, .. }) => {
-            [key_names(&[keys]), key_names(instead)].concat()
-        }
-        _ => Vec::new(),
+        Kind::Each(_) | Kind::Listed(_) => Vec::new(),
+        kind => key_names(&kind.below()),
     }
 }
 

@@ -36,13 +36,12 @@ fn section(groups: &[&[Key]]) -> Value {
     section
 }
 
-fn one_of(OneOf { keys, instead, .. }: &OneOf) -> Value {
-    let groups: Vec<&[Key]> = [*keys].into_iter().chain(instead.iter().copied()).collect();
-    let Value::Object(mut both) = section(&groups) else { return Value::Null };
+fn one_of(one: &OneOf) -> Value {
+    let Value::Object(mut both) = section(&one.groups()) else { return Value::Null };
     both.remove("required");
     let properties = both.remove("properties");
-    let other = json!({ "required": required(instead) });
-    both.insert("oneOf".into(), json!([{ "required": [keys[0].name] }, other]));
+    let other = json!({ "required": required(one.instead) });
+    both.insert("oneOf".into(), json!([{ "required": [one.keys[0].name] }, other]));
     both.insert("properties".into(), properties.unwrap_or_default());
     Value::Object(both)
 }

@@ -100,7 +100,7 @@ fn window(line: &str, column: usize) -> (String, usize) {
     (shown.trim_end().to_owned(), column - skip + usize::from(skip > 0))
 }
 
-/// A terminal must not obey what a file contains.
+/// A character of a line that is shown with carets under it, so one for one: a terminal must not obey what a file contains.
 fn visible(letter: char) -> char {
     match letter {
         '\t' => ' ',
@@ -111,11 +111,7 @@ fn visible(letter: char) -> char {
 
 /// Text of a user, short and harmless enough for a message.
 pub fn printable(text: &str) -> String {
-    let mut shown: String = text.chars().take(WINDOW).map(visible).collect();
-    if text.chars().nth(WINDOW).is_some() {
-        shown.push('…');
-    }
-    shown
+    annulus_text::shortened(text, WINDOW)
 }
 
 /// The nearest boundary of a character at or below `at`.

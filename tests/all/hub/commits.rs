@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
+use annulus_files::hugging_face::BESIDE_TOKENIZER;
 use annulus_hub::{Event, HubError, Want};
 use annulus_tests::hub::{COMMIT, File};
 
@@ -40,6 +41,20 @@ fn a_commit_that_is_whole_needs_no_network() {
         assert!(error.to_string().contains(&format!("`{file}` is not what its hash")), "{error}");
         client.options.offline = false;
         fs::write(&blob, bytes).expect("it is mended");
+    }
+}
+
+/// What a model's text means must not depend on whether the model is named by its folder or by its name on the hub.
+#[test]
+fn all_files_of_a_tokenizer_are_fetched() {
+    let hub = hub();
+    for file in BESIDE_TOKENIZER {
+        hub.file(file, |found| *found = File::small(file));
+    }
+    let client = Client::new(&hub);
+    let fetched = client.fetch("main", Want::Description).expect("it arrives");
+    for file in BESIDE_TOKENIZER {
+        assert_eq!(fs::read_to_string(fetched.folder.join(file)).expect("a file"), file);
     }
 }
 

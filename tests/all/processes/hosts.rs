@@ -96,10 +96,10 @@ fn check_trace(place: &Place, output: &str, hosts: &[String]) {
     let text = fs::read_to_string(&path).expect("the step was recorded");
     assert!(check(&text).expect("a trace") > 0);
     let trace = Trace::from_json(&text).expect("ours");
-    let seats: Vec<(usize, &str)> =
-        trace.seats.iter().map(|seat| (seat.process, seat.host.as_str())).collect();
+    let locations: Vec<(usize, &str)> =
+        trace.locations.iter().map(|location| (location.process, location.host.as_str())).collect();
     let last = &hosts[hosts.len() - 1];
-    assert_eq!(seats, [(0, &*hosts[0]), (0, &*hosts[0]), (1, last), (1, last)]);
+    assert_eq!(locations, [(0, &*hosts[0]), (0, &*hosts[0]), (1, last), (1, last)]);
     let names: Vec<&str> = Sums::of(&trace).flows.iter().map(|flow| flow.name).collect();
     let wanted = match hosts.len() {
         1 => vec!["blocks within a host", "sums within a host"],

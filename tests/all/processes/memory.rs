@@ -67,7 +67,7 @@ fn processes_hold_what_threads_do_and_what_comes_and_say_what_is_resident() {
             }
             // What comes is this rank's here; among threads it is lent.
             for (rank, held) in of_ranks(&found, "memory/key_value").into_iter().enumerate() {
-                let planned = plan.over(processes).ranks[rank].peak[Class::KeyValue];
+                let planned = plan.over(processes).ranks[rank].peak_by_class[Class::KeyValue];
                 // A rank may be a hop ahead of each other one of its process, which holds what came before; or none.
                 let most = planned + (4 / processes as u64 - 1) * BLOCK;
                 assert!(held <= most, "{output}: rank {rank} holds {held} of {planned}");

@@ -312,7 +312,7 @@ fn hold(found: &Value, plan: &Plan, what: &str) {
     let here = plan.ranks.len() / plan.experiment.host.processes;
     for (class, tag) in [(Class::Weights, "memory/weights"), (Class::Optimizer, "memory/optimizer")]
     {
-        let (found, planned) = (of(tag), plan.ranks.iter().map(|rank| rank.peak[class]));
+        let (found, planned) = (of(tag), plan.ranks.iter().map(|rank| rank.peak_by_class[class]));
         let planned: Vec<u64> = planned.collect();
         let said = format!("{what}: {tag} is {found:?}, planned {planned:?}");
         for (found, planned) in found.iter().zip(&planned) {

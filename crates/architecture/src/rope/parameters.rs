@@ -38,8 +38,8 @@ section! {
     }
 }
 
-/// The keys that a `rope_type` takes beside `rope_theta`.
-pub fn takes(kind: &str) -> &'static [&'static str] {
+/// The keys that a `rope_type` has beside `rope_theta`.
+pub fn rope_keys_of(kind: &str) -> &'static [&'static str] {
     match kind {
         "linear" | "dynamic" => &["factor"],
         "yarn" => &[

@@ -3,18 +3,18 @@
 
 use annulus_yaml::{Places, Problem};
 
-use super::parameters::{Parameters, takes, written};
+use super::parameters::{Parameters, rope_keys_of, written};
 use crate::rope::{Rope, WORDS};
-use crate::{Beside, RopeKeys};
+use crate::{RopeKeys, TopLevelKeys};
 
-/// The keys of a file about its rotary embedding.
-pub(crate) struct Said<'a> {
+/// The keys of a file about its rotary embedding, as they are written.
+pub(crate) struct RopeKeysAsWritten<'a> {
     /// The path of the sections, for messages.
     pub prefix: &'a str,
     /// The sections `rope_parameters` and `rope_scaling`, the preferred one first.
     pub sections: [&'a Option<RopeKeys>; 2],
     /// The keys beside the sections: `rope_theta` as in version 4, `original_max_position_embeddings` as in Phi-3.
-    pub beside: &'a Beside,
+    pub beside: &'a TopLevelKeys,
     /// The key `max_position_embeddings`.
     pub longest: Option<usize>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Said<'a> {
 /// The path of each of the three places, with the keys and values written there.
 type Places3 = [(String, Vec<(String, String)>); 3];
 
-impl Said<'_> {
+impl RopeKeysAsWritten<'_> {
     /// The rotary embedding that the keys mean.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Said<'_> {
         };
         let [first, second] = self.sections.map(of);
         let original = self.beside.original_max_position_embeddings;
-        let own = takes(kind).contains(&"original_max_position_embeddings");
+        let own = rope_keys_of(kind).contains(&"original_max_position_embeddings");
         let beside = Parameters {
             original_max_position_embeddings: original.filter(|_| own),
             ..Parameters::default()
@@ -98,7 +98,7 @@ impl Said<'_> {
                 "partial_rotary_factor" => {
                     format!("`{path}` is not 1: whole heads are turned here")
                 }
-                key if takes(kind).contains(&key) => continue,
+                key if rope_keys_of(kind).contains(&key) => continue,
                 _ => format!("`{path}` means nothing beside `rope_type: {kind}`"),
             };
             problems.push(places.problem(&path, message));

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::iter::{Peekable, zip};
 
+use annulus_comm::bytes_of;
 use annulus_memory::Class;
 use annulus_ops::attention::{BackwardTile, Dropout, KeyValueGradients, State, Tile};
 use annulus_ops::{Backend, charge};
@@ -14,7 +15,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{Running, travelling};
 use crate::buffers::Tensors;
-use crate::seen::{Seen, added};
+use crate::tile_views::{TileView, added};
 
 /// Gradients of some keys of blocks.
 type Thinned = BTreeMap<Block, Vec<(Rows, KeyValueGradients)>>;
@@ -32,7 +33,7 @@ struct Views<'a> {
 
 impl Views<'_> {
     /// The next ones, at least one of every tile that has any.
-    fn next(&mut self) -> Result<Vec<Seen>> {
+    fn next(&mut self) -> Result<Vec<TileView>> {
         let (mut seen, mut taken) = (Vec::new(), 0);
         loop {
             let before = seen.len();
@@ -47,7 +48,7 @@ impl Views<'_> {
             }
             for (tile, keys, views) in &mut self.tiles {
                 if let Some(view) = views.next() {
-                    seen.push(Seen::new(tile, view, *keys, self.dropout)?);
+                    seen.push(TileView::new(tile, view, *keys, self.dropout)?);
                 }
             }
             if self.most.is_none() || seen.len() == before {
@@ -70,11 +71,7 @@ fn bytes(view: &View, tile: &TilePlan, [k, v]: [&Tensor; 2]) -> usize {
     if rows.are_all_of(tile.keys.rows.len()) {
         return seen;
     }
-    seen + (size(k) + size(v)) / tile.keys.rows.len().max(1) * rows.count
-}
-
-fn size(tensor: &Tensor) -> usize {
-    tensor.elem_count() * tensor.dtype().size_in_bytes()
+    seen + (bytes_of(k) + bytes_of(v)) as usize / tile.keys.rows.len().max(1) * rows.count
 }
 
 impl<'a> Running<'a> {
@@ -103,7 +100,7 @@ impl<'a> Running<'a> {
             match self.travels.scene.pass {
                 Pass::Forward => {
                     let progress = || self.travels.progress();
-                    let tiles: Vec<Tile<'_>> = seen.iter().map(Seen::tile).collect();
+                    let tiles: Vec<Tile<'_>> = seen.iter().map(TileView::tile).collect();
                     attention.kernel.forward(&tiles, &mut *state, &progress)?;
                 }
                 Pass::Backward => self.backward(&seen, &mut *state, &mut thinned)?,
@@ -134,7 +131,11 @@ impl<'a> Running<'a> {
         let tiles: Vec<_> = zip(tiles, of_keys).map(of_tile).collect::<Result<_>>()?;
         let spans = |positions: &Positions| side.rows.count + positions.tokens();
         let spans = of_keys.iter().map(spans).sum::<usize>() * attention.mask.rows();
-        let largest = tiles.iter().map(|(_, [k, v], _)| size(k) + size(v)).max().unwrap_or(0);
+        let largest = tiles
+            .iter()
+            .map(|(_, [k, v], _)| (bytes_of(k) + bytes_of(v)) as usize)
+            .max()
+            .unwrap_or(0);
         let on_gpu = matches!(attention.kernel.backend(), Backend::Gpu(_));
         let most = on_gpu.then_some(spans * size_of::<Spans>() + largest);
         Ok(Views { tiles, dropout, most })
@@ -144,21 +145,21 @@ impl<'a> Running<'a> {
     /// are left in `thinned`.
     fn backward(
         &mut self,
-        seen: &[Seen],
+        seen: &[TileView],
         state: &mut dyn State,
         thinned: &mut Thinned,
     ) -> Result<()> {
         for round in rounds(seen) {
-            let carry = |one: &&Seen| {
+            let carry = |one: &&TileView| {
                 let sum = one.is_of_all_keys().then(|| one.of.of(Part::Gradient));
-                sum.and_then(|sum| self.held.taken(sum)).and_then(gradients)
+                sum.and_then(|sum| self.held.remove(sum)).and_then(gradients)
             };
             let carried = round.iter().map(carry).collect();
             let made = self.kernel_backward(&round, carried, state)?;
             for (one, made) in zip(round, made) {
                 if one.is_of_all_keys() {
                     let KeyValueGradients { dk, dv } = made;
-                    self.held.put(one.of.of(Part::Gradient), vec![dk, dv])?;
+                    self.held.insert_or_add(one.of.of(Part::Gradient), vec![dk, dv])?;
                 } else {
                     thinned.entry(one.of).or_default().push((one.keys(), made));
                 }
@@ -172,7 +173,7 @@ impl<'a> Running<'a> {
         let backend = self.attention().kernel.backend();
         for (keys, made) in thinned {
             let sum = keys.of(Part::Gradient);
-            let held = match self.held.taken(sum) {
+            let held = match self.held.remove(sum) {
                 Some(held) => held,
                 None => travelling(|| self.zeros(sum))?,
             };
@@ -181,14 +182,14 @@ impl<'a> Running<'a> {
             let sums = zip(held, [dk, dv]).map(|(sum, parts)| added(&backend, sum, parts));
             let sums = sums.collect::<Result<Tensors>>()?;
             charge(&sums, Class::KeyValue);
-            self.held.put(sum, sums)?;
+            self.held.insert_or_add(sum, sums)?;
         }
         Ok(())
     }
 
     fn kernel_backward(
         &self,
-        seen: &[&Seen],
+        seen: &[&TileView],
         carried: Vec<Option<KeyValueGradients>>,
         state: &mut dyn State,
     ) -> Result<Vec<KeyValueGradients>> {
@@ -204,8 +205,8 @@ impl<'a> Running<'a> {
 }
 
 /// The views in rounds, in each of which all keys of a block are in one at most: the next continues from its sums.
-fn rounds(seen: &[Seen]) -> Vec<Vec<&Seen>> {
-    let (mut rounds, mut before) = (Vec::<Vec<&Seen>>::new(), BTreeMap::<Block, usize>::new());
+fn rounds(seen: &[TileView]) -> Vec<Vec<&TileView>> {
+    let (mut rounds, mut before) = (Vec::<Vec<&TileView>>::new(), BTreeMap::<Block, usize>::new());
     for one in seen {
         let nth = before.entry(one.of).or_default();
         let round = if one.is_of_all_keys() { *nth } else { 0 };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, rows_at};
+use annulus_attention::{Attention, CallSite, Qkv, rows_at};
 use annulus_comm::{Cause, Communicator, Metered, threads};
 use annulus_ops::attention::{Attended, AttentionKernel, Dense, Fused, Reference, dense};
 use annulus_ops::{Key, Pool, normal};
@@ -128,7 +128,7 @@ impl Case {
     pub(crate) fn dense(&self, inputs: &Inputs) -> Dense {
         let Inputs { qkv: Qkv { q, k, v }, gradient } = inputs;
         let all = Positions::all(self.tokens);
-        dense(q, k, v, gradient, &self.mask(), &all, &all, self.scale()).unwrap()
+        dense([q, k, v, gradient], &self.mask(), [&all, &all], self.scale(), None).unwrap()
     }
     /// Compares forward and backward with dense attention, and the bytes with those of the schedules.
     ///
@@ -316,8 +316,8 @@ impl Case {
         let Inputs { qkv: Qkv { q, k, v }, gradient } = inputs;
         let [q, k, v, gradient] = [q, k, v, gradient].map(|tensor| rows(tensor, &positions));
         let qkv = Qkv { q, k, v };
-        let attended = attention.forward(Place::default(), &qkv).map_err(failed)?;
-        let back = || attention.backward(Place::default(), qkv, attended.clone(), gradient);
+        let attended = attention.forward(CallSite::default(), &qkv).map_err(failed)?;
+        let back = || attention.backward(CallSite::default(), qkv, attended.clone(), gradient);
         let gradients = backward.then(back).transpose().map_err(failed)?;
         let sent = meter.take().bytes;
         let bytes = ["forward", "backward"].map(|pass| sent.get(pass).copied().unwrap_or_default());
@@ -354,7 +354,7 @@ impl Case {
             (None, false) => Arc::new(self.fused()),
         };
         let attention = Attention::new(schedules.clone(), self.scale(), comm, kernel);
-        if self.packed { attention.seeing(self.mask()).unwrap() } else { attention }
+        if self.packed { attention.with_mask(self.mask()).unwrap() } else { attention }
     }
 }
 

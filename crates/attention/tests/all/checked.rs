@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Cache, Place, Qkv, rows_at};
+use annulus_attention::{Attention, Cache, CallSite, Qkv, rows_at};
 use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{Dropout, Fused, dense};
 use annulus_ops::testing::error;
@@ -20,7 +20,7 @@ const WORLD: usize = 2;
 const TOKENS: usize = 24;
 const DIM: usize = 8;
 const SCALE: f64 = 0.3;
-const HERE: Place = Place { step: 0, layer: 0 };
+const HERE: CallSite = CallSite { step: 0, layer: 0 };
 
 fn schedules(strategy: Strategy, world: usize, heads: Heads, mask: &Mask) -> Arc<Schedules> {
     Arc::new(Setting::new(strategy, TOKENS, world, heads).schedules(mask).unwrap())
@@ -70,11 +70,11 @@ fn a_mask_that_shows_more_than_was_planned_is_refused() {
         (Mask::full().and(Rule::Prefix(3)), "prefix:3"),
     ] {
         let wanted = format!("the mask `{name}`, expected one that shows nothing beyond `causal`");
-        check_says(attention.seeing(mask), &wanted);
+        check_says(attention.with_mask(mask), &wanted);
     }
     // What was seen before does not matter.
-    let narrow = attention.seeing(Mask::causal().and(Rule::Window(2))).unwrap();
-    assert!(narrow.seeing(Mask::causal()).is_ok());
+    let narrow = attention.with_mask(Mask::causal().and(Rule::Window(2))).unwrap();
+    assert!(narrow.with_mask(Mask::causal()).is_ok());
 }
 
 #[test]
@@ -88,9 +88,9 @@ fn a_mask_that_shows_less_gives_what_dense_attention_gives() {
         Mask::causal().and(Rule::Window(4)),
         Mask::full().and(Rule::Window(1)),
     ] {
-        let dense = dense(&q, &k, &v, &q, &mask, &all, &all, SCALE).unwrap().out;
+        let dense = dense([&q, &k, &v, &q], &mask, [&all, &all], SCALE, None).unwrap().out;
         let ran = threads::run(&options(), |comm| -> Result<()> {
-            let attention = with(schedules.clone(), SCALE, comm).seeing(mask.clone())?;
+            let attention = with(schedules.clone(), SCALE, comm).with_mask(mask.clone())?;
             let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
             let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
             let out = attention.forward(HERE, &qkv)?.out;
@@ -127,7 +127,7 @@ fn every_strategy_refuses_what_no_kernel_takes() {
             let made = with(schedules(strategy, 1, HEADS, &causal), scale, threads::solo());
             check_says(made.forward(HERE, &right), &format!("scale of scores is {scale}"));
         }
-        let wired = attention.wired(Wire { output: Some(DType::U8), ..Wire::default() });
+        let wired = attention.with_wire_dtypes(Wire { output: Some(DType::U8), ..Wire::default() });
         check_says(wired.forward(HERE, &right), "found comm dtypes of U8, expected floats");
     }
 }
@@ -138,7 +138,7 @@ fn every_strategy_refuses_masks_of_fewer_rows_than_the_batch() {
     let rows = [[5_usize, 7], [9, 2]].map(|lengths| Documents::of_lengths(&lengths));
     let mask = Mask::causal().and(Rule::Documents(rows.to_vec()));
     for strategy in [Strategy::Ring, Strategy::LiRing] {
-        let attention = alone(strategy, &Mask::causal()).seeing(mask.clone()).unwrap();
+        let attention = alone(strategy, &Mask::causal()).with_mask(mask.clone()).unwrap();
         let wanted = "found a mask for 2 batch rows, expected 1 or 3";
         check_says(attention.forward(HERE, &three), wanted);
     }
@@ -151,19 +151,19 @@ fn dropout_drops_a_part_of_the_weights() {
         |probability| Dropout { seed: 0, probability, step: 0, layer: 0, sequence: 0, head: 0 };
     for probability in [-0.1, 1.0, 2.0, f64::NAN] {
         let wanted = format!("found dropout of probability {probability}, expected 0 to below 1");
-        check_says(attention.dropping(of(probability)), &wanted);
+        check_says(attention.with_dropout(of(probability)), &wanted);
     }
-    assert!([0.0, 0.999].into_iter().all(|most| attention.dropping(of(most)).is_ok()));
+    assert!([0.0, 0.999].into_iter().all(|most| attention.with_dropout(of(most)).is_ok()));
 }
 
 /// What a rank that adds tokens at `positions` to a prompt says in the end.
 fn grown(comm: Arc<dyn Communicator>, positions: [usize; 2]) -> Result<()> {
-    let schedules = schedules(Strategy::Ring, comm.world(), HEADS, &Mask::causal());
+    let schedules = schedules(Strategy::Ring, comm.world_size(), HEADS, &Mask::causal());
     let (attention, cache) = (with(schedules, SCALE, comm), Arc::new(Cache::default()));
     let rows = attention.positions().tokens();
-    attention.filling(&cache).forward(HERE, &whole(HEADS, rows))?;
+    attention.with_prefill_cache(&cache).forward(HERE, &whole(HEADS, rows))?;
     positions.into_iter().try_for_each(|position| {
-        attention.adding(&cache, position).forward(HERE, &whole(HEADS, 1)).map(drop)
+        attention.decoding_at(&cache, position).forward(HERE, &whole(HEADS, 1)).map(drop)
     })
 }
 
@@ -188,8 +188,8 @@ fn a_token_is_added_right_after_what_the_cache_holds() {
 #[test]
 fn a_token_that_is_added_has_no_backward_pass() {
     let (attention, cache) = (alone(Strategy::Ring, &Mask::causal()), Arc::new(Cache::default()));
-    attention.filling(&cache).forward(HERE, &whole(HEADS, TOKENS)).unwrap();
-    let adding = Arc::new(attention.adding(&cache, TOKENS));
+    attention.with_prefill_cache(&cache).forward(HERE, &whole(HEADS, TOKENS)).unwrap();
+    let adding = Arc::new(attention.decoding_at(&cache, TOKENS));
     let one = whole(HEADS, 1);
     let q = Var::from_tensor(&one.q).unwrap().as_tensor().clone();
     check_says(adding.attend(HERE, &Qkv { q, ..one.clone() }), "has no backward pass");
@@ -203,11 +203,11 @@ fn attentions_beside_each_other_may_have_other_heads() {
     let (heads, all) = (Heads { query: 6, key_value: 3 }, Positions::all(TOKENS));
     let Qkv { q, k, v } = whole(heads, TOKENS);
     let causal = Mask::causal();
-    let dense = dense(&q, &k, &v, &q, &causal, &all, &all, SCALE).unwrap().out;
+    let dense = dense([&q, &k, &v, &q], &causal, [&all, &all], SCALE, None).unwrap().out;
     let of = |heads| schedules(Strategy::Ring, WORLD, heads, &causal);
     let (first, other) = (of(HEADS), of(heads));
     let ran = threads::run(&options(), |comm| -> Result<()> {
-        let attention = with(first.clone(), SCALE, comm).beside(other.clone())?;
+        let attention = with(first.clone(), SCALE, comm).with_schedules(other.clone())?;
         let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
         let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
         let out = attention.forward(HERE, &qkv)?.out;

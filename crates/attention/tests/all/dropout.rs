@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, rows_at};
+use annulus_attention::{Attention, CallSite, Qkv, rows_at};
 use annulus_comm::{Communicator, threads};
-use annulus_ops::attention::{Dense, Dropout, Fused, dense_dropped};
+use annulus_ops::attention::{Dense, Dropout, Fused, dense};
 use annulus_ops::testing::{error, to_f64};
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{Heads, Layout, Mask, Positions, Route, Rule, Schedules, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor};
 
 const HEADS: Heads = Heads { query: 4, key_value: 2 };
-const PLACE: Place = Place { step: 12, layer: 3 };
+const PLACE: CallSite = CallSite { step: 12, layer: 3 };
 /// The dropout of the tests; step and layer are those of the call.
 const DROPOUT: Dropout =
     Dropout { seed: 5, probability: 0.2, step: 0, layer: 0, sequence: 8, head: 0 };
@@ -47,7 +47,7 @@ impl Case {
         let (Qkv { q, k, v }, all) = (&self.qkv, Positions::all(self.tokens()));
         let dropout = Dropout { step, layer: PLACE.layer, ..DROPOUT };
         let inputs = [q, k, v, &self.gradient];
-        dense_dropped(inputs, &self.mask, [&all, &all], self.scale, Some(dropout)).unwrap()
+        dense(inputs, &self.mask, [&all, &all], self.scale, Some(dropout)).unwrap()
     }
 
     /// out, lse, dq, dk, dv of all rows in order, of two passes of which the second computes all again.
@@ -77,7 +77,7 @@ impl Case {
     ) -> Result<(Positions, [Tensor; 5])> {
         let kernel = Arc::new(Fused::new(Pool::serial()));
         let attention = Attention::new(schedules.clone(), self.scale, comm, kernel);
-        let attention = attention.dropping(DROPOUT)?;
+        let attention = attention.with_dropout(DROPOUT)?;
         let here = attention.positions().clone();
         let rows = |tensor: &Tensor| rows_at(tensor, 2, &here);
         let Qkv { q, k, v } = &self.qkv;

@@ -4,7 +4,7 @@
 use std::iter::zip;
 use std::sync::Arc;
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::threads;
 use annulus_ops::attention::Dense;
 use annulus_ops::gpu::attention::Kernels;
@@ -56,9 +56,10 @@ fn launches(case: &Case, dtype: DType) -> [usize; 4] {
         let own = |tensor| rows(tensor, &positions).to_dtype(dtype);
         let Qkv { q, k, v } = &inputs.qkv;
         let qkv = Qkv { q: own(q)?, k: own(k)?, v: own(v)? };
-        let attended = attention.forward(Place::default(), &qkv)?;
+        let attended = attention.forward(CallSite::default(), &qkv)?;
         let out = attended.out.clone();
-        let made = attention.backward(Place::default(), qkv, attended, own(&inputs.gradient)?)?;
+        let made =
+            attention.backward(CallSite::default(), qkv, attended, own(&inputs.gradient)?)?;
         Ok(worst([&out, &made.q, &made.k, &made.v], &dense, &positions))
     });
     let off = off.ok().unwrap().into_iter().fold(0.0, f64::max);

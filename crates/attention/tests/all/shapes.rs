@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, rows_at};
+use annulus_attention::{Attention, CallSite, Qkv, rows_at};
 use annulus_comm::{Communicator, threads};
 use annulus_ops::attention::{Fused, dense};
 use annulus_ops::testing::error;
@@ -47,14 +47,14 @@ fn options() -> threads::Options {
 fn rows_at_positions_are_what_a_rank_holds() {
     let Qkv { q, k, v } = whole(TOKENS);
     let all = Positions::all(TOKENS);
-    let dense = dense(&q, &k, &v, &q, &Mask::causal(), &all, &all, SCALE).unwrap().out;
+    let dense = dense([&q, &k, &v, &q], &Mask::causal(), [&all, &all], SCALE, None).unwrap().out;
     for strategy in [Strategy::Ring, Strategy::STRIPED, Strategy::MEGATRON] {
         let schedules = schedules(strategy);
         let ran = threads::run(&options(), |comm| -> Result<()> {
             let attention = attention(&schedules, comm);
             let rows = |all: &Tensor| rows_at(all, 2, attention.positions());
             let qkv = Qkv { q: rows(&q)?, k: rows(&k)?, v: rows(&v)? };
-            let out = attention.forward(Place::default(), &qkv)?.out;
+            let out = attention.forward(CallSite::default(), &qkv)?.out;
             assert!(error(&out, &rows(&dense)?)? <= LIMIT, "{strategy:?}");
             Ok(())
         });
@@ -75,13 +75,13 @@ fn check_refused(qkv: &Qkv, wanted: &str) {
     let schedules = schedules(Strategy::STRIPED);
     let found = threads::run(&options(), |comm| -> Result<_> {
         let attention = Arc::new(attention(&schedules, comm));
-        let forward = attention.forward(Place::default(), qkv).unwrap_err();
+        let forward = attention.forward(CallSite::default(), qkv).unwrap_err();
         let on_tape = |tensor: &Tensor| {
             Ok::<_, candle_core::Error>(Var::from_tensor(tensor)?.as_tensor().clone())
         };
         let Qkv { q, k, v } = qkv;
         let qkv = Qkv { q: on_tape(q)?, k: on_tape(k)?, v: on_tape(v)? };
-        let taped = attention.attend(Place::default(), &qkv).unwrap_err();
+        let taped = attention.attend(CallSite::default(), &qkv).unwrap_err();
         Ok([forward.to_string(), taped.to_string()])
     });
     for why in found.unwrap().into_iter().flatten() {
@@ -107,9 +107,9 @@ fn gradients_of_other_shapes_are_refused() {
     let found = threads::run(&options(), |comm| -> Result<_> {
         let attention = attention(&schedules, comm);
         let qkv = whole(TOKENS / WORLD);
-        let done = attention.forward(Place::default(), &qkv)?;
+        let done = attention.forward(CallSite::default(), &qkv)?;
         let gradient = random("gradient", HEADS.query, TOKENS);
-        Ok(attention.backward(Place::default(), qkv, done, gradient).unwrap_err().to_string())
+        Ok(attention.backward(CallSite::default(), qkv, done, gradient).unwrap_err().to_string())
     });
     for why in found.unwrap() {
         assert!(why.contains("found gradient [1, 4, 48, 8], expected [1, 4, 16, 8]"), "{why}");
@@ -123,9 +123,9 @@ fn attentions_beside_each_other_share_their_positions() {
     let others = [schedules(Strategy::STRIPED), Arc::new(alone.unwrap())];
     let ran = threads::run(&options(), |comm| -> Result<()> {
         let attention = attention(&mine, comm);
-        assert!(attention.beside(schedules(Strategy::Halo)).is_ok());
+        assert!(attention.with_schedules(schedules(Strategy::Halo)).is_ok());
         for other in &others {
-            let why = attention.beside(other.clone()).unwrap_err().to_string();
+            let why = attention.with_schedules(other.clone()).unwrap_err().to_string();
             assert!(why.contains("expected those of the attention beside it, on 3 ranks"), "{why}");
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_attention::{Place, Qkv};
+use annulus_attention::{CallSite, Qkv};
 use annulus_comm::threads;
 use annulus_sequence::{Heads, Layout, Route, Rule, Strategy};
 use candle_core::{Result, Var};
@@ -36,10 +36,10 @@ fn the_tape_runs_the_backward_schedule() {
         let here = attention.positions().clone();
         let [q, k, v] = [&inputs.qkv.q, &inputs.qkv.k, &inputs.qkv.v].map(|all| rows(all, &here));
         let off = Qkv { q: q.clone(), k: k.clone(), v: v.clone() };
-        assert!(!attention.attend(Place::default(), &off)?.track_op());
+        assert!(!attention.attend(CallSite::default(), &off)?.track_op());
         let vars = [Var::from_tensor(&q)?, Var::from_tensor(&k)?, Var::from_tensor(&v)?];
         let [q, k, v] = vars.each_ref().map(|var| var.as_tensor().clone());
-        let out = attention.attend(Place::default(), &Qkv { q, k, v })?;
+        let out = attention.attend(CallSite::default(), &Qkv { q, k, v })?;
         assert!(error(&out, &dense.out, &here) <= LIMIT);
         let gradients = (out * rows(&inputs.gradient, &here))?.sum_all()?.backward()?;
         for (var, dense) in std::iter::zip(&vars, [&dense.dq, &dense.dk, &dense.dv]) {

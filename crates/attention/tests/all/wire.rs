@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, rows_at};
+use annulus_attention::{Attention, CallSite, Qkv, rows_at};
 use annulus_comm::{Communicator, Metered, threads};
 use annulus_ops::attention::{Dense, Fused, dense};
 use annulus_ops::{Key, Pool, normal};
@@ -63,7 +63,7 @@ impl Case {
         let [q, gradient] = [&self.q, &self.gradient].map(|tensor| rounded(tensor, Part::Query));
         let [k, v] = [&self.k, &self.v].map(|tensor| rounded(tensor, Part::KeyValue));
         let all = Positions::all(self.tokens());
-        dense(&q, &k, &v, &gradient, &self.mask, &all, &all, 0.25).unwrap()
+        dense([&q, &k, &v, &gradient], &self.mask, [&all, &all], 0.25, None).unwrap()
     }
 
     /// out, dq, dk and dv of `world` ranks, rows in order; what was sent is held to what is planned.
@@ -107,14 +107,15 @@ impl Case {
         wire: Types,
     ) -> Result<(Positions, [Tensor; 4])> {
         let kernel = Arc::new(Fused::new(Pool::serial()));
-        let attention = Attention::new(schedules.clone(), 0.25, comm, kernel).wired(wire);
+        let attention =
+            Attention::new(schedules.clone(), 0.25, comm, kernel).with_wire_dtypes(wire);
         let here = attention.positions().clone();
         let rows = |tensor: &Tensor| rows_at(tensor, 2, &here)?.to_dtype(self.dtype);
         let qkv = Qkv { q: rows(&self.q)?, k: rows(&self.k)?, v: rows(&self.v)? };
-        let done = attention.forward(Place::default(), &qkv)?;
+        let done = attention.forward(CallSite::default(), &qkv)?;
         let out = done.out.clone();
         let Qkv { q, k, v } =
-            attention.backward(Place::default(), qkv, done, rows(&self.gradient)?)?;
+            attention.backward(CallSite::default(), qkv, done, rows(&self.gradient)?)?;
         assert!([&out, &q, &k, &v].iter().all(|tensor| tensor.dtype() == self.dtype));
         Ok((here, [out, q, k, v]))
     }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use annulus_comm::{Checked, Communicator, Label, Move, World};
+use annulus_comm::{Checked, Communicator, Label, P2pOp, World};
 use annulus_mpi::{Arriving, Leaving, Session};
 use anyhow::{Context, Result, anyhow, ensure};
 use candle_core::{DType, Device, Tensor};
@@ -53,8 +53,8 @@ fn messages(comm: &dyn Communicator, tensor: &Tensor, count: usize) -> Result<()
     let peer = 1 - comm.rank();
     for hop in 0..count {
         let label = Label { step: 0, layer: 0, pass: "measuring", hop };
-        let send = Move::Send { tensor: tensor.clone(), to: peer };
-        comm.exchange(label, vec![send, Move::Receive { from: peer, form: None }])?.wait()?;
+        let send = P2pOp::Send { tensor: tensor.clone(), to: peer };
+        comm.exchange(label, vec![send, P2pOp::Receive { from: peer, form: None }])?.wait()?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus_attention::{Attention, Place, Qkv};
+use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::{Communicator, Label, MpiProgress, Reduce, World, threads};
 use annulus_experiment::parse;
 use annulus_ops::attention::Fused;
@@ -79,7 +79,7 @@ fn samples(arguments: &Arguments, plan: &Plan, world: &World, many: usize) -> Re
     let here = here(arguments, world)?;
     let cores = Cores::from(arguments.threads).among(world.beside().len());
     let arguments = &Arguments { samples: many, ..arguments.clone() };
-    let member = |comm| rank(arguments, world, &plan.passes[0], &cores, here, &comm);
+    let member = |comm| rank(arguments, world, &plan.schedules[0], &cores, here, &comm);
     let run = world.run(&options(arguments.ranks), member);
     let mut seconds = run.map_err(|failure| anyhow!("{failure:#}"))?;
     // All ranks know the times of the slowest.
@@ -138,8 +138,8 @@ fn rank(
     let Inputs { q, k, v, gradient } = Inputs::random(&arguments.shape, own, DType::F32)?;
     let qkv = Qkv { q, k, v };
     let pass = || -> Result<()> {
-        let attended = attention.forward(Place::default(), &qkv)?;
-        attention.backward(Place::default(), qkv.clone(), attended, gradient.clone())?;
+        let attended = attention.forward(CallSite::default(), &qkv)?;
+        attention.backward(CallSite::default(), qkv.clone(), attended, gradient.clone())?;
         Ok(())
     };
     sampled(arguments, world, comm.as_ref(), &taped, &pass)

@@ -3,7 +3,7 @@
 use annulus_comm::World;
 use annulus_experiment::Kernel;
 use annulus_simulate::Cluster;
-use annulus_train::{Processors, Sample};
+use annulus_train::{Processors, SpeedProbe};
 use anyhow::Result;
 use candle_core::DType;
 
@@ -11,7 +11,7 @@ use super::Arguments;
 
 /// Measures rates in all processes at the same time.
 pub(super) fn measure(arguments: &Arguments, world: &World) -> Result<Cluster> {
-    let sample = Sample {
+    let probe = SpeedProbe {
         head_dim: arguments.shape.head_dim,
         dtype: DType::F32,
         kernel: Kernel::Fused,
@@ -19,5 +19,5 @@ pub(super) fn measure(arguments: &Arguments, world: &World) -> Result<Cluster> {
         cores: arguments.threads * world.beside().len(),
         processors: Processors::default(),
     };
-    Ok(sample.measure_over(world, arguments.ranks)?)
+    Ok(probe.measure_over(world, arguments.ranks)?)
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Label, Move, Pending, Result, Transfer, Wrapper};
+use annulus_comm::{Communicator, Label, P2pOp, Pending, Result, Transfer, Wrapper};
 use candle_core::Tensor;
 use parking_lot::Mutex;
 
@@ -38,7 +38,7 @@ pub(crate) enum Mode {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Post(Label, Vec<Move>),
+    Post(Label, Vec<P2pOp>),
     /// The next tensor of the exchange of this number.
     Take(usize),
 }
@@ -75,7 +75,7 @@ impl Wrapper for Taped {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
         let mut tape = self.tape.lock();
         let index = tape.posted;
         tape.posted += 1;

@@ -72,7 +72,8 @@ Examples:
 pub(super) const EXPORT: &str = "\
 Examples:
   annulus export runs/mine --out model --shard 5GB
-  annulus export runs/lora/step-500 --out merged --merge";
+  annulus export runs/lora/step-500 --out merged --merge
+  annulus export runs/lora --out merged --merge model.path=moved/base";
 pub(super) const COMPARE: &str = "\
 Examples:
   annulus compare runs/ring runs/striped
@@ -97,7 +98,8 @@ Examples:
 pub(super) const REPLAY: &str = "\
 Examples:
   annulus replay runs/mine --step 300
-  annulus replay runs/mine --step 300 --out step-300 --json";
+  annulus replay runs/mine --step 300 --out step-300 --json
+  annulus replay runs/mine --step 300 data.path=moved/book.txt";
 pub(super) const REPORT: &str = "\
 Examples:
   annulus report runs/mine

@@ -1,6 +1,6 @@
 //! Flags of other programs, and options that belong to another: what is written instead.
 
-use annulus_experiment::elsewhere;
+use annulus_experiment::{conversion, elsewhere};
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -13,6 +13,10 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         return None;
     }
     let Some(ContextValue::String(flag)) = said.get(ContextKind::InvalidArg) else { return None };
+    if !flag.starts_with('-') && flag.contains('=') {
+        let message = format!("`{flag}`: this command replaces no keys of an experiment");
+        return Some((message, "leave it out; `--help` lists what the command takes".to_owned()));
+    }
     let hint = match flag.trim_start_matches('-') {
         "resume" | "resume-from" | "resume_from_checkpoint" | "resume-from-checkpoint" => {
             "the same command resumes a run; \
@@ -29,12 +33,6 @@ pub(crate) fn equivalent(said: &Error) -> Option<(String, String)> {
         "v" | "verbose" => "there are no further messages: `every.log=1` logs every step".to_owned(),
         "set" | "o" | "override" => {
             "values are replaced by arguments such as `data.tokens=64k`".to_owned()
-        }
-        "epochs" | "num_train_epochs" | "num-train-epochs" => {
-            "there are no epochs: set `schedule.steps` to epochs x tokens of the data / (`data.batch` x `data.tokens`)".to_owned()
-        }
-        "gradient_accumulation_steps" | "gradient-accumulation-steps" => {
-            "`data.batch` counts the sequences of an optimizer step: `memory.micro_batch` x `mesh.data` x accumulation steps".to_owned()
         }
         key if key.contains('.') => {
             format!("values are replaced without dashes: `{key}=VALUE`")
@@ -70,7 +68,11 @@ fn key_for(name: &str) -> String {
     let name = name.replace('-', "_");
     let own = KEYS.iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
     match own.or_else(|| elsewhere(&name)) {
-        Some(key) => format!("values are replaced by arguments without dashes: `{key}=VALUE`"),
+        Some(key) => {
+            let converted = conversion(&name);
+            let converted = converted.map_or_else(String::new, |how| format!("; {how}"));
+            format!("values are replaced by arguments without dashes: `{key}=VALUE`{converted}")
+        }
         None => {
             "`--help` lists the flags; keys of the experiment are replaced by arguments without dashes, such as `data.tokens=64k`"
                 .to_owned()

@@ -117,6 +117,10 @@ impl Sink for Console {
                 self.say(&format!("step {step}  saved {}", folder.display()));
             }
             Notice::Joined(text) => self.say(text),
+            Notice::Data(text) => {
+                self.reading.finish();
+                self.say(text);
+            }
             Notice::OnGpus(gpus) => self.say(&format!("computing on {}", gpus.join(", "))),
             Notice::Warning(text) => {
                 self.reading.finish();

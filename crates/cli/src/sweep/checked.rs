@@ -39,12 +39,17 @@ impl Checked {
 /// All errors, each once and with the first run that has it, and the exit code of the first.
 pub(super) fn checked(sweep: &Sweep) -> Result<Checked, Failure> {
     let mut all = Checked { resolved: Vec::new(), needs: Vec::new(), warnings: BTreeSet::new() };
-    let mut wrong = Vec::new();
+    let (mut wrong, mut notes) = (Vec::new(), BTreeSet::new());
     let mut exit = None;
     let points = points(sweep);
     for run in &points {
         match plans_of(run) {
-            Ok(plans) => {
+            Ok((plans, note)) => {
+                // Runs on the same data have the same notes.
+                if let Some(note) = note.filter(|note| !notes.contains(note)) {
+                    print::say(&note);
+                    notes.insert(note);
+                }
                 all.warnings
                     .extend(plans.iter().flat_map(|plan| &plan.warnings).map(ToString::to_string));
                 all.needs.push(Needs::of(&plans));
@@ -73,19 +78,20 @@ fn points(sweep: &Sweep) -> Vec<&SweptRun> {
     points
 }
 
-/// The plans of a run, checked as `annulus check` does.
-fn plans_of(run: &SweptRun) -> Result<Vec<Plan>, Failure> {
+/// The plans of a run, checked as `annulus check` does, and the note of what is not checked.
+fn plans_of(run: &SweptRun) -> Result<(Vec<Plan>, Option<String>), Failure> {
     let opened = annulus_train::resolve(run.experiment.clone(), &mut hub::description)?;
-    let plans = check::plans_that_fit(&opened)?;
+    let (plans, note) = check::plans_that_fit(&opened)?;
     if plans.is_empty() {
         return Err(Failure::from(annulus_experiment::Problems::from(Problem::new("no phase"))));
     }
-    Ok(plans)
+    Ok((plans, note))
 }
 
 /// The key by which `train` would refuse to resume a run in its folder, with both values.
 pub(super) fn refused(run: &SweptRun) -> Result<Option<String>, Failure> {
-    let unlike = plans_of(run)?.first().map(annulus_train::unlike_checkpoint);
+    let (plans, _) = plans_of(run)?;
+    let unlike = plans.first().map(annulus_train::unlike_checkpoint);
     Ok(unlike.unwrap_or_default().into_iter().next())
 }
 

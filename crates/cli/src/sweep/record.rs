@@ -8,6 +8,7 @@ use annulus_experiment::Sweep;
 use annulus_train::{RunSummary, run_summary};
 use serde_json::{Value, json};
 
+use super::bases::{BASES, Bases};
 use super::stray::stray;
 
 /// The file's name.
@@ -27,10 +28,14 @@ pub(crate) struct Recorded {
 }
 
 /// Writes the list of runs, whole or not at all.
-pub(super) fn write(sweep: &Sweep) -> io::Result<()> {
+pub(super) fn write(sweep: &Sweep, bases: &Bases) -> io::Result<()> {
     let run = |run: &annulus_experiment::SweptRun| json!({ "name": run.name, "point": run.point, "seed": run.experiment.seed, "values": run.values });
     let runs: Vec<Value> = sweep.runs.iter().map(run).collect();
-    let text = format!("{:#}\n", json!({ "version": 1, "keys": sweep.keys, "runs": runs }));
+    let mut record = json!({ "version": 1, "keys": sweep.keys, "runs": runs });
+    if let Some(bases) = bases.record() {
+        record[BASES] = bases;
+    }
+    let text = format!("{record:#}\n");
     annulus_files::write(&sweep.output.join(FILE), text.as_bytes())
 }
 
@@ -53,10 +58,20 @@ fn add(groups: &mut Vec<Group>, point: usize, values: &[String], summary: Option
     }
 }
 
+/// The checkpoints that the runs of the sweep in `folder` begin with, as far as its list says so.
+pub(super) fn bases(folder: &Path) -> Bases {
+    parsed(folder).map_or_else(Bases::default, |record| Bases::of(&record))
+}
+
+fn parsed(folder: &Path) -> Option<Value> {
+    let bytes = annulus_files::read(&folder.join(FILE), LARGEST).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
 /// The rows of the table of a sweep's folder, and what has none; `None` if it is no such folder.
 pub(crate) fn read(folder: &Path) -> Option<Recorded> {
-    let bytes = annulus_files::read(&folder.join(FILE), LARGEST).ok()?;
-    let record: Value = serde_json::from_slice(&bytes).ok()?;
+    let record = parsed(folder)?;
+    let bases = Bases::of(&record);
     let texts = |value: &Value| {
         let items = value.as_array()?.iter();
         items.map(|item| item.as_str().map(str::to_owned)).collect::<Option<Vec<String>>>()
@@ -72,7 +87,7 @@ pub(crate) fn read(folder: &Path) -> Option<Recorded> {
         let said = values.iter().cloned().chain(run["seed"].as_u64().map(|seed| seed.to_string()));
         let said: Vec<String> = said.collect();
         let mut summary = run_summary(&folder.join(name)).ok();
-        let other = summary.as_ref().and_then(|run| stray(&run.experiment, &seeded, &said));
+        let other = summary.as_ref().and_then(|run| stray(&run.experiment, &seeded, &said, &bases));
         strays.extend(other.and_then(|other| Some((summary.take()?, other))));
         add(&mut groups, point, &values, summary);
     }

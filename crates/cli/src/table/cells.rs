@@ -1,6 +1,6 @@
 //! The cells of a table of runs, as text.
 
-use annulus_evaluation::{Against, OverSeeds, Row, Table, Test};
+use annulus_evaluation::{ComparisonToBest, OverSeeds, Row, Table, Test};
 use annulus_experiment::short_keys;
 
 /// Smaller numbers are written with an exponent.
@@ -92,11 +92,11 @@ fn speed(found: Option<&OverSeeds>) -> String {
 fn by(row: &Row, is_best: bool) -> String {
     match row.against_best {
         _ if is_best => "best".to_owned(),
-        Some(Against { difference: 0.0, .. }) => "0".to_owned(),
-        Some(Against { difference, .. }) if difference.abs() < SMALL => {
+        Some(ComparisonToBest { difference: 0.0, .. }) => "0".to_owned(),
+        Some(ComparisonToBest { difference, .. }) if difference.abs() < SMALL => {
             format!("{difference:+.0e}")
         }
-        Some(Against { difference, .. }) => format!("{difference:+.4}"),
+        Some(ComparisonToBest { difference, .. }) => format!("{difference:+.4}"),
         None if is_alone(row) => OTHER.to_owned(),
         None => NOTHING.to_owned(),
     }

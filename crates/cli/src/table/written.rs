@@ -113,11 +113,11 @@ fn field(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use annulus_evaluation::Against;
+    use annulus_evaluation::ComparisonToBest;
 
     use super::*;
 
-    fn row(values: [&str; 2], losses: &[f64], against_best: Option<Against>) -> Row {
+    fn row(values: [&str; 2], losses: &[f64], against_best: Option<ComparisonToBest>) -> Row {
         Row {
             values: values.map(str::to_owned).into(),
             runs: 2,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn table() -> Table {
-        let by = |difference, p: Option<f64>| Against {
+        let by = |difference, p: Option<f64>| ComparisonToBest {
             difference,
             test: Test::Paired,
             p,

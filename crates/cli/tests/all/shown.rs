@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use annulus_cli::shown::{escaped, message};
+use annulus_cli::shown::message;
+use annulus_text::escaped;
 
 #[test]
 fn control_characters_and_turned_writing_are_escaped() {

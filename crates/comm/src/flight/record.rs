@@ -58,7 +58,7 @@ pub struct Ending {
 
 /// Where a rank stands, or a process outside of runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct RankStatus {
     /// The rank; `None`: the process itself.
     pub rank: Option<usize>,
     /// The optimizer step.
@@ -116,7 +116,7 @@ impl Head {
     }
 }
 
-impl Place {
+impl RankStatus {
     pub(super) fn at(&mut self, label: Label) {
         let Label { step, layer, pass, hop } = label;
         (self.step, self.layer, self.pass, self.hop) = (step, layer, Cow::Borrowed(pass), hop);
@@ -124,9 +124,9 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RankStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { step, layer, pass, hop, .. } = self;
+        let RankStatus { step, layer, pass, hop, .. } = self;
         match (pass.as_ref(), step) {
             ("", _) => f.write_str("before the first communication"),
             (pass, 0) => f.write_str(pass),
@@ -145,9 +145,9 @@ pub struct Record {
     /// When the process was last alive, in microseconds since 1970.
     pub alive: u64,
     /// Where the process was outside of runs.
-    pub own: Place,
+    pub own: RankStatus,
     /// Where its ranks were.
-    pub ranks: Vec<Place>,
+    pub ranks: Vec<RankStatus>,
 }
 
 impl Record {

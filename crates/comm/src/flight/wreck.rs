@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::record::LARGEST;
-use super::{Failed, Place, Record};
+use super::{Failed, RankStatus, Record};
 use crate::Blame;
 
 /// The file in which a supervisor keeps what it saw, next to the records.
@@ -41,8 +41,8 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stood {
     process: usize,
-    own: Place,
-    ranks: Vec<Place>,
+    own: RankStatus,
+    ranks: Vec<RankStatus>,
 }
 
 /// The end of a process, as it was seen from outside.
@@ -117,7 +117,7 @@ struct Failure {
 
 impl Failure {
     /// The failure that a rank, or a process outside of ranks, has noted.
-    fn of(by: Who, place: &Place) -> Option<Failure> {
+    fn of(by: Who, place: &RankStatus) -> Option<Failure> {
         let Failed { why, blames, when } = place.failed.clone()?;
         let blamed = |index| match by {
             Who::Rank(_) => Who::Rank(index),
@@ -283,7 +283,7 @@ impl Wreck {
     fn failures(&self) -> impl Iterator<Item = Failure> {
         self.records.iter().flat_map(|record| {
             let own = (Who::Process(record.head.process), &record.own);
-            let rank = |place: &Place| Who::Rank(place.rank.unwrap_or_default());
+            let rank = |place: &RankStatus| Who::Rank(place.rank.unwrap_or_default());
             let places = record.ranks.iter().map(move |place| (rank(place), place)).chain([own]);
             places.filter_map(|(by, place)| Failure::of(by, place)).chain(Failure::of_end(record))
         })

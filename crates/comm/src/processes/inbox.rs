@@ -108,7 +108,7 @@ fn deliver_control(message: ControlMessage, group: &Group, transfers: Option<&Nc
                 group.note_heartbeat(rank, heartbeat, now);
             }
         }
-        ControlMessage::Left(rank) if rank < group.world() => group.has_left(rank),
+        ControlMessage::Left(rank) if rank < group.world_size() => group.has_left(rank),
         ControlMessage::Failed(rank) => group.fail(rank),
         ControlMessage::Stop => group.stop(),
         ControlMessage::Clique(id) => {

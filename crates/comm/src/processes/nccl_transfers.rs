@@ -112,7 +112,7 @@ impl NcclTransfers {
 
     /// Whether `tensor` is sent by NCCL.
     pub(super) fn takes(&self, tensor: &Tensor) -> bool {
-        payload::size(tensor) > SMALL && self.setup.lane.carries(tensor)
+        payload::bytes_of(tensor) > SMALL && self.setup.lane.carries(tensor)
     }
 
     /// Adds the send of a tensor to the round that is being posted.

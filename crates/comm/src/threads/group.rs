@@ -42,7 +42,7 @@ pub(crate) struct Group {
 /// How much longer than the deadline ranks may go on after one has failed.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Bytes of a tensor at most that another process receives before a rank asks for it: its sender does not wait until it has left.
+/// The most bytes of a tensor that another process receives before the rank there has posted the receive: its sender does not wait for that.
 pub(crate) const SMALL: u64 = 4096;
 
 /// What the others can see of a rank.
@@ -82,7 +82,7 @@ impl Group {
         })
     }
 
-    pub(crate) fn world(&self) -> usize {
+    pub(crate) fn world_size(&self) -> usize {
         self.ranks.len()
     }
 
@@ -168,7 +168,7 @@ impl Group {
 
     /// Whether the payload of a message may be received for a rank here: the rank has posted its receive, or will post none any more.
     pub(crate) fn may_receive(&self, from: usize, to: usize, ticket: Ticket) -> bool {
-        if from >= self.world() || !self.local.ranks.contains(&to) {
+        if from >= self.world_size() || !self.local.ranks.contains(&to) {
             return true;
         }
         self.left(to) || self.mailbox(from, to).may_receive(ticket)
@@ -181,7 +181,7 @@ impl Group {
 
     /// Puts a message that has arrived in the mailbox of its rank, which is here.
     pub(crate) fn deliver(&self, from: usize, to: usize, message: Message) {
-        if from < self.world() && self.local.ranks.contains(&to) {
+        if from < self.world_size() && self.local.ranks.contains(&to) {
             self.makes_progress(from);
             self.mailbox(from, to).put(message);
         }
@@ -249,7 +249,7 @@ impl Group {
             self.mailbox(from, to).put(message);
             return Ok(false);
         };
-        let (ticket, is_large) = (message.ticket, payload::size(&message.tensor) > SMALL);
+        let (ticket, is_large) = (message.ticket, payload::bytes_of(&message.tensor) > SMALL);
         if is_large {
             self.mailbox(to, from).leaves(ticket);
         }
@@ -286,7 +286,7 @@ impl Group {
         !is_here
     }
 
-    /// Has MPI's thread poll at once: receives from other processes were posted, or a rank here begins to wait.
+    /// Wakes MPI's thread to poll at once: receives from other processes were posted, or a rank here begins to wait.
     pub(super) fn wake(&self) {
         if let Some(transport) = &self.local.transport {
             transport.wake();
@@ -302,21 +302,21 @@ impl Group {
         self.local.ranks.contains(&rank)
     }
 
-    /// What is `due` is not wanted any more.
+    /// Gives up a receive: its tensor is dropped when it arrives.
     pub(super) fn refuse(&self, due: &Due) {
         self.mailbox(due.peer, due.rank).refuse(due.ticket);
     }
 
-    /// Blocks until what is `due` is here.
+    /// Blocks until the tensor of a posted receive has arrived.
     pub(super) fn receive(&self, due: &Due) -> Result<Tensor> {
         let mailbox = self.mailbox(due.peer, due.rank);
         due.open(self.wait(due, |time| mailbox.take(due.ticket, time), true)?)
     }
 
-    /// Blocks until what `sent` names has left: until its peer has posted the receive, that is, and the bytes are gone.
+    /// Blocks until a send is complete: its peer has posted the receive, and the bytes have left this process.
     pub(super) fn wait_to_leave(&self, sent: &Due) -> Result<()> {
         let mailbox = self.mailbox(sent.peer, sent.rank);
-        // What is sent to a process leaves though its rank has left: that takes it for nobody.
+        // Another process receives, and drops, what is sent to a rank whose program has returned. Within this process nobody would.
         let is_over = || self.is_here(sent.peer) && self.left(sent.peer);
         let done = |time| (mailbox.leaves_within(sent.ticket, time) || is_over()).then_some(());
         self.wait(sent, done, false)?;
@@ -324,8 +324,8 @@ impl Group {
         transport.map_or(Ok(()), |transport| transport.wait_to_leave(sent.peer, sent.ticket))
     }
 
-    /// Blocks until `done`, which waits for a while itself, says so: it is for the peer of `due` to do something. One that has left
-    /// sends nothing any more; what is sent to it leaves all the same.
+    /// Waits for the peer of `due`: calls `done`, which blocks for at most the time that it is given, until it returns something. With
+    /// `ends_with_peer`, as in a receive, it fails if the peer's program has returned.
     fn wait<T>(
         &self,
         due: &Due,
@@ -338,7 +338,7 @@ impl Group {
         }
         let mut watch = Watch::new(self, due.rank, due.peer, due.label);
         loop {
-            // Asked before looking: what it sent before it left is here then.
+            // Asked before looking: what the peer sent before its program returned has then arrived.
             let left = ends_with_peer && self.left(due.peer) && !self.is_coming(due);
             let time = if left { Duration::ZERO } else { watch.timer.slice() };
             if let Some(done) = done(time) {
@@ -348,7 +348,7 @@ impl Group {
             }
             self.running(due.rank)?;
             if left {
-                // A rank that is committing goes on no longer than those that it waits for.
+                // A rank that is committing ignores a stop only as long as the ranks that it waits for do.
                 self.asked_to_stop()?;
                 let Due { rank, peer, label, .. } = *due;
                 return Err(Error::Left { rank, peer, label });
@@ -358,7 +358,7 @@ impl Group {
     }
 
     fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
-        &self.mailboxes[(to - self.local.ranks.start) * self.world() + from]
+        &self.mailboxes[(to - self.local.ranks.start) * self.world_size() + from]
     }
 
     /// Fails if `rank` is not to go on: the run has ended or is to stop.

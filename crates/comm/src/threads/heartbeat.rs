@@ -91,7 +91,7 @@ impl Group {
                 && !life.left.load(Ordering::Acquire)
                 && self.is_silent(*rank, GONE, now)
         };
-        (0..self.world()).find(gone)
+        (0..self.world_size()).find(gone)
     }
 
     /// A rank that is [`Group::gone`] at every one of several checks: if this process had no core for a while, heartbeats that came

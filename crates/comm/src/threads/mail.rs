@@ -38,11 +38,11 @@ pub(super) struct Mailbox {
 #[derive(Default)]
 struct Mail {
     messages: Vec<Message>,
-    /// Messages whose receive was posted before they came. Kept only where there are several processes.
+    /// Posted receives whose messages have not come yet. Only kept where there are several processes.
     asked: Vec<Ticket>,
     /// Messages that nobody waits for any more.
     unwanted: Vec<Ticket>,
-    /// Messages in the opposite direction that have not left, or, between ranks of this process, whose receive was not posted.
+    /// Incomplete sends in the opposite direction: bytes that have not left or, within this process, receives that were not posted.
     leaving: Vec<Ticket>,
 }
 
@@ -59,7 +59,7 @@ impl Mailbox {
         was_asked || was_refused
     }
 
-    /// A receive for `ticket` was posted; kept until its message comes, if it has not come yet.
+    /// Notes that the receive for `ticket` was posted, unless its message has come already.
     pub(super) fn ask(&self, ticket: Ticket) {
         let mut mail = self.mail.lock();
         if mail.find(ticket).is_none() {
@@ -73,18 +73,18 @@ impl Mailbox {
         mail.asked.contains(&ticket) || mail.unwanted.contains(&ticket)
     }
 
-    /// A message of `ticket` is sent in the opposite direction.
+    /// Notes that a send of `ticket` in the opposite direction begins.
     pub(super) fn leaves(&self, ticket: Ticket) {
         self.mail.lock().leaving.push(ticket);
     }
 
-    /// The message of `ticket` in the opposite direction has left.
+    /// Notes that the send of `ticket` in the opposite direction is complete.
     pub(super) fn has_left(&self, ticket: Ticket) {
         remove(&mut self.mail.lock().leaving, ticket);
         self.changed.notify_all();
     }
 
-    /// Whether the message of `ticket` in the opposite direction has left, waiting for `time` at most.
+    /// Whether the send of `ticket` in the opposite direction is complete, after waiting for `time` at most.
     pub(super) fn leaves_within(&self, ticket: Ticket, time: Duration) -> bool {
         let is_leaving = |mail: &mut Mail| mail.leaving.contains(&ticket);
         let mut mail = self.mail.lock();

@@ -12,7 +12,7 @@ use super::group::Group;
 use super::mail::{Message, Ticket};
 use super::watch::{Due, OutsideWait, Watch};
 use crate::collectives::misused;
-use crate::{Communicator, Label, Move, Pending, Result, Transfer, Watching, all_gather_values};
+use crate::{Communicator, Label, P2pOp, Pending, Result, Transfer, Watching, all_gather_values};
 
 /// A rank in the world or in a group split from it.
 pub(super) struct Member {
@@ -31,7 +31,7 @@ pub(super) struct Member {
 impl Member {
     /// `rank` in the world, whose name is larger than that of any other group.
     pub(super) fn of_world(group: &Arc<Group>, rank: usize) -> Arc<dyn Communicator> {
-        Arc::new(Member::new(group.clone(), u64::MAX, rank, (0..group.world()).collect()))
+        Arc::new(Member::new(group.clone(), u64::MAX, rank, (0..group.world_size()).collect()))
     }
 
     fn new(group: Arc<Group>, name: u64, rank: usize, members: Vec<usize>) -> Member {
@@ -45,28 +45,28 @@ impl Member {
     }
 
     /// What a receive waits for; `None`: `step` is a send.
-    fn due(&self, label: Label, step: Move) -> Option<Due> {
-        let Move::Receive { from, form } = step else { return None };
-        let (ticket, peer) = (self.ticket(&self.asked, from), self.original(from));
-        Some(Due { rank: self.original(self.rank), peer, label, ticket, form })
+    fn due(&self, label: Label, step: P2pOp) -> Option<Due> {
+        let P2pOp::Receive { from, form } = step else { return None };
+        let (ticket, peer) = (self.ticket(&self.asked, from), self.global_rank(from));
+        Some(Due { rank: self.global_rank(self.rank), peer, label, ticket, form })
     }
 
     /// Sends; returns the message if the exchange is to wait until it has left.
-    fn send(&self, label: Label, step: Move) -> Result<Option<Due>> {
-        let Move::Send { tensor, to } = step else { return Ok(None) };
+    fn send(&self, label: Label, step: P2pOp) -> Result<Option<Due>> {
+        let P2pOp::Send { tensor, to } = step else { return Ok(None) };
         let (ticket, tensor) = (self.ticket(&self.sent, to), tensor.detach());
-        let (rank, peer) = (self.original(self.rank), self.original(to));
+        let (rank, peer) = (self.global_rank(self.rank), self.global_rank(to));
         let is_leaving =
             self.group.send(rank, peer, Message { ticket, label, tensor, after: None })?;
         Ok(is_leaving.then_some(Due { rank, peer, label, ticket, form: None }))
     }
 
     fn expect_rank(&self, label: Label, peer: usize) -> Result<()> {
-        if peer < self.world() {
+        if peer < self.world_size() {
             return Ok(());
         }
         let found = format!("a move with rank {peer}");
-        Err(misused(self, label, &found, &format!("one of {} ranks", self.world())))
+        Err(misused(self, label, &found, &format!("one of {} ranks", self.world_size())))
     }
 }
 
@@ -74,24 +74,24 @@ impl Communicator for Member {
     fn rank(&self) -> usize {
         self.rank
     }
-    fn world(&self) -> usize {
+    fn world_size(&self) -> usize {
         self.members.len()
     }
-    fn original(&self, rank: usize) -> usize {
+    fn global_rank(&self, rank: usize) -> usize {
         self.members.get(rank).copied().unwrap_or(rank)
     }
     fn deadline(&self) -> Duration {
         self.group.deadline
     }
-    fn exchange(&self, label: Label, moves: Vec<Move>) -> Result<Pending> {
-        let rank = self.original(self.rank);
+    fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending> {
+        let rank = self.global_rank(self.rank);
         self.group.post(rank, label)?;
         for step in &moves {
-            let (Move::Send { to: peer, .. } | Move::Receive { from: peer, .. }) = step;
+            let (P2pOp::Send { to: peer, .. } | P2pOp::Receive { from: peer, .. }) = step;
             self.expect_rank(label, *peer)?;
         }
-        let (sends, receives): (Vec<Move>, Vec<Move>) =
-            moves.into_iter().partition(|step| matches!(step, Move::Send { .. }));
+        let (sends, receives): (Vec<P2pOp>, Vec<P2pOp>) =
+            moves.into_iter().partition(|step| matches!(step, P2pOp::Send { .. }));
         let dues: VecDeque<Due> =
             receives.into_iter().filter_map(|step| self.due(label, step)).collect();
         // Receives first: a send wakes MPI's thread, which polls for both.
@@ -118,29 +118,29 @@ impl Communicator for Member {
         let name = members[0].2;
         let rank = members.iter().position(|&(_, rank, _)| rank == self.rank);
         let rank = rank.expect("this rank named its own color");
-        let members = members.into_iter().map(|(_, rank, _)| self.original(rank)).collect();
+        let members = members.into_iter().map(|(_, rank, _)| self.global_rank(rank)).collect();
         Ok(Arc::new(Member::new(self.group.clone(), name, rank, members)))
     }
     fn note(&self, label: Label) {
-        self.group.note(self.original(self.rank), label);
+        self.group.note(self.global_rank(self.rank), label);
     }
     fn begin_commit(&self) {
-        self.group.set_committing(self.original(self.rank), true);
+        self.group.set_committing(self.global_rank(self.rank), true);
     }
     fn end_commit(&self) {
-        self.group.set_committing(self.original(self.rank), false);
+        self.group.set_committing(self.global_rank(self.rank), false);
     }
     fn progress(&self) -> Result<()> {
-        self.group.progress(self.original(self.rank))
+        self.group.progress(self.global_rank(self.rank))
     }
     fn computes(&self) -> Result<()> {
-        self.group.computes(self.original(self.rank))
+        self.group.computes(self.global_rank(self.rank))
     }
     fn watch(&self, label: Label, peer: usize) -> Box<dyn Watching + '_> {
-        if peer >= self.world() {
+        if peer >= self.world_size() {
             return Box::new(NoRank { member: self, label, peer });
         }
-        let (rank, peer) = (self.original(self.rank), self.original(peer));
+        let (rank, peer) = (self.global_rank(self.rank), self.global_rank(peer));
         Box::new(OutsideWait::new(Watch::new(&self.group, rank, peer, label)))
     }
 }

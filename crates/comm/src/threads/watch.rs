@@ -58,12 +58,12 @@ impl Group {
         }
     }
 
-    /// `rank` waits for its device. That is progress, or a wait for a rank at the other end of the transfer that the device waits for: of
-    /// several for one that itself waits for nobody.
+    /// Notes that `rank` waits for its device. That counts as progress, unless the device itself waits for a transfer: then `rank` counts
+    /// as waiting for the rank at the other end, of several for one that itself waits for nobody.
     pub(crate) fn computes(&self, rank: usize) -> Result<()> {
         let now = Instant::now();
         let (waits, awaited) = (self.waits(now), self.awaited());
-        // In a call that was made meanwhile it waits for whom that says.
+        // A call that was made meanwhile has noted whom the rank waits for.
         if waits[rank].is_some_and(|wait| !wait.of_device) {
             return self.running(rank);
         }
@@ -112,15 +112,15 @@ impl Group {
         behind.into_iter().map(|rank| (rank, self.operations(rank))).collect()
     }
 
-    /// Whether what is `due` is on its way, even if its peer has ended.
+    /// Whether the tensor of a posted receive is on its way, even if the sender's program has returned.
     pub(super) fn is_coming(&self, due: &Due) -> bool {
         let transport = self.local.transport.as_ref();
         transport.is_some_and(|transport| transport.is_coming(due.peer, due.ticket))
     }
 
-    /// Whether the wait of `rank` is the one that fails when its peer makes no progress. A rank that itself waits is not at fault, so
-    /// a wait for it does not fail. Of several ranks that wait for one that does not wait, and of a cycle of waits, the one fails whose
-    /// program has come least far: the others wait because it never got what it waits for.
+    /// Whether the wait of `rank` is the one to fail when its peer makes no progress. A wait for a rank that itself waits does not fail,
+    /// because that rank is not at fault. Of several ranks that wait for a rank that does not wait, and in a deadlock (a cycle of waits), the
+    /// one that is furthest behind in its program fails: the others wait because it never got what it waits for.
     fn fails_first(&self, rank: usize) -> bool {
         let waits = self.waits(Instant::now());
         let place = |rank: usize| waits[rank].map(|wait| (wait.place, rank));

@@ -257,7 +257,7 @@ fn a_barrier_holds_everybody_until_the_last_is_there() {
 
 /// Everything that adds, with sleeps that differ in every round; the bits of all that came out.
 fn sums(comm: &dyn Communicator, round: usize) -> Result<Vec<u8>> {
-    let (rank, world) = (comm.rank(), comm.world());
+    let (rank, world) = (comm.rank(), comm.world_size());
     let nap = || sleep(Duration::from_micros((rank * 7919 + round * 104_729) as u64 % 700));
     nap();
     let own = brought(rank, 129, DType::F32);

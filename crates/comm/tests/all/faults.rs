@@ -21,7 +21,7 @@ const PLACES: [(&str, usize); 5] =
 
 /// A ring forward, a ring backward, a sum over all; what comes out, which is the same everywhere.
 fn train(comm: &dyn Communicator) -> Result<Vec<u8>> {
-    let (rank, world) = (comm.rank(), comm.world());
+    let (rank, world) = (comm.rank(), comm.world_size());
     let mut travelling = tensor(&[rank as f64 + 1.0; 10], DType::F32);
     for pass in ["forward", "backward"] {
         for hop in 0..world - 1 {

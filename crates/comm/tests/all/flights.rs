@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use annulus_comm::flight::{Death, Record, Seen, Verdict, Who, Wreck, drop_unheld, now};
 use annulus_comm::threads::Options;
-use annulus_comm::{Communicator, Error, Failure, Label, Move, World};
+use annulus_comm::{Communicator, Error, Failure, Label, P2pOp, World};
 use twox_hash::XxHash3_64;
 
 use crate::support::stand_still;
@@ -27,7 +27,7 @@ fn left(folder: &std::path::Path) -> Failure<Error> {
             stand_still(&told);
             return Ok(());
         }
-        let received = comm.exchange(LABEL, vec![Move::Receive { from: 1, form: None }])?.wait();
+        let received = comm.exchange(LABEL, vec![P2pOp::Receive { from: 1, form: None }])?.wait();
         received.map(drop).inspect_err(|error| {
             if !matches!(error, Error::Ended { .. }) {
                 world.failed(rank, &error.to_string(), error.blames());

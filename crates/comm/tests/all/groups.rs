@@ -27,10 +27,10 @@ fn a_split_orders_by_key_then_rank() {
             let group = comm.split(hop(0), rank % 3, world - rank / 2)?;
             let mut wanted: Vec<_> = (0..world).filter(|other| other % 3 == rank % 3).collect();
             wanted.sort_by_key(|other| (world - other / 2, *other));
-            assert_eq!(group.world(), wanted.len());
+            assert_eq!(group.world_size(), wanted.len());
             assert_eq!(wanted[group.rank()], rank);
             assert_eq!(gathered(&*group, rank)?, wanted);
-            let named: Vec<_> = (0..group.world()).map(|one| group.original(one)).collect();
+            let named: Vec<_> = (0..group.world_size()).map(|one| group.global_rank(one)).collect();
             assert_eq!(named, wanted);
             Ok(())
         });
@@ -41,7 +41,7 @@ fn a_split_orders_by_key_then_rank() {
 fn ranks_that_there_are_not_are_an_error() {
     on(4, |comm| {
         let group = comm.split(hop(0), comm.rank() % 2, comm.rank())?;
-        assert_eq!(group.original(2), 2, "no rank of the group: a number that names itself");
+        assert_eq!(group.global_rank(2), 2, "no rank of the group: a number that names itself");
         let why = group.watch(hop(1), 2).look().unwrap_err().to_string();
         assert!(why.contains("a move with rank 2, expected one of 2 ranks"), "{why}");
         comm.barrier(hop(2))
@@ -109,7 +109,7 @@ fn the_mesh_is_replicas_of_sequences() {
             Ok(())
         });
     }
-    assert_eq!(Mesh::solo().group(&[Axis::Sequence]).world(), 1);
+    assert_eq!(Mesh::solo().group(&[Axis::Sequence]).world_size(), 1);
 }
 
 /// Whichever ranks are neighbours, groups are in the order of axes, and sums have the same bits.
@@ -246,7 +246,7 @@ fn wrappers_split_into_wrappers() {
         let metered = Metered::new(Checked::new(Faulty::new(comm, when, Fault::Die)));
         let mesh = Mesh::new(metered.clone(), &[(Axis::Data, 2), (Axis::Sequence, 2)])?;
         let group = mesh.group(&[Axis::Data]);
-        assert_eq!(group.original(1 - group.rank()), (metered.rank() + 2) % 4);
+        assert_eq!(group.global_rank(1 - group.rank()), (metered.rank() + 2) % 4);
         group.all_reduce(hop(0), &tensor(&[1.0; 6], DType::F32), Reduce::Sum)?;
         assert_eq!(metered.take().bytes["forward"], 24);
         Ok(())

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use annulus_comm::threads::{Options, run};
-use annulus_comm::{Communicator, Error, Label, Move, Result};
+use annulus_comm::{Communicator, Error, Label, P2pOp, Result};
 use candle_core::{Device, Tensor};
 
 const LABEL: Label = Label { step: 3, layer: 0, pass: "the last sum", hop: 0 };
@@ -24,8 +24,8 @@ fn two<T: Send>(
 fn swap(comm: &dyn Communicator) -> Result<f32> {
     let (own, peer) = (comm.rank(), 1 - comm.rank());
     let tensor = Tensor::new(own as f32, &Device::Cpu)?;
-    let send = Move::Send { tensor, to: peer };
-    let receive = Move::Receive { from: peer, form: None };
+    let send = P2pOp::Send { tensor, to: peer };
+    let receive = P2pOp::Receive { from: peer, form: None };
     let came = comm.exchange(LABEL, vec![send, receive])?.wait()?;
     Ok(came[0].to_scalar()?)
 }

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use annulus_comm::{Communicator, Flow, Label, Metered, Places, Reduce, Traffic};
+use annulus_comm::{Communicator, Flow, Label, Metered, RankHosts, Reduce, Traffic};
 use candle_core::{DType, Tensor};
 
 use crate::support::{on, receive, send, tensor};
@@ -95,7 +95,7 @@ fn what_goes_between_hosts_is_counted_apart() {
     let all = on(4, |comm| {
         // Ranks 0 and 1 on one host, 2 and 3 on another.
         let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
-        let comm = Metered::at(comm, Places::new(hosts, 4));
+        let comm = Metered::at(comm, RankHosts::new(hosts, 4));
         let rank = comm.rank();
         let pair = comm.split(at("split"), rank / 2, 0)?;
         let across = comm.split(at("split"), rank % 2, 0)?;

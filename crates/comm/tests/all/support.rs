@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use annulus_comm::threads::{Options, run};
-use annulus_comm::{Communicator, Failure, Label, Move, Result};
+use annulus_comm::{Communicator, Failure, Label, P2pOp, Result};
 use candle_core::{DType, Device, Tensor};
 
 /// A rank's end of the world.
@@ -57,12 +57,12 @@ pub(crate) fn hop(hop: usize) -> Label {
     Label { step: 7, layer: 3, pass: "forward", hop }
 }
 
-pub(crate) fn send(tensor: &Tensor, to: usize) -> Move {
-    Move::Send { tensor: tensor.clone(), to }
+pub(crate) fn send(tensor: &Tensor, to: usize) -> P2pOp {
+    P2pOp::Send { tensor: tensor.clone(), to }
 }
 
-pub(crate) fn receive(from: usize) -> Move {
-    Move::Receive { from, form: None }
+pub(crate) fn receive(from: usize) -> P2pOp {
+    P2pOp::Receive { from, form: None }
 }
 
 /// `count` different numbers that depend on `seed`, positive and negative, of very different size.

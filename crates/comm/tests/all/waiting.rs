@@ -5,7 +5,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use annulus_comm::threads::{run, solo};
-use annulus_comm::{Cause, Error, Failure, Form, Label, Move, Reduce, Result};
+use annulus_comm::{Cause, Error, Failure, Form, Label, P2pOp, Reduce, Result};
 use candle_core::DType;
 
 use crate::support::{
@@ -277,12 +277,12 @@ fn is_stop(error: &Error) -> bool {
 #[test]
 fn one_rank_needs_no_threads() -> Result<()> {
     let comm = solo();
-    assert_eq!((comm.rank(), comm.world(), comm.original(0)), (0, 1, 0));
+    assert_eq!((comm.rank(), comm.world_size(), comm.global_rank(0)), (0, 1, 0));
     let own = tensor(&[1.5, -2.0], DType::F32);
     assert_eq!(bits(&comm.all_reduce(hop(0), &own, Reduce::Sum)?), bits(&own));
     let moves = vec![receive(0), send(&own, 0)];
     assert_eq!(bits(&comm.exchange(hop(1), moves)?.wait()?[0]), bits(&own));
-    assert_eq!(comm.split(hop(2), 5, 0)?.world(), 1);
+    assert_eq!(comm.split(hop(2), 5, 0)?.world_size(), 1);
     // Nobody can send what it waits for.
     assert!(matches!(take(&comm, hop(3), 0), Err(Error::Deadline { rank: 0, peer: 0, .. })));
     comm.progress()
@@ -302,7 +302,7 @@ fn a_tensor_of_another_form_than_awaited_is_refused() {
             let (peer, form) = (1 - comm.rank(), Some(wanted.clone()));
             let sent = if comm.rank() == 1 { sent.clone() } else { sent.to_dtype(DType::F32)? };
             let sent = if sent.elem_count() == 6 { sent.reshape((2, 3))? } else { sent };
-            let moves = vec![send(&sent, peer), Move::Receive { from: peer, form }];
+            let moves = vec![send(&sent, peer), P2pOp::Receive { from: peer, form }];
             Ok::<_, Error>(comm.exchange(hop(0), moves)?.wait()?.len())
         });
         if (dtype, count) == (DType::F32, 6) {

@@ -19,14 +19,14 @@ pub(crate) use shapes::SHAPES;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-
-use serde_json::{Value as Json, json};
 use std::sync::Arc;
+
+use annulus_files::hugging_face::{CHAT_TEMPLATE, SPECIAL_TOKENS, TOKENIZER_CONFIG};
+use serde_json::{Value as Json, json};
 
 use template::{NAME, Template, within_bounds};
 
 use crate::files::{described, object, read_error};
-use crate::tokenizer::CONFIG;
 use crate::{DataError, Tokenizer};
 
 /// Who may speak.
@@ -38,9 +38,6 @@ const ASSISTANT: &str = "assistant";
 
 /// What stands around the assistant's words in a rendered text: no characters, by Unicode's own rule.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
-
-/// The file of older programs that names special tokens.
-pub(crate) const MAP: &str = "special_tokens_map.json";
 
 /// The longest file of a template, or of what is beside it, in bytes.
 const LONGEST: u64 = 1 << 24;
@@ -73,9 +70,9 @@ impl Chat {
         let Tokenizer::Json(json) = tokenizer else {
             return Err(DataError::NoTemplate { path: None });
         };
-        let config = json.path.with_file_name(CONFIG);
+        let config = json.path.with_file_name(TOKENIZER_CONFIG);
         let about = read_config(&config)?;
-        let alone = json.path.with_file_name("chat_template.jinja");
+        let alone = json.path.with_file_name(CHAT_TEMPLATE);
         let (path, template) = match (read(&alone)?, template(&about)) {
             (Some(text), _) => (alone, text),
             (None, Some(text)) => (config, text.to_owned()),
@@ -242,7 +239,7 @@ fn template(config: &Json) -> Option<&str> {
 /// A `tokenizer_config.json`, with the special tokens that only a `special_tokens_map.json` beside it names, as older programs write
 /// them; null: there is neither.
 pub(crate) fn read_config(path: &Path) -> Result<Json, DataError> {
-    let (mut config, map) = (parsed(path)?, parsed(&path.with_file_name(MAP))?);
+    let (mut config, map) = (parsed(path)?, parsed(&path.with_file_name(SPECIAL_TOKENS))?);
     for (name, token) in map.as_object().into_iter().flatten() {
         if name.ends_with("_token") && config.get(name).is_none() {
             match &mut config {

@@ -28,7 +28,7 @@ use std::ops::Range;
 use super::agreement::agreement;
 use super::{IN_A_ROW, Into, Token, floor, hand, in_threads, longest, shorter, threads};
 use crate::DataError;
-use crate::tokenizer::Json;
+use crate::tokenizer::JsonTokenizer;
 
 /// Lengths in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl Sizes {
 /// Encodes one document with a `tokenizer.json`. Places are in bytes of the document.
 #[derive(Debug)]
 pub(crate) struct Pieces<'a> {
-    json: &'a Json,
+    json: &'a JsonTokenizer,
     sizes: Sizes,
     /// The part of the document from `start` on that has been read.
     text: String,
@@ -73,7 +73,7 @@ pub(crate) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    pub(crate) fn new(json: &'a Json, sizes: Sizes) -> Pieces<'a> {
+    pub(crate) fn new(json: &'a JsonTokenizer, sizes: Sizes) -> Pieces<'a> {
         let end = if json.cuts.is_ok() { sizes.piece + sizes.overlap } else { usize::MAX };
         let (text, at_once) = (String::new(), sizes.batch);
         Pieces { json, sizes, text, start: 0, end, open: None, from: 0, at_once }

@@ -16,7 +16,7 @@ use tokenizers::{
 };
 
 use super::*;
-use crate::tokenizer::Json;
+use crate::tokenizer::JsonTokenizer;
 
 /// Pieces far smaller than any in use, so that short texts have many joins.
 const SMALL: Sizes = Sizes { piece: 128, overlap: 112, limit: 1 << 20, batch: 3 };
@@ -67,7 +67,7 @@ fn trained(
     splitter: Option<PreTokenizerWrapper>,
     model: impl core::convert::Into<ModelWrapper>,
     mut trainer: TrainerWrapper,
-) -> Json {
+) -> JsonTokenizer {
     let mut inner = tokenizers::Tokenizer::new(model);
     inner.with_normalizer(normalizer).unwrap();
     inner.with_pre_tokenizer(splitter);
@@ -76,12 +76,15 @@ fn trained(
     finished(inner)
 }
 
-fn finished(mut inner: tokenizers::Tokenizer) -> Json {
+fn finished(mut inner: tokenizers::Tokenizer) -> JsonTokenizer {
     inner.add_special_tokens([AddedToken::from("<|end|>", true).lstrip(true)]).unwrap();
-    Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap()
+    JsonTokenizer::new(inner.to_string(false).unwrap().as_bytes()).unwrap()
 }
 
-fn bpe(normalizer: Option<NormalizerWrapper>, splitter: Option<PreTokenizerWrapper>) -> Json {
+fn bpe(
+    normalizer: Option<NormalizerWrapper>,
+    splitter: Option<PreTokenizerWrapper>,
+) -> JsonTokenizer {
     let alphabet = ByteLevel::alphabet().into_iter().collect();
     let trainer = BpeTrainer::builder()
         .vocab_size(400)
@@ -93,11 +96,11 @@ fn bpe(normalizer: Option<NormalizerWrapper>, splitter: Option<PreTokenizerWrapp
     trained(normalizer, splitter, model, trainer.build().into())
 }
 
-fn llama() -> Json {
+fn llama() -> JsonTokenizer {
     split(LLAMA)
 }
 
-fn split(pattern: &str) -> Json {
+fn split(pattern: &str) -> JsonTokenizer {
     let regex = SplitPattern::Regex(pattern.into());
     let split = Split::new(regex, SplitDelimiterBehavior::Isolated, false).unwrap();
     let bytes = ByteLevel::new(false, true, false);
@@ -105,14 +108,14 @@ fn split(pattern: &str) -> Json {
 }
 
 /// Byte pairs over the whole text as one word, spaces marked: Llama 2.
-fn unsplit() -> Json {
+fn unsplit() -> JsonTokenizer {
     let steps: Vec<NormalizerWrapper> =
         vec![Prepend::new("▁".into()).into(), Replace::new(" ", "▁").unwrap().into()];
     bpe(Some(Sequence::new(steps).into()), None)
 }
 
 /// Byte pairs over the whole text as one word, letters without a token kept as unknown.
-fn unknown() -> Json {
+fn unknown() -> JsonTokenizer {
     let model = BPE::builder().unk_token("?".into()).build().unwrap();
     let trainer = BpeTrainer::builder().vocab_size(200).show_progress(false).limit_alphabet(20);
     let trainer = trainer.special_tokens(vec![AddedToken::from("?", true)]).build();
@@ -126,7 +129,7 @@ const TOKENS: [&str; 31] = [
 ];
 
 /// The fewest tokens are best. Cuts into as many are as good but for rounding, which depends on all of the word before.
-fn unigram() -> Json {
+fn unigram() -> JsonTokenizer {
     let score = |token: &str| -0.1 - 0.7 * token.chars().count() as f64;
     let vocabulary = TOKENS.map(|token| (token.to_owned(), score(token))).to_vec();
     let model = Unigram::from(vocabulary, Some(0), false).unwrap();
@@ -135,11 +138,11 @@ fn unigram() -> Json {
     finished(inner)
 }
 
-fn whole(json: &Json, text: &str) -> Vec<u32> {
+fn whole(json: &JsonTokenizer, text: &str) -> Vec<u32> {
     json.inner.encode(text, false).unwrap().get_ids().to_vec()
 }
 
-fn joined(json: &Json, sizes: Sizes, text: &str) -> Result<Vec<u32>, DataError> {
+fn joined(json: &JsonTokenizer, sizes: Sizes, text: &str) -> Result<Vec<u32>, DataError> {
     let mut ids = Vec::new();
     let mut into = |part: &[u32]| {
         ids.extend_from_slice(part);
@@ -164,7 +167,7 @@ fn texts() -> impl Strategy<Value = String> {
 /// Texts per tokenizer.
 const CASES: u32 = 40;
 
-fn check(json: &Json) {
+fn check(json: &JsonTokenizer) {
     let config =
         ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
     let same = TestRunner::new(config).run(&texts(), |text| {
@@ -278,7 +281,7 @@ fn a_text_that_cannot_be_cut_is_refused() {
     let model = WordPiece::builder().vocab(vocabulary).build().unwrap();
     let mut inner = tokenizers::Tokenizer::new(model);
     inner.with_pre_tokenizer(Some(Whitespace {}));
-    let json = Json::new(inner.to_string(false).unwrap().as_bytes()).unwrap();
+    let json = JsonTokenizer::new(inner.to_string(false).unwrap().as_bytes()).unwrap();
     let sizes = Sizes { limit: 1000, ..SMALL };
     let error = joined(&json, sizes, &format!("a a {}", "a".repeat(100_000))).unwrap_err();
     assert!(matches!(error, DataError::NoCut { offset: 0, bytes: 1920 }), "{error}");

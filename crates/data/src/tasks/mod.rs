@@ -48,7 +48,7 @@ impl Task {
         Task::FrequentWords,
     ];
 
-    /// As one writes it.
+    /// The name, as it is written in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Task::Needle => "needle",
@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// What a name means.
+    /// The task of this name; `None`: there is none.
     pub fn from_name(name: &str) -> Option<Task> {
         Task::ALL.into_iter().find(|task| task.name() == name)
     }

@@ -3,14 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use annulus_files::hugging_face::{ADDED_TOKENS, SPECIAL_TOKENS, TOKENIZER_CONFIG};
 use serde_json::Value as Json;
 
-use super::CONFIG;
 use crate::DataError;
-use crate::chat::{MAP, parsed};
-
-/// The file of older programs that has the ids of tokens added later.
-const ADDED: &str = "added_tokens.json";
+use crate::chat::parsed;
 
 /// Where `tokenizer_config.json` has them.
 const DECODER: &str = "added_tokens_decoder";
@@ -28,7 +25,7 @@ const IDLE: [&str; 5] = ["unk_token", "pad_token", "mask_token", "cls_token", "s
 /// The first token that it lacks, or a file beside it that cannot be read.
 pub(super) fn check(path: &Path, has: &dyn Fn(&str) -> bool) -> Result<(), DataError> {
     let [config_file, map_file, added_file] =
-        [CONFIG, MAP, ADDED].map(|name| path.with_file_name(name));
+        [TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS].map(|name| path.with_file_name(name));
     let config = parsed_json(&config_file)?;
     let lacking = |file: PathBuf, tokens: Vec<&str>| {
         let lacks = |token: &&str| !token.is_empty() && !has(token);

@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use annulus_files::hugging_face::{LARGEST, TOKENIZER_CONFIG};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use bounds::{Added, Bounded};
@@ -21,14 +22,8 @@ use crate::encode::{Cuts, Encoder, longest};
 use crate::files::read_error;
 use crate::guard::guarded;
 
-/// The file beside it that names its special tokens.
-pub(crate) const CONFIG: &str = "tokenizer_config.json";
-
 /// The id that stands between documents of bytes, and ends the one before it.
 const NEXT_DOCUMENT: u32 = 256;
-
-/// The largest `tokenizer.json` that is read, in bytes: twice the largest in use.
-const LARGEST_FILE: u64 = 1 << 26;
 
 /// How the text begins that Git LFS leaves in place of a file.
 const POINTER: &[u8] = b"version https://git-lfs";
@@ -42,12 +37,12 @@ pub enum Tokenizer {
     /// Token `b` is byte `b`; 256 stands between documents.
     Bytes,
     /// A `tokenizer.json`.
-    Json(Box<Json>),
+    Json(Box<JsonTokenizer>),
 }
 
 /// A `tokenizer.json`, made ready to encode stretches of text.
 #[derive(Debug)]
-pub struct Json {
+pub struct JsonTokenizer {
     /// Without truncation, padding and special tokens, which belong to documents, not to stretches.
     pub(crate) inner: tokenizers::Tokenizer,
     /// Whether it encodes byte pairs and has a token for every character: none is dropped.
@@ -77,13 +72,12 @@ impl Tokenizer {
         }
         let path = Path::new(name);
         let broken = |message| DataError::Tokenizer { path: path.to_owned(), message };
-        let bytes =
-            annulus_files::read(path, LARGEST_FILE).map_err(|source| match source.kind() {
-                _ if path.is_dir() => DataError::TokenizerFolder { path: path.to_owned() },
-                ErrorKind::InvalidInput => DataError::NotAFile { path: path.to_owned() },
-                ErrorKind::FileTooLarge => broken(source.to_string()),
-                _ => read_error(path, source),
-            })?;
+        let bytes = annulus_files::read(path, LARGEST).map_err(|source| match source.kind() {
+            _ if path.is_dir() => DataError::TokenizerFolder { path: path.to_owned() },
+            ErrorKind::InvalidInput => DataError::NotAFile { path: path.to_owned() },
+            ErrorKind::FileTooLarge => broken(source.to_string()),
+            _ => read_error(path, source),
+        })?;
         if bytes.starts_with(POINTER) {
             return Err(broken(
                 "it is a Git LFS pointer, and `git lfs pull` fetches the file itself".to_owned(),
@@ -91,10 +85,10 @@ impl Tokenizer {
         }
         let not_json = || serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).err();
         let why = |said| not_json().map_or(said, |error| format!("it is not JSON: {error}"));
-        let mut json = Json::new(&bytes).map_err(|said| broken(why(said)))?;
+        let mut json = JsonTokenizer::new(&bytes).map_err(|said| broken(why(said)))?;
         path.clone_into(&mut json.path);
         beside::check(path, &|token| json.inner.token_to_id(token).is_some())?;
-        json.end_documents(&read_config(&path.with_file_name(CONFIG))?);
+        json.end_documents(&read_config(&path.with_file_name(TOKENIZER_CONFIG))?);
         Ok(Tokenizer::Json(Box::new(json)))
     }
 
@@ -250,19 +244,19 @@ fn agrees(Added { content, id }: &Added, tokenizer: &tokenizers::Tokenizer) -> R
     Err(format!("it says that `{content}` is {said}, and its other tokens make it {found}"))
 }
 
-impl Json {
+impl JsonTokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
     /// What is wrong with it, or larger than anything in use.
-    pub(crate) fn new(bytes: &[u8]) -> Result<Json, String> {
+    pub(crate) fn new(bytes: &[u8]) -> Result<JsonTokenizer, String> {
         let bounded = bounds::bounded(bytes)?;
-        let made = guarded(|| Json::unbounded(bytes, &bounded));
+        let made = guarded(|| JsonTokenizer::unbounded(bytes, &bounded));
         let made = made.map_err(|panic| format!("its library fails: {panic}"))?;
         made.map_err(|error| error.to_string())
     }
 
-    fn unbounded(bytes: &[u8], bounded: &Bounded) -> tokenizers::Result<Json> {
+    fn unbounded(bytes: &[u8], bounded: &Bounded) -> tokenizers::Result<JsonTokenizer> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes)?;
         inner.with_truncation(None)?;
         inner.with_padding(None);
@@ -296,7 +290,7 @@ impl Json {
         let vocabulary = largest as usize + 1;
         let growth = bounded.growth;
         let added = None;
-        Ok(Json { inner, exact, cuts, growth, path, hash, vocabulary, before, after, added })
+        Ok(Self { inner, exact, cuts, growth, path, hash, vocabulary, before, after, added })
     }
 
     /// Has documents end with `eos_token` where the `tokenizer_config.json` asks for that (`add_eos_token`), or where they would be

@@ -303,7 +303,7 @@ fn wrong_templates_are_named() {
 
 fn sequences(scene: &Scene, tokens: usize, longer: Longer) -> Result<Vec<Sequence>, DataError> {
     let packing = Arc::new(Packing::new(Arc::new(scene.cache()?), tokens, longer)?);
-    let count = packing.fit().sequences;
+    let count = packing.stats().sequences;
     let packed = Packed::new(packing, Window::HeldOut, count, 1, 0)?;
     (0..count).map(|step| Ok(packed.batch(step)?.remove(0))).collect()
 }
@@ -346,10 +346,10 @@ fn what_is_too_long_is_said() {
         format!("document 1 has {first} tokens, more than the {} that fit a sequence", first - 1);
     assert_eq!(error.to_string(), message);
     assert!(error.hint().unwrap().contains("`data.longer`"));
-    let fit = Packing::new(cache.clone(), first - 2, Longer::Cut).unwrap().fit();
+    let fit = Packing::new(cache.clone(), first - 2, Longer::Cut).unwrap().stats();
     assert_eq!((fit.documents, fit.cut, fit.dropped), (2, 1, 0));
     let packing = Packing::new(cache.clone(), first - 2, Longer::Drop).unwrap();
-    let fit = packing.fit();
+    let fit = packing.stats();
     assert_eq!((fit.documents, fit.cut, fit.dropped, fit.sequences), (1, 0, 1, 1));
     let error = Packed::new(Arc::new(packing), Window::Train, 1, 1, 0).unwrap_err();
     let wanted = "sequences that the documents fill: 1 found, 2 needed; 1 document is left out: too long, or nothing \
@@ -357,7 +357,7 @@ fn what_is_too_long_is_said() {
     assert_eq!(error.to_string(), wanted);
     // What is cut before anything is learned needs longer sequences, not shorter ones.
     let packing = Packing::new(cache.clone(), 2, Longer::Cut).unwrap();
-    assert_eq!((packing.fit().sequences, packing.fit().dropped), (0, 2));
+    assert_eq!((packing.stats().sequences, packing.stats().dropped), (0, 2));
     let error = Packed::new(Arc::new(packing), Window::Train, 1, 1, 0).unwrap_err();
     assert!(error.to_string().contains("2 documents are left out"), "{error}");
     assert!(error.hint().unwrap().starts_with("raise `data.tokens`"));
@@ -371,7 +371,7 @@ fn training_draws_every_packed_sequence_once_an_epoch() {
     let scene = Scene::new(MARKED, &RECORDS.repeat(7));
     let packing =
         Arc::new(Packing::new(Arc::new(scene.cache().unwrap()), 100, Longer::Refuse).unwrap());
-    let count = packing.fit().sequences;
+    let count = packing.stats().sequences;
     assert!(count > 4);
     let order = |seed| -> Vec<Vec<u32>> {
         let packed = Packed::new(packing.clone(), Window::Train, 1, 1, seed).unwrap();

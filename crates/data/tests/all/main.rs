@@ -1,13 +1,16 @@
 //! From files to sequences of tokens: caches, tokenizers, conversations, tables, windows, tasks.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod arrays;
 mod batches;
+mod best_fit;
 mod cache;
 mod chats;
 mod forms;
 mod hostile;
 mod listed;
 mod marks;
+mod origins;
 mod packed;
 mod parquet;
 mod shards;

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use annulus_data::{
-    Cache, Fit, Longer, Packed, Packing, Records, Source, Texts, Tokenizer, Window, padding, show,
+    Cache, Longer, Packed, Packing, PackingStats, Records, Source, Texts, Tokenizer, Window,
+    count_padding, show,
 };
 
 /// Documents of 3 to 60 bytes, each of a byte of its own.
@@ -46,7 +47,7 @@ fn documents_that_long_sequences_hold_out_are_in_no_short_one() {
             for tokens in [40, 61, 64, 120, 200] {
                 let short = pack(tokens, longer);
                 let own = short.sequences_from(first);
-                let rest = short.fit().sequences - own;
+                let rest = short.stats().sequences - own;
                 let learned = bytes(&short, Window::Train, own, rest);
                 let both: Vec<_> = learned.intersection(&asked).collect();
                 assert!(both.is_empty(), "{longer:?} {long} {tokens}: {both:?}");
@@ -60,7 +61,7 @@ fn documents_that_long_sequences_hold_out_are_in_no_short_one() {
     }
     let all = pack(64, Longer::Cut);
     assert_eq!(all.sequences_from(all.first_of_last(0)), 0);
-    assert_eq!(all.sequences_from(all.first_of_last(u64::MAX)), all.fit().sequences);
+    assert_eq!(all.sequences_from(all.first_of_last(u64::MAX)), all.stats().sequences);
 }
 
 /// Else a model never learns to end.
@@ -68,7 +69,7 @@ fn documents_that_long_sequences_hold_out_are_in_no_short_one() {
 fn the_end_of_a_document_is_a_target_and_no_beginning_is() {
     let folder = tempfile::tempdir().unwrap();
     let packing = Arc::new(Packing::new(documents(folder.path()), 130, Longer::Refuse).unwrap());
-    let Fit { sequences, documents, .. } = packing.fit();
+    let PackingStats { sequences, documents, .. } = packing.stats();
     let packed = Packed::new(packing, Window::HeldOut, sequences, 1, 0).unwrap();
     let mut ends = 0;
     for step in 0..sequences {
@@ -90,12 +91,12 @@ fn the_end_of_a_document_is_a_target_and_no_beginning_is() {
 fn padding_is_shown_as_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let packing = Arc::new(Packing::new(documents(folder.path()), 130, Longer::Refuse).unwrap());
-    let Fit { sequences, tokens, .. } = packing.fit();
+    let PackingStats { sequences, tokens, .. } = packing.stats();
     let packed = Packed::new(packing, Window::HeldOut, sequences, 1, 0).unwrap();
     let mut all = 0;
     for step in 0..sequences {
         let sequence = packed.batch(step).unwrap().remove(0);
-        let padding = padding(&sequence);
+        let padding = count_padding(&sequence);
         let text = show(&sequence, &Tokenizer::Bytes, 130).unwrap();
         let last = text.lines().last().unwrap();
         assert_eq!(last.starts_with(&format!("padding: {padding} token")), padding > 0, "{text}");

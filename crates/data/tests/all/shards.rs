@@ -50,6 +50,12 @@ fn packed(folder: &Path, tokens: usize) -> Packed {
     Packed::new(packing, Window::Train, 0, ROWS, 7).unwrap()
 }
 
+fn best_fit(folder: &Path, tokens: usize) -> Packed {
+    let cache = cache(folder, Records::Lines, 16 * tokens);
+    let packing = Packing::new(cache, tokens, Longer::Split).unwrap().best_fit(1);
+    Packed::new(Arc::new(packing), Window::Train, 1, ROWS, 7).unwrap()
+}
+
 fn batches(folder: &Path, tokens: usize) -> Batches {
     let shape = vec![2, ROWS, tokens + 1];
     let count = shape.iter().product::<usize>() as i64;
@@ -99,6 +105,7 @@ fn a_rank_reads_what_it_has_of_the_whole() {
     for tokens in [300, 20_011] {
         check(&windows(folder.path(), tokens), tokens);
         check(&packed(folder.path(), tokens), tokens);
+        check(&best_fit(folder.path(), tokens), tokens);
         check(&batches(folder.path(), tokens), tokens);
         check(&mixture(folder.path(), tokens), tokens);
         check(&MadeUp::new(Synthetic::Recall, tokens, ROWS, 7).unwrap(), tokens);

@@ -43,7 +43,7 @@ pub enum Test {
 
 /// A row's mean compared with the best one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Against {
+pub struct ComparisonToBest {
     /// The row's mean minus the best one.
     pub difference: f64,
     /// The test that was used.
@@ -60,7 +60,11 @@ pub struct Against {
 
 /// Compares values by seed with the best row's, of a table with so many `pairs` of rows: paired where both have the same seeds, else by
 /// Welch's test.
-pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)], pairs: usize) -> Option<Against> {
+pub(crate) fn against(
+    own: &[(u64, f64)],
+    best: &[(u64, f64)],
+    pairs: usize,
+) -> Option<ComparisonToBest> {
     let values = |of: &[(u64, f64)]| of.iter().map(|(_, value)| *value).collect::<Vec<_>>();
     let (a, b) = (values(own), values(best));
     let (own_mean, best_mean) = (mean(&a)?.0, mean(&b)?.0);
@@ -75,7 +79,7 @@ pub(crate) fn against(own: &[(u64, f64)], best: &[(u64, f64)], pairs: usize) -> 
     };
     let p = p.map(|p| (p * pairs as f64).min(1.0));
     let is_larger = p.map(|p| p < 1.0 - SURE && !is_rounding);
-    Some(Against { difference, test, p, is_rounding, is_larger })
+    Some(ComparisonToBest { difference, test, p, is_rounding, is_larger })
 }
 
 fn paired(differences: &[f64]) -> Option<f64> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::common::Place;
 use annulus_data::Sequence;
 use annulus_evaluation::{Files, Perplexity, Subject, perplexity};
-use annulus_train::{Setup, Want, score};
+use annulus_train::{ScoreOutputs, Setup, score};
 
 const LENGTHS: [usize; 3] = [19, 40, 97];
 const WINDOWS: usize = 5;
@@ -56,8 +56,9 @@ fn every_length_has_the_same_targets_and_its_own_context() {
         let mut by_window = Vec::new();
         for sequence in &sequences {
             let one = std::slice::from_ref(sequence);
-            by_window
-                .push(score(&setup, subject.weights.first(), one, Want::default()).unwrap().loss);
+            by_window.push(
+                score(&setup, subject.weights.first(), one, ScoreOutputs::default()).unwrap().loss,
+            );
         }
         for (found, wanted) in length.by_window.iter().zip(&by_window) {
             assert!((found - wanted).abs() < 1e-5 * wanted, "{tokens}: {found} {wanted}");
@@ -138,8 +139,8 @@ fn files_are_written_and_tensorboard_has_the_pictures() {
     let events = events.filter(|path| path.to_string_lossy().contains("tfevents"));
     let events: Vec<_> =
         events.flat_map(|path| annulus_tensorboard::read(&path).unwrap()).collect();
-    let pictures = events.iter().filter_map(|event| match &event.what {
-        annulus_tensorboard::What::Image { tag, png, .. } => Some((event.step, tag, png)),
+    let pictures = events.iter().filter_map(|event| match &event.payload {
+        annulus_tensorboard::Payload::Image { tag, png, .. } => Some((event.step, tag, png)),
         _ => None,
     });
     let pictures: Vec<_> = pictures.collect();

@@ -2,8 +2,8 @@
 
 use crate::common::Place;
 use annulus_data::Task;
-use annulus_evaluation::{Files, Found, Subject, tasks};
-use annulus_train::{Want, score};
+use annulus_evaluation::{Files, Subject, TaskResults, tasks};
+use annulus_train::{ScoreOutputs, score};
 use candle_core::D;
 
 const ASKED: [(&str, &str); 4] = [
@@ -17,7 +17,7 @@ fn subject(place: &Place, changes: &[(&str, &str)]) -> Subject {
     place.subject(&[&ASKED[..], changes].concat())
 }
 
-fn found(place: &Place, changes: &[(&str, &str)]) -> Found {
+fn found(place: &Place, changes: &[(&str, &str)]) -> TaskResults {
     let found = tasks(&subject(place, changes), &|_, _, _| ());
     found.unwrap_or_else(|error| panic!("{error}")).unwrap()
 }
@@ -37,7 +37,7 @@ fn answers_are_judged_by_the_logits_of_their_tokens() {
             let question = task.question(cell.tokens, depth, sample as u64, 3, tokenizer).unwrap();
             let one = [question.sequence(cell.tokens)];
             let setup = subject.setup(cell.tokens).unwrap();
-            let want = Want { logits: true, gradients: false };
+            let want = ScoreOutputs { logits: true, gradients: false };
             let scored = score(&setup, subject.weights.first(), &one, want).unwrap();
             assert!((scored.loss - answer.loss).abs() < 1e-5 * scored.loss);
             let all: Vec<u32> = scored

@@ -12,8 +12,8 @@ use annulus_yaml::{Kind, Places, Problem, section};
 use super::{AUTO, BACKWARD};
 use crate::data::MOST_TOKENS;
 use crate::{
-    Attention, Contradiction, Kernel, LayoutKeys, Masking, Sliding, Wording, route_from_word,
-    route_word,
+    Attention, Contradiction, Kernel, LayoutKeys, Masking, Sliding, StrategyAsWritten,
+    route_from_word, route_word,
 };
 
 /// The words of the key `strategy`: `auto`, and the names of [`Strategy`].
@@ -119,7 +119,7 @@ const SUMS: Absent = Means("f32; a narrower dtype is rounded each time it is sen
 #[derive(Clone, Copy)]
 struct Words<'a> {
     /// The words as written; without a strategy `local`, which a later check refuses on more than one rank.
-    words: Wording<'a>,
+    words: StrategyAsWritten<'a>,
     /// Whether `strategy` is `auto`.
     automatic: bool,
 }
@@ -135,13 +135,21 @@ impl<'a> Words<'a> {
         let automatic = strategy == Some(AUTO);
         let strategy = strategy.and_then(Strategy::from_name).unwrap_or(Strategy::Local);
         let exchange = exchange.and_then(Exchange::from_name);
-        Words { words: Wording { exchange, shape, groups, ..Wording::bare(strategy) }, automatic }
+        Words {
+            words: StrategyAsWritten {
+                exchange,
+                shape,
+                groups,
+                ..StrategyAsWritten::bare(strategy)
+            },
+            automatic,
+        }
     }
 
     /// The strategy and the layout that the words mean; of open or contradictory words, as far as they are known.
     fn meant(self) -> (Strategy, Option<LayoutKeys>) {
         let Words { words, automatic } = self;
-        match words.settled() {
+        match words.resolve() {
             Ok(settled) if !automatic => settled,
             _ => {
                 let layout =
@@ -158,7 +166,7 @@ impl<'a> Words<'a> {
             places.problem(&format!("{section}.{key}"), message).hint(hint)
         };
         if !automatic {
-            let refused = words.settled().err().map(|Contradiction { key, message, hint }| {
+            let refused = words.resolve().err().map(|Contradiction { key, message, hint }| {
                 let way_out = gone(section, key, places).unwrap_or(hint);
                 problem(key, message, &way_out)
             });
@@ -190,7 +198,7 @@ impl AttentionKeys {
         let (strategy, exchange) = (self.strategy.as_deref(), self.exchange.as_deref());
         let words = Words::of(strategy, exchange, self.shape.as_deref(), self.groups);
         let (layout, stripe) = (self.layout.as_deref(), self.stripe);
-        Words { words: Wording { layout, stripe, ..words.words }, ..words }
+        Words { words: StrategyAsWritten { layout, stripe, ..words.words }, ..words }
     }
 
     /// The words of `attention` and `attention.sliding` that contradict each other.
@@ -241,7 +249,7 @@ impl SlidingKeys {
             return own;
         }
         let Words { words, automatic } = others;
-        let words = Wording {
+        let words = StrategyAsWritten {
             strategy: words.strategy,
             exchange: own.words.exchange.or(words.exchange),
             shape: own.words.shape.or(words.shape),

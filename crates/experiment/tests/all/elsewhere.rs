@@ -17,6 +17,9 @@ fn what_other_trainers_write_is_answered_with_what_is_written_here() {
         ("base_model=m", "it is `model.path` here; "),
         ("save_steps=5", "it is `every.checkpoint` here; "),
         ("output_dir=runs", "did you mean `output`? "),
+        ("cutoff_len=4096", "it is `data.tokens` here; "),
+        ("warmup_ratio=0.03", "it is `schedule.warmup` here: `schedule.warmup` counts steps"),
+        ("gradient_accumulation_steps=4", "`data.batch` / (`mesh.data` × accumulation steps)"),
         ("data.seq_length=5", "did you mean `tokens`? "),
         ("micro_batch=5", "`micro_batch` is a key of `memory`; "),
         (

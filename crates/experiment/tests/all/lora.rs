@@ -48,9 +48,9 @@ fn the_parameters_that_are_trained_are_counted() {
     // Each of two ranks sends what the other sums, and has moments of half; five norms of 16 are too short to be cut.
     let sent = plan.ranks.iter().map(|rank| rank.gradients).sum::<u64>();
     assert_eq!(sent, 4 * trained + 2 * 24);
-    assert_eq!(plan.ranks[0].peak[Class::Optimizer], 8 * (trained / 2 + 5 * 8));
+    assert_eq!(plan.ranks[0].peak_by_class[Class::Optimizer], 8 * (trained / 2 + 5 * 8));
     let all = plan.shape.elements() + adapters;
-    assert_eq!(plan.ranks[0].peak[Class::Weights], 4 * all);
+    assert_eq!(plan.ranks[0].peak_by_class[Class::Weights], 4 * all);
     assert!(plan.to_text().contains(&format!("lora    rank 4, alpha 6.5: {trained} parameters")));
     let scale = settings(&plan).scale();
     assert!((scale - 6.5 / 2.0).abs() < 1e-12, "{scale}");

@@ -1,6 +1,8 @@
 //! Training phases: the experiment of each, and errors of impossible ones.
 
-use annulus_experiment::{Experiment, PhaseStart, Reset, Resolved, differences, parse};
+use annulus_experiment::{
+    Experiment, KeyDifference, PhaseStart, Reset, Resolved, differences, parse,
+};
 use annulus_plan::Plan;
 
 use crate::messages::answers;
@@ -54,9 +56,8 @@ fn stages_read_back_as_they_are_written() {
     assert_eq!(again, whole);
     assert!(whole.phases().iter().all(|part| *part.written() == whole));
     let longer = read(&small_staged().replace("steps: 4", "steps: 5"));
-    let said = ["stages.middle.steps", "4", "5"].map(str::to_owned);
-    let [key, was, is] = said;
-    assert_eq!(differences(&whole, &longer), [(key, was, is)]);
+    let (key, was, is) = ("stages.middle.steps".into(), Some("4".into()), Some("5".into()));
+    assert_eq!(differences(&whole, &longer), [KeyDifference { key, was, is }]);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use annulus_experiment::{Override, differences, page, parse, schema, what_may_differ};
+use annulus_experiment::{
+    KeyDifference, Override, differences, page, parse, schema, what_may_differ,
+};
 use serde_json::Value;
 
 use crate::small::{SMALL, edited};
@@ -191,10 +193,14 @@ fn what_may_differ_when_a_run_goes_on_is_listed() {
 
     let text = edited("3e-4", "1e-3").replace("max: 2.5, ", "").replace("small\n", "large\n");
     let new = parse("small.yaml", &text, &[Override::split("attention.window=64").expect("=")]);
-    let difference = |key: &str, old: &str, new: &str| (key.into(), old.into(), new.into());
+    let difference = |key: &str, old: Option<&str>, new: &str| KeyDifference {
+        key: key.into(),
+        was: old.map(str::to_owned),
+        is: Some(new.into()),
+    };
     let expected = [
-        difference("attention.window", "nothing", "64"),
-        difference("optimizer.learning_rate", "0.0003", "0.001"),
+        difference("attention.window", None, "64"),
+        difference("optimizer.learning_rate", Some("0.0003"), "0.001"),
     ];
     assert_eq!(differences(&old, &new.expect("right")), expected);
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use annulus_files::hugging_face::ADAPTER_WEIGHTS;
 use candle_core::DType;
 
 use super::folder::list_one;
@@ -9,8 +10,6 @@ use super::load::{EMBEDDING, LAST_PROJECTION, listed};
 use super::{Described, Layout, Stored, WeightsError};
 use crate::Specification;
 
-/// The name of the file with an adapter's weights.
-const FILE: &str = "adapter_model.safetensors";
 /// The prefix that PEFT puts before every name.
 const PREFIX: &str = "base_model.model.";
 
@@ -29,7 +28,7 @@ pub fn stored_adapter(
         Specification { name, ..parameter.clone() }
     });
     let prefixed: Vec<_> = prefixed.collect();
-    let listing = list_one(folder, FILE)?;
+    let listing = list_one(folder, ADAPTER_WEIGHTS)?;
     let Stored { files, tensors } = listed(folder, &listing, &prefixed, &|_| dtype)?;
     let tensors = tensors.into_iter();
     let tensors = tensors.map(|(name, tensor)| (name[PREFIX.len()..].to_owned(), tensor));
@@ -48,5 +47,5 @@ pub fn adapter_layout(trained: &[Described], tied: bool) -> Result<Layout, Weigh
     let named = all.map(|(one, name)| {
         (one.name.as_str(), Described { name: format!("{PREFIX}{name}"), ..one.clone() })
     });
-    Layout::of_file(FILE, named)
+    Layout::of_file(ADAPTER_WEIGHTS, named)
 }

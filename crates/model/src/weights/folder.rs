@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use annulus_files::Outside;
+use annulus_files::hugging_face::{WEIGHTS, WEIGHTS_INDEX, is_plain};
 use annulus_tensors::{Room, TensorFile, TensorsError, read_index};
 
 use super::{Flaw, WeightsError};
-
-pub(super) const SINGLE: &str = "model.safetensors";
-pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// The files that hold the weights.
 #[derive(Debug)]
@@ -25,9 +23,9 @@ pub(super) struct Listing {
 /// The files of `folder` that hold weights: `model.safetensors`, or else what the index names, within `room`.
 pub(super) fn list(folder: &Path, room: Room) -> Result<Listing, WeightsError> {
     fs::read_dir(folder).map_err(|source| unread(folder, source))?;
-    if exists(&folder.join(SINGLE))? {
-        Ok(Listing { files: vec![SINGLE.to_owned()], index: None })
-    } else if exists(&folder.join(INDEX))? {
+    if exists(&folder.join(WEIGHTS))? {
+        Ok(Listing { files: vec![WEIGHTS.to_owned()], index: None })
+    } else if exists(&folder.join(WEIGHTS_INDEX))? {
         list_shards(folder, room)
     } else {
         Err(WeightsError::Absent { folder: folder.to_owned() })
@@ -43,8 +41,8 @@ pub(super) fn list_one(folder: &Path, name: &str) -> Result<Listing, WeightsErro
 }
 
 fn list_shards(folder: &Path, mut room: Room) -> Result<Listing, WeightsError> {
-    let path = folder.join(INDEX);
-    let index = read_index(&path, &within(folder, INDEX)?, &mut room)?;
+    let path = folder.join(WEIGHTS_INDEX);
+    let index = read_index(&path, &within(folder, WEIGHTS_INDEX)?, &mut room)?;
     if index.is_empty() {
         return Err(TensorsError::malformed(&path, &"its `weight_map` is empty").into());
     }
@@ -86,13 +84,6 @@ fn exists(path: &Path) -> Result<bool, WeightsError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(source) => Err(unread(path, source)),
     }
-}
-
-/// Whether `name` is a plain file name on any system.
-fn is_plain(name: &str) -> bool {
-    let mut components = Path::new(name).components();
-    let normal = matches!(components.next(), Some(Component::Normal(only)) if only == name);
-    normal && components.next().is_none() && !name.contains(['/', '\\', ':', '\0'])
 }
 
 fn unread(path: &Path, source: std::io::Error) -> WeightsError {

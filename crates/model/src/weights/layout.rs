@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use annulus_files::hugging_face::{WEIGHTS, WEIGHTS_INDEX};
 use annulus_ops::on_host;
 use candle_core::{DType, Tensor};
 use safetensors::View;
@@ -12,7 +13,6 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Value, json};
 
 use super::WeightsError;
-use super::folder::{INDEX, SINGLE};
 
 /// A tensor's entry in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,31 +39,32 @@ impl Described {
 /// The files of a folder and where each tensor lies in them; equal tensors make equal bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    files: Vec<Begun>,
-    /// Places by the name under which a tensor is handed over.
-    places: BTreeMap<String, Vec<Place>>,
+    files: Vec<PlannedFile>,
+    /// Where bytes are written, by the name under which a tensor is handed over.
+    places: BTreeMap<String, Vec<TensorSpan>>,
     /// The index of tensors by file, where there are several files.
     index: Option<Value>,
 }
 
 /// A file before tensors are written to it.
 #[derive(Clone, Debug)]
-struct Begun {
+struct PlannedFile {
     name: String,
     header: Vec<u8>,
     bytes: u64,
 }
 
+/// Where the bytes of a tensor are: a file, an offset in it, and their number.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TensorSpan {
     file: usize,
     begins: u64,
     bytes: u64,
 }
 
-/// The files of a layout, opened to be filled.
+/// The files of a layout, opened for writing: by several processes, if need be, of which each writes some of the elements.
 #[derive(Debug)]
-pub struct Filling<'a> {
+pub struct LayoutWriter<'a> {
     layout: &'a Layout,
     folder: PathBuf,
     files: Vec<File>,
@@ -80,7 +81,7 @@ impl Layout {
     pub fn of_weights(weights: &[Described], shard_bytes: u64) -> Result<Layout, WeightsError> {
         let shards = shards_of(weights, shard_bytes);
         let name = |number: usize| match shards.len() {
-            1 => SINGLE.to_owned(),
+            1 => WEIGHTS.to_owned(),
             all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
         };
         let mut layout = Layout::default();
@@ -123,15 +124,15 @@ impl Layout {
             let dtype = safetensors::Dtype::from(tensor.dtype);
             let data_offsets = (begin as usize, end as usize);
             entries.push((tensor.name, TensorInfo { dtype, shape: tensor.shape, data_offsets }));
-            places.push((of, Place { file: self.files.len(), begins: begin, bytes }));
+            places.push((of, TensorSpan { file: self.files.len(), begins: begin, bytes }));
         }
         let failed = |source| WeightsError::Write { file: PathBuf::from(&name), source };
         let header = header(entries).map_err(failed)?;
         for (of, place) in places {
             let begins = place.begins + header.len() as u64;
-            self.places.entry(of.to_owned()).or_default().push(Place { begins, ..place });
+            self.places.entry(of.to_owned()).or_default().push(TensorSpan { begins, ..place });
         }
-        self.files.push(Begun { name, bytes: header.len() as u64 + end, header });
+        self.files.push(PlannedFile { name, bytes: header.len() as u64 + end, header });
         Ok(())
     }
 
@@ -146,7 +147,7 @@ impl Layout {
     /// A file that cannot be written.
     pub fn create(&self, folder: &Path) -> Result<Vec<String>, WeightsError> {
         let mut names = Vec::new();
-        for Begun { name, header, bytes } in &self.files {
+        for PlannedFile { name, header, bytes } in &self.files {
             write(&folder.join(name), |file| {
                 file.write_all(header)?;
                 file.set_len(*bytes)
@@ -154,8 +155,10 @@ impl Layout {
             names.push(name.clone());
         }
         if let Some(index) = &self.index {
-            write(&folder.join(INDEX), |file| file.write_all(&serde_json::to_vec_pretty(index)?))?;
-            names.push(INDEX.to_owned());
+            write(&folder.join(WEIGHTS_INDEX), |file| {
+                file.write_all(&serde_json::to_vec_pretty(index)?)
+            })?;
+            names.push(WEIGHTS_INDEX.to_owned());
         }
         Ok(names)
     }
@@ -164,23 +167,23 @@ impl Layout {
     ///
     /// # Errors
     /// A file that cannot be opened.
-    pub fn open(&self, folder: &Path) -> Result<Filling<'_>, WeightsError> {
-        let open = |file: &Begun| {
+    pub fn open(&self, folder: &Path) -> Result<LayoutWriter<'_>, WeightsError> {
+        let open = |file: &PlannedFile| {
             let path = folder.join(&file.name);
             let opened = OpenOptions::new().write(true).open(&path);
             opened.map_err(|source| WeightsError::Write { file: path, source })
         };
         let files = self.files.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Filling { layout: self, folder: folder.to_owned(), files, written: 0 })
+        Ok(LayoutWriter { layout: self, folder: folder.to_owned(), files, written: 0 })
     }
 }
 
-impl Filling<'_> {
+impl LayoutWriter<'_> {
     /// Writes elements of the tensor `name` to their places in it, flat: `runs` of neighbours, each as its first index and its length.
     ///
     /// # Errors
     /// A file that cannot be written, and elements that are not the tensor's.
-    pub fn put(
+    pub fn write(
         &mut self,
         name: &str,
         elements: &Tensor,
@@ -197,14 +200,14 @@ impl Filling<'_> {
             let Some((run, behind)) = rest.split_at_checked(many * size) else {
                 return Err(self.refused(name, begins, many));
             };
-            self.put_run(name, begins, many, run)?;
+            self.write_run(name, begins, many, run)?;
             rest = behind;
         }
         if rest.is_empty() { Ok(()) } else { Err(self.refused(name, 0, elements.elem_count())) }
     }
 
     /// Writes elements that lie next to each other.
-    fn put_run(
+    fn write_run(
         &mut self,
         name: &str,
         begins: usize,

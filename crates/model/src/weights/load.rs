@@ -8,7 +8,7 @@ use candle_core::DType;
 use safetensors::Dtype;
 
 use super::folder::{Listing, list, open, within};
-use super::stored::Lying;
+use super::stored::StoredTensor;
 use super::{Flaw, Stored, Weights, WeightsError};
 use crate::Specification;
 
@@ -84,12 +84,12 @@ pub(super) fn listed(
     if !flaws.is_empty() {
         return Err(WeightsError::Unfit { folder: folder.to_owned(), flaws });
     }
-    let lying = |wanted: &Specification| {
+    let of_tensor = |wanted: &Specification| {
         let Found { number: file, entry, .. } = found[wanted.name.as_str()];
         let (called, entry) = (wanted.name.clone(), entry.clone());
-        (wanted.name.clone(), Lying { file, called, entry, dtype: dtype(wanted) })
+        (wanted.name.clone(), StoredTensor { file, called, entry, dtype: dtype(wanted) })
     };
-    let tensors = specification.iter().map(lying).collect();
+    let tensors = specification.iter().map(of_tensor).collect();
     drop(found);
     Ok(Stored { files: files.into_iter().map(|(_, file)| file).collect(), tensors })
 }

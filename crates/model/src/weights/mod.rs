@@ -16,7 +16,7 @@ use candle_core::Tensor;
 
 pub use adapter::{adapter_layout, stored_adapter};
 pub use error::{Flaw, WeightsError};
-pub use layout::{Described, Filling, Layout};
+pub use layout::{Described, Layout, LayoutWriter};
 pub use load::{OF_TENSORS, fingerprint, fingerprint_of_files, load, stored};
 pub use save::{save, save_file};
 pub use stored::{Runs, Stored, elements, tensor};

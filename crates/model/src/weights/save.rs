@@ -45,7 +45,7 @@ fn fill<'a>(
     let names = layout.create(folder)?;
     let mut files = layout.open(folder)?;
     for (name, tensor) in tensors {
-        files.put(name, tensor, &[(0, tensor.elem_count())])?;
+        files.write(name, tensor, &[(0, tensor.elem_count())])?;
     }
     files.end()?;
     Ok(names)

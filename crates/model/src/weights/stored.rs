@@ -16,12 +16,12 @@ pub type Runs = [(usize, usize)];
 #[derive(Debug)]
 pub struct Stored {
     pub(super) files: Vec<TensorFile>,
-    pub(super) tensors: BTreeMap<String, Lying>,
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
 /// A tensor in one of the files.
 #[derive(Debug)]
-pub(super) struct Lying {
+pub(super) struct StoredTensor {
     /// The index of the file.
     pub(super) file: usize,
     /// The tensor's name in the file.
@@ -42,7 +42,7 @@ impl Stored {
     /// # Errors
     /// When they cannot be read, or are not there any more.
     pub fn elements(&self, name: &str, runs: &Runs) -> Result<Option<Tensor>, WeightsError> {
-        let Some(Lying { file, called, entry, dtype }) = self.tensors.get(name) else {
+        let Some(StoredTensor { file, called, entry, dtype }) = self.tensors.get(name) else {
             return Ok(None);
         };
         let file = &self.files[*file];
@@ -55,11 +55,12 @@ impl Stored {
     /// # Errors
     /// As of [`Stored::elements`].
     pub fn all(&self) -> Result<Weights, WeightsError> {
-        let whole = |(name, Lying { file, called, entry, dtype }): (&String, &Lying)| {
-            let file = &self.files[*file];
-            let whole = tensor(file, called, entry)?.to_dtype(*dtype);
-            Ok((name.clone(), whole.map_err(|error| unusable(file, called, error))?))
-        };
+        let whole =
+            |(name, StoredTensor { file, called, entry, dtype }): (&String, &StoredTensor)| {
+                let file = &self.files[*file];
+                let whole = tensor(file, called, entry)?.to_dtype(*dtype);
+                Ok((name.clone(), whole.map_err(|error| unusable(file, called, error))?))
+            };
         self.tensors.iter().map(whole).collect()
     }
 }

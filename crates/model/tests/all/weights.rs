@@ -300,7 +300,7 @@ fn parts_are_put_where_they_lie() {
     assert_eq!(layout.create(together.path()).unwrap(), files);
     let mut written = 0;
     for (part, half) in [(0, 0), (2, 0), (1, 0), (1, 1), (2, 1), (0, 1)] {
-        let mut filling = layout.open(together.path()).unwrap();
+        let mut writer = layout.open(together.path()).unwrap();
         for (name, dim) in [("a", 1), ("b", 0), ("c", 0)] {
             let (placement, weight) = (Placement::Sharded(dim), &whole[name]);
             let long = |part| placement.cut_shape(weight.dims(), (part, 3))[dim];
@@ -310,20 +310,20 @@ fn parts_are_put_where_they_lie() {
             let range = if half == 0 { 0..middle } else { middle..end };
             let own = cut.narrow(0, range.start, range.len()).unwrap();
             let runs = placement.runs(weight.dims(), (part, 3), range);
-            filling.put(name, &own, &runs).unwrap();
+            writer.write(name, &own, &runs).unwrap();
         }
-        written += filling.end().unwrap();
+        written += writer.end().unwrap();
     }
     assert_eq!(written, layout.bytes());
     for file in files {
         let read = |folder: &Path| std::fs::read(folder.join(&file)).unwrap();
         assert!(read(alone.path()) == read(together.path()), "{file} differs");
     }
-    let mut filling = layout.open(together.path()).unwrap();
+    let mut writer = layout.open(together.path()).unwrap();
     for (name, runs) in
         [("b", &[(4, 3)][..]), ("d", &[(0, 3)]), ("a", &[(0, 2), (2, 2)]), ("a", &[(0, 2)])]
     {
-        let error = filling.put(name, &whole["b"].narrow(0, 0, 3).unwrap(), runs).unwrap_err();
+        let error = writer.write(name, &whole["b"].narrow(0, 0, 3).unwrap(), runs).unwrap_err();
         assert!(error.to_string().contains(&format!("`{name}` has no ")), "{error}");
     }
 }

@@ -26,32 +26,14 @@ pub struct Dense {
     pub dv: Tensor,
 }
 
-/// A block of queries against a block of keys, in f64, by `mask.allows_in` on every pair of positions.
+/// A block of queries against a block of keys, in f64, by `mask.allows_in` on every pair of positions, with dropout of weights if any.
 ///
-/// `q` and `gradient` are [B, Hq, Sq, D], `k` and `v` [B, Hkv, Sk, D], of any float dtype; `gradient` is that of the output.
-/// A row that sees nothing has output 0, log-sum-exp -inf, and adds nothing to any gradient.
+/// `q` and `gradient` are [B, Hq, Sq, D], `k` and `v` [B, Hkv, Sk, D], of any float dtype; `gradient` is that of the output. Dropout is that
+/// of all query heads there are. A row that sees nothing has output 0, log-sum-exp -inf, and adds nothing to any gradient.
 ///
 /// # Errors
 /// When shapes or numbers of positions do not fit together.
-#[expect(clippy::too_many_arguments, reason = "the reference takes everything at once")]
 pub fn dense(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    gradient: &Tensor,
-    mask: &Mask,
-    queries: &Positions,
-    keys: &Positions,
-    scale: f64,
-) -> Result<Dense> {
-    dense_dropped([q, k, v, gradient], mask, [queries, keys], scale, None)
-}
-
-/// Dense attention of q, k, v and the output's gradient with dropout of some weights, for all query heads there are.
-///
-/// # Errors
-/// As [`dense`].
-pub fn dense_dropped(
     [q, k, v, gradient]: [&Tensor; 4],
     mask: &Mask,
     [queries, keys]: [&Positions; 2],

@@ -15,7 +15,7 @@ use std::fmt::Debug;
 use annulus_sequence::{Positions, Visibility};
 use candle_core::{Result, Tensor};
 
-pub use dense::{Dense, dense, dense_dropped};
+pub use dense::{Dense, dense};
 pub use dropout::{Dropout, Dropped};
 pub use fused::{Fused, Instructions};
 pub use reference::Reference;

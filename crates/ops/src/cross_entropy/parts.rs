@@ -1,20 +1,18 @@
-//! The softmax of tokens with some classes on other ranks: powers in place of logits, until all are known.
+//! The softmax of a vocabulary that is sharded over tensor-parallel ranks: each rank holds exp(logit − local maximum) until the global
+//! maximum and sum are known.
 
+use annulus_machine::blocks::SOFTMAX_STATISTICS;
 use parking_lot::Mutex;
 
 use candle_core::{CpuStorage, D, DType, Device, InplaceOp1, Layout, Result, Tensor, bail};
 
 use super::JOB;
-use super::turn::{Powers, Scaled};
+use super::turn::{Exponentials, Scaled};
 use crate::rows::in_place_mut;
 use crate::{Backend, Pool};
 
-/// The number of statistics of a token's local classes: their highest logit, the sum of their powers, and the logit of the target, 0 where
-/// that is elsewhere.
-pub const TOLD: usize = 3;
-
 /// Turns `logits` f32 [C, V] of C tokens, whose memory must not be shared, into exp(logit − highest) [C, V], and returns each token's
-/// [statistics](TOLD) on the host: f32 [C, 3]. `targets` are indices of local classes, `None` for those elsewhere.
+/// [statistics](SOFTMAX_STATISTICS) on the host: f32 [C, 3]. `targets` are indices of local classes, `None` for those elsewhere.
 ///
 /// # Errors
 /// When shapes do not fit, and what Candle, or the device, says.
@@ -26,19 +24,21 @@ pub fn partial_softmax(
     check(&logits, targets)?;
     match backend {
         Backend::Cpu(pool) => {
-            let told = Mutex::new(vec![0.0; targets.len() * TOLD]);
-            logits.inplace_op1(&Rise { pool, targets, told: &told })?;
-            let told = told.into_inner();
-            let told = Tensor::from_vec(told, (targets.len(), TOLD), &Device::Cpu)?;
-            Ok((logits, told))
+            let statistics = Mutex::new(vec![0.0; targets.len() * SOFTMAX_STATISTICS]);
+            logits.inplace_op1(&SoftmaxInPlace { pool, targets, statistics: &statistics })?;
+            let statistics = statistics.into_inner();
+            let statistics =
+                Tensor::from_vec(statistics, (targets.len(), SOFTMAX_STATISTICS), &Device::Cpu)?;
+            Ok((logits, statistics))
         }
         Backend::Gpu(_) => {
             let (places, is_here) = places(targets, logits.device())?;
             let highest = logits.max_keepdim(D::Minus1)?;
-            let said = (logits.gather(&places, 1)? * &is_here)?;
+            let target_logit = (logits.gather(&places, 1)? * &is_here)?;
             let powers = logits.broadcast_sub(&highest)?.exp()?;
-            let told = Tensor::cat(&[&highest, &powers.sum_keepdim(D::Minus1)?, &said], 1)?;
-            Ok((powers, told.to_device(&Device::Cpu)?))
+            let statistics =
+                Tensor::cat(&[&highest, &powers.sum_keepdim(D::Minus1)?, &target_logit], 1)?;
+            Ok((powers, statistics.to_device(&Device::Cpu)?))
         }
     }
 }
@@ -60,7 +60,7 @@ pub fn partial_softmax_gradient(
     }
     match backend {
         Backend::Cpu(pool) => {
-            powers.inplace_op1(&Fall { pool, targets, factors })?;
+            powers.inplace_op1(&SoftmaxGradientInPlace { pool, targets, factors })?;
             Ok(powers)
         }
         Backend::Gpu(_) => {
@@ -95,41 +95,46 @@ fn places(targets: &[Option<usize>], device: &Device) -> Result<(Tensor, Tensor)
 }
 
 /// Turns logits into powers.
-struct Rise<'a> {
+struct SoftmaxInPlace<'a> {
     pool: &'a Pool,
     targets: &'a [Option<usize>],
-    told: &'a Mutex<Vec<f32>>,
+    statistics: &'a Mutex<Vec<f32>>,
 }
 
-impl InplaceOp1 for Rise<'_> {
+impl InplaceOp1 for SoftmaxInPlace<'_> {
     fn name(&self) -> &'static str {
         "partial-softmax"
     }
     fn cpu_fwd(&self, logits: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let classes = layout.shape().dims2()?.1.max(1);
         let logits = in_place_mut(logits, layout)?;
-        let mut told = self.told.lock();
+        let mut statistics = self.statistics.lock();
         let jobs = logits.chunks_mut(JOB * classes).zip(self.targets.chunks(JOB));
-        self.pool.each(jobs.zip(told.chunks_mut(JOB * TOLD)), |((logits, targets), told)| {
-            let tokens = logits.chunks_exact_mut(classes).zip(targets);
-            for ((logits, target), told) in tokens.zip(told.chunks_exact_mut(TOLD)) {
-                let said = target.map_or(0.0, |target| logits[target]);
-                let [highest, sum] = self.pool.arch().dispatch(Powers(logits));
-                told.copy_from_slice(&[highest, sum, said]);
-            }
-        });
+        self.pool.each(
+            jobs.zip(statistics.chunks_mut(JOB * SOFTMAX_STATISTICS)),
+            |((logits, targets), statistics)| {
+                let tokens = logits.chunks_exact_mut(classes).zip(targets);
+                for ((logits, target), statistics) in
+                    tokens.zip(statistics.chunks_exact_mut(SOFTMAX_STATISTICS))
+                {
+                    let target_logit = target.map_or(0.0, |target| logits[target]);
+                    let [highest, sum] = self.pool.arch().dispatch(Exponentials(logits));
+                    statistics.copy_from_slice(&[highest, sum, target_logit]);
+                }
+            },
+        );
         Ok(())
     }
 }
 
 /// Turns powers into gradients.
-struct Fall<'a> {
+struct SoftmaxGradientInPlace<'a> {
     pool: &'a Pool,
     targets: &'a [Option<usize>],
     factors: &'a [f32],
 }
 
-impl InplaceOp1 for Fall<'_> {
+impl InplaceOp1 for SoftmaxGradientInPlace<'_> {
     fn name(&self) -> &'static str {
         "partial-softmax-gradient"
     }
@@ -184,11 +189,12 @@ mod tests {
         });
         let [((left, of_left), left_targets, head), ((_, of_right), ..)] =
             parts.map(Result::unwrap);
-        let [of_left, of_right] = [of_left, of_right].map(|told| told.to_vec2::<f32>().unwrap());
+        let [of_left, of_right] =
+            [of_left, of_right].map(|statistics| statistics.to_vec2::<f32>().unwrap());
         let (mut loss, mut factors) = (0.0, Vec::new());
         for (left, right) in of_left.iter().zip(&of_right) {
             let highest = left[0].max(right[0]);
-            let scale = |told: &[f32]| f64::from(told[0] - highest).exp();
+            let scale = |statistics: &[f32]| f64::from(statistics[0] - highest).exp();
             let sum = f64::from(left[1]) * scale(left) + f64::from(right[1]) * scale(right);
             loss += sum.ln() + f64::from(highest) - f64::from(left[2] + right[2]);
             factors.push((scale(left) / sum) as f32);

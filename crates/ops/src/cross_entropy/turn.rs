@@ -6,23 +6,23 @@ use crate::exp::exp;
 use crate::sums::{fold_lanes, sum_lanes};
 
 /// The loss of one token, whose logits become their gradients: softmax, less 1 at the target.
-pub(super) struct Turn<'a> {
+pub(super) struct TokenLoss<'a> {
     pub(super) logits: &'a mut [f32],
     pub(super) target: usize,
 }
 
-impl WithSimd for Turn<'_> {
+impl WithSimd for TokenLoss<'_> {
     type Output = f64;
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        let Turn { logits, target } = self;
-        let said = f64::from(logits[target]);
+        let TokenLoss { logits, target } = self;
+        let target_logit = f64::from(logits[target]);
         let [highest, sum] = powers(logits);
         for probability in &mut *logits {
             *probability /= sum;
         }
         logits[target] -= 1.0;
-        f64::from(sum).ln() - (said - f64::from(highest))
+        f64::from(sum).ln() - (target_logit - f64::from(highest))
     }
 }
 
@@ -38,9 +38,9 @@ fn powers(logits: &mut [f32]) -> [f32; 2] {
 }
 
 /// Some logits of a token, which become exp(logit − highest): gives the highest, and the sum of what they became.
-pub(super) struct Powers<'a>(pub(super) &'a mut [f32]);
+pub(super) struct Exponentials<'a>(pub(super) &'a mut [f32]);
 
-impl WithSimd for Powers<'_> {
+impl WithSimd for Exponentials<'_> {
     type Output = [f32; 2];
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> [f32; 2] {

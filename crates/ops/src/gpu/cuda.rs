@@ -22,7 +22,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
 use parking_lot::Mutex;
 
-use super::find::{Gpu, Missing, code_for, loads, numbers};
+use super::find::{Gpu, GpuUnavailable, code_for, loads, numbers};
 use super::kept::Kept;
 use super::operators::cublas;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
@@ -80,7 +80,7 @@ impl Cuda {
         let found = (10 * major + minor) as u32;
         let architecture = code_for(found, env!("ANNULUS_ARCHITECTURES")).architecture();
         let architecture =
-            architecture.ok_or_else(|| Error::Msg(Missing::Code(found).to_string()))?;
+            architecture.ok_or_else(|| Error::Msg(GpuUnavailable::Code(found).to_string()))?;
         let module = context.load_module(Ptx::from_binary(IMAGE.to_vec())).w()?;
         cublas::sum_in_f32(inner)?;
         Ok(Cuda {
@@ -99,11 +99,11 @@ impl Cuda {
 
     /// Opens GPU number `index` with a stream of its own, which all clones share: never a thread's default stream, for which other threads'
     /// streams do not wait. Freed memory stays with the process.
-    fn open(index: usize) -> std::result::Result<Cuda, Missing> {
+    fn open(index: usize) -> std::result::Result<Cuda, GpuUnavailable> {
         libraries()?;
-        let said = |error: Error| Missing::Driver(error.to_string());
+        let said = |error: Error| GpuUnavailable::Driver(error.to_string());
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
-        untried::check_for(cuda.architecture).map_err(Missing::Untried)?;
+        untried::check_for(cuda.architecture).map_err(GpuUnavailable::Untried)?;
         keep_freed_memory(&cuda.inner).map_err(said)?;
         // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover`, which makes its own events.
         unsafe { cuda.inner.disable_event_tracking() };
@@ -239,13 +239,13 @@ impl Processor for Cuda {
 }
 
 /// All GPUs that the driver lists.
-pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, Missing> {
+pub(super) fn gpus() -> std::result::Result<Vec<Gpu>, GpuUnavailable> {
     libraries()?;
-    let said = |error: DriverError| Missing::Driver(error.to_string());
+    let said = |error: DriverError| GpuUnavailable::Driver(error.to_string());
     result::init().map_err(said)?;
     let (driver, toolkit) = (known().map_err(said)?, numbers(env!("ANNULUS_TOOLKIT")));
     if !loads(driver, toolkit) {
-        return Err(Missing::OldDriver(driver, toolkit));
+        return Err(GpuUnavailable::OldDriver(driver, toolkit));
     }
     let count = result::device::get_count().map_err(said)?;
     (0..count)
@@ -283,9 +283,9 @@ fn known() -> std::result::Result<[u32; 2], DriverError> {
 }
 
 /// Checks that all required libraries exist: a program that loads libraries itself would panic at the first call.
-fn libraries() -> std::result::Result<(), Missing> {
+fn libraries() -> std::result::Result<(), GpuUnavailable> {
     let missing = needed().into_iter().find(|(_, found)| !found);
-    missing.map_or(Ok(()), |(name, _)| Err(Missing::Library(name)))
+    missing.map_or(Ok(()), |(name, _)| Err(GpuUnavailable::Library(name)))
 }
 
 /// The libraries that are called, and whether each exists.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Processor, Room};
+use super::{GpuCapability, Processor};
 
 /// An NVIDIA GPU that this program can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Code {
 }
 
 impl Gpu {
-    /// The architecture and shared memory, by which kernels are chosen.
-    pub fn room(&self) -> Room {
-        Room { architecture: self.architecture, shared: self.shared_memory }
+    /// What selects the kernels for this GPU.
+    pub fn capability(&self) -> GpuCapability {
+        GpuCapability { architecture: self.architecture, shared: self.shared_memory }
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn numbers(version: &str) -> [u32; 2] {
 
 /// The reason why no GPU can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum GpuUnavailable {
     /// The program was built without the feature `cuda`.
     Built,
     /// A library was not found.
@@ -102,50 +102,52 @@ pub enum Missing {
     Untried(String),
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for GpuUnavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::Built => write!(f, "this program was built without CUDA"),
-            Missing::Library(name) => write!(f, "the library `{name}` was not found"),
-            Missing::Driver(said) => write!(f, "the NVIDIA driver says: {said}"),
-            Missing::OldDriver([major, minor], [of, built]) => write!(
+            GpuUnavailable::Built => write!(f, "this program was built without CUDA"),
+            GpuUnavailable::Library(name) => write!(f, "the library `{name}` was not found"),
+            GpuUnavailable::Driver(said) => write!(f, "the NVIDIA driver says: {said}"),
+            GpuUnavailable::OldDriver([major, minor], [of, built]) => write!(
                 f,
                 "the NVIDIA driver knows CUDA {major}.{minor}, and this program was built with CUDA {of}.{built}"
             ),
-            Missing::Number(wanted, found) => {
+            GpuUnavailable::Number(wanted, found) => {
                 write!(f, "no GPU of number {wanted}: there are {found}, counted from 0")
             }
-            Missing::Old(found) => write!(f, "the GPU is of sm_{found}, expected sm_80 or later"),
-            Missing::Code(found) => {
+            GpuUnavailable::Old(found) => {
+                write!(f, "the GPU is of sm_{found}, expected sm_80 or later")
+            }
+            GpuUnavailable::Code(found) => {
                 write!(f, "the GPU is of sm_{found}, and this program was built for others alone")
             }
-            Missing::Untried(said) => write!(f, "{said}"),
+            GpuUnavailable::Untried(said) => write!(f, "{said}"),
         }
     }
 }
 
-impl Missing {
+impl GpuUnavailable {
     /// What the user can do.
     pub fn hint(&self) -> &'static str {
         match self {
-            Missing::Built => {
+            GpuUnavailable::Built => {
                 "build with `--features cuda` where there is a CUDA toolkit, or with `cargo xtask cuda build`, which brings its own"
             }
-            Missing::Library("libcuda.so") => "install NVIDIA's driver, 580 or later",
-            Missing::Library(_) => {
+            GpuUnavailable::Library("libcuda.so") => "install NVIDIA's driver, 580 or later",
+            GpuUnavailable::Library(_) => {
                 "install cuBLAS and cuRAND of CUDA 13 (`pip install nvidia-cublas nvidia-curand` does), and name their folder in \
                  LD_LIBRARY_PATH (of pip: `site-packages/nvidia/cu13/lib`)"
             }
-            Missing::Driver(_) => "see what `nvidia-smi` says",
-            Missing::OldDriver(..) => {
+            GpuUnavailable::Driver(_) => "see what `nvidia-smi` says",
+            GpuUnavailable::OldDriver(..) => {
                 "install a newer driver (580 or later for CUDA 13), or build with a toolkit that the driver knows, 12.4 or later: set NVCC"
             }
-            Missing::Number(..) => "see `annulus doctor` for those there are",
-            Missing::Old(_) => "use `device: cpu`",
-            Missing::Code(_) => {
+            GpuUnavailable::Number(..) => "see `annulus doctor` for those there are",
+            GpuUnavailable::Old(_) => "use `device: cpu`",
+            GpuUnavailable::Code(_) => {
                 "build with its architecture in ANNULUS_CUDA_ARCHITECTURES, or with `80`, which drivers compile for later GPUs, or without it"
             }
-            Missing::Untried(_) => {
+            GpuUnavailable::Untried(_) => {
                 "leave it out, or build for that GPU with a CUDA toolkit of 12.9 or later"
             }
         }
@@ -156,11 +158,11 @@ impl Missing {
 ///
 /// # Errors
 /// No driver, no runtime, or a build without the feature `cuda`.
-pub fn gpus() -> Result<Vec<Gpu>, Missing> {
+pub fn gpus() -> Result<Vec<Gpu>, GpuUnavailable> {
     #[cfg(feature = "cuda")]
     return super::cuda::gpus();
     #[cfg(not(feature = "cuda"))]
-    Err(Missing::Built)
+    Err(GpuUnavailable::Built)
 }
 
 /// Opens GPU number `index` with the kernels loaded, on a stream of its own. One per process and GPU: ranks that share the GPU share this
@@ -168,7 +170,7 @@ pub fn gpus() -> Result<Vec<Gpu>, Missing> {
 ///
 /// # Errors
 /// As [`gpus`]; no GPU of this number, or one that is too old for the kernels or has none.
-pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
+pub fn open(index: usize) -> Result<Arc<dyn Processor>, GpuUnavailable> {
     Ok(open_all(&[index])?.swap_remove(0))
 }
 
@@ -176,21 +178,21 @@ pub fn open(index: usize) -> Result<Arc<dyn Processor>, Missing> {
 ///
 /// # Errors
 /// As those of [`open`].
-pub fn open_all(indices: &[usize]) -> Result<Vec<Arc<dyn Processor>>, Missing> {
+pub fn open_all(indices: &[usize]) -> Result<Vec<Arc<dyn Processor>>, GpuUnavailable> {
     let all = gpus()?;
     for index in indices {
-        let gpu = all.get(*index).ok_or(Missing::Number(*index, all.len()))?;
+        let gpu = all.get(*index).ok_or(GpuUnavailable::Number(*index, all.len()))?;
         if gpu.architecture < 80 {
-            return Err(Missing::Old(gpu.architecture));
+            return Err(GpuUnavailable::Old(gpu.architecture));
         }
         if gpu.code == Code::Absent {
-            return Err(Missing::Code(gpu.architecture));
+            return Err(GpuUnavailable::Code(gpu.architecture));
         }
     }
     #[cfg(feature = "cuda")]
     return super::cuda::open_all(indices);
     #[cfg(not(feature = "cuda"))]
-    Err(Missing::Built)
+    Err(GpuUnavailable::Built)
 }
 
 #[cfg(test)]
@@ -219,7 +221,7 @@ mod tests {
         ] {
             assert_eq!(loads(numbers(driver), numbers(toolkit)), loaded, "{driver} {toolkit}");
         }
-        let said = Missing::OldDriver([12, 4], [13, 0]).to_string();
+        let said = GpuUnavailable::OldDriver([12, 4], [13, 0]).to_string();
         assert!(said.contains("knows CUDA 12.4, and this program was built with CUDA 13.0"));
     }
 
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!([86, 89, 120].map(|one| code_for(one, "86,90").architecture()), {
             [Some(86), Some(86), None]
         });
-        let missing = Missing::Code(89);
+        let missing = GpuUnavailable::Code(89);
         assert!(missing.to_string().contains("sm_89"), "{missing}");
         assert!(missing.hint().contains("ANNULUS_CUDA_ARCHITECTURES"));
     }
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         match gpus() {
-            Ok(all) => assert!(matches!(open(all.len()), Err(Missing::Number(..)))),
+            Ok(all) => assert!(matches!(open(all.len()), Err(GpuUnavailable::Number(..)))),
             Err(missing) => {
                 assert_eq!(open(0).unwrap_err(), missing);
                 assert!(!missing.to_string().is_empty() && !missing.hint().is_empty());

@@ -27,10 +27,10 @@ pub(crate) use addresses::{Addresses, addresses};
 pub(crate) use cuda::elements;
 #[cfg(feature = "emulator")]
 pub use emulator::Emulator;
-pub use find::{Code, Gpu, Missing, gpus, open, open_all};
+pub use find::{Code, Gpu, GpuUnavailable, gpus, open, open_all};
 pub use handover::Handover;
 pub use kept::Kept;
 pub use processor::{
     Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,
 };
-pub use table::{Generation, Room};
+pub use table::{Generation, GpuCapability};

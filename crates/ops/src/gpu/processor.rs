@@ -107,7 +107,7 @@ pub fn in_blocks(processor: Arc<dyn Processor>, block: Option<usize>) -> Arc<dyn
     match block {
         Some(_) => {
             let shared = processor.shared_memory();
-            Arc::new(Told { processor, block, shared })
+            Arc::new(Overridden { processor, block, shared })
         }
         None => processor,
     }
@@ -116,18 +116,18 @@ pub fn in_blocks(processor: Arc<dyn Processor>, block: Option<usize>) -> Arc<dyn
 /// This processor with at most `most` bytes of shared memory per block of threads, to run what a card with no more runs.
 pub fn with_shared_memory(processor: Arc<dyn Processor>, most: u32) -> Arc<dyn Processor> {
     let (block, shared) = (processor.block(), processor.shared_memory().min(most));
-    Arc::new(Told { processor, block, shared })
+    Arc::new(Overridden { processor, block, shared })
 }
 
 /// A processor with some of its properties replaced.
 #[derive(Debug)]
-struct Told {
+struct Overridden {
     processor: Arc<dyn Processor>,
     block: Option<usize>,
     shared: u32,
 }
 
-impl Processor for Told {
+impl Processor for Overridden {
     fn device(&self) -> &Device {
         self.processor.device()
     }

@@ -6,7 +6,7 @@ use candle_core::{DType, Error, Result};
 
 use super::{Launch, Processor, untried};
 
-/// Steps of the ladder, the slowest and plainest first.
+/// Generations of attention kernels, by the GPU that they are written for; slowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// Plain loops, any head dimension: what the others are held to.
@@ -70,14 +70,14 @@ pub(super) fn kernels() -> &'static [Kernel] {
     &KERNELS
 }
 
-/// The kernel for heads of `dim` in `dtype`: the fastest that the processor runs, of `generation` at most; of tensor cores that of
-/// the next dimension there is one for, which takes fewer columns too. Of several that differ in their blocks the one with the
-/// largest: the most shared memory of what fits. None: of those that a GPU has run, or are asked for all the same ([`untried`]).
+/// The fastest kernel for heads of `dim` in `dtype` that the GPU runs, of at most `generation`. If no tensor-core kernel has exactly this
+/// head dimension, the next larger one is used. Among block sizes, the largest that fits into shared memory. By default only generations
+/// that have run on a GPU ([`untried`]).
 pub(super) fn kernel(
     pass: Pass,
     dtype: DType,
     dim: usize,
-    on: Room,
+    on: GpuCapability,
     generation: Option<Generation>,
 ) -> Option<&'static Kernel> {
     let highest = generation.unwrap_or_else(untried::highest);
@@ -96,19 +96,19 @@ pub(super) fn kernel(
     KERNELS.iter().filter(fits).max_by_key(rank)
 }
 
-/// What a processor can run.
+/// Compute capability and shared memory of a GPU: what selects its kernels.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct GpuCapability {
     /// As [`Processor::architecture`] says.
     pub architecture: u32,
     /// Bytes of shared memory of a thread block.
     pub shared: u32,
 }
 
-impl Room {
-    /// What `processor` can run.
-    pub fn of(processor: &dyn Processor) -> Room {
-        Room { architecture: processor.architecture(), shared: processor.shared_memory() }
+impl GpuCapability {
+    /// Those of `processor`.
+    pub fn of(processor: &dyn Processor) -> GpuCapability {
+        GpuCapability { architecture: processor.architecture(), shared: processor.shared_memory() }
     }
 }
 
@@ -160,13 +160,14 @@ impl Kernel {
         }
     }
 
-    /// Whether what it adds to need not be filled before, and forward leaves results where it is told that no tiles follow.
-    pub(super) fn begins(&self) -> bool {
-        self.is_fetched_for()
+    /// Whether it overwrites the sums of fresh tiles instead of adding to zeros. Forward then also writes final results, where no tiles
+    /// follow.
+    pub(super) fn initializes_sums(&self) -> bool {
+        self.uses_tma()
     }
 
-    /// Whether TMA fetches its tiles, by maps of the tensors; such kernels leave no weights out.
-    pub(super) fn is_fetched_for(&self) -> bool {
+    /// Whether tiles are loaded by TMA, through tensor maps. These kernels do not support attention dropout.
+    pub(super) fn uses_tma(&self) -> bool {
         self.task.is_some_and(|(_, generation)| generation >= Generation::Sm90)
     }
 
@@ -188,7 +189,7 @@ impl Kernel {
 
     /// Whether it looks at what queries see: those of sm90 look at what stays alone.
     pub(super) fn reads_queries(&self) -> bool {
-        !(self.keeps_keys() && self.is_fetched_for())
+        !(self.keeps_keys() && self.uses_tma())
     }
 
     /// In which order it leaves the gradient of queries.

@@ -2,7 +2,7 @@
 
 use super::pack::left;
 use super::{Matrix, Part};
-use crate::vector::product::{Left, Onto, Product, ROWS, Right};
+use crate::vector::product::{Left, Output, Product, ROWS, Right};
 use crate::vector::{Choice, Machine, PANEL};
 use annulus_machine::blocks::{Cut, EDGE_COLUMNS};
 
@@ -87,7 +87,7 @@ impl Block<'_> {
     fn rows<M: Machine>(&mut self, machine: M, a: Left<'_>, rows: usize) {
         let Part { first, columns, step, .. } = self.part;
         let panels = columns / PANEL;
-        let onto = if self.add { Onto::Sum } else { Onto::Nothing };
+        let onto = if self.add { Output::Accumulate } else { Output::Overwrite };
         let (b, depth) = (self.right, self.depth);
         if rows == 0 {
             return;
@@ -105,7 +105,7 @@ impl Block<'_> {
         let rest = columns % PANEL;
         if rest > 0 {
             let b = Right { units: &b.units[panels * b.panel..], ..b };
-            let (c, onto) = (&mut *self.edge, Onto::Nothing);
+            let (c, onto) = (&mut *self.edge, Output::Overwrite);
             machine.call(Product { a, b, c, step: PANEL, rows, panels: 1, depth, onto });
             self.put([0, rows], [panels * PANEL, rest], PANEL);
         }
@@ -123,7 +123,7 @@ impl Block<'_> {
             let (b, depth) = (self.right, self.depth);
             let b = Right { units: &b.units[start / PANEL * b.panel..], ..b };
             let (panels, c) = (columns.div_ceil(PANEL), &mut *self.edge);
-            let (step, onto) = (panels * PANEL, Onto::Nothing);
+            let (step, onto) = (panels * PANEL, Output::Overwrite);
             machine.call(Product { a, b, c, step, rows: ROWS, panels, depth, onto });
             self.put([whole, rows], [start, columns], step);
         }

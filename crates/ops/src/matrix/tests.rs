@@ -32,7 +32,7 @@ impl Case {
         [values(1, rows * depth), values(2, depth * columns)]
     }
 
-    fn product(&self, pool: &Pool, output: &mut [f32], onto: Onto<'_>) {
+    fn product(&self, pool: &Pool, output: &mut [f32], onto: Output<'_>) {
         let [rows, columns, depth] = self.sizes;
         let [a, b] = self.factors();
         let a = factor(&a, [rows, depth], self.turned[0]);
@@ -66,15 +66,20 @@ fn products_agree_with_sums_in_f64_on_every_kernel() {
                 let case = Case { sizes, turned };
                 let [rows, columns, depth] = sizes;
                 let (matrix, row) = (values(3, rows * columns), values(4, columns));
-                for onto in [Onto::Nothing, Onto::Output, Onto::Row(&row), Onto::Matrix(&matrix)] {
+                for onto in [
+                    Output::Overwrite,
+                    Output::Accumulate,
+                    Output::AddRow(&row),
+                    Output::AddMatrix(&matrix),
+                ] {
                     let mut output = vec![0.5; rows * columns];
                     case.product(&pool(2, instructions, 1 << 20), &mut output, onto);
                     for index in (0..rows * columns).step_by(1 + rows * columns / 97) {
                         let start = match onto {
-                            Onto::Nothing => 0.0,
-                            Onto::Output => 0.5,
-                            Onto::Row(row) => row[index % columns],
-                            Onto::Matrix(matrix) => matrix[index],
+                            Output::Overwrite => 0.0,
+                            Output::Accumulate => 0.5,
+                            Output::AddRow(row) => row[index % columns],
+                            Output::AddMatrix(matrix) => matrix[index],
                         };
                         let (sum, magnitude) = case.wanted(index / columns, index % columns);
                         let error = (f64::from(output[index]) - f64::from(start) - sum).abs();
@@ -96,7 +101,7 @@ fn products_have_the_same_bits_for_any_caches_workers_and_widths_of_vectors() {
     let case = Case { sizes: [1100, 50, 600], turned: [false, true] };
     let bits = |pool: &Pool| -> Vec<u32> {
         let mut output = vec![0.0; 1100 * 50];
-        case.product(pool, &mut output, Onto::Nothing);
+        case.product(pool, &mut output, Output::Overwrite);
         output.into_iter().map(f32::to_bits).collect()
     };
     let best = Instructions::detect();
@@ -114,8 +119,8 @@ fn products_have_the_same_bits_for_any_caches_workers_and_widths_of_vectors() {
 fn a_product_over_nothing_is_nothing() {
     let case = Case { sizes: [3, 4, 0], turned: [false, false] };
     let mut output = vec![7.0; 12];
-    case.product(&Pool::serial(), &mut output, Onto::Output);
+    case.product(&Pool::serial(), &mut output, Output::Accumulate);
     assert_eq!(output, [7.0; 12]);
-    case.product(&Pool::serial(), &mut output, Onto::Nothing);
+    case.product(&Pool::serial(), &mut output, Output::Overwrite);
     assert_eq!(output, [0.0; 12]);
 }

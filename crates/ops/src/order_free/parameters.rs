@@ -10,7 +10,7 @@ use super::length;
 use super::table::{AddFlat, as_tensor, groups};
 use crate::Pool;
 use crate::pool::Shelf;
-use crate::vector::product::{Left, Onto, Product, ROWS, Right};
+use crate::vector::product::{Left, Output, Product, ROWS, Right};
 use crate::vector::{Choice, Dispatch, Machine, PANEL};
 
 /// Columns of a weight that are summed over all blocks before the next ones: with a job's rows, they fit into the second-level cache.
@@ -207,7 +207,7 @@ impl Products<'_> {
                 rows: height,
                 panels: width / PANEL,
                 depth: some.len(),
-                onto: if start == block.start { Onto::Nothing } else { Onto::Sum },
+                onto: if start == block.start { Output::Overwrite } else { Output::Accumulate },
             });
         }
         machine.call(AddFlat {

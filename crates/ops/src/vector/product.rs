@@ -34,13 +34,14 @@ pub(crate) struct Right<'a> {
     pub(crate) depth: usize,
 }
 
-/// What the product is added to.
+/// What becomes of the result's earlier values: the beta of BLAS.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Onto<'a> {
-    Nothing,
-    /// The result's earlier values.
-    Sum,
-    /// The result's earlier values, times a factor per row.
+pub(crate) enum Output<'a> {
+    /// They are overwritten.
+    Overwrite,
+    /// They are added to.
+    Accumulate,
+    /// They are multiplied by a factor per row, then added to.
     Scaled(&'a [f32]),
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Product<'a> {
     pub(crate) rows: usize,
     pub(crate) panels: usize,
     pub(crate) depth: usize,
-    pub(crate) onto: Onto<'a>,
+    pub(crate) onto: Output<'a>,
 }
 
 pub(crate) use annulus_machine::blocks::ROWS;
@@ -79,8 +80,8 @@ impl Product<'_> {
             && last(panels, self.b.panel) + last(depth, self.b.depth) + PANEL <= self.b.units.len()
             && last(rows, self.step) + panels * PANEL <= self.c.len()
             && match self.onto {
-                Onto::Scaled(factors) => rows <= factors.len(),
-                Onto::Nothing | Onto::Sum => true,
+                Output::Scaled(factors) => rows <= factors.len(),
+                Output::Overwrite | Output::Accumulate => true,
             }
     }
 }
@@ -162,7 +163,7 @@ unsafe fn put<M: Machine, const R: usize, const P: usize>(
     sums: &[[M::Panel; P]; R],
     result: *mut f32,
     step: usize,
-    onto: Onto<'_>,
+    onto: Output<'_>,
     row: usize,
 ) {
     let at = |i: usize, j: usize| -> *mut [f32; PANEL] {
@@ -173,11 +174,11 @@ unsafe fn put<M: Machine, const R: usize, const P: usize>(
     unsafe {
         // A loop for each case: with the choice inside the loop, sums would go through memory.
         match onto {
-            Onto::Nothing => leave(sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
-            Onto::Sum => leave(sums, |i, j, sum| {
+            Output::Overwrite => leave(sums, |i, j, sum| machine.store(sum, &mut *at(i, j))),
+            Output::Accumulate => leave(sums, |i, j, sum| {
                 machine.store(machine.add(machine.load(&*at(i, j)), sum), &mut *at(i, j));
             }),
-            Onto::Scaled(factors) => leave(sums, |i, j, sum| {
+            Output::Scaled(factors) => leave(sums, |i, j, sum| {
                 let factor = machine.splat(*factors.get_unchecked(row + i));
                 let sum = machine.multiply_add(machine.load(&*at(i, j)), factor, sum);
                 machine.store(sum, &mut *at(i, j));
@@ -212,7 +213,7 @@ mod tests {
         a: &'a [f32],
         b: &'a [f32],
         sizes: [usize; 3],
-        onto: Onto<'a>,
+        onto: Output<'a>,
         transposed: bool,
     }
 
@@ -256,10 +257,10 @@ mod tests {
             let b: Vec<f32> = (0..columns * depth).map(|index| value(2, index)).collect();
             let factors: Vec<f32> = (0..rows).map(|index| value(3, index)).collect();
             for (onto, transposed) in [
-                (Onto::Nothing, true),
-                (Onto::Sum, false),
-                (Onto::Scaled(&factors), true),
-                (Onto::Scaled(&factors), false),
+                (Output::Overwrite, true),
+                (Output::Accumulate, false),
+                (Output::Scaled(&factors), true),
+                (Output::Scaled(&factors), false),
             ] {
                 for instructions in Instructions::tested() {
                     let narrow = instructions == Instructions::Avx512Bf16;
@@ -269,9 +270,9 @@ mod tests {
                     for (index, found) in found.iter().enumerate() {
                         let (row, column) = (index / columns, index % columns);
                         let start = match onto {
-                            Onto::Nothing => 0.0,
-                            Onto::Sum => 1.0,
-                            Onto::Scaled(factors) => f64::from(factors[row]),
+                            Output::Overwrite => 0.0,
+                            Output::Accumulate => 1.0,
+                            Output::Scaled(factors) => f64::from(factors[row]),
                         };
                         let right =
                             |d| if transposed { column * depth + d } else { d * columns + column };
@@ -290,7 +291,7 @@ mod tests {
     #[should_panic(expected = "inside of its slices")]
     fn a_product_that_reaches_out_of_a_slice_is_refused() {
         let (a, b) = (vec![0.0; 12 * 16], vec![0.0; 15 * 16]);
-        let onto = Onto::Nothing;
+        let onto = Output::Overwrite;
         let case = Case { a: &a, b: &b, sizes: [12, 16, 16], onto, transposed: false };
         Instructions::Portable.with(false, case);
     }

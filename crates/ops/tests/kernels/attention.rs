@@ -65,7 +65,7 @@ fn choices(strength: usize) -> Vec<Vec<usize>> {
 
 fn drop_what_is_no_choice(row: &mut [usize]) {
     let generation = families()[row[0]].variant.generation;
-    // The fastest generations leave no weights out: `weights_that_no_kernel_leaves_out_are_refused`. The others are not told of the end.
+    // The fastest generations do not support dropout: `weights_that_no_kernel_leaves_out_are_refused`. The others are not told of the end.
     row[if generation >= Generation::Sm90 { 7 } else { 8 }] = 0;
     // Where there are kernels for any head dimension no columns are none.
     row[9] *= usize::from(generation >= Generation::Sm80);
@@ -270,7 +270,10 @@ fn weights_that_no_kernel_leaves_out_are_refused() {
     let mut state = kernels.begin(&scene.q, scene.scale).unwrap();
     let tiles = [scene.tile(&scene.shards[0])];
     let refused = kernels.forward(&tiles, &mut *state, &|| Ok(())).unwrap_err().to_string();
-    assert!(refused.contains("the kernels of sm_90a and sm_100 leave no weights out"), "{refused}");
+    assert!(
+        refused.contains("the sm_90a and sm_100 attention kernels do not support dropout"),
+        "{refused}"
+    );
 }
 
 #[test]

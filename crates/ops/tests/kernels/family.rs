@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use annulus_ops::gpu::attention::{Kernels, Variant, fast_heads, plain_loops};
-use annulus_ops::gpu::{Generation, Processor, Room, with_shared_memory};
+use annulus_ops::gpu::{Generation, GpuCapability, Processor, with_shared_memory};
 use candle_core::DType;
 
 use crate::support::{asked, processor};
@@ -65,14 +65,14 @@ fn heads_without_a_kernel_of_a_generation_take_a_lower_one() {
 
 #[test]
 fn what_takes_plain_loops_is_said() {
-    let ample = Room { architecture: 80, shared: 163 << 10 };
+    let ample = GpuCapability { architecture: 80, shared: 163 << 10 };
     let said = |dtype, dim| plain_loops(ample, dtype, dim);
     assert_eq!(said(DType::BF16, 20), ["forward", "backward"]);
     assert_eq!(said(DType::F32, 48), ["forward", "backward"]);
     assert!(said(DType::BF16, 48).is_empty() && said(DType::F32, 64).is_empty());
     assert_eq!(said(DType::BF16, 264), ["forward", "backward"]);
     assert_eq!(fast_heads(ample, DType::F32), [64, 80, 96, 128, 256]);
-    let small = Room { architecture: 89, shared: SMALL };
+    let small = GpuCapability { architecture: 89, shared: SMALL };
     assert_eq!(fast_heads(small, DType::F32), [64]);
     for dtype in [DType::BF16, DType::F16] {
         assert_eq!(fast_heads(small, dtype), [64, 80, 96, 128, 256]);

@@ -1,6 +1,6 @@
 //! How many elements a model has, and how many of them are trained.
 
-use annulus_architecture::{Besides, Shape, Target};
+use annulus_architecture::{FullyTrained, Shape, Target};
 use annulus_experiment::Recompute;
 
 use crate::{LayerGroup, Plan};
@@ -42,15 +42,15 @@ impl Plan {
         let mut trained = adapters;
         for what in &lora.train {
             trained += match what {
-                Besides::Norms => layers * shape.norms() + hidden,
-                Besides::Embeddings | Besides::Head => vocabulary * hidden,
+                FullyTrained::Norms => layers * shape.norms() + hidden,
+                FullyTrained::Embeddings | FullyTrained::Head => vocabulary * hidden,
             };
         }
         Counts { all: all + adapters, trained, head: lora.trains(shape.projects_with()) }
     }
 
     /// Whether a part is trained in full: without adapters, every part.
-    pub(crate) fn trains(&self, part: Besides) -> bool {
+    pub(crate) fn trains(&self, part: FullyTrained) -> bool {
         self.experiment.lora.as_ref().is_none_or(|lora| lora.trains(part))
     }
 
@@ -76,7 +76,7 @@ impl Plan {
         let mut per_token = each(true) * trained as f64 + each(false) * (all - trained) as f64;
         if !shape.tie_word_embeddings {
             let looked_up = (self.vocabulary() * shape.hidden_size) as f64;
-            per_token -= each(self.trains(Besides::Embeddings)) * looked_up;
+            per_token -= each(self.trains(FullyTrained::Embeddings)) * looked_up;
         }
         let data = &self.experiment.data;
         let per_pair = (12 * shape.head_dim * shape.num_attention_heads) as f64;

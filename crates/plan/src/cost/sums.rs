@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use annulus_architecture::{Besides, Target, slice};
+use annulus_architecture::{FullyTrained, Target, slice_range};
 use annulus_machine::blocks::{NORM_BYTES, STRICT_ROW};
 use annulus_sequence::order_free_row;
 
@@ -31,14 +31,14 @@ impl Plan {
 
     /// [`Plan::trained_by_stage`] on a rank with so many tokens of the vocabulary.
     fn trained_with(&self, vocabulary: u64) -> Vec<Vec<u64>> {
-        let is_trained = |part: Option<Besides>| match part {
+        let is_trained = |part: Option<FullyTrained>| match part {
             Some(part) => self.trains(part),
             None => self.experiment.lora.is_none(),
         };
         let mut stages = self.by_stage(vocabulary, &is_trained);
         if self.shape.tie_word_embeddings
             && let Some(last) = stages.last_mut()
-            && self.trains(Besides::Embeddings)
+            && self.trains(FullyTrained::Embeddings)
         {
             last.pop();
         }
@@ -58,14 +58,18 @@ impl Plan {
 
     /// Elements of each parameter by model stage, of the embedding, the projections and the head for which `wanted` holds, and of all
     /// adapters, on a rank with so many tokens of the vocabulary.
-    fn by_stage(&self, vocabulary: u64, wanted: &dyn Fn(Option<Besides>) -> bool) -> Vec<Vec<u64>> {
+    fn by_stage(
+        &self,
+        vocabulary: u64,
+        wanted: &dyn Fn(Option<FullyTrained>) -> bool,
+    ) -> Vec<Vec<u64>> {
         let shape = &self.own;
         let [h, m] = [shape.hidden_size, shape.intermediate_size].map(|size| size as u64);
         let (a, k, dim) = (shape.query_width(), shape.key_value_width(), shape.head_dim as u64);
         let only = |is_there: bool, sizes: &[u64]| if is_there { sizes.to_vec() } else { vec![] };
         let norms = |of_heads| {
             let all = [only(true, &[h]), only(of_heads, &[dim, dim])].concat();
-            only(wanted(Some(Besides::Norms)), &all)
+            only(wanted(Some(FullyTrained::Norms)), &all)
         };
         let weights = |sizes: Vec<u64>| only(wanted(None), &sizes);
         let biases =
@@ -83,7 +87,7 @@ impl Plan {
         ]
         .concat();
         let table = vocabulary * h;
-        let mut stages = vec![only(wanted(Some(Besides::Embeddings)), &[table])];
+        let mut stages = vec![only(wanted(Some(FullyTrained::Embeddings)), &[table])];
         for _ in 0..shape.num_hidden_layers {
             stages.extend([attention.clone(), feed_forward.clone()]);
         }
@@ -236,7 +240,7 @@ impl Share<'_> {
     /// Elements of the slices of these parameters, on the rank that has most.
     pub(super) fn slices_of(&self, stages: &[Vec<u64>]) -> u64 {
         let parts = self.parts() as usize;
-        let most = |elements: &u64| slice(*elements as usize, parts - 1, parts).len() as u64;
+        let most = |elements: &u64| slice_range(*elements as usize, parts - 1, parts).len() as u64;
         stages.iter().flatten().map(most).sum()
     }
 

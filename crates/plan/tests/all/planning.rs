@@ -94,9 +94,9 @@ fn every_gradient_is_sent_to_whom_sums_it_and_those_who_update_it() {
         let plan = plan.over(processes);
         let here = 8 / processes;
         for (number, rank) in plan.ranks.iter().enumerate() {
-            assert_eq!(rank.peak[Class::Optimizer], 8 * elements / here as u64);
+            assert_eq!(rank.peak_by_class[Class::Optimizer], 8 * elements / here as u64);
             let is_first = number % here == 0;
-            assert_eq!(rank.peak[Class::Weights], if is_first { 4 * elements } else { 0 });
+            assert_eq!(rank.peak_by_class[Class::Weights], if is_first { 4 * elements } else { 0 });
         }
     }
 }
@@ -115,7 +115,7 @@ fn replicas_hold_the_same_positions() {
 
 #[test]
 fn what_saves_memory_says_so() {
-    let peak = |arguments: &[&str]| plan(arguments).ranks[0].peak;
+    let peak = |arguments: &[&str]| plan(arguments).ranks[0].peak_by_class;
     let all = peak(&["memory.recompute=none"]);
     let layer = peak(&["memory.recompute=layer"]);
     let chunked = peak(&["memory.recompute=layer", "memory.mlp_chunk=64", "memory.loss_chunk=64"]);
@@ -193,7 +193,7 @@ fn the_largest_sizes_do_not_overflow() {
     let many = ["data.tokens=64k", "data.batch=1048576", "memory.micro_batch=1"];
     for steps in [long, many] {
         let plan = plan(&[&sizes[..], &steps].concat());
-        assert!(plan.ranks.iter().all(|rank| rank.peak.total() > 1 << 40));
+        assert!(plan.ranks.iter().all(|rank| rank.peak_by_class.total() > 1 << 40));
     }
 }
 

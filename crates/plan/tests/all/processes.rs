@@ -1,6 +1,6 @@
 //! Plans of ranks that several processes share.
 
-use annulus_experiment::{Apart, Device, Experiment, Override, State, StateAxes, parse};
+use annulus_experiment::{ClusterDevices, Device, Experiment, Override, State, StateAxes, parse};
 use annulus_memory::Class;
 use annulus_plan::{Plan, devices_for};
 
@@ -62,11 +62,11 @@ fn ranks_on_devices_hold_what_they_hold_in_processes() {
     (of_processes.host.gpu_memory, of_processes.host.processes) = (Some(1 << 40), 2);
     let [devices, processes] = [on_gpus(2, "cuda"), of_processes]
         .map(|experiment| planned(experiment).unwrap_or_else(|problems| panic!("{problems}")));
-    let held = |plan: &Plan| plan.ranks.iter().map(|rank| rank.together).collect::<Vec<_>>();
+    let held = |plan: &Plan| plan.ranks.iter().map(|rank| rank.peak).collect::<Vec<_>>();
     assert_eq!(held(&devices), held(&processes));
     // What the fullest GPU holds is held to what it has.
     let fullest = held(&devices).chunks(2).map(|ranks| ranks.iter().sum::<u64>()).max();
-    assert_eq!(devices.room().map(|room| room.needed), fullest);
+    assert_eq!(devices.memory_need().map(|need| need.needed), fullest);
     let all = planned(on_gpus(1, "cuda")).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(all.needed() > devices.needed() && all.needed() < held(&devices).iter().sum());
     let said = "device  cuda:0 (ranks 0 to 1), cuda:1 (ranks 2 to 3)\n";
@@ -99,7 +99,7 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     // A process for each of many takes long to plan.
     assert!(!plan(65).to_text().contains(TITLE));
     let mut described = experiment(4);
-    described.host.cluster = Some(Apart { ranks: 4, memory: None });
+    described.host.cluster = Some(ClusterDevices { ranks: 4, memory: None, offload: None });
     let described = planned(described).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(!described.to_text().contains(TITLE));
 }
@@ -145,7 +145,7 @@ fn copies_of_shares_are_planned() {
     let held = |plan: &Plan| {
         let ranks = plan.ranks.iter();
         ranks
-            .map(|rank| rank.peak[Class::Weights] + rank.peak[Class::Optimizer])
+            .map(|rank| rank.peak_by_class[Class::Weights] + rank.peak_by_class[Class::Optimizer])
             .collect::<Vec<_>>()
     };
     let copied = |changes: &[&str]| -> Vec<u64> {

@@ -1,6 +1,8 @@
 //! Layers with a sliding window beside layers that see all keys: files, plans, and errors.
 
-use annulus_experiment::{Experiment, LayoutKeys, Override, Resolved, Sliding, differences, parse};
+use annulus_experiment::{
+    Experiment, KeyDifference, LayoutKeys, Override, Resolved, Sliding, differences, parse,
+};
 use annulus_memory::Class;
 use annulus_plan::{Plan, Proving};
 use annulus_sequence::{Exchange, Layout, Route, Rule, Strategy};
@@ -147,16 +149,16 @@ fn plans_are_those_of_the_kinds_together() {
         assert_eq!(4 * rank.forward, full.forward + 3 * slides.forward);
         assert_eq!(4 * rank.backward, full.backward + 3 * slides.backward);
         assert_eq!(rank.gradients, full.gradients);
-        assert_eq!(rank.together, full.together.max(slides.together));
+        assert_eq!(rank.peak, full.peak.max(slides.peak));
         assert_eq!(
-            rank.peak[Class::Workspace],
-            full.peak[Class::Workspace].max(slides.peak[Class::Workspace])
+            rank.peak_by_class[Class::Workspace],
+            full.peak_by_class[Class::Workspace].max(slides.peak_by_class[Class::Workspace])
         );
         assert_eq!(
-            rank.peak[Class::KeyValue],
-            full.peak[Class::KeyValue].max(slides.peak[Class::KeyValue])
+            rank.peak_by_class[Class::KeyValue],
+            full.peak_by_class[Class::KeyValue].max(slides.peak_by_class[Class::KeyValue])
         );
-        assert_eq!(rank.peak[Class::Weights], full.peak[Class::Weights]);
+        assert_eq!(rank.peak_by_class[Class::Weights], full.peak_by_class[Class::Weights]);
     }
     assert_eq!(both.groups[0].slowest_pairs, full.groups[0].slowest_pairs);
     assert_eq!(both.groups[1].slowest_pairs, slides.groups[0].slowest_pairs);
@@ -187,7 +189,8 @@ fn which_layers_slide_may_not_change_on_resume_and_how_they_are_split_may() {
     assert_eq!(differences(&began, &other), []);
     let keys = |other: &Experiment| {
         let all = differences(&began, other);
-        all.into_iter().map(|(key, was, is)| format!("{key}: {was}, {is}")).collect::<Vec<_>>()
+        let said = |one: &KeyDifference| format!("{}: {}, {}", one.key, one.was(), one.is());
+        all.iter().map(said).collect::<Vec<_>>()
     };
     let wider = experiment("ring", "layers: [0-2]; window: 513");
     assert_eq!(keys(&wider), ["attention.sliding.window: 512, 513"]);

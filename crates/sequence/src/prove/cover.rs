@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{At, Flaw};
 use crate::alike::Shift;
 use crate::band::Band;
-use crate::{Alike, Block, Extent, Group, Part, Positions, Schedule, TilePlan};
+use crate::{Alike, AlikeRanks, Block, Extent, Part, Positions, Schedule, TilePlan};
 
 /// What is not computed yet: by the symmetry class of the queries' rank, then by the distance of the keys' rank from it. `None`:
 /// everything.
@@ -30,13 +30,13 @@ impl Cover {
     pub(super) fn new(schedule: &Schedule, alike: Alike) -> Cover {
         let world = schedule.world();
         let whole = |rank| [Part::Query, Part::KeyValue].map(|part| schedule.whole(part, rank));
-        let lanes = if alike.turns { 1 } else { alike.lanes };
+        let lanes = if alike.rotates_lanes { 1 } else { alike.lanes };
         let (left, whole) = (vec![None; lanes * world], (0..world).map(whole).collect());
         Cover { alike, left, whole }
     }
 
     /// Takes a tile of every rank of a group away; returns whether all of it was left.
-    pub(super) fn take(&mut self, group: &Group, tile: TilePlan) -> bool {
+    pub(super) fn take(&mut self, group: &AlikeRanks, tile: TilePlan) -> bool {
         let (TilePlan { queries, keys }, alike) = (tile, self.alike);
         let stations = self.whole.len() / alike.lanes;
         let (index, all) =
@@ -44,7 +44,7 @@ impl Cover {
         let taken = [queries.heads, queries.rows, keys.rows];
         let whole = || vec![Left { stations: 0..stations, cuboids: all.into_iter().collect() }];
         let left = self.left[index].get_or_insert_with(whole);
-        let start = if alike.turns { 0 } else { queries.owner / alike.lanes };
+        let start = if alike.rotates_lanes { 0 } else { queries.owner / alike.lanes };
         let end = start + group.stations.len();
         // In the ring it may be two pieces.
         let pieces = [start..end.min(stations), 0..end.saturating_sub(stations)];
@@ -88,17 +88,17 @@ impl Cover {
 
     /// The ranks of queries and of keys that share entry `index`, for some stations of the queries.
     fn pairs(&self, index: usize, stations: &Range<usize>) -> impl Iterator<Item = [usize; 2]> {
-        let (Alike { lanes, turns }, world) = (self.alike, self.whole.len());
+        let (Alike { lanes, rotates_lanes }, world) = (self.alike, self.whole.len());
         let (first, place) = (index / world, index % world);
         let by = Shift { stations: place / lanes, lanes: place % lanes };
-        let step = if turns { 1 } else { lanes };
+        let step = if rotates_lanes { 1 } else { lanes };
         let queries = (stations.start * lanes + first..stations.end * lanes).step_by(step);
         queries.map(move |q| [q, self.alike.moved(world, q, by)])
     }
 
     /// The entries of pairs with queries of a rank.
     fn row(&self, queries: usize) -> Range<usize> {
-        let lane = if self.alike.turns { 0 } else { queries % self.alike.lanes };
+        let lane = if self.alike.rotates_lanes { 0 } else { queries % self.alike.lanes };
         lane * self.whole.len()..(lane + 1) * self.whole.len()
     }
     fn index(&self, queries: usize, keys: usize) -> usize {

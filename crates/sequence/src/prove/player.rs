@@ -6,7 +6,7 @@ use super::cover::Cover;
 use super::holder::{Found, Holder};
 use super::{Alive, Computed, Counted, Flaw};
 use crate::alike::Shift;
-use crate::{Block, Group, Hop, KeyRows, Move, Schedule};
+use crate::{AlikeRanks, Block, Hop, KeyRows, Move, Schedule};
 
 /// A block in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Flight {
 /// Ranks that hold the same.
 #[derive(Clone, Debug)]
 pub(super) struct Player<'a> {
-    pub(super) group: Group,
+    pub(super) group: AlikeRanks,
     pub(super) holder: Holder<'a>,
     /// The hop being played, with moves sorted by the other rank.
     pub(super) hop: Hop,
@@ -33,7 +33,7 @@ pub(super) struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    pub(super) fn new(schedule: &'a Schedule, group: Group) -> Player<'a> {
+    pub(super) fn new(schedule: &'a Schedule, group: AlikeRanks) -> Player<'a> {
         let holder = Holder::new(schedule, group.first());
         let (arriving, leaving, counted) = (Vec::new(), Vec::new(), Counted::default());
         Player { group, holder, hop: Hop::default(), arriving, leaving, counted }
@@ -47,7 +47,7 @@ impl<'a> Player<'a> {
     }
 
     /// The stations at which what the player receives is another player's.
-    pub(super) fn cuts(&self, groups: &[Group], world: usize) -> Vec<usize> {
+    pub(super) fn cuts(&self, groups: &[AlikeRanks], world: usize) -> Vec<usize> {
         let alike = self.group.alike;
         let mut cuts = Vec::new();
         for received in self.hop.receives.iter().filter(|one| !one.block.part.is_lent()) {
@@ -55,7 +55,8 @@ impl<'a> Player<'a> {
             let lane = received.from % alike.lanes;
             let senders = || groups.iter().filter(|group| group.lane == lane);
             if senders().count() > 1 {
-                let station = |group: &Group| alike.moved(world, group.first(), by) / alike.lanes;
+                let station =
+                    |group: &AlikeRanks| alike.moved(world, group.first(), by) / alike.lanes;
                 cuts.extend(senders().map(station));
             }
         }
@@ -211,7 +212,7 @@ impl<'a> Player<'a> {
 /// The player that a rank belongs to.
 pub(super) fn of_rank<'p, 'a>(players: &'p [Player<'a>], rank: usize) -> &'p Player<'a> {
     let alike = players[0].group.alike;
-    let place = if alike.turns {
+    let place = if alike.rotates_lanes {
         (0, rank / alike.lanes)
     } else {
         (rank % alike.lanes, rank / alike.lanes)

@@ -56,7 +56,7 @@ impl Generator for Gather {
     /// Ranks are alike only where every rank sees everything of all others.
     fn alike(&self) -> Option<Alike> {
         let all = self.split.is_even() && self.split.needs_all();
-        all.then_some(Alike { lanes: 1, turns: false })
+        all.then_some(Alike { lanes: 1, rotates_lanes: false })
     }
 }
 

@@ -61,8 +61,8 @@ impl Generator for Rings {
         todo
     }
     fn alike(&self) -> Option<Alike> {
-        let turns = self.split.needs_all();
-        self.split.is_even().then_some(Alike { lanes: self.inside, turns })
+        let rotates_lanes = self.split.needs_all();
+        self.split.is_even().then_some(Alike { lanes: self.inside, rotates_lanes })
     }
     fn borders(&self, index: usize) -> Vec<usize> {
         let (visit, round) = (index / self.inside, index % self.inside);

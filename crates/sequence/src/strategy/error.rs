@@ -49,7 +49,7 @@ pub enum StrategyError {
         /// The number of key/value heads.
         heads: usize,
     },
-    /// There are more ranks than are proved one by one, and none is like another.
+    /// The schedules of all ranks differ, and there are more ranks than are proved one by one.
     Apart {
         /// The strategy.
         strategy: Strategy,
@@ -96,9 +96,8 @@ impl StrategyError {
                 let divisors = (1..=heads).filter(|groups| heads.is_multiple_of(*groups));
                 format!("use {}", list(divisors))
             }
-            StrategyError::Apart { .. } => String::from(
-                "ranks are alike in a ring, or where all see something of all, and hold as many \
-                 positions",
+            StrategyError::Apart { most, .. } => format!(
+                "use equal `mesh.weights` and a layout with equal shards, another strategy, or at most {most} ranks"
             ),
             StrategyError::Queries { .. } => {
                 let ring = |other: Strategy| other.routes().contains(&Route::Queries);
@@ -144,7 +143,10 @@ impl fmt::Display for StrategyError {
             }
             StrategyError::Apart { strategy, world, most } => {
                 let name = strategy.name();
-                write!(f, "`{name}` has {world} ranks do {world} different things, at most {most}")
+                write!(
+                    f,
+                    "`{name}`: the schedules of {world} ranks all differ, and at most {most} are proved one by one"
+                )
             }
             StrategyError::Queries { strategy } => {
                 write!(f, "queries cannot travel in `{}`: it has no ring", strategy.name())

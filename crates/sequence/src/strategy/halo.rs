@@ -70,7 +70,8 @@ impl Generator for Halo {
         hop
     }
     fn alike(&self) -> Option<Alike> {
-        (self.is_compared() && self.split.is_even()).then_some(Alike { lanes: 1, turns: false })
+        (self.is_compared() && self.split.is_even())
+            .then_some(Alike { lanes: 1, rotates_lanes: false })
     }
     /// The stations at which other rows are seen of a rank, or by it.
     fn borders(&self, index: usize) -> Vec<usize> {

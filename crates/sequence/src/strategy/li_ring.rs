@@ -80,6 +80,6 @@ impl Generator for Rounds {
     /// Ranks are alike only where each scores everything: else they keep different numbers of scores.
     fn alike(&self) -> Option<Alike> {
         let all = self.split.is_even() && self.split.needs_all();
-        all.then_some(Alike { lanes: 1, turns: false })
+        all.then_some(Alike { lanes: 1, rotates_lanes: false })
     }
 }

@@ -75,7 +75,7 @@ impl Torus {
     }
     /// The symmetry of stations in hops that do not depend on lanes.
     pub(super) fn alike(&self) -> Option<Alike> {
-        self.split.is_even().then_some(Alike { lanes: self.lanes, turns: false })
+        self.split.is_even().then_some(Alike { lanes: self.lanes, rotates_lanes: false })
     }
     /// The stations whose needs differ from those of the station before; `ahead` has how far ahead of a station its queries and its keys
     /// are.

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use annulus_experiment::{Experiment, Recompute, State};
 use annulus_plan::label;
 use annulus_sequence::{Route, Strategy};
-use annulus_simulate::{Choice, Cluster, Grid, Meshes, Scale, plans_measured};
+use annulus_simulate::{Choice, Cluster, Grid, Longest, Meshes, Scale, longest, plans_measured};
 
 use crate::support::{cluster, experiment, plain};
 
@@ -64,6 +64,22 @@ fn where_ranks_help_each_other_an_even_deal_is_taken_of_those_as_good() {
 fn on_one_rank_nothing_is_split() {
     let choice = among(&["mesh.sequence=1", "data.tokens=8k"], &cluster());
     assert_eq!(choice.tables[0].chosen, Some(Strategy::Local), "{}", choice.to_text());
+}
+
+#[test]
+fn the_longest_sequence_is_found_or_known_to_be_beyond_what_is_tried() {
+    let longest = |memory: &str| {
+        let text = crate::support::CLUSTER.replace("80GB", memory);
+        let cluster = Cluster::parse("h100.yaml", &text).unwrap_or_else(|p| panic!("{p}"));
+        longest(&resolved(experiment(&["data.tokens=8k"])), &cluster)
+    };
+    let Longest::Tokens(tokens) = longest("80GB") else { panic!("80 GB end somewhere") };
+    assert!(tokens.is_multiple_of(8 * 1024) && tokens > 1 << 17, "{tokens}");
+    let beyond = longest("800TB");
+    assert_eq!((beyond, beyond.tokens()), (Longest::AtLeast(1 << 28), None));
+    let line = "longest sequences that fit: at least 262144k tokens (longer ones are not tried)";
+    assert_eq!(beyond.to_text().as_deref(), Some(line));
+    assert_eq!(longest("1GB"), Longest::Unknown);
 }
 
 #[test]
@@ -260,13 +276,13 @@ fn queries_travel_back_where_few_share_a_key() {
     let lightest = |heads: &str| {
         let choice = among(&[heads], &cluster());
         assert!(
-            choice.tables[0].ways.is_sorted_by_key(|way| way.bytes),
+            choice.tables[0].routes.is_sorted_by_key(|cost| cost.bytes),
             "{:?}",
-            choice.tables[0].ways
+            choice.tables[0].routes
         );
         let chosen = choice.tables[0].chosen.expect("some can run");
-        assert_eq!(choice.tables[0].ways.len(), chosen.routes().len());
-        choice.tables[0].ways[0].how
+        assert_eq!(choice.tables[0].routes.len(), chosen.routes().len());
+        choice.tables[0].routes[0].how
     };
     assert_eq!(lightest("model.num_key_value_heads=32"), Route::Queries);
     assert_eq!(lightest("model.num_key_value_heads=16"), Route::Reversed);

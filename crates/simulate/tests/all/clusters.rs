@@ -78,10 +78,10 @@ fn cores_of_a_cluster_are_what_plans_are_made_for() {
     assert_eq!(large.ranks[0].packing - small.ranks[0].packing, 180 * 256 * 4);
     let many = plan("cores: 64\ncore: { cache: 2MiB }");
     assert!(
-        many.ranks[0].peak[Class::Workspace]
-            == large.ranks[0].peak[Class::Workspace] + 63 * many.ranks[0].worker
+        many.ranks[0].peak_by_class[Class::Workspace]
+            == large.ranks[0].peak_by_class[Class::Workspace] + 63 * many.ranks[0].worker
     );
-    assert!(many.ranks[0].together > large.ranks[0].together);
+    assert!(many.ranks[0].peak > large.ranks[0].peak);
     let wrong = edited("memory: 80GB", "core: { vector: avx }");
     let message = Cluster::parse("h100.yaml", &wrong).unwrap_err().to_string();
     assert!(message.contains("`avx`") && message.contains("avx512-bf16"), "{message}");

@@ -4,6 +4,7 @@ mod choices;
 mod clusters;
 mod groups;
 mod papers;
+mod proposals;
 mod steps;
 mod support;
 mod timelines;

@@ -1,6 +1,6 @@
 //! A model and clusters that tests share.
 
-use annulus_experiment::{Apart, Experiment, Override, Resolved, parse};
+use annulus_experiment::{ClusterDevices, Experiment, Override, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, Link};
 
@@ -71,6 +71,7 @@ pub(crate) fn resolved(experiment: Experiment) -> Resolved {
 /// The plan of ranks with a device each.
 pub(crate) fn plan_apart(arguments: &[&str]) -> Plan {
     let mut experiment = experiment(arguments);
-    experiment.host.cluster = Some(Apart { ranks: experiment.mesh.ranks(), memory: None });
+    let ranks = experiment.mesh.ranks();
+    experiment.host.cluster = Some(ClusterDevices { ranks, memory: None, offload: None });
     annulus_simulate::plan(&resolved(experiment)).unwrap_or_else(|problems| panic!("{problems}"))
 }

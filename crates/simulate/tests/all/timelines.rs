@@ -2,7 +2,7 @@
 
 use annulus_simulate::{Cluster, Estimate};
 use annulus_trace::testing::check;
-use annulus_trace::{Doing, Pass, Sums, Trace};
+use annulus_trace::{Activity, Pass, Sums, Trace};
 
 use crate::support::{cluster, plain, plan, plan_apart};
 
@@ -46,7 +46,7 @@ fn a_planned_trace_ends_when_the_estimate_says() {
             );
             check(&trace.to_json()).unwrap_or_else(|wrong| panic!("{strategy}: {wrong}"));
             for (spans, rank) in trace.ranks.iter().zip(&plan.ranks) {
-                let bytes: u64 = spans.iter().map(|span| span.doing.bytes()).sum();
+                let bytes: u64 = spans.iter().map(|span| span.activity.bytes()).sum();
                 let attention = rank.forward + rank.backward;
                 let wanted = attention + rank.tensor + rank.gradients + rank.weights;
                 assert_eq!(bytes, wanted, "{strategy} {mesh:?}");
@@ -60,10 +60,11 @@ fn a_planned_trace_ends_when_the_estimate_says() {
 fn a_planned_trace_says_on_which_nodes_ranks_are() {
     let arguments = ["model.num_hidden_layers=2", "data.batch=2", "data.tokens=4000"];
     let one = timeline(&arguments, &cluster());
-    assert!(one.seats.is_empty() && Sums::of(&one).flows.is_empty());
+    assert!(one.locations.is_empty() && Sums::of(&one).flows.is_empty());
     let two = timeline(&[&arguments[..], &["mesh.data=2"]].concat(), &cluster());
-    let nodes: Vec<(usize, &str)> =
-        [0, 7, 8, 15].map(|rank| (two.seats[rank].process, &*two.seats[rank].host)).to_vec();
+    let nodes: Vec<(usize, &str)> = [0, 7, 8, 15]
+        .map(|rank| (two.locations[rank].process, &*two.locations[rank].host))
+        .to_vec();
     assert_eq!(nodes, [(0, "node 0"), (0, "node 0"), (1, "node 1"), (1, "node 1")]);
     // The ranks of a sequence share a node; gradients are summed over both.
     let names = |trace| Sums::of(trace).flows.iter().map(|flow| flow.name).collect::<Vec<_>>();
@@ -90,7 +91,7 @@ fn a_planned_trace_of_layers_that_differ_has_all_of_them() {
     assert!((end(&trace) / wanted - 1.0).abs() < 0.02, "{} {wanted}", end(&trace));
     check(&trace.to_json()).unwrap_or_else(|wrong| panic!("{wrong}"));
     for (spans, rank) in trace.ranks.iter().zip(&plan.ranks) {
-        let bytes: u64 = spans.iter().map(|span| span.doing.bytes()).sum();
+        let bytes: u64 = spans.iter().map(|span| span.activity.bytes()).sum();
         assert_eq!(bytes, rank.forward + rank.backward + rank.gradients);
     }
 }
@@ -115,8 +116,8 @@ fn hops_have_what_the_schedule_has() {
     let trace = timeline(&["data.tokens=800"], &cluster());
     let moved: Vec<String> = trace.ranks[3]
         .iter()
-        .filter_map(|span| match &span.doing {
-            Doing::Send { place, moved } if (place.layer, place.pass) == (1, Pass::Forward) => {
+        .filter_map(|span| match &span.activity {
+            Activity::Send { place, moved } if (place.layer, place.pass) == (1, Pass::Forward) => {
                 Some(format!("{}: {} > {}", place.hop, moved.block, moved.to))
             }
             _ => None,

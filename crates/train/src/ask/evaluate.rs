@@ -1,5 +1,7 @@
 //! The loss of held-out sequences; for recall tasks also how many answers are right.
 
+use std::ops::Range;
+
 use annulus_comm::Label;
 use annulus_model::Judged;
 use annulus_ops::IGNORED;
@@ -16,54 +18,81 @@ use crate::step::trainer::Trainer;
 const _: () = assert!(annulus_data::IGNORED == IGNORED);
 
 /// The result of an evaluation, the same on every rank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Evaluation {
     /// The mean loss over all targets.
     pub(crate) loss: f64,
+    /// The mean loss over the targets of each source.
+    pub(crate) by_source: Vec<f64>,
     /// The fraction of answers that are right; `None` where answers are not exact.
     pub(crate) accuracy: Option<f64>,
 }
 
 impl Trainer {
-    /// Evaluates all held-out sequences, distributed over the replicas in turn. `progress(done, total)` counts this replica's.
+    /// Evaluates all held-out sequences, source by source, distributed over the replicas in turn. `progress(done, total)` counts this
+    /// replica's.
     pub(crate) fn evaluate(
         &self,
         held_out: &HeldOut,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Evaluation> {
         let rank = &self.rank;
-        let (mut loss, mut right) = (Partial::default(), Partial::default());
-        let own: Vec<usize> =
-            (rank.replica()..held_out.sequences).step_by(rank.setup.data).collect();
-        let mut weights = self.weights(self.finished);
-        let (most, at_once) =
-            (held_out.sequences.div_ceil(rank.setup.data), rank.setup.micro_batch);
-        let mut parts = own.chunks(at_once);
-        // All ranks gather weights equally often, whether their replica has a sequence left or not.
-        for index in 0..most.div_ceil(at_once) {
-            let Some(part) = parts.next() else {
-                for _ in 0..=usize::from(held_out.exact) {
-                    weights.pass_by(rank)?;
-                }
-                continue;
-            };
-            let micro = rank.micro_batch(self.finished, part.len(), |positions, into| {
-                part.iter().try_for_each(|&at| held_out.read(at, positions, into))
-            })?;
-            loss += rank.loss(&mut weights, &micro)?;
-            if held_out.exact {
-                right += self.right(&mut weights, &micro)?;
-            }
-            progress(index * at_once + part.len(), own.len());
-        }
         let label = |hop| Label { step: self.finished, pass: "evaluate", hop, layer: 0 };
-        let loss = loss.total(&rank.mesh, label(0))?;
+        let mut weights = self.weights(self.finished);
+        let own = |sequences: Range<usize>| sequences.skip(rank.replica()).step_by(rank.setup.data);
+        let sources = held_out.by_source();
+        let total = sources.iter().cloned().map(|source| own(source).count()).sum();
+        let (mut done, mut right, mut losses) = (0, Partial::default(), Vec::new());
+        for (hop, source) in sources.into_iter().enumerate() {
+            // All ranks gather weights equally often, whether their replica has a sequence left or not.
+            let most = source.len().div_ceil(rank.setup.data).div_ceil(rank.setup.micro_batch);
+            let own: Vec<usize> = own(source).collect();
+            let mut parts = own.chunks(rank.setup.micro_batch);
+            let mut loss = Partial::default();
+            for _ in 0..most {
+                let part = parts.next().unwrap_or_default();
+                let (part_loss, part_right) = self.evaluate_part(&mut weights, held_out, part)?;
+                loss += part_loss;
+                right += part_right;
+                done += part.len();
+                if !part.is_empty() {
+                    progress(done, total);
+                }
+            }
+            losses.push(loss.total(&rank.mesh, label(hop))?);
+        }
+        let loss: Total = losses.iter().copied().sum();
+        let next = losses.len();
         finite(loss.mean(), || "the validation loss".into()).inspect_err(|_| {
             // All ranks get the same error for the loss: one that ended because another did would save these weights.
-            let _ = rank.comm.barrier(label(2));
+            let _ = rank.comm.barrier(label(next + 1));
         })?;
-        let right = held_out.exact.then(|| right.total(&rank.mesh, label(1))).transpose()?;
-        Ok(Evaluation { loss: loss.mean(), accuracy: right.map(Total::mean) })
+        let right = held_out.exact.then(|| right.total(&rank.mesh, label(next))).transpose()?;
+        let by_source = losses.into_iter().map(Total::mean).collect();
+        Ok(Evaluation { loss: loss.mean(), by_source, accuracy: right.map(Total::mean) })
+    }
+
+    /// The loss of some held-out sequences, and how many of their answers are right where these are exact. Of no sequence, weights are only
+    /// gathered.
+    fn evaluate_part(
+        &self,
+        weights: &mut WeightSource<'_>,
+        held_out: &HeldOut,
+        part: &[usize],
+    ) -> Result<(Partial, Partial)> {
+        let rank = &self.rank;
+        if part.is_empty() {
+            for _ in 0..=usize::from(held_out.exact) {
+                weights.gather_only(rank)?;
+            }
+            return Ok(Default::default());
+        }
+        let micro = rank.micro_batch(self.finished, part.len(), |positions, into| {
+            part.iter().try_for_each(|&at| held_out.read(at, positions, into))
+        })?;
+        let loss = rank.loss(weights, &micro)?;
+        let right = if held_out.exact { self.right(weights, &micro)? } else { Partial::default() };
+        Ok((loss, right))
     }
 
     /// How many targets have the largest logit, and how many targets there are.

@@ -13,7 +13,7 @@ use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
-use crate::ask::judge::Placed;
+use crate::ask::judge::DeviceWeights;
 use crate::setup::shared::once;
 use crate::step::finite::finite;
 use crate::step::measure::alive::calling;
@@ -55,19 +55,19 @@ pub struct GenerateRequest {
 }
 
 /// Called by rank 0 (in the first process) after each token, with all tokens so far. It may take long: the other ranks wait.
-pub type Told<'a> = &'a (dyn Fn(&[u32]) + Sync);
+pub type OnToken<'a> = &'a (dyn Fn(&[u32]) + Sync);
 
 /// Generates what follows `prompt`, whose length must be the tokens of `setup`; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
-/// An empty prompt or one of another length, settings that [`Sampling`] rules out, weights that were placed for another setup, ids outside
+/// An empty prompt or one of another length, settings that [`Sampling`] rules out, tensor-parallel ranks, weights that were placed for another setup, ids outside
 /// the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
 pub fn generate(
     setup: &Setup,
-    weights: &Placed,
+    weights: &DeviceWeights,
     prompt: &[u32],
     wanted: &GenerateRequest,
-    told: Told<'_>,
+    on_token: OnToken<'_>,
 ) -> Result<Vec<u32>> {
     let checked = check_prompt(setup, prompt).and_then(|()| wanted.sampling.check());
     checked.map_err(|error| once(&setup.processes, error))?;
@@ -75,7 +75,7 @@ pub fn generate(
     let own = Setup { data: 1, micro_batch: 1, block: None, ..setup.clone() };
     let setup = Arc::new(own.on(processors));
     weights.check(&setup).map_err(|error| once(&setup.processes, error))?;
-    setup.run(|rank| rank.go_on(weights.of(&rank), prompt, wanted, told))
+    setup.run(|rank| rank.go_on(weights.of(&rank), prompt, wanted, on_token))
 }
 
 /// Checks that there is a prompt, as long as the setup says.
@@ -98,12 +98,12 @@ impl Rank {
         weights: &Weights,
         prompt: &[u32],
         wanted: &GenerateRequest,
-        told: Told<'_>,
+        on_token: OnToken<'_>,
     ) -> Result<Vec<u32>> {
         // All ranks draw the same token.
         let tell = |generated: &[u32]| {
             if self.comm.rank() == 0 {
-                calling(self.comm.as_ref(), || told(generated));
+                calling(self.comm.as_ref(), || on_token(generated));
             }
         };
         if wanted.tokens == 0 {
@@ -117,7 +117,7 @@ impl Rank {
                 break;
             }
             let position = prompt.len() + generated.len() - 1;
-            let attention = self.attention.map(|_, one| Ok(one.adding(&cache, position)))?;
+            let attention = self.attention.map(|_, one| Ok(one.decoding_at(&cache, position)))?;
             let shard = self.one(last, position, attention)?;
             let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
             let logits = self.row(&x_bsd, weights, &shard)?;
@@ -138,7 +138,7 @@ impl Rank {
         let targets = vec![IGNORED; prompt.len()];
         let sequence = Sequence { inputs: prompt.to_vec(), targets, documents: Vec::new() };
         let mut shard = self.micro_batch_of(0, &[sequence])?.shard;
-        shard.attention = shard.attention.map(|_, one| Ok(one.filling(cache)))?;
+        shard.attention = shard.attention.map(|_, one| Ok(one.with_prefill_cache(cache)))?;
         let x_bsd = self.before_loss(&mut WeightSource::Whole(weights), &shard)?;
         let last = prompt.len() - 1;
         let row = self.attention.positions().iter().position(|position| position == last);
@@ -169,7 +169,7 @@ impl Rank {
             backend: self.backend.clone(),
             step: 0,
             keep: Keep::Nothing,
-            dropping: None,
+            dropout: None,
         })
     }
 
@@ -202,13 +202,10 @@ impl Sampling {
         for &logit in logits {
             finite(logit.into(), || format!("a logit after position {position}"))?;
         }
-        let mut ranked: Vec<usize> = (0..logits.len()).collect();
-        // Of equal logits the smallest id first.
-        ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        let ranked = self.ranked(logits);
         if self.temperature == 0.0 {
             return Ok(ranked[0] as u32);
         }
-        ranked.truncate(self.top_k.unwrap_or(logits.len()).max(1));
         let most = f64::from(logits[ranked[0]]);
         let weigh = |&id: &usize| ((f64::from(logits[id]) - most) / self.temperature).exp();
         let mut weights: Vec<f64> = ranked.iter().map(weigh).collect();
@@ -230,11 +227,43 @@ impl Sampling {
         }
         Ok(ranked[weights.len() - 1] as u32)
     }
+
+    /// The ids that may be drawn before `top_p` is applied, the most likely first; of equal logits the smallest id first. Only these are
+    /// sorted, not the whole vocabulary.
+    fn ranked(&self, logits: &[f32]) -> Vec<usize> {
+        let order = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
+        let most =
+            if self.temperature == 0.0 { 1 } else { self.top_k.unwrap_or(logits.len()).max(1) };
+        let mut ids: Vec<usize> = (0..logits.len()).collect();
+        if most < ids.len() {
+            ids.select_nth_unstable_by(most - 1, order);
+            ids.truncate(most);
+        }
+        ids.sort_unstable_by(order);
+        ids
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The rule: all ids sorted, then cut.
+    #[test]
+    fn ids_are_ranked_as_if_all_were_sorted() {
+        let value = |id: usize| (id * 7919 % 13) as f32 - 6.0;
+        let mut logits: Vec<f32> = (0..200).map(value).collect();
+        (logits[40], logits[50]) = (0.0, -0.0);
+        for top_k in [None, Some(1), Some(2), Some(17), Some(199), Some(200), Some(300)] {
+            for temperature in [0.0, 1.0] {
+                let mut sorted: Vec<usize> = (0..logits.len()).collect();
+                sorted.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+                sorted.truncate(if temperature == 0.0 { 1 } else { top_k.unwrap_or(200) });
+                let sampling = Sampling { temperature, top_k, ..Sampling::default() };
+                assert_eq!(sampling.ranked(&logits), sorted, "{top_k:?} {temperature}");
+            }
+        }
+    }
 
     fn drawn(sampling: Sampling) -> Vec<usize> {
         let logits = [0.0, 3.0_f32.ln(), 4.0_f32.ln(), f32::MIN];

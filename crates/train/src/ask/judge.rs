@@ -39,11 +39,11 @@ pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 /// Logits of at most `setup.loss_chunk` targets are held at a time.
 ///
 /// # Errors
-/// Weights that were placed for another setup, failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss
+/// Tensor-parallel ranks, weights that were placed for another setup, failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss
 /// that is not finite.
 pub fn judge(
     setup: &Setup,
-    weights: &Placed,
+    weights: &DeviceWeights,
     count: usize,
     sequences: Sequences<'_>,
     progress: &(dyn Fn() + Sync),
@@ -90,9 +90,9 @@ fn read(row: &[f64]) -> (usize, Verdict) {
 
 /// Weights on the devices that compute with them, by device of the process; its ranks share them.
 #[derive(Clone, Debug)]
-pub struct Placed(Vec<Weights>);
+pub struct DeviceWeights(Vec<Weights>);
 
-impl Placed {
+impl DeviceWeights {
     /// The weights on the first device.
     pub fn first(&self) -> &Weights {
         &self.0[0]
@@ -103,8 +103,9 @@ impl Placed {
         &self.0[rank.device]
     }
 
-    /// Checks that these were placed for a setup with the model and the devices of `setup`.
+    /// Checks that these were placed for a setup with the model and the devices of `setup`, whose ranks hold whole layers.
     pub(crate) fn check(&self, setup: &Setup) -> Result<()> {
+        setup.check_whole_layers()?;
         let (devices, dtype) = (setup.processors.devices(), setup.config.dtype);
         let fits = |Specification { name, shape, .. }: &Specification| {
             let found = self.first().get(name);
@@ -135,8 +136,9 @@ impl Setup {
     /// `weights` in the dtype that layers compute in, on the devices of this setup.
     ///
     /// # Errors
-    /// Weights that are not those of the model, and failures of the devices.
-    pub fn placed(&self, weights: &Weights) -> Result<Placed> {
+    /// Tensor-parallel ranks, weights that are not those of the model, and failures of the devices.
+    pub fn placed(&self, weights: &Weights) -> Result<DeviceWeights> {
+        self.check_whole_layers()?;
         InitialWeights::from(weights.clone()).check(&self.config)?;
         let (names, side_by_side) = (weights.keys().collect(), SideBySide::of(self));
         let shape = |name: &String| weights[name].shape().clone();
@@ -151,7 +153,7 @@ impl Setup {
             };
             side_by_side.weights(&names, shape, own, |pieces| Tensor::cat(pieces, 0))
         };
-        (0..self.processors.devices()).map(on).collect::<Result<_>>().map(Placed)
+        (0..self.processors.devices()).map(on).collect::<Result<_>>().map(DeviceWeights)
     }
 }
 

@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use crate::setup::shared::once;
 use crate::setup::weights::InitialWeights;
 use crate::step::finite::{all_finite, finite};
-use crate::step::rank::Rank;
+use crate::step::rank::{MicroBatch, Rank};
 use crate::step::state::gathered::WeightSource;
 use crate::step::state::gradients::{Gradients, PASS};
 use crate::step::state::parameters::Parameters;
@@ -21,7 +21,7 @@ use crate::{Result, Setup, TrainError};
 
 /// Which results are wanted besides the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Want {
+pub struct ScoreOutputs {
     /// Whether all logits are wanted.
     pub logits: bool,
     /// Whether the gradients of the mean loss are wanted.
@@ -52,16 +52,17 @@ struct Share {
 /// Scores `sequences` with `weights` on the ranks of `setup`; `setup.data` must divide their number.
 ///
 /// # Errors
-/// Weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length than the setup's;
+/// Tensor-parallel ranks, weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length than the setup's;
 /// failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,
     sequences: &[Sequence],
-    want: Want,
+    want: ScoreOutputs,
 ) -> Result<Scored> {
     let initial = InitialWeights::from(weights.clone());
-    let checked = initial.check(&setup.config).and_then(|()| check(setup, sequences));
+    let checked = setup.check_whole_layers().and_then(|()| initial.check(&setup.config));
+    let checked = checked.and_then(|()| check(setup, sequences));
     checked.map_err(|error| once(&setup.processes, error))?;
     let setup = Arc::new(setup.clone());
     let Share { loss, gradients, logits } =
@@ -92,7 +93,12 @@ fn check(setup: &Setup, sequences: &[Sequence]) -> Result<()> {
 }
 
 impl Rank {
-    fn score(&self, initial: &InitialWeights, sequences: &[Sequence], want: Want) -> Result<Share> {
+    fn score(
+        &self,
+        initial: &InitialWeights,
+        sequences: &[Sequence],
+        want: ScoreOutputs,
+    ) -> Result<Share> {
         let device = self.backend.device();
         let parameters = Parameters::new(initial, &self.setup, device, 0, self.comm.rank())?;
         let own = &mut WeightSource::Whole(&parameters.weights);
@@ -115,20 +121,24 @@ impl Rank {
             None
         };
         let loss = loss.total(&self.mesh, Label { step: 1, pass: PASS, ..Label::default() })?;
-        let mut logits = Vec::new();
-        for micro in micros.iter().filter(|_| want.logits) {
-            logits.push(self.logits(own, &micro.shard)?);
-        }
-        let gathered = || {
-            let label = Label { step: 1, pass: "logits", ..Label::default() };
-            let own = Tensor::cat(&logits, 0)?.to_device(&Device::Cpu)?;
-            self.comm.gather(label, &own, 0)
-        };
         Ok(Share {
             loss,
             gradients: gradients.map(|gradients| mean(gradients, loss)).transpose()?,
-            logits: if want.logits { gathered()? } else { None },
+            logits: if want.logits { self.gathered_logits(own, &micros)? } else { None },
         })
+    }
+
+    /// The logits of all ranks for these micro-batches and the others', on rank 0.
+    fn gathered_logits(
+        &self,
+        weights: &mut WeightSource<'_>,
+        micros: &[MicroBatch],
+    ) -> Result<Option<Vec<Tensor>>> {
+        let logits = micros.iter().map(|micro| self.logits(weights, &micro.shard));
+        let logits = logits.collect::<Result<Vec<_>>>()?;
+        let own = Tensor::cat(&logits, 0)?.to_device(&Device::Cpu)?;
+        let label = Label { step: 1, pass: "logits", ..Label::default() };
+        Ok(self.comm.gather(label, &own, 0)?)
     }
 }
 

@@ -6,23 +6,27 @@ use std::io;
 use std::path::Path;
 
 use annulus_experiment::ADAPTED;
+use annulus_files::hugging_face::{
+    ADAPTER_CONFIG, ADAPTER_WEIGHTS, BESIDE_TOKENIZER, CONFIG, GENERATION_CONFIG, TEMPLATES,
+    TOKENIZER, WEIGHTS, WEIGHTS_INDEX, is_template,
+};
 use serde::{Deserialize, Serialize};
 
-use super::templates::{TEMPLATES, is_template, templates};
-use super::{BESIDE_TOKENIZER, HASHES, OPTIMIZER, STATE, TOKENIZER};
+use super::templates::templates;
+use super::{HASHES, OPTIMIZER, STATE};
 
 /// The largest `hashes.json` that is read, in bytes: a name and a hash for each of some thousand files.
 const LARGEST: u64 = 1 << 22;
 
 /// Files of a model or of adapters that are read wherever they lie, beside those of [`BESIDE_TOKENIZER`].
 const READ: [&str; 8] = [
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "adapter_model.safetensors",
-    "adapter_config.json",
-    "config.json",
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    ADAPTER_WEIGHTS,
+    ADAPTER_CONFIG,
+    CONFIG,
     ADAPTED,
-    "generation_config.json",
+    GENERATION_CONFIG,
     TOKENIZER,
 ];
 

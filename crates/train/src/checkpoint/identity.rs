@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use annulus_data::Tokenizer;
 use annulus_experiment::{
-    BYTES, Dtype, Experiment, ModelSource, Shape, parse_config, read_saved_config, write_config,
+    BYTES, Dtype, Experiment, KeyDifference, ModelSource, Shape, parse_config, read_saved_config,
+    write_config,
 };
+use annulus_files::hugging_face::TOKENIZER;
 use annulus_plan::Plan;
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{Found, TOKENIZER};
+use crate::checkpoint::Found;
 use crate::{Result, TrainError};
 
 /// Keys of files that may have moved, since their content is compared: the data's fingerprint, the model's config.json, the hash of the
@@ -29,11 +31,11 @@ pub fn resolved_text(plan: &Plan) -> String {
     plan.experiment.written().to_yaml()
 }
 
-/// The keys, with both values, that name files by other paths than the checkpoint's experiment: only what is in them is compared.
-pub(crate) fn moved(plan: &Plan, found: &Found) -> Result<Vec<(String, String, String)>> {
+/// The keys that name files by other paths than the checkpoint's experiment: only what is in them is compared.
+pub(crate) fn moved(plan: &Plan, found: &Found) -> Result<Vec<KeyDifference>> {
     let saved = found.state.experiment()?;
     let mut moved = annulus_experiment::differences(&saved, plan.experiment.written());
-    moved.retain(|(key, ..)| MOVED.contains(&key.as_str()));
+    moved.retain(|one| MOVED.contains(&one.key.as_str()));
     Ok(moved)
 }
 
@@ -48,8 +50,8 @@ pub(crate) fn model_text(plan: &Plan) -> Option<String> {
 pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     let saved = found.state.experiment()?;
     let mut differing: Vec<String> = of_keys(&saved, plan.experiment.written(), found.state.step)
-        .into_iter()
-        .map(|(key, was, is)| format!("`{key}` was `{was}` and is `{is}`"))
+        .iter()
+        .map(ToString::to_string)
         .collect();
     if matches!(plan.experiment.model.source, ModelSource::Folder { .. }) {
         differing.extend(other_model(plan, &saved, found)?);
@@ -57,16 +59,13 @@ pub(crate) fn differences(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     Ok(differing)
 }
 
-/// The keys, with both values, in which an experiment differs from the one `saved` after `step` steps, though they may not.
-pub(crate) fn of_keys(
-    saved: &Experiment,
-    now: &Experiment,
-    step: u64,
-) -> Vec<(String, String, String)> {
+/// The keys in which an experiment differs from the one `saved` after `step` steps, though they may not.
+pub(crate) fn of_keys(saved: &Experiment, now: &Experiment, step: u64) -> Vec<KeyDifference> {
     let mut differing = annulus_experiment::differences(saved, now);
     let same_curve = is_same_curve(saved, now, step);
-    differing
-        .retain(|(key, ..)| !decided_by_checkpoint(key) || key.starts_with(CURVE) && !same_curve);
+    differing.retain(|KeyDifference { key, .. }| {
+        !decided_by_checkpoint(key) || key.starts_with(CURVE) && !same_curve
+    });
     differing
 }
 

@@ -21,13 +21,13 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub(crate) use contents::{Contents, OptimizerTensor, Piece};
-pub(crate) use needed::need;
+pub use needed::{need, release};
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use state::{STATE, State, VERSION};
 pub(crate) use templates::templates;
-pub(crate) use texts::{BESIDE_TOKENIZER, Texts};
+pub(crate) use texts::Texts;
 pub(crate) use tokenizer::missing;
-pub(crate) use write::{Layouts, Unfinished, point, prune, save, unwritten_in};
+pub(crate) use write::{Layouts, Pruned, Unfinished, point, prune, save, unwritten_in};
 
 /// The file with the optimizer's state in a checkpoint.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
@@ -35,10 +35,6 @@ pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 pub(crate) const HASHES: &str = "hashes.json";
 /// The file in a run's folder that names the newest checkpoint, for people and scripts.
 pub(crate) const LATEST: &str = "LATEST";
-/// The file of the tokenizer that `transformers` looks for.
-pub const TOKENIZER: &str = "tokenizer.json";
-/// The file that says how `transformers` reads the tokenizer.
-pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The step of the newest checkpoint in a run's folder, from which the run resumes if it is whole.
 pub fn last_checkpoint(output: &Path) -> Option<u64> {

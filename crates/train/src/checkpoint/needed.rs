@@ -1,7 +1,12 @@
-//! Checkpoints that other runs need: adapters are useless without the weights that they were trained beside.
+//! Checkpoints that other runs need: adapters are useless without the weights that they were trained beside, and a run that has begun with
+//! a checkpoint reads it again until it is finished.
 
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use annulus_text::count;
 
 use crate::checkpoint::is_checkpoint;
 
@@ -10,31 +15,124 @@ const NEEDED: &str = "needed_by.txt";
 /// The most bytes that are read of it.
 const MOST: u64 = 1 << 20;
 
-/// Notes in the checkpoint `base` that the run in `output` needs it; it is not deleted then for as long as that run's folder is there.
-/// Other folders are not of runs, which delete what is old.
-pub(crate) fn need(base: &Path, output: &Path) -> io::Result<()> {
+/// Notes in the checkpoint `base` that the run in `output` needs it; it is not deleted then for as long as that file names a run, because a
+/// folder that is not where it was may have been moved. Other folders are not of runs, which delete what is old.
+///
+/// # Errors
+/// What the system says, and a path that no line of a text can hold.
+pub fn need(base: &Path, output: &Path) -> io::Result<()> {
     if !is_checkpoint(base) {
         return Ok(());
     }
-    let run = output.canonicalize()?;
-    let run = run.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
-    if noted(base)?.lines().any(|line| line == run) {
+    let run = line_of(output)?;
+    let (mut file, noted) = held(base)?;
+    if noted.lines().any(|line| line == run) {
         return Ok(());
     }
-    // Added by one write: runs of a sweep begin at once.
-    annulus_files::append(&base.join(NEEDED))?.write_all(format!("\n{run}\n").as_bytes())
+    file.write_all(format!("\n{run}\n").as_bytes())
 }
 
-/// Whether a run that is still there needs the checkpoint `folder`.
-pub(crate) fn is_needed(folder: &Path) -> bool {
-    let is_run = |line: &str| !line.is_empty() && Path::new(line).is_dir();
-    // What cannot be read is not deleted.
-    noted(folder).map_or(true, |all| all.lines().any(is_run))
+/// Takes back what [`need`] noted.
+///
+/// # Errors
+/// Those of [`need`].
+pub fn release(base: &Path, output: &Path) -> io::Result<()> {
+    let run = line_of(output)?;
+    if !noted(base)?.lines().any(|line| line == run) {
+        return Ok(());
+    }
+    let (file, noted) = held(base)?;
+    let others = noted.lines().filter(|line| !line.trim().is_empty() && *line != run);
+    let others = others.flat_map(|line| [line, "\n"]).collect::<String>();
+    // They are shorter, and written first: a crash leaves too many lines, not too few.
+    file.write_all_at(others.as_bytes(), 0)?;
+    file.set_len(others.len() as u64)
+}
+
+/// The file, locked until it is dropped, because runs of a sweep begin and end at once; and what is in it, behind which writing goes on.
+fn held(base: &Path) -> io::Result<(File, String)> {
+    let mut file = annulus_files::lock(&base.join(NEEDED))?;
+    file.lock()?;
+    let mut text = String::new();
+    (&mut file).take(MOST).read_to_string(&mut text)?;
+    if text.len() as u64 == MOST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it names too many runs"));
+    }
+    Ok((file, text))
+}
+
+/// Why the checkpoint `folder` is kept: which runs need it, and what frees it. `None`: none does.
+pub(crate) fn kept_for(folder: &Path) -> Option<String> {
+    let (checkpoint, file) = (folder.display(), folder.join(NEEDED));
+    let noted = match noted(folder) {
+        Ok(noted) => noted,
+        // What cannot be read is not deleted.
+        Err(error) => {
+            let file = file.display();
+            return Some(format!(
+                "`{checkpoint}` is kept, because `{file}` cannot be read: {error}"
+            ));
+        }
+    };
+    let mut runs: Vec<&str> = noted.lines().filter(|line| !line.trim().is_empty()).collect();
+    runs.sort_unstable();
+    runs.dedup();
+    let (first, more) = runs.split_first()?;
+    let gone = if Path::new(first).is_dir() { "" } else { ", which is not there now," };
+    let need = match more.len() {
+        0 => " needs".to_owned(),
+        more => format!(" and {} need", count(more, "other run")),
+    };
+    Some(format!(
+        "`{checkpoint}` is kept, whatever `keep` is: the run `{first}`{gone}{need} it; delete `{}` to free it",
+        file.display()
+    ))
+}
+
+/// A run's line in the file.
+fn line_of(output: &Path) -> io::Result<String> {
+    let run = output.canonicalize()?;
+    let run = run.to_str().filter(|run| !run.contains('\n'));
+    run.map(str::to_owned)
+        .ok_or_else(|| io::Error::other("its path is not UTF-8, or has several lines"))
 }
 
 fn noted(folder: &Path) -> io::Result<String> {
     match annulus_files::read_to_string(&folder.join(NEEDED), MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         read => read,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::checkpoint::STATE;
+
+    #[test]
+    fn a_checkpoint_is_kept_for_runs_until_they_are_done_with_it_also_for_those_that_moved() {
+        let place = tempfile::tempdir().unwrap();
+        let base = place.path().join("base/step-1");
+        fs::create_dir_all(&base).unwrap();
+        fs::write(base.join(STATE), "{}").unwrap();
+        let runs = ["one", "two"].map(|name| place.path().join(name));
+        for run in &runs {
+            fs::create_dir(run).unwrap();
+            assert_eq!(need(&base, run).and_then(|()| need(&base, run)).ok(), Some(()));
+        }
+        let why = kept_for(&base).unwrap();
+        assert!(why.contains("one` and 1 other run need it"), "{why}");
+        release(&base, &runs[0]).unwrap();
+        let why = kept_for(&base).unwrap();
+        assert!(why.contains("two` needs it"), "{why}");
+        fs::rename(&runs[1], place.path().join("moved")).unwrap();
+        let why = kept_for(&base).unwrap();
+        assert!(why.contains("two`, which is not there now, needs it"), "{why}");
+        fs::rename(place.path().join("moved"), &runs[1]).unwrap();
+        release(&base, &runs[1]).unwrap();
+        assert_eq!(kept_for(&base), None);
+        assert_eq!(fs::read_to_string(base.join(NEEDED)).unwrap(), "");
     }
 }

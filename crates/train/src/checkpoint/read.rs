@@ -17,6 +17,9 @@ use crate::{Result, TrainError};
 /// The most tokens that a checkpoint may have been trained on: those of the following steps are added.
 const MOST_TOKENS: u64 = 1 << 62;
 
+/// How often a run's folder is listed again because a checkpoint was deleted while it was read.
+const LISTS: usize = 100;
+
 /// A whole checkpoint: its folder and state.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
@@ -55,9 +58,21 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
 /// Checkpoints none of which is whole: a run whose checkpoints are damaged must not look like one that never saved. A newer one that the
 /// system cannot read: an older one must not take its place.
 fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
+    listed(output, LISTS, &mut open)
+}
+
+/// [`whole`], where `open` opens a checkpoint. While the run trains, checkpoints come and go: the folder is listed up to `again` times more.
+fn listed(
+    output: &Path,
+    again: usize,
+    open: &mut dyn FnMut(&Path) -> std::result::Result<State, Refusal>,
+) -> Result<(Option<Found>, Vec<String>)> {
     let steps = steps(output).map_err(|error| failure("read", output, &error))?;
     let mut refused = Vec::new();
     if let Some(step) = named(output).filter(|step| !steps.contains(step)) {
+        if again > 0 && checkpoint_folder(output, step).is_dir() {
+            return listed(output, again - 1, open);
+        }
         refused.push(format!(
             "`{LATEST}` names `step-{step}`, which is not in `{}`",
             output.display()
@@ -73,19 +88,22 @@ fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
                 let newer = steps[index + 1..].to_vec();
                 return Ok((Some(Found { folder, state, refused: newer }), refused));
             }
+            Err(_) if again > 0 && !folder.exists() => return listed(output, again - 1, open),
             Err(why) => refused.push(damaged(&folder, why)?),
         }
     }
-    if refused.is_empty() {
-        return Ok((None, refused));
-    }
-    Err(TrainError::checkpoint(
+    if refused.is_empty() { Ok((None, refused)) } else { Err(none_whole(output, &refused)) }
+}
+
+/// The error that no checkpoint in `output` is whole, for these reasons.
+fn none_whole(output: &Path, refused: &[String]) -> TrainError {
+    TrainError::checkpoint(
         refused.join("\n"),
         format!(
             "`{}` has no complete checkpoint: restore one, or set another `output` to start again",
             output.display()
         ),
-    ))
+    )
 }
 
 /// The checkpoint in `folder`; an error unless it is whole.
@@ -252,5 +270,49 @@ fn unusable(path: &Path, what: &str) -> TrainError {
     TrainError::Checkpoint {
         message: format!("`{}` cannot be used: {what}", path.display()),
         hint: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn state(step: u64) -> State {
+        State {
+            version: VERSION,
+            step,
+            tokens: 0,
+            moments: None,
+            data: String::new(),
+            experiment: String::new(),
+            model: None,
+            base: None,
+        }
+    }
+
+    /// A run goes on while another program reads its folder, and keeps one checkpoint.
+    #[test]
+    fn a_checkpoint_that_is_deleted_while_it_is_read_is_not_a_damaged_one() {
+        let run = tempfile::tempdir().unwrap();
+        let folder = |step| checkpoint_folder(run.path(), step);
+        fs::create_dir(folder(1)).unwrap();
+        let mut newest = 1;
+        let mut open = |path: &Path| {
+            if newest < 4 {
+                fs::create_dir(folder(newest + 1)).unwrap();
+                fs::remove_dir(path).unwrap();
+                newest += 1;
+                return Err(Refusal::damaged(HASHES, "there is none".to_owned()));
+            }
+            Ok(state(newest))
+        };
+        let (found, warnings) = listed(run.path(), LISTS, &mut open).unwrap();
+        assert_eq!(found.map(|found| found.state.step), Some(4));
+        assert_eq!(warnings, [""; 0]);
+        // One that is there and not whole is refused as before.
+        let mut open = |_: &Path| Err(Refusal::damaged(HASHES, "there is none".to_owned()));
+        assert_eq!(listed(run.path(), LISTS, &mut open).unwrap_err().exit_code(), 4);
     }
 }

@@ -4,10 +4,7 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
-/// Their folder.
-pub(super) const TEMPLATES: &str = "additional_chat_templates";
-/// The most that are kept: a tokenizer has a handful.
-const MOST: usize = 100;
+use annulus_files::hugging_face::{MOST_TEMPLATES, TEMPLATES, is_template};
 
 /// Those in `folder`, as in `additional_chat_templates/rag.jinja`, in order.
 ///
@@ -30,20 +27,11 @@ pub(crate) fn templates(folder: &Path) -> Result<Vec<String>> {
         if is_template(&name) {
             names.push(name);
         }
-        if names.len() > MOST {
-            let message = format!("more than {MOST} chat templates");
+        if names.len() > MOST_TEMPLATES {
+            let message = format!("more than {MOST_TEMPLATES} chat templates");
             return Err(named(Error::new(ErrorKind::InvalidData, message)));
         }
     }
     names.sort();
     Ok(names)
-}
-
-/// Whether a file of a folder is one of them by its name, which is plain but for their folder.
-pub(super) fn is_template(name: &str) -> bool {
-    let file = name.strip_prefix(TEMPLATES).and_then(|rest| rest.strip_prefix('/'));
-    file.is_some_and(|file| {
-        let is_plain = Path::new(file).file_name().is_some_and(|own| own == file);
-        is_plain && Path::new(file).extension().is_some_and(|kind| kind == "jinja")
-    })
 }

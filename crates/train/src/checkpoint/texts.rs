@@ -13,29 +13,18 @@ use annulus_data::Tokenizer;
 use annulus_experiment::{
     ADAPTED, BYTES, Experiment, ModelSource, Shape, WeightsFrom, write_adapter, write_config,
 };
+use annulus_files::hugging_face::{
+    ADAPTER_CONFIG, BESIDE_TOKENIZER, CONFIG, GENERATION_CONFIG, LARGEST, TOKENIZER,
+    TOKENIZER_CONFIG,
+};
 use annulus_plan::Plan;
 use serde_json::{Map, Value, json};
 
 use super::templates::templates;
 use super::tokenizer::missing;
-use super::{TOKENIZER, TOKENIZER_CONFIG};
 use crate::Result;
 use crate::error::failure;
 
-/// The file of generation settings.
-const GENERATION: &str = "generation_config.json";
-/// The largest file that is kept, in bytes: a tokenizer.
-const LARGEST: u64 = 1 << 26;
-/// Files that may lie beside a tokenizer and are saved with it: those of slow tokenizers, too.
-pub(crate) const BESIDE_TOKENIZER: [&str; 7] = [
-    TOKENIZER_CONFIG,
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-];
 /// The keys of special tokens in config.json and in the generation settings.
 const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
@@ -70,14 +59,14 @@ fn texts(plan: &Plan) -> io::Result<BTreeMap<Cow<'static, str>, Vec<u8>>> {
     let tokenizer = tokenizer_of(experiment);
     let shape = with_ends(&plan.shape, experiment, tokenizer.as_deref())?;
     let mut texts = BTreeMap::new();
-    let name = if experiment.lora.is_some() { ADAPTED } else { "config.json" };
+    let name = if experiment.lora.is_some() { ADAPTED } else { CONFIG };
     texts.insert(name.into(), write_config(&shape, experiment.model.dtype).into_bytes());
     if let Some(lora) = &experiment.lora {
         let (base, revision) = name_of(&experiment.model.source)?;
         let adapter = write_adapter(lora, &base, revision.as_deref(), &shape);
-        texts.insert("adapter_config.json".into(), adapter.into_bytes());
+        texts.insert(ADAPTER_CONFIG.into(), adapter.into_bytes());
     }
-    texts.insert(GENERATION.into(), generation(plan, &shape)?);
+    texts.insert(GENERATION_CONFIG.into(), generation(plan, &shape)?);
     if let Some(tokenizer) = &tokenizer {
         texts.insert(TOKENIZER.into(), annulus_files::read(tokenizer, LARGEST)?);
         let beside = tokenizer.parent().unwrap_or(Path::new(""));
@@ -140,12 +129,10 @@ fn with_ends(
 
 /// The name by which PEFT finds a model: its name and revision on the hub, or its absolute folder.
 fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
+    if let Some((name, revision)) = source.on_hub() {
+        return Ok((name.to_owned(), Some(revision.to_owned())));
+    }
     match source {
-        ModelSource::Folder { hub: Some(hub), .. } => {
-            let name = hub.strip_prefix("hf://").unwrap_or(hub);
-            let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
-            Ok((name.to_owned(), Some(revision.to_owned())))
-        }
         ModelSource::Folder { path, .. } => {
             Ok((std::path::absolute(path)?.display().to_string(), None))
         }
@@ -158,7 +145,7 @@ fn name_of(source: &ModelSource) -> io::Result<(String, Option<String>)> {
 fn generation(plan: &Plan, shape: &Shape) -> io::Result<Vec<u8>> {
     if let ModelSource::Folder { path, weights: WeightsFrom::Pretrained, .. } =
         &plan.experiment.model.source
-        && let Some(own) = found(path, GENERATION)?
+        && let Some(own) = found(path, GENERATION_CONFIG)?
     {
         let least = plan.model.max_position_embeddings.unwrap_or_default();
         return Ok(with_special(raised(own, "max_length", plan, least), shape));

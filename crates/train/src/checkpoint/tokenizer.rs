@@ -5,9 +5,8 @@ use std::path::Path;
 
 use annulus_data::{Tokenizer, byte_tokenizer};
 use annulus_experiment::{Experiment, Shape};
+use annulus_files::hugging_face::{TOKENIZER, TOKENIZER_CONFIG};
 use serde_json::json;
-
-use super::{TOKENIZER, TOKENIZER_CONFIG};
 
 /// The tokenizer files that are missing beside `tokenizer`, a `tokenizer.json` if there is one, as names and texts; `is_said`: there is a
 /// file that says how to read it.

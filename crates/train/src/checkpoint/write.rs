@@ -1,19 +1,21 @@
 //! Writing checkpoints.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_files::PendingFolder;
+use annulus_files::hugging_face::TEMPLATES;
 use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
 use super::hashes::{FileHashes, is_read};
-use super::needed::is_needed;
+use super::needed::kept_for;
 use super::read::named;
-use super::templates::TEMPLATES;
 use super::{Contents, LATEST, OPTIMIZER, Piece, STATE, State, Texts, checkpoint_folder, steps};
 use crate::error::{failure, failure_in};
+use crate::folder::claim::Claim;
 use crate::folder::write_atomically;
 use crate::{Result, TrainError};
 
@@ -32,6 +34,7 @@ pub(crate) struct Layouts {
 pub(crate) struct Unfinished {
     folder: PendingFolder,
     named: PathBuf,
+    claim: Claim,
     /// How many bytes all ranks together must write.
     bytes: u64,
 }
@@ -97,22 +100,23 @@ fn filled(
     let mut files = layout.open(folder).map_err(failed)?;
     for name in names {
         for Piece { elements, runs } in read(name)? {
-            files.put(name, &elements, &runs).map_err(failed)?;
+            files.write(name, &elements, &runs).map_err(failed)?;
         }
     }
     files.end().map_err(failed)
 }
 
 impl Unfinished {
-    /// Begins the checkpoint `output/step-N`.
-    pub(crate) fn begin(output: &Path, step: u64, layouts: &Layouts) -> Result<Unfinished> {
-        let named = checkpoint_folder(output, step);
+    /// Begins the checkpoint `step-N` in the run's folder.
+    pub(crate) fn begin(claim: &Claim, step: u64, layouts: &Layouts) -> Result<Unfinished> {
+        claim.check()?;
+        let named = checkpoint_folder(claim.path(), step);
         let folder =
             PendingFolder::create(&named).map_err(|error| failure("write", &named, &error))?;
         for (layout, _) in [&layouts.weights, &layouts.optimizer] {
             layout.create(folder.path()).map_err(|error| unwritten(error, &named))?;
         }
-        Ok(Unfinished { folder, named, bytes: layouts.bytes() })
+        Ok(Unfinished { folder, named, claim: claim.clone(), bytes: layouts.bytes() })
     }
 
     /// The folder to be filled.
@@ -128,7 +132,7 @@ impl Unfinished {
         written: u64,
         note: Note<'_>,
     ) -> Result<PathBuf> {
-        let Unfinished { folder, named, bytes } = self;
+        let Unfinished { folder, named, claim, bytes } = self;
         if written != bytes {
             // Bytes that nobody wrote would be zeros.
             let message = format!("ranks wrote {written} bytes of a checkpoint's {bytes}");
@@ -156,24 +160,25 @@ impl Unfinished {
             folder.commit()?;
             keep_foreign(&damaged, &named)
         };
-        commit().map_err(failed)?;
-        point(named.parent().unwrap_or(Path::new("")), state.step)?;
+        claim.check().and_then(|()| commit().map_err(failed))?;
+        claim.check().and_then(|()| point(claim.path(), state.step))?;
         Ok(named)
     }
 }
 
-/// Writes `output/step-N`, all of which `contents` has, whole or not at all, and points `LATEST` at it.
+/// Writes `step-N` in the run's folder, all of which `contents` has, whole or not at all, and points `LATEST` at it.
 pub(crate) fn save(
-    output: &Path,
+    claim: &Claim,
     texts: &Texts,
     state: &State,
     layouts: &Layouts,
     contents: &mut dyn Contents,
     note: Note<'_>,
 ) -> Result<PathBuf> {
-    let unfinished = Unfinished::begin(output, state.step, layouts)?;
-    let written = layouts.fill(unfinished.folder(), &unfinished.named, contents, note)?;
-    unfinished.end(texts, state, written, note)
+    let unfinished = Unfinished::begin(claim, state.step, layouts)?;
+    let filled = layouts.fill(unfinished.folder(), &unfinished.named, contents, note);
+    let written = filled.map_err(|error| claim.blamed(error))?;
+    unfinished.end(texts, state, written, note).map_err(|error| claim.blamed(error))
 }
 
 /// Moves what others have laid into a damaged checkpoint to the one that took its place; under another name what would be read there.
@@ -216,22 +221,42 @@ pub(crate) fn unwritten_in(key: &str, error: WeightsError, folder: &Path) -> Tra
     }
 }
 
+/// What [`prune`] leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Pruned {
+    /// An error for every checkpoint that could not be deleted.
+    pub(crate) failed: Vec<TrainError>,
+    /// Why checkpoints are kept that would be deleted if no other run needed them, by step.
+    pub(crate) needed: BTreeMap<u64, String>,
+}
+
 /// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good. Those of the steps `refused`,
-/// which this start found damaged, neither count nor are deleted, nor those that another run needs. Returns an error for every checkpoint
-/// that could not be deleted.
-pub(crate) fn prune(output: &Path, keep: usize, verified: u64, refused: &[u64]) -> Vec<TrainError> {
+/// which this start found damaged, neither count nor are deleted, nor those that another run needs.
+///
+/// # Errors
+/// The folder is no longer this run's.
+pub(crate) fn prune(claim: &Claim, keep: usize, verified: u64, refused: &[u64]) -> Result<Pruned> {
+    claim.check()?;
+    let (output, keep) = (claim.path(), keep.max(1));
     let mut steps = match steps(output) {
         Ok(steps) => steps,
-        Err(error) => return vec![failure("read", output, &error)],
+        Err(error) => {
+            let failed = vec![failure("read", output, &error)];
+            return Ok(Pruned { failed, ..Pruned::default() });
+        }
     };
     // Later ones are damaged, too, or of a run that has been begun anew.
     steps.retain(|step| *step <= verified && !refused.contains(step));
-    steps.retain(|step| !is_needed(&checkpoint_folder(output, *step)));
-    let surplus = steps.len().saturating_sub(keep.max(1));
+    let kept = |step: &u64| Some((*step, kept_for(&checkpoint_folder(output, *step))?));
+    let mut needed: BTreeMap<u64, String> = steps.iter().filter_map(kept).collect();
+    steps.retain(|step| !needed.contains_key(step));
+    let surplus = steps.len().saturating_sub(keep);
+    let newer_than = |old: u64| steps.iter().filter(|step| **step > old).count();
+    needed.retain(|step, _| *step != verified && newer_than(*step) >= keep);
     let surplus = steps.into_iter().take(surplus).filter(|&step| step != verified);
     let delete = |step| {
         let folder = checkpoint_folder(output, step);
         annulus_files::remove(&folder).map_err(|error| failure("delete", &folder, &error)).err()
     };
-    surplus.filter_map(delete).collect()
+    Ok(Pruned { failed: surplus.filter_map(delete).collect(), needed })
 }

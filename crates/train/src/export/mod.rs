@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use annulus_experiment::{ADAPTED, Experiment, ModelSource, Shape, WeightsFrom, read_saved_config};
 use annulus_files::PendingFolder;
+use annulus_files::hugging_face::{
+    BESIDE_TOKENIZER, CONFIG, GENERATION_CONFIG, LARGEST, TOKENIZER, TOKENIZER_CONFIG,
+};
 use annulus_model::{Config, Llama, Weights, element_type};
 use annulus_plan::mask_beyond_config;
 use candle_core::DType;
 
-use crate::checkpoint::{
-    BESIDE_TOKENIZER, Found, TOKENIZER, TOKENIZER_CONFIG, missing, named_by, templates,
-    unwritten_in,
-};
+use crate::checkpoint::{Found, missing, named_by, templates, unwritten_in};
 use crate::error::{failure, failure_in};
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Manifest;
@@ -26,10 +26,8 @@ use crate::{Result, TrainError, model_config};
 
 /// What names the folder that is written, for errors.
 const OPTION: &str = "--out";
-/// The largest file that is copied, in bytes: a tokenizer.
-const LARGEST: u64 = 1 << 26;
 /// The files that are copied as they are, if a checkpoint has them.
-const COPIED: [&str; 3] = ["config.json", "generation_config.json", TOKENIZER];
+const COPIED: [&str; 3] = [CONFIG, GENERATION_CONFIG, TOKENIZER];
 
 /// A whole checkpoint, and the records of its run.
 #[derive(Debug)]
@@ -119,9 +117,7 @@ impl Checkpoint {
             let (own, base) = (self.folder.display(), base.display());
             return Err(TrainError::checkpoint(
                 format!("the base weights `{base}` of `{own}` are missing"),
-                format!(
-                    "run the command where the run was started, or link `{base}` to the weights; if `keep` of its run deleted them, train that run again"
-                ),
+                "name their folder, `model.path=FOLDER`, or run the command where the run was started; if `keep` of its run deleted them, train that run again",
             ));
         }
         let plain = model_config(&self.shape, self.experiment.model.dtype)?;
@@ -160,7 +156,7 @@ impl Checkpoint {
     ) -> std::io::Result<Vec<String>> {
         let mut files = Vec::new();
         let has = |name: &&str| self.folder.join(name).is_file();
-        let copied = [(ADAPTED, "config.json")].into_iter();
+        let copied = [(ADAPTED, CONFIG)].into_iter();
         let templates = templates(&self.folder)?;
         let alike = COPIED.into_iter().chain(BESIDE_TOKENIZER);
         let alike = alike.chain(templates.iter().map(String::as_str)).map(|name| (name, name));
@@ -186,11 +182,9 @@ impl Checkpoint {
     /// The hub's model whose weights training began with, as `owner/name` and a revision.
     fn base(&self) -> Option<(&str, &str)> {
         let source = &self.experiment.model.source;
-        let ModelSource::Folder { hub: Some(hub), weights: WeightsFrom::Pretrained, .. } = source
-        else {
-            return None;
-        };
-        hub.strip_prefix("hf://")?.split_once('@')
+        let is_pretrained =
+            matches!(source, ModelSource::Folder { weights: WeightsFrom::Pretrained, .. });
+        source.on_hub().filter(|_| is_pretrained)
     }
 
     /// The run or checkpoint that the run was forked from, and its step.

@@ -65,12 +65,16 @@ pub fn nearest(run: &Path, step: u64, output: &Path) -> Result<Nearest> {
     Ok(nearest)
 }
 
-/// Makes a folder with the same files, linked or copied.
+/// Makes a folder with the same files, linked or copied, and with the same folders.
 fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            link(&from, &to)?;
+            continue;
+        }
         fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop))?;
     }
     Ok(())
@@ -120,4 +124,25 @@ fn hashes(folder: &Path) -> Result<Hashes> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chat templates with names are in a folder of the checkpoint.
+    #[test]
+    fn folders_of_a_checkpoint_are_linked_with_what_is_in_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("step-1"), folder.path().join("again/step-1"));
+        fs::create_dir_all(from.join("additional_chat_templates")).unwrap();
+        let names = ["config.json", "additional_chat_templates/rag.jinja"];
+        for name in names {
+            fs::write(from.join(name), name).unwrap();
+        }
+        link(&from, &to).unwrap();
+        for name in names {
+            assert_eq!(fs::read_to_string(to.join(name)).unwrap(), name);
+        }
+    }
 }

@@ -105,7 +105,8 @@ pub fn comparable(run: &Logged) -> Result<Comparable> {
     })?;
     let trained = found.state.experiment()?;
     let rewritten = differences(&trained, &run.experiment).into_iter();
-    let rewritten = rewritten.map(|(key, was, is)| {
+    let rewritten = rewritten.map(|one| {
+        let (key, was, is) = (&one.key, one.was(), one.is());
         format!(
             "`{key}` of `experiment.yaml` is `{is}`, and `step-{last}` was trained with `{was}`"
         )

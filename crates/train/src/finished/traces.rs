@@ -10,6 +10,9 @@ use crate::{Result, TrainError};
 /// The largest trace file that is read, in bytes.
 const LARGEST: u64 = 1 << 28;
 
+/// A trace of every run that may be planned can be read.
+const _: () = assert!(annulus_trace::MOST_RANKS == annulus_experiment::MOST_RANKS);
+
 /// Reads a trace, of a run or of a plan, from a file.
 ///
 /// # Errors

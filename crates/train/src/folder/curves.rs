@@ -49,8 +49,8 @@ const LAYOUT: [(&str, &[(&str, &[&str])]); 6] = [
 const OF_PROCESSES: (&str, &[(&str, &[&str])]) = (
     "processes",
     &[
-        ("standard deviations from the mean rank, by host", &["stragglers/host-[^/]*"]),
-        ("standard deviations from the mean rank", &["stragglers/rank-[0-9]*"]),
+        ("standard deviations from the mean rank, by host", &[tags::STRAGGLER_HOST]),
+        ("standard deviations from the mean rank", &[tags::STRAGGLER_RANK]),
         ("seconds of waiting within a host", &[tags::WITHIN_HOST_WAITING]),
         ("seconds of waiting between hosts", &[tags::BETWEEN_HOSTS_WAITING]),
         ("bytes within a host", &[tags::WITHIN_HOST_BYTES]),
@@ -156,13 +156,22 @@ fn shown(tag: &str) -> String {
     }
 }
 
+/// The curves of a tag, or of the tags that begin with it, as a regular expression that matches from the start of a name. A value by rank
+/// has up to three curves.
+fn pattern(tag: &str) -> String {
+    let ending = match tag {
+        tags::STRAGGLER_HOST => "[^/]*",
+        tags::STRAGGLER_RANK => "[0-9]*",
+        _ => "",
+    };
+    format!("{}{ending}(/least|/mean)?$", shown(tag))
+}
+
 /// The charts of "Custom Scalars"; `processes`: of a run over several.
 fn layout(processes: bool) -> Vec<Category> {
-    // A value by rank has up to three curves; a tag is a regular expression that matches from the start of a name.
-    let tag = |tag: &&str| format!("{}(/least|/mean)?$", shown(tag));
     let chart = |(title, tags): &(&str, &[&str])| Chart {
         title: (*title).to_owned(),
-        tags: tags.iter().map(tag).collect(),
+        tags: tags.iter().map(|tag| pattern(tag)).collect(),
     };
     let category = |(title, charts): (&str, &[(&str, &[&str])])| Category {
         title: title.to_owned(),
@@ -194,8 +203,8 @@ fn settings(
 
 #[cfg(test)]
 mod tests {
-    use annulus_comm::Places;
-    use annulus_tensorboard::{What, read};
+    use annulus_comm::RankHosts;
+    use annulus_tensorboard::{Payload, read};
 
     use super::*;
     use crate::folder::manifest::RunStart;
@@ -221,8 +230,8 @@ mod tests {
         }
         curves.flush().unwrap();
         let events = read(curves.writer.path()).unwrap();
-        let scalar = |event: annulus_tensorboard::Event| match event.what {
-            What::Scalar { tag, value } => Some((event.step, tag, value)),
+        let scalar = |event: annulus_tensorboard::Event| match event.payload {
+            Payload::Scalar { tag, value } => Some((event.step, tag, value)),
             _ => None,
         };
         events.into_iter().filter_map(scalar).collect()
@@ -231,7 +240,7 @@ mod tests {
     #[test]
     fn what_is_drawn_of_processes_is_logged() {
         let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
-        let hosts = HostCosts::of(&[Spent::default(); 2], &Places::new(hosts, 2));
+        let hosts = HostCosts::of(&[Spent::default(); 2], &RankHosts::new(hosts, 2));
         let logged: Vec<String> = hosts.values().map(|(tag, _)| shown(tag)).collect();
         let layout = layout(true);
         let charts = &layout.last().unwrap().charts;
@@ -267,8 +276,8 @@ mod tests {
             curves.go_on(&manifest).unwrap();
             curves.flush().unwrap();
             let events = read(curves.writer.path()).unwrap();
-            let is_layout = |what: &What| matches!(what, What::Plugin { plugin, .. } if plugin == "custom_scalars");
-            let found = events.iter().any(|event| is_layout(&event.what));
+            let is_layout = |payload: &Payload| matches!(payload, Payload::Plugin { plugin, .. } if plugin == "custom_scalars");
+            let found = events.iter().any(|event| is_layout(&event.payload));
             assert_eq!(found, written, "{attempts:?}");
         }
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use annulus_experiment::KeyDifference;
 use annulus_machine::Core;
 use serde::{Deserialize, Serialize};
 
@@ -84,8 +85,8 @@ pub struct Machine {
     pub kernels: Option<String>,
     /// The operating system and the architecture.
     pub system: String,
-    /// Operations per second at most, which `speed/mfu` is a share of: of CPU cores as the first start on this machine measured them, of all
-    /// processes together. `None`: unknown, or an earlier version wrote the manifest.
+    /// Operations per second at most, which `speed/mfu` is a share of: of CPU cores as the first start on this machine measured them, or as a
+    /// faster step showed, of all processes together. `None`: unknown, or an earlier version wrote the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
 }
@@ -140,19 +141,12 @@ pub struct RunStart {
     pub state: Option<StateHash>,
 }
 
-/// The keys of [`RunStart::rounding`] with different values in `own` and `theirs`, each with both; none where one of them has no keys.
-pub(crate) fn differing<'a>(
-    own: &'a BTreeMap<String, String>,
-    theirs: &'a BTreeMap<String, String>,
-) -> Vec<(&'a str, &'a str, &'a str)> {
-    if own.is_empty() || theirs.is_empty() {
-        return Vec::new();
-    }
-    let of =
-        |all: &'a BTreeMap<String, String>, key| all.get(key).map_or("nothing", String::as_str);
-    let gone = theirs.keys().filter(|key| !own.contains_key(*key));
-    let both = own.keys().chain(gone).map(|key| (key.as_str(), of(own, key), of(theirs, key)));
-    both.filter(|(_, own, theirs)| own != theirs).collect()
+/// The keys of [`RunStart::rounding`] with different values in `was` and `is`; none where one of them has no keys.
+pub(crate) fn differing(
+    was: &BTreeMap<String, String>,
+    is: &BTreeMap<String, String>,
+) -> Vec<KeyDifference> {
+    if was.is_empty() || is.is_empty() { Vec::new() } else { KeyDifference::between(was, is) }
 }
 
 /// Each text once, in the order in which they first come.

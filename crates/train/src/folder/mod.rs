@@ -1,5 +1,6 @@
 //! A run's folder: its files, as they are written while the run trains and read afterwards.
 
+pub(crate) mod claim;
 pub(crate) mod curves;
 pub(crate) mod jsonl;
 pub(crate) mod lines;

@@ -1,27 +1,30 @@
 //! A run folder: who may write to it, and how, so that a crash leaves the old file or the new one and never half of one.
 
-use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::fs::{self, TryLockError};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use annulus_comm::flight;
+use annulus_files::PidLock;
 
 use crate::error::failure;
+use crate::folder::claim::Claim;
 use crate::folder::{GIVEN, LOCK, RESOLVED, write_atomically};
 use crate::{Result, TrainError};
 
-/// The most bytes of a process's number that are read from a lock file.
-const LONGEST: u64 = 64;
+/// How often a folder that is locked is tried again, and the time between: [`holder`] locks it for an instant.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The number of the process that is writing to a run's folder, as its lock file has it; `None`: no process is.
 pub fn holder(folder: &Path) -> Option<String> {
     let path = folder.join(LOCK);
     // Locking would create the file.
     let file = path.is_file().then(|| annulus_files::lock(&path).ok()).flatten()?;
-    let is_held = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-    is_held.then(|| {
-        annulus_files::read_to_string(&path, LONGEST).unwrap_or_default().trim().to_owned()
-    })
+    // Shared, so that of two that look at once neither takes the other for a writer.
+    let is_held = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    is_held.then(|| PidLock::holder(&path))
 }
 
 /// A run folder that this process has locked until this is dropped.
@@ -30,7 +33,9 @@ pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
     /// Whether this process made the folder.
     is_new: bool,
-    _lock: File,
+    /// Whether `path` still leads to the folder that was locked.
+    pub(crate) claim: Claim,
+    _lock: PidLock,
 }
 
 impl RunFolder {
@@ -41,11 +46,13 @@ impl RunFolder {
         fs::create_dir_all(path).map_err(failed)?;
         let lock = lock(path)?;
         annulus_files::sweep(path).map_err(failed)?;
-        Ok(RunFolder { path: path.to_owned(), is_new, _lock: lock })
+        let claim = Claim::new(path, &lock).map_err(failed)?;
+        Ok(RunFolder { path: path.to_owned(), is_new, claim, _lock: lock })
     }
 
     /// Removes the flight records of an earlier attempt.
     pub(crate) fn forget_flight(&self) -> Result<()> {
+        self.claim.check()?;
         let folder = self.path.join(flight::FOLDER);
         flight::drop_unheld(&folder).map_err(|error| failure("clear", &folder, &error))
     }
@@ -53,31 +60,30 @@ impl RunFolder {
     /// Removes the folder if this process made it and it holds nothing but the lock file: the run never began.
     pub(crate) fn forget_if_new(&self) {
         let alone = || fs::read_dir(&self.path).is_ok_and(|entries| entries.count() == 1);
-        if self.is_new && alone() {
+        if self.is_new && alone() && self.claim.check().is_ok() {
             // If it stays, it does no harm.
             let _ = fs::remove_file(self.path.join(LOCK)).and_then(|()| fs::remove_dir(&self.path));
         }
     }
 }
 
-/// Locks a folder. The system releases the lock when the process ends, however it ends, so a file that a crash left behind blocks nobody.
-fn lock(folder: &Path) -> Result<File> {
+/// Locks a folder.
+fn lock(folder: &Path) -> Result<PidLock> {
     let path = folder.join(LOCK);
-    let failed = |error| failure("lock", &path, &error);
-    let mut file = annulus_files::lock(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::Error(error)) => return Err(failed(error)),
-        Err(TryLockError::WouldBlock) => {
-            let holder = annulus_files::read_to_string(&path, LONGEST).unwrap_or_default();
-            return Err(TrainError::checkpoint(
-                format!("process {} is writing to `{}`", holder.trim(), folder.display()),
-                "wait until it ends, or set another `output`",
-            ));
+    for tries in 0..=TRIES {
+        if tries > 0 {
+            sleep(PAUSE);
+        }
+        let locked = PidLock::try_lock(&path).map_err(|error| failure("lock", &path, &error))?;
+        if let Some(lock) = locked {
+            return Ok(lock);
         }
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-    Ok(file)
+    let holder = PidLock::holder(&path);
+    Err(TrainError::checkpoint(
+        format!("process {holder} is writing to `{}`", folder.display()),
+        "wait until it ends, or set another `output`",
+    ))
 }
 
 /// Writes the resolved experiment and, unless it is the same, the text as it was given.
@@ -96,6 +102,8 @@ pub(crate) fn write_experiment(folder: &Path, given: &str, resolved: &str) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -109,6 +117,21 @@ mod tests {
         drop(held);
         assert_eq!(holder(folder.path()), None);
         RunFolder::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn one_who_looks_for_a_holder_refuses_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(RunFolder::open(folder.path()).unwrap());
+        let looks = File::open(folder.path().join(LOCK)).unwrap();
+        looks.lock_shared().unwrap();
+        assert_eq!(holder(folder.path()), None);
+        let ends = std::thread::spawn(move || {
+            sleep(3 * PAUSE);
+            drop(looks);
+        });
+        RunFolder::open(folder.path()).unwrap();
+        ends.join().unwrap();
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! writes its own (`run/sharded_save.rs`). Ranks apply a step together or not at all: those of a process decide it in memory
 //! (`step/meeting.rs`), and a rank that has contributed to a step's last sum does not stop before it knows whether all have.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +14,7 @@ use annulus_data::Progress;
 use annulus_plan::Plan;
 use parking_lot::Mutex;
 
-use crate::checkpoint::{Texts, identity, last_checkpoint, need, point};
+use crate::checkpoint::{Texts, identity, last_checkpoint, point};
 use crate::error::failure;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
@@ -24,6 +24,7 @@ use crate::folder::run_folder::RunFolder;
 use crate::folder::traces;
 use crate::run::console::Console;
 use crate::run::hashes::HashLines;
+use crate::run::needs;
 use crate::run::options::RunOptions;
 use crate::run::outcome::{Ending, Outcome};
 use crate::run::phases::{Phase, phase_name};
@@ -78,9 +79,9 @@ pub(crate) fn run_phase(
             console.notice(&Notice::Joined(&said));
         }
     }
-    outcome.warnings = announced(plan, &setup, prepared.warnings, console);
+    outcome.warnings = announced(plan, &setup, &prepared, console);
     if let Some(found) = prepared.found {
-        point(&folder.path, found.state.step)?;
+        folder.claim.check().and_then(|()| point(&folder.path, found.state.step))?;
         outcome.step = found.state.step;
         outcome.resumed_from = Some(found.state.step);
         outcome.checkpoint = Some(found.folder);
@@ -91,11 +92,12 @@ pub(crate) fn run_phase(
     }
 }
 
-/// Announces the GPUs that compute and all warnings, those of device and plan before `warnings`; returns the warnings.
+/// Announces the GPUs that compute, all warnings, those of device and plan before those of what was prepared, and how many sequences
+/// there are; returns the warnings.
 fn announced(
     plan: &Plan,
     setup: &Setup,
-    warnings: Vec<String>,
+    prepared: &Prepared,
     console: &mut dyn Sink,
 ) -> Vec<String> {
     let gpus = plan.gpus();
@@ -105,11 +107,15 @@ fn announced(
     let of_device =
         device::device_warning(&plan.experiment.device).filter(|_| setup.processors.is_empty());
     let of_plan = plan.warnings.iter().cloned();
+    let own = prepared.warnings.iter().cloned();
     let of_setup = [setup.warning(), setup.warning_of_several()].into_iter().flatten();
-    let all: Vec<_> =
-        of_device.into_iter().chain(of_setup).chain(of_plan).chain(warnings).collect();
+    let all: Vec<_> = of_device.into_iter().chain(of_setup).chain(of_plan).chain(own).collect();
     for warning in &all {
         console.notice(&Notice::Warning(warning));
+    }
+    let data = prepared.work.as_ref().map(|work| work.data.epochs_of(&plan.experiment));
+    for line in data.iter().flatten() {
+        console.notice(&Notice::Data(line));
     }
     all
 }
@@ -166,8 +172,10 @@ pub(crate) fn prepared(
     let (plan, setup, stages) = (phase.plan.clone(), setup.clone(), phase.stages.to_vec());
     let (tokenizer, verify, fork) =
         (options.tokenizer.clone(), options.verify_cache, options.fork.clone());
+    let again = options.dump.as_ref().and(options.rerun.as_ref()).map(|again| again.run.clone());
     let work = move |progress: &mut dyn FnMut(Progress)| {
-        let opening = Opening { tokenizer: tokenizer.as_deref(), verify, ..Opening::default() };
+        let (tokenizer, again) = (tokenizer.as_deref(), again.as_deref());
+        let opening = Opening { tokenizer, verify, again, ..Opening::default() };
         prepare(&plan, &setup, &stages, from, fork.as_ref(), opening, progress)
     };
     let prepared = interruptible(&options.stop, console, work)?;
@@ -208,6 +216,7 @@ fn train(
     mut outcome: Outcome,
 ) -> Result<Outcome> {
     let plan = phase.plan;
+    folder.claim.check()?;
     let mut manifest = manifest(plan, options, setup, folder, &work, outcome.resumed_from)?;
     manifest.begin(plan, setup, phase_name(plan), outcome.resumed_from, &options.command);
     manifest.write(&folder.path)?;
@@ -218,19 +227,16 @@ fn train(
     let mut attempt = Attempt { owes, ..Attempt::new(plan, setup, options, work, Some(recorder))? };
     attempt.settle_peak(&mut manifest.machine);
     manifest.write(&folder.path)?;
-    let ended = attempt.run();
-    match &ended {
-        Ok((ending, _, record)) => {
-            manifest.end(if *ending == Ending::Finished { FINISHED } else { PREEMPTED });
-            manifest.set_outcome(plan, record);
-        }
-        Err(error) => manifest.end(&error.to_string()),
-    }
-    let written = manifest.write(&folder.path);
+    let ended = attempt.run().map_err(|error| error.in_run(&folder.path));
+    note_end(&mut manifest, plan, &ended);
+    let written = folder.claim.check().and_then(|()| manifest.write(&folder.path));
     let record;
     // The error that ended the run matters more than one of noting it.
     (outcome.ending, outcome.step, record) = ended?;
     written?;
+    if outcome.ending == Ending::Finished && outcome.step >= plan.experiment.all_steps() {
+        needs::release(plan.experiment.written(), &folder.path);
+    }
     outcome.losses = record.losses;
     outcome.warnings.extend(record.warnings);
     (outcome.first, outcome.last) = (record.first, record.last);
@@ -239,7 +245,19 @@ fn train(
     Ok(outcome)
 }
 
-/// The warnings that lie in the starts of a run, of which the last begins now: what is not known of earlier ones, and why bits may differ.
+/// Notes in the manifest how an attempt ended.
+fn note_end(manifest: &mut Manifest, plan: &Plan, ended: &Result<(Ending, u64, Record)>) {
+    match ended {
+        Ok((ending, _, record)) => {
+            manifest.end(if *ending == Ending::Finished { FINISHED } else { PREEMPTED });
+            manifest.set_outcome(plan, record);
+        }
+        Err(error) => manifest.end(&error.to_string()),
+    }
+}
+
+/// The warnings that lie in the starts of a run, of which the last begins now: what is not known of earlier ones, why bits may differ, and
+/// which checkpoints of others that it needs could not be marked.
 fn of_starts(
     phase: Phase<'_>,
     options: &RunOptions,
@@ -261,7 +279,9 @@ fn of_starts(
     };
     let reasons = options.rerun.iter().flat_map(|again| again.reasons(manifest));
     let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
-    lost.into_iter().chain(resumes_otherwise(manifest, settled)).chain(reasons).collect()
+    let marked = options.dump.is_none().then(|| needs::mark(phase.plan, &folder.path));
+    let others = resumes_otherwise(manifest, settled).into_iter().chain(reasons);
+    lost.into_iter().chain(others).chain(marked.into_iter().flatten()).collect()
 }
 
 /// Rank 0's recorder, and whether the step to resume from still lacks its evaluation.
@@ -285,6 +305,7 @@ fn recorder<'a>(
     let mut recorder = Recorder {
         plan,
         output: folder.path.clone(),
+        claim: folder.claim.clone(),
         lines,
         curves,
         hashes: HashLines::wanted(&plan.experiment, held).map_err(failed)?,
@@ -296,12 +317,10 @@ fn recorder<'a>(
         began: (start.step, start.tokens),
         saved: start.step,
         refused: work.refused.clone(),
+        needed: BTreeSet::new(),
         writing: None,
         warned: false,
     };
-    if let Some(unmarked) = base_of(plan).and_then(|base| marked(base, &folder.path)) {
-        recorder.console.notice(&Notice::Warning(&unmarked));
-    }
     recorder.console.notice(&started(plan, start.step, manifest, parameters));
     Ok((recorder, owes))
 }
@@ -335,15 +354,6 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
         strategy: manifest.strategy(),
         parameters,
     }
-}
-
-/// Marks the base weights as needed by this run; returns a warning where that fails.
-fn marked(base: &Path, output: &Path) -> Option<String> {
-    let error = need(base, output).err()?;
-    Some(format!(
-        "`{}` is not marked as needed by this run ({error}): export it before its own run resumes and deletes it",
-        base.display()
-    ))
 }
 
 /// The hash of the base weights, where the run trains adapters.

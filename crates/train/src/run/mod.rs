@@ -6,6 +6,7 @@ pub(crate) mod fork;
 pub(crate) mod hashes;
 mod held_out;
 mod moved;
+mod needs;
 pub(crate) mod options;
 pub(crate) mod outcome;
 pub(crate) mod phases;

@@ -17,9 +17,10 @@ const KEYS: [&str; 2] = ["model.path", "lora.path"];
 /// Other weights, or ones that cannot be read.
 pub(crate) fn check_weights(plan: &Plan, setup: &Setup, found: &Found) -> Result<()> {
     let moved = identity::moved(plan, found)?;
-    let Some((key, was, is)) = moved.iter().find(|(key, ..)| KEYS.contains(&key.as_str())) else {
+    let Some(one) = moved.iter().find(|one| KEYS.contains(&one.key.as_str())) else {
         return Ok(());
     };
+    let (key, was, is) = (&one.key, one.was(), one.is());
     let made = Manifest::open(&plan.experiment.output)?;
     let began = made.filter(|made| made.fork.is_none() && made.weights != UNKNOWN);
     let (Some(began), Some(_)) = (began, pretrained(plan)) else { return Ok(()) };

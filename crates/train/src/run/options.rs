@@ -15,7 +15,7 @@ use crate::folder::manifest::Fork;
 use crate::run::rerun::Rerun;
 use crate::setup::device;
 use crate::setup::processors::Processors;
-use crate::setup::shared::ranks_here;
+use crate::setup::shared::{cores_here, ranks_here};
 use crate::step::hashes::dump::Dump;
 use crate::{Result, Setup};
 
@@ -66,10 +66,10 @@ impl RunOptions {
 
     /// The setup of `plan` on this process's share of the machine.
     pub(crate) fn setup(&mut self, plan: &Plan) -> Result<Setup> {
-        let cores = annulus_machine::share(self.cores, self.world.beside().len());
         let setup = if self.processors.is_empty() {
-            Setup::on_its_device_over(&self.world, plan, cores)?
+            Setup::on_its_device_over(&self.world, plan, self.cores)?
         } else {
+            let cores = cores_here(&self.world, self.cores);
             Setup::new(plan, cores).on(std::mem::take(&mut self.processors))
         };
         let strategies = setup.groups.iter().map(|group| group.strategy);

@@ -1,7 +1,7 @@
 //! Everything before the first step: checkpoint, data, and the weights that the ranks of a process share. Done once per process, before
 //! processes agree to begin, on a thread of its own, so that a request to stop need not wait for a long text or large weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use annulus_data::Progress;
-use annulus_experiment::{Experiment, Format, what_may_differ};
+use annulus_experiment::{Experiment, Format, KeyDifference, what_may_differ};
 use annulus_plan::Plan;
 
 use crate::checkpoint::identity::CURVE;
@@ -139,7 +139,7 @@ pub(crate) fn prepare(
     let (found, mut warnings) = from.find(output)?;
     if let Some(found) = &found {
         let differing = identity::differences(plan, found)?;
-        refuse(plan, found, &differing)?;
+        refuse(plan, found, &differing, opening.again)?;
         refuse_fewer(plan, found)?;
         if from == ResumeFrom::Newest && is_over(plan, found.state.step)? {
             check_finished(plan, setup, found, opening, progress)?;
@@ -151,7 +151,7 @@ pub(crate) fn prepare(
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
     let start = match (&found, fork) {
-        (Some(found), _) => resumed(plan, setup, found, from, &fingerprint)?,
+        (Some(found), _) => resumed(plan, setup, found, from, &fingerprint, opening.again)?,
         (None, Some(fork)) => {
             let (start, of_fork) = fork.start(plan, setup)?;
             warnings.extend(of_fork);
@@ -197,25 +197,26 @@ fn check_finished(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let moved = identity::moved(plan, found)?;
-    if moved.iter().any(|(key, ..)| key.starts_with("data.")) {
+    if moved.iter().any(|one| one.key.starts_with("data.")) {
         let fingerprint = data_fingerprint(plan.experiment.written(), opening, progress)?;
-        refuse_other_data(plan, found, &fingerprint)?;
+        refuse_other_data(plan, found, &fingerprint, opening.again)?;
     }
-    let base = base_of(plan).filter(|_| moved.iter().any(|(key, ..)| key == "model.path"));
+    let base = base_of(plan).filter(|_| moved.iter().any(|one| one.key == "model.path"));
     base.map_or(Ok(()), |base| check_beside(&found.folder, base))?;
     check_weights(plan, setup, found)
 }
 
 /// The state of a checkpoint, which must have been trained on the data of `fingerprint`. What the run began with is compared by the process
-/// that chooses where to resume `from`: its manifest need not be on other hosts.
+/// that chooses where to resume `from`: its manifest need not be on other hosts. `again`: as [`Opening::again`].
 fn resumed(
     plan: &Plan,
     setup: &Setup,
     found: &Found,
     from: ResumeFrom,
     fingerprint: &str,
+    again: Option<&Path>,
 ) -> Result<Start> {
-    refuse_other_data(plan, found, fingerprint)?;
+    refuse_other_data(plan, found, fingerprint, again)?;
     let start = load(found, base_of(plan), &setup.config)?;
     if from == ResumeFrom::Newest {
         check_weights(plan, setup, found)?;
@@ -226,8 +227,18 @@ fn resumed(
     Ok(if begins { start.anew() } else { Start { since, ..start } })
 }
 
-/// An error unless the data of `fingerprint` are those of a checkpoint.
-fn refuse_other_data(plan: &Plan, found: &Found, fingerprint: &str) -> Result<()> {
+/// The folder of a checkpoint; where a step of the run `again` is computed again, that run's own, and not the copy of it.
+fn shown(found: &Found, again: Option<&Path>) -> PathBuf {
+    again.map_or_else(|| found.folder.clone(), |run| checkpoint_folder(run, found.state.step))
+}
+
+/// An error unless the data of `fingerprint` are those of a checkpoint. `again`: as [`Opening::again`].
+fn refuse_other_data(
+    plan: &Plan,
+    found: &Found,
+    fingerprint: &str,
+    again: Option<&Path>,
+) -> Result<()> {
     let saved = &found.state.data;
     if saved == fingerprint {
         return Ok(());
@@ -238,11 +249,14 @@ fn refuse_other_data(plan: &Plan, found: &Found, fingerprint: &str) -> Result<()
     } else {
         other_data(plan, &found.state.experiment()?)
     };
-    let (folder, run) = (found.folder.display(), run_of(found).display());
-    let hint = format!(
-        "{back}, or start a new run with another `name=` or `output=` (weights: `--from {run}`)"
-    );
-    Err(TrainError::checkpoint(format!("`{folder}` was trained {what}"), hint))
+    let (folder, run) = (shown(found, again), run_of(found).display());
+    let or = if again.is_some() {
+        "name where they are now, as in `data.path=NEW`".to_owned()
+    } else {
+        format!("start a new run with another `name=` or `output=` (weights: `--from {run}`)")
+    };
+    let message = format!("`{}` was trained {what}", folder.display());
+    Err(TrainError::checkpoint(message, format!("{back}, or {or}")))
 }
 
 /// How data differ from those of a checkpoint of `saved` with the same tokenizer, as far as a fingerprint shows it, and what restores them.
@@ -304,40 +318,59 @@ fn run_of(found: &Found) -> &Path {
     found.folder.parent().unwrap_or(&found.folder)
 }
 
-/// How what differs, in so many ways, is set back.
-fn set_back(plan: &Plan, found: &Found, ways: usize) -> Result<String> {
-    let (saved, now) = (found.state.experiment()?, plan.experiment.written());
-    Ok(match &identity::of_keys(&saved, now, found.state.step)[..] {
+/// How what differs in so many `ways` is set back; `keys` are those of them that the experiments have.
+fn set_back(keys: &[KeyDifference], ways: usize) -> String {
+    match keys {
         _ if ways > 1 => "set them back".to_owned(),
-        [(key, was, _), ..] if was == "nothing" => format!("remove `{key}`"),
-        [(key, was, _), ..] => format!("set `{key}` back to `{was}`"),
+        [KeyDifference { key, was: None, .. }, ..] => format!("remove `{key}`"),
+        [KeyDifference { key, was: Some(was), .. }, ..] => format!("set `{key}` back to `{was}`"),
         // Then its config.json is another.
         [] => "restore the model".to_owned(),
-    })
+    }
 }
 
-/// An error if the keys of a checkpoint and the experiment differ.
-fn refuse(plan: &Plan, found: &Found, differing: &[String]) -> Result<()> {
+/// An error if the keys of a checkpoint and the experiment differ. `again`: as [`Opening::again`].
+fn refuse(plan: &Plan, found: &Found, differing: &[String], again: Option<&Path>) -> Result<()> {
     if differing.is_empty() {
         return Ok(());
     }
-    let run = run_of(found).display();
+    let run = again.unwrap_or_else(|| run_of(found)).display();
     let hint = if differing.iter().all(|text| text.starts_with(&format!("`{CURVE}"))) {
         format!(
             "`schedule` may change only the rates of later steps, and this changes those of steps already done: set it back, \
              or fork the run: `output=… --from {run}`"
         )
     } else {
-        let back = set_back(plan, found, differing.len())?;
-        format!(
-            "{back}, or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
+        let (saved, now) = (found.state.experiment()?, plan.experiment.written());
+        let keys = identity::of_keys(&saved, now, found.state.step);
+        let back = set_back(&keys, differing.len());
+        let or = format!(
+            ", or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
              same files, and `schedule` from this step on)",
             what_may_differ()
-        )
+        );
+        back + if again.is_some() { ": a step is computed again as it was" } else { &or }
     };
-    let (folder, differing) = (found.folder.display(), differing.join("; "));
+    let (folder, differing) = (shown(found, again), differing.join("; "));
+    let folder = folder.display();
     Err(TrainError::checkpoint(
         format!("`{folder}` belongs to a different experiment: {differing}"),
         hint,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_removed_where_it_was_absent_and_else_set_back() {
+        let key = |was: Option<&str>| {
+            let [was, is] = [was, Some("text")].map(|value| value.map(str::to_owned));
+            [KeyDifference { key: "data.column".to_owned(), was, is }]
+        };
+        assert_eq!(set_back(&key(None), 1), "remove `data.column`");
+        assert_eq!(set_back(&key(Some("nothing")), 1), "set `data.column` back to `nothing`");
+        assert_eq!(set_back(&key(None), 2), "set them back");
+    }
 }

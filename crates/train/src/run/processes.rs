@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use annulus_comm::{Error as CommError, World};
-use annulus_experiment::write_config;
+use annulus_experiment::{KeyDifference, write_config};
 use annulus_machine::Core;
 use annulus_model::Weights;
 use annulus_plan::Plan;
@@ -173,7 +173,8 @@ pub(crate) fn agree(world: &World, own: &Said) -> Result<bool> {
                 return Err(cannot("it said nothing".to_owned(), None, Exit::Internal));
             }
         };
-        if let Some((what, here, there)) = first.difference(&facts) {
+        if let Some(difference) = first.difference(&facts) {
+            let (what, here, there) = (&difference.key, difference.is(), difference.was());
             let first = world.process_on_host(0);
             return Err(TrainError::configuration(
                 format!("processes differ in {what}: `{here}` in {first}, `{there}` in {process}"),
@@ -231,15 +232,11 @@ impl Facts {
         keys.into_iter().fold(self.and("the plan", hashed(plan)), of_key)
     }
 
-    /// The first fact of which `other` has another value, with both.
-    fn difference<'a>(&'a self, other: &'a Facts) -> Option<(&'a str, &'a str, &'a str)> {
-        let of = |facts: &'a Facts, what: &str| {
-            let found = facts.alike.iter().find(|(name, _)| name == what);
-            found.map_or("nothing", |(_, value)| value)
-        };
-        let names = self.alike.iter().chain(&other.alike).map(|(name, _)| name.as_str());
-        let values = names.map(|what| (what, of(self, what), of(other, what)));
-        values.into_iter().find(|(_, own, others)| own != others)
+    /// The first fact that differs from that of `other`, whose value it was.
+    fn difference(&self, other: &Facts) -> Option<KeyDifference> {
+        let [was, is] =
+            [other, self].map(|facts| facts.alike.iter().map(|(what, value)| (what, value)));
+        KeyDifference::between(was, is).into_iter().next()
     }
 }
 
@@ -254,7 +251,7 @@ fn hashed(plan: &Plan) -> String {
 ///
 /// # Errors
 /// The first difference, in every process; a process that is late or gone.
-pub fn alike(
+pub fn check_processes_agree(
     world: &World,
     plan: Option<&Plan>,
     weights: Option<&Weights>,

@@ -1,5 +1,6 @@
 //! What rank 0 does besides computing: it writes measurements to their sinks and checkpoints to disk.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use annulus_comm::Communicator;
@@ -9,8 +10,9 @@ use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 
 use crate::Result;
-use crate::checkpoint::{Layouts, State, Texts, VERSION, identity, prune, save};
+use crate::checkpoint::{Layouts, Pruned, State, Texts, VERSION, identity, prune, save};
 use crate::error::failure;
+use crate::folder::claim::Claim;
 use crate::folder::curves::Curves;
 use crate::folder::lines::Lines;
 use crate::folder::manifest::StateHash;
@@ -34,6 +36,8 @@ use crate::step::trainer::Trainer;
 pub(crate) struct Recorder<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) output: PathBuf,
+    /// Whether `output` still leads to this run's folder.
+    pub(crate) claim: Claim,
     pub(crate) lines: Lines,
     pub(crate) curves: Curves,
     /// The writer of hashes, if the run hashes its state.
@@ -52,6 +56,8 @@ pub(crate) struct Recorder<'a> {
     pub(crate) saved: u64,
     /// Steps whose checkpoints are known to be damaged.
     pub(crate) refused: Vec<u64>,
+    /// Steps of which it was said that another run needs their checkpoints.
+    pub(crate) needed: BTreeSet<u64>,
     /// The step of which a checkpoint is being written, and its thread.
     pub(crate) writing: Option<(u64, Writing<PathBuf>)>,
     /// Whether the warning was given that other ranks do not see the run's folder.
@@ -64,6 +70,7 @@ impl Recorder<'_> {
         if self.writing.as_ref().is_some_and(|(_, writing)| writing.is_done()) {
             self.settle()?;
         }
+        self.claim.check()?;
         for (tag, value) in values {
             self.record.note(tag, step, value.number());
         }
@@ -82,6 +89,7 @@ impl Recorder<'_> {
         stages: &[Box<dyn Stage>],
     ) -> Result<()> {
         let Some(lines) = &mut self.hashes else { return Ok(()) };
+        self.claim.check()?;
         let written = lines.write(step, hashes, stages);
         let (hash, damaged) = written.map_err(|error| failure("write to", &self.output, &error))?;
         self.record.state = Some(StateHash { step, hash });
@@ -107,16 +115,15 @@ impl Recorder<'_> {
         let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
         if plan.experiment.background_saves {
             let mut copied = alive(comm, || CopiedSlices::of(slices, comm.rank()))?;
-            let (output, texts) = (self.output.clone(), self.texts.clone());
-            let write = move || save(&output, &texts, &state, &layouts, &mut copied, &|_| ());
+            let (claim, texts) = (self.claim.clone(), self.texts.clone());
+            let write = move || save(&claim, &texts, &state, &layouts, &mut copied, &|_| ());
             self.writing = Some((step, Writing::begin(&self.output, write)?));
             return Ok(());
         }
         let note = |pass| noted(comm, step, pass);
-        let save = || save(&self.output, &self.texts, &state, &layouts, &mut slices, &note);
+        let save = || save(&self.claim, &self.texts, &state, &layouts, &mut slices, &note);
         let folder = alive(comm, save)?;
-        calling(comm, || self.is_saved(step, folder));
-        Ok(())
+        calling(comm, || self.is_saved(step, folder))
     }
 
     /// The state of the loop for a checkpoint of a step; first everything that was recorded is flushed to disk.
@@ -124,7 +131,7 @@ impl Recorder<'_> {
         self.flush()?;
         if self.saved == self.began.0 {
             // Fewer may be wanted than at the last start, and the disk be full of them.
-            self.prune();
+            self.prune()?;
         }
         let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
         let trained = (step - first) * (data.batch * data.tokens) as u64;
@@ -144,7 +151,7 @@ impl Recorder<'_> {
     pub(crate) fn settle(&mut self) -> Result<()> {
         if let Some((step, mut writing)) = self.writing.take() {
             let folder = writing.wait()?;
-            self.is_saved(step, folder);
+            self.is_saved(step, folder)?;
         }
         Ok(())
     }
@@ -155,28 +162,38 @@ impl Recorder<'_> {
     }
 
     /// Notes that the checkpoint of a step is on disk, and removes old ones.
-    pub(crate) fn is_saved(&mut self, step: u64, folder: PathBuf) {
+    pub(crate) fn is_saved(&mut self, step: u64, folder: PathBuf) -> Result<()> {
         self.saved = step;
         // If it was damaged, it has been replaced.
         self.refused.retain(|refused| *refused != step);
-        self.prune();
+        self.prune()?;
         self.console.notice(&Notice::Saved { step, folder: &folder });
         self.record.checkpoint = Some(folder);
+        Ok(())
     }
 
     /// Removes old checkpoints.
-    fn prune(&mut self) {
-        for error in prune(&self.output, self.plan.experiment.keep, self.saved, &self.refused) {
+    fn prune(&mut self) -> Result<()> {
+        let keep = self.plan.experiment.keep;
+        let Pruned { failed, needed } = prune(&self.claim, keep, self.saved, &self.refused)?;
+        for error in failed {
             // Too many checkpoints are no reason to stop.
             self.console.notice(&Notice::Warning(&error.to_string()));
         }
+        for (step, why) in needed {
+            if self.needed.insert(step) {
+                self.console.notice(&Notice::Warning(&why));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the trace of the last step, and which share of its communication was hidden.
     pub(crate) fn trace(&mut self, trainer: &Trainer, ranks: Vec<Vec<Span>>) -> Result<()> {
         let step = trainer.finished;
-        let places = trainer.rank.setup.places();
+        let places = trainer.rank.setup.rank_hosts();
         let trace = spans::trace(self.plan, step, ranks, &places);
+        self.claim.check()?;
         let path = trace_of(&self.output, step);
         let write = || write_atomically(&path, trace.to_json().as_bytes());
         alive(trainer.rank.comm.as_ref(), write)
@@ -191,6 +208,7 @@ impl Recorder<'_> {
 
     /// Flushes to disk everything that was recorded.
     pub(crate) fn flush(&mut self) -> Result<()> {
+        self.claim.check()?;
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.flush().map_err(failed)?;
         self.curves.flush().map_err(failed)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::KeyDifference;
 use annulus_text::count;
 
 use crate::checkpoint::{checkpoint_folder, is_checkpoint};
@@ -156,9 +157,10 @@ fn rounding(then: &RunStart, now: &RunStart) -> Option<String> {
         let alike = was == is || is_strict(then) && is_strict(now);
         return (!alike).then(|| format!("computed on {is}, the run on {was}"));
     }
-    let keys = differing(&now.rounding, &then.rounding);
-    let keys: Vec<String> =
-        keys.iter().map(|(key, is, was)| format!("`{key}` was `{was}`, it is `{is}`")).collect();
+    let keys = differing(&then.rounding, &now.rounding);
+    let said =
+        |one: &KeyDifference| format!("`{}` was `{}`, it is `{}`", one.key, one.was(), one.is());
+    let keys: Vec<String> = keys.iter().map(said).collect();
     (!keys.is_empty()).then(|| format!("rounded otherwise: {}", keys.join(", ")))
 }
 
@@ -180,10 +182,9 @@ pub(crate) fn resumes_otherwise(
     }
     // Chunks of another phase say nothing of this one's.
     let settled = settled(before.stage.as_deref());
-    let keys = differing(&settled, &before.rounding);
-    if !keys.is_empty() && keys.iter().all(|(key, ..)| key.starts_with("memory.")) {
-        let keys = keys.iter().map(|(key, is, was)| format!("`{key}` was `{was}` and is `{is}`"));
-        all.push(keys.collect::<Vec<_>>().join(", "));
+    let keys = differing(&before.rounding, &settled);
+    if !keys.is_empty() && keys.iter().all(|one| one.key.starts_with("memory.")) {
+        all.push(keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     }
     let more = "the following steps are not bit-identical to those of one start";
     all.into_iter().map(|what| format!("{what}: {more}")).collect()

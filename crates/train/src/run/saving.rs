@@ -135,9 +135,9 @@ impl Attempt<'_> {
             return Ok(());
         }
         let (_, division) = self.setup.divided(comm)?;
-        let stake = RankParameters::of(&self.store, &division);
+        let state = RankParameters::of(&self.store, &division);
         let only_trained = self.setup.config.lora.is_some();
-        let slices = Slices { stake: &stake, division: &division, only_trained };
+        let slices = Slices { state: &state, division: &division, only_trained };
         let finished = Finished { step, since, comm: comm.as_ref(), slices };
         // Training has ended, so there is nothing to do meanwhile: wait.
         if let Some(share) = sharded_save::save(finished, self.plan, recorder)? {

@@ -80,9 +80,9 @@ pub(crate) fn save(
     if let (Some(Commit { unfinished, texts, state }), Some(recorder)) = (commit, recorder) {
         let folder = alive(comm, || unfinished.end(&texts, &state, written, &note))?;
         calling(comm, || {
-            recorder.is_saved(step, folder);
             warn(recorder, &blind);
-        });
+            recorder.is_saved(step, folder)
+        })?;
     }
     Ok(None)
 }
@@ -97,7 +97,7 @@ impl Commit {
         layouts: &Layouts,
     ) -> Result<Commit> {
         let (state, texts) = (recorder.state(step, since)?, recorder.texts.clone());
-        let unfinished = alive(comm, || Unfinished::begin(&recorder.output, step, layouts))?;
+        let unfinished = alive(comm, || Unfinished::begin(&recorder.claim, step, layouts))?;
         Ok(Commit { unfinished, texts, state })
     }
 }
@@ -112,7 +112,7 @@ impl PendingSave {
     ) -> Result<Option<PendingSave>> {
         let done = Tensor::new(&[f64::from(u8::from(self.writing.is_done()))], &Device::Cpu)?;
         let all = comm.all_reduce(label(now, "checkpoint, who is done"), &done, Reduce::Sum)?;
-        if all.to_vec1::<f64>()?.iter().sum::<f64>() < comm.world() as f64 {
+        if all.to_vec1::<f64>()?.iter().sum::<f64>() < comm.world_size() as f64 {
             return Ok(Some(self));
         }
         self.end(comm, recorder).map(|()| None)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use annulus_comm::Places;
+use annulus_comm::RankHosts;
 use annulus_plan::Plan;
 use annulus_sequence::Strategy;
 use annulus_text::count;
@@ -16,7 +16,7 @@ use crate::folder::run_folder::{RunFolder, write_experiment};
 use crate::run::held_out;
 use crate::run::options::RunOptions;
 use crate::run::prepare::Work;
-use crate::step::measure::resident::held;
+use crate::step::measure::resident::process_memory;
 use crate::{Result, Setup};
 
 impl Manifest {
@@ -42,7 +42,7 @@ impl Manifest {
             binary: Some(self.binary.clone()),
             vector: self.machine.vector.clone(),
             kernels: self.machine.kernels.clone(),
-            processes: processes(&setup.places()),
+            processes: processes(&setup.rank_hosts()),
             gpus: plan.gpus(),
             mpi: setup
                 .processes
@@ -57,7 +57,7 @@ impl Manifest {
     /// would be another, and the run's MFU would jump with it.
     fn peak_here(&self, machine: &Machine, setup: &Setup) -> Option<u64> {
         let hosts = |all: &[Process]| all.iter().map(|one| one.host.clone()).collect::<Vec<_>>();
-        let here = hosts(&processes(&setup.places()));
+        let here = hosts(&processes(&setup.rank_hosts()));
         let same_hosts = self.attempts.last().is_some_and(|last| hosts(&last.processes) == here);
         let peak = self.machine.peak.filter(|_| setup.processors.is_empty() && same_hosts);
         peak.filter(|_| Machine { peak, ..machine.clone() } == self.machine)
@@ -69,8 +69,8 @@ impl Manifest {
         let RunStart { strategy, ranks, rounding, .. } = last;
         let of_split = |key: &str| !key.starts_with("memory.");
         let now = plan.experiment.rounding();
-        let keys = differing(rounding, &now).into_iter().filter(|(key, ..)| of_split(key));
-        let keys: Vec<String> = keys.map(|(key, was, _)| format!(", `{key}: {was}`")).collect();
+        let keys = differing(rounding, &now).into_iter().filter(|one| of_split(&one.key));
+        let keys: Vec<String> = keys.map(|one| format!(", `{}: {}`", one.key, one.was())).collect();
         let keys = keys.concat();
         let on = count(*ranks, "rank");
         if (*ranks, strategy) != (plan.world(), &plan.strategies(Strategy::name)) {
@@ -79,11 +79,14 @@ impl Manifest {
         (!keys.is_empty()).then(|| format!("`{strategy}` on {on}{keys}"))
     }
 
-    /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
+    /// Notes the peak of the processor cores, where steps were faster than measured, and adds to the last start the hash of its state and,
+    /// of several processes, the memory that each had, as logged last.
     pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
+        let faster = record.peak.map(|peak| peak.round() as u64);
+        self.machine.peak = self.machine.peak.max(faster);
         let Some(attempt) = self.attempts.last_mut() else { return };
         attempt.state.clone_from(&record.state);
-        let held = held(plan, &record.last);
+        let held = process_memory(plan, &record.last);
         for (process, held) in attempt.processes.iter_mut().zip(held) {
             (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
         }
@@ -144,7 +147,7 @@ pub(super) fn manifest(
 }
 
 /// The processes of a run; empty where there is only one.
-fn processes(places: &Places) -> Vec<Process> {
+fn processes(places: &RankHosts) -> Vec<Process> {
     let process = |(process, host): (usize, &String)| Process {
         host: host.clone(),
         ranks: places.ranks_of(process).collect(),
@@ -161,7 +164,7 @@ mod tests {
     #[test]
     fn processes_say_their_hosts_and_ranks() {
         let hosts: Vec<String> = ["left", "right", "left"].map(str::to_owned).into();
-        let found = processes(&Places::new(hosts, 6));
+        let found = processes(&RankHosts::new(hosts, 6));
         let process = |host: &str, ranks: [usize; 2]| Process {
             host: host.into(),
             ranks: ranks.into(),
@@ -172,6 +175,6 @@ mod tests {
             found,
             [process("left", [0, 1]), process("right", [2, 3]), process("left", [4, 5])]
         );
-        assert_eq!(processes(&Places::new([], 6)), []);
+        assert_eq!(processes(&RankHosts::new([], 6)), []);
     }
 }

@@ -1,9 +1,11 @@
 //! The training loop of one rank: steps, and what is due after them.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use annulus_comm::{Communicator, Error as CommError, Label, all_gather_values};
-use annulus_experiment::{Every, Packed, Trace, tags};
+use annulus_experiment::{DocumentBounds, Every, Trace, tags};
 use annulus_plan::Plan;
 use annulus_trace::Span;
 
@@ -30,7 +32,7 @@ pub(crate) struct TrainLoop<'a> {
     /// Tokens that are trained on per step.
     pub(crate) tokens: usize,
     /// The most operations per second that the machine can do, where that is known.
-    pub(crate) peak: Option<f64>,
+    pub(crate) peak: Peak,
     pub(crate) held_out: Option<&'a HeldOut>,
     /// Whether an earlier attempt was stopped between a step and its evaluation; known only to process 0.
     pub(crate) owes: bool,
@@ -40,15 +42,36 @@ pub(crate) struct TrainLoop<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
+/// The most operations per second that the machine is known to do; `None`: unknown. A step that is faster shows that it can do more.
+#[derive(Debug, Default)]
+pub(crate) struct Peak(Cell<Option<f64>>);
+
+impl Peak {
+    pub(crate) fn new(flops: Option<f64>) -> Peak {
+        Peak(Cell::new(flops))
+    }
+
+    /// The share of the peak that `flops` operations per second are. `None`: it is unknown, also where they are more than the peak, which
+    /// is then raised to them.
+    fn share(&self, flops: f64) -> Option<f64> {
+        let peak = self.0.get()?;
+        if flops > peak {
+            self.0.set(Some(flops));
+            return None;
+        }
+        Some(flops / peak)
+    }
+}
+
 /// Whether something that is done every `every` steps (0: never) and at the end is due after step `step`.
 fn due(every: u64, step: u64, last: u64) -> bool {
     step == last || (every > 0 && step.is_multiple_of(every))
 }
 
-impl TrainLoop<'_> {
+impl<'a> TrainLoop<'a> {
     /// Trains to the end; rank 0 has a recorder. All ranks make the same calls: none depends on having one.
     pub(crate) fn run(&self, rank: &mut RankRun<'_>) -> Result<()> {
-        let mut lap = Lap::default();
+        let (mut lap, mut saved) = (Lap::default(), Instant::now());
         self.catch_up(rank)?;
         while rank.trainer.finished < self.last {
             self.check_stop(&rank.trainer)?;
@@ -72,8 +95,10 @@ impl TrainLoop<'_> {
             }
             self.check_stop(&rank.trainer)?;
             rank.look_after_saving()?;
-            if due(self.every.checkpoint, report.step, self.last) {
+            let is_due = due(self.every.checkpoint, report.step, self.last);
+            if is_due || self.is_long_since(saved, rank)? {
                 rank.save(self.plan)?;
+                saved = Instant::now();
             }
         }
         rank.end_saving()
@@ -95,6 +120,7 @@ impl TrainLoop<'_> {
         if let Some(recorder) = &mut rank.recorder {
             let costs = costs.as_ref().ok();
             let mut values: Vec<(&str, Value<'_>)> = self.values(report, &lap, costs);
+            recorder.record.peak = self.peak.0.get();
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
             calling(rank.trainer.rank.comm.as_ref(), || recorder.log(step, &values))?;
@@ -116,20 +142,37 @@ impl TrainLoop<'_> {
             (tags::TRAIN_LOSS, Some(report.loss)),
             (tags::TRAIN_GRAD_NORM, Some(report.norm)),
             (tags::TRAIN_LR, Some(report.learning_rate)),
+            (tags::TRAIN_TOKENS, Some(self.tokens_after(report.step) as f64)),
+            (tags::SPEED_SECONDS_PER_STEP, Some(lap.per_second(1.0).recip())),
             (tags::SPEED_TOKENS_PER_SECOND, Some(lap.per_second(self.tokens as f64))),
             (tags::SPEED_TFLOPS, flops.map(|flops| flops / 1e12)),
-            (tags::SPEED_MFU, flops.zip(self.peak).map(|(flops, peak)| flops / peak)),
+            (tags::SPEED_MFU, flops.and_then(|flops| self.peak.share(flops))),
         ];
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
+    }
+
+    /// Tokens that were trained on up to the end of `step`, padding included.
+    fn tokens_after(&self, step: u64) -> u64 {
+        let start = self.plan.experiment.phase_start();
+        start.tokens.saturating_add((step - start.steps.start).saturating_mul(self.tokens as u64))
     }
 
     /// The model's floating-point operations of a mean step of `lap`. A plan does not know the documents of the data: the ranks count what
     /// these leave visible, which is known only with their `costs`.
     fn flops(&self, lap: &Lap, costs: Option<&Costs>) -> Option<f64> {
-        if self.plan.experiment.attention.masking.documents != Some(Packed::ByData) {
+        if self.plan.experiment.attention.masking.documents != Some(DocumentBounds::ByData) {
             return Some(self.plan.flops());
         }
         Some(self.plan.flops_of(costs?.pairs() as f64 / lap.steps() as f64))
+    }
+
+    /// Whether `every.checkpoint_after` has passed since a checkpoint was `saved`, by the clock of the rank that has the recorder.
+    fn is_long_since(&self, saved: Instant, rank: &RankRun<'_>) -> Result<bool> {
+        let Some(after) = self.every.checkpoint_after else { return Ok(false) };
+        let is_past = saved.elapsed() >= after && rank.recorder.is_some();
+        let step = rank.trainer.finished;
+        let label = Label { step, pass: "whether it is time to save", ..Label::default() };
+        any_rank_says(rank.trainer.rank.comm.as_ref(), label, is_past)
     }
 
     /// Makes the evaluation that an earlier attempt missed. All ranks take part, though only the process that reads the log knows of it.
@@ -162,7 +205,7 @@ impl TrainLoop<'_> {
         Ok(comm.progress()?)
     }
 
-    fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'static str, Value<'static>)> {
+    fn found(&self, evaluation: Option<&Evaluation>) -> Vec<(&'a str, Value<'static>)> {
         let both = self.held_out.zip(evaluation);
         both.map_or_else(Vec::new, |(held_out, evaluation)| found(held_out, evaluation))
     }
@@ -193,12 +236,28 @@ fn evaluate_all(rank: &mut RankRun<'_>, held_out: &HeldOut) -> Result<Evaluation
     })
 }
 
-fn found(held_out: &HeldOut, evaluation: &Evaluation) -> Vec<(&'static str, Value<'static>)> {
+fn found<'a>(held_out: &'a HeldOut, evaluation: &Evaluation) -> Vec<(&'a str, Value<'static>)> {
     let mut values = vec![(tags::EVALUATE_LOSS, Value::Number(evaluation.loss))];
+    let by_source = held_out.sources.iter().zip(&evaluation.by_source);
+    values.extend(by_source.map(|(source, loss)| (source.tag.as_str(), Value::Number(*loss))));
     let more = [
         (tags::EVALUATE_ACCURACY, evaluation.accuracy),
         (tags::EVALUATE_BIGRAM_ENTROPY, held_out.bigram_entropy),
     ];
     values.extend(more.into_iter().filter_map(|(tag, v)| Some((tag, Value::Number(v?)))));
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_step_takes_more_than_the_whole_peak() {
+        let peak = Peak::new(Some(100.0));
+        let shares = [50.0, 254.0, 127.0, 254.0, 300.0, 150.0].map(|flops| peak.share(flops));
+        assert_eq!(shares, [Some(0.5), None, Some(0.5), Some(1.0), None, Some(0.5)]);
+        assert_eq!(peak.0.get(), Some(300.0));
+        assert_eq!(Peak::new(None).share(1.0), None);
+    }
 }

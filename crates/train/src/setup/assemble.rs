@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
-use annulus_comm::{Axis, Communicator, Grid, Places, World};
+use annulus_comm::{Axis, Communicator, Grid, RankHosts, World};
 use annulus_experiment::{
-    Dtype, Engine, Frequencies, Kernel, Offload, Order, Packed, Parallel, Recompute, Shape,
+    DocumentBounds, Dtype, Engine, Frequencies, Kernel, Offload, Order, Parallel, Recompute, Shape,
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
@@ -26,12 +26,12 @@ use candle_core::DType;
 
 use crate::setup::device;
 use crate::setup::processors::Processors;
-use crate::setup::shared::unreached;
+use crate::setup::shared::{cores_here, unreached};
 use crate::{Result, TrainError};
 
 /// A layer group: layers with one mask, strategy and backward route, and their schedules.
 #[derive(Clone, Debug)]
-pub struct Attending {
+pub struct LayerGroupSchedules {
     /// The numbers of the group's layers.
     pub layers: Vec<usize>,
     /// Which keys a query sees.
@@ -50,7 +50,7 @@ pub struct Setup {
     /// The model's configuration.
     pub config: Config,
     /// The model's layer groups.
-    pub groups: Vec<Attending>,
+    pub groups: Vec<LayerGroupSchedules>,
     /// The frequencies of RoPE, by which queries and keys are rotated.
     pub frequencies: Frequencies,
     /// Whether queries see only the keys of their own document, where sequences say which documents are in them.
@@ -103,9 +103,9 @@ pub struct Setup {
     pub processors: Processors,
 }
 
-impl Attending {
-    fn of((group, schedules): (&LayerGroup, &Arc<Schedules>)) -> Attending {
-        Attending {
+impl LayerGroupSchedules {
+    fn of((group, schedules): (&LayerGroup, &Arc<Schedules>)) -> LayerGroupSchedules {
+        LayerGroupSchedules {
             layers: group.layers.clone(),
             mask: group.mask.clone(),
             strategy: group.strategy,
@@ -122,15 +122,20 @@ impl Attending {
         groups: impl IntoIterator<Item = (Vec<usize>, Mask)>,
         setting: &Setting,
         packed: bool,
-    ) -> std::result::Result<Vec<Attending>, ScheduleError> {
+    ) -> std::result::Result<Vec<LayerGroupSchedules>, ScheduleError> {
         let (layers, masks): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
         let scheduled = |mask: &Mask| if packed { mask.of_any_documents() } else { mask.clone() };
         let scheduled: Vec<Mask> = masks.iter().map(scheduled).collect();
         let schedules = setting.schedules_of(&scheduled)?.into_iter().map(Arc::new);
         let Setting { strategy, route, .. } = *setting;
-        let attending =
-            |((layers, mask), schedules)| Attending { layers, mask, strategy, route, schedules };
-        Ok(layers.into_iter().zip(masks).zip(schedules).map(attending).collect())
+        let of_group = |((layers, mask), schedules)| LayerGroupSchedules {
+            layers,
+            mask,
+            strategy,
+            route,
+            schedules,
+        };
+        Ok(layers.into_iter().zip(masks).zip(schedules).map(of_group).collect())
     }
 }
 
@@ -157,7 +162,7 @@ impl Setup {
         let unit = is_narrow.then(Unit::bf16).flatten().unwrap_or_else(Unit::f32);
         // Processes of one host share its cores: only if measured at the same time do their peaks add up to the host's.
         self.processes.gather(&[]).map_err(unreached)?;
-        let own = unit.measure(cores) * 1e9;
+        let own = unit.peak(cores) * 1e9;
         let all = self.processes.gather(&own.to_le_bytes()).map_err(unreached)?;
         let peaks = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok());
         Ok(Some(peaks.map(f64::from_le_bytes).sum()))
@@ -177,9 +182,9 @@ impl Setup {
         let experiment = &plan.experiment;
         Setup {
             config: planned_config(plan),
-            groups: plan.groups.iter().zip(&plan.passes).map(Attending::of).collect(),
+            groups: plan.groups.iter().zip(&plan.schedules).map(LayerGroupSchedules::of).collect(),
             frequencies: plan.shape.frequencies(experiment.data.tokens),
-            packed: experiment.attention.masking.documents == Some(Packed::ByData),
+            packed: experiment.attention.masking.documents == Some(DocumentBounds::ByData),
             kernel: experiment.attention.kernel,
             deterministic: experiment.attention.deterministic,
             block: experiment.block(),
@@ -214,13 +219,14 @@ impl Setup {
         Setup::on_its_device_over(&World::alone(), plan, cores)
     }
 
-    /// [`Setup::on_its_device`] over the processes of a world; of several, each has a GPU of its own.
+    /// [`Setup::on_its_device`] over the processes of a world; of several, each has a GPU of its own, and those of a host share the `cores`
+    /// of the machine.
     ///
     /// # Errors
     /// Those of [`Setup::on_its_device`], and fewer GPUs than processes on this host.
     pub fn on_its_device_over(world: &World, plan: &Plan, cores: usize) -> Result<Setup> {
         let processors = device::open_planned(&plan.experiment, world)?;
-        Ok(Setup::new(plan, cores).on(processors).over(world))
+        Ok(Setup::new(plan, cores_here(world, cores)).on(processors).over(world))
     }
 
     /// The number of ranks.
@@ -229,8 +235,8 @@ impl Setup {
     }
 
     /// Where the ranks run; the processes must be able to share them evenly.
-    pub(crate) fn places(&self) -> Places {
-        self.processes.places(self.world())
+    pub(crate) fn rank_hosts(&self) -> RankHosts {
+        self.processes.rank_hosts(self.world())
     }
 
     /// The mesh's grid: which rank has which coordinates.
@@ -258,7 +264,7 @@ impl Setup {
     ) -> std::result::Result<Setup, ScheduleError> {
         let setting = Setting::new(strategy, self.tokens, ranks, self.heads());
         let groups = self.groups.iter().map(|group| (group.layers.clone(), group.mask.clone()));
-        let groups = Attending::all(groups, &Setting { route, ..setting }, self.packed)?;
+        let groups = LayerGroupSchedules::all(groups, &Setting { route, ..setting }, self.packed)?;
         // Shards need not be whole blocks then.
         Ok(Setup { groups, sequence: ranks, block: None, ..self.clone() })
     }
@@ -285,11 +291,16 @@ impl Setup {
         let kernel = kernel(self.kernel, self.deterministic, self.dropout, backend);
         let scale = 1.0 / (self.config.shape.head_dim as f64).sqrt();
         let first = &self.groups[0];
-        let first = Attention::new(first.schedules.clone(), scale, comm, kernel).wired(self.wire);
-        let groups = self.groups.iter().map(|Attending { layers, mask, schedules, .. }| {
-            // Schedules for any documents show more than the mask of a single one.
-            Ok((first.beside(schedules.clone())?.seeing(mask.clone())?, layers.clone()))
-        });
+        let first = Attention::new(first.schedules.clone(), scale, comm, kernel)
+            .with_wire_dtypes(self.wire);
+        let groups =
+            self.groups.iter().map(|LayerGroupSchedules { layers, mask, schedules, .. }| {
+                // Schedules for any documents show more than the mask of a single one.
+                Ok((
+                    first.with_schedules(schedules.clone())?.with_mask(mask.clone())?,
+                    layers.clone(),
+                ))
+            });
         let groups = groups.collect::<Result<Vec<_>>>()?;
         Ok(Attentions::new(self.config.shape.num_hidden_layers, groups)?)
     }

@@ -1,15 +1,25 @@
 //! The data of an experiment: training data and held-out data.
 
+mod epochs;
+mod packed;
+
+use std::iter::zip;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use annulus_data::{
-    Batches, Cache, Chain, DataError, Fit, Longer, MadeUp, Mixture, Packed, Packing, Part,
-    Progress, Records, Sequence, Source, Synthetic, Texts, Tokenizer, Tokens, Window, Windows,
-    bigram_entropy,
+    Batches, Cache, Chain, DataError, MadeUp, Mixture, Part, Progress, Records, Sequence, Source,
+    Synthetic, Texts, Tokenizer, Tokens, Window, Windows, bigram_entropy,
 };
-use annulus_experiment::{Experiment, Format, Pack};
+use annulus_experiment::{Experiment, Format, Pack, TextSource, tags};
 use annulus_plan::Plan;
 use annulus_sequence::Positions;
+
+pub use epochs::Epoch;
+pub use packed::first_held_out;
+
+use packed::packed;
 
 use crate::setup::texts::{by_source, cache_folder, excluded, left_out_of, records_of, texts};
 use crate::setup::twice::shared_files;
@@ -22,6 +32,8 @@ pub struct Data {
     pub train: Arc<dyn Source>,
     /// The sequences to evaluate; `None`: no evaluation.
     pub held_out: Option<HeldOut>,
+    /// What each source gives in an epoch; empty: what is read comes once, or is made up.
+    pub epochs: Vec<Epoch>,
     /// Notes about what the data leaves out.
     pub notes: Vec<String>,
 }
@@ -37,15 +49,62 @@ pub struct HeldOut {
     pub bigram_entropy: Option<f64>,
     /// Whether a target is the one right answer, so that accuracy means something.
     pub exact: bool,
+    /// Of a mixture: the sequences of each source, in order. Empty: there is one source.
+    pub(crate) sources: Vec<HeldOutSource>,
+}
+
+/// The held-out sequences of one source of a mixture.
+#[derive(Debug)]
+pub(crate) struct HeldOutSource {
+    /// The tag of their loss.
+    pub(crate) tag: String,
+    /// Their number.
+    pub(crate) sequences: usize,
+}
+
+impl Data {
+    /// How many sequences there are to train on and how many epochs the steps of `experiment` are, a line for each source.
+    pub fn epochs_of(&self, experiment: &Experiment) -> Vec<String> {
+        let paths = experiment.data.path.iter().map(|source| source.path.as_path());
+        match &self.epochs[..] {
+            [alone] => vec![alone.said(experiment, None)],
+            several => {
+                let each = several.iter().zip(paths);
+                each.map(|(epoch, path)| epoch.said(experiment, Some(path))).collect()
+            }
+        }
+    }
 }
 
 impl HeldOut {
-    /// The held-out sequences of several sources, one source after the other.
-    fn of_several(several: Vec<HeldOut>) -> Option<HeldOut> {
-        let sequences = several.iter().map(|held_out| held_out.sequences).sum();
-        let sources = several.into_iter().map(|held_out| held_out.source).collect();
-        let source = Arc::new(Chain(sources));
-        (sequences > 0).then_some(HeldOut { source, sequences, bigram_entropy: None, exact: false })
+    /// The held-out sequences of several sources, one source after the other, each with its path.
+    fn of_several(several: Vec<(&Path, HeldOut)>) -> Option<HeldOut> {
+        let tags = tags::evaluate_loss_of(several.iter().map(|(path, _)| *path));
+        let counts = several.iter().map(|(_, held_out)| held_out.sequences);
+        let sources: Vec<_> =
+            zip(tags, counts).map(|(tag, sequences)| HeldOutSource { tag, sequences }).collect();
+        let sequences = sources.iter().map(|source| source.sequences).sum();
+        let chain = several.into_iter().map(|(_, held_out)| held_out.source).collect();
+        (sequences > 0).then_some(HeldOut {
+            source: Arc::new(Chain(chain)),
+            sequences,
+            bigram_entropy: None,
+            exact: false,
+            sources,
+        })
+    }
+
+    /// The sequences of each source: all of them, where there is only one.
+    pub(crate) fn by_source(&self) -> Vec<Range<usize>> {
+        if self.sources.is_empty() {
+            return std::iter::once(0..self.sequences).collect();
+        }
+        let mut end = 0;
+        let next = |source: &HeldOutSource| {
+            end += source.sequences;
+            end - source.sequences..end
+        };
+        self.sources.iter().map(next).collect()
     }
 
     /// Appends sequence `index`, from 0, at `positions` to `into`.
@@ -77,6 +136,8 @@ pub struct Opening<'a> {
     pub verify: bool,
     /// Whether tokens are kept in a temporary file, not in the folder of token caches.
     pub temporary: bool,
+    /// The run of which a step is computed again in another folder: errors name its checkpoints, not the copies there.
+    pub again: Option<&'a Path>,
 }
 
 /// Opens the data of `plan`, tokenising it first where that has not been done.
@@ -149,7 +210,8 @@ fn open_mixture(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
     let mut notes: Vec<String> = shared_files(experiment)?.into_iter().collect();
-    let (mut parts, mut held_out) = (Vec::new(), Vec::new());
+    let (mut parts, mut held_out, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
+    let all: f64 = experiment.data.path.iter().map(TextSource::share).sum();
     for (own, source) in sources.iter().zip(&experiment.data.path) {
         // The mixture draws sequences one by one: each source has batches of one.
         let mut single = own.clone();
@@ -157,17 +219,19 @@ fn open_mixture(
         let opened = open_source(&single, opening, progress)?;
         let path = source.path.display();
         notes.extend(opened.notes.iter().map(|note| format!("`{path}`: {note}")));
-        held_out.extend(opened.held_out);
+        held_out.extend(opened.held_out.map(|own| (source.path.as_path(), own)));
+        let share = source.share() / all;
+        epochs.extend(opened.epochs.into_iter().map(|epoch| Epoch { share, ..epoch }));
         parts.push(Part { source: opened.train, weight: source.share() });
     }
     let train = Arc::new(Mixture::new(parts, experiment.data.batch, experiment.seed));
-    Ok(Data { train, held_out: HeldOut::of_several(held_out), notes })
+    Ok(Data { train, held_out: HeldOut::of_several(held_out), epochs, notes })
 }
 
 fn open_text(
     experiment: &Experiment,
     records: Records,
-    Opening { tokenizer, verify, temporary }: Opening<'_>,
+    Opening { tokenizer, verify, temporary, .. }: Opening<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Data> {
     let data = &experiment.data;
@@ -189,10 +253,10 @@ fn open_text(
         Cache::open(&texts, &folder, verify, progress)?
     });
     let mut opened = match data.pack {
-        Pack::Documents => packed(experiment, &cache),
+        Pack::Documents | Pack::BestFit => packed(experiment, &cache),
         Pack::Stream => windows(experiment, &cache),
     }?;
-    if data.pack == Pack::Documents && records != Records::Chats {
+    if data.pack.is_whole() && records != Records::Chats {
         opened.notes.extend(never_ends(tokenizer));
     }
     if !temporary && !cache.path().starts_with(&folder) {
@@ -226,9 +290,11 @@ fn windows(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
             sequences: (tokens as usize - 1) / data.tokens,
             bigram_entropy: bytes_only(cache, tokens)?,
             exact: false,
+            sources: Vec::new(),
         }),
     };
-    Ok(Data { train, held_out, notes: Vec::new() })
+    let epochs = Epoch::of(&*train).into_iter().collect();
+    Ok(Data { train, held_out, epochs, notes: Vec::new() })
 }
 
 /// The largest vocabulary that counts as bytes. Of words, most pairs in a held-out text occur once, so their entropy means nothing.
@@ -242,105 +308,11 @@ fn bytes_only(cache: &Cache, tokens: u64) -> Result<Option<f64>> {
     Ok(Some(bigram_entropy(cache, cache.tokens() - tokens, cache.tokens())?))
 }
 
-fn longer(word: annulus_experiment::Longer) -> Longer {
-    match word {
-        annulus_experiment::Longer::Refuse => Longer::Refuse,
-        annulus_experiment::Longer::Cut => Longer::Cut,
-        annulus_experiment::Longer::Drop => Longer::Drop,
-    }
-}
-
-fn nothing_fits(tokens: usize) -> TrainError {
-    TrainError::configuration(
-        format!("all documents that are held out are longer than sequences of {tokens} tokens"),
-        "set `data.longer: cut`, or more of `data.evaluate`, or 0",
-    )
-}
-
-/// Packs whole documents into sequences of `tokens` inputs.
-fn packing(experiment: &Experiment, cache: &Arc<Cache>, tokens: usize) -> Result<Packing> {
-    let packing = Packing::new(cache.clone(), tokens, longer(experiment.data.longer));
-    Ok(packing.map_err(|error| named(error, experiment))?)
-}
-
-/// The first token of the text in `cache` that no phase of `experiment` trains on; where nothing is held out, one past the last.
-///
-/// # Errors
-/// Documents that are too long, where the experiment refuses them.
-pub fn first_held_out(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64> {
-    let Experiment { data, .. } = experiment;
-    Ok(match data.pack {
-        Pack::Stream => cache.tokens().saturating_sub(experiment.held_out() as u64),
-        Pack::Documents => {
-            let longest = packing(experiment, cache, experiment.longest())?;
-            let first = longest.first_of_last(data.evaluate as u64);
-            usize::try_from(first)
-                .ok()
-                .and_then(|first| cache.documents().get(first))
-                .copied()
-                .unwrap_or(cache.tokens())
-        }
-    })
-}
-
-/// Opens whole documents, packed into sequences, with notes about what is left out.
-fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
-    let Experiment { data, seed, .. } = experiment;
-    let in_file = |error: DataError| named(error, experiment);
-    let packed = Arc::new(packing(experiment, cache, data.tokens)?);
-    // Documents that the phase with the longest sequences holds out are never trained on in the others.
-    let held_out = match experiment.longest() {
-        longest if longest > data.tokens => {
-            let longest = packing(experiment, cache, longest)?;
-            packed.sequences_from(longest.first_of_last(data.evaluate as u64))
-        }
-        _ => data.evaluate as u64,
-    };
-    if data.evaluate > 0 && held_out == 0 {
-        return Err(nothing_fits(data.tokens));
-    }
-    let part = |window, batch| {
-        Packed::new(packed.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
-    };
-    let train = part(Window::Train, data.batch)?;
-    let held_out = match held_out {
-        0 => None,
-        sequences => Some(HeldOut {
-            source: part(Window::HeldOut, 1)?,
-            sequences: sequences as usize,
-            bigram_entropy: None,
-            exact: false,
-        }),
-    };
-    Ok(Data { train, held_out, notes: notes(packed.fit(), data.tokens) })
-}
-
 /// A note where no document ends with a token, so that a model of whole documents learns no end.
 fn never_ends(tokenizer: &Tokenizer) -> Option<String> {
     let ends = "`tokenizer.json` adds no token at the end of documents, so the model does not learn to end them: \
                 set `add_eos_token` to true and name an `eos_token` in the `tokenizer_config.json` beside it";
     tokenizer.ends().is_empty().then(|| ends.to_owned())
-}
-
-/// The share of padding, in percent, from which on it is told.
-const MUCH_PADDING: u64 = 5;
-
-/// Notes about tokens and documents that no sequence has, and about sequences that have few.
-fn notes(fit: Fit, tokens: usize) -> Vec<String> {
-    let Fit { cut, dropped, documents, sequences, tokens: inputs } = fit;
-    let all = documents + dropped;
-    let are_cut = format!("{cut} of {documents} documents are cut to {tokens} tokens");
-    let left_out =
-        format!("{dropped} of {all} documents are left out: too long, or nothing to learn");
-    let room = (sequences * tokens as u64).max(1);
-    let padding = 100 * (room - inputs.min(room)) / room;
-    let is_padding = format!("{padding} % of the tokens of sequences are padding");
-    let notes = [
-        (cut > 0, are_cut),
-        (dropped > 0, left_out),
-        (sequences > 0 && padding > MUCH_PADDING, is_padding),
-    ];
-    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
 }
 
 fn open_batches(experiment: &Experiment) -> Result<Data> {
@@ -349,7 +321,7 @@ fn open_batches(experiment: &Experiment) -> Result<Data> {
         TrainError::configuration("`data.format: batches` needs a file", "set `data.path`")
     })?;
     let train = Arc::new(Batches::open(&source.path, data.batch, data.tokens)?);
-    Ok(Data { train, held_out: None, notes: Vec::new() })
+    Ok(Data { train, held_out: None, epochs: Vec::new(), notes: Vec::new() })
 }
 
 fn made_up(experiment: &Experiment, by: Synthetic) -> Result<Data> {
@@ -363,21 +335,14 @@ fn made_up(experiment: &Experiment, by: Synthetic) -> Result<Data> {
         sequences: data.evaluate,
         bigram_entropy: None,
         exact: true,
+        sources: Vec::new(),
     });
-    Ok(Data { train, held_out, notes: Vec::new() })
+    Ok(Data { train, held_out, epochs: Vec::new(), notes: Vec::new() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn much_padding_is_told() {
-        let fit = |tokens| Fit { sequences: 2, documents: 3, tokens, cut: 0, dropped: 0 };
-        assert_eq!(notes(fit(176), 100), ["12 % of the tokens of sequences are padding"]);
-        assert!(notes(fit(189), 100).is_empty());
-        assert!(notes(Fit::default(), 100).is_empty());
-    }
 
     #[test]
     fn documents_without_an_end_are_told() {

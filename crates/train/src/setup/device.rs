@@ -7,13 +7,13 @@ use annulus_machine::Core;
 use annulus_model::Config;
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::untried::{self, UNTRIED};
-use annulus_ops::gpu::{self, Code, Room};
+use annulus_ops::gpu::{self, Code, GpuCapability};
 use annulus_plan::devices_for;
 use annulus_sequence::{Positions, Strategy};
 use annulus_text::count;
 use candle_core::DType;
 
-use crate::setup::processors::Processors;
+use crate::setup::processors::{Processors, even_share};
 use crate::setup::slow;
 use crate::{Result, TrainError};
 
@@ -27,7 +27,7 @@ pub fn open_device(wanted: &Wanted, world: &World, ranks: usize) -> Result<Proce
     let devices = match wanted {
         _ if world.processes() > 1 => 1,
         Wanted::Cuda(numbers) if !numbers.is_empty() => numbers.len(),
-        _ => (1..=visible().min(ranks)).rev().find(|many| ranks.is_multiple_of(*many)).unwrap_or(1),
+        _ => even_share(visible(), ranks).max(1),
     };
     if world.processes() == 1 && !ranks.is_multiple_of(devices) {
         let word = wanted.word();
@@ -42,7 +42,7 @@ pub fn open_device(wanted: &Wanted, world: &World, ranks: usize) -> Result<Proce
 /// The processors that an experiment means, as many as it is planned for.
 ///
 /// # Errors
-/// Those of [`open`], with the place in the file.
+/// Those of [`open_device`], with the place in the file.
 pub(crate) fn open_planned(experiment: &Experiment, world: &World) -> Result<Processors> {
     let Experiment { device, host, places, .. } = experiment;
     open_some(device, world, host.devices).map_err(|error| {
@@ -70,7 +70,7 @@ fn open_some(wanted: &Wanted, world: &World, devices: usize) -> Result<Processor
     if numbers.is_empty() {
         return Ok(Processors::default());
     }
-    let refused = |missing: gpu::Missing| {
+    let refused = |missing: gpu::GpuUnavailable| {
         TrainError::configuration(
             format!("`device: {}`: {missing}", wanted.word()),
             missing.hint().to_owned(),
@@ -202,7 +202,7 @@ fn choice(
 pub fn device_warning(wanted: &Wanted) -> Option<String> {
     let why = match gpu::gpus() {
         Ok(all) if all.is_empty() => "the NVIDIA driver lists none".to_owned(),
-        Ok(_) | Err(gpu::Missing::Built) => return None,
+        Ok(_) | Err(gpu::GpuUnavailable::Built) => return None,
         Err(missing) => missing.to_string(),
     };
     (*wanted == Wanted::Auto).then(|| format!("no GPU is used: {why}"))
@@ -227,12 +227,13 @@ fn code_of(gpu: &gpu::Gpu) -> String {
         Code::Absent => {
             return format!(
                 "no kernels for it in this program: {}",
-                gpu::Missing::Code(gpu.architecture).hint()
+                gpu::GpuUnavailable::Code(gpu.architecture).hint()
             );
         }
     };
-    let room = Room { architecture: gpu.code.architecture().unwrap_or(80), ..gpu.room() };
-    format!("{code}; {}{}", slow::of_some_heads(room), of_untried(room.architecture))
+    let capability =
+        GpuCapability { architecture: gpu.code.architecture().unwrap_or(80), ..gpu.capability() };
+    format!("{code}; {}{}", slow::of_some_heads(capability), of_untried(capability.architecture))
 }
 
 /// Which untried kernels a GPU of this architecture could be asked to use.

@@ -30,7 +30,7 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         let strategies = plan.groups.iter().map(|group| group.strategy);
         let (block, config) = (plan.experiment.block(), planned_config(plan));
         device::check_all(strategies, block, &config, &processors)?;
-        let shards = plan.passes.first().map(|passes| &passes.of(Pass::Forward).positions);
+        let shards = plan.schedules.first().map(|passes| &passes.of(Pass::Forward).positions);
         shards.map_or(Ok(()), |shards| device::check_tokens(shards, &processors))?;
     }
     Ok(())
@@ -48,22 +48,29 @@ pub fn weights_fit(plans: &[Plan]) -> Result<()> {
 }
 
 /// Checks the data of all phases. Texts larger than a megabyte are not tokenised: only whether they exist, and whether they can have as
-/// many tokens as are needed, is checked. Returns whether all were read.
+/// many tokens as are needed, is checked. Returns how many sequences the phases train on and how many epochs their steps are, a line for
+/// each source; `None` if not all were read.
 ///
 /// # Errors
 /// The first thing that `train` would refuse.
-pub fn data_fits(plans: &[Plan], tokenizer: Option<&Tokenizer>) -> Result<bool> {
-    plans.iter().try_fold(true, |read, plan| Ok(read & examine_data(plan, tokenizer)?))
+pub fn data_fits(plans: &[Plan], tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>> {
+    let mut epochs = Some(Vec::new());
+    for plan in plans {
+        let read = examine_data(plan, tokenizer)?;
+        epochs = epochs.zip(read).map(|(before, read)| [before, read].concat());
+    }
+    Ok(epochs)
 }
 
-fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<bool> {
+fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>> {
     let opening = Opening { tokenizer, temporary: true, ..Opening::default() };
     let experiment = &plan.experiment;
     let is_large = tokenizer.map(|tokenizer| examine_large(experiment, tokenizer)).transpose()?;
     if is_large == Some(true) {
-        return Ok(false);
+        return Ok(None);
     }
-    of_data(plan, opening, &mut |_| {}).map(|_| true)
+    let data = of_data(plan, opening, &mut |_| {})?;
+    Ok(Some(data.epochs_of(experiment)))
 }
 
 /// Whether texts are too large to be tokenised here; those are checked by their size.
@@ -72,6 +79,9 @@ fn examine_large(experiment: &Experiment, tokenizer: &Tokenizer) -> Result<bool>
     let mut is_large = false;
     for part in by_source(experiment) {
         let Some(records) = records_of(part.data.format) else { continue };
+        if records == Records::Chats {
+            Chat::open(tokenizer)?;
+        }
         let inputs = texts(&part)?;
         let bytes = list(&inputs, records, &excluded(&inputs, &part.output)?)?.bytes()?;
         if bytes > READ_WHOLE {
@@ -88,9 +98,6 @@ fn examine_unread(
     bytes: u64,
     tokenizer: &Tokenizer,
 ) -> Result<()> {
-    if records == Records::Chats {
-        Chat::open(tokenizer)?;
-    }
     // Other records may be compressed, or be made longer by a template.
     if records != Records::Text {
         return Ok(());

@@ -16,7 +16,7 @@ pub(crate) fn fits(plan: &Plan) -> Result<()> {
 /// A run that cannot fit, with the memory needed and the memory there is.
 pub fn check_memory(plan: &Plan) -> Result<()> {
     fits(plan)?;
-    let tight = plan.room().is_some_and(|room| room.needed > room.there.bytes / 2);
+    let tight = plan.memory_need().is_some_and(|need| need.needed > need.limit.bytes / 2);
     if plan.experiment.host.gpu_memory.is_none() && tight {
         return_freed_pages();
     }

@@ -3,28 +3,28 @@
 
 use std::sync::Arc;
 
-use annulus_comm::{Communicator, Places, World, threads};
+use annulus_comm::{Communicator, RankHosts, World, threads};
 use annulus_simulate::{Cluster, Level, Link, Rates};
 
 use crate::Result;
-use crate::setup::rates::{Sample, link};
-use crate::setup::shared::{DEADLINE, of_another, ranks_here, shared, unreached};
+use crate::setup::rates::{SpeedProbe, link};
+use crate::setup::shared::{DEADLINE, cores_here, of_another, ranks_here, shared, unreached};
 
-impl Sample {
+impl SpeedProbe {
     /// Measures the ranks of all processes at once. Every process is a node of the cluster; hosts with several processes are a level above
-    /// them. A single process is measured by [`Sample::measure`].
+    /// them. A single process is measured by [`SpeedProbe::measure`].
     ///
     /// # Errors
-    /// Processes that cannot share the ranks, one that is late or gone, and a kernel that cannot run the sample.
+    /// Processes that cannot share the ranks, one that is late or gone, and a kernel that cannot run it.
     pub fn measure_over(&self, world: &World, ranks: usize) -> Result<Cluster> {
         if world.processes() == 1 {
             return self.measure(ranks);
         }
         let here = ranks_here(world, ranks)?.len();
-        let cores = annulus_machine::share(self.cores, world.beside().len());
+        let cores = cores_here(world, self.cores);
         // All begin together, and if one fails none goes on.
         world.gather(&[]).map_err(unreached)?;
-        let own = shared(world, || Sample { cores, ..self.clone() }.measure(here))?;
+        let own = shared(world, || SpeedProbe { cores, ..self.clone() }.measure(here))?;
         let rates = mean(world, own.rates)?;
         let cluster = Cluster {
             name: String::from("processes of this job"),
@@ -34,7 +34,7 @@ impl Sample {
             ..own.clone().with_rates(rates, own.inside)
         };
         let ProcessPlacement { heads, neighbours, each } =
-            ProcessPlacement::of(&world.places(world.processes()));
+            ProcessPlacement::of(&world.rank_hosts(world.processes()));
         let far = (heads.len() > 1).then(|| among(world, &heads)).transpose()?;
         let near = neighbours.map(|pair| among(world, &pair)).transpose()?;
         Ok(match (near, far, each) {
@@ -62,7 +62,7 @@ struct ProcessPlacement {
 
 impl ProcessPlacement {
     /// The placement of processes on hosts, where `places` has processes in place of ranks.
-    fn of(places: &Places) -> ProcessPlacement {
+    fn of(places: &RankHosts) -> ProcessPlacement {
         let hosts = places.hosts();
         let count = hosts.first().map(|first| first.ranks.len());
         ProcessPlacement {
@@ -124,7 +124,7 @@ mod tests {
     fn hosts(names: &str) -> ProcessPlacement {
         let names: Vec<String> = names.split(' ').map(str::to_owned).collect();
         let processes = names.len();
-        ProcessPlacement::of(&Places::new(names, processes))
+        ProcessPlacement::of(&RankHosts::new(names, processes))
     }
 
     #[test]

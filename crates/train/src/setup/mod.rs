@@ -1,6 +1,7 @@
 //! Before the first step: what an experiment names is opened, planned, assembled and checked.
 
 pub(crate) mod assemble;
+pub(crate) mod begun;
 pub(crate) mod checked_data;
 pub(crate) mod data;
 pub(crate) mod device;

@@ -10,7 +10,7 @@ use annulus_ops::Cores;
 use annulus_plan::heads_of;
 use annulus_sequence::{Heads, Mask, Rule, Setting, Wire};
 
-use crate::setup::assemble::{Attending, Setup};
+use crate::setup::assemble::{LayerGroupSchedules, Setup};
 use crate::setup::processors::Processors;
 use crate::setup::shared::DEADLINE;
 use crate::{Result, TrainError};
@@ -33,7 +33,7 @@ impl Setup {
         let groups = config.shape.windows(tokens).into_iter().map(group);
         Ok(Setup {
             frequencies: config.shape.frequencies(tokens),
-            groups: Attending::all(groups, setting, false)?,
+            groups: LayerGroupSchedules::all(groups, setting, false)?,
             config,
             packed: false,
             kernel: Kernel::Fused,

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::checkpoint::{identity, last_checkpoint};
 use crate::folder::RESOLVED;
 use crate::setup::device;
-use crate::setup::rates::Sample;
+use crate::setup::rates::SpeedProbe;
 use crate::setup::shared::unreached;
 
 /// The plans of all phases of an experiment on a machine with `cores` cores. With `strategy: auto`, unless a choice was made before or a
@@ -48,8 +48,8 @@ pub(crate) fn plans(resolved: &Resolved, cores: usize, world: &World) -> Result<
 /// A device that cannot be used, and a process that is late or gone.
 pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Cluster> {
     let mesh = &resolved.experiment.mesh;
-    let sample = sample(&resolved.experiment, resolved.model.head_dim, cores, world)?;
-    sample.measure_over(world, mesh.ranks())
+    let probe = probe(&resolved.experiment, resolved.model.head_dim, cores, world)?;
+    probe.measure_over(world, mesh.ranks())
 }
 
 /// The measured speed of this machine with the ranks of a plan; takes a fraction of a second.
@@ -58,11 +58,16 @@ pub fn measured(resolved: &Resolved, cores: usize, world: &World) -> Result<Clus
 /// A device that cannot be used.
 pub fn rates(plan: &Plan, cores: usize) -> Result<Cluster> {
     let alone = World::alone();
-    sample(&plan.experiment, plan.shape.head_dim, cores, &alone)?.measure(plan.world())
+    probe(&plan.experiment, plan.shape.head_dim, cores, &alone)?.measure(plan.world())
 }
 
-fn sample(experiment: &Experiment, head_dim: usize, cores: usize, world: &World) -> Result<Sample> {
-    Ok(Sample {
+fn probe(
+    experiment: &Experiment,
+    head_dim: usize,
+    cores: usize,
+    world: &World,
+) -> Result<SpeedProbe> {
+    Ok(SpeedProbe {
         head_dim,
         dtype: element_type(experiment.model.dtype),
         kernel: experiment.attention.kernel,

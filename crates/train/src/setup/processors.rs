@@ -48,8 +48,7 @@ impl Processors {
 
     /// The first of these GPUs, as many as `ranks` ranks can share evenly.
     pub(crate) fn shared_by(&self, ranks: usize) -> Processors {
-        let all = (1..=self.0.len()).rev().find(|all| ranks.is_multiple_of(*all));
-        Processors(self.0[..all.unwrap_or(0)].to_vec())
+        Processors(self.0[..even_share(self.0.len(), ranks)].to_vec())
     }
 
     /// The GPU of rank `own` of the process, which has `ranks` ranks.
@@ -82,6 +81,11 @@ impl Processors {
             || -> Arc<dyn DeviceCopy> { Arc::new(Across { processors: self.clone(), ranks }) };
         (self.0.len() > 1).then(copy)
     }
+}
+
+/// The most of `all` devices that `ranks` ranks, at least one, can share evenly; 0 of none.
+pub(crate) fn even_share(all: usize, ranks: usize) -> usize {
+    (1..=all).rev().find(|devices| ranks.is_multiple_of(*devices)).unwrap_or(0)
 }
 
 impl Setup {

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use annulus_attention::{Attention, Place, Qkv};
-use annulus_comm::{Communicator, Label, Move, Reduce, World, threads};
+use annulus_attention::{Attention, CallSite, Qkv};
+use annulus_comm::{Communicator, Label, P2pOp, Reduce, World, threads};
 use annulus_ops::{Backend, Key, linear, normal};
 use annulus_sequence::{Heads, Mask, Setting, Strategy};
 use annulus_simulate::{Cluster, Link, Rates};
@@ -24,7 +24,7 @@ use crate::setup::shared::DEADLINE;
 const ROWS: usize = 512;
 /// The same on a GPU: fewer would measure launches, and leave multiprocessors idle.
 const GPU_ROWS: usize = 4096;
-/// Heads in the sample of a rank with one worker, and, for a rank with several, heads per worker: enough to be worth sharing.
+/// Heads that are measured of a rank with one worker, and, for a rank with several, heads per worker: enough to be worth sharing.
 const HEADS: [usize; 2] = [2, 16];
 /// Heads on a GPU.
 const GPU_HEADS: usize = 16;
@@ -45,9 +45,9 @@ const LARGE: usize = 4 << 20;
 /// How many ranks are measured, if there are so many, even on fewer cores; each takes some 10 MB.
 const LEAST_RANKS: usize = 8;
 
-/// What is measured: attention and products of these sizes on these devices.
+/// How the speed of a machine is measured: attention and products of these sizes on these devices, and messages between their ranks.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct SpeedProbe {
     /// Elements of an attention head.
     pub head_dim: usize,
     /// The dtype of activations.
@@ -62,7 +62,7 @@ pub struct Sample {
     pub processors: Processors,
 }
 
-/// How much one rank computes in a sample.
+/// How much one rank computes while it is measured.
 #[derive(Clone, Copy)]
 struct Size {
     /// Rows of queries and of keys, and columns of the product.
@@ -93,11 +93,11 @@ struct Seconds {
     large: f64,
 }
 
-impl Sample {
+impl SpeedProbe {
     /// Measures this machine with `ranks` ranks on it.
     ///
     /// # Errors
-    /// A kernel that cannot run the sample.
+    /// A kernel that cannot run it.
     pub fn measure(&self, ranks: usize) -> Result<Cluster> {
         let world = ranks.min(self.cores.max(LEAST_RANKS));
         let options = threads::Options { world, deadline: DEADLINE, stop: Arc::default() };
@@ -129,8 +129,8 @@ impl Sample {
     }
 
     fn rank(&self, comm: &Arc<dyn Communicator>) -> Result<Seconds> {
-        let workers = self.workers(comm.world());
-        let backend = match self.processors.of(comm.rank(), comm.world()) {
+        let workers = self.workers(comm.world_size());
+        let backend = match self.processors.of(comm.rank(), comm.world_size()) {
             Some(processor) => Backend::Gpu(processor.clone()),
             None => Backend::cpu(workers),
         };
@@ -151,14 +151,14 @@ impl Sample {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let kernel = kernel(self.kernel, self.deterministic, false, &backend);
         let attention = Attention::new(schedules, scale, alone, kernel);
-        let attended = attention.forward(Place::default(), &qkv)?;
+        let attended = attention.forward(CallSite::default(), &qkv)?;
         let (x, weight) = (random("x", &[product, rows])?, random("w", &[rows, rows])?);
         let timed = |work: &dyn Fn() -> Result<()>| fastest(comm.as_ref(), &device, work);
         Ok(Seconds {
-            forward: timed(&|| Ok(attention.forward(Place::default(), &qkv).map(drop)?))?,
+            forward: timed(&|| Ok(attention.forward(CallSite::default(), &qkv).map(drop)?))?,
             backward: timed(&|| {
                 let (qkv, attended) = (qkv.clone(), attended.clone());
-                let back = attention.backward(Place::default(), qkv, attended, gradient.clone());
+                let back = attention.backward(CallSite::default(), qkv, attended, gradient.clone());
                 Ok(back.map(drop)?)
             })?,
             product: timed(&|| Ok(linear(&backend, &x, &weight, None).map(drop)?))?,
@@ -214,7 +214,7 @@ fn attempt(
 
 /// Seconds of one message of `bytes` bytes on a device around the ring, in the fastest of a few rounds.
 fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f64> {
-    let (rank, world) = (comm.rank(), comm.world());
+    let (rank, world) = (comm.rank(), comm.world_size());
     if world == 1 {
         return Ok(0.0);
     }
@@ -222,8 +222,8 @@ fn messages(comm: &dyn Communicator, device: &Device, bytes: usize) -> Result<f6
     let round = |messages: usize| -> Result<()> {
         for hop in 0..messages {
             let to = (rank + 1) % world;
-            let send = Move::Send { tensor: tensor.clone(), to };
-            let receive = Move::Receive { from: (rank + world - 1) % world, form: None };
+            let send = P2pOp::Send { tensor: tensor.clone(), to };
+            let receive = P2pOp::Receive { from: (rank + world - 1) % world, form: None };
             comm.exchange(label(hop), vec![send, receive])?.wait()?;
         }
         Ok(())
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn whatever_is_measured_can_be_divided_by() {
-        let sample = Sample {
+        let probe = SpeedProbe {
             head_dim: 16,
             dtype: DType::F32,
             kernel: annulus_experiment::Kernel::Fused,
@@ -260,7 +260,7 @@ mod tests {
             processors: Processors::default(),
         };
         for ranks in [1, 3, 200] {
-            let Cluster { rates, inside, between, .. } = sample.measure(ranks).unwrap();
+            let Cluster { rates, inside, between, .. } = probe.measure(ranks).unwrap();
             let speeds = [rates.forward, rates.backward, rates.products];
             let links = [inside.bandwidth, inside.latency, between.bandwidth];
             let fine = |value: &f64| value.is_finite() && *value > 0.0;

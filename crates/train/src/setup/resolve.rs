@@ -10,20 +10,18 @@ use annulus_experiment::{
     BYTES, Data, Experiment, Format, ModelSource, Places, Problem, Problems, Resolved, Shape,
     WeightsFrom, read_config,
 };
+use annulus_files::hugging_face::{ADAPTER_CONFIG, CONFIG, TOKENIZER};
 use annulus_plan::Plan;
 
-use crate::checkpoint::{TOKENIZER, step_of};
+use crate::checkpoint::step_of;
 use crate::folder::is_run;
 use crate::setup::texts::records_of;
-use crate::setup::trained::{Saved, model_folder};
-use crate::setup::{device, open};
+use crate::setup::trained::Saved;
+use crate::setup::{begun, device, open};
 use crate::{Result, TrainError};
 
 /// The vocabulary of a byte-level model, without and with the token between documents.
 const BYTE_VOCABULARIES: [usize; 2] = [256, 257];
-
-/// The file that says what a model is.
-const CONFIG: &str = "config.json";
 
 /// The folder of runs where no `output` is set, and that of models in our pages.
 const RUNS: &str = "runs";
@@ -52,8 +50,13 @@ pub fn resolve<E>(experiment: Experiment, bring: Bring<'_, E>) -> std::result::R
 where
     E: From<TrainError>,
 {
-    let experiment = described(experiment, bring)?;
-    Ok(opened(experiment, None)?)
+    let mut experiment = described(experiment, bring)?;
+    let continued = begun::continued_adapters(&mut experiment);
+    let mut opened = opened(experiment, None)?;
+    if let (Some(lora), Some(path)) = (&mut opened.resolved.experiment.lora, continued) {
+        lora.path = Some(path);
+    }
+    Ok(opened)
 }
 
 /// [`resolve`] for the weights of `checkpoint`: model and tokenizer are those that it was trained with, whatever has become of their files
@@ -82,7 +85,7 @@ fn described<E>(
 where
     E: From<TrainError>,
 {
-    let Experiment { model, data, places, .. } = &mut experiment;
+    let Experiment { model, data, places, output, .. } = &mut experiment;
     if let Some(problem) = no_tokenizer(places, data) {
         return Err(TrainError::Config(Problems::from(problem)).into());
     }
@@ -91,7 +94,7 @@ where
         if let Some(problem) = no_folder(places, path) {
             return Err(TrainError::Config(Problems::from(problem)).into());
         }
-        *path = model_folder(path)?;
+        *path = begun::model_of(path, output)?;
     }
     if let ModelSource::Folder { path, hub: Some(hub), .. } = &mut model.source {
         let (name, folder) = bring(places, "model.path", hub)?;
@@ -119,7 +122,7 @@ fn no_folder(places: &Places, path: &Path) -> Option<Problem> {
         return Some(problem.hint(format!("name the model's folder: `model.path: {folder}`")));
     }
     let has = |file: &str| fs::symlink_metadata(path.join(file)).is_ok();
-    if path.is_dir() && !has(CONFIG) && !has("adapter_config.json") && !is_run(path) {
+    if path.is_dir() && !has(CONFIG) && !has(ADAPTER_CONFIG) && !is_run(path) {
         let message = format!("`{name}` is not a model's folder: it has no {CONFIG}");
         let hint = "set `model.path` to a Hugging Face folder, a run, or a `step-N` in it";
         return Some(places.problem("model.path", message).hint(hint));
@@ -215,7 +218,7 @@ fn opened(experiment: Experiment, model: Option<Shape>) -> Result<Opened> {
         (&tokenizer, &experiment.model.source)
     {
         let [begin, end] = [model.special("bos_token_id"), model.special("eos_token_id")];
-        tokenizer.check_special(&path.join("config.json"), &begin, &end)?;
+        tokenizer.check_special(&path.join(CONFIG), &begin, &end)?;
     }
     if reads {
         experiment.data.tokenizer.get_or_insert_with(|| BYTES.to_owned());

@@ -36,6 +36,11 @@ pub(crate) fn once(world: &World, error: TrainError) -> TrainError {
     if world.process() == 0 { error } else { of_another() }
 }
 
+/// This process's share of `cores`, the machine's: the processes on a host share them evenly.
+pub fn cores_here(world: &World, cores: usize) -> usize {
+    annulus_machine::share(cores, world.beside().len())
+}
+
 /// The error of processes that cannot reach each other.
 pub(crate) fn unreached(failure: Failure<CommError>) -> TrainError {
     match failure.cause {
@@ -61,4 +66,13 @@ pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
             "the number of processes must divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)",
         )
     })
+}
+
+/// Which of `ranks` ranks are on this host: those of this process and of the processes beside it.
+///
+/// # Errors
+/// Those of [`ranks_here`].
+pub fn ranks_on_host(world: &World, ranks: usize) -> Result<Range<usize>> {
+    let (each, beside) = (ranks_here(world, ranks)?.len(), world.beside());
+    Ok(beside.start * each..beside.end * each)
 }

@@ -1,7 +1,7 @@
 //! What a GPU has no fast kernels for: said when a run starts, in its plan, and for every GPU of a machine.
 
 use annulus_experiment::Kernel;
-use annulus_ops::gpu::Room;
+use annulus_ops::gpu::GpuCapability;
 use annulus_ops::gpu::attention::{fast_heads, plain_loops};
 use annulus_plan::Plan;
 use candle_core::DType;
@@ -31,10 +31,10 @@ impl Setup {
 
     /// The warning if the GPU that this runs on has no fast kernels for its sums, its dtype or its head dimension.
     pub(crate) fn warning(&self) -> Option<String> {
-        self.warning_on(Room::of(&**self.processors.first()?))
+        self.warning_on(GpuCapability::of(&**self.processors.first()?))
     }
 
-    fn warning_on(&self, on: Room) -> Option<String> {
+    fn warning_on(&self, on: GpuCapability) -> Option<String> {
         if self.block.is_some() {
             return Some(STRICT.to_owned());
         }
@@ -51,16 +51,16 @@ impl Setup {
 /// The warning that a run of `plan` would give about the GPU that it would take here: what is slow on it.
 pub fn slow_warning(plan: &Plan) -> Option<String> {
     let gpu = device::gpu(&plan.experiment.device)?;
-    Setup::new(plan, 1).warning_on(gpu.room())
+    Setup::new(plan, 1).warning_on(gpu.capability())
 }
 
 /// The warning about head dimensions without fast kernels, for no experiment in particular.
-pub(crate) fn of_some_heads(on: Room) -> String {
+pub(crate) fn of_some_heads(on: GpuCapability) -> String {
     said("some heads", on)
 }
 
 /// Says which heads take plain loops, what that costs, and which heads do not.
-fn said(which: &str, on: Room) -> String {
+fn said(which: &str, on: GpuCapability) -> String {
     let longest = fast_heads(on, DType::BF16).into_iter().max().unwrap_or(0);
     let exact: Vec<String> = fast_heads(on, DType::F32).iter().map(usize::to_string).collect();
     format!(
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_is_slow_is_said_with_what_it_costs_and_what_is_not() {
-        let found = of_some_heads(Room { architecture: 89, shared: 99 << 10 });
+        let found = of_some_heads(GpuCapability { architecture: 89, shared: 99 << 10 });
         assert!(found.starts_with(
             "attention takes plain loops for some heads on this GPU, up to 100 times slower"
         ));
@@ -84,7 +84,7 @@ mod tests {
             found.ends_with("of a multiple of 8 up to 256, and for f32 heads of 64"),
             "{found}"
         );
-        let found = of_some_heads(Room { architecture: 90, shared: 227 << 10 });
+        let found = of_some_heads(GpuCapability { architecture: 90, shared: 227 << 10 });
         assert!(found.ends_with("f32 heads of 64, 80, 96, 128, 256"), "{found}");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use annulus_comm::flight;
-use annulus_data::{DataError, Excluded, Listed, Records, is_experiment, list, shares};
+use annulus_data::{DataError, Excluded, Listed, Records, apportion, is_experiment, list};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
 use glob::Pattern;
 
@@ -90,7 +90,7 @@ fn not_there(experiment: &Experiment, number: usize, source: &TextSource) -> Opt
 pub fn by_source(experiment: &Experiment) -> Vec<Experiment> {
     let data = &experiment.data;
     let weights = data.path.iter().map(TextSource::share).collect::<Vec<_>>();
-    let held_out = shares(data.evaluate as u64, &weights);
+    let held_out = apportion(data.evaluate as u64, &weights);
     let alone = |(source, held_out): (&TextSource, u64)| {
         let mut own = experiment.clone();
         own.data.path = vec![source.clone()];

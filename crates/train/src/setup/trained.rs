@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{BYTES, Experiment, ModelSource, Shape};
+use annulus_files::hugging_face::{CONFIG, TOKENIZER};
 use annulus_model::Weights;
 use annulus_plan::Plan;
 
-use crate::checkpoint::{Found, TOKENIZER, identity, is_checkpoint, named_by};
+use crate::checkpoint::{Found, identity, is_checkpoint, named_by};
 use crate::folder::is_run;
 use crate::setup::initial::{base_of, initial_weights, pretrained};
 use crate::setup::saved::weights;
@@ -74,7 +75,7 @@ impl Saved {
     }
 
     /// `experiment` with the checkpoint's own files in place of those that it was trained with, which may have changed or be gone: the
-    /// tokenizer and, unless it holds only adapters, the model. What the experiment replaces stays; so does the model of checkpoints that
+    /// tokenizer, adapters that it continued and, unless it holds only adapters, the model. What the experiment replaces stays; so does the model of checkpoints that
     /// do not say its shape, as in earlier versions.
     pub(crate) fn in_place(&self, mut experiment: Experiment) -> Experiment {
         let Saved { found, by, .. } = self;
@@ -83,6 +84,11 @@ impl Saved {
         let is_file = data.tokenizer.is_some() && data.tokenizer() != BYTES && own.is_file();
         if is_file && data.tokenizer == by.data.tokenizer {
             (data.tokenizer, data.tokenizer_hub) = (Some(own.display().to_string()), None);
+        }
+        if let (Some(lora), Some(trained)) = (lora.as_mut(), &by.lora)
+            && lora.path == trained.path
+        {
+            lora.path = None;
         }
         if lora.is_none()
             && found.state.model.is_some()
@@ -112,7 +118,7 @@ impl Saved {
 /// # Errors
 /// A run without a whole checkpoint.
 pub fn model_folder(path: &Path) -> Result<PathBuf> {
-    if path.join("config.json").is_file() || !is_run(path) {
+    if path.join(CONFIG).is_file() || !is_run(path) {
         return Ok(path.to_owned());
     }
     Ok(named_by(path)?.0.folder)

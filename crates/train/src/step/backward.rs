@@ -1,7 +1,8 @@
-//! Forward and backward over the stages of a model: the one place for pieces of rows and for collecting gradients.
+//! Forward and backward over the stages of a model. Only this module runs stages on some rows at a time and collects gradients.
 //!
-//! Every stage returns a pullback, which owns what it needs and is consumed by its call; weights are handed to it anew. So nothing outlives
-//! its stage, and anything may happen between two stages: asking whether to stop, sending gradients, gathering weights.
+//! The forward of a stage returns the tensors that it keeps and a pullback, its backward, which is called once: with these tensors, and with
+//! the stage's weights, which may have been freed and gathered again since. So what a stage keeps is freed as soon as its backward has run,
+//! and between two stages a rank can send gradients, gather weights and check whether the run is to stop.
 //!
 //! With `recompute: layer` only inputs and attention's results are kept; pullbacks compute the rest again. With `recompute: none` they keep
 //! what would cost a matrix product.
@@ -49,10 +50,10 @@ impl Rank {
         let stages = &self.model.stages;
         let mut traces = Vec::with_capacity(stages.len());
         let turn = stages.len().checked_sub(2);
-        self.forget_what_is_away();
+        self.discard_offloaded();
         let x = self.forward(stages, turn, weights, &shard, |(stage, x), begun, trace| {
             micro.pass(|| At::output(traces.len()), x)?;
-            let trace = self.put_away(traces.len(), trace)?;
+            let trace = self.offload_kept(traces.len(), trace)?;
             traces.push(trace);
             self.room.keep();
             self.stage(begun, || name(stage, "forward"))
@@ -66,8 +67,8 @@ impl Rank {
             self.progress()?;
             let begun = begin();
             let Some(trace) = traces.pop() else { break };
-            self.ask_for(&traces);
-            let lent = weights.back(self, index)?;
+            self.prefetch(&traces);
+            let lent = weights.of_backward(self, index)?;
             dx = self.run_back(stage.as_ref(), &lent, trace, &dx, gradients)?;
             drop(lent);
             micro.pass(|| At::gradient(index, stages.len()), &dx)?;
@@ -109,7 +110,8 @@ impl Rank {
         self.forward(&stages[..last], Some(last), weights, shard, |_, _, _| Ok(()))
     }
 
-    /// The model's judgement of every target at this rank's positions, or at those of all its tensor-parallel ranks.
+    /// The model's loss and prediction at every target of this rank's positions; with tensor parallelism, of the rows of all its
+    /// tensor-parallel ranks.
     pub(crate) fn judged(
         &self,
         weights: &mut WeightSource<'_>,
@@ -170,7 +172,7 @@ impl Rank {
             let Forward { output, kept, back } =
                 stage.forward_from(index * rows, &piece, weights, shard)?;
             outputs.push(output);
-            trace.push((Kept::Here(kept), back));
+            trace.push((Kept::InMemory(kept), back));
         }
         Ok((self.joined(stage, outputs, x)?, trace))
     }
@@ -186,9 +188,9 @@ impl Rank {
     ) -> Result<Tensor> {
         let mut inputs = Vec::with_capacity(trace.len());
         for ((kept, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
-            let kept = self.brought_back(kept)?;
-            let mut harvest = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
-            inputs.push(pullback(kept, &dy, weights, &mut harvest)?);
+            let kept = self.restored(kept)?;
+            let mut sink = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
+            inputs.push(pullback(kept, &dy, weights, &mut sink)?);
         }
         self.joined(stage, inputs, dy)
     }
@@ -231,12 +233,12 @@ impl Rank {
         computing(self.comm.as_ref(), &self.backend, work)
     }
 
-    /// The stage before the first whose input is not finite; the last stage where all inputs are finite.
+    /// The first stage whose output is not finite, by the inputs that stages kept; the last stage where all inputs are finite.
     fn first_sighting(&self, traces: &[Trace<'_>]) -> Result<usize> {
         for (index, trace) in traces.iter().enumerate().skip(1) {
             for (kept, _) in trace {
                 // The input comes first among the kept tensors.
-                if let Some(input) = self.looked_at(kept)?.first()
+                if let Some(input) = self.peek(kept)?.first()
                     && !is_finite(input)?
                 {
                     return Ok(index - 1);

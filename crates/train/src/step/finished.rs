@@ -20,7 +20,7 @@ impl Trainer {
     pub(crate) fn finished(&self) -> Finished<'_> {
         let (rank, step) = (&self.rank, self.finished);
         let only_trained = rank.setup.config.lora.is_some();
-        let slices = Slices { stake: &self.store, division: &rank.division, only_trained };
+        let slices = Slices { state: &self.store, division: &rank.division, only_trained };
         Finished { step, since: self.since, comm: rank.comm.as_ref(), slices }
     }
 }

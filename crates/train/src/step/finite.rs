@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use annulus_comm::{Communicator, Label, all_gather_values};
 use candle_core::{DType, Tensor};
 
+use crate::checkpoint::checkpoint_folder;
 use crate::{Result, TrainError};
 
 /// A loss or gradient norm that is not finite.
@@ -21,6 +23,8 @@ pub struct NonFinite {
     pub origin: Option<Origin>,
     /// The sequences, from 0 in the step's batch, that were being computed where it was first seen.
     pub sequences: Range<usize>,
+    /// The run's folder, and the step of its last checkpoint; `None`: no run trained.
+    pub run: Option<(PathBuf, Option<u64>)>,
 }
 
 /// The earliest stage whose output was not finite.
@@ -34,14 +38,39 @@ pub struct Origin {
 
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NonFinite { step, tag, value, origin, sequences } = self;
+        let NonFinite { step, tag, value, origin, sequences, .. } = self;
         write!(f, "step {step}: `{tag}` is {value}, expected a finite number; ")?;
         if let Some(Origin { rank, stage }) = origin {
             write!(f, "first seen on rank {rank} after `{stage}`, ")?;
         }
-        match (sequences.start, sequences.end - 1) {
+        // As `annulus data show` counts them.
+        match (sequences.start + 1, sequences.end) {
             (first, last) if first == last => write!(f, "sequence {first} of the batch"),
             (first, last) => write!(f, "sequences {first} to {last} of the batch"),
+        }
+    }
+}
+
+impl NonFinite {
+    /// The way out: how to look at the sequences, and from where to go on.
+    pub(crate) fn hint(&self) -> String {
+        let step = self.step;
+        let show = |run: &str| {
+            format!(
+                "look at the sequences named: `annulus data show {run} --step {step}` prints them"
+            )
+        };
+        let Some((run, checkpoint)) = &self.run else {
+            return format!("lower `optimizer.learning_rate`, or {}", show("EXPERIMENT"));
+        };
+        let show = show(&run.display().to_string());
+        match checkpoint {
+            None => format!("lower `optimizer.learning_rate`, or {show}"),
+            Some(step) => format!(
+                "{show}; to go on from a checkpoint before it, of which the last is `{0}`, with a lower `optimizer.learning_rate` or other \
+                 data, fork the run: `output=… --from {0}`",
+                checkpoint_folder(run, *step).display()
+            ),
         }
     }
 }
@@ -58,7 +87,8 @@ pub(crate) fn earliest(
     own: &Sightings,
 ) -> Result<Option<(usize, usize, usize)>> {
     let own: Vec<i64> = own.iter().map(|stage| stage.map_or(i64::MAX, |s| s as i64)).collect();
-    let all = if comm.world() == 1 { vec![own] } else { all_gather_values(comm, label, &own)? };
+    let all =
+        if comm.world_size() == 1 { vec![own] } else { all_gather_values(comm, label, &own)? };
     let sightings = all.iter().enumerate().flat_map(|(rank, stages)| {
         stages.iter().enumerate().map(move |(micro, &stage)| (stage, micro, rank))
     });

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::step::backward::Trace;
 use crate::step::rank::Rank;
-use crate::step::state::offload::{Away, IN_FLIGHT};
+use crate::step::state::offload::{IN_FLIGHT, OffloadHandle};
 use crate::{Result, TrainError};
 
 /// How many stages at the end are never offloaded: both of the last layer, and the loss.
@@ -13,63 +13,64 @@ const LAST: usize = 3;
 /// What a stage kept for backward.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    Here(Vec<Tensor>),
-    Away(Away),
+    InMemory(Vec<Tensor>),
+    Offloaded(OffloadHandle),
 }
 
 impl Rank {
-    /// Drops everything that is offloaded: it is not wanted any more.
-    pub(crate) fn forget_what_is_away(&self) {
+    /// Discards all activations that are offloaded: they are not needed any more.
+    pub(crate) fn discard_offloaded(&self) {
         if let Some(offload) = &self.offload {
-            offload.forget();
+            offload.discard();
         }
     }
 
-    /// Offloads what stage number `index` kept, if the experiment asks for it; never of the last layer, which backward reads at once, nor
-    /// of the loss.
-    pub(crate) fn put_away<'a>(&self, index: usize, trace: Trace<'a>) -> Result<Trace<'a>> {
+    /// Offloads what stage number `index` kept, if the experiment says so; not of the last layer nor of the loss, with which backward begins.
+    pub(crate) fn offload_kept<'a>(&self, index: usize, trace: Trace<'a>) -> Result<Trace<'a>> {
         let last = self.model.stages.len() - LAST;
         let Some(offload) = self.offload.as_ref().filter(|_| index < last) else {
             return Ok(trace);
         };
-        let put = |(kept, back)| match kept {
-            Kept::Here(tensors) if !tensors.is_empty() => {
-                Ok((Kept::Away(offload.put(tensors, &|| self.progress())?), back))
+        let write = |(kept, pullback)| match kept {
+            Kept::InMemory(tensors) if !tensors.is_empty() => {
+                Ok((Kept::Offloaded(offload.write(tensors, &|| self.progress())?), pullback))
             }
-            kept => Ok((kept, back)),
+            kept => Ok((kept, pullback)),
         };
-        trace.into_iter().map(put).collect()
+        trace.into_iter().map(write).collect()
     }
 
-    /// Begins to read back what the last stages of `traces`, the next in backward, have offloaded.
-    pub(crate) fn ask_for(&self, traces: &[Trace<'_>]) {
+    /// Begins to read what the last stages of `traces`, the next in backward, have offloaded.
+    pub(crate) fn prefetch(&self, traces: &[Trace<'_>]) {
         let Some(offload) = &self.offload else { return };
         for (kept, _) in traces.iter().rev().take(IN_FLIGHT).flatten() {
-            if let Kept::Away(away) = kept {
-                offload.ask(away);
+            if let Kept::Offloaded(handle) = kept {
+                offload.prefetch(handle);
             }
         }
     }
 
     /// The tensors that a stage kept, read back if they were offloaded.
-    pub(crate) fn brought_back(&self, kept: Kept) -> Result<Vec<Tensor>> {
+    pub(crate) fn restored(&self, kept: Kept) -> Result<Vec<Tensor>> {
         match (kept, &self.offload) {
-            (Kept::Here(tensors), _) => Ok(tensors),
-            (Kept::Away(away), Some(offload)) => offload.take(&away, &|| self.progress()),
-            (Kept::Away(_), None) => Err(nowhere()),
+            (Kept::InMemory(tensors), _) => Ok(tensors),
+            (Kept::Offloaded(handle), Some(offload)) => {
+                offload.restore(&handle, &|| self.progress())
+            }
+            (Kept::Offloaded(_), None) => Err(no_offload()),
         }
     }
 
     /// A copy of the tensors that a stage kept; offloaded ones stay offloaded.
-    pub(crate) fn looked_at(&self, kept: &Kept) -> Result<Vec<Tensor>> {
+    pub(crate) fn peek(&self, kept: &Kept) -> Result<Vec<Tensor>> {
         match (kept, &self.offload) {
-            (Kept::Here(tensors), _) => Ok(tensors.clone()),
-            (Kept::Away(away), Some(offload)) => offload.look(away, &|| self.progress()),
-            (Kept::Away(_), None) => Err(nowhere()),
+            (Kept::InMemory(tensors), _) => Ok(tensors.clone()),
+            (Kept::Offloaded(handle), Some(offload)) => offload.peek(handle, &|| self.progress()),
+            (Kept::Offloaded(_), None) => Err(no_offload()),
         }
     }
 }
 
-fn nowhere() -> TrainError {
+fn no_offload() -> TrainError {
     TrainError::Internal("activations are nowhere".to_owned())
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_data::{Sequence, Tokens};
 use annulus_memory::{Class, scope};
-use annulus_model::{Attentions, Dropping, Keep, Llama, Shard, TensorRanks};
+use annulus_model::{Attentions, DropoutKey, Keep, Llama, Shard, TensorRanks};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
 use annulus_sequence::{Documents, Positions, Rule, pairs_between};
 use candle_core::Tensor;
 
-use crate::setup::assemble::Attending;
+use crate::setup::assemble::LayerGroupSchedules;
 use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::step::hashes::points::Watch;
@@ -57,7 +57,7 @@ pub(crate) struct MicroBatch {
     /// The number of targets on this rank; of tensor-parallel ranks each counts its own rows.
     pub(crate) targets: u64,
     /// The (query, key) pairs that its sequences' documents leave visible, over all layers: counted by the first of the ranks that share
-    /// the sequences, 0 on the others and where the mask has no documents of the data.
+    /// the sequences, 0 on the others and where the mask does not depend on the data's documents.
     pub(crate) pairs: u64,
     /// Where hashes of what is computed go, if the step is hashed.
     pub(crate) watch: Option<Watch>,
@@ -105,7 +105,7 @@ impl Setup {
             Backend::Cpu(Pool::share(&self.cores, here, enter).with(self.core)?)
         };
         let backend = backend.in_blocks(self.block);
-        let meter = Metered::at(comm.clone(), self.places());
+        let meter = Metered::at(comm.clone(), self.rank_hosts());
         let counted: Arc<dyn Communicator> = meter.clone();
         let (mesh, division) = self.divided(&counted)?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone())?;
@@ -204,7 +204,7 @@ impl Rank {
             backend: self.backend.clone(),
             step,
             keep: Keep::Nothing,
-            dropping: None,
+            dropout: None,
         };
         let pairs = documents.map_or(0, |documents| self.pairs_of(&documents));
         Ok(MicroBatch { shard, targets: asked as u64, pairs, watch: None })
@@ -221,11 +221,11 @@ impl Rank {
         })
     }
 
-    /// Attention under the mask of sequences with these documents; `None`: the mask has none of the data.
+    /// Attention under the mask of sequences with these documents; `None`: the mask does not depend on them.
     fn attention_of(&self, documents: Option<&Rule>) -> Result<Attentions> {
         let Some(documents) = documents else { return Ok(self.attention.clone()) };
         Ok(self.attention.map(|kind, attention| {
-            attention.seeing(self.setup.groups[kind].mask.clone().and(documents.clone()))
+            attention.with_mask(self.setup.groups[kind].mask.clone().and(documents.clone()))
         })?)
     }
 
@@ -235,7 +235,7 @@ impl Rank {
             return 0;
         }
         let all = Positions::all(self.setup.tokens);
-        let of_group = |group: &Attending| {
+        let of_group = |group: &LayerGroupSchedules| {
             let mask = group.mask.clone().and(documents.clone());
             pairs_between(&mask, &all, &all) * group.layers.len() as u64
         };
@@ -244,7 +244,7 @@ impl Rank {
 }
 
 impl Setup {
-    /// Checks that no count is 0, and that layers are in groups: what a program has changed of a setup.
+    /// Checks what a program may have changed in a setup: no count is 0, and there are layer groups.
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("data", self.data),
@@ -262,7 +262,21 @@ impl Setup {
         Err(TrainError::configuration(message, hint))
     }
 
-    /// Checks that a sequence is as long as those that are split: of a longer one the end would be left out; and so are its documents.
+    /// Checks that every rank holds whole layers, as all of `ask` computes: with weights that are not split over tensor-parallel ranks.
+    pub(crate) fn check_whole_layers(&self) -> Result<()> {
+        if self.tensor == 1 {
+            return Ok(());
+        }
+        Err(TrainError::configuration(
+            format!(
+                "`mesh.tensor` is {}, but scoring, evaluation and generation hold whole layers",
+                self.tensor
+            ),
+            "set `mesh.tensor=1`",
+        ))
+    }
+
+    /// Checks that a sequence and its documents are as long as the setup says: the end of a longer one would be ignored.
     pub(crate) fn check_length(&self, sequence: &Sequence) -> Result<()> {
         let found = [sequence.inputs.len(), sequence.targets.len()];
         if found == [self.tokens; 2] {
@@ -325,10 +339,10 @@ impl MicroBatch {
         seed: u64,
         first: usize,
     ) -> Result<MicroBatch> {
-        self.shard.dropping = Some(Dropping { seed, sequence: first });
+        self.shard.dropout = Some(DropoutKey { seed, sequence: first });
         if let Some(dropout) = dropout {
             let dropout = Dropout { sequence: first, ..dropout };
-            self.shard.attention = self.shard.attention.map(|_, one| one.dropping(dropout))?;
+            self.shard.attention = self.shard.attention.map(|_, one| one.with_dropout(dropout))?;
         }
         Ok(self)
     }

@@ -1,9 +1,10 @@
 //! Sums of losses and targets, typed by where they are complete, so that the mean of one rank cannot be computed.
 
+use std::iter::Sum;
 use std::ops::AddAssign;
 
 use annulus_comm::{Axis, Label, Mesh, Reduce};
-use annulus_trace::{Doing, begin};
+use annulus_trace::{Activity, begin};
 use candle_core::{Device, Tensor};
 
 use crate::Result;
@@ -35,14 +36,14 @@ impl Partial {
     pub fn total(self, mesh: &Mesh, label: Label) -> Result<Total> {
         let group = mesh.group(&[Axis::Data, Axis::Sequence, Axis::Tensor]);
         let own = [self.sum, self.count as f64];
-        if group.world() == 1 {
+        if group.world_size() == 1 {
             return Ok(Total { sum: own[0], count: own[1] });
         }
         let own = Tensor::new(&own, &Device::Cpu)?;
         let summing = begin();
         let all: Vec<f64> = group.all_reduce(label, &own, Reduce::Sum)?.to_vec1()?;
         let (bytes, among) = (size_of_val(&all[..]) as u64, Some(group.ends()));
-        summing.end(|| Doing::Sum { name: String::from("loss"), bytes, among });
+        summing.end(|| Activity::Sum { name: String::from("loss"), bytes, among });
         Ok(Total { sum: all[0], count: all[1] })
     }
 }
@@ -51,6 +52,13 @@ impl AddAssign for Partial {
     fn add_assign(&mut self, other: Partial) {
         self.sum += other.sum;
         self.count += other.count;
+    }
+}
+
+impl Sum for Total {
+    fn sum<I: Iterator<Item = Total>>(totals: I) -> Total {
+        let add = |a: Total, b: Total| Total { sum: a.sum + b.sum, count: a.count + b.count };
+        totals.reduce(add).unwrap_or(Total { sum: 0.0, count: 0.0 })
     }
 }
 

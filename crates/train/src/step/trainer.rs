@@ -44,7 +44,7 @@ pub(crate) struct Trainer {
     pub(crate) store: RankParameters,
     /// By stage, the parameters whose gradients are complete when backward has finished the stage.
     stages: Vec<Vec<String>>,
-    /// Whether a step is being applied: until that ends, the store is not in the state of any step.
+    /// Whether an update is under way: until it ends, some slices are those of the step before, and others those of the new step.
     pub(crate) is_between: bool,
     source: Arc<dyn Source>,
     schedule: Schedule,
@@ -62,7 +62,7 @@ pub(crate) struct Trainer {
     messages: Option<Arc<Hashed>>,
     /// The hashes of the last step, if it was hashed.
     pub(crate) hashes: Option<(Hashes, Points)>,
-    /// The step of which all tensors are written down.
+    /// The step whose tensors are all written to files.
     dump: Option<Dump>,
     /// What this rank counts of the visible pairs of the last step: see [`MicroBatch::pairs`].
     pub(crate) pairs: u64,
@@ -151,7 +151,8 @@ impl Trainer {
         stepped
     }
 
-    /// Runs a step that all ranks apply, or none: from its last sum on it is a commit, which the caller ends.
+    /// Runs a step that all ranks apply, or none: with the step's last sum a commit begins (`Communicator::begin_commit`), which the
+    /// caller ends.
     fn all_or_nothing(&mut self) -> Result<Report> {
         let step = self.finished + 1;
         self.hashes = None;
@@ -221,7 +222,7 @@ impl Trainer {
         let last = micros.len().saturating_sub(1);
         for (index, micro) in micros.iter().enumerate() {
             sums.next(&self.rank.backend, index == last)?;
-            weights.goes_on(index < last);
+            weights.prefetch_next_forward(index < last);
             let mut after = |stage: usize, gradients: &mut Gradients| {
                 sums.post(&self.rank.backend, gradients, &self.stages[stage])
             };
@@ -278,8 +279,8 @@ impl Trainer {
     /// Waits for the other ranks of this process.
     fn meet(&self) -> Result<()> {
         let label = Label { pass: "commit", ..self.label() };
-        let crew = self.rank.division.crew();
-        self.rank.meet(self.store.commit(), crew, (), |_| (), label).map(drop)
+        let ranks = self.rank.division.process_ranks();
+        self.rank.meet(self.store.commit(), ranks, (), |_| (), label).map(drop)
     }
 
     /// The label of the next step's messages.
@@ -334,7 +335,8 @@ impl Trainer {
                 (Some(Origin { rank: at, stage }), first..last)
             }
         };
-        Err(TrainError::NonFinite(NonFinite { step, tag, value, origin, sequences }))
+        let found = NonFinite { step, tag, value, origin, sequences, run: None };
+        Err(TrainError::NonFinite(Box::new(found)))
     }
 }
 

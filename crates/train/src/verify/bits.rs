@@ -10,7 +10,7 @@ use candle_core::DType;
 
 use crate::checkpoint::{Contents, Piece};
 use crate::setup::initial::initial_weights;
-use crate::setup::shared::ranks_here;
+use crate::setup::shared::{cores_here, ranks_here};
 use crate::setup::start::{Handout, Start};
 use crate::step::rank::Rank;
 use crate::step::slices::gathered::GatheredSlices;
@@ -31,16 +31,15 @@ pub struct Bits {
 }
 
 /// Trains `plan` for `steps` steps in `world`, writing nothing but its token cache. An error unless all ranks have the same bits. `None`:
-/// rank 0 is in another process.
+/// rank 0 is in another process. `cores`: of the machine, which the processes of a host share.
 ///
 /// # Errors
 /// Bad data or weights, any failure of a rank, and ranks whose states differ.
 pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Option<Bits>> {
-    let cores = annulus_machine::share(cores, world.beside().len());
     // Each process would need a GPU, and there may be fewer: only runs over NCCL compute on GPUs here.
     let setup = match plan.experiment.mesh.engine {
         Engine::Nccl => Setup::on_its_device_over(world, plan, cores)?,
-        Engine::Auto | Engine::Mpi => Setup::new(plan, cores).over(world),
+        Engine::Auto | Engine::Mpi => Setup::new(plan, cores_here(world, cores)).over(world),
     };
     let setup = Arc::new(setup);
     let here = ranks_here(world, setup.world())?;

@@ -23,10 +23,10 @@ use self::whole::{Answer, Question, Split, attend};
 use crate::setup::device;
 use crate::setup::processors::Processors;
 use crate::setup::shared::ranks_here;
-use crate::{Attending, Scored, Setup, TrainError, Want, score, shared};
+use crate::{LayerGroupSchedules, ScoreOutputs, Scored, Setup, TrainError, score, shared};
 
 /// The results that the model's test compares: the loss and every gradient.
-const WANT: Want = Want { logits: false, gradients: true };
+const OUTPUTS: ScoreOutputs = ScoreOutputs { logits: false, gradients: true };
 
 /// One line of the report of `verify`.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,11 +146,11 @@ impl<'a> Bench<'a> {
         let documents = Documents::of_lengths(&sequences[0].documents);
         let packed = setup.packed.then(|| Rule::Documents(vec![documents]));
         let all = Positions::all(plan.experiment.data.tokens);
-        let answered = |group: &Attending| {
+        let answered = |group: &LayerGroupSchedules| {
             let mask = packed.iter().cloned().fold(group.mask.clone(), Mask::and);
             let question = question(plan, mask)?.to_dtype(setup.config.dtype)?;
             let Question { q, k, v, gradient, mask, scale } = &question;
-            let dense = dense(q, k, v, gradient, mask, &all, &all, *scale)?;
+            let dense = dense([q, k, v, gradient], mask, [&all, &all], *scale, None)?;
             Ok((question, dense))
         };
         let questions = setup.groups.iter().map(answered).collect::<Result<_>>()?;
@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
     fn visibility(
         &self,
         way: &Way,
-        group: &Attending,
+        group: &LayerGroupSchedules,
         mask: &Mask,
     ) -> std::result::Result<Line, TrainError> {
         let tokens = self.plan.experiment.data.tokens;
@@ -226,7 +226,7 @@ impl<'a> Bench<'a> {
     }
 
     fn model(&self, way: &Way) -> std::result::Result<Vec<Line>, TrainError> {
-        let ours = score(&way.setup, &self.weights, &self.sequences, WANT)?;
+        let ours = score(&way.setup, &self.weights, &self.sequences, OUTPUTS)?;
         let loss = (ours.loss - self.reference.loss).abs() / self.reference.loss.abs();
         let (mut name, mut gradient) = (String::new(), 0.0f64);
         let (Some(a), Some(b)) = (&ours.gradients, &self.reference.gradients) else {
@@ -276,7 +276,7 @@ impl Way {
     /// The errors of a layer group's attention, by one backward route, against the dense results.
     fn attention(
         &self,
-        group: &Attending,
+        group: &LayerGroupSchedules,
         how: Route,
         question: &Question,
         dense: &Dense,
@@ -302,7 +302,10 @@ impl Way {
     }
 
     /// How attention of a layer group is split.
-    fn split(&self, Attending { strategy, route, schedules, .. }: &Attending) -> Split {
+    fn split(
+        &self,
+        LayerGroupSchedules { strategy, route, schedules, .. }: &LayerGroupSchedules,
+    ) -> Split {
         let setup = &self.setup;
         Split {
             strategy: *strategy,
@@ -357,7 +360,7 @@ fn reference(
         processors: Processors::default(),
         ..setup.split(Strategy::Local, 1, Route::default())?
     };
-    score(&alone, &weights, sequences, WANT)
+    score(&alone, &weights, sequences, OUTPUTS)
 }
 
 /// The larger of two errors, tensor by tensor.

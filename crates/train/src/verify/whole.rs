@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_attention::{Attention, Place, Qkv, rows_at};
+use annulus_attention::{Attention, CallSite, Qkv, rows_at};
 use annulus_comm::threads::Options;
 use annulus_comm::{Communicator, Label, World};
 use annulus_experiment::Kernel;
@@ -211,8 +211,8 @@ fn attend_here(question: &Question, attention: &Attention, device: &Device) -> R
     let Question { q, k, v, gradient, .. } = question;
     let rows = |tensor: &Tensor| rows_at(tensor, 2, attention.positions())?.to_device(device);
     let qkv = Qkv { q: rows(q)?, k: rows(k)?, v: rows(v)? };
-    let attended = attention.forward(Place::default(), &qkv)?;
-    let back = attention.backward(Place::default(), qkv, attended.clone(), rows(gradient)?)?;
+    let attended = attention.forward(CallSite::default(), &qkv)?;
+    let back = attention.backward(CallSite::default(), qkv, attended.clone(), rows(gradient)?)?;
     let answer =
         Answer { out: attended.out, lse: attended.lse, dq: back.q, dk: back.k, dv: back.v };
     answer.map(|tensor| tensor.to_device(&Device::Cpu))
@@ -231,7 +231,7 @@ fn gathered(comm: &dyn Communicator, own: Answer) -> std::result::Result<Vec<Ans
         let (out, lse, dq, dk, dv) = (next(0)?, next(1)?, next(2)?, next(3)?, next(4)?);
         Some(Answer { out, lse, dq, dk, dv })
     };
-    Ok((0..comm.world()).map_while(of_rank).collect())
+    Ok((0..comm.world_size()).map_while(of_rank).collect())
 }
 
 /// Joins the rows of all ranks in the order of positions.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{BASE, Place, losses, state};
 use annulus_comm::{
-    Checked, Communicator, Fault, Faulty, Label, Move, Pending, Result as CommResult, When, World,
+    Checked, Communicator, Fault, Faulty, Label, P2pOp, Pending, Result as CommResult, When, World,
     Wrap, Wrapper,
 };
 use annulus_train::{Outcome, RunOptions, Silent, TrainError, run};
@@ -111,8 +111,8 @@ impl Wrapper for Poison {
     fn inner(&self) -> &dyn Communicator {
         &*self.inner
     }
-    fn exchange(&self, label: Label, mut moves: Vec<Move>) -> CommResult<Pending> {
-        let rank = self.inner.original(self.inner.rank());
+    fn exchange(&self, label: Label, mut moves: Vec<P2pOp>) -> CommResult<Pending> {
+        let rank = self.inner.global_rank(self.inner.rank());
         let own = rank == self.rank && label.step == 2;
         if own && label.pass == "gradient sum" {
             self.armed.store(true, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Wrapper for Poison {
         let now = own && label.layer == 1 && self.armed.load(Ordering::Relaxed);
         if now && label.pass == "forward" && !self.done.swap(true, Ordering::Relaxed) {
             for one in &mut moves {
-                if let Move::Send { tensor, .. } = one {
+                if let P2pOp::Send { tensor, .. } = one {
                     *tensor = (tensor.ones_like()? * f64::NAN)?;
                 }
             }
@@ -137,12 +137,12 @@ impl Wrapper for Poison {
 #[test]
 fn what_is_no_number_is_named_and_nothing_is_updated() {
     let place = Place::new();
-    // The poisoned rank sends its keys to the next one of its ring. On the grid, both are in replica 1, whose micro-batches are sequences 2
-    // and 3.
+    // The poisoned rank sends its keys to the next one of its ring. On the grid, both are in replica 1, whose micro-batches are sequences 3
+    // and 4.
     let grid = [("mesh.data", "2"), ("mesh.sequence", "2"), ("memory.micro_batch", "1")];
     let cases: [(&[(&str, &str)], usize, &str, &str); 2] = [
-        (&[("mesh.sequence", "3")], 1, "rank 2", "sequences 0 to 3 of"),
-        (&grid, 2, "rank 3", "sequence 2 of"),
+        (&[("mesh.sequence", "3")], 1, "rank 2", "sequences 1 to 4 of"),
+        (&grid, 2, "rank 3", "sequence 3 of"),
     ];
     for (mesh, rank, seen, sequences) in cases {
         let (poison, done) = poison(rank, true);
@@ -154,6 +154,10 @@ fn what_is_no_number_is_named_and_nothing_is_updated() {
         for part in ["step 2: `train/loss` is NaN", seen, "model.layers.1.", sequences] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let (run, hint) = (place.path(&name), error.hint().unwrap());
+        let show = format!("`annulus data show {} --step 2`", run.display());
+        assert!(hint.contains(&show) && hint.contains("learning_rate"), "{hint}");
+        assert_eq!(hint.contains("--from"), run.join("step-1").exists(), "{hint}");
     }
 }
 

@@ -3,12 +3,12 @@
 use crate::common::Place;
 use annulus_data::Sequence;
 use annulus_model::Llama;
-use annulus_train::{GenerateRequest, Placed, Sampling, Setup, Verdict, generate, judge};
+use annulus_train::{DeviceWeights, GenerateRequest, Sampling, Setup, Verdict, generate, judge};
 use candle_core::DType;
 
 const PROMPT: &[u8] = b"alpha 0 alpha;\nbeta 7 beta;\ngamma 1 ga";
 
-fn weights(setup: &Setup) -> Placed {
+fn weights(setup: &Setup) -> DeviceWeights {
     let weights = Llama::random(&setup.config, 5).unwrap();
     let wide = weights.into_iter().map(|(name, weight)| {
         // Scaled up, so that probabilities are far from even and tokens differ.
@@ -25,7 +25,7 @@ fn setup(place: &Place, tokens: usize, changes: &[(&str, &str)]) -> Setup {
 }
 
 /// The most likely token after all `ids`, which are read at once.
-fn next(place: &Place, weights: &Placed, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
+fn next(place: &Place, weights: &DeviceWeights, ids: &[u32], changes: &[(&str, &str)]) -> u32 {
     let mut targets = vec![-100; ids.len()];
     targets[ids.len() - 1] = 0;
     let sequence = Sequence { inputs: ids.to_vec(), targets, documents: Vec::new() };
@@ -92,7 +92,7 @@ fn prompts_sampling_and_weights_that_do_not_fit_are_refused() {
     let prompt: Vec<u32> = PROMPT.iter().map(|&byte| byte.into()).collect();
     let setup = setup(&place, prompt.len(), &[]);
     let placed = weights(&setup);
-    let message = |placed: &Placed, prompt: &[u32], sampling| {
+    let message = |placed: &DeviceWeights, prompt: &[u32], sampling| {
         let wanted = GenerateRequest { tokens: 1, ends: Vec::new(), sampling };
         let error = generate(&setup, placed, prompt, &wanted, &|_| ()).unwrap_err();
         (error.to_string(), error.hint().unwrap().clone())

@@ -10,7 +10,7 @@ use annulus_model::{Llama, Weights};
 use annulus_plan::Plan;
 use annulus_sequence::{Heads, Positions, Setting, Strategy};
 use annulus_train::{
-    RunOptions, Setup, Silent, Stepper, Store, TrainError, Want, run_phases, score,
+    RunOptions, ScoreOutputs, Setup, Silent, Stepper, Store, TrainError, run_phases, score,
 };
 use candle_core::{DType, Device, Tensor};
 
@@ -62,7 +62,7 @@ impl Scene {
     }
 
     fn score(&self, weights: &Weights, sequences: &[Sequence]) -> Result<f64, TrainError> {
-        Ok(score(&self.setup, weights, sequences, Want::default())?.loss)
+        Ok(score(&self.setup, weights, sequences, ScoreOutputs::default())?.loss)
     }
 }
 
@@ -196,7 +196,7 @@ fn documents_are_as_long_as_their_sequence() {
     let weights = Llama::random(&setup.config, 5).unwrap();
     let scored = |documents: &[usize]| {
         let sequence = Sequence { documents: documents.to_vec(), ..sequence(TOKENS) };
-        score(&setup, &weights, &[sequence], Want::default())
+        score(&setup, &weights, &[sequence], ScoreOutputs::default())
     };
     for right in [&[][..], &[48], &[30, 0, 18]] {
         assert!(scored(right).is_ok(), "{right:?}");
@@ -220,7 +220,7 @@ fn stores_setups_and_plans_that_do_not_fit_are_errors() {
         (Setup { sequence: 0, ..setup.clone() }, "`sequence` of the setup is 0"),
         (Setup { groups: Vec::new(), ..setup.clone() }, "`groups` of the setup are empty"),
     ] {
-        let scored = score(&wrong, &scene.weights, &[sequence(TOKENS)], Want::default());
+        let scored = score(&wrong, &scene.weights, &[sequence(TOKENS)], ScoreOutputs::default());
         let found = scored.unwrap_err().to_string();
         assert!(found.starts_with(wanted), "{found}");
         let store = Store::new(&wrong, &scene.weights.clone().into(), 0..2).map(drop);

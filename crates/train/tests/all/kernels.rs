@@ -10,7 +10,9 @@ use annulus_data::Sequence;
 use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
 use annulus_ops::testing::error;
-use annulus_train::{Ending, Outcome, Processors, RunOptions, Setup, Silent, Want, run, score};
+use annulus_train::{
+    Ending, Outcome, Processors, RunOptions, ScoreOutputs, Setup, Silent, run, score,
+};
 
 /// Head dimensions that kernels have, and more rows per rank than a block of any kernel.
 pub(crate) const SHAPE: [(&str, &str); 9] = [
@@ -246,7 +248,7 @@ fn logits_and_gradients_are_those_of_the_cpu() {
         targets: (first..first + 160).map(target).collect(),
         documents: Vec::new(),
     };
-    let want = Want { logits: true, gradients: true };
+    let want = ScoreOutputs { logits: true, gradients: true };
     let [wanted, found] = [&cpu, &kernels]
         .map(|setup| score(setup, &weights, &[sequence(0), sequence(1000)], want).unwrap());
     assert!((found.loss / wanted.loss - 1.0).abs() < 1e-6);

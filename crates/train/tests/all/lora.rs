@@ -237,8 +237,8 @@ fn ranks_hand_over_what_was_planned() {
         assert_eq!(rank.bytes, rank.planned_bytes);
     }
     // Two moments of the trained weights: less than of all.
-    let everything = beside.place.plan(&[("model", model.as_str())]).ranks[0].peak;
-    let peak = plan.ranks[0].peak;
+    let everything = beside.place.plan(&[("model", model.as_str())]).ranks[0].peak_by_class;
+    let peak = plan.ranks[0].peak_by_class;
     assert!(
         peak[annulus_memory::Class::Optimizer] < everything[annulus_memory::Class::Optimizer] / 2,
         "{peak:?} {everything:?}"

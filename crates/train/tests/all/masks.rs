@@ -3,7 +3,7 @@
 use annulus_data::Sequence;
 use annulus_model::{Llama, Weights};
 use annulus_sequence::{Route, Strategy};
-use annulus_train::{Scored, Setup, Want, score};
+use annulus_train::{ScoreOutputs, Scored, Setup, score};
 use candle_core::{DType, Tensor};
 
 use crate::common::Place;
@@ -27,7 +27,7 @@ fn sequence(seed: usize, documents: &[usize]) -> Sequence {
 }
 
 fn scored(setup: &Setup, weights: &Weights, sequences: &[Sequence]) -> Scored {
-    score(setup, weights, sequences, Want { logits: true, gradients: true }).unwrap()
+    score(setup, weights, sequences, ScoreOutputs { logits: true, gradients: true }).unwrap()
 }
 
 /// The setup on one rank.

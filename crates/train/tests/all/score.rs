@@ -9,7 +9,7 @@ use annulus_experiment::{Dtype, read_config};
 use annulus_model::{Llama, load};
 use annulus_plan::heads_of;
 use annulus_sequence::{Setting, Strategy};
-use annulus_train::{Setup, Want, model_config, score};
+use annulus_train::{ScoreOutputs, Setup, model_config, score};
 use candle_core::{DType, Device, Tensor};
 
 /// Tokens of every sequence in the reference outputs.
@@ -65,7 +65,7 @@ fn errors(folder: &Path, strategy: Strategy, ranks: usize) -> [f64; 3] {
     let golden = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
     let setup = setup(folder, strategy, ranks);
     let weights = load(folder, &Llama::specification(&setup.config), DType::F32).unwrap();
-    let want = Want { logits: true, gradients: true };
+    let want = ScoreOutputs { logits: true, gradients: true };
     let scored = score(&setup, &weights, &sequences(&golden), want).unwrap();
     let loss = f64::from(golden["loss"].to_vec1::<f32>().unwrap()[0]);
     let gradients = scored.gradients.unwrap();

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use annulus_data::Sequence;
+use annulus_model::Llama;
 use annulus_sequence::Strategy;
-use annulus_train::Outcome;
+use annulus_train::{
+    GenerateRequest, Outcome, Sampling, ScoreOutputs, Setup, generate, judge, score,
+};
 use candle_core::{DType, Device, Tensor};
 
 use crate::common::{Place, difference, losses, state};
@@ -167,5 +171,30 @@ fn a_run_goes_on_with_other_tensor_parallel_ranks() {
         let last = |outcome: &Outcome| outcome.losses.last().unwrap().1;
         let off = (last(&resumed) - last(&whole)).abs() / last(&whole);
         assert!(off < NEAR, "{name}: {off}");
+    }
+}
+
+/// Only training computes with parts of layers.
+#[test]
+fn scores_verdicts_and_texts_are_refused_on_tensor_parallel_ranks() {
+    let place = Place::new();
+    let setup = Setup::new(&place.plan(&[]), 2);
+    let split = Setup::new(&place.plan(&[("mesh.tensor", "2")]), 2);
+    let weights = Llama::random(&setup.config, 5).unwrap();
+    let placed = setup.placed(&weights).unwrap();
+    let ids = vec![1; split.tokens];
+    let sequence = Sequence::shifted(&[&ids[..], &[1]].concat());
+    let wanted = GenerateRequest { tokens: 1, ends: Vec::new(), sampling: Sampling::default() };
+    let refusals = [
+        score(&split, &weights, std::slice::from_ref(&sequence), ScoreOutputs::default()).map(drop),
+        split.placed(&weights).map(drop),
+        judge(&split, &placed, 1, &|_| Ok(sequence.clone()), &|| ()).map(drop),
+        generate(&split, &placed, &ids, &wanted, &|_| ()).map(drop),
+    ];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        let said = "`mesh.tensor` is 2, but scoring, evaluation and generation hold whole layers";
+        assert_eq!(error.to_string(), said);
+        assert_eq!(error.hint().unwrap(), "set `mesh.tensor=1`");
     }
 }

@@ -9,7 +9,7 @@ use annulus_sequence::{
     pairs_per_hop,
 };
 use annulus_trace::testing::check;
-use annulus_trace::{Doing, Pass, Piece, Place as At, Span, Tile, Trace};
+use annulus_trace::{Activity, Block, Pass, Place as At, Span, Tile, Trace};
 
 /// Layers of the model of [`common::BASE`].
 const LAYERS: usize = 2;
@@ -135,7 +135,7 @@ fn a_trace_has_what_the_schedules_have() {
         let bytes: Vec<u64> = trace
             .ranks
             .iter()
-            .map(|spans| spans.iter().map(|span| span.doing.bytes()).sum())
+            .map(|spans| spans.iter().map(|span| span.activity.bytes()).sum())
             .collect();
         let planned: Vec<u64> =
             plan.ranks.iter().map(|rank| rank.forward + rank.backward + rank.gradients).collect();
@@ -164,11 +164,11 @@ fn check_metrics(folder: &std::path::Path, bytes: &[u64], moves: bool) {
 struct Done {
     tiles: Vec<Tile>,
     pairs: u64,
-    finishes: Vec<Piece>,
+    finishes: Vec<Block>,
     /// For each send: to which rank, what, and how many bytes.
-    sends: Vec<(usize, Piece, u64)>,
+    sends: Vec<(usize, Block, u64)>,
     /// For each receive: from which rank, what, and how many bytes.
-    receives: Vec<(usize, Piece, u64)>,
+    receives: Vec<(usize, Block, u64)>,
 }
 
 /// Checks that every hop of every layer and micro-batch is that of the schedule; returns how many blocks were sent.
@@ -249,20 +249,20 @@ fn recorded(rank: usize, spans: &[Span]) -> BTreeMap<At, Done> {
     let mut spans: Vec<&Span> = spans.iter().collect();
     spans.sort_by_key(|span| span.begin);
     for span in spans {
-        match span.doing.clone() {
-            Doing::Compute { place, tiles, pairs } => {
+        match span.activity.clone() {
+            Activity::Compute { place, tiles, pairs } => {
                 let done = found.entry(place).or_default();
                 done.tiles.extend(tiles);
                 done.pairs += pairs;
             }
-            Doing::Finish { place, queries } => {
+            Activity::Finish { place, queries } => {
                 found.entry(place).or_default().finishes.extend(queries);
             }
-            Doing::Send { place, moved } => {
+            Activity::Send { place, moved } => {
                 assert_eq!((moved.from, moved.bytes), (rank, moved.planned_bytes));
                 found.entry(place).or_default().sends.push((moved.to, moved.block, moved.bytes));
             }
-            Doing::Wait { place, moved, flight } => {
+            Activity::Wait { place, moved, flight } => {
                 assert_eq!((moved.to, moved.bytes), (rank, moved.planned_bytes));
                 assert!(flight >= span.length());
                 found.entry(place).or_default().receives.push((
@@ -271,8 +271,13 @@ fn recorded(rank: usize, spans: &[Span]) -> BTreeMap<At, Done> {
                     moved.bytes,
                 ));
             }
-            Doing::Fold { block, .. } => assert!(block.part.starts_with('g'), "{block} is no sum"),
-            Doing::Stage { .. } | Doing::Post { .. } | Doing::Drain { .. } | Doing::Sum { .. } => {}
+            Activity::Fold { block, .. } => {
+                assert!(block.part.starts_with('g'), "{block} is no sum");
+            }
+            Activity::Stage { .. }
+            | Activity::Post { .. }
+            | Activity::Drain { .. }
+            | Activity::Sum { .. } => {}
         }
     }
     found.into_iter().map(|(at, done)| (at, done.sorted())).collect()
@@ -294,8 +299,8 @@ fn every_stage_and_sum_of_a_step_is_there() {
     for spans in &trace.ranks {
         let mut spans: Vec<&Span> = spans.iter().collect();
         spans.sort_by_key(|span| span.begin);
-        let of = |span: &&Span| match &span.doing {
-            Doing::Stage { name } => Some(name.clone()),
+        let of = |span: &&Span| match &span.activity {
+            Activity::Stage { name } => Some(name.clone()),
             _ => None,
         };
         let stages: Vec<String> = spans.iter().filter_map(of).collect();
@@ -307,7 +312,7 @@ fn every_stage_and_sum_of_a_step_is_there() {
             assert_eq!(stages[12 - index - 1], format!("backward layers.{name}"), "{stages:?}");
         }
         assert_eq!(stages[stages.len() - 2..], ["sum of gradients", "optimizer"]);
-        let sum = |span: &&&Span| matches!(span.doing, Doing::Sum { .. });
+        let sum = |span: &&&Span| matches!(span.activity, Activity::Sum { .. });
         // One sum for every stage, one for the loss and one for the norm.
         assert_eq!(spans.iter().filter(sum).count(), 2 + LAYERS * 2 + 2);
         check_within(&spans);
@@ -316,11 +321,10 @@ fn every_stage_and_sum_of_a_step_is_there() {
 
 /// Checks that the hops of an attention lie within its stage's span.
 fn check_within(spans: &[&Span]) {
-    let named =
-        |span: &&&Span| matches!(&span.doing, Doing::Stage { name } if name.contains("0.input"));
+    let named = |span: &&&Span| matches!(&span.activity, Activity::Stage { name } if name.contains("0.input"));
     let stage = spans.iter().find(named).unwrap();
     let of_layer = |span: &&&Span| {
-        span.doing.place().is_some_and(|at| (at.layer, at.pass) == (0, Pass::Forward))
+        span.activity.place().is_some_and(|at| (at.layer, at.pass) == (0, Pass::Forward))
     };
     let mut hops = spans.iter().filter(of_layer).peekable();
     assert!(hops.peek().is_some());
@@ -357,7 +361,7 @@ fn narrow_wires_are_planned_to_the_byte() {
     let trace = Trace::from_json(&text).unwrap();
     let mut sent = 0;
     for span in trace.ranks.iter().flatten() {
-        if let Doing::Send { moved, .. } = &span.doing {
+        if let Activity::Send { moved, .. } = &span.activity {
             assert_eq!(moved.bytes, moved.planned_bytes, "{moved:?}");
             let elements = 2 * HEAD_DIM * 4 * 2 * (moved.block.rows[1] - moved.block.rows[0]);
             assert_eq!(moved.bytes, 2 * elements as u64, "{moved:?}");

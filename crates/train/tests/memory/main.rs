@@ -314,7 +314,7 @@ fn a_run_writes_down_what_every_rank_held() {
     let text = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
     let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     let of = |tag: &str| -> Vec<u64> { serde_json::from_value(line[tag].clone()).unwrap() };
-    for (name, planned) in plan.ranks[0].peak.named() {
+    for (name, planned) in plan.ranks[0].peak_by_class.named() {
         let held = of(&format!("memory/{name}"));
         assert_eq!(held.len(), 2, "{name}");
         // So few ids are below what is counted.
@@ -326,7 +326,7 @@ fn a_run_writes_down_what_every_rank_held() {
         };
         assert!(counted && planned > 0, "{name}: {held:?}");
     }
-    let state = plan.ranks[0].peak[Class::Optimizer];
+    let state = plan.ranks[0].peak_by_class[Class::Optimizer];
     assert!(of("memory/optimizer").iter().all(|bytes| bytes.abs_diff(state) < state / 10));
 }
 
@@ -338,7 +338,7 @@ fn a_copy_of_what_is_saved_is_planned() {
         let changes = [("background_saves", "true"), ("model.dtype", dtype)];
         let plan = plan(&place, 2, "ring", &changes);
         let without = plan_with(&place, BASE, 2, "ring", &changes[1..]);
-        let held = |plan: &Plan, rank: usize, class| plan.ranks[rank].peak[class];
+        let held = |plan: &Plan, rank: usize, class| plan.ranks[rank].peak_by_class[class];
         let copied =
             |plan, rank| held(plan, rank, Class::Weights) + held(plan, rank, Class::Optimizer);
         let elements = plan.shape.elements();

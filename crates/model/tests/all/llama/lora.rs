@@ -1,7 +1,7 @@
 //! Adapters: the function of the merged model, gradients by the chain rule, dropout by place.
 
-use annulus_architecture::{Besides, Lora, Target};
-use annulus_model::{Config, Dropping, Keep, Llama, Shard, Weights};
+use annulus_architecture::{FullyTrained, Lora, Target};
+use annulus_model::{Config, DropoutKey, Keep, Llama, Shard, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use candle_core::{DType, Tensor};
 
@@ -17,7 +17,7 @@ fn all() -> Config {
         rslora: false,
         dropout: 0.0,
         targets: Target::WORDS.iter().filter_map(|word| Target::from_word(word)).collect(),
-        train: vec![Besides::Embeddings, Besides::Norms, Besides::Head],
+        train: vec![FullyTrained::Embeddings, FullyTrained::Norms, FullyTrained::Head],
         path: None,
     };
     Config { lora: Some(lora), ..shaped(tiny(), normed) }
@@ -133,8 +133,8 @@ fn dropped_gradients_are_differences() {
     let config = changed(&all(), |lora| lora.dropout = 0.3);
     let (model, weights, shard) = setup(&config);
     let still = loss(&model, &weights, &shard);
-    let dropping = Some(Dropping { seed: 5, sequence: 3 });
-    let shard = Shard { dropping, keep: Keep::Attention, ..shard };
+    let dropout = Some(DropoutKey { seed: 5, sequence: 3 });
+    let shard = Shard { dropout, keep: Keep::Attention, ..shard };
     let (dropped, gradients) = gradients(&model, &weights, &shard);
     let of = |tensor: &Tensor| to_f64(tensor).unwrap()[0];
     assert!((of(&dropped) - of(&still)).abs() > 1e-3, "something is left out");
@@ -158,7 +158,7 @@ fn dropped_gradients_are_differences() {
 fn a_few_dropped_rows_at_a_time_are_the_whole() {
     let config = changed(&all(), |lora| lora.dropout = 0.3);
     let (model, weights, shard) = setup(&config);
-    let shard = Shard { dropping: Some(Dropping { seed: 5, sequence: 0 }), ..shard };
+    let shard = Shard { dropout: Some(DropoutKey { seed: 5, sequence: 0 }), ..shard };
     let stage = model.stages[2].as_ref();
     let x = weights["model.embed_tokens.weight"].narrow(0, 0, 18).unwrap();
     let whole = stage.forward(&x, &weights, &shard).unwrap().output;

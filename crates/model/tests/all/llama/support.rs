@@ -114,7 +114,7 @@ pub(crate) fn sliding(
     let scale = 1.0 / (shape.head_dim as f64).sqrt();
     let comm = annulus_comm::threads::solo();
     let attention = Attention::new(schedules.next().unwrap(), scale, comm, kernel);
-    let others = schedules.map(|schedules| attention.beside(schedules).unwrap());
+    let others = schedules.map(|schedules| attention.with_schedules(schedules).unwrap());
     let kinds = [attention.clone()].into_iter().chain(others);
     let kinds = kinds.enumerate().map(|(layer, attention)| (attention, vec![layer]));
     let attentions = Attentions::new(windows.len(), kinds).unwrap();
@@ -129,7 +129,7 @@ pub(crate) fn sliding(
         backend: Backend::serial(),
         step: 0,
         keep: Keep::Nothing,
-        dropping: None,
+        dropout: None,
     }
 }
 

@@ -5,8 +5,8 @@
 //! dv += pT g    dk += scale dsT q    dq += scale ds k
 //! ```
 //!
-//! A job is a block of key columns: its keys' and values' gradients are its own, and it adds to those of the queries in turn,
-//! so that every sum adds the same pieces in the same order with any number of workers.
+//! A job is a block of key columns. It alone adds to the gradients of its keys and values; jobs add to the gradients of the same queries
+//! in a fixed order, so that sums have the same bits with any number of workers.
 
 use std::f64::consts::LOG2_E;
 

@@ -11,7 +11,7 @@ use super::pack::{Interleaved, Natural, Panels, units};
 use super::pieces::{COLUMNS, Extent, Piece, ROWS};
 use super::scores::{AddRows, Differentiate, STEP, clear, hide};
 use super::turns::{Taker, Turns};
-use crate::vector::product::{self, Left, Onto, Product, Right};
+use crate::vector::product::{self, Left, Output, Product, Right};
 use crate::vector::{Machine, PANEL};
 
 /// The state that the jobs of a tile share.
@@ -221,7 +221,7 @@ impl Column {
         let by_columns = |c: &mut [f32], a: Factor<'_>, b: Factor<'_>| {
             for extent in piece.transposed(&extents) {
                 let product = down_columns::<M>(c, a, b, &extent, rows, width);
-                machine.call(Product { onto: Onto::Sum, ..product });
+                machine.call(Product { onto: Output::Accumulate, ..product });
             }
         };
         by_columns(&mut dv[first * width..], p, gradient);
@@ -263,7 +263,7 @@ fn of_extent<'a>(
         rows: rows.len(),
         panels: columns.len() / PANEL,
         depth,
-        onto: Onto::Nothing,
+        onto: Output::Overwrite,
     }
 }
 
@@ -285,7 +285,7 @@ pub(super) fn down_columns<'a, M: Machine>(
         rows: columns.len(),
         panels: width / PANEL,
         depth: units::<M>(rows.end.min(exist) - rows.start),
-        onto: Onto::Nothing,
+        onto: Output::Overwrite,
     }
 }
 
@@ -310,7 +310,7 @@ pub(super) fn along_rows<'a, M: Machine>(
         rows: rows.len(),
         panels: width / PANEL,
         depth: units::<M>(columns.len()),
-        onto: Onto::Nothing,
+        onto: Output::Overwrite,
     }
 }
 

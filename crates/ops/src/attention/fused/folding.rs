@@ -13,7 +13,7 @@ use super::inputs::Source;
 use super::pack::{Natural, units};
 use super::pieces::{Extent, Piece, ROWS};
 use super::scores::{Fold, STEP, hide};
-use crate::vector::product::{self, Left, Onto, Product, Right};
+use crate::vector::product::{self, Left, Output, Product, Right};
 use crate::vector::{Machine, PANEL};
 
 /// A worker's copy of a block of query rows in whole panels, with their unnormalized output, and by row the running maximum and sum.
@@ -85,7 +85,7 @@ impl Folding {
                 rows: rows.len(),
                 panels: width / PANEL,
                 depth: units::<M>(seen.end.min(exist) - seen.start),
-                onto: Onto::Scaled(&self.kept[rows.start..]),
+                onto: Output::Scaled(&self.kept[rows.start..]),
             });
         }
     }
@@ -110,7 +110,7 @@ impl Folding {
                 rows: rows.len(),
                 panels: columns.len() / PANEL,
                 depth,
-                onto: Onto::Nothing,
+                onto: Output::Overwrite,
             });
         }
         if piece.is_masked() {

@@ -1,7 +1,7 @@
 //! Chooses the pieces of a tile that are computed, from its visibility.
 //!
-//! A tile is cut into blocks of query rows and blocks of key columns of fixed size. What is left of a block after its unseen
-//! edges are cut off is a piece. Forward and backward compute the same pieces in the same order, whatever the number of
+//! A tile is cut into blocks of query rows and blocks of key columns of fixed size. A piece is a block without the columns at its edges
+//! that the mask hides from all of its rows. Forward and backward compute the same pieces in the same order, whatever the number of
 //! workers, so that their sums have the same bits.
 
 use std::ops::Range;

@@ -53,18 +53,18 @@ struct InTurn {
     turns: Tensor,
 }
 
-/// A tile whose gradients are to be added, and whether they are begun.
-struct Begun<'a> {
+/// A tile, and the gradients of its keys and values, which kernels add to; where they are `fresh`, the first kernel overwrites them.
+struct TileGradients<'a> {
     tile: Tile<'a>,
     rows: Rows,
     fresh: bool,
     gradients: KeyValueGradients,
 }
 
-/// A backward tile as it is launched: where keys and values are, and where their gradients.
+/// A backward tile as it is launched: the device addresses of its keys and values, and of their gradients.
 #[derive(Clone, Copy)]
-struct Told<'a> {
-    begun: &'a Begun<'a>,
+struct AddressedTile<'a> {
+    begun: &'a TileGradients<'a>,
     read: [u64; 2],
     written: [u64; 2],
 }
@@ -112,23 +112,23 @@ impl Backward {
         })
     }
 
-    /// Adds all tiles: one launch for each tile that takes turns, the others together, in two launches where the gradient of queries has
-    /// its own kernel.
+    /// Adds all tiles. A tile whose blocks of keys take turns has a launch of its own; all others share one launch, or two where the
+    /// gradient of queries has its own kernel.
     pub(super) fn add(
         &mut self,
         processor: &dyn Processor,
         tiles: Vec<BackwardTile<'_>>,
     ) -> Result<Vec<KeyValueGradients>> {
-        let begins = self.kernel.begins();
+        let initializes = self.kernel.initializes_sums();
         let mut begun = Vec::with_capacity(tiles.len());
         for BackwardTile { tile, carried } in tiles {
             self.sizes.keys(&tile)?;
             let rows = Rows::new(&tile, self.q.dtype())?;
-            let fresh = carried.is_none() && begins;
-            let gradients = started(&tile, carried, begins)?;
-            begun.push(Begun { tile, rows, fresh, gradients });
+            let fresh = carried.is_none() && initializes;
+            let gradients = started(&tile, carried, initializes)?;
+            begun.push(TileGradients { tile, rows, fresh, gradients });
         }
-        let mut left: Vec<&Begun<'_>> = begun.iter().collect();
+        let mut left: Vec<&TileGradients<'_>> = begun.iter().collect();
         if let Some(InTurn { kernel, turns }) = &self.in_turn {
             let (kernel, turns) = (*kernel, turns.clone());
             let mut others = Vec::new();
@@ -170,7 +170,7 @@ impl Backward {
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        tiles: &[&Begun<'_>],
+        tiles: &[&TileGradients<'_>],
         written: &[&Tensor],
     ) -> Result<bool> {
         let reads: Vec<&Tensor> = [&self.q, &self.gradient, &self.lse_log2, &self.delta]
@@ -183,11 +183,11 @@ impl Backward {
         let mut launched = false;
         addresses(&reads, &writes, &mut |at| {
             let lent = at.reads[4..].chunks(2).zip(at.writes[written.len()..].chunks(2));
-            let told = tiles.iter().zip(lent).map(|(begun, (read, written))| {
+            let addressed = tiles.iter().zip(lent).map(|(begun, (read, written))| {
                 let [read, written] = [read, written].map(|two| [two[0], two[1]]);
-                Told { begun, read, written }
+                AddressedTile { begun, read, written }
             });
-            launched = self.launch_at(processor, kernel, &told.collect::<Vec<_>>(), at)?;
+            launched = self.launch_at(processor, kernel, &addressed.collect::<Vec<_>>(), at)?;
             Ok(())
         })?;
         Ok(launched)
@@ -198,13 +198,13 @@ impl Backward {
         &self,
         processor: &dyn Processor,
         kernel: &Kernel,
-        tiles: &[Told<'_>],
+        tiles: &[AddressedTile<'_>],
         at: &Addresses,
     ) -> Result<bool> {
         let mut uploads = Uploads::default();
         let mut all = Vec::with_capacity(tiles.len());
         let mut reaches = Vec::with_capacity(tiles.len());
-        for Told { begun, read, written } in tiles {
+        for AddressedTile { begun, read, written } in tiles {
             let (mut one, reached) =
                 uploads.tile(processor, kernel, &begun.tile, &begun.rows, *read)?;
             [one.dk, one.dv] = *written;
@@ -240,13 +240,14 @@ impl Backward {
     fn blocks(
         &self,
         kernel: &Kernel,
-        tiles: &[Told<'_>],
+        tiles: &[AddressedTile<'_>],
         reaches: &[Vec<Vec<Reach>>],
     ) -> (Vec<Vec<usize>>, usize, [usize; 3]) {
         let Queries { batch, heads: query_heads, .. } = self.sizes;
         let heads = tiles[0].begun.rows.k.dims()[1];
         if kernel.keeps_keys() {
-            let blocks = |tile: &Told<'_>| tile.begun.rows.k.dims()[2].div_ceil(kernel.key_block);
+            let blocks =
+                |tile: &AddressedTile<'_>| tile.begun.rows.k.dims()[2].div_ceil(kernel.key_block);
             let most = tiles.iter().map(blocks).max().unwrap_or(0);
             let visits = visits_of_keys(reaches, kernel.query_block);
             return (visits, 1, [most, heads, batch * tiles.len()]);
@@ -326,16 +327,16 @@ impl Backward {
     }
 }
 
-/// The gradients that a tile adds to: those that it carries, or zeros, which a kernel that `begins` writes itself.
+/// The gradients that a tile adds to: those that it carries, or zeros, which a kernel that `initializes` sums writes itself.
 fn started(
     tile: &Tile<'_>,
     carried: Option<KeyValueGradients>,
-    begins: bool,
+    initializes: bool,
 ) -> Result<KeyValueGradients> {
     let Some(carried) = carried else {
         let (dims, device) = (tile.k.dims(), tile.k.device());
         let start = || {
-            if begins {
+            if initializes {
                 // SAFETY: the kernel writes the gradients of all keys of a tile that is fresh.
                 return unsafe { Tensor::empty(dims, DType::F32, device) };
             }

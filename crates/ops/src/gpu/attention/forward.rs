@@ -78,7 +78,8 @@ impl Forward {
         let kernel = kernels.kernel(Pass::Forward, q.dtype(), sizes.dim)?;
         let q = in_rows(q, q.dtype())?;
         // Other kernels take an initialized state.
-        let running = (!kernel.begins()).then(|| Running::begin(sizes, q.device())).transpose()?;
+        let running =
+            (!kernel.initializes_sums()).then(|| Running::begin(sizes, q.device())).transpose()?;
         Ok(Forward { kernel, sizes, scale, q, running, ends: false, attended: None })
     }
 
@@ -96,7 +97,7 @@ impl Forward {
             return wrong("tiles came after those that were said to be the last");
         }
         let (first, device) = (self.running.is_none(), self.q.device());
-        if self.ends && self.kernel.begins() {
+        if self.ends && self.kernel.initializes_sums() {
             // SAFETY: of its last tiles the kernel writes the results of all rows.
             let attended = unsafe { unwritten(self.sizes, self.q.dtype(), device, true)? };
             let running = self.running.take();

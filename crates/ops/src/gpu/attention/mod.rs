@@ -16,7 +16,7 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor};
 
 use super::Processor;
-use super::table::{self, Generation, Kernel, Pass, Room};
+use super::table::{self, Generation, GpuCapability, Kernel, Pass};
 use crate::Backend;
 use crate::attention::{
     Attended, AttentionKernel, BackwardTile, KeyValueGradients, Prepared, Progress, State, Tile,
@@ -71,16 +71,17 @@ impl Kernels {
 
     /// The longest heads in `dtype` whose sums can be order-free on `processor`: 0 where none can.
     pub fn longest_in_blocks(processor: &dyn Processor, dtype: DType) -> usize {
-        let room = Room::of(processor);
+        let on = GpuCapability::of(processor);
         let takes = |dim: &usize| {
             let passes = [Pass::StrictForward, Pass::StrictKeys, Pass::StrictQueries];
-            passes.into_iter().all(|pass| table::kernel(pass, dtype, *dim, room, None).is_some())
+            passes.into_iter().all(|pass| table::kernel(pass, dtype, *dim, on, None).is_some())
         };
         table::kernels().iter().map(|kernel| kernel.dim).filter(takes).max().unwrap_or(0)
     }
 
-    /// The generations of the kernels that heads of `dim` in `dtype` take, forward and backward: lower ones than [`Kernels::generation`]
-    /// where that has none for them. Of backward that of the kernel for keys and values, where they take turns of the one for that.
+    /// The generations of the kernels for heads of `dim` in `dtype`, forward and backward: lower than [`Kernels::generation`] where that has
+    /// no such kernel. Backward it is that of the kernel for gradients of keys and values; where blocks of keys take turns, of the kernel
+    /// for that.
     ///
     /// # Errors
     /// When no kernel takes such heads.
@@ -93,15 +94,15 @@ impl Kernels {
         Ok([of(self.kernel(Pass::Forward, dtype, dim)?), of(backward)])
     }
 
-    /// The kernel that adds the gradients of keys and values, and the one that adds that of queries where it is separate: wherever bits
-    /// must be reproducible, and for generations without a kernel for all.
+    /// The kernel for the gradients of keys and values, and the one for that of queries where it is separate: where bits must be
+    /// reproducible, and for generations without a kernel for all three.
     fn backward_kernels(
         &self,
         dtype: DType,
         dim: usize,
     ) -> Result<(&'static Kernel, Option<&'static Kernel>)> {
         let keys = self.kernel(Pass::Keys, dtype, dim)?;
-        let on = Room::of(&*self.processor);
+        let on = GpuCapability::of(&*self.processor);
         let at_once = table::kernel(Pass::Backward, dtype, dim, on, self.generation);
         let generation = |kernel: &Kernel| kernel.task.map(|(_, generation)| generation);
         let no_slower = |all: &&Kernel| generation(all) >= generation(keys);
@@ -113,13 +114,13 @@ impl Kernels {
 
     /// The kernel that adds all gradients in a fixed order, where bits must be reproducible and there is one.
     fn in_turn(&self, dtype: DType, dim: usize) -> Option<&'static Kernel> {
-        let on = Room::of(&*self.processor);
+        let on = GpuCapability::of(&*self.processor);
         let kernel = table::kernel(Pass::InTurn, dtype, dim, on, self.generation);
         kernel.filter(|_| self.deterministic)
     }
 
     fn kernel(&self, pass: Pass, dtype: DType, dim: usize) -> Result<&'static Kernel> {
-        let on = Room::of(&*self.processor);
+        let on = GpuCapability::of(&*self.processor);
         match table::kernel(pass, dtype, dim, on, self.generation) {
             Some(kernel) => Ok(kernel),
             None => wrong(&format!(
@@ -131,7 +132,7 @@ impl Kernels {
 }
 
 /// The passes that use plain loops for heads of `dim` in `dtype` with this shared memory, many times slower than other kernels.
-pub fn plain_loops(on: Room, dtype: DType, dim: usize) -> Vec<&'static str> {
+pub fn plain_loops(on: GpuCapability, dtype: DType, dim: usize) -> Vec<&'static str> {
     let is_plain = |pass: &Pass| {
         let task = table::kernel(*pass, dtype, dim, on, None).and_then(|kernel| kernel.task);
         task.is_some_and(|(_, generation)| generation == Generation::Reference)
@@ -143,7 +144,7 @@ pub fn plain_loops(on: Room, dtype: DType, dim: usize) -> Vec<&'static str> {
 }
 
 /// The head dimensions in `dtype` that have better kernels than plain loops in all passes, with this shared memory.
-pub fn fast_heads(on: Room, dtype: DType) -> Vec<usize> {
+pub fn fast_heads(on: GpuCapability, dtype: DType) -> Vec<usize> {
     let made_for = table::kernels().iter().map(|kernel| kernel.dim).filter(|dim| *dim > 0);
     let sorted: BTreeSet<usize> = made_for.collect();
     sorted.into_iter().filter(|dim| plain_loops(on, dtype, *dim).is_empty()).collect()

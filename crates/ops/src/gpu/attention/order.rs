@@ -1,5 +1,5 @@
-//! The order in which sm90 works on blocks of rows: in narrow sections of heads, since blocks in progress then read the same rows, and
-//! within each the longest first. The last section is wide enough that its short blocks fill idle multiprocessors.
+//! The order in which sm90 kernels process blocks of rows: a few heads (a section) at a time, so that concurrent blocks read the same keys,
+//! and within a section the longest blocks first. The last section has more heads, so that its short blocks fill idle multiprocessors.
 
 use super::super::arguments::{Reach, Spans};
 

@@ -127,9 +127,9 @@ impl Uploads {
         dropped: Option<&Dropped<'_>>,
     ) -> Result<u64> {
         let Some(dropped) = dropped else { return Ok(0) };
-        if kernel.is_fetched_for() {
+        if kernel.uses_tma() {
             return wrong(
-                "the kernels of sm_90a and sm_100 leave no weights out: take a generation below them",
+                "the sm_90a and sm_100 attention kernels do not support dropout: set `Kernels::generation` to `sm80` or lower",
             );
         }
         let mut runs = |positions: &Positions| {
@@ -205,7 +205,7 @@ pub(super) fn map(
     address: u64,
     block: usize,
 ) -> Result<TensorMap> {
-    if !kernel.is_fetched_for() {
+    if !kernel.uses_tma() {
         return Ok(TensorMap::NONE);
     }
     let (sizes, stride) = (tensor.dims(), tensor.stride());

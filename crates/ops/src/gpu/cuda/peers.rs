@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaEvent, result, sys};
 use candle_core::{Device, Error, Result, Tensor, bail};
 
 use super::super::addresses;
-use super::super::find::Missing;
+use super::super::find::GpuUnavailable;
 use super::super::processor::{Mark, Processor};
 use super::Cuda;
 
@@ -19,11 +19,11 @@ use super::Cuda;
 /// the host.
 pub(in super::super) fn open_all(
     indices: &[usize],
-) -> std::result::Result<Vec<Arc<dyn Processor>>, Missing> {
+) -> std::result::Result<Vec<Arc<dyn Processor>>, GpuUnavailable> {
     let all = indices.iter().map(|index| Cuda::open(*index));
     let all = all.collect::<std::result::Result<Vec<Cuda>, _>>()?;
     for (owner, reader) in all.iter().flat_map(|one| all.iter().map(move |other| (one, other))) {
-        lend(owner, reader).map_err(|error| Missing::Driver(error.to_string()))?;
+        lend(owner, reader).map_err(|error| GpuUnavailable::Driver(error.to_string()))?;
     }
     Ok(all.into_iter().map(|cuda| Arc::new(cuda) as Arc<dyn Processor>).collect())
 }

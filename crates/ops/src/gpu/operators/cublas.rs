@@ -9,7 +9,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, bail};
 use parking_lot::Mutex;
 
 use super::super::cuda::{reading, writing};
-use super::product::{Call, Operand, Was};
+use super::product::{Call, Operand, Output};
 
 /// Makes a device's handle compute every sum in f32: otherwise parts of a product may be rounded to 16 bits before they are added (cuBLAS,
 /// `cublasMath_t`).
@@ -34,10 +34,10 @@ pub(super) fn multiply(
     (first, first_layout): (&CudaStorage, &Layout),
     (second, second_layout): (&CudaStorage, &Layout),
     (c, c_layout): (&mut CudaStorage, &Layout),
-    was: Was,
+    output: Output,
 ) -> Result<()> {
     let types = [element(first.dtype())?, element(c.dtype())?];
-    let [inputs, output] = [first.dtype(), c.dtype()].map(|dtype| dtype.size_in_bytes());
+    let [input_size, output_size] = [first.dtype(), c.dtype()].map(|dtype| dtype.size_in_bytes());
     let bytes = |layout: &Layout, size: usize| (layout.start_offset() * size) as u64;
     let precision = precision(first.dtype());
     let blas = c.device.cublas_handle();
@@ -48,13 +48,13 @@ pub(super) fn multiply(
         reading(second, &mut |second| {
             writing(c, &mut |c| {
                 let at = [
-                    first + bytes(first_layout, inputs),
-                    second + bytes(second_layout, inputs),
-                    c + bytes(c_layout, output),
+                    first + bytes(first_layout, input_size),
+                    second + bytes(second_layout, input_size),
+                    c + bytes(c_layout, output_size),
                 ];
                 let _held = starting.lock();
                 // SAFETY: the addresses hold what the layouts reach, which `call` was made of.
-                unsafe { start(*blas.handle(), call, at, types, precision, was) }
+                unsafe { start(*blas.handle(), call, at, types, precision, output) }
             })
         })
     })
@@ -66,12 +66,12 @@ unsafe fn start(
     handle: sys::cublasHandle_t,
     call: &Call,
     [first, second, c]: [u64; 3],
-    [inputs, output]: [sys::cudaDataType; 2],
+    [input_type, output_type]: [sys::cudaDataType; 2],
     precision: sys::cublasComputeType_t,
-    was: Was,
+    output: Output,
 ) -> Result<()> {
     let [first_operand, second_operand] = call.operands;
-    let (alpha, beta) = (1.0_f32, if was == Was::Sum { 1.0_f32 } else { 0.0 });
+    let (alpha, beta) = (1.0_f32, if output == Output::Accumulate { 1.0_f32 } else { 0.0 });
     // SAFETY: the caller's promise; the two factors are read before this returns.
     unsafe {
         result::gemm_ex(
@@ -83,14 +83,14 @@ unsafe fn start(
             int(call.k)?,
             (&raw const alpha).cast(),
             first as *const c_void,
-            inputs,
+            input_type,
             int(first_operand.step)?,
             second as *const c_void,
-            inputs,
+            input_type,
             int(second_operand.step)?,
             (&raw const beta).cast(),
             c as *mut c_void,
-            output,
+            output_type,
             int(call.step)?,
             precision,
             sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,

@@ -7,7 +7,7 @@ use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::super::Processor;
 use super::elementwise::{add_row, cast, copied, gathered};
-use super::product::{Was, multiply};
+use super::product::{Output, multiply};
 use super::view::{self, View};
 use super::{here, off_tape, order_free, plain, sums, unwritten, with_last};
 use crate::linear::Sizes;
@@ -36,7 +36,7 @@ pub(crate) fn wide_linear(
     let (x, weight) = (rows(processor, x, x.dtype())?, rows(processor, weight, x.dtype())?);
     // SAFETY: a product writes every element of its output.
     let y = unsafe { unwritten(processor, (tokens, outputs), DType::F32) }?;
-    multiply(processor, &y, &view::rows(&x)?, &view::rows(&weight)?.t(), Was::Nothing)?;
+    multiply(processor, &y, &view::rows(&x)?, &view::rows(&weight)?.t(), Output::Overwrite)?;
     y.reshape(with_last(x.shape(), outputs))
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn projected_onto(
         None => plain(processor, onto, x.dtype())?,
     };
     let matrix = y.reshape((tokens, outputs))?;
-    multiply(processor, &matrix, &view::rows(&x)?, &view::rows(&weight)?.t(), Was::Sum)?;
+    multiply(processor, &matrix, &view::rows(&x)?, &view::rows(&weight)?.t(), Output::Accumulate)?;
     Ok(y)
 }
 
@@ -107,8 +107,8 @@ pub(crate) fn input_gradient<const N: usize>(
     let matrix = dx.reshape((dy[0].dims[0], inputs))?;
     let terms = joined.map_or_else(|| dy.into_iter().zip(weights).collect(), |one| vec![one]);
     for (index, (dy, weight)) in terms.iter().enumerate() {
-        let was = if index == 0 { Was::Nothing } else { Was::Sum };
-        multiply(processor, &matrix, dy, weight, was)?;
+        let output = if index == 0 { Output::Overwrite } else { Output::Accumulate };
+        multiply(processor, &matrix, dy, weight, output)?;
     }
     if dtype == narrow { Ok(dx) } else { cast(processor, &dx, narrow) }
 }
@@ -155,7 +155,7 @@ fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Resu
     }
     // SAFETY: the product writes all of it.
     let dw = unsafe { unwritten(processor, (outputs, inputs), DType::F32) }?;
-    multiply(processor, &dw, &dy.clone().t(), &x, Was::Nothing)?;
+    multiply(processor, &dw, &dy.clone().t(), &x, Output::Overwrite)?;
     Ok(dw)
 }
 
@@ -263,19 +263,19 @@ impl<'a> Operands<'a> {
     fn projected(&self, processor: &dyn Processor, x: &Tensor) -> Result<Tensor> {
         let (rows, outputs) = (view::rows(x)?, self.weight.dims[0]);
         let (dims, dtype) = ([rows.dims[0], outputs], x.dtype());
-        let (y, was) = match &self.bias {
+        let (y, output) = match &self.bias {
             // SAFETY: the product writes all of it.
-            None => (unsafe { unwritten(processor, &dims[..], dtype) }?, Was::Nothing),
+            None => (unsafe { unwritten(processor, &dims[..], dtype) }?, Output::Overwrite),
             Some(bias) if dtype == DType::F32 => {
-                (gathered(processor, &bias.tensors, &dims, &[0, 1])?, Was::Sum)
+                (gathered(processor, &bias.tensors, &dims, &[0, 1])?, Output::Accumulate)
             }
             Some(bias) => {
                 let row = gathered(processor, &bias.tensors, &[outputs], &[1])?;
                 let row = cast(processor, &row, DType::F32)?;
-                (gathered(processor, &[&row], &dims, &[0, 1])?, Was::Sum)
+                (gathered(processor, &[&row], &dims, &[0, 1])?, Output::Accumulate)
             }
         };
-        multiply(processor, &y, &rows, &self.weight.clone().t(), was)?;
+        multiply(processor, &y, &rows, &self.weight.clone().t(), output)?;
         let y = if y.dtype() == dtype { y } else { cast(processor, &y, dtype)? };
         y.reshape(with_last(x.shape(), outputs))
     }

@@ -8,7 +8,7 @@ use super::super::table::element_name;
 use super::super::{Processor, addresses};
 use super::chunks::{self, Tables};
 use super::norm::{Row, rows_at};
-use super::product::Was;
+use super::product::Output;
 use super::view::View;
 use super::{Extent, launch, of_type, plain, unwritten};
 use crate::order_free::{SQUARES, groups, length, whole_blocks};
@@ -264,7 +264,7 @@ pub(super) fn multiply(
     c: &Tensor,
     a: &View<'_>,
     b: &View<'_>,
-    was: Was,
+    output: Output,
 ) -> Result<()> {
     let ([rows, depth], [_, columns]) = (a.dims, b.dims);
     if columns > 1 && c.stride()[1] != 1 {
@@ -291,7 +291,7 @@ pub(super) fn multiply(
             rows: rows as i32,
             columns: columns as i32,
             depth: depth as i32,
-            onto: i32::from(was == Was::Sum),
+            onto: i32::from(output == Output::Accumulate),
         };
         let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
         let extent = Extent { shared: TILES, ..Extent::blocks(tiles) };

@@ -14,13 +14,13 @@ use super::view::View;
 use crate::Pool;
 use crate::matrix::{self, Matrix};
 
-/// What becomes of the result's earlier values.
+/// What becomes of the result's earlier values: the beta of BLAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Was {
-    /// They are overwritten: `c = a b`.
-    Nothing,
-    /// They are added to: `c += a b`.
-    Sum,
+pub(super) enum Output {
+    /// They are overwritten: `c = a b`, beta 0.
+    Overwrite,
+    /// They are added to: `c += a b`, beta 1.
+    Accumulate,
 }
 
 /// Multiplies `a` [M, K] by `b` [K, N] into `c` [M, N], summed in f32 and rounded once, except where it is added to a `c` of 16 bits:
@@ -31,13 +31,13 @@ pub(super) fn multiply(
     c: &Tensor,
     a: &View<'_>,
     b: &View<'_>,
-    was: Was,
+    output: Output,
 ) -> Result<()> {
     if processor.block().is_some() {
-        return product(c, a, b, was, Some(processor));
+        return product(c, a, b, output, Some(processor));
     }
     processor.touches(&[&a.tensors[..], &b.tensors].concat(), &[c])?;
-    product(c, a, b, was, None)
+    product(c, a, b, output, None)
 }
 
 /// `a` [M, K] times `b` [K, N] into `c` [M, N], by a kernel of our own or a library.
@@ -45,7 +45,7 @@ fn product(
     c: &Tensor,
     a: &View<'_>,
     b: &View<'_>,
-    was: Was,
+    output: Output,
     processor: Option<&dyn Processor>,
 ) -> Result<()> {
     let ([rows, inner], [other, columns]) = (a.dims, b.dims);
@@ -56,12 +56,12 @@ fn product(
     if types[0] != types[1] || !matches!(types[2], t if t == types[0] || t == DType::F32) {
         bail!("product: found {types:?}, expected two of one type, and the result of that or F32");
     }
-    match (c.elem_count(), inner, was) {
-        (0, ..) | (_, 0, Was::Sum) => Ok(()),
-        (_, 0, Was::Nothing) => c.zero_set(),
+    match (c.elem_count(), inner, output) {
+        (0, ..) | (_, 0, Output::Accumulate) => Ok(()),
+        (_, 0, Output::Overwrite) => c.zero_set(),
         _ => match processor {
-            Some(processor) => order_free::multiply(processor, c, a, b, was),
-            None => c.inplace_op3(a.first(), b.first(), &Multiply { a, b, was }),
+            Some(processor) => order_free::multiply(processor, c, a, b, output),
+            None => c.inplace_op3(a.first(), b.first(), &Multiply { a, b, output }),
         },
     }
 }
@@ -70,7 +70,7 @@ fn product(
 struct Multiply<'a> {
     a: &'a View<'a>,
     b: &'a View<'a>,
-    was: Was,
+    output: Output,
 }
 
 impl InplaceOp3 for Multiply<'_> {
@@ -91,7 +91,7 @@ impl InplaceOp3 for Multiply<'_> {
         let second = wide(a, a_layout.start_offset(), self.a.reach())?;
         let start = c_layout.start_offset();
         let mut sums = wide(c, start, (call.n - 1) * call.step + call.m)?;
-        call.run(&first, &second, &mut sums, c.dtype(), self.was);
+        call.run(&first, &second, &mut sums, c.dtype(), self.output);
         call.put(&sums, c, start)
     }
     #[cfg(feature = "cuda")]
@@ -105,7 +105,7 @@ impl InplaceOp3 for Multiply<'_> {
         b_layout: &Layout,
     ) -> Result<()> {
         let call = Call::new(c_layout, self.a, self.b)?;
-        super::cublas::multiply(&call, (b, b_layout), (a, a_layout), (c, c_layout), self.was)
+        super::cublas::multiply(&call, (b, b_layout), (a, a_layout), (c, c_layout), self.output)
     }
 }
 
@@ -145,7 +145,7 @@ impl Call {
     }
 
     /// Multiplies by the CPU's micro-tiles, rounded as cuBLAS does where `c` is of `dtype`.
-    fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], dtype: DType, was: Was) {
+    fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], dtype: DType, output: Output) {
         let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
         let a = Matrix::strided(second, [self.n, self.k], [a_row, a_column]);
         let b = Matrix::strided(first, [self.k, self.m], [b_row, b_column]);
@@ -153,9 +153,9 @@ impl Call {
         matrix::multiply(&Pool::serial(), vec![matrix::Product::new(a, b, &mut product)]);
         for (c, product) in c.chunks_mut(self.step).zip(product.chunks(self.m)) {
             let sums = c.iter_mut().zip(product);
-            match was {
-                Was::Sum => sums.for_each(|(c, product)| *c += rounded(*product, dtype)),
-                Was::Nothing => sums.for_each(|(c, product)| *c = *product),
+            match output {
+                Output::Accumulate => sums.for_each(|(c, product)| *c += rounded(*product, dtype)),
+                Output::Overwrite => sums.for_each(|(c, product)| *c = *product),
             }
         }
     }
@@ -221,8 +221,8 @@ mod tests {
     use super::*;
     use crate::testing::{error, random};
 
-    fn product(c: &Tensor, a: &Tensor, b: &Tensor, was: Was) -> Result<()> {
-        super::product(c, &View::of(a)?, &View::of(b)?, was, None)
+    fn product(c: &Tensor, a: &Tensor, b: &Tensor, output: Output) -> Result<()> {
+        super::product(c, &View::of(a)?, &View::of(b)?, output, None)
     }
 
     /// A view of `rows` by `columns`, contiguous by rows or by columns, inside of something larger.
@@ -241,9 +241,9 @@ mod tests {
                 let wanted = a.contiguous()?.matmul(&b.contiguous()?)?;
                 let c = view("c", m, n, false)?;
                 let before = c.copy()?;
-                product(&c, &a, &b, Was::Nothing)?;
+                product(&c, &a, &b, Output::Overwrite)?;
                 assert!(error(&c, &wanted)? < 1e-6, "{m} {n} {k} {order}");
-                product(&c, &a, &b, Was::Sum)?;
+                product(&c, &a, &b, Output::Accumulate)?;
                 assert!(error(&c, &(wanted * 2.0)?)? < 1e-6, "{m} {n} {k} {order}, twice");
                 assert!(error(&c, &before)? > 0.0);
             }
@@ -255,7 +255,7 @@ mod tests {
     fn what_lies_between_the_rows_of_a_result_stays() -> Result<()> {
         let whole = Tensor::ones((4, 6), DType::F32, &Device::Cpu)?;
         let (a, b) = (random("a", &[4, 3])?, random("b", &[3, 5])?);
-        product(&whole.narrow(1, 0, 5)?, &a, &b, Was::Nothing)?;
+        product(&whole.narrow(1, 0, 5)?, &a, &b, Output::Overwrite)?;
         assert_eq!(whole.narrow(1, 5, 1)?.flatten_all()?.to_vec1::<f32>()?, [1.0; 4]);
         assert!(error(&whole.narrow(1, 0, 5)?, &a.matmul(&b)?)? < 1e-6);
         Ok(())
@@ -269,7 +269,7 @@ mod tests {
             let wanted = a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?;
             for to in [DType::F32, dtype] {
                 let c = Tensor::zeros((9, 8), to, &Device::Cpu)?;
-                product(&c, &a, &b, Was::Nothing)?;
+                product(&c, &a, &b, Output::Overwrite)?;
                 let off = error(&c, &wanted)?;
                 let most = if to == dtype { 1.0 / 256.0 } else { 1e-6 };
                 assert!(off <= most, "{to:?}: {off:e}");
@@ -282,14 +282,14 @@ mod tests {
     fn nothing_to_sum_is_zero_and_what_does_not_fit_is_refused() -> Result<()> {
         let c = random("c", &[2, 3])?.copy()?;
         let empty = |shape: (usize, usize)| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Sum)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Output::Accumulate)?;
         assert!(error(&c, &random("c", &[2, 3])?)? == 0.0);
-        product(&c, &empty((2, 0))?, &empty((0, 3))?, Was::Nothing)?;
+        product(&c, &empty((2, 0))?, &empty((0, 3))?, Output::Overwrite)?;
         assert_eq!(c.flatten_all()?.to_vec1::<f32>()?, [0.0; 6]);
-        let message = product(&c, &c, &c, Was::Nothing).unwrap_err().to_string();
+        let message = product(&c, &c, &c, Output::Overwrite).unwrap_err().to_string();
         assert!(message.contains("found [2, 3] for [2, 3] times [2, 3]"), "{message}");
         let wide = random("a", &[2, 2])?.to_dtype(DType::F64)?;
-        assert!(product(&c, &wide, &random("b", &[2, 3])?, Was::Nothing).is_err());
+        assert!(product(&c, &wide, &random("b", &[2, 3])?, Output::Overwrite).is_err());
         Ok(())
     }
 }

@@ -115,7 +115,7 @@ pub(crate) fn rope_qkv_backward(
     processor: &dyn Processor,
     gradients: &[Tensor; 3],
     rotary: &Rotary,
-    side_by_side: bool,
+    packed_qkv: bool,
 ) -> Result<[Tensor; 3]> {
     let all: [Tensor; 3] = array(gradients.iter().map(|x| readable(processor, x)))?;
     let from: [Heads<'_>; 3] = array(all.iter().map(Heads::first))?;
@@ -123,7 +123,7 @@ pub(crate) fn rope_qkv_backward(
     let widths = from.each_ref().map(|heads| heads.dims[1] * dim);
     // SAFETY: every row of all heads is written.
     let room = |width| unsafe { unwritten(processor, (batch, rows, width), all[0].dtype()) };
-    if !side_by_side {
+    if !packed_qkv {
         let apart: [Tensor; 3] = array(widths.into_iter().map(room))?;
         let to = apart.iter().zip(widths).map(|(dx, width)| Heads::last(dx, 0, width, dim));
         rotate(processor, &from, &array(to)?, &apart.each_ref(), rotary, -1.0)?;

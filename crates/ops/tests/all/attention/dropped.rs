@@ -2,7 +2,7 @@
 
 use annulus_ops::attention::{
     AttentionKernel, BackwardTile, Dense, Dropout, Dropped, Fused, KeyValueGradients, Reference,
-    Tile, dense, dense_dropped,
+    Tile, dense,
 };
 use annulus_ops::testing::to_f64;
 use annulus_sequence::{Layout, Mask, Positions, Rule, Visibility};
@@ -16,7 +16,7 @@ const DROPOUT: Dropout =
 impl Case {
     fn dropped(&self, mask: &Mask, queries: &Positions, keys: &Positions) -> Dense {
         let Case { q, k, v, gradient, scale } = self;
-        dense_dropped([q, k, v, gradient], mask, [queries, keys], *scale, Some(DROPOUT)).unwrap()
+        dense([q, k, v, gradient], mask, [queries, keys], *scale, Some(DROPOUT)).unwrap()
     }
 
     /// One tile of queries and keys at these positions.
@@ -123,7 +123,7 @@ fn gradients_are_those_of_finite_differences() {
     let inputs = [&case.q, &case.k, &case.v].map(wide);
     let gradient = wide(&case.gradient);
     let run = |[q, k, v]: [&Tensor; 3]| {
-        dense_dropped([q, k, v, &gradient], &mask, [&all, &all], case.scale, Some(DROPOUT)).unwrap()
+        dense([q, k, v, &gradient], &mask, [&all, &all], case.scale, Some(DROPOUT)).unwrap()
     };
     let loss = |inputs: [&Tensor; 3]| -> f64 {
         let out = run(inputs).out;
@@ -171,7 +171,8 @@ fn what_is_left_out_of_nothing_is_nothing() {
         let KeyValueGradients { dv, .. } = &dropped.gradients[0];
         assert_eq!(dv.dims(), case.v.dims());
     }
-    let exact = dense(&case.q, &case.k, &case.v, &case.gradient, &mask, &all, &all, case.scale);
+    let exact =
+        dense([&case.q, &case.k, &case.v, &case.gradient], &mask, [&all, &all], case.scale, None);
     assert_eq!(
         to_f64(&exact.unwrap().lse).unwrap(),
         to_f64(&case.dropped(&mask, &all, &all).lse).unwrap()

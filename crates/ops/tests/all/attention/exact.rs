@@ -301,7 +301,7 @@ fn dense_gradients_are_slopes() {
             .map(|(values, shape)| Tensor::from_slice(values, &shape, &Device::Cpu).unwrap())
             .collect();
         let [q, k, v, gradient] = [0, 1, 2, 3].map(|index: usize| &tensors[index]);
-        dense(q, k, v, gradient, &mask, &queries, &keys, 0.7).unwrap()
+        dense([q, k, v, gradient], &mask, [&queries, &keys], 0.7, None).unwrap()
     };
     let exact = at(&inputs);
     for (index, gradient) in [exact.dq, exact.dk, exact.dv].iter().enumerate() {

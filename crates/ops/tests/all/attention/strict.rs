@@ -2,9 +2,7 @@
 //! results.
 
 use annulus_ops::Pool;
-use annulus_ops::attention::{
-    Attended, AttentionKernel, Dropout, Fused, Instructions, dense_dropped,
-};
+use annulus_ops::attention::{Attended, AttentionKernel, Dropout, Fused, Instructions, dense};
 use annulus_sequence::{Layout, Mask, Positions, Rule};
 use candle_core::DType;
 
@@ -97,8 +95,7 @@ fn results_are_those_of_dense_attention_with_all_instructions() {
                 let [out, lse, dq, dk, dv] = split.run(&case);
                 let all = Positions::all(TOKENS);
                 let tensors = [&case.q, &case.k, &case.v, &case.gradient];
-                let wanted =
-                    dense_dropped(tensors, &mask, [&all, &all], case.scale, dropout).unwrap();
+                let wanted = dense(tensors, &mask, [&all, &all], case.scale, dropout).unwrap();
                 let results = super::support::Results {
                     attended: Attended { out, lse: lse.squeeze(3).unwrap() },
                     dq,

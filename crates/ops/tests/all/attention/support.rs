@@ -62,7 +62,7 @@ impl Case {
 
     pub(crate) fn dense(&self, mask: &Mask, queries: &Positions, keys: &Positions) -> Dense {
         let Case { q, k, v, gradient, scale } = self;
-        dense(q, k, v, gradient, mask, queries, keys, *scale).unwrap()
+        dense([q, k, v, gradient], mask, [queries, keys], *scale, None).unwrap()
     }
 
     /// All tensors rounded to `dtype`.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_ops::attention::{Attended, AttentionKernel, Dropout, dense_dropped};
+use annulus_ops::attention::{Attended, AttentionKernel, Dropout, dense};
 use annulus_ops::gpu::attention::Kernels;
 use annulus_ops::gpu::{Generation, in_blocks};
 use annulus_ops::testing::{error, error_l2};
@@ -96,7 +96,7 @@ fn results_are_those_of_dense_attention() {
         let Some([out, lse, dq, dk, dv]) = found(way, &case, &mask, dropout) else { return };
         let all = Positions::all(TOKENS);
         let tensors = [&case.q, &case.k, &case.v, &case.gradient];
-        let wanted = dense_dropped(tensors, &mask, [&all, &all], case.scale, dropout).unwrap();
+        let wanted = dense(tensors, &mask, [&all, &all], case.scale, dropout).unwrap();
         let attended = Attended { out, lse: lse.squeeze(3).unwrap() };
         let results = Results { attended, dq, gradients: Vec::new() };
         results.check_with(&wanted, &dk, &dv, TOLERANCE, &format!("{name} {dim}"));

@@ -93,7 +93,7 @@ impl Generator for Alikes {
         let alike = self.alike.filter(|_| even)?;
         let turned = |(rank, hop)| self.is_like(alike, 0, rank, hop);
         let all = (0..self.world()).flat_map(|rank| (0..hops).map(move |hop| (rank, hop)));
-        Some(Alike { turns: alike.turns && all.into_iter().all(turned), ..alike })
+        Some(Alike { rotates_lanes: alike.rotates_lanes && all.into_iter().all(turned), ..alike })
     }
     fn borders(&self, index: usize) -> Vec<usize> {
         let Some(alike) = self.alike() else { return Vec::new() };

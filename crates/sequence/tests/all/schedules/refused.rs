@@ -69,4 +69,9 @@ fn numbers_that_mean_nothing() {
     let error = StrategyError::Sharing { heads: Heads { query: 3, key_value: 2 } };
     assert_eq!(error.to_string(), "3 query heads cannot share 2 key/value heads evenly");
     assert_eq!(error.hint().as_deref(), Some("use 1, 3 key/value heads"));
+    let error = StrategyError::Apart { strategy: Strategy::Ring, world: 600, most: 512 };
+    let said =
+        "`ring`: the schedules of 600 ranks all differ, and at most 512 are proved one by one";
+    assert_eq!(error.to_string(), said);
+    assert!(error.hint().is_some_and(|hint| hint.contains("equal `mesh.weights`")));
 }

@@ -41,7 +41,7 @@ impl Dump {
                 let Some(files) = &mut files else { continue };
                 alive(comm, || {
                     for Piece { elements, runs } in pieces {
-                        files.put(&one.name, &elements.to_dtype(one.dtype)?, &runs)?;
+                        files.write(&one.name, &elements.to_dtype(one.dtype)?, &runs)?;
                     }
                     Ok::<(), TrainError>(())
                 })?;

@@ -21,7 +21,7 @@ pub(crate) fn alive<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
 
 /// Runs a caller's own `work`, which may take as long as it likes, as [`alive`] does; a single rank has nobody to tell.
 pub(crate) fn calling<T>(comm: &dyn Communicator, work: impl FnOnce() -> T) -> T {
-    if comm.world() == 1 {
+    if comm.world_size() == 1 {
         return work();
     }
     alive(comm, work)

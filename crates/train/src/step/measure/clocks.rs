@@ -3,7 +3,7 @@
 //! Process 0 asks each of the others a few times what its clock says. The answer was given between question and answer; the middle of the
 //! shortest round trip is the best estimate of that moment, wrong by at most half the round trip.
 
-use annulus_comm::{Communicator, Label, Move, Places};
+use annulus_comm::{Communicator, Label, P2pOp, RankHosts};
 use annulus_trace::{Span, now};
 use candle_core::{Device, Tensor};
 
@@ -36,7 +36,7 @@ impl RoundTrip {
 
 /// By process, how many nanoseconds its clock is ahead of process 0's; on rank 0, nothing elsewhere. All ranks must call it; the first rank
 /// of each process answers.
-pub(crate) fn ahead(comm: &dyn Communicator, places: &Places, step: u64) -> Result<Vec<i64>> {
+pub(crate) fn ahead(comm: &dyn Communicator, places: &RankHosts, step: u64) -> Result<Vec<i64>> {
     let mut ahead = vec![0];
     for process in 1..places.processes().len() {
         let first = places.ranks_of(process).start;
@@ -61,9 +61,9 @@ fn nearest(trips: &[RoundTrip]) -> Option<i64> {
 
 fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
     let asked = now();
-    let question = Move::Send { tensor: time(asked)?, to: of };
+    let question = P2pOp::Send { tensor: time(asked)?, to: of };
     let answer =
-        comm.exchange(label, vec![question, Move::Receive { from: of, form: None }])?.wait()?;
+        comm.exchange(label, vec![question, P2pOp::Receive { from: of, form: None }])?.wait()?;
     let heard = now();
     let [answer] = &answer[..] else { return Err(unreadable()) };
     let said = answer.to_vec1::<i64>()?.first().copied().ok_or_else(unreadable)?;
@@ -71,8 +71,8 @@ fn ask(comm: &dyn Communicator, label: Label, of: usize) -> Result<RoundTrip> {
 }
 
 fn answer(comm: &dyn Communicator, label: Label) -> Result<()> {
-    comm.exchange(label, vec![Move::Receive { from: 0, form: None }])?.wait()?;
-    let answer = Move::Send { tensor: time(now())?, to: 0 };
+    comm.exchange(label, vec![P2pOp::Receive { from: 0, form: None }])?.wait()?;
+    let answer = P2pOp::Send { tensor: time(now())?, to: 0 };
     comm.exchange(label, vec![answer])?.wait()?;
     Ok(())
 }
@@ -87,7 +87,11 @@ fn unreadable() -> TrainError {
 }
 
 /// Spans by rank on one clock: that of process 0, 0 at the first span.
-pub(crate) fn aligned(mut ranks: Vec<Vec<Span>>, ahead: &[i64], places: &Places) -> Vec<Vec<Span>> {
+pub(crate) fn aligned(
+    mut ranks: Vec<Vec<Span>>,
+    ahead: &[i64],
+    places: &RankHosts,
+) -> Vec<Vec<Span>> {
     let ahead_of = |rank: usize| ahead.get(places.process_of(rank)).copied().unwrap_or_default();
     let there = |rank: usize, at: u64| at as i64 - ahead_of(rank);
     let begins = ranks.iter().enumerate();
@@ -104,13 +108,13 @@ pub(crate) fn aligned(mut ranks: Vec<Vec<Span>>, ahead: &[i64], places: &Places)
 
 #[cfg(test)]
 mod tests {
-    use annulus_trace::Doing;
+    use annulus_trace::Activity;
 
     use super::*;
 
-    fn two(ranks: usize) -> Places {
+    fn two(ranks: usize) -> RankHosts {
         let hosts: Vec<String> = ["left", "right"].map(str::to_owned).into();
-        Places::new(hosts, ranks)
+        RankHosts::new(hosts, ranks)
     }
 
     #[test]
@@ -125,7 +129,8 @@ mod tests {
 
     #[test]
     fn spans_come_to_lie_on_one_clock() {
-        let span = |begin, end| Span { begin, end, doing: Doing::Stage { name: "batch".into() } };
+        let span =
+            |begin, end| Span { begin, end, activity: Activity::Stage { name: "batch".into() } };
         let ranks = vec![vec![span(10, 20)], vec![span(15, 30)], vec![span(1012, 1040)], vec![]];
         let spans = |ranks: Vec<Vec<Span>>| -> Vec<Vec<(u64, u64)>> {
             let spans =

@@ -1,6 +1,6 @@
 //! What ranks of several processes send and wait for, by link, and which ranks are stragglers.
 
-use annulus_comm::Places;
+use annulus_comm::RankHosts;
 use annulus_experiment::tags::{
     BETWEEN_HOSTS_BYTES, BETWEEN_HOSTS_WAITING, STRAGGLER_HOST, STRAGGLER_RANK, WITHIN_HOST_BYTES,
     WITHIN_HOST_WAITING,
@@ -37,7 +37,7 @@ pub(crate) struct HostCosts {
 
 impl HostCosts {
     /// From what every rank spent, by rank, where ranks run at `places`.
-    pub(crate) fn of(spent: &[Spent], places: &Places) -> HostCosts {
+    pub(crate) fn of(spent: &[Spent], places: &RankHosts) -> HostCosts {
         let computing: Vec<f64> = spent.iter().map(|one| one.computing).collect();
         let deviations = deviations(&computing);
         let of_rank = |(rank, z): (usize, &f64)| (format!("{STRAGGLER_RANK}{rank}"), *z);
@@ -96,7 +96,7 @@ mod tests {
             waiting: [0.25, 0.5 * computing],
             computing,
         });
-        let hosts = HostCosts::of(&spent, &Places::new(hosts, 4));
+        let hosts = HostCosts::of(&spent, &RankHosts::new(hosts, 4));
         let values = hosts.values().map(|(tag, value)| match value {
             Value::Number(number) => (tag.to_owned(), vec![number]),
             value => (tag.to_owned(), value.ranks()),

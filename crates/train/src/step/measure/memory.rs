@@ -11,7 +11,7 @@ use crate::setup::initial::initial_weights;
 use crate::setup::pages::{Room, return_what_was_freed};
 use crate::setup::shared::ranks_here;
 use crate::setup::start::{Handout, Start};
-use crate::step::measure::resident::{Held, OfProcess, held_of, logged};
+use crate::step::measure::resident::{OfProcess, ProcessMemory, logged, process_memory_of};
 use crate::step::rank::Rank;
 use crate::step::state::parameters::Store;
 use crate::step::trainer::Trainer;
@@ -26,9 +26,9 @@ pub struct Memory {
     pub measured: ByClass,
     /// The planned peak of every class, for as many workers as there are cores: ranks lend theirs.
     pub planned: ByClass,
-    /// The measured peak of all classes at once.
+    /// The measured peak memory.
     pub together: u64,
-    /// The planned peak of all classes at once.
+    /// The planned peak memory.
     pub planned_together: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct OfProcesses {
     /// Measurements by rank.
     pub ranks: Vec<Measured>,
     /// Memory by process; empty where the system does not say.
-    pub processes: Vec<Held>,
+    pub processes: Vec<ProcessMemory>,
 }
 
 /// [`measure`] over the processes of a world, with `cores` cores of this one; every process gets the results of all. `plan` must be for as
@@ -101,9 +101,9 @@ pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Res
     let processes = found.iter().filter_map(|found| found.get(at..)?.first_chunk());
     let processes: Vec<OfProcess> =
         processes.map(|both: &[f64; 2]| OfProcess::of(&both.map(|bytes| bytes as i64))).collect();
-    let last = logged(&processes, &setup.places()).into_iter().collect();
+    let last = logged(&processes, &setup.rank_hosts()).into_iter().collect();
     let ranks = found.iter().zip(&planned).map(|(found, plan)| measured(found, plan)).collect();
-    Ok(OfProcesses { ranks, processes: held_of(plan, &planned, &last) })
+    Ok(OfProcesses { ranks, processes: process_memory_of(plan, &planned, &last) })
 }
 
 /// What was held beyond what earlier runs in this process left: tables of locks and queues, which grow with threads and are never freed.
@@ -135,9 +135,9 @@ fn measured(found: &[f64], plan: &RankPlan) -> Measured {
     let memory = Memory {
         rank: plan.rank,
         measured: ByClass::new(|_| next()),
-        planned: plan.peak,
+        planned: plan.peak_by_class,
         together: next(),
-        planned_together: plan.together,
+        planned_together: plan.peak,
     };
     Measured { memory, bytes: next(), planned_bytes: plan.sent(), seconds: seconds.to_vec() }
 }

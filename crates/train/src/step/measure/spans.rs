@@ -1,9 +1,9 @@
 //! The trace of a step: what every rank did and when, gathered on rank 0.
 
-use annulus_comm::{Label, Places};
+use annulus_comm::{Label, RankHosts};
 use annulus_model::Stage;
 use annulus_plan::{Plan, label};
-use annulus_trace::{Begun, Doing, Seat, Span, Trace, start, stop};
+use annulus_trace::{Activity, Begun, RankLocation, Span, Trace, start, stop};
 use candle_core::{Device, Tensor};
 
 use crate::step::measure::clocks;
@@ -22,7 +22,7 @@ pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<
 /// The spans of all ranks, by rank and on one clock, on rank 0; `None` elsewhere. The messages for it do not count as the step's traffic.
 pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
     let (comm, label) = (&rank.comm, Label { step, pass: "trace", hop: 0, layer: 0 });
-    let places = rank.setup.places();
+    let places = rank.setup.rank_hosts();
     let ahead = clocks::ahead(comm.as_ref(), &places, step)?;
     // Those of rank 0 stay as they are.
     let sent: &[Span] = if comm.rank() > 0 { &spans } else { &[] };
@@ -39,13 +39,16 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
 }
 
 /// The trace of ranks that run at `places`, titled with the experiment's name and its strategies.
-pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &Places) -> Trace {
+pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &RankHosts) -> Trace {
     let title = format!("{}, {}", plan.experiment.name, plan.strategies(label));
-    let seat = |rank| {
-        Some(Seat { process: places.process_of(rank), host: places.host_of(rank)?.to_owned() })
+    let location = |rank| {
+        Some(RankLocation {
+            process: places.process_of(rank),
+            host: places.host_of(rank)?.to_owned(),
+        })
     };
-    let seats = (0..places.ranks()).filter_map(seat).collect();
-    Trace { title, step: Some(step), planned: None, seats, ranks }
+    let locations = (0..places.ranks()).filter_map(location).collect();
+    Trace { title, step: Some(step), planned: None, locations, ranks }
 }
 
 /// The name of a stage's span, with the stage's first parameter as in errors: `forward layers.0.input_layernorm`.
@@ -60,7 +63,7 @@ impl Rank {
     pub(crate) fn stage(&self, begun: Begun, name: impl FnOnce() -> String) -> Result<()> {
         if begun.is_recorded() {
             self.computing(|| self.backend.device().synchronize())?;
-            begun.end(|| Doing::Stage { name: name() });
+            begun.end(|| Activity::Stage { name: name() });
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ pub(crate) struct Costs {
     bytes: Vec<u64>,
     /// By rank, what it counts of the visible pairs of all steps of the lap.
     pairs: Vec<u64>,
-    /// By rank, peak memory of all classes at once, in large blocks.
+    /// By rank, peak memory in large blocks.
     together: Vec<u64>,
     /// By class and rank, peak memory.
     classes: [Vec<u64>; Class::ALL.len()],
@@ -29,7 +29,7 @@ pub(crate) struct Costs {
     hosts: Option<HostCosts>,
 }
 
-/// How many counts every rank has: bytes, visible pairs, peak memory of all classes at once and of every class.
+/// How many counts every rank has: bytes, visible pairs, peak memory, and the peak of every class.
 const CLASSED: usize = 3 + Class::ALL.len();
 
 impl Costs {
@@ -73,8 +73,8 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
     let process = process.now();
     let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
     let own: Vec<i64> = own.collect();
-    let (mut costs, places) = (Costs::default(), rank.setup.places());
-    if rank.comm.world() == 1 {
+    let (mut costs, places) = (Costs::default(), rank.setup.rank_hosts());
+    if rank.comm.world_size() == 1 {
         costs.push(&own);
         costs.resident = logged(&[process], &places);
         return Ok(costs);

@@ -6,7 +6,7 @@ pub(crate) mod gathered;
 use crate::checkpoint::{Contents, OptimizerTensor, Piece};
 use annulus_model::{Described, Placement};
 use annulus_ops::Moments;
-use annulus_plan::slice;
+use annulus_plan::slice_range;
 use candle_core::{DType, Tensor};
 
 use crate::step::state::division::Division;
@@ -18,7 +18,7 @@ use crate::{Result, TrainError};
 /// writes everything.
 #[derive(Debug)]
 pub(crate) struct Slices<'a> {
-    pub(crate) stake: &'a RankParameters,
+    pub(crate) state: &'a RankParameters,
     pub(crate) division: &'a Division,
     /// Whether only the trained weights, those of adapters, are written.
     pub(crate) only_trained: bool,
@@ -27,12 +27,12 @@ pub(crate) struct Slices<'a> {
 impl Slices<'_> {
     /// Whether no rank has all slices: every rank then writes its own.
     pub(crate) fn are_shared(&self) -> bool {
-        self.division.shards_optimizer() || self.division.tensor.world() > 1
+        self.division.shards_optimizer() || self.division.tensor.world_size() > 1
     }
 
     /// The weights that are written, by any rank, in the order of their names.
     pub(crate) fn weights(&self) -> Vec<Described> {
-        let parameters = &self.stake.parameters;
+        let parameters = &self.state.parameters;
         let is_there = |name: &String| !self.only_trained || parameters.trained.contains(name);
         let names = parameters.shapes.keys().filter(|name| is_there(name));
         names.map(|name| self.described(name.clone(), name, parameters.dtype)).collect()
@@ -40,7 +40,7 @@ impl Slices<'_> {
 
     /// The optimizer's tensors that are written, in the order of their names: moments, and masters where weights are not f32.
     pub(crate) fn optimizer(&self) -> Vec<Described> {
-        let parameters = &self.stake.parameters;
+        let parameters = &self.state.parameters;
         let mut kept: Vec<OptimizerTensor> = OptimizerTensor::of(parameters.dtype).collect();
         kept.sort_unstable_by_key(|which| which.name());
         let of = |which: OptimizerTensor| {
@@ -52,18 +52,18 @@ impl Slices<'_> {
 
     /// Describes a parameter, whole, as written under the name `called` with another dtype.
     pub(crate) fn described(&self, called: String, name: &str, dtype: DType) -> Described {
-        let shape = self.stake.parameters.placed[name].0.clone();
+        let shape = self.state.parameters.placed[name].0.clone();
         Described { name: called, shape, dtype }
     }
 
     /// How many elements this rank's part of a parameter has.
     fn elements(&self, name: &str) -> usize {
-        self.stake.parameters.shapes[name].elem_count()
+        self.state.parameters.shapes[name].elem_count()
     }
 
     /// Whether another rank writes the same elements: of a parameter that all tensor-parallel ranks have whole, the first writes.
     fn is_another_s(&self, name: &str) -> bool {
-        let is_whole = self.stake.parameters.placed[name].1 == Placement::Replicated;
+        let is_whole = self.state.parameters.placed[name].1 == Placement::Replicated;
         is_whole && !self.division.counts_whole()
     }
 
@@ -80,7 +80,7 @@ impl Slices<'_> {
 
     /// The piece of a parameter's part that begins with element number `begins`.
     fn piece(&self, name: &str, begins: usize, elements: Tensor) -> Piece {
-        let parameters = &self.stake.parameters;
+        let parameters = &self.state.parameters;
         let (whole, placement) = &parameters.placed[name];
         let range = begins..begins + elements.elem_count();
         Piece { elements, runs: placement.runs(whole, parameters.part, range) }
@@ -98,17 +98,17 @@ impl Slices<'_> {
     /// A weight that this process has whole, as pieces.
     pub(crate) fn whole(&self, name: &str) -> Result<Vec<Piece>> {
         let weight =
-            self.stake.parameters.weights.get(name).map(Tensor::flatten_all).transpose()?;
+            self.state.parameters.weights.get(name).map(Tensor::flatten_all).transpose()?;
         Ok(weight.map(|all| self.piece(name, 0, all)).into_iter().collect())
     }
 
     /// A parameter's tensor of the kind `which`, from the optimizers of all ranks of this process.
     fn of_all(&self, which: OptimizerTensor, name: &str) -> Result<Vec<Piece>> {
-        let (optimizers, elements) = (self.stake.optimizers(), self.elements(name));
+        let (optimizers, elements) = (self.state.optimizers(), self.elements(name));
         let mut pieces = Vec::new();
         for (rank, one) in optimizers.iter().enumerate() {
             let own = Slices::kept(which, name, one)?;
-            let begins = slice(elements, rank, optimizers.len()).start;
+            let begins = slice_range(elements, rank, optimizers.len()).start;
             pieces.extend(own.map(|own| self.piece(name, begins, own)));
         }
         Ok(pieces)
@@ -116,11 +116,11 @@ impl Slices<'_> {
 
     /// The elements of a weight that this rank writes: over all ranks, each element once.
     pub(crate) fn own_weight(&self, name: &str) -> Result<Vec<Piece>> {
-        if let Some(part) = self.stake.parameters.weights.get(name) {
+        if let Some(part) = self.state.parameters.weights.get(name) {
             return self.own_piece(name, 0, part);
         }
         let begins = self.division.updated(self.elements(name)).start;
-        let own = self.stake.optimizer().and_then(|own| own.share(name));
+        let own = self.state.optimizer().and_then(|own| own.share(name));
         own.map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, begins, own))
     }
 
@@ -128,7 +128,7 @@ impl Slices<'_> {
     pub(crate) fn own_kept(&self, called: &str) -> Result<Vec<Piece>> {
         let (which, name) = parts(called)?;
         let begins = self.division.updated(self.elements(name)).start;
-        let own = self.stake.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
+        let own = self.state.optimizer().map(|own| Slices::kept(which, name, own)).transpose()?;
         own.flatten().map_or_else(|| Ok(Vec::new()), |own| self.own_piece(name, begins, &own))
     }
 

@@ -1,9 +1,10 @@
-//! Which ranks sum, gather and hold parameters together: the groups of a [`StateSharding`].
+//! The groups of ranks that sum gradients and gather weights, as a [`StateSharding`] has them.
 //!
-//! The ranks that have the same number within their processes have neighbouring slices. Those among them whose processes are mirrors gather
-//! the sums of each other; those whose processes are holders of one state gather weights from each other. Tensor-parallel ranks have parts
-//! of parameters: the groups are then of the ranks with the same part, and parameters that every rank has whole are first summed over the
-//! tensor-parallel ranks.
+//! Ranks with the same number in their processes have neighbouring slices of every parameter. They are in groups of two kinds. *Mirrors* are
+//! ranks whose processes hold the same shard of the state: they gather the sums of each other. *Holders* are ranks whose processes together
+//! hold the whole state: they gather weights from each other.
+//! With tensor parallelism the ranks of a group have the same part of parameters, and gradients of parameters that every rank has whole are
+//! first summed over the tensor-parallel ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Communicator, Label, Mesh, Reduce, all_gather_values};
 use annulus_ops::order_free::Squares;
 use annulus_plan::StateSharding;
-use annulus_trace::{Doing, begin};
+use annulus_trace::{Activity, begin};
 use candle_core::{Device, Tensor};
 
 use crate::{Result, Setup};
 
 /// Which ranks of one process meet, and this rank's number among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seats {
+pub(crate) struct MeetingRanks {
     /// This rank's number among those that meet.
     pub(crate) own: usize,
     /// The first rank that meets, by number in the process, and the distance from one to the next.
@@ -42,12 +43,12 @@ pub(crate) struct Division {
     pub(crate) tensor: Arc<dyn Communicator>,
     /// This rank's number among the ranks of its device that have the same part, and their count.
     own: (usize, usize),
-    crew: Crew,
+    place: PlaceInProcess,
 }
 
 /// A rank's place in its process.
 #[derive(Clone, Copy, Debug)]
-struct Crew {
+struct PlaceInProcess {
     /// The rank's number in its process.
     own: usize,
     /// How many ranks each device of the process has.
@@ -105,20 +106,21 @@ impl Division {
         let all = mesh.group(&[Axis::Data, Axis::Sequence]).clone();
         let tensor = mesh.group(&[Axis::Tensor]).clone();
         // Neighbours on a device have different parts; where a device does not have all parts, so do neighbouring devices.
-        let beside = tensor.world() / parts;
-        let place = |rank: usize| (rank % here / parts, rank / here / beside);
+        let beside = tensor.world_size() / parts;
+        let place_of = |rank: usize| (rank % here / parts, rank / here / beside);
         let label = Label { pass: "division", ..Label::default() };
-        let (own, process) = place(rank);
+        let (own, process) = place_of(rank);
         let [holder, mirror] = sharding.place(process);
         let mirrors = all.split(label, own * sharding.holders + holder, mirror)?;
         let holders = all.split(label, own * sharding.mirrors + mirror, holder)?;
         let slot = |rank| {
-            let (own, process) = place(all.original(rank));
+            let (own, process) = place_of(all.global_rank(rank));
             sharding.slot(own, process)
         };
-        let slots = (0..all.world()).map(slot).collect();
-        let (own, crew) = ((own, sharding.here), Crew { own: rank % ranks, here, parts });
-        Ok(Division { all, slots, sharding, mirrors, holders, tensor, own, crew })
+        let slots = (0..all.world_size()).map(slot).collect();
+        let (own, place) =
+            ((own, sharding.here), PlaceInProcess { own: rank % ranks, here, parts });
+        Ok(Division { all, slots, sharding, mirrors, holders, tensor, own, place })
     }
 
     /// Whether a device holds only a shard of f32 masters and moments.
@@ -166,19 +168,19 @@ impl Division {
 
     /// Which of the parts in its process's store this rank has; they are listed device by device.
     pub(crate) fn part(&self) -> usize {
-        let Crew { own, here, parts } = self.crew;
+        let PlaceInProcess { own, here, parts } = self.place;
         own / here * parts + own % parts
     }
 
     /// All ranks of this process, for meetings.
-    pub(crate) fn crew(&self) -> Seats {
-        Seats { own: self.crew.own, first: 0, step: 1 }
+    pub(crate) fn process_ranks(&self) -> MeetingRanks {
+        MeetingRanks { own: self.place.own, first: 0, step: 1 }
     }
 
     /// The ranks of this device that have the same part of parameters, for meetings.
-    pub(crate) fn sharers(&self) -> Seats {
-        let Crew { own, here, parts } = self.crew;
-        Seats { own: self.own.0, first: own / here * here + own % parts, step: parts }
+    pub(crate) fn sharers(&self) -> MeetingRanks {
+        let PlaceInProcess { own, here, parts } = self.place;
+        MeetingRanks { own: self.own.0, first: own / here * here + own % parts, step: parts }
     }
 
     /// This rank's number among the ranks of its device that have the same part, and their count.
@@ -189,7 +191,7 @@ impl Division {
     /// The sum of a value of every rank's slices, added in the order of slices: the same bits wherever ranks run.
     pub(crate) fn total(&self, label: Label, own: f64) -> Result<f64> {
         let of_part = self.total_of_part(label, own)?;
-        if self.tensor.world() == 1 {
+        if self.tensor.world_size() == 1 {
             return Ok(of_part);
         }
         let own = Tensor::new(&[of_part], &Device::Cpu)?;
@@ -199,26 +201,26 @@ impl Division {
 
     /// The sum of all ranks' order-free sums of squares.
     pub(crate) fn total_of_squares(&self, label: Label, own: &Squares) -> Result<f64> {
-        if self.all.world() == 1 {
+        if self.all.world_size() == 1 {
             return Ok(own.value());
         }
         let summing = begin();
         let all = self.all.all_reduce(label, &own.tensor()?, Reduce::Sum)?;
         let (bytes, among) = (Squares::BYTES, Some(self.all.ends()));
-        summing.end(|| Doing::Sum { name: String::from("norm"), bytes, among });
+        summing.end(|| Activity::Sum { name: String::from("norm"), bytes, among });
         Ok(Squares::of(&all)?.value())
     }
 
     /// The sum of a value of the slices of all ranks with this part of parameters, added in the order of slices.
     fn total_of_part(&self, label: Label, own: f64) -> Result<f64> {
-        if self.all.world() == 1 {
+        if self.all.world_size() == 1 {
             return Ok(own);
         }
         let mut by_slot = vec![0.0; self.slots.len()];
         let summing = begin();
         let found = all_gather_values(&*self.all, label, &[own])?;
         let (bytes, among) = (size_of::<f64>() as u64, Some(self.all.ends()));
-        summing.end(|| Doing::Sum { name: String::from("norm"), bytes, among });
+        summing.end(|| Activity::Sum { name: String::from("norm"), bytes, among });
         for (slot, found) in self.slots.iter().zip(found) {
             by_slot[*slot] = found.iter().sum();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use annulus_comm::{AllGather, Label, WEIGHTS, empty};
 use annulus_memory::{Class, scope};
 use annulus_model::Weights;
-use annulus_trace::{Doing, begin};
+use annulus_trace::{Activity, begin};
 use candle_core::{Result as Made, Tensor};
 
 use crate::step::rank::Rank;
@@ -51,14 +51,14 @@ impl<'a> WeightSource<'a> {
     }
 
     /// Sets whether another micro-batch follows the next one: backward then prefetches the first stage for its forward pass.
-    pub(crate) fn goes_on(&mut self, on: bool) {
+    pub(crate) fn prefetch_next_forward(&mut self, on: bool) {
         if let WeightSource::Sharded(gathering) = self {
-            gathering.goes_on = on;
+            gathering.prefetch_next_forward = on;
         }
     }
 
     /// Gathers all that a forward pass gathers, without running it: every rank must take part in the others' gathers.
-    pub(crate) fn pass_by(&mut self, rank: &Rank) -> Result<()> {
+    pub(crate) fn gather_only(&mut self, rank: &Rank) -> Result<()> {
         let stages = rank.model.stages.len();
         if let WeightSource::Sharded(_) = self {
             for stage in 0..stages {
@@ -70,10 +70,11 @@ impl<'a> WeightSource<'a> {
     }
 
     /// The weights that the backward of a stage reads, which may be none; the first stage never reads any.
-    pub(crate) fn back(&mut self, rank: &Rank, stage: usize) -> Result<StageWeights<'a>> {
-        let goes_on = matches!(self, WeightSource::Sharded(gathering) if gathering.goes_on);
+    pub(crate) fn of_backward(&mut self, rank: &Rank, stage: usize) -> Result<StageWeights<'a>> {
+        let prefetch_next_forward =
+            matches!(self, WeightSource::Sharded(gathering) if gathering.prefetch_next_forward);
         if rank.model.stages[stage].reads_weights_back() {
-            self.of(stage, stage.checked_sub(1).filter(|next| *next > 0 || goes_on))
+            self.of(stage, stage.checked_sub(1).filter(|next| *next > 0 || prefetch_next_forward))
         } else {
             Ok(StageWeights::Nothing(Weights::new()))
         }
@@ -94,18 +95,26 @@ impl Deref for StageWeights<'_> {
 /// Gathers the weights of stages one after the other. All ranks must ask for the same stages in the same order.
 pub(crate) struct Gathering<'a> {
     rank: &'a Rank,
-    stake: &'a RankParameters,
+    state: &'a RankParameters,
     step: u64,
     /// How many gathers were posted: the next one's hop.
     hops: usize,
-    goes_on: bool,
+    prefetch_next_forward: bool,
     posted: Option<(usize, AllGather)>,
     held: Option<(usize, Arc<Weights>)>,
 }
 
 impl<'a> Gathering<'a> {
-    pub(crate) fn new(rank: &'a Rank, stake: &'a RankParameters, step: u64) -> Gathering<'a> {
-        Gathering { rank, stake, step, hops: 0, goes_on: false, posted: None, held: None }
+    pub(crate) fn new(rank: &'a Rank, state: &'a RankParameters, step: u64) -> Gathering<'a> {
+        Gathering {
+            rank,
+            state,
+            step,
+            hops: 0,
+            prefetch_next_forward: false,
+            posted: None,
+            held: None,
+        }
     }
 
     fn of(&mut self, stage: usize, next: Option<usize>) -> Result<Arc<Weights>> {
@@ -128,15 +137,15 @@ impl<'a> Gathering<'a> {
         let pieces = pieces.map(|all| all.into_iter().map(|(_, piece)| piece).collect()).collect();
         let (rank, names) = (self.rank, self.rank.model.stages[stage].parameters());
         let division = &rank.division;
-        let first = rank.comm.rank() - division.crew().own + division.sharers().first;
+        let first = rank.comm.rank() - division.process_ranks().own + division.sharers().first;
         let make = |all: Vec<Pieces>| {
             let places: BTreeMap<&String, usize> = names.iter().zip(0..).collect();
             let pieces = |name: &String| {
                 Ok(all.iter().flat_map(|all| &all[places[name]]).cloned().collect())
             };
-            self.stake.parameters.assembled(&names.iter().collect(), first, pieces).map(Arc::new)
+            self.state.parameters.assembled(&names.iter().collect(), first, pieces).map(Arc::new)
         };
-        let made = rank.meet(&self.stake.table, division.sharers(), pieces, make, label)?;
+        let made = rank.meet(&self.state.table, division.sharers(), pieces, make, label)?;
         waiting.end(|| of_weights(names, bytes, division));
         match made.as_ref() {
             Ok(weights) => Ok(weights.clone()),
@@ -148,7 +157,7 @@ impl<'a> Gathering<'a> {
     fn post(&mut self, stage: usize) -> Result<AllGather> {
         let names = self.rank.model.stages[stage].parameters();
         let label = self.label(stage);
-        post(self.rank, self.stake, names, label)
+        post(self.rank, self.state, names, label)
     }
 
     fn label(&mut self, stage: usize) -> Label {
@@ -158,10 +167,10 @@ impl<'a> Gathering<'a> {
 }
 
 /// Posts this rank's slices of these parameters for the other holders.
-fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> Result<AllGather> {
+fn post(rank: &Rank, state: &RankParameters, names: &[String], label: Label) -> Result<AllGather> {
     let _weights = scope(Class::Weights);
-    let (division, parameters) = (&rank.division, &stake.parameters);
-    let own = |name: &String| match stake.optimizer().and_then(|own| own.share(name)) {
+    let (division, parameters) = (&rank.division, &state.parameters);
+    let own = |name: &String| match state.optimizer().and_then(|own| own.share(name)) {
         Some(share) => Ok(share.clone()),
         None => empty(parameters.dtype, &parameters.device),
     };
@@ -173,15 +182,15 @@ fn post(rank: &Rank, stake: &RankParameters, names: &[String], label: Label) -> 
 }
 
 /// The wait for a stage's weights, as traces name it: the stage by its first parameter, with `bytes` sent.
-fn of_weights(names: &[String], bytes: u64, division: &Division) -> Doing {
+fn of_weights(names: &[String], bytes: u64, division: &Division) -> Activity {
     let name = format!("weights of {}", names[0]);
-    Doing::Sum { name, bytes, among: Some(division.holders.ends()) }
+    Activity::Sum { name, bytes, among: Some(division.holders.ends()) }
 }
 
 /// Copies what the other holders updated into the weights, which this process holds whole: stage by stage, the next under way meanwhile.
 pub(crate) fn spread(
     rank: &Rank,
-    stake: &RankParameters,
+    state: &RankParameters,
     stages: &[Vec<String>],
     step: u64,
 ) -> Result<()> {
@@ -192,7 +201,7 @@ pub(crate) fn spread(
     let put = |(names, posted): (&Vec<String>, AllGather)| -> Result<()> {
         let (waiting, bytes) = (begin(), posted.sent());
         for (name, pieces) in names.iter().zip(posted.pieces()?) {
-            let whole = stake.parameters.weights[name].flatten_all()?;
+            let whole = state.parameters.weights[name].flatten_all()?;
             for (holder, piece) in pieces.into_iter().filter(|(holder, _)| *holder != own) {
                 whole.slice_set(
                     &piece,
@@ -205,7 +214,7 @@ pub(crate) fn spread(
         Ok(())
     };
     for (stage, names) in named() {
-        let next = post(rank, stake, names, label(stage))?;
+        let next = post(rank, state, names, label(stage))?;
         if let Some(last) = posted.replace((names, next)) {
             put(last)?;
         }

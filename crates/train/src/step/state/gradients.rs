@@ -10,7 +10,7 @@ use annulus_memory::{Class, scope};
 use annulus_model::{Stage, Weights};
 use annulus_ops::order_free::{is_order_free, places, sum_of, sum_of_squares, values_at};
 use annulus_ops::{Backend, accumulate, add_all, charge, check_gradients, global_norm_squared};
-use annulus_trace::{Begun, Doing, begin};
+use annulus_trace::{Activity, Begun, begin};
 use candle_core::Tensor;
 
 use crate::step::measure::alive::computing;
@@ -226,7 +226,7 @@ impl Sums<'_> {
             }
         }
         let division = self.division;
-        if self.is_last && division.mirrors.world() > 1 {
+        if self.is_last && division.mirrors.world_size() > 1 {
             let label = self.label();
             let count = |index: usize, rank| division.mirrored(elements[index].1, rank).len();
             let posted = AllGather::post(division.mirrors.as_ref(), label, own, count)?;
@@ -237,7 +237,7 @@ impl Sums<'_> {
 
     /// Records a wait in the trace, where something was waited for.
     fn waited(&self, begun: Begun, elements: &Elements, bytes: u64) {
-        if self.division.all.world() > 1 {
+        if self.division.all.world_size() > 1 {
             begun.end(|| named(elements, bytes, self.division.all.as_ref()));
         }
     }
@@ -274,7 +274,7 @@ impl Sums<'_> {
 }
 
 /// The wait for a stage's sums, as traces name it: the stage by its first parameter, with `bytes` sent `among` ranks.
-fn named(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Doing {
+fn named(elements: &Elements, bytes: u64, among: &dyn Communicator) -> Activity {
     let name = elements.first().map(|(name, _)| name.clone()).unwrap_or_default();
-    Doing::Sum { name, bytes, among: Some(among.ends()) }
+    Activity::Sum { name, bytes, among: Some(among.ends()) }
 }

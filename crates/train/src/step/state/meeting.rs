@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Result;
 use crate::step::rank::Rank;
-use crate::step::state::division::Seats;
+use crate::step::state::division::MeetingRanks;
 
 /// The interval at which a waiting rank asks why another has left.
 const ASKED: Duration = Duration::from_millis(1);
@@ -172,13 +172,13 @@ impl Rank {
     pub(crate) fn meet<T, R>(
         &self,
         meeting: &Meeting<T, R>,
-        seats: Seats,
+        seats: MeetingRanks,
         thing: T,
         make: impl FnOnce(Vec<T>) -> R,
         label: Label,
     ) -> Result<Arc<R>> {
         let comm = &self.comm;
-        let first = comm.rank() - self.division.crew().own + seats.first;
+        let first = comm.rank() - self.division.process_ranks().own + seats.first;
         let watch = |late| comm.watch(label, first + late * seats.step);
         match meeting.meet(seats.own, thing, make, watch) {
             Met::All(made) => Ok(made),

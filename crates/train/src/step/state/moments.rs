@@ -7,14 +7,14 @@ use annulus_comm::Communicator;
 use annulus_ops::Moments;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::step::state::offload::{Away, Offload};
+use crate::step::state::offload::{Offload, OffloadHandle};
 use crate::{Result, TrainError};
 
 /// The moments of a rank's slices, by parameter: in memory, or offloaded.
 #[derive(Debug)]
 pub(crate) enum Held {
-    Here(BTreeMap<String, Moments>),
-    Away(Box<Disk>),
+    InMemory(BTreeMap<String, Moments>),
+    Offloaded(Box<Disk>),
 }
 
 /// Where moments are offloaded, and how the rank says meanwhile that it is alive.
@@ -22,7 +22,7 @@ pub(crate) enum Held {
 pub(crate) struct Disk {
     offload: Offload,
     comm: Arc<dyn Communicator>,
-    moments: Mutex<BTreeMap<String, Away>>,
+    moments: Mutex<BTreeMap<String, OffloadHandle>>,
 }
 
 impl Disk {
@@ -31,7 +31,7 @@ impl Disk {
         Disk { offload, comm, moments: Mutex::default() }
     }
 
-    fn moments(&self) -> MutexGuard<'_, BTreeMap<String, Away>> {
+    fn moments(&self) -> MutexGuard<'_, BTreeMap<String, OffloadHandle>> {
         self.moments.lock()
     }
 
@@ -49,21 +49,21 @@ impl Held {
     /// No moments yet; they will be kept on `disk`, if there is one.
     pub(crate) fn new(disk: Option<Disk>) -> Held {
         match disk {
-            Some(disk) => Held::Away(Box::new(disk)),
-            None => Held::Here(BTreeMap::new()),
+            Some(disk) => Held::Offloaded(Box::new(disk)),
+            None => Held::InMemory(BTreeMap::new()),
         }
     }
 
     /// Adds the moments of a parameter that had none.
     pub(crate) fn insert(&mut self, name: &str, moments: Moments) -> Result<()> {
         match self {
-            Held::Here(all) => {
+            Held::InMemory(all) => {
                 all.insert(name.to_owned(), moments);
             }
-            Held::Away(disk) => {
+            Held::Offloaded(disk) => {
                 let Moments { first, second } = moments;
-                let away = disk.offload.put(vec![first, second], &disk.alive())?;
-                disk.moments().insert(name.to_owned(), away);
+                let handle = disk.offload.write(vec![first, second], &disk.alive())?;
+                disk.moments().insert(name.to_owned(), handle);
             }
         }
         Ok(())
@@ -72,11 +72,11 @@ impl Held {
     /// A copy of the moments of a parameter.
     pub(crate) fn of(&self, name: &str) -> Result<Option<Moments>> {
         match self {
-            Held::Here(all) => Ok(all.get(name).cloned()),
-            Held::Away(disk) => {
+            Held::InMemory(all) => Ok(all.get(name).cloned()),
+            Held::Offloaded(disk) => {
                 let all = disk.moments();
-                let look = |away| pair(disk.offload.look(away, &disk.alive())?);
-                all.get(name).map(look).transpose()
+                let peek = |handle| pair(disk.offload.peek(handle, &disk.alive())?);
+                all.get(name).map(peek).transpose()
             }
         }
     }
@@ -88,24 +88,24 @@ impl Held {
         update: &dyn Fn(&[(&String, &Moments)]) -> Result<()>,
     ) -> Result<()> {
         let disk = match self {
-            Held::Here(all) => {
+            Held::InMemory(all) => {
                 let all: Vec<_> = names.iter().map(|name| (*name, &all[*name])).collect();
                 return update(&all);
             }
-            Held::Away(disk) => disk,
+            Held::Offloaded(disk) => disk,
         };
         let (offload, alive, mut all) = (&disk.offload, disk.alive(), disk.moments());
         for (number, name) in names.iter().enumerate() {
-            // The next parameters' moments are read while these are updated.
+            // The next parameter's moments are read while these are updated.
             let next = names.iter().skip(number).take(2);
-            next.filter_map(|name| all.get(*name)).for_each(|away| offload.ask(away));
-            let away = all
+            next.filter_map(|name| all.get(*name)).for_each(|handle| offload.prefetch(handle));
+            let handle = all
                 .get_mut(*name)
                 .ok_or_else(|| TrainError::Internal(format!("there are no moments of `{name}`")))?;
-            let moments = pair(offload.take(away, &alive)?)?;
+            let moments = pair(offload.restore(handle, &alive)?)?;
             update(&[(*name, &moments)])?;
             let Moments { first, second } = moments;
-            offload.put_back(away, vec![first, second], &alive)?;
+            offload.rewrite(handle, vec![first, second], &alive)?;
         }
         Ok(())
     }

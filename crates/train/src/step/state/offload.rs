@@ -1,7 +1,8 @@
-//! Tensors that are elsewhere while nobody uses them: on a disk, in a file of the rank's own.
+//! Offloads tensors to a disk while they are not used, in a file of the rank's own.
 //!
-//! A thread of the rank writes offloaded tensors while the rank goes on, and reads them back ahead of their use. What a stage keeps for
-//! backward is thus in memory for a few stages only. The file has no name, so nothing is left of it however the process ends.
+//! A thread of the rank writes offloaded tensors while the rank computes, and reads them back before they are used (prefetching). Thus what
+//! stages keep for backward is in memory for a few stages only. The file has no name, so the system removes it however the process ends, and
+//! tensors are in it byte by byte as in memory, because only this process reads it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use annulus_memory::{Class, on_behalf_of};
 use annulus_ops::on_host;
-use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor};
+use bytemuck::{Pod, Zeroable, cast_slice, cast_slice_mut};
+use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, WithDType};
 use half::bf16;
 use parking_lot::{Condvar, Mutex};
 
@@ -27,8 +29,6 @@ use crate::{Result, TrainError};
 pub(crate) const IN_FLIGHT: usize = annulus_plan::OFFLOADS_IN_FLIGHT;
 /// The interval at which a waiting rank says that it is alive.
 const PULSE: Duration = Duration::from_millis(20);
-/// How many bytes are written or read at a time.
-const CHUNK: usize = annulus_plan::OFFLOAD_CHUNK;
 
 /// A rank's file for offloaded tensors, and the thread that writes and reads it.
 #[derive(Debug)]
@@ -46,13 +46,14 @@ pub(crate) struct Offload {
     writing: Mutex<VecDeque<Arc<Slot>>>,
 }
 
-/// Handle of tensors that are offloaded.
+/// Stands for tensors that are offloaded.
 #[derive(Debug)]
-pub(crate) struct Away {
+pub(crate) struct OffloadHandle {
+    /// The offset of the first of them in the file.
     at: u64,
     forms: Vec<(DType, Shape)>,
     slot: Arc<Slot>,
-    is_asked: AtomicBool,
+    is_prefetched: AtomicBool,
 }
 
 /// How far the write or read of offloaded tensors is, and who waits for it.
@@ -65,9 +66,9 @@ struct Slot {
 #[derive(Debug, Default)]
 enum State {
     #[default]
-    Leaving,
-    Away,
-    Back(Vec<Tensor>),
+    Writing,
+    OnDisk,
+    Read(Vec<Tensor>),
     Failed(io::Error),
 }
 
@@ -108,57 +109,65 @@ impl Offload {
         })
     }
 
-    /// Forgets everything in the file: none of it is wanted any more.
-    pub(crate) fn forget(&self) {
+    /// Discards everything in the file: none of it is needed any more.
+    pub(crate) fn discard(&self) {
         self.end.store(0, Ordering::Relaxed);
         self.writing.lock().clear();
     }
 
     /// Begins to write tensors; calls `alive` now and then while it waits because too many writes are under way.
-    pub(crate) fn put(&self, tensors: Vec<Tensor>, alive: &dyn Fn() -> Result<()>) -> Result<Away> {
+    pub(crate) fn write(
+        &self,
+        tensors: Vec<Tensor>,
+        alive: &dyn Fn() -> Result<()>,
+    ) -> Result<OffloadHandle> {
         let form = |tensor: &Tensor| (tensor.dtype(), tensor.shape().clone());
         let forms: Vec<_> = tensors.iter().map(form).collect();
         let bytes: usize = forms.iter().map(size).sum();
         let at = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
-        let mut away = Away { at, forms, slot: Arc::default(), is_asked: AtomicBool::new(false) };
-        self.put_back(&mut away, tensors, alive)?;
-        Ok(away)
+        let mut handle = OffloadHandle::new(at, forms);
+        self.rewrite(&mut handle, tensors, alive)?;
+        Ok(handle)
     }
 
-    /// Begins to write tensors to the place in the file of those that were taken from `away`.
-    pub(crate) fn put_back(
+    /// Begins to write tensors over those that `handle` stands for, which have been restored; they have the same dtypes and shapes.
+    pub(crate) fn rewrite(
         &self,
-        away: &mut Away,
+        handle: &mut OffloadHandle,
         tensors: Vec<Tensor>,
         alive: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         while self.writing.lock().len() >= IN_FLIGHT {
             let first = self.writing.lock().pop_front();
             if let Some(first) = first {
-                self.wait(&first, alive, |state| matches!(state, State::Leaving))?;
+                self.wait(&first, alive, |state| matches!(state, State::Writing))?;
             }
         }
-        *away = away.again();
-        self.writing.lock().push_back(away.slot.clone());
-        self.tell(Job::Write { at: away.at, tensors, slot: away.slot.clone() });
+        *handle = handle.renewed();
+        self.writing.lock().push_back(handle.slot.clone());
+        self.tell(Job::Write { at: handle.at, tensors, slot: handle.slot.clone() });
         Ok(())
     }
 
-    /// Begins to read back what `away` stands for, unless that has begun.
-    pub(crate) fn ask(&self, away: &Away) {
-        if !away.is_asked.swap(true, Ordering::Relaxed) {
-            let Away { at, forms, slot, .. } = away;
+    /// Begins to read the tensors that `handle` stands for, unless that has begun.
+    pub(crate) fn prefetch(&self, handle: &OffloadHandle) {
+        if !handle.is_prefetched.swap(true, Ordering::Relaxed) {
+            let OffloadHandle { at, forms, slot, .. } = handle;
             self.tell(Job::Read { at: *at, forms: forms.clone(), slot: slot.clone() });
         }
     }
 
-    /// The tensors that `away` stands for, read back; waits for them.
-    pub(crate) fn take(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
-        self.ask(away);
-        self.wait(&away.slot, alive, |state| !matches!(state, State::Back(_)))?;
-        // Nobody waits for the read any more: what is taken is not under way.
-        match std::mem::replace(&mut *away.slot.state.lock(), State::Away) {
-            State::Back(tensors) => {
+    /// The tensors that `handle` stands for, on the device; waits until they have been read.
+    pub(crate) fn restore(
+        &self,
+        handle: &OffloadHandle,
+        alive: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<Tensor>> {
+        self.prefetch(handle);
+        self.wait(&handle.slot, alive, |state| !matches!(state, State::Read(_)))?;
+        // Not `Writing`: who still finds this slot among the writes under way would wait for ever.
+        match std::mem::replace(&mut *handle.slot.state.lock(), State::OnDisk) {
+            State::Read(tensors) => {
                 let back = |tensor: Tensor| tensor.to_device(&self.device);
                 Ok(tensors.into_iter().map(back).collect::<candle_core::Result<_>>()?)
             }
@@ -166,11 +175,15 @@ impl Offload {
         }
     }
 
-    /// A copy of the tensors that `away` stands for; they stay in the file.
-    pub(crate) fn look(&self, away: &Away, alive: &dyn Fn() -> Result<()>) -> Result<Vec<Tensor>> {
+    /// A copy of the tensors that `handle` stands for, which can still be restored.
+    pub(crate) fn peek(
+        &self,
+        handle: &OffloadHandle,
+        alive: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<Tensor>> {
         // If the write failed, other bytes are in its place.
-        self.wait(&away.slot, alive, |state| matches!(state, State::Leaving))?;
-        self.take(&away.again(), alive)
+        self.wait(&handle.slot, alive, |state| matches!(state, State::Writing))?;
+        self.restore(&handle.renewed(), alive)
     }
 
     fn tell(&self, job: Job) {
@@ -205,11 +218,14 @@ impl Offload {
     }
 }
 
-impl Away {
-    /// A fresh handle of the same tensors: nothing written or asked for yet.
-    fn again(&self) -> Away {
-        let Away { at, ref forms, .. } = *self;
-        Away { at, forms: forms.clone(), slot: Arc::default(), is_asked: AtomicBool::new(false) }
+impl OffloadHandle {
+    fn new(at: u64, forms: Vec<(DType, Shape)>) -> OffloadHandle {
+        OffloadHandle { at, forms, slot: Arc::default(), is_prefetched: AtomicBool::new(false) }
+    }
+
+    /// Another handle of the same place in the file: of nothing written or prefetched yet.
+    fn renewed(&self) -> OffloadHandle {
+        OffloadHandle::new(self.at, self.forms.clone())
     }
 }
 
@@ -230,11 +246,10 @@ impl Drop for Offload {
 /// The error that something cannot be kept in `folder`, with the way out.
 fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
     let message = format!("cannot {what} `{}`: {error}", folder.display());
-    let hint = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "free some space there, name a folder with more by `memory.offload_folder`, or set `memory.offload=none`"
-        }
-        _ => "name another folder by `memory.offload_folder`, or set `memory.offload=none`",
+    let hint = if annulus_files::is_full(error) {
+        "free some space there, name a folder with more by `memory.offload_folder`, or set `memory.offload=none`"
+    } else {
+        "name another folder by `memory.offload_folder`, or set `memory.offload=none`"
     };
     TrainError::offload(message, hint)
 }
@@ -256,74 +271,39 @@ fn serve(file: &File, owner: usize, class: Class, jobs: &Receiver<Job>) {
 }
 
 fn write(file: &File, mut at: u64, tensors: Vec<Tensor>) -> io::Result<State> {
-    let mut put = |bytes: &[u8]| {
-        at += bytes.len() as u64;
-        file.write_all_at(bytes, at - bytes.len() as u64)
-    };
     for tensor in tensors {
         let tensor = on_host(&tensor).map_err(io::Error::other)?;
         let (storage, layout) = tensor.storage_and_layout();
         let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
-        match &*storage {
-            Storage::Cpu(CpuStorage::F32(all)) => encode(&all[range], f32::to_le_bytes, &mut put)?,
-            Storage::Cpu(CpuStorage::BF16(all)) => {
-                encode(&all[range], bf16::to_le_bytes, &mut put)?;
-            }
+        let bytes: &[u8] = match &*storage {
+            Storage::Cpu(CpuStorage::F32(all)) => cast_slice(&all[range]),
+            Storage::Cpu(CpuStorage::BF16(all)) => cast_slice(&all[range]),
             _ => return Err(unsupported(tensor.dtype())),
-        }
+        };
+        file.write_all_at(bytes, at)?;
+        at += bytes.len() as u64;
     }
-    Ok(State::Away)
-}
-
-fn encode<T: Copy, const N: usize>(
-    all: &[T],
-    bytes: impl Fn(T) -> [u8; N],
-    put: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut chunk = Vec::with_capacity(CHUNK);
-    for some in all.chunks(CHUNK / N) {
-        chunk.clear();
-        chunk.extend(some.iter().flat_map(|one| bytes(*one)));
-        put(&chunk)?;
-    }
-    Ok(())
+    Ok(State::OnDisk)
 }
 
 fn read(file: &File, mut at: u64, forms: &[(DType, Shape)]) -> io::Result<State> {
-    let mut get = |bytes: &mut [u8]| {
-        at += bytes.len() as u64;
-        file.read_exact_at(bytes, at - bytes.len() as u64)
+    let mut tensor = |form: &(DType, Shape)| {
+        let from = at;
+        at += size(form) as u64;
+        match form.0 {
+            DType::F32 => tensor_at::<f32>(file, from, &form.1),
+            DType::BF16 => tensor_at::<bf16>(file, from, &form.1),
+            other => Err(unsupported(other)),
+        }
     };
-    let tensor = |(dtype, shape): &(DType, Shape)| {
-        let (count, cpu) = (shape.elem_count(), &Device::Cpu);
-        let tensor = match dtype {
-            DType::F32 => {
-                Tensor::from_vec(decode(count, f32::from_le_bytes, &mut get)?, shape, cpu)
-            }
-            DType::BF16 => {
-                Tensor::from_vec(decode(count, bf16::from_le_bytes, &mut get)?, shape, cpu)
-            }
-            other => return Err(unsupported(*other)),
-        };
-        tensor.map_err(io::Error::other)
-    };
-    Ok(State::Back(forms.iter().map(tensor).collect::<io::Result<_>>()?))
+    Ok(State::Read(forms.iter().map(&mut tensor).collect::<io::Result<_>>()?))
 }
 
-fn decode<T, const N: usize>(
-    count: usize,
-    from: impl Fn([u8; N]) -> T,
-    get: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
-) -> io::Result<Vec<T>> {
-    let mut all = Vec::with_capacity(count);
-    let mut chunk = vec![0; CHUNK];
-    while all.len() < count {
-        let some = &mut chunk[..((count - all.len()) * N).min(CHUNK)];
-        get(some)?;
-        let (elements, _) = some.as_chunks();
-        all.extend(elements.iter().map(|one| from(*one)));
-    }
-    Ok(all)
+/// The tensor whose elements are at an offset of the file.
+fn tensor_at<T: WithDType + Pod>(file: &File, at: u64, shape: &Shape) -> io::Result<Tensor> {
+    let mut all = vec![<T as Zeroable>::zeroed(); shape.elem_count()];
+    file.read_exact_at(cast_slice_mut(&mut all), at)?;
+    Tensor::from_vec(all, shape, &Device::Cpu).map_err(io::Error::other)
 }
 
 fn unsupported(dtype: DType) -> io::Error {
@@ -359,18 +339,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_away_comes_back_with_its_bits() {
+    fn what_was_offloaded_is_restored_with_its_bits() {
         let folder = tempfile::tempdir().unwrap();
         let offload = offload(folder.path()).unwrap();
         for round in 0..2 {
-            offload.forget();
-            let put =
-                |seed: usize| offload.put(tensors((round * 10 + seed) as f32), &|| Ok(())).unwrap();
-            let away: Vec<Away> = (0..6).map(put).collect();
-            offload.ask(&away[4]);
-            for (seed, away) in away.into_iter().enumerate().rev() {
-                let back = offload.take(&away, &|| Ok(())).unwrap();
-                for (found, wanted) in back.iter().zip(tensors((round * 10 + seed) as f32)) {
+            offload.discard();
+            let write = |seed: usize| {
+                offload.write(tensors((round * 10 + seed) as f32), &|| Ok(())).unwrap()
+            };
+            let handles: Vec<OffloadHandle> = (0..6).map(write).collect();
+            offload.prefetch(&handles[4]);
+            for (seed, handle) in handles.into_iter().enumerate().rev() {
+                let restored = offload.restore(&handle, &|| Ok(())).unwrap();
+                for (found, wanted) in restored.iter().zip(tensors((round * 10 + seed) as f32)) {
                     assert_eq!((found.dims(), found.dtype()), (wanted.dims(), wanted.dtype()));
                     assert_eq!(bits(found), bits(&wanted));
                 }
@@ -388,8 +369,8 @@ mod tests {
         assert!(error.contains("below") && error.starts_with("cannot write"), "{error}");
         let offload = offload(folder.path()).unwrap();
         let ids = Tensor::new(&[1_u32, 2], &Device::Cpu).unwrap();
-        let away = offload.put(vec![ids], &|| Ok(())).unwrap();
-        let error = offload.take(&away, &|| Ok(())).unwrap_err().to_string();
+        let handle = offload.write(vec![ids], &|| Ok(())).unwrap();
+        let error = offload.restore(&handle, &|| Ok(())).unwrap_err().to_string();
         assert!(error.contains("what is offloaded is not u32"), "{error}");
     }
 }

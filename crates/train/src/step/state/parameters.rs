@@ -194,7 +194,8 @@ impl Part {
     }
 }
 
-/// A rank's place in a store. When it is dropped, however that happens, the rank leaves the others' meetings.
+/// What a rank has in a store: the weights that it shares, and its own optimizer. When this is dropped, however that happens, the rank
+/// leaves the others' meetings.
 #[derive(Debug)]
 pub(crate) struct RankParameters {
     store: Arc<Store>,
@@ -212,14 +213,14 @@ impl RankParameters {
         start: &Start,
         division: &Division,
     ) -> Result<RankParameters> {
-        let stake = RankParameters::of(store, division);
-        let optimizer = Optimizer::new(settings, disk, &stake.parameters, start, division)?;
+        let state = RankParameters::of(store, division);
+        let optimizer = Optimizer::new(settings, disk, &state.parameters, start, division)?;
         // Set once: every rank makes only its own.
-        stake.optimizers[stake.own].get_or_init(|| optimizer);
-        Ok(stake)
+        state.optimizers[state.own].get_or_init(|| optimizer);
+        Ok(state)
     }
 
-    /// This rank's place in a store in which its optimizer has been made before.
+    /// What this rank has in a store in which its optimizer has been made before.
     pub(crate) fn of(store: &Arc<Store>, division: &Division) -> RankParameters {
         RankParameters { store: store.clone(), part: division.part(), own: division.own().0 }
     }

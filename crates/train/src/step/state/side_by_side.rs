@@ -21,7 +21,7 @@ impl SideBySide {
         if setup.processors.is_empty() {
             return SideBySide::default();
         }
-        let groups = Llama::together(&setup.config);
+        let groups = Llama::fused_projections(&setup.config);
         let all = groups.iter().enumerate();
         let of = all.flat_map(|(group, names)| names.iter().map(move |name| (name.clone(), group)));
         SideBySide { of: of.collect(), groups }

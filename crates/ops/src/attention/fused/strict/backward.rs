@@ -1,7 +1,7 @@
 //! Backward from the final log-sum-exp, with order-free sums over pairs of blocks.
 //!
-//! A job is a block of keys of a key/value head: the sums of its keys and values belong to it, and it adds to those of queries whenever no
-//! other job does. Two blocks meet piece by piece, in order, and their partial results are f32 until they have met.
+//! A job is a block of keys of a key/value head. It alone adds to the gradients of its keys and values, and it locks those of queries while
+//! it adds to them, in any order of jobs. A pair of blocks is computed piece by piece, in order, in f32; only its result is added order-free.
 
 use std::f64::consts::LOG2_E;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::attention::sizes::{Queries, wrong};
 use crate::attention::{BackwardTile, KeyValueGradients, Prepared, Progress, State};
 use crate::order_free::{as_tensor, length};
 use crate::rows::Elements;
-use crate::vector::product::{Onto, Product, ROWS};
+use crate::vector::product::{Output, Product, ROWS};
 use crate::vector::{Choice, Dispatch, Instructions, Machine, PANEL};
 
 /// The state of backward across tiles.
@@ -269,7 +269,7 @@ impl Column {
         }
     }
 
-    /// Computes two blocks: adds the gradients of keys and values to their sums, and keeps those of queries.
+    /// Computes a pair of blocks: adds the gradients of keys and values to their sums, and keeps those of queries.
     fn meet<M: Machine>(
         &mut self,
         machine: M,
@@ -336,7 +336,7 @@ impl Column {
             let to = &mut to[first * width..];
             for extent in piece.transposed(&extents) {
                 let product = down_columns::<M>(&mut *to, a, b, &extent, range.len(), width);
-                machine.call(Product { onto: Onto::Sum, ..product });
+                machine.call(Product { onto: Output::Accumulate, ..product });
             }
         }
         let k = &self.k[column - pair.columns.start].factor::<M>().interleaved;
@@ -345,11 +345,11 @@ impl Column {
         let dq = &mut self.dq[(rows[place.block].start - rows[pair.rows.start].start) * width..];
         for extent in extents.iter().filter(|extent| !extent.columns.is_empty()) {
             let product = along_rows::<M>(&mut *dq, ds, k, extent, width);
-            machine.call(Product { onto: Onto::Sum, ..product });
+            machine.call(Product { onto: Output::Accumulate, ..product });
         }
     }
 
-    /// Adds the gradients of queries that two blocks came to.
+    /// Adds the partial gradients of queries of a pair of blocks to their sums.
     fn add_queries<M: Machine>(&self, machine: M, context: &Context<'_>, dq: &mut [u32]) {
         let (dim, step) = (context.inputs.dims.queries.dim, context.inputs.dims.width());
         machine.call(AddRows {

@@ -1,9 +1,9 @@
-//! Attention whose bits do not depend on who holds which block of positions, nor on the order in which blocks meet.
+//! Attention whose bits do not depend on which rank holds which block of positions, nor on the order in which tiles are computed.
 //!
-//! Positions are in blocks of B neighbours, whatever the ranks. What a block of queries and one of keys come to is computed by
-//! itself: the same bits wherever it is, since an element of a product adds along its depth in order, and what a mask hides adds 0.
-//! These partial results are added order-free ([`crate::order_free`]). Softmax is to the base 2, with each partial maximum rounded up
-//! to a multiple of the bins' width, so that going over to a larger maximum moves bins and rounds nothing.
+//! Positions are in blocks of B neighbours, whatever the ranks. The partial result of a block of queries and a block of keys has the same
+//! bits on any rank: elements of products are summed along the inner dimension in order, and masked entries add 0. Partial results are
+//! added by order-free sums ([`crate::order_free`]). Softmax is to the base 2, with each partial maximum rounded up to a multiple of the
+//! bins' width, so that rescaling to a larger maximum moves bins and rounds nothing.
 //!
 //! ```text
 //! s = scale log2(e) q kT     m = 13 ceil(max(s) / 13)     p = 2^(s - m)     of a row and a block of keys

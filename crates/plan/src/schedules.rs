@@ -1,7 +1,7 @@
 //! The schedules of a plan, forward and backward for every layer group: made and proved once, and run as they are.
 
 use annulus_architecture::Shape;
-use annulus_experiment::{Experiment, Packed, mask_of};
+use annulus_experiment::{DocumentBounds, Experiment, mask_of};
 use annulus_sequence::{Heads, Schedule, ScheduleError, Schedules, Setting, Split, StrategyError};
 use annulus_yaml::Problems;
 
@@ -29,7 +29,7 @@ impl Plan {
     }
 
     /// The proved forward and backward schedules of a layer group.
-    pub(crate) fn passes_of(
+    pub(crate) fn schedules_of(
         &self,
         group: &LayerGroup,
         draft: Draft,
@@ -103,7 +103,7 @@ impl Plan {
             ..equal
         };
         // Schedules must hold for any documents where only the data knows them.
-        let by_data = attention.masking.documents == Some(Packed::ByData);
+        let by_data = attention.masking.documents == Some(DocumentBounds::ByData);
         let [mask, sharding] =
             [group.mask.clone(), mask_of(&attention.masking, attention.masking.near())]
                 .map(|mask| if by_data { mask.of_any_documents() } else { mask });

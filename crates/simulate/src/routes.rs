@@ -1,21 +1,17 @@
-//! Backward routes of a strategy compared: bytes and time.
-//!
-//! Keys and values travel with their gradients, or queries with the gradient of their output and
-//! their own in the wake (BurstAttention, arXiv 2403.09347). Which is less depends on how many query
-//! heads share a key/value head, and on the types on the wire.
+//! The cost of every backward route of a strategy, in bytes and time. A plan takes the one that sends least; `plan --cluster` shows all.
 
 use annulus_experiment::route_word;
 use annulus_plan::{LayerGroup, Plan};
-use annulus_sequence::{Bytes, Route};
+use annulus_sequence::Route;
 use annulus_text::{duration, size};
 
 use crate::Cluster;
 use crate::load::Counted;
 use crate::work::Work;
 
-/// One backward route of one attention, with its cost.
+/// A backward route of one attention, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
+pub struct RouteCost {
     /// The backward route.
     pub how: Route,
     /// Seconds until the last rank is done.
@@ -24,22 +20,25 @@ pub struct Way {
     pub bytes: u64,
 }
 
-impl Way {
+impl RouteCost {
     /// The differing backward routes of the attention of a plan's first layer group on `cluster`, fewest bytes first.
-    pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<Way> {
-        let Some(LayerGroup { strategy, .. }) = plan.groups.first() else { return Vec::new() };
+    pub fn all(plan: &Plan, cluster: &Cluster) -> Vec<RouteCost> {
+        let Some(LayerGroup { strategy, route, .. }) = plan.groups.first() else {
+            return Vec::new();
+        };
         let Ok(split) = plan.split(&plan.groups[0]) else { return Vec::new() };
         let cluster = &cluster.of_replica(&plan.experiment.mesh, 0);
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
-        let way = |how: &Route| {
+        let cost = |how: &Route| {
+            // The plan has counted the bytes of every route.
+            let (_, bytes) = route.sent.iter().find(|(sent, _)| sent == how)?;
             let schedule = strategy.backward(&split, *how).ok()?;
-            let bytes = Bytes::of(&schedule, plan.block()).0.into_iter().max().unwrap_or_default();
             let seconds = Work::of(&schedule, &mut counted, cluster).seconds(cluster);
-            Some(Way { how: *how, seconds, bytes })
+            Some(RouteCost { how: *how, seconds, bytes: *bytes })
         };
-        let mut ways: Vec<Way> = strategy.routes().iter().filter_map(way).collect();
-        ways.sort_by_key(|way| way.bytes);
-        ways
+        let mut costs: Vec<RouteCost> = strategy.routes().iter().filter_map(cost).collect();
+        costs.sort_by_key(|cost| cost.bytes);
+        costs
     }
 
     /// The route's word.

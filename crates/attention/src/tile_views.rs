@@ -1,7 +1,8 @@
-//! Views of a tile, and merging the results of queries that see it in parts.
+//! Views of a tile, and merging the results of queries that see it in several views.
 //!
-//! A kernel takes at most two intervals for every row. A mask that shows more is cut into views of all rows or of the rows of
-//! one residue class; a class of queries has a running state of its own, and in the end all of a row's results are one softmax.
+//! A kernel takes at most two intervals of keys per query row. Where a mask shows more, a tile is cut into views: each of all query rows, or
+//! of those of one residue class (every n-th position). A class has its own running softmax state, and at the end the results of each row
+//! are merged by their log-sum-exp.
 
 use std::iter::{once, zip};
 
@@ -15,7 +16,7 @@ use crate::buffers::add;
 use crate::rows::indices;
 
 /// A view of a block's keys, with the rows that it is for.
-pub(crate) struct Seen {
+pub(crate) struct TileView {
     /// The block of the keys.
     pub(crate) of: Block,
     view: View,
@@ -25,17 +26,17 @@ pub(crate) struct Seen {
     dropped: Option<(Dropout, usize)>,
 }
 
-impl Seen {
+impl TileView {
     /// A view of a tile with keys and values [B, H, S, D].
     pub(crate) fn new(
         tile: &TilePlan,
         view: View,
         [k, v]: [&Tensor; 2],
         dropout: Option<Dropout>,
-    ) -> Result<Seen> {
+    ) -> Result<TileView> {
         let [k, v] = [rows(k, view.keys.rows)?, rows(v, view.keys.rows)?];
         let dropped = dropout.map(|dropout| (dropout, dropout.head + tile.queries.heads.start));
-        Ok(Seen { of: tile.keys, view, k, v, dropped })
+        Ok(TileView { of: tile.keys, view, k, v, dropped })
     }
     /// The key rows of the view.
     pub(crate) fn keys(&self) -> Rows {

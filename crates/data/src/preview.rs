@@ -7,21 +7,21 @@ use crate::parquet::is_of_rows;
 use crate::unpack::unpacked_name;
 use crate::{Cache, Texts};
 
-/// The tokens at the beginning of a file.
+/// The tokens at the beginning of a file, to look at a few without tokenising all.
 #[derive(Debug)]
-pub struct Beginning {
-    /// What they are in.
+pub struct Preview {
+    /// The cache that holds the tokens.
     pub cache: Cache,
-    /// Bytes that were read.
+    /// The number of bytes that were tokenised.
     pub read: u64,
-    /// Bytes of the file.
+    /// The number of bytes of the file.
     pub total: u64,
 }
 
-impl Beginning {
+impl Preview {
     /// The first `bytes` bytes of a file up to the end of a line, where they are the smaller part of one plain file.
     /// `None` where they are not, or anything is wrong with them: who reads all of it is told what.
-    pub fn of(texts: &Texts<'_>, bytes: u64) -> Option<Beginning> {
+    pub fn of(texts: &Texts<'_>, bytes: u64) -> Option<Preview> {
         let [path] = texts.inputs else { return None };
         let metadata = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         let packed = unpacked_name(path) != path || is_of_rows(texts.records, path);
@@ -38,6 +38,6 @@ impl Beginning {
         File::create(&part).and_then(|mut file| file.write_all(&first)).ok()?;
         let inputs = [part];
         let cache = Cache::temporary(&Texts { inputs: &inputs, ..*texts }, &mut |_| ()).ok()?;
-        Some(Beginning { cache, read: first.len() as u64, total })
+        Some(Preview { cache, read: first.len() as u64, total })
     }
 }

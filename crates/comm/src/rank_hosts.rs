@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Which ranks run in which processes on which hosts: processes share ranks evenly, and neighbouring ranks are in one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct RankHosts {
     /// The host of every process; empty where there is one process, whose host does not matter.
     hosts: Arc<[String]>,
     ranks: usize,
@@ -20,13 +20,13 @@ pub struct OnHost<'a> {
     pub ranks: Vec<usize>,
 }
 
-impl Places {
+impl RankHosts {
     /// The places of `ranks` ranks in processes, of which `hosts` has the names of the hosts; empty: one process. Their number must
     /// divide that of the ranks.
-    pub fn new(hosts: impl Into<Arc<[String]>>, ranks: usize) -> Places {
+    pub fn new(hosts: impl Into<Arc<[String]>>, ranks: usize) -> RankHosts {
         let hosts = hosts.into();
         assert!(ranks.is_multiple_of(hosts.len().max(1)), "processes share ranks evenly");
-        Places { hosts, ranks }
+        RankHosts { hosts, ranks }
     }
 
     /// How many ranks there are.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn ranks_are_shared_out_in_order() {
         let hosts: Vec<String> = ["a", "b", "a"].map(str::to_owned).into();
-        let places = Places::new(hosts, 6);
+        let places = RankHosts::new(hosts, 6);
         assert_eq!(
             (0..6).map(|rank| places.process_of(rank)).collect::<Vec<_>>(),
             [0, 0, 1, 1, 2, 2]
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn threads_of_one_process_are_not_apart() {
-        let places = Places::new([], 4);
+        let places = RankHosts::new([], 4);
         assert_eq!((places.process_of(3), places.host_of(3), places.ranks_of(0)), (0, None, 0..4));
         assert!(!places.are_apart(0, 3) && places.hosts().is_empty());
     }
