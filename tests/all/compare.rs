@@ -177,7 +177,7 @@ fn shares_of_different_peaks_are_not_divided() {
     place.train("a", &["schedule.steps=6", "schedule.stop=2"]).ended(0);
     assert!(manifest("a")["machine"]["peak"].as_u64().is_some_and(|peak| peak > 1 << 28));
     // One that no measurement finds.
-    let peak = 123_456_789;
+    let peak = 9_876_543_210_123_u64;
     with_peak("a", Some(peak));
     place.train("a", &["schedule.steps=6", "schedule.stop=4"]).ended(0);
     assert_eq!(manifest("a")["machine"]["peak"], peak);

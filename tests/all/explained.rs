@@ -37,7 +37,7 @@ fn keys_and_exit_codes_are_explained() {
     for (theirs, own) in [
         ("context_parallel_size", "mesh.sequence"),
         ("TP", "mesh.tensor"),
-        ("epoch", "schedule.steps"),
+        ("train_steps", "schedule.steps"),
     ] {
         let explained = explain(theirs).ended(0).stdout.clone();
         let theirs = theirs.to_lowercase();
@@ -46,6 +46,11 @@ fn keys_and_exit_codes_are_explained() {
             "{explained}"
         );
     }
+    let epochs = explain("epochs").ended(0).stdout.clone();
+    assert!(
+        epochs.starts_with("`epochs` means `schedule.steps`; `schedule.steps` counts steps: "),
+        "{epochs}"
+    );
     for (written, meant) in [("YaRN", "yarn"), ("NCCL", "nccl"), ("LoRA", "lora")] {
         assert_eq!(explain(written).ended(0).stdout, explain(meant).ended(0).stdout);
     }

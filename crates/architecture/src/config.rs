@@ -80,11 +80,11 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
         }
     }
     let keys = ShapeKeys::read(&values, "").zip(TopLevelKeys::read(&values, ""));
-    let shape = keys.and_then(|(mut keys, beside)| {
+    let shape = keys.and_then(|(mut keys, top_level)| {
         if root.entry("rms_norm_eps").is_none() {
             keys.rms_norm_eps = RMS_NORM_EPS;
         }
-        shape_of(&keys, &beside, "", &places).map_err(|problems| report.extend(problems)).ok()
+        shape_of(&keys, &top_level, "", &places).map_err(|problems| report.extend(problems)).ok()
     });
     match shape {
         Some(shape) if report.is_empty() => {

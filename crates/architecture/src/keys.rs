@@ -85,13 +85,13 @@ section! {
 /// Keys that contradict each other, are missing, or do not go together.
 pub fn shape_of(
     keys: &ShapeKeys,
-    beside: &TopLevelKeys,
+    top_level: &TopLevelKeys,
     prefix: &str,
     places: &Places,
 ) -> Result<Shape, Vec<Problem>> {
     let sections = [&keys.rope_parameters, &keys.rope_scaling];
     let rope =
-        RopeKeysAsWritten { prefix, sections, beside, longest: keys.max_position_embeddings }
+        RopeKeysAsWritten { prefix, sections, top_level, longest: keys.max_position_embeddings }
             .rope(places);
     let reading = Reading { keys, prefix, places };
     let (windows, mut problems) = (reading.windows(), reading.biases());

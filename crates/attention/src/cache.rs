@@ -98,9 +98,9 @@ impl Block {
 
 impl Attention {
     /// Caches the rows of a prompt.
-    pub(crate) fn remember(&self, place: CallSite, qkv: &Qkv) -> Result<()> {
+    pub(crate) fn remember(&self, site: CallSite, qkv: &Qkv) -> Result<()> {
         if let Some(Growing::Prompt(cache)) = &self.growing {
-            cache.put(place.layer, self.positions(), self.end(), self.lent(qkv)?);
+            cache.put(site.layer, self.positions(), self.end(), self.lent(qkv)?);
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Attention {
     /// The attention of the token at `position` over all ranks' rows.
     pub(crate) fn add(
         &self,
-        place: CallSite,
+        site: CallSite,
         cache: &Cache,
         position: usize,
         qkv: &Qkv,
@@ -116,9 +116,9 @@ impl Attention {
         let kv = self.lent(qkv)?;
         let q = self.rounded(annulus_sequence::Part::Query, &qkv.q)?.to_dtype(qkv.q.dtype())?;
         let keeps = position % self.comm.world_size() == self.comm.rank();
-        let rows = cache.grown(place.layer, position, keeps, &kv)?;
+        let rows = cache.grown(site.layer, position, keeps, &kv)?;
         let found = self.look(&q, position, &rows)?;
-        let CallSite { step, layer } = place;
+        let CallSite { step, layer } = site;
         let label = |hop| Label { step, layer, pass: "adding", hop };
         let outs = self.comm.all_gather(label(0), &found.out)?;
         let sums = self.comm.all_gather(label(1), &found.lse)?;

@@ -193,17 +193,17 @@ impl Attention {
     ///
     /// # Errors
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
-    pub fn forward(&self, place: CallSite, qkv: &Qkv) -> Result<Attended> {
+    pub fn forward(&self, site: CallSite, qkv: &Qkv) -> Result<Attended> {
         if let Some(Growing::Token(cache, position)) = &self.growing {
             self.check(qkv, 1)?;
-            return self.add(place, cache, *position, qkv);
+            return self.add(site, cache, *position, qkv);
         }
         self.check(qkv, self.positions().tokens())?;
-        self.remember(place, qkv)?;
+        self.remember(site, qkv)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
         let (batch, heads, rows, dim) = qkv.q.dims4()?;
-        let mut running = Running::new(self, Pass::Forward, place, &qkv.q)?;
+        let mut running = Running::new(self, Pass::Forward, site, &qkv.q)?;
         running.hold(self.own(Part::Query), vec![self.rounded(Part::Query, &qkv.q)?])?;
         let lent = self.lent(qkv)?;
         running.hold(self.own(Part::KeyValue), lent.to_vec())?;
@@ -231,7 +231,7 @@ impl Attention {
     /// Tensors of other shapes, a rank that is late or gone, a kernel that fails.
     pub fn backward(
         &self,
-        place: CallSite,
+        site: CallSite,
         qkv: Qkv,
         attended: Attended,
         gradient: Tensor,
@@ -242,7 +242,7 @@ impl Attention {
         self.check_output(&gradient, "gradient", &qkv.q)?;
         let _workspace = scope(Class::Workspace);
         self.keep(None);
-        let mut running = Running::new(self, Pass::Backward, place, &qkv.q)?;
+        let mut running = Running::new(self, Pass::Backward, site, &qkv.q)?;
         if !self.own(Part::Query).is_empty() {
             let rounded = |tensor| self.rounded(Part::Query, tensor);
             let gradient = rounded(&gradient)?.to_dtype(qkv.q.dtype())?;

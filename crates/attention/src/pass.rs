@@ -39,10 +39,10 @@ impl<'a> Running<'a> {
     pub(crate) fn new(
         attention: &'a Attention,
         pass: Pass,
-        place: CallSite,
+        site: CallSite,
         q: &Tensor,
     ) -> Result<Running<'a>> {
-        let travels = Travels::new(Scene::new(attention, pass, place, q)?);
+        let travels = Travels::new(Scene::new(attention, pass, site, q)?);
         let held = Buffers::of(attention.comm.rank(), attention.kernel.backend());
         let (states, scores) = (BTreeMap::new(), BTreeMap::new());
         let (dtype, device) = (q.dtype(), q.device().clone());
@@ -103,7 +103,7 @@ impl<'a> Running<'a> {
             self.put_zeros(*sum)?;
         }
         let keys = self.held.keys(&hop.tiles)?;
-        let dropout = self.attention().dropped(self.travels.scene.place);
+        let dropout = self.attention().dropped(self.travels.scene.site);
         // Tiles of keys or values alone are those of a strategy that sends them separately.
         let (whole, halves): (Vec<TilePlan>, Vec<TilePlan>) =
             hop.tiles.iter().partition(|tile| tile.keys.part == Part::KeyValue);
@@ -267,7 +267,7 @@ impl<'a> Running<'a> {
     }
 
     fn label(&self, hop: usize) -> Label {
-        let Scene { pass, place: CallSite { step, layer }, .. } = self.travels.scene;
+        let Scene { pass, site: CallSite { step, layer }, .. } = self.travels.scene;
         Label { step, layer, pass: pass.name(), hop }
     }
 }

@@ -16,16 +16,16 @@ impl Attention {
     ///
     /// # Errors
     /// As [`Attention::forward`]; tensors on the tape where a token is added to a cache, which has no backward pass.
-    pub fn attend(self: &Arc<Self>, place: CallSite, qkv: &Qkv) -> Result<Tensor> {
+    pub fn attend(self: &Arc<Self>, site: CallSite, qkv: &Qkv) -> Result<Tensor> {
         let tracked = [&qkv.q, &qkv.k, &qkv.v].iter().any(|tensor| tensor.track_op());
         if tracked {
             self.check_backward()?;
         }
-        let done = self.forward(place, &detached(&qkv.q, &qkv.k, &qkv.v))?;
+        let done = self.forward(site, &detached(&qkv.q, &qkv.k, &qkv.v))?;
         if !tracked {
             return Ok(done.out);
         }
-        qkv.q.apply_op3(&qkv.k, &qkv.v, Attend { attention: self.clone(), place, done })
+        qkv.q.apply_op3(&qkv.k, &qkv.v, Attend { attention: self.clone(), site, done })
     }
 }
 
@@ -35,7 +35,7 @@ fn detached(q: &Tensor, k: &Tensor, v: &Tensor) -> Qkv {
 
 struct Attend {
     attention: Arc<Attention>,
-    place: CallSite,
+    site: CallSite,
     done: Attended,
 }
 
@@ -73,7 +73,7 @@ impl CustomOp3 for Attend {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let gradient = gradient.detach().contiguous()?;
         let Qkv { q, k, v } =
-            self.attention.backward(self.place, detached(q, k, v), self.done.clone(), gradient)?;
+            self.attention.backward(self.site, detached(q, k, v), self.done.clone(), gradient)?;
         Ok((Some(q), Some(k), Some(v)))
     }
 }

@@ -14,7 +14,7 @@ use crate::{Attention, CallSite};
 pub(crate) struct Scene<'a> {
     pub(crate) attention: &'a Attention,
     pub(crate) pass: Pass,
-    pub(crate) place: CallSite,
+    pub(crate) site: CallSite,
     pub(crate) shape: BlockShape,
     /// The comm dtypes of parts.
     wire: Wire<DType>,
@@ -25,7 +25,7 @@ impl<'a> Scene<'a> {
     pub(crate) fn new(
         attention: &'a Attention,
         pass: Pass,
-        place: CallSite,
+        site: CallSite,
         q: &Tensor,
     ) -> Result<Scene<'a>> {
         let (batch, _, _, head_dim) = q.dims4()?;
@@ -35,7 +35,7 @@ impl<'a> Scene<'a> {
         let order_free = attention.kernel.block().is_some();
         let bytes = wire.map(|_, dtype| dtype.size_in_bytes());
         let shape = BlockShape { batch, head_dim, wire: bytes, order_free };
-        Ok(Scene { attention, pass, place, shape, wire })
+        Ok(Scene { attention, pass, site, shape, wire })
     }
 
     /// Shapes and dtypes of a block's tensors as they travel; see [`Tensors`].
@@ -58,7 +58,7 @@ impl<'a> Scene<'a> {
     }
 
     pub(crate) fn at(&self, hop: usize) -> trace::Place {
-        trace::Place { layer: self.place.layer, pass: self.pass.into(), hop }
+        trace::Place { layer: self.site.layer, pass: self.pass.into(), hop }
     }
 
     /// The record of a block that travels as `bytes`.

@@ -73,7 +73,8 @@ pub(crate) fn plans_that_fit(opened: &Opened) -> Result<(Vec<Plan>, Option<Strin
     Ok((plans, note))
 }
 
-/// Checks plans against their data, and returns a note of how many sequences there are, or of what is not checked. With `may_be_missing`, data may be missing on this machine.
+/// Checks plans against their data, and returns a note of how many sequences there are, or of what is not checked. With `may_be_missing`,
+/// data may be missing on this machine.
 pub(crate) fn data_fits(
     opened: &Opened,
     plans: &[Plan],

@@ -58,8 +58,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let at_once = all.at_once(&sweep)?;
     let folder = Folder::open(&sweep)?;
     let finished = already_finished(&sweep, &all, &bases)?;
+    bases.are_needed(&sweep.output)?;
     record::write(&sweep, &bases).map_err(|error| folder.failure(&error))?;
-    bases.are_needed(&sweep.output, true);
     all.warnings.iter().for_each(print::warn);
     print::say(&begins(&sweep, finished.len(), &at_once.to_string()));
     let left = (0..sweep.runs.len()).filter(|index| !finished.contains(index)).collect();
@@ -68,9 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let summary = |index: usize| run_summary(&sweep.runs[index].experiment.output).ok();
     let of_run = |index: usize| done.contains(&index).then(|| summary(index)).flatten();
     let runs: Vec<Option<RunSummary>> = (0..sweep.runs.len()).map(of_run).collect();
-    if done.len() == sweep.runs.len() {
-        bases.are_needed(&sweep.output, false);
-    }
     table::print(record::groups(&sweep, runs), *options)?;
     Ok(ended(&sweep, done.len(), &failed))
 }

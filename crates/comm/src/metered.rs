@@ -55,7 +55,7 @@ pub struct Metered {
     inner: Arc<dyn Communicator>,
     traffic: Totals,
     /// The processes and hosts of ranks, by their [`Communicator::global_rank`] numbers.
-    places: RankHosts,
+    hosts: RankHosts,
     /// Whether the ranks of this group are on several hosts.
     spread: bool,
 }
@@ -63,22 +63,22 @@ pub struct Metered {
 impl Metered {
     /// Wraps `inner`, whose ranks are on one host.
     pub fn new(inner: Arc<dyn Communicator>) -> Arc<Metered> {
-        let places = RankHosts::new([], inner.world_size());
-        Metered::at(inner, places)
+        let hosts = RankHosts::new([], inner.world_size());
+        Metered::at(inner, hosts)
     }
-    /// Wraps `inner`, whose ranks are at `places`.
-    pub fn at(inner: Arc<dyn Communicator>, places: RankHosts) -> Arc<Metered> {
-        Arc::new(Metered::of(inner, Totals::default(), places))
+    /// Wraps `inner`, whose ranks run on `hosts`.
+    pub fn at(inner: Arc<dyn Communicator>, hosts: RankHosts) -> Arc<Metered> {
+        Arc::new(Metered::of(inner, Totals::default(), hosts))
     }
-    fn of(inner: Arc<dyn Communicator>, traffic: Totals, places: RankHosts) -> Metered {
-        let metered = Metered { inner, traffic, places, spread: false };
+    fn of(inner: Arc<dyn Communicator>, traffic: Totals, hosts: RankHosts) -> Metered {
+        let metered = Metered { inner, traffic, hosts, spread: false };
         let spread =
             (0..metered.world_size()).any(|rank| metered.is_away(metered.global_rank(rank)));
         Metered { spread, ..metered }
     }
     /// Whether a rank, by its original number, is on another host than this one.
     fn is_away(&self, rank: usize) -> bool {
-        self.places.are_apart(self.global_rank(self.rank()), rank)
+        self.hosts.are_apart(self.global_rank(self.rank()), rank)
     }
     /// Returns what was counted since the last call, and starts again from zero.
     pub fn take(&self) -> Traffic {
@@ -147,7 +147,7 @@ impl Communicator for Metered {
     }
     fn split(&self, label: Label, color: usize, key: usize) -> Result<Arc<dyn Communicator>> {
         let inner = self.collective(label, [], |inner| inner.split(label, color, key))?;
-        Ok(Arc::new(Metered::of(inner, self.traffic.clone(), self.places.clone())))
+        Ok(Arc::new(Metered::of(inner, self.traffic.clone(), self.hosts.clone())))
     }
     fn note(&self, label: Label) {
         self.inner.note(label);

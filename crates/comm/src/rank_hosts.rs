@@ -81,22 +81,22 @@ mod tests {
     #[test]
     fn ranks_are_shared_out_in_order() {
         let hosts: Vec<String> = ["a", "b", "a"].map(str::to_owned).into();
-        let places = RankHosts::new(hosts, 6);
+        let hosts = RankHosts::new(hosts, 6);
         assert_eq!(
-            (0..6).map(|rank| places.process_of(rank)).collect::<Vec<_>>(),
+            (0..6).map(|rank| hosts.process_of(rank)).collect::<Vec<_>>(),
             [0, 0, 1, 1, 2, 2]
         );
-        assert_eq!((places.ranks_of(1), places.host_of(3)), (2..4, Some("b")));
-        let apart = |one, other| places.are_apart(one, other);
+        assert_eq!((hosts.ranks_of(1), hosts.host_of(3)), (2..4, Some("b")));
+        let apart = |one, other| hosts.are_apart(one, other);
         assert_eq!([apart(0, 1), apart(1, 2), apart(0, 5)], [false, true, false]);
         let on = |host, ranks: &[usize]| OnHost { host, ranks: ranks.to_vec() };
-        assert_eq!(places.hosts(), [on("a", &[0, 1, 4, 5]), on("b", &[2, 3])]);
+        assert_eq!(hosts.hosts(), [on("a", &[0, 1, 4, 5]), on("b", &[2, 3])]);
     }
 
     #[test]
     fn threads_of_one_process_are_not_apart() {
-        let places = RankHosts::new([], 4);
-        assert_eq!((places.process_of(3), places.host_of(3), places.ranks_of(0)), (0, None, 0..4));
-        assert!(!places.are_apart(0, 3) && places.hosts().is_empty());
+        let hosts = RankHosts::new([], 4);
+        assert_eq!((hosts.process_of(3), hosts.host_of(3), hosts.ranks_of(0)), (0, None, 0..4));
+        assert!(!hosts.are_apart(0, 3) && hosts.hosts().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Best fit: items put into bins of equal room, the largest first, each where the least room is left for it (Ding et al. 2024, arXiv
 //! 2404.10830, with whole documents).
 //!
-//! Takes time n log n and about 50 bytes an item: a second for a million. The bins depend on the sizes alone.
+//! Takes time n log n and about 50 bytes an item. The bins depend on the sizes alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

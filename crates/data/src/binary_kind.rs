@@ -35,13 +35,13 @@ impl BinaryKind {
             (b"BZh", BinaryKind::Bzip2),
             (b"PAR1", BinaryKind::Parquet),
         ];
-        SIGNS.into_iter().find(|(sign, _)| bytes.starts_with(sign)).map(|(_, instead)| instead)
+        SIGNS.into_iter().find(|(sign, _)| bytes.starts_with(sign)).map(|(_, kind)| kind)
     }
 }
 
 /// The message about a file that is not UTF-8.
-pub(crate) fn not_utf8(instead: Option<BinaryKind>, offset: u64) -> String {
-    match instead {
+pub(crate) fn not_utf8(kind: Option<BinaryKind>, offset: u64) -> String {
+    match kind {
         None => format!("not UTF-8 at byte {offset}"),
         Some(BinaryKind::Utf16) => "text in UTF-16, expected UTF-8".to_owned(),
         Some(BinaryKind::Gzip) => "packed by gzip, expected text in UTF-8".to_owned(),

@@ -69,14 +69,14 @@ pub enum DataError {
         json: Option<PathBuf>,
     },
     /// Bytes that are not UTF-8.
-    #[error("`{path}` is {}", not_utf8(*instead, *offset), path = path.display())]
+    #[error("`{path}` is {}", not_utf8(*kind, *offset), path = path.display())]
     Utf8 {
         /// The file.
         path: PathBuf,
         /// The first byte, from 0, of what is not UTF-8.
         offset: u64,
         /// The kind of file, if its first bytes show it.
-        instead: Option<BinaryKind>,
+        kind: Option<BinaryKind>,
     },
     /// A line of a jsonl file that is no JSON object with a text.
     #[error("`{path}`, line {line}: {message}", path = path.display())]

@@ -80,12 +80,12 @@ pub(crate) struct Utf8<'a> {
     /// Bytes of the file before `torn`.
     done: u64,
     /// What the file is by its first bytes, where that is no text.
-    instead: Option<BinaryKind>,
+    kind: Option<BinaryKind>,
 }
 
 impl Utf8<'_> {
     pub(crate) fn new(path: &Path) -> Utf8<'_> {
-        Utf8 { path, torn: Vec::new(), done: 0, instead: None }
+        Utf8 { path, torn: Vec::new(), done: 0, kind: None }
     }
 
     /// Hands the whole characters of `block` to `each`.
@@ -95,7 +95,7 @@ impl Utf8<'_> {
         each: &mut dyn FnMut(&str) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         if self.done == 0 && self.torn.is_empty() {
-            self.instead = BinaryKind::of(block);
+            self.kind = BinaryKind::of(block);
         }
         while !self.torn.is_empty() && !block.is_empty() {
             self.torn.push(block[0]);
@@ -133,7 +133,7 @@ impl Utf8<'_> {
 
     fn error(&self, valid: usize) -> DataError {
         let (path, offset) = (self.path.to_owned(), self.done + valid as u64);
-        DataError::Utf8 { path, offset, instead: self.instead }
+        DataError::Utf8 { path, offset, kind: self.kind }
     }
 }
 

@@ -62,7 +62,7 @@ impl DataError {
             DataError::NoFiles { .. } => {
                 "name another folder, or a single file, whatever it is called"
             }
-            DataError::Utf8 { instead, .. } => of_encoding(*instead),
+            DataError::Utf8 { kind, .. } => of_encoding(*kind),
             DataError::Parquet { message, .. } if message.contains(CODECS) => {
                 "write it again, packed by zstd, snappy or gzip, or not packed"
             }
@@ -170,8 +170,8 @@ fn in_lines(path: &Path) -> String {
 }
 
 /// The way out of what is no UTF-8.
-fn of_encoding(instead: Option<BinaryKind>) -> &'static str {
-    match instead {
+fn of_encoding(kind: Option<BinaryKind>) -> &'static str {
+    match kind {
         None => {
             "convert it to UTF-8 first: `iconv -f latin1 -t utf-8 FILE`; of packed files `.gz` and `.zst` are read"
         }

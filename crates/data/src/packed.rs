@@ -56,8 +56,8 @@ struct Piece {
     inputs: u64,
 }
 
-/// Documents packed into sequences: the plan alone, shared by what is trained on and what is held out. In memory are 24 bytes a document
-/// at most.
+/// Documents packed into sequences: the plan alone, shared by what is trained on and what is held out. In memory are at most 24 bytes a
+/// piece: a document, or a part of one with [`Longer::Split`].
 #[derive(Debug)]
 pub struct Packing {
     cache: Arc<Cache>,

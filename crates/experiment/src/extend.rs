@@ -57,13 +57,13 @@ impl Extension {
     /// # Errors
     /// When `rope` cannot rescale this model, the new length is not longer than the model's, or a parameter is missing.
     pub(crate) fn apply(&self, shape: Shape, places: &Places) -> Result<Shape, Problem> {
-        let way = self.rope.word();
+        let method = self.rope.word();
         let problem =
             |key: &str, message: String| places.problem(&format!("extend.{key}"), message);
         let kind = shape.rope.scaling.word();
         let plain = shape.rope.scaling == Scaling::Default;
         if !plain && !self.replaces(&shape.rope.scaling) {
-            let message = format!("`rope: {way}` cannot stretch a model of `rope_type: {kind}`");
+            let message = format!("`rope: {method}` cannot stretch a model of `rope_type: {kind}`");
             return Err(problem("rope", message).hint(self.instead(&shape.rope.scaling)));
         }
         let own = self.parameters.original_max_position_embeddings;
@@ -80,7 +80,7 @@ impl Extension {
         }
         let rope = self.stretched(&shape, original).map_err(|key| {
             let such = if key == "theta" { ", such as 5e5" } else { "" };
-            let missing = format!("`extend.{key}` is missing, which `rope: {way}` needs");
+            let missing = format!("`extend.{key}` is missing, which `rope: {method}` needs");
             problem(key, missing).hint(format!("add `{key}:` under `extend:`{such}"))
         })?;
         // Dynamic scaling starts beyond the model's own length, which config.json must keep.
@@ -101,8 +101,9 @@ impl Extension {
     }
 
     fn instead(&self, scaling: &Scaling) -> String {
-        let ways = RopeMethod::WORDS.iter().filter_map(|word| RopeMethod::from_word(word));
-        let others = ways.filter(|way| Extension { rope: *way, ..self.clone() }.replaces(scaling));
+        let methods = RopeMethod::WORDS.iter().filter_map(|word| RopeMethod::from_word(word));
+        let others =
+            methods.filter(|method| Extension { rope: *method, ..self.clone() }.replaces(scaling));
         let words: Vec<&str> = others.map(RopeMethod::word).collect();
         format!("use `{}`", words.join("` or `"))
     }
@@ -140,22 +141,22 @@ impl Extension {
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let Some(extension) = &experiment.extend else { return Vec::new() };
     let (places, tokens) = (&experiment.places, experiment.data.tokens);
-    let way = extension.rope;
-    let own: &[&str] = match way {
+    let method = extension.rope;
+    let own: &[&str] = match method {
         RopeMethod::Abf => &["original_max_position_embeddings"],
         // These scale from the model's own length and take none.
         RopeMethod::Ntk | RopeMethod::Linear | RopeMethod::Dynamic => {
             &["factor", "original_max_position_embeddings"]
         }
-        _ => rope_keys_of(way.word()),
+        _ => rope_keys_of(method.word()),
     };
     let written = extension.parameters.written();
     let written = written.iter().map(String::as_str);
-    let theta = extension.theta.map(|_| "theta").filter(|_| way != RopeMethod::Abf);
+    let theta = extension.theta.map(|_| "theta").filter(|_| method != RopeMethod::Abf);
     let strays = written.filter(|key| !own.contains(key)).chain(theta);
     let mut problems: Vec<Problem> = strays
         .map(|key| {
-            let message = format!("`extend.{key}` has no effect with `rope: {}`", way.word());
+            let message = format!("`extend.{key}` has no effect with `rope: {}`", method.word());
             places.problem(&format!("extend.{key}"), message).hint(format!("remove `{key}`"))
         })
         .collect();

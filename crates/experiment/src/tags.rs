@@ -120,11 +120,14 @@ pub fn fixed() -> Vec<&'static str> {
 pub fn evaluate_loss_of<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
     let mut tags: Vec<String> = Vec::new();
     for (path, number) in paths.zip(1..) {
-        let tag = match name(path) {
+        let mut tag = match name(path) {
             Some(name) => format!("{EVALUATE_LOSS_OF}{name}"),
             None => format!("{EVALUATE_LOSS_OF}source-{number}"),
         };
-        tags.push(if tags.contains(&tag) { format!("{tag}-{number}") } else { tag });
+        while tags.contains(&tag) {
+            tag = format!("{tag}-{number}");
+        }
+        tags.push(tag);
     }
     tags
 }
@@ -149,6 +152,9 @@ mod tests {
     fn sources_of_a_mixture_have_names_of_their_own() {
         let paths = ["a/books.txt", "books/*.jsonl", "*.txt", "my chats.jsonl", "/x/[ab]/*", "."];
         let tags = evaluate_loss_of(paths.iter().map(Path::new));
+        let same = ["a-3.txt", "a.txt", "x/a.txt"].map(Path::new);
+        let distinct = ["a-3", "a", "a-3-3"].map(|name| format!("evaluate/loss/{name}"));
+        assert_eq!(evaluate_loss_of(same.into_iter()), distinct);
         let names = ["books", "books-2", "source-3", "my-chats", "x", "source-6"];
         assert_eq!(tags, names.map(|name| format!("evaluate/loss/{name}")));
     }

@@ -10,7 +10,8 @@ pub fn is_full(error: &io::Error) -> bool {
 
 /// Bytes that the disk of `path`, or of where it would be made, has room for; `None` where the system does not say.
 pub fn free_space(path: &Path) -> Option<u64> {
-    let there = path.ancestors().find(|folder| folder.exists());
+    let here = |folder| if folder == Path::new("") { Path::new(".") } else { folder };
+    let there = path.ancestors().map(here).find(|folder| folder.exists());
     let disk = rustix::fs::statvfs(there?).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
@@ -30,5 +31,6 @@ mod tests {
     fn the_disk_of_what_is_not_there_yet_has_space() {
         let folder = tempfile::tempdir().unwrap();
         assert!(free_space(&folder.path().join("cache/models")).is_some());
+        assert!(free_space(Path::new("nothing/here")).is_some());
     }
 }

@@ -144,10 +144,10 @@ impl Share<'_> {
         })
     }
 
-    /// Peak memory of the rank, of whose classes the peaks are `by_class`: the most of some moments. Outside of attention nothing is in flight;
-    /// attention runs backward, or forward with its scores; forward the only gradients are those of earlier micro-batches; in the last
-    /// layer's backward there are its own and the loss's; in the first layer's, activations of no other layer are kept; in the embedding's,
-    /// of none. A tile's results are in flight once they are made.
+    /// Peak memory of the rank, of all classes at the same moment, where `by_class` has the peak of each: the most of some moments. Outside
+    /// of attention nothing is in flight; attention runs backward, or forward with its scores; forward the only gradients are those of
+    /// earlier micro-batches; in the last layer's backward there are its own and the loss's; in the first layer's, activations of no other
+    /// layer are kept; in the embedding's, of none. A tile's results are in flight once they are made.
     pub(crate) fn peak(&self, by_class: &ByClass) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();

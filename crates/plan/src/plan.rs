@@ -219,8 +219,8 @@ impl Plan {
         here.chunks(beside).map(together).max().unwrap_or_default()
     }
 
-    /// Peak memory of a rank of `kind`: by class, of all classes, and what one more worker adds in attention and in matrix
-    /// products. What is held while attention runs is the most of any layer group.
+    /// Peak memory of a rank of `kind`: by class, of all classes at the same moment, and what one more worker adds in attention and in
+    /// matrix products. What is held while attention runs is the most of any layer group.
     pub(crate) fn held(&self, memory: Settled, kind: &RankKind) -> RankMemory {
         let workers = self.experiment.host.workers;
         let held = self.held_by(memory, kind, workers);

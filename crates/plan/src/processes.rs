@@ -116,15 +116,16 @@ impl Plan {
         sharding.expect("processes were checked to lie along the axes")
     }
 
-    /// Peak memory of every rank of a sequence, bytes, where each has a device of its own: by class, and of all classes.
+    /// Peak memory of every rank of a sequence, bytes, where each has a device of its own: by class, and of all classes at the same
+    /// moment.
     pub fn peaks_apart(&self) -> Vec<(ByClass, u64)> {
         let kinds = self.rank_kinds();
         let ranks = self.experiment.mesh.replica(0).ranks();
         ranks.map(|rank| self.held_apart(self.memory, kinds.of(rank))).collect()
     }
 
-    /// Peak memory of a rank of `kind` that has a device of its own: by class, and of all classes. What arrives takes a buffer of
-    /// its own, blocks in flight are those of the proofs, and the largest layer group counts.
+    /// Peak memory of a rank of `kind` that has a device of its own: by class, and of all classes at the same moment. What arrives takes a
+    /// buffer of its own, blocks in flight are those of the proofs, and the largest layer group counts.
     pub(crate) fn held_apart(&self, memory: Settled, kind: &RankKind) -> (ByClass, u64) {
         let elsewhere = self.summing() - 1;
         let kind = &RankKind { elsewhere, here: 1, is_first: true, ..kind.clone() };

@@ -72,11 +72,11 @@ impl RouteChoice {
         let [only] = self.sent.as_slice() else {
             let mut sent = self.sent.clone();
             sent.sort_by_key(|(_, bytes)| *bytes);
-            let ways =
+            let routes =
                 sent.iter().map(|(how, bytes)| format!("{} {}", route_word(*how), size(*bytes)));
-            let ways = ways.collect::<Vec<_>>().join(", ");
+            let routes = routes.collect::<Vec<_>>().join(", ");
             let why = if self.automatic { "sends least" } else { "as written" };
-            return format!("{word} ({why}). Bytes per layer and micro-batch: {ways}");
+            return format!("{word} ({why}). Bytes per layer and micro-batch: {routes}");
         };
         format!(
             "{word}: the only backward route, {} from the busiest rank per layer and micro-batch",

@@ -149,11 +149,11 @@ impl Estimate {
 /// The loads of every layer group on the devices of a replica.
 pub(crate) fn loads(plan: &Plan, cluster: &Cluster) -> Vec<Loads> {
     let last = plan.shape.num_hidden_layers - 1;
-    let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
+    let of_group = |(group, schedules): (&LayerGroup, &Arc<Schedules>)| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
         Loads {
-            forward: Work::of(passes.of(Pass::Forward), &mut counted, cluster),
-            backward: Work::of(passes.of(Pass::Backward), &mut counted, cluster),
+            forward: Work::of(schedules.of(Pass::Forward), &mut counted, cluster),
+            backward: Work::of(schedules.of(Pass::Backward), &mut counted, cluster),
             layers: group.layers.len(),
             begins: [0, last].map(|layer| group.layers.contains(&layer)),
         }

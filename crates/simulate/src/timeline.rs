@@ -30,7 +30,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster) -> Result<Trace, Problems> {
     enough_devices(&plan.experiment, cluster)?;
     few_enough(plan)?;
     let loads = loads(plan, cluster);
-    let pairs = |passes: &Arc<Schedules>| passes.both().map(pairs_per_hop);
+    let pairs = |schedules: &Arc<Schedules>| schedules.both().map(pairs_per_hop);
     let pairs: Vec<_> = plan.schedules.iter().map(pairs).collect();
     let mut writer = Writer { plan, spans: vec![Vec::new(); plan.world()] };
     let mut ends = Vec::new();
@@ -66,17 +66,17 @@ fn locations(plan: &Plan, cluster: &Cluster) -> Vec<RankLocation> {
 
 /// The load of both passes, by layer group.
 fn loads(plan: &Plan, cluster: &Cluster) -> Vec<[Load; 2]> {
-    let of_group = |passes: &Arc<Schedules>| {
+    let of_group = |schedules: &Arc<Schedules>| {
         let mut counted = Counted::new(plan.block(), cluster.rates.tile);
-        passes.both().map(|schedule| counted.load(schedule))
+        schedules.both().map(|schedule| counted.load(schedule))
     };
     plan.schedules.iter().map(of_group).collect()
 }
 
 /// Refuses a step with more tiles and moves than a trace can list.
 fn few_enough(plan: &Plan) -> Result<(), Problem> {
-    let of_group = |(group, passes): (&LayerGroup, &Arc<Schedules>)| {
-        let both = passes.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
+    let of_group = |(group, schedules): (&LayerGroup, &Arc<Schedules>)| {
+        let both = schedules.both().into_iter().flat_map(moves_and_tiles).sum::<usize>();
         both.saturating_mul(group.layers.len())
     };
     let layers = plan.groups.iter().zip(&plan.schedules).map(of_group);

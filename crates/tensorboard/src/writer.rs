@@ -153,7 +153,7 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     remove_if(folder, |_| true)
 }
 
-/// As [`remove`], but only files that show nothing but events of `step`, or cannot be read.
+/// As [`remove`], but only files that show nothing but events of `step`.
 ///
 /// # Errors
 /// A folder that cannot be read or changed.
@@ -183,7 +183,8 @@ fn remove_if(folder: &Path, is_unwanted: impl Fn(&Path) -> bool) -> io::Result<(
 /// Whether every number and picture of an event file is of `step`.
 fn shows_only(path: &Path, step: u64) -> bool {
     let is_shown = |event: &Event| !matches!(event.payload, Payload::Version(_));
-    let events = read(path).unwrap_or_default();
+    // What cannot be read may be of another step.
+    let Ok(events) = read(path) else { return false };
     events.iter().filter(|event| is_shown(event)).all(|event| event.step == step)
 }
 

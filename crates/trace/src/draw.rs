@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use annulus_figure::in_svg;
 
-use crate::{Activity, Block, Link, Pass, Span, Trace, links};
+use crate::{Activity, Link, Pass, Span, Trace, TracedBlock, links};
 
 /// Sizes in pixels: the width of a pass, the margin for names, a lane, the gap between ranks, the space above a pass.
 const WIDTH: f64 = 1040.0;
@@ -220,7 +220,7 @@ fn label(svg: &mut String, [x, y]: [f64; 2], width: f64, name: &str) {
     );
 }
 
-fn listed(pieces: &[Block]) -> String {
+fn listed(pieces: &[TracedBlock]) -> String {
     pieces.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 

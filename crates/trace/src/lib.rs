@@ -21,5 +21,5 @@ pub use links::{Link, links};
 pub use moves::Hop;
 pub use read::{MOST_RANKS, Unreadable};
 pub use record::{Begun, begin, now, start, stop};
-pub use span::{Activity, Block, Moved, Pass, Place, RankLocation, Span, Tile, Trace, Track};
+pub use span::{Activity, Moved, Pass, Place, RankLocation, Span, Tile, Trace, TracedBlock, Track};
 pub use sums::{AttentionTimes, Exposed, Sums};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Activity, Block, Moved, Place, Span, Trace};
+use crate::{Activity, Moved, Place, Span, Trace, TracedBlock};
 
 /// The send and the arrival of one block.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct Link<'a> {
 }
 
 /// What identifies a block's way. Every micro-batch repeats it: the first send then matches the first arrival.
-type Key<'a> = (usize, usize, Place, &'a Block);
+type Key<'a> = (usize, usize, Place, &'a TracedBlock);
 
 /// All blocks whose send and arrival were both recorded, by sender, in the order of their sends.
 pub fn links(trace: &Trace) -> Vec<Link<'_>> {

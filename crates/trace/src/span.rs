@@ -74,7 +74,7 @@ pub struct Place {
 
 /// A block of a schedule: some heads and rows of one rank's tensors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Block {
+pub struct TracedBlock {
     /// The part's letter, `q`, `k`, …: [`annulus_sequence::Part::letter`].
     pub part: String,
     /// The number of the owner among the ranks that share a sequence.
@@ -89,16 +89,16 @@ pub struct Block {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Tile {
     /// The queries.
-    pub queries: Block,
+    pub queries: TracedBlock,
     /// The keys.
-    pub keys: Block,
+    pub keys: TracedBlock,
 }
 
 /// A block that is sent from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// The block.
-    pub block: Block,
+    pub block: TracedBlock,
     /// The sending rank.
     pub from: usize,
     /// The receiving rank, numbered among all ranks as the sender is.
@@ -134,7 +134,7 @@ pub enum Activity {
         #[serde(flatten)]
         place: Place,
         /// The queries of the results.
-        queries: Vec<Block>,
+        queries: Vec<TracedBlock>,
     },
     /// Adds a received sum to the one that is here.
     Fold {
@@ -142,7 +142,7 @@ pub enum Activity {
         #[serde(flatten)]
         place: Place,
         /// The sum.
-        block: Block,
+        block: TracedBlock,
     },
     /// Posts all sends and receives of a hop that are awaited together.
     Post {
@@ -288,10 +288,10 @@ impl From<sequence::Pass> for Pass {
     }
 }
 
-impl From<sequence::Block> for Block {
-    fn from(sequence::Block { part, owner, heads, rows }: sequence::Block) -> Block {
+impl From<sequence::Block> for TracedBlock {
+    fn from(sequence::Block { part, owner, heads, rows }: sequence::Block) -> TracedBlock {
         let [heads, rows] = [heads, rows].map(|extent| [extent.start, extent.end]);
-        Block { part: part.letter().to_owned(), owner, heads, rows }
+        TracedBlock { part: part.letter().to_owned(), owner, heads, rows }
     }
 }
 
@@ -302,7 +302,7 @@ impl From<TilePlan> for Tile {
 }
 
 /// Formatted as in the drawing of a schedule: `k2`.
-impl fmt::Display for Block {
+impl fmt::Display for TracedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.part, self.owner)
     }

@@ -3,13 +3,13 @@
 
 use annulus_trace::testing::check;
 use annulus_trace::{
-    Activity, AttentionTimes, Block, MOST_RANKS, Moved, Pass, Place, RankLocation, Span, Sums,
-    Tile, Trace, links,
+    Activity, AttentionTimes, MOST_RANKS, Moved, Pass, Place, RankLocation, Span, Sums, Tile,
+    Trace, TracedBlock, links,
 };
 use serde_json::Value;
 
-fn piece(part: &str, owner: usize) -> Block {
-    Block { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
+fn piece(part: &str, owner: usize) -> TracedBlock {
+    TracedBlock { part: part.to_owned(), owner, heads: [0, 2], rows: [0, 8] }
 }
 
 fn place(hop: usize) -> Place {

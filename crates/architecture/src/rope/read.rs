@@ -14,7 +14,7 @@ pub(crate) struct RopeKeysAsWritten<'a> {
     /// The sections `rope_parameters` and `rope_scaling`, the preferred one first.
     pub sections: [&'a Option<RopeKeys>; 2],
     /// The keys beside the sections: `rope_theta` as in version 4, `original_max_position_embeddings` as in Phi-3.
-    pub beside: &'a TopLevelKeys,
+    pub top_level: &'a TopLevelKeys,
     /// The key `max_position_embeddings`.
     pub longest: Option<usize>,
 }
@@ -35,7 +35,7 @@ impl RopeKeysAsWritten<'_> {
         match self.parameters(&kind).scaling(&kind, self.longest) {
             Ok(scaling) if problems.is_empty() => {
                 let own = self.sections.iter().find_map(|section| section.as_ref()?.rope_theta);
-                let theta = own.or(self.beside.rope_theta).unwrap_or(Rope::THETA);
+                let theta = own.or(self.top_level.rope_theta).unwrap_or(Rope::THETA);
                 return Ok(Rope { theta, scaling });
             }
             Err(key) => {
@@ -63,13 +63,13 @@ impl RopeKeysAsWritten<'_> {
             section.as_ref().map(|keys| keys.parameters.clone()).unwrap_or_default()
         };
         let [first, second] = self.sections.map(of);
-        let original = self.beside.original_max_position_embeddings;
+        let original = self.top_level.original_max_position_embeddings;
         let own = rope_keys_of(kind).contains(&"original_max_position_embeddings");
-        let beside = Parameters {
+        let top_level = Parameters {
             original_max_position_embeddings: original.filter(|_| own),
             ..Parameters::default()
         };
-        first.or(second).or(beside)
+        first.or(second).or(top_level)
     }
 
     fn everywhere(&self) -> Places3 {
@@ -79,7 +79,7 @@ impl RopeKeysAsWritten<'_> {
         [
             (format!("{prefix}rope_parameters."), first),
             (format!("{prefix}rope_scaling."), second),
-            (prefix.to_owned(), written(self.beside)),
+            (prefix.to_owned(), written(self.top_level)),
         ]
     }
 

@@ -2,14 +2,14 @@
 //! all its runs begin alike, though the run that they name may train on meanwhile.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::{Experiment, ModelSource, Sweep};
-use annulus_train::{
-    begun_with, is_run, model_folder, need_checkpoint, release_checkpoint, step_of,
-};
+use annulus_train::{begun_with, is_run, model_folder, need_checkpoint, step_of};
 use serde_json::{Value, json};
 
+use crate::failure::Failure;
 use crate::print;
 
 /// The name of the list in `sweep.json`.
@@ -75,14 +75,24 @@ impl Bases {
         (step != path).then_some((path, step))
     }
 
-    /// Notes in the checkpoints that the sweep in `output` needs them, or takes that back: their own run must not delete them meanwhile.
-    pub(super) fn are_needed(&self, output: &Path, needed: bool) {
+    /// Notes in the checkpoints that the sweep in `output` needs them: their own run must not delete them.
+    ///
+    /// # Errors
+    /// One that was deleted since it was chosen.
+    pub(super) fn are_needed(&self, output: &Path) -> Result<(), Failure> {
         for step in self.0.values() {
-            let note = if needed { need_checkpoint } else { release_checkpoint };
-            if let Err(error) = note(step, output) {
-                print::warn(format!("`{}` is not marked as needed: {error}", step.display()));
+            match need_checkpoint(step, output) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let message = format!("`{}` was deleted by its own run", step.display());
+                    return Err(Failure::usage(message, "the same command takes a newer one"));
+                }
+                Err(error) => {
+                    print::warn(format!("`{}` is not marked as needed: {error}", step.display()));
+                }
+                Ok(()) => {}
             }
         }
+        Ok(())
     }
 }
 

@@ -32,7 +32,7 @@ fn of_data() -> Vec<Data> {
         Data::NoThread { source: system() },
         Data::NotAFile { path: path() },
         Data::NoFiles { path: path(), endings: message(), json: Some(path()) },
-        Data::Utf8 { path: path(), offset: 1, instead: None },
+        Data::Utf8 { path: path(), offset: 1, kind: None },
         Data::Dangling { path: path(), target: path() },
         Data::Line { path: path(), line: 1, message: message(), chat: true },
         Data::Parquet { path: path(), message: message() },

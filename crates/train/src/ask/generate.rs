@@ -60,8 +60,8 @@ pub type OnToken<'a> = &'a (dyn Fn(&[u32]) + Sync);
 /// Generates what follows `prompt`, whose length must be the tokens of `setup`; `weights` are those of [`Setup::placed`].
 ///
 /// # Errors
-/// An empty prompt or one of another length, settings that [`Sampling`] rules out, tensor-parallel ranks, weights that were placed for another setup, ids outside
-/// the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
+/// An empty prompt or one of another length, settings that [`Sampling`] rules out, tensor-parallel ranks, weights that were placed for
+/// another setup, ids outside the vocabulary, failures of the ranks; [`TrainError::NotANumber`] for logits that are not finite.
 pub fn generate(
     setup: &Setup,
     weights: &DeviceWeights,

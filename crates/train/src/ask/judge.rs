@@ -39,8 +39,8 @@ pub type Sequences<'a> = &'a (dyn Fn(usize) -> Result<Sequence> + Sync);
 /// Logits of at most `setup.loss_chunk` targets are held at a time.
 ///
 /// # Errors
-/// Tensor-parallel ranks, weights that were placed for another setup, failures of the ranks and of making a sequence; [`crate::TrainError::NotANumber`] for a loss
-/// that is not finite.
+/// Tensor-parallel ranks, weights that were placed for another setup, failures of the ranks and of making a sequence;
+/// [`crate::TrainError::NotANumber`] for a loss that is not finite.
 pub fn judge(
     setup: &Setup,
     weights: &DeviceWeights,

@@ -52,8 +52,8 @@ struct Share {
 /// Scores `sequences` with `weights` on the ranks of `setup`; `setup.data` must divide their number.
 ///
 /// # Errors
-/// Tensor-parallel ranks, weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length than the setup's;
-/// failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
+/// Tensor-parallel ranks, weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length
+/// than the setup's; failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,

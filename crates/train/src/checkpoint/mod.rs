@@ -21,7 +21,7 @@ mod write;
 use std::path::{Path, PathBuf};
 
 pub(crate) use contents::{Contents, OptimizerTensor, Piece};
-pub use needed::{need, release};
+pub use needed::need;
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use state::{STATE, State, VERSION};
 pub(crate) use templates::templates;

@@ -1,12 +1,9 @@
 //! Checkpoints that other runs need: adapters are useless without the weights that they were trained beside, and a run that has begun with
-//! a checkpoint reads it again until it is finished.
+//! a checkpoint reads it again when it is resumed.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-
-use annulus_text::count;
 
 use crate::checkpoint::is_checkpoint;
 
@@ -19,37 +16,21 @@ const MOST: u64 = 1 << 20;
 /// folder that is not where it was may have been moved. Other folders are not of runs, which delete what is old.
 ///
 /// # Errors
-/// What the system says, and a path that no line of a text can hold.
+/// `NotFound` where `base` is not there, or was deleted meanwhile; what the system says, and a path that no line of a text can hold.
 pub fn need(base: &Path, output: &Path) -> io::Result<()> {
-    if !is_checkpoint(base) {
+    if base.is_dir() && !is_checkpoint(base) {
         return Ok(());
     }
     let run = line_of(output)?;
     let (mut file, noted) = held(base)?;
-    if noted.lines().any(|line| line == run) {
-        return Ok(());
+    if !noted.lines().any(|line| line == run) {
+        file.write_all(format!("\n{run}\n").as_bytes())?;
     }
-    file.write_all(format!("\n{run}\n").as_bytes())
+    // Its own run may have been about to delete it.
+    base.metadata().map(drop)
 }
 
-/// Takes back what [`need`] noted.
-///
-/// # Errors
-/// Those of [`need`].
-pub fn release(base: &Path, output: &Path) -> io::Result<()> {
-    let run = line_of(output)?;
-    if !noted(base)?.lines().any(|line| line == run) {
-        return Ok(());
-    }
-    let (file, noted) = held(base)?;
-    let others = noted.lines().filter(|line| !line.trim().is_empty() && *line != run);
-    let others = others.flat_map(|line| [line, "\n"]).collect::<String>();
-    // They are shorter, and written first: a crash leaves too many lines, not too few.
-    file.write_all_at(others.as_bytes(), 0)?;
-    file.set_len(others.len() as u64)
-}
-
-/// The file, locked until it is dropped, because runs of a sweep begin and end at once; and what is in it, behind which writing goes on.
+/// The file, locked until it is dropped, because runs of a sweep begin at once; and what is in it, behind which writing goes on.
 fn held(base: &Path) -> io::Result<(File, String)> {
     let mut file = annulus_files::lock(&base.join(NEEDED))?;
     file.lock()?;
@@ -81,10 +62,10 @@ pub(crate) fn kept_for(folder: &Path) -> Option<String> {
     let gone = if Path::new(first).is_dir() { "" } else { ", which is not there now," };
     let need = match more.len() {
         0 => " needs".to_owned(),
-        more => format!(" and {} need", count(more, "other run")),
+        more => format!(" and {more} more need"),
     };
     Some(format!(
-        "`{checkpoint}` is kept, whatever `keep` is: the run `{first}`{gone}{need} it; delete `{}` to free it",
+        "`{checkpoint}` is kept, whatever `keep` is: `{first}`{gone}{need} it; delete `{}` to free it",
         file.display()
     ))
 }
@@ -112,7 +93,7 @@ mod tests {
     use crate::checkpoint::STATE;
 
     #[test]
-    fn a_checkpoint_is_kept_for_runs_until_they_are_done_with_it_also_for_those_that_moved() {
+    fn a_checkpoint_is_kept_for_runs_that_need_it_also_for_those_that_moved() {
         let place = tempfile::tempdir().unwrap();
         let base = place.path().join("base/step-1");
         fs::create_dir_all(&base).unwrap();
@@ -123,16 +104,13 @@ mod tests {
             assert_eq!(need(&base, run).and_then(|()| need(&base, run)).ok(), Some(()));
         }
         let why = kept_for(&base).unwrap();
-        assert!(why.contains("one` and 1 other run need it"), "{why}");
-        release(&base, &runs[0]).unwrap();
+        assert!(why.contains("one` and 1 more need it"), "{why}");
+        fs::rename(&runs[0], place.path().join("moved")).unwrap();
         let why = kept_for(&base).unwrap();
-        assert!(why.contains("two` needs it"), "{why}");
-        fs::rename(&runs[1], place.path().join("moved")).unwrap();
-        let why = kept_for(&base).unwrap();
-        assert!(why.contains("two`, which is not there now, needs it"), "{why}");
-        fs::rename(place.path().join("moved"), &runs[1]).unwrap();
-        release(&base, &runs[1]).unwrap();
+        assert!(why.contains("one`, which is not there now, and 1 more need it"), "{why}");
+        fs::remove_file(base.join(NEEDED)).unwrap();
         assert_eq!(kept_for(&base), None);
-        assert_eq!(fs::read_to_string(base.join(NEEDED)).unwrap(), "");
+        let gone = need(&place.path().join("base/step-2"), &runs[1]).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::folder::lines::{Line, most};
 use crate::folder::manifest::StateHash;
 
-/// First and last value by tag and the step of the last, the losses, the newest checkpoint, the state's hash, a higher peak, and warnings.
+/// First and last value by tag and the step of the last, the losses, the newest checkpoint, the state's hash, and warnings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) first: BTreeMap<String, f64>,
@@ -15,8 +15,6 @@ pub(crate) struct Record {
     pub(crate) losses: Vec<(u64, f64)>,
     pub(crate) checkpoint: Option<PathBuf>,
     pub(crate) state: Option<StateHash>,
-    /// The speed of a step that was faster than the peak known before, operations per second: the peak is at least that.
-    pub(crate) peak: Option<f64>,
     /// What went wrong while it was recorded, but did not end the run.
     pub(crate) warnings: Vec<String>,
 }

@@ -195,7 +195,7 @@ pub(crate) struct Attempt<'a> {
     pub(super) start: Handout<Start>,
     pub(crate) store: Arc<Store>,
     pub(super) owes: bool,
-    /// Peak operations per second of all cores; `None` on a GPU, where it is unknown.
+    /// Peak operations per second of all cores, or of all GPUs; `None` where it is unknown.
     pub(super) peak: Option<f64>,
     /// What this process had in memory before its ranks began.
     pub(super) process: OfProcess,
@@ -234,9 +234,6 @@ fn train(
     // The error that ended the run matters more than one of noting it.
     (outcome.ending, outcome.step, record) = ended?;
     written?;
-    if outcome.ending == Ending::Finished && outcome.step >= plan.experiment.all_steps() {
-        needs::release(plan.experiment.written(), &folder.path);
-    }
     outcome.losses = record.losses;
     outcome.warnings.extend(record.warnings);
     (outcome.first, outcome.last) = (record.first, record.last);

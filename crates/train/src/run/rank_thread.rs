@@ -12,7 +12,7 @@ use crate::run::outcome::Ending;
 use crate::run::recorder::Recorder;
 use crate::run::saving::{RankRun, Reached};
 use crate::run::sharded_save::PendingSave;
-use crate::run::train_loop::{Peak, TrainLoop};
+use crate::run::train_loop::TrainLoop;
 use crate::setup::pages::return_what_was_freed;
 use crate::setup::start::Start;
 use crate::step::trainer::Trainer;
@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
             every: experiment.every,
             trace: &experiment.trace,
             tokens: experiment.data.batch * experiment.data.tokens,
-            peak: Peak::new(self.peak),
+            peak: self.peak,
             // Inspecting a step needs no evaluation.
             held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),
             owes: self.owes,

@@ -79,11 +79,8 @@ impl Manifest {
         (!keys.is_empty()).then(|| format!("`{strategy}` on {on}{keys}"))
     }
 
-    /// Notes the peak of the processor cores, where steps were faster than measured, and adds to the last start the hash of its state and,
-    /// of several processes, the memory that each had, as logged last.
+    /// Adds to the last start the hash of its state and, of several processes, the memory that each had, as logged last.
     pub(crate) fn set_outcome(&mut self, plan: &Plan, record: &Record) {
-        let faster = record.peak.map(|peak| peak.round() as u64);
-        self.machine.peak = self.machine.peak.max(faster);
         let Some(attempt) = self.attempts.last_mut() else { return };
         attempt.state.clone_from(&record.state);
         let held = process_memory(plan, &record.last);
@@ -147,14 +144,14 @@ pub(super) fn manifest(
 }
 
 /// The processes of a run; empty where there is only one.
-fn processes(places: &RankHosts) -> Vec<Process> {
+fn processes(hosts: &RankHosts) -> Vec<Process> {
     let process = |(process, host): (usize, &String)| Process {
         host: host.clone(),
-        ranks: places.ranks_of(process).collect(),
+        ranks: hosts.ranks_of(process).collect(),
         resident: None,
         planned: None,
     };
-    places.processes().iter().enumerate().map(process).collect()
+    hosts.processes().iter().enumerate().map(process).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The training loop of one rank: steps, and what is due after them.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -32,7 +31,7 @@ pub(crate) struct TrainLoop<'a> {
     /// Tokens that are trained on per step.
     pub(crate) tokens: usize,
     /// The most operations per second that the machine can do, where that is known.
-    pub(crate) peak: Peak,
+    pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
     /// Whether an earlier attempt was stopped between a step and its evaluation; known only to process 0.
     pub(crate) owes: bool,
@@ -40,27 +39,6 @@ pub(crate) struct TrainLoop<'a> {
     pub(crate) process: OfProcess,
     /// Whether this process was asked to stop.
     pub(crate) stop: &'a AtomicBool,
-}
-
-/// The most operations per second that the machine is known to do; `None`: unknown. A step that is faster shows that it can do more.
-#[derive(Debug, Default)]
-pub(crate) struct Peak(Cell<Option<f64>>);
-
-impl Peak {
-    pub(crate) fn new(flops: Option<f64>) -> Peak {
-        Peak(Cell::new(flops))
-    }
-
-    /// The share of the peak that `flops` operations per second are. `None`: it is unknown, also where they are more than the peak, which
-    /// is then raised to them.
-    fn share(&self, flops: f64) -> Option<f64> {
-        let peak = self.0.get()?;
-        if flops > peak {
-            self.0.set(Some(flops));
-            return None;
-        }
-        Some(flops / peak)
-    }
 }
 
 /// Whether something that is done every `every` steps (0: never) and at the end is due after step `step`.
@@ -120,7 +98,6 @@ impl<'a> TrainLoop<'a> {
         if let Some(recorder) = &mut rank.recorder {
             let costs = costs.as_ref().ok();
             let mut values: Vec<(&str, Value<'_>)> = self.values(report, &lap, costs);
-            recorder.record.peak = self.peak.0.get();
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
             calling(rank.trainer.rank.comm.as_ref(), || recorder.log(step, &values))?;
@@ -146,7 +123,7 @@ impl<'a> TrainLoop<'a> {
             (tags::SPEED_SECONDS_PER_STEP, Some(lap.per_second(1.0).recip())),
             (tags::SPEED_TOKENS_PER_SECOND, Some(lap.per_second(self.tokens as f64))),
             (tags::SPEED_TFLOPS, flops.map(|flops| flops / 1e12)),
-            (tags::SPEED_MFU, flops.and_then(|flops| self.peak.share(flops))),
+            (tags::SPEED_MFU, flops.zip(self.peak).and_then(|(flops, peak)| mfu(flops, peak))),
         ];
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
     }
@@ -248,16 +225,19 @@ fn found<'a>(held_out: &'a HeldOut, evaluation: &Evaluation) -> Vec<(&'a str, Va
     values
 }
 
+/// The share of the `peak` that `flops` are, both in operations per second. `None`: they are more than the peak, which thus was measured
+/// while other programs ran.
+fn mfu(flops: f64, peak: f64) -> Option<f64> {
+    (flops <= peak).then(|| flops / peak)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::mfu;
 
     #[test]
     fn no_step_takes_more_than_the_whole_peak() {
-        let peak = Peak::new(Some(100.0));
-        let shares = [50.0, 254.0, 127.0, 254.0, 300.0, 150.0].map(|flops| peak.share(flops));
-        assert_eq!(shares, [Some(0.5), None, Some(0.5), Some(1.0), None, Some(0.5)]);
-        assert_eq!(peak.0.get(), Some(300.0));
-        assert_eq!(Peak::new(None).share(1.0), None);
+        let shares = [50.0, 254.0, 100.0].map(|flops| mfu(flops, 100.0));
+        assert_eq!(shares, [Some(0.5), None, Some(1.0)]);
     }
 }

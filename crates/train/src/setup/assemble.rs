@@ -150,7 +150,7 @@ pub(crate) fn planned_config(plan: &Plan) -> Config {
 }
 
 impl Setup {
-    /// The most FLOP/s in the model's dtype of so many `cores` of every process, or of all GPUs. All processes must call it.
+    /// The most FLOP/s in the model's dtype of the `cores` of every host, or of all GPUs. All processes must call it.
     ///
     /// # Errors
     /// A process that is late or gone.
@@ -162,7 +162,7 @@ impl Setup {
         let unit = is_narrow.then(Unit::bf16).flatten().unwrap_or_else(Unit::f32);
         // Processes of one host share its cores: only if measured at the same time do their peaks add up to the host's.
         self.processes.gather(&[]).map_err(unreached)?;
-        let own = unit.peak(cores) * 1e9;
+        let own = unit.peak(cores_here(&self.processes, cores)) * 1e9;
         let all = self.processes.gather(&own.to_le_bytes()).map_err(unreached)?;
         let peaks = all.iter().filter_map(|bytes| bytes.as_slice().try_into().ok());
         Ok(Some(peaks.map(f64::from_le_bytes).sum()))

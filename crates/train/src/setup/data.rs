@@ -32,7 +32,7 @@ pub struct Data {
     pub train: Arc<dyn Source>,
     /// The sequences to evaluate; `None`: no evaluation.
     pub held_out: Option<HeldOut>,
-    /// What each source gives in an epoch; empty: what is read comes once, or is made up.
+    /// What each source gives in an epoch, of those that are read again; empty: what is read comes once, or is made up.
     pub epochs: Vec<Epoch>,
     /// Notes about what the data leaves out.
     pub notes: Vec<String>,
@@ -63,16 +63,10 @@ pub(crate) struct HeldOutSource {
 }
 
 impl Data {
-    /// How many sequences there are to train on and how many epochs the steps of `experiment` are, a line for each source.
+    /// How many sequences there are to train on and how many epochs the steps of `experiment` are, a line for each source
+    /// that is read again.
     pub fn epochs_of(&self, experiment: &Experiment) -> Vec<String> {
-        let paths = experiment.data.path.iter().map(|source| source.path.as_path());
-        match &self.epochs[..] {
-            [alone] => vec![alone.said(experiment, None)],
-            several => {
-                let each = several.iter().zip(paths);
-                each.map(|(epoch, path)| epoch.said(experiment, Some(path))).collect()
-            }
-        }
+        self.epochs.iter().map(|epoch| epoch.said(experiment)).collect()
     }
 }
 
@@ -221,7 +215,8 @@ fn open_mixture(
         notes.extend(opened.notes.iter().map(|note| format!("`{path}`: {note}")));
         held_out.extend(opened.held_out.map(|own| (source.path.as_path(), own)));
         let share = source.share() / all;
-        epochs.extend(opened.epochs.into_iter().map(|epoch| Epoch { share, ..epoch }));
+        let of_mixture = |epoch| Epoch { share, path: Some(source.path.clone()), ..epoch };
+        epochs.extend(opened.epochs.into_iter().map(of_mixture));
         parts.push(Part { source: opened.train, weight: source.share() });
     }
     let train = Arc::new(Mixture::new(parts, experiment.data.batch, experiment.seed));

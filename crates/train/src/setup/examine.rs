@@ -30,7 +30,7 @@ pub fn fits_here(plans: &[Plan]) -> Result<()> {
         let strategies = plan.groups.iter().map(|group| group.strategy);
         let (block, config) = (plan.experiment.block(), planned_config(plan));
         device::check_all(strategies, block, &config, &processors)?;
-        let shards = plan.schedules.first().map(|passes| &passes.of(Pass::Forward).positions);
+        let shards = plan.schedules.first().map(|schedules| &schedules.of(Pass::Forward).positions);
         shards.map_or(Ok(()), |shards| device::check_tokens(shards, &processors))?;
     }
     Ok(())

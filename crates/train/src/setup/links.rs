@@ -61,9 +61,9 @@ struct ProcessPlacement {
 }
 
 impl ProcessPlacement {
-    /// The placement of processes on hosts, where `places` has processes in place of ranks.
-    fn of(places: &RankHosts) -> ProcessPlacement {
-        let hosts = places.hosts();
+    /// The placement of processes on hosts, where `hosts` has processes in place of ranks.
+    fn of(hosts: &RankHosts) -> ProcessPlacement {
+        let hosts = hosts.hosts();
         let count = hosts.first().map(|first| first.ranks.len());
         ProcessPlacement {
             heads: hosts.iter().filter_map(|on| on.ranks.first().copied()).collect(),

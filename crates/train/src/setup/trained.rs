@@ -75,8 +75,8 @@ impl Saved {
     }
 
     /// `experiment` with the checkpoint's own files in place of those that it was trained with, which may have changed or be gone: the
-    /// tokenizer, adapters that it continued and, unless it holds only adapters, the model. What the experiment replaces stays; so does the model of checkpoints that
-    /// do not say its shape, as in earlier versions.
+    /// tokenizer, adapters that it continued and, unless it holds only adapters, the model. What the experiment replaces stays; so does the
+    /// model of checkpoints that do not say its shape, as in earlier versions.
     pub(crate) fn in_place(&self, mut experiment: Experiment) -> Experiment {
         let Saved { found, by, .. } = self;
         let own = found.folder.join(TOKENIZER);

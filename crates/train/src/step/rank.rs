@@ -269,7 +269,7 @@ impl Setup {
         }
         Err(TrainError::configuration(
             format!(
-                "`mesh.tensor` is {}, but scoring, evaluation and generation hold whole layers",
+                "`mesh.tensor` is {}, but scoring, evaluation and generation need ranks that hold whole layers",
                 self.tensor
             ),
             "set `mesh.tensor=1`",

@@ -182,3 +182,18 @@ fn what_is_logged_is_not_lost_where_a_line_is_broken() {
         assert_eq!(fs::read_to_string(folder.join(name)).unwrap().lines().count(), 4, "{name}");
     }
 }
+
+#[test]
+fn checkpoints_are_written_by_time_too() {
+    let place = Place::new();
+    let changes = [
+        ("schedule.stop", "3"),
+        ("every.checkpoint", "0"),
+        ("every.checkpoint_after", "1ms"),
+        ("keep", "9"),
+    ];
+    let outcome = place.run_in("timed", &changes);
+    let saved =
+        |step: &u64| outcome.folder.join(format!("step-{step}/model.safetensors")).is_file();
+    assert_eq!((1..=4).filter(saved).collect::<Vec<u64>>(), [1, 2, 3]);
+}

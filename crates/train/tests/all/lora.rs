@@ -158,7 +158,7 @@ fn merged_adapters_are_a_model() {
         let checkpoint = Checkpoint::open(&learned.folder).unwrap();
         assert!(checkpoint.weights().unwrap_err().to_string().contains("adapters alone"));
         let error = checkpoint.merged(&beside.place.path("gone")).unwrap_err();
-        assert!(error.hint().unwrap().contains("or link `"), "{error}");
+        assert!(error.hint().unwrap().contains("model.path=FOLDER"), "{error}");
         let weights = checkpoint.merged(&beside.base).unwrap();
         let out = beside.place.path("merged");
         checkpoint.export(&weights, &out, 1 << 30).unwrap();

@@ -193,7 +193,7 @@ fn scores_verdicts_and_texts_are_refused_on_tensor_parallel_ranks() {
     ];
     for refused in refusals {
         let error = refused.unwrap_err();
-        let said = "`mesh.tensor` is 2, but scoring, evaluation and generation hold whole layers";
+        let said = "`mesh.tensor` is 2, but scoring, evaluation and generation need ranks that hold whole layers";
         assert_eq!(error.to_string(), said);
         assert_eq!(error.hint().unwrap(), "set `mesh.tensor=1`");
     }

@@ -9,7 +9,7 @@ use annulus_sequence::{
     pairs_per_hop,
 };
 use annulus_trace::testing::check;
-use annulus_trace::{Activity, Block, Pass, Place as At, Span, Tile, Trace};
+use annulus_trace::{Activity, Pass, Place as At, Span, Tile, Trace, TracedBlock};
 
 /// Layers of the model of [`common::BASE`].
 const LAYERS: usize = 2;
@@ -164,11 +164,11 @@ fn check_metrics(folder: &std::path::Path, bytes: &[u64], moves: bool) {
 struct Done {
     tiles: Vec<Tile>,
     pairs: u64,
-    finishes: Vec<Block>,
+    finishes: Vec<TracedBlock>,
     /// For each send: to which rank, what, and how many bytes.
-    sends: Vec<(usize, Block, u64)>,
+    sends: Vec<(usize, TracedBlock, u64)>,
     /// For each receive: from which rank, what, and how many bytes.
-    receives: Vec<(usize, Block, u64)>,
+    receives: Vec<(usize, TracedBlock, u64)>,
 }
 
 /// Checks that every hop of every layer and micro-batch is that of the schedule; returns how many blocks were sent.

@@ -1,6 +1,6 @@
 //! How often a run's steps read its data.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use annulus_data::Source;
 use annulus_experiment::Experiment;
@@ -13,16 +13,18 @@ pub struct Epoch {
     pub sequences: u64,
     /// The source's share of the sequences that are read, in (0, 1].
     pub share: f64,
+    /// The path of the source, of a mixture; `None`: it is read alone.
+    pub path: Option<PathBuf>,
 }
 
 impl Epoch {
     /// Of a source that is read alone; `None`: its sequences are not read again.
     pub(super) fn of(source: &dyn Source) -> Option<Epoch> {
-        Some(Epoch { sequences: source.epoch()?, share: 1.0 })
+        Some(Epoch { sequences: source.epoch()?, share: 1.0, path: None })
     }
 
-    /// How many sequences there are, and how many epochs the steps of `experiment` are: of a mixture, with the source's `path`.
-    pub(super) fn said(&self, experiment: &Experiment, path: Option<&Path>) -> String {
+    /// How many sequences there are, and how many epochs the steps of `experiment` are: of a mixture, with the source's path.
+    pub(super) fn said(&self, experiment: &Experiment) -> String {
         let first = experiment.phase_start().steps.start;
         let (steps, batch) = (experiment.last_step().saturating_sub(first), experiment.data.batch);
         let read = self.share * steps as f64 * batch as f64;
@@ -30,7 +32,7 @@ impl Epoch {
         let sequences = count(self.sequences as usize, "sequence");
         let are = if steps == 1 { "is" } else { "are" };
         let steps = count(steps as usize, "step");
-        match path {
+        match &self.path {
             None => format!("{sequences} for training: {steps} of {batch} {are} {epochs}"),
             Some(path) => format!(
                 "{sequences} of `{}` for training: {steps} of {batch}, of which it has {:.1} %, {are} {epochs}",
@@ -59,13 +61,13 @@ mod tests {
         let text = "name: x\nmodel: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }\n\
                     data: { tokens: 8, batch: 4, path: a }\noptimizer: { learning_rate: 0.1 }\nschedule: { steps: 2000 }\n";
         let experiment = annulus_experiment::parse("x.yaml", text, &[]).expect("an experiment");
-        let said = |sequences, share, path| Epoch { sequences, share }.said(&experiment, path);
+        let said = |sequences, share, path| Epoch { sequences, share, path }.said(&experiment);
         let wanted = "1263 sequences for training: 2000 steps of 4 are 6.3 epochs";
         assert_eq!(said(1263, 1.0, None), wanted);
         let wanted = "100000 sequences for training: 2000 steps of 4 are 0.080 epochs";
         assert_eq!(said(100_000, 1.0, None), wanted);
         let wanted = "1 sequence of `a` for training: 2000 steps of 4, of which it has 25.0 %, are 2000.0 epochs";
-        assert_eq!(said(1, 0.25, Some(Path::new("a"))), wanted);
+        assert_eq!(said(1, 0.25, Some(PathBuf::from("a"))), wanted);
         assert_eq!(rounded(0.0001), "less than 0.001 epochs");
     }
 }

@@ -36,10 +36,10 @@ impl RoundTrip {
 
 /// By process, how many nanoseconds its clock is ahead of process 0's; on rank 0, nothing elsewhere. All ranks must call it; the first rank
 /// of each process answers.
-pub(crate) fn ahead(comm: &dyn Communicator, places: &RankHosts, step: u64) -> Result<Vec<i64>> {
+pub(crate) fn ahead(comm: &dyn Communicator, hosts: &RankHosts, step: u64) -> Result<Vec<i64>> {
     let mut ahead = vec![0];
-    for process in 1..places.processes().len() {
-        let first = places.ranks_of(process).start;
+    for process in 1..hosts.processes().len() {
+        let first = hosts.ranks_of(process).start;
         let mut trips = Vec::new();
         for hop in 0..ROUND_TRIPS {
             let label = Label { step, pass: "clock", hop, layer: 0 };
@@ -90,9 +90,9 @@ fn unreadable() -> TrainError {
 pub(crate) fn aligned(
     mut ranks: Vec<Vec<Span>>,
     ahead: &[i64],
-    places: &RankHosts,
+    hosts: &RankHosts,
 ) -> Vec<Vec<Span>> {
-    let ahead_of = |rank: usize| ahead.get(places.process_of(rank)).copied().unwrap_or_default();
+    let ahead_of = |rank: usize| ahead.get(hosts.process_of(rank)).copied().unwrap_or_default();
     let there = |rank: usize, at: u64| at as i64 - ahead_of(rank);
     let begins = ranks.iter().enumerate();
     let begins = begins.flat_map(|(rank, spans)| spans.iter().map(move |span| (rank, span.begin)));

@@ -36,13 +36,13 @@ pub(crate) struct HostCosts {
 }
 
 impl HostCosts {
-    /// From what every rank spent, by rank, where ranks run at `places`.
-    pub(crate) fn of(spent: &[Spent], places: &RankHosts) -> HostCosts {
+    /// From what every rank spent, by rank, where ranks run on `hosts`.
+    pub(crate) fn of(spent: &[Spent], hosts: &RankHosts) -> HostCosts {
         let computing: Vec<f64> = spent.iter().map(|one| one.computing).collect();
         let deviations = deviations(&computing);
         let of_rank = |(rank, z): (usize, &f64)| (format!("{STRAGGLER_RANK}{rank}"), *z);
         let mut numbers: Vec<(String, f64)> = deviations.iter().enumerate().map(of_rank).collect();
-        for on in places.hosts() {
+        for on in hosts.hosts() {
             let sum =
                 |of: &dyn Fn(usize) -> f64| on.ranks.iter().map(|rank| of(*rank)).sum::<f64>();
             let mean = |of: &dyn Fn(usize) -> f64| sum(of) / on.ranks.len() as f64;

@@ -45,10 +45,10 @@ impl OfProcess {
 }
 
 /// What is logged, with its tags: of every process, and of every host where there are several processes.
-pub(crate) fn logged(by_rank: &[OfProcess], places: &RankHosts) -> Vec<(String, f64)> {
-    let processes = places.processes().len().max(1);
+pub(crate) fn logged(by_rank: &[OfProcess], hosts: &RankHosts) -> Vec<(String, f64)> {
+    let processes = hosts.processes().len().max(1);
     let of_process = |process: usize| {
-        let ranks = by_rank[places.ranks_of(process)].iter();
+        let ranks = by_rank[hosts.ranks_of(process)].iter();
         // Ranks of a process measure one after another: the largest counts.
         ranks.fold(OfProcess::default(), |all, one| OfProcess {
             base: all.base.max(one.base),
@@ -65,9 +65,9 @@ pub(crate) fn logged(by_rank: &[OfProcess], places: &RankHosts) -> Vec<(String, 
         logged.push((format!("{BASE_OF_PROCESS}{process}"), one.base as f64));
         logged.push((format!("{RESIDENT_OF_PROCESS}{process}"), one.peak as f64));
     }
-    for on in places.hosts() {
+    for on in hosts.hosts() {
         let here = |(process, host): (usize, &String)| (host == on.host).then(|| all[process].peak);
-        let sum: u64 = places.processes().iter().enumerate().filter_map(here).sum();
+        let sum: u64 = hosts.processes().iter().enumerate().filter_map(here).sum();
         logged.push((format!("{RESIDENT_OF_HOST}{}", on.host), sum as f64));
     }
     logged

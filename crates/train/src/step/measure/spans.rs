@@ -22,8 +22,8 @@ pub(crate) fn recorded<T>(traced: bool, step: impl FnOnce() -> T) -> (T, Option<
 /// The spans of all ranks, by rank and on one clock, on rank 0; `None` elsewhere. The messages for it do not count as the step's traffic.
 pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Option<Vec<Vec<Span>>>> {
     let (comm, label) = (&rank.comm, Label { step, pass: "trace", hop: 0, layer: 0 });
-    let places = rank.setup.rank_hosts();
-    let ahead = clocks::ahead(comm.as_ref(), &places, step)?;
+    let hosts = rank.setup.rank_hosts();
+    let ahead = clocks::ahead(comm.as_ref(), &hosts, step)?;
     // Those of rank 0 stay as they are.
     let sent: &[Span] = if comm.rank() > 0 { &spans } else { &[] };
     let text = serde_json::to_vec(sent).map_err(|error| unreadable(&error))?;
@@ -35,19 +35,19 @@ pub(crate) fn gathered(rank: &Rank, step: u64, spans: Vec<Span>) -> Result<Optio
             serde_json::from_slice(&text.to_vec1::<u8>()?).map_err(|error| unreadable(&error))?,
         );
     }
-    Ok(Some(clocks::aligned(ranks, &ahead, &places)))
+    Ok(Some(clocks::aligned(ranks, &ahead, &hosts)))
 }
 
-/// The trace of ranks that run at `places`, titled with the experiment's name and its strategies.
-pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, places: &RankHosts) -> Trace {
+/// The trace of ranks that run on `hosts`, titled with the experiment's name and its strategies.
+pub(crate) fn trace(plan: &Plan, step: u64, ranks: Vec<Vec<Span>>, hosts: &RankHosts) -> Trace {
     let title = format!("{}, {}", plan.experiment.name, plan.strategies(label));
     let location = |rank| {
         Some(RankLocation {
-            process: places.process_of(rank),
-            host: places.host_of(rank)?.to_owned(),
+            process: hosts.process_of(rank),
+            host: hosts.host_of(rank)?.to_owned(),
         })
     };
-    let locations = (0..places.ranks()).filter_map(location).collect();
+    let locations = (0..hosts.ranks()).filter_map(location).collect();
     Trace { title, step: Some(step), planned: None, locations, ranks }
 }
 

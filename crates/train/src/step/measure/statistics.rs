@@ -19,8 +19,8 @@ pub(crate) struct Costs {
     bytes: Vec<u64>,
     /// By rank, what it counts of the visible pairs of all steps of the lap.
     pairs: Vec<u64>,
-    /// By rank, peak memory in large blocks.
-    together: Vec<u64>,
+    /// By rank, peak memory in large blocks, of all classes at the same moment.
+    peak: Vec<u64>,
     /// By class and rank, peak memory.
     classes: [Vec<u64>; Class::ALL.len()],
     /// Resident memory of processes, with its tags.
@@ -35,7 +35,7 @@ const CLASSED: usize = 3 + Class::ALL.len();
 impl Costs {
     /// Everything that is logged, by tag: memory only where the program's allocator counts it.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let memory = [(MEMORY_PEAK, &self.together)].into_iter();
+        let memory = [(MEMORY_PEAK, &self.peak)].into_iter();
         let memory = memory
             .chain(MEMORY_OF_CLASSES.into_iter().zip(&self.classes))
             .filter(|_| is_installed());
@@ -52,7 +52,7 @@ impl Costs {
     }
 
     fn push(&mut self, counts: &[i64]) {
-        let lists = [&mut self.bytes, &mut self.pairs, &mut self.together];
+        let lists = [&mut self.bytes, &mut self.pairs, &mut self.peak];
         let lists = lists.into_iter().chain(&mut self.classes);
         lists.zip(counts).for_each(|(list, count)| list.push(*count as u64));
     }
@@ -73,10 +73,10 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
     let process = process.now();
     let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
     let own: Vec<i64> = own.collect();
-    let (mut costs, places) = (Costs::default(), rank.setup.rank_hosts());
+    let (mut costs, hosts) = (Costs::default(), rank.setup.rank_hosts());
     if rank.comm.world_size() == 1 {
         costs.push(&own);
-        costs.resident = logged(&[process], &places);
+        costs.resident = logged(&[process], &hosts);
         return Ok(costs);
     }
     let label = Label { step, pass: "measure", hop: 0, layer: 0 };
@@ -86,8 +86,8 @@ pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Re
         processes.extend(all.get(CLASSED..).and_then(<[i64]>::first_chunk).map(OfProcess::of));
         spent.extend(all.last_chunk().map(spent_of));
     }
-    costs.resident = logged(&processes, &places);
-    costs.hosts = (places.processes().len() > 1).then(|| HostCosts::of(&spent, &places));
+    costs.resident = logged(&processes, &hosts);
+    costs.hosts = (hosts.processes().len() > 1).then(|| HostCosts::of(&spent, &hosts));
     Ok(costs)
 }
 
