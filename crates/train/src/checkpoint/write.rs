@@ -175,10 +175,12 @@ pub(crate) fn save(
     contents: &mut dyn Contents,
     note: Note<'_>,
 ) -> Result<PathBuf> {
-    let unfinished = Unfinished::begin(claim, state.step, layouts)?;
-    let filled = layouts.fill(unfinished.folder(), &unfinished.named, contents, note);
-    let written = filled.map_err(|error| claim.blamed(error))?;
-    unfinished.end(texts, state, written, note).map_err(|error| claim.blamed(error))
+    let mut written = || {
+        let unfinished = Unfinished::begin(claim, state.step, layouts)?;
+        let written = layouts.fill(unfinished.folder(), &unfinished.named, contents, note)?;
+        unfinished.end(texts, state, written, note)
+    };
+    written().map_err(|error| claim.blamed(error))
 }
 
 /// Moves what others have laid into a damaged checkpoint to the one that took its place; under another name what would be read there.
