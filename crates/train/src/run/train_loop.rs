@@ -225,8 +225,8 @@ fn found<'a>(held_out: &'a HeldOut, evaluation: &Evaluation) -> Vec<(&'a str, Va
     values
 }
 
-/// The share of the `peak` that `flops` are, both in operations per second. `None`: they are more than the peak, which thus was measured
-/// while other programs ran.
+/// The share of the `peak` that `flops` are, both in operations per second. `None`: they are more than the peak. It was
+/// measured while other programs ran, or positions without a target were counted that the loss leaves out.
 fn mfu(flops: f64, peak: f64) -> Option<f64> {
     (flops <= peak).then(|| flops / peak)
 }
