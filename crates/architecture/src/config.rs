@@ -73,7 +73,7 @@ pub fn parse_config(name: &str, text: &str) -> Result<Shape, Problems> {
     let values = document.values_of_others(KEYS, "a config.json");
     let places = document.places(&values);
     let Document { root, mut report } = document;
-    later::refuse(&root, &mut report);
+    later::refuse(&root, family, &mut report);
     for key in ["vocab_size"].iter().chain(family.wants()) {
         if root.entry(key).is_none() {
             report.at(root.span, || (format!("`{key}` is missing"), None));
@@ -223,10 +223,14 @@ fn of_family(shape: &Shape) -> Map<String, Json> {
     }
     if family.has_layer_types() {
         let words: Vec<&str> = shape.layer_types.iter().map(|kind| kind.word()).collect();
-        let first = shape.layer_types.iter().position(|kind| *kind == LayerType::Sliding);
         put("layer_types", json!(words));
-        put("max_window_layers", json!(first.unwrap_or(shape.num_hidden_layers)));
         put("use_sliding_window", json!(shape.sliding_window.is_some()));
+    }
+    if let Some(layers) = shape.no_rope_layers() {
+        put("no_rope_layers", json!(layers));
+    } else if family.has_layer_types() {
+        let first = shape.layer_types.iter().position(|kind| *kind == LayerType::Sliding);
+        put("max_window_layers", json!(first.unwrap_or(shape.num_hidden_layers)));
     }
     config
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::AboveZero;
-use annulus_yaml::Kind::{Count, Real, Section, Tokens, Truth, Word, Words};
+use annulus_yaml::Kind::{Count, Counts, Real, Section, Tokens, Truth, Word, Words};
 use annulus_yaml::{Places, Problem, section};
 
 use crate::rope::{RopeKeysAsWritten, WORDS};
@@ -16,6 +16,8 @@ pub const MOST_LAYERS: u64 = 1 << 12;
 pub const MOST_POSITIONS: u64 = 1 << 40;
 /// The number of layers before the first with a sliding window, where nothing says it.
 const WINDOW_LAYERS: usize = 28;
+/// Every how many layers one has no rotary embedding, where nothing says it.
+const NOPE_INTERVAL: usize = 4;
 
 section! {
     /// The keys of a config.json that make a model, inline or in the file itself.
@@ -39,14 +41,18 @@ section! {
         rope_scaling: Option<RopeKeys> = Section(RopeKeys::KEYS), Means("rope_parameters"),
             "the same in the words of transformers 4, beside rope_theta";
         sliding_window: Option<usize> = Count(1, MOST_POSITIONS), Means("no layer slides"),
-            "sliding window in keys: mistral, qwen2, qwen3";
-        use_sliding_window: Option<bool> = Truth, Means("false"), "whether layers have the sliding window: qwen2, qwen3";
+            "sliding window in keys: mistral, qwen2, qwen3, smollm3";
+        use_sliding_window: Option<bool> = Truth, Means("false"), "whether layers have the sliding window: qwen2, qwen3; of smollm3, those without rotary embedding";
         max_window_layers: Option<usize> = Count(0, 1 << 12), Means("28"),
             "layers with full attention before the first with the window: qwen2, qwen3";
         layer_types: Option<Vec<LayerType>> = Words(LayerType::WORDS),
             Means("what the window's keys say"), "`full_attention` or `sliding_attention` for each layer";
+        no_rope_layers: Option<Vec<usize>> = Counts(0, 1), Means("what no_rope_layer_interval says"),
+            "for each layer 1, or 0 for one without rotary embedding (NoPE): smollm3";
+        no_rope_layer_interval: Option<usize> = Count(1, MOST_LAYERS), Means("4"),
+            "every how many layers one has no rotary embedding: smollm3";
         rms_norm_eps: f64 = Real(AboveZero), Is("1e-5"), "epsilon of RMSNorm";
-        tie_word_embeddings: bool = Truth, Is("false"), "whether the output projection shares the embedding's weights";
+        tie_word_embeddings: Option<bool> = Truth, Means("false; true for smollm3"), "whether the output projection shares the embedding's weights";
         attention_bias: bool = Truth, Is("false"), "whether q, k, v and o have a bias";
         mlp_bias: bool = Truth, Is("false"), "whether gate, up and down have a bias";
         hidden_act: String = Word(&["silu"]), Is("silu"), "activation of the feed-forward gate";
@@ -60,7 +66,7 @@ section! {
     pub struct RopeKeys {
         rope_type: Option<String> = Word(WORDS), Means("default"), "how the rotary frequencies are scaled";
         r#type: Option<String> = Word(WORDS), Means("rope_type"), "its older name";
-        rope_theta: Option<f64> = Real(AboveZero), Means("10000"), "base of the frequencies";
+        rope_theta: Option<f64> = Real(AboveZero), Means("10000; 2000000 for smollm3"), "base of the frequencies";
         partial_rotary_factor: Option<f64> = Real(AboveZero), Means("1"),
             "fraction of the head dimension with rotary embedding";
         ..parameters: Parameters;
@@ -92,28 +98,33 @@ pub fn shape_of(
     let sections = [&keys.rope_parameters, &keys.rope_scaling];
     let rope =
         RopeKeysAsWritten { prefix, sections, top_level, longest: keys.max_position_embeddings }
-            .rope(places);
+            .rope(keys.model_type.rope_theta(), places);
     let reading = Reading { keys, prefix, places };
-    let (windows, mut problems) = (reading.windows(), reading.biases());
-    match (rope, windows) {
-        (Ok(rope), Ok(windows)) if problems.is_empty() => {
-            let shape = keys.shape(rope, windows);
+    let (layers, mut problems) = (reading.layers(), reading.biases());
+    match (rope, layers) {
+        (Ok(rope), Ok(layers)) if problems.is_empty() => {
+            let shape = keys.shape(rope, layers);
             problems = shape::consistent(&shape, places, prefix);
             if problems.is_empty() { Ok(shape) } else { Err(problems) }
         }
-        (rope, windows) => {
+        (rope, layers) => {
             let rope = rope.err().into_iter().flatten();
-            Err(rope.chain(windows.err()).chain(problems).collect())
+            Err(rope.chain(layers.err()).chain(problems).collect())
         }
     }
 }
 
-/// The size of the sliding window, and the type of each layer.
-type Windows = (Option<usize>, Vec<LayerType>);
+/// What layers differ by.
+struct Layers {
+    sliding_window: Option<usize>,
+    layer_types: Vec<LayerType>,
+    nope_layers: Vec<usize>,
+}
 
 impl ShapeKeys {
-    /// The shape with this rotary embedding and these sliding windows.
-    fn shape(&self, rope: Rope, (sliding_window, layer_types): Windows) -> Shape {
+    /// The shape with this rotary embedding and these layers.
+    fn shape(&self, rope: Rope, layers: Layers) -> Shape {
+        let Layers { sliding_window, layer_types, nope_layers } = layers;
         let heads = self.num_attention_heads;
         Shape {
             model_type: self.model_type,
@@ -129,7 +140,10 @@ impl ShapeKeys {
             rope,
             sliding_window,
             layer_types,
-            tie_word_embeddings: self.tie_word_embeddings,
+            nope_layers,
+            tie_word_embeddings: self
+                .tie_word_embeddings
+                .unwrap_or_else(|| self.model_type.ties_embeddings()),
             attention_bias: self.attention_bias,
             mlp_bias: self.mlp_bias,
             initializer_range: self.initializer_range,
@@ -165,8 +179,47 @@ impl Reading<'_> {
         strays.map(problem).collect()
     }
 
+    fn layers(&self) -> Result<Layers, Problem> {
+        let nope_layers = self.nope_layers()?;
+        let (sliding_window, layer_types) = self.windows(&nope_layers)?;
+        Ok(Layers { sliding_window, layer_types, nope_layers })
+    }
+
+    /// The layers without rotary embedding.
+    fn nope_layers(&self) -> Result<Vec<usize>, Problem> {
+        let (family, layers) = (self.keys.model_type, self.keys.num_hidden_layers);
+        let written = &self.keys.no_rope_layers;
+        let names = ["no_rope_layers", "no_rope_layer_interval"];
+        let given = [written.is_some(), self.keys.no_rope_layer_interval.is_some()];
+        if !family.has_nope_layers() {
+            let Some((name, _)) = names.into_iter().zip(given).find(|(_, given)| *given) else {
+                return Ok(Vec::new());
+            };
+            let key = self.key(name);
+            let message = format!(
+                "`{key}` is given, but every layer of a `{}` has a rotary embedding",
+                family.word()
+            );
+            return Err(self
+                .places
+                .problem(&key, message)
+                .hint("`model_type: smollm3` may have layers without"));
+        }
+        let Some(written) = written else {
+            let interval = self.keys.no_rope_layer_interval.unwrap_or(NOPE_INTERVAL);
+            return Ok((0..layers).filter(|layer| (layer + 1).is_multiple_of(interval)).collect());
+        };
+        if written.len() < layers {
+            let (key, found) = (self.key(names[0]), written.len());
+            let message =
+                format!("`{key}` has {found} numbers, but the model has {layers} layers");
+            return Err(self.places.problem(&key, message));
+        }
+        Ok((0..layers).filter(|layer| written[*layer] == 0).collect())
+    }
+
     /// The sliding window, and which layers have it.
-    fn windows(&self) -> Result<Windows, Problem> {
+    fn windows(&self, nope: &[usize]) -> Result<(Option<usize>, Vec<LayerType>), Problem> {
         let (family, window) = (self.keys.model_type, self.keys.sliding_window);
         let layers = self.keys.num_hidden_layers;
         let slides = if family.has_layer_types() {
@@ -184,7 +237,7 @@ impl Reading<'_> {
             let message = format!("`{own}` is missing beside `use_sliding_window`");
             return Err(problem("use_sliding_window", message));
         }
-        let usual = self.usual(slides);
+        let usual = self.usual(slides, nope);
         let Some(written) = &self.keys.layer_types else {
             return Ok((window.filter(|_| usual.contains(&LayerType::Sliding)), usual));
         };
@@ -204,20 +257,29 @@ impl Reading<'_> {
         Ok((window.filter(|_| any), written.clone()))
     }
 
-    /// The types of layers where no list says them.
-    fn usual(&self, slides: bool) -> Vec<LayerType> {
-        let layers = self.keys.num_hidden_layers;
-        let first = match (slides, self.keys.model_type.has_layer_types()) {
-            (false, _) => layers,
-            (true, false) => 0,
-            (true, true) => self.keys.max_window_layers.unwrap_or(WINDOW_LAYERS),
+    /// The types of layers where no list says them; layers `nope` have no rotary embedding.
+    fn usual(&self, slides: bool, nope: &[usize]) -> Vec<LayerType> {
+        let family = self.keys.model_type;
+        let first = self.keys.max_window_layers.unwrap_or(WINDOW_LAYERS);
+        let may_slide = |layer| match family {
+            Family::SmolLm3 => nope.contains(&layer),
+            Family::Qwen2 | Family::Qwen3 => layer >= first,
+            Family::Llama | Family::Mistral => true,
         };
-        let usual = |layer| if layer < first { LayerType::Full } else { LayerType::Sliding };
-        (0..layers).map(usual).collect()
+        let usual = |layer| {
+            if slides && may_slide(layer) { LayerType::Sliding } else { LayerType::Full }
+        };
+        (0..self.keys.num_hidden_layers).map(usual).collect()
     }
 }
 
 impl Shape {
+    /// `no_rope_layers`, in families that have it: 1 for each layer with rotary embedding, 0 for each without.
+    pub(crate) fn no_rope_layers(&self) -> Option<Vec<usize>> {
+        let of = |layer| usize::from(!self.nope_layers.contains(&layer));
+        self.model_type.has_nope_layers().then(|| (0..self.num_hidden_layers).map(of).collect())
+    }
+
     /// The keys that mean this shape, except `rope_theta`.
     pub fn keys(&self) -> ShapeKeys {
         let family = self.model_type;
@@ -244,8 +306,10 @@ impl Shape {
             use_sliding_window: Some(true).filter(|_| lists),
             max_window_layers: None,
             layer_types: Some(self.layer_types.clone()).filter(|_| lists),
+            no_rope_layers: self.no_rope_layers(),
+            no_rope_layer_interval: None,
             rms_norm_eps: self.rms_norm_eps,
-            tie_word_embeddings: self.tie_word_embeddings,
+            tie_word_embeddings: Some(self.tie_word_embeddings),
             attention_bias: self.attention_bias,
             mlp_bias: self.mlp_bias,
             hidden_act: String::from("silu"),

@@ -3,6 +3,8 @@
 
 use annulus_yaml::{Node, Report, Value};
 
+use crate::Family;
+
 /// A key that is accepted only with values that change nothing.
 struct Later {
     key: &'static str,
@@ -46,8 +48,8 @@ fn one(value: &Value) -> bool {
     nothing(value) || number(value) == Some(1.0)
 }
 
-/// Reports every key that asks for an unsupported feature.
-pub(crate) fn refuse(root: &Node, report: &mut Report) {
+/// Reports every key that asks for a feature of `family` that is not supported.
+pub(crate) fn refuse(root: &Node, family: Family, report: &mut Report) {
     const QUANTISED: &str = "quantization_config";
     if let Some(entry) = root.entry(QUANTISED).filter(|entry| !nothing(&entry.value.value)) {
         report.at(entry.value.span, || {
@@ -56,7 +58,9 @@ pub(crate) fn refuse(root: &Node, report: &mut Report) {
             (message, Some("use the unquantised f32 or bf16 weights of this model".to_owned()))
         });
     }
-    for later in LATER {
+    // What SmolLM3 was trained with is left in its config.json, and read by nothing.
+    let is_read = |later: &&Later| family != Family::SmolLm3 || later.key != "pretraining_tp";
+    for later in LATER.iter().filter(is_read) {
         match root.entry(later.key) {
             Some(entry) if !(later.harmless)(&entry.value.value) => {
                 unsupported(report, later.key, &entry.value, later.wanted);

@@ -37,7 +37,9 @@ pub struct Shape {
     pub sliding_window: Option<usize>,
     /// `layer_types`, one for each layer; or what `use_sliding_window` and `max_window_layers` say.
     pub layer_types: Vec<LayerType>,
-    /// `tie_word_embeddings`; default false
+    /// The layers without rotary embedding (NoPE: Kazemnejad et al., arXiv 2305.19466), ascending: the zeros of `no_rope_layers`.
+    pub nope_layers: Vec<usize>,
+    /// `tie_word_embeddings`; default false, and true for SmolLM3
     pub tie_word_embeddings: bool,
     /// `attention_bias`; default false
     pub attention_bias: bool,
@@ -61,9 +63,17 @@ pub enum Family {
     Qwen2,
     /// Qwen 3: norms of the heads of queries and keys.
     Qwen3,
+    /// SmolLM3: every fourth layer, or those that are named, has no rotary embedding.
+    SmolLm3,
 }
 
-words!(Family { Llama = "llama", Mistral = "mistral", Qwen2 = "qwen2", Qwen3 = "qwen3" });
+words!(Family {
+    Llama = "llama",
+    Mistral = "mistral",
+    Qwen2 = "qwen2",
+    Qwen3 = "qwen3",
+    SmolLm3 = "smollm3",
+});
 
 impl Family {
     /// The class in `transformers` that has the weights.
@@ -73,22 +83,38 @@ impl Family {
             Family::Mistral => "MistralForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::SmolLm3 => "SmolLM3ForCausalLM",
         }
     }
 
     /// Whether the family has the key `attention_bias`.
     pub(crate) fn has_attention_bias(self) -> bool {
-        matches!(self, Family::Llama | Family::Qwen3)
+        matches!(self, Family::Llama | Family::Qwen3 | Family::SmolLm3)
     }
 
     /// Whether the family has the key `mlp_bias`.
     pub(crate) fn has_mlp_bias(self) -> bool {
-        self == Family::Llama
+        matches!(self, Family::Llama | Family::SmolLm3)
     }
 
     /// Whether each layer may have a type of its own.
     pub(crate) fn has_layer_types(self) -> bool {
-        matches!(self, Family::Qwen2 | Family::Qwen3)
+        matches!(self, Family::Qwen2 | Family::Qwen3 | Family::SmolLm3)
+    }
+
+    /// Whether layers may have no rotary embedding.
+    pub(crate) fn has_nope_layers(self) -> bool {
+        self == Family::SmolLm3
+    }
+
+    /// Whether the embedding is the output projection, too, where nothing says it.
+    pub(crate) fn ties_embeddings(self) -> bool {
+        self == Family::SmolLm3
+    }
+
+    /// The base of the rotary frequencies where nothing says it.
+    pub(crate) fn rope_theta(self) -> f64 {
+        if self == Family::SmolLm3 { 2e6 } else { Rope::THETA }
     }
 
     /// Whether the family's config.json can give a sliding window to exactly these layers.
@@ -101,7 +127,7 @@ impl Family {
         match self {
             Family::Llama => &[],
             Family::Mistral => &["num_key_value_heads", "sliding_window"],
-            Family::Qwen2 => &["num_key_value_heads"],
+            Family::Qwen2 | Family::SmolLm3 => &["num_key_value_heads"],
             Family::Qwen3 => &["num_key_value_heads", "head_dim"],
         }
     }

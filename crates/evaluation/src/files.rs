@@ -64,10 +64,12 @@ impl Files {
         } else {
             self.drop_pictures(LENGTHS);
         }
-        let longest = found.positions.last().map_or(0, |bucket| bucket.to);
-        let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
-        let points = found.by_position();
-        self.curves(POSITIONS, &title, Axis::plain("position"), y, points)?;
+        if let Some(Bucket { to: longest, .. }) = found.positions.last() {
+            let title = format!("{}: {} windows of {longest} tokens", found.name, found.windows);
+            self.curves(POSITIONS, &title, Axis::plain("position"), y, found.by_position())?;
+        } else {
+            self.drop_pictures(POSITIONS);
+        }
         self.flush()
     }
 
@@ -121,7 +123,7 @@ impl Files {
         drawn.map_err(|error| failed(&self.folder, &error))
     }
 
-    /// Removes the drawings of an earlier evaluation: a single length has no curve.
+    /// Removes the drawings of an earlier evaluation: a single length has no curve, nor have windows without gaps by position.
     fn drop_pictures(&self, name: &str) {
         for ending in ["svg", "png"] {
             // A missing file is fine.

@@ -13,6 +13,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use annulus_experiment::EvaluationWindows;
 use annulus_train::{Result, Setup, Verdict, judge};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -42,7 +43,7 @@ pub struct Perplexity {
     pub targets: usize,
     /// Losses by sequence length, ascending.
     pub lengths: Vec<Length>,
-    /// Losses by position, in sequences of the greatest length.
+    /// Losses by position, in sequences of the greatest length; none where windows follow each other without gaps.
     pub positions: Vec<Bucket>,
     /// Losses by text in the order of windows, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,10 +110,13 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     })?;
     subject.check_processes_agree("the texts", windows.fingerprints())?;
     let longest = lengths[lengths.len() - 1];
+    // Windows without gaps overlap: each position but the last ones would be computed many times.
+    let overlap = experiment.evaluation.windows == Some(EvaluationWindows::All);
     let mut found = Vec::new();
     let mut positions = Vec::new();
     for (&tokens, setup) in lengths.iter().zip(&setups) {
-        let verdicts = ask(subject, setup, &windows, tokens == longest, progress)?;
+        let all = tokens == longest && !overlap;
+        let verdicts = ask(subject, setup, &windows, all, progress)?;
         let first = tokens - windows.targets;
         let asked = |verdicts: &Vec<Verdict>| {
             mean(verdicts.iter().filter(|verdict| verdict.position >= first))
@@ -121,7 +125,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         let loss = Mean::of(&by_window);
         let perplexity = loss.mean.exp();
         found.push(Length { tokens, loss, perplexity, difference: None, by_window });
-        if tokens == longest {
+        if all {
             positions = by_position(&verdicts, longest);
         }
     }

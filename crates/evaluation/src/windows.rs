@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use annulus_data::{IGNORED, Progress as Reading, Sequence, apportion};
+use annulus_experiment::EvaluationWindows;
 use annulus_train::{Result, TrainError};
 
 use crate::texts::Text;
@@ -39,8 +40,9 @@ impl Windows {
         let texts = Text::open_all(subject, &mut told)?;
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
-        let asked = Asked { targets, longest, is_held_out: experiment.evaluation.path.is_none() };
-        let counts = asked.counts(&texts, experiment.evaluation.windows);
+        let is_held_out = experiment.evaluation.path.is_none();
+        let asked = Asked { targets, longest, windows: experiment.evaluation.windows, is_held_out };
+        let counts = asked.counts(&texts);
         let is_one = texts.len() == 1;
         let spread = |(text, count): (Text, usize)| asked.spread(text, count, is_one);
         let texts = texts.into_iter().zip(counts).map(spread).collect::<Result<_>>()?;
@@ -118,6 +120,7 @@ impl Windows {
 struct Asked {
     targets: usize,
     longest: usize,
+    windows: Option<EvaluationWindows>,
     /// Whether texts were trained on but for what was held out.
     is_held_out: bool,
 }
@@ -128,8 +131,8 @@ impl Asked {
         (text.first + self.targets as u64).max(self.longest as u64 + 1)
     }
 
-    /// The number of windows of every text: `wanted` altogether, or as many as there are targets for, up to 32.
-    fn counts(&self, texts: &[Text], wanted: Option<usize>) -> Vec<usize> {
+    /// The number of windows of every text: as many altogether as are asked for, or as there are targets for, up to 32.
+    fn counts(&self, texts: &[Text]) -> Vec<usize> {
         let weights: Vec<f64> = texts.iter().map(|text| text.share).collect();
         let shared = |count: usize| apportion(count as u64, &weights);
         let most = |text: &Text| {
@@ -138,6 +141,13 @@ impl Asked {
         };
         // A text that has no room for its least is an error, not left out.
         let room: Vec<u64> = texts.iter().map(|text| most(text).max(1)).collect();
+        let wanted = match self.windows {
+            Some(EvaluationWindows::All) => {
+                return room.into_iter().map(|windows| windows as usize).collect();
+            }
+            Some(EvaluationWindows::Count(windows)) => Some(windows),
+            None => None,
+        };
         let has_room =
             |count: &usize| shared(*count).iter().zip(&room).all(|(own, room)| own <= room);
         let largest = || (FEWEST_WINDOWS..=MOST_WINDOWS).rev().find(has_room);
@@ -164,8 +174,11 @@ impl Asked {
             ));
         }
         let steps = count.saturating_sub(1).max(1) as u64;
-        let ends = (0..count as u64).map(|index| first + (last - first) * index / steps).collect();
-        Ok(Spread { text, ends })
+        let end = |index| match self.windows {
+            Some(EvaluationWindows::All) => first + index * self.targets as u64,
+            _ => first + (last - first) * index / steps,
+        };
+        Ok(Spread { ends: (0..count as u64).map(end).collect(), text })
     }
 
     /// The error of a text that `has` fewer tokens than `count` windows `needs`: the whole text, or its held-out part.

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Count, Path, Sizes, Tokens, Words};
-use annulus_yaml::{Problem, section, words};
+use annulus_yaml::Kind::{Count, CountOr, Path, Sizes, Tokens, Words};
+use annulus_yaml::{Problem, Scalar, Typed, section, words};
 
 use crate::data::MOST_TOKENS;
 use crate::{Experiment, Format};
 
+/// The word of `evaluation.windows` for as many as there are.
+const ALL: &str = "all";
 /// Targets per window where the file does not say.
 const TARGETS: usize = 512;
 
@@ -26,12 +28,42 @@ section! {
         samples: usize = Count(1, 1 << 20), Is("8"), "questions per task, length and depth";
         lengths: Option<Vec<usize>> = Sizes(MOST_TOKENS), Means("`data.tokens` alone"),
             "tokens per sequence";
-        windows: Option<usize> = Count(2, 1 << 20), Means("32, or as many as the text has targets for"),
-            "stretches of text, each scored at every length with the same end";
+        windows: Option<EvaluationWindows> = CountOr(2, 1 << 20, &[ALL]),
+            Means("32, or as many as the text has targets for"),
+            "stretches of text, each scored at every length with the same end; all: as many as follow each other without gaps";
         targets: Option<usize> = Tokens(1, MOST_TOKENS), Means("512, or half of the shortest length"),
             "tokens at the end of a window that are scored, the same at every length";
         against: Option<usize> = Tokens(1, MOST_TOKENS), Means("the shortest length"),
             "the length that the others are compared with, window by window";
+    }
+}
+
+/// The value of `evaluation.windows`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvaluationWindows {
+    /// Windows whose targets follow each other without gaps: the loss is that of a sliding window with a stride of `evaluation.targets`
+    /// (Press et al., arXiv 2012.15832, section 2).
+    All,
+    /// This many, spread evenly over the text.
+    Count(usize),
+}
+
+impl Scalar for EvaluationWindows {
+    fn from_typed(typed: &Typed) -> Option<EvaluationWindows> {
+        match typed {
+            Typed::Count(windows) => {
+                usize::try_from(*windows).ok().map(EvaluationWindows::Count)
+            }
+            Typed::Text(word) if word == ALL => Some(EvaluationWindows::All),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            EvaluationWindows::All => ALL.to_owned(),
+            EvaluationWindows::Count(windows) => windows.to_string(),
+        }
     }
 }
 

@@ -48,7 +48,7 @@ pub use choice::Settled;
 pub use data::{BYTES, Data, DataKeys, Format, Longer, MOST_TOKENS, Pack, TextSource, ending};
 pub use device::{Device, NAME};
 pub use differences::{KeyDifference, differences, value_text};
-pub use evaluation::{Evaluation, EvaluationTask};
+pub use evaluation::{Evaluation, EvaluationTask, EvaluationWindows};
 pub use experiment::Experiment;
 pub use extend::{Extension, RopeMethod};
 pub use free::{is_neutral, what_may_differ};

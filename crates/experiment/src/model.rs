@@ -60,7 +60,7 @@ section! {
         weights: Option<WeightsFrom> = Word(WeightsFrom::WORDS), Means("pretrained"),
             "whether the folder's weights are loaded or drawn at random";
         dtype: Dtype = WordOr(Dtype::WORDS, narrower), Is("f32"), "dtype of weights and activations; the optimizer's masters are f32";
-        rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000"),
+        rope_theta: Option<f64> = Real(AboveZero), Means("the folder's, or 10000 (smollm3: 2000000)"),
             "base of the rotary frequencies";
         allow_longer: bool = Truth, Is("false"),
             "allow sequences longer than the model was trained for without `extend`";

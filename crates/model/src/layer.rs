@@ -21,7 +21,7 @@ use crate::stage::{Forward, kept};
 use crate::{Config, GradientSink, Keep, Shard, Specification, Stage, Weights};
 
 /// The attention half of a layer: `x + o(attend(rope(q), rope(k), v))` with q, k, v projected from the norm of x; in some families the
-/// heads of q and k go through norms of their own before they are rotated (Henry et al., arXiv 2010.04245).
+/// heads of q and k go through norms of their own before they are rotated (Henry et al., arXiv 2010.04245), or some layers rotate nothing.
 #[derive(Debug)]
 pub(crate) struct AttentionHalf {
     layer: usize,
@@ -101,7 +101,7 @@ impl AttentionHalf {
             None => Ok(x_bsd),
         };
         let qkv = [normed(q_bsd, 0)?, normed(k_bsd, 1)?, v_bsd];
-        let [q, k, v] = rope_qkv(backend, qkv, rotary)?;
+        let [q, k, v] = rope_qkv(backend, qkv, rotary.of(self.layer))?;
         Ok((Qkv { q, k, v }, projected))
     }
     /// The norm of x, of all rows.
@@ -177,6 +177,7 @@ impl AttentionHalf {
         let found = attention.backward(self.place(shard), qkv, attended, dout_bnsh)?;
         let found = [found.q, found.k, found.v];
         let packed_qkv = self.head_norms.is_none();
+        let rotary = rotary.of(self.layer);
         let [dq_bsd, dk_bsd, dv_bsd] = rope_qkv_backward(backend, found, rotary, packed_qkv)?;
         let [dq_bsd, dk_bsd] =
             self.before_norms([dq_bsd, dk_bsd], projected, weights, backend, sink)?;

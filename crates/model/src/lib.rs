@@ -18,7 +18,9 @@ mod weights;
 pub use config::{Config, element_type};
 pub use llama::Llama;
 pub use parameters::Specification;
-pub use stage::{Attentions, DropoutKey, Forward, GradientSink, Keep, Pullback, Shard, Stage};
+pub use stage::{
+    Attentions, DropoutKey, Forward, GradientSink, Keep, Pullback, Rotaries, Shard, Stage,
+};
 pub use tensor::{Placement, TensorRanks};
 pub use vocabulary::Judged;
 pub use weights::{

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use annulus_architecture::{Frequencies, Shape};
 use annulus_attention::Attention;
 use annulus_ops::{Backend, Rotary};
 use annulus_sequence::Positions;
@@ -35,8 +36,8 @@ pub struct Shard {
     /// The tensor-parallel ranks of these positions, each with a part of heads, feed-forward and vocabulary. Between layers each has some
     /// of the B S rows: `x` is then [rows, D].
     pub tensor: TensorRanks,
-    /// Cosines and sines of this rank's positions.
-    pub rotary: Arc<Rotary>,
+    /// The rotary embedding of every layer, at this rank's positions.
+    pub rotary: Rotaries,
     /// The workers or GPU of this rank.
     pub backend: Backend,
     /// The number of the optimizer step, for errors.
@@ -71,6 +72,32 @@ impl Shard {
             return Ok(all.clone());
         }
         self.tensor.scattered(label, &all.flatten_to(all.rank() - 2)?)
+    }
+}
+
+/// The rotary embedding of every layer, at the positions of one rank.
+#[derive(Clone, Debug)]
+pub struct Rotaries {
+    rotary: Arc<Rotary>,
+    /// That of layers without.
+    identity: Arc<Rotary>,
+    nope_layers: Arc<[usize]>,
+}
+
+impl Rotaries {
+    /// Those of the layers of `shape`, with these `frequencies` where it has a rotary embedding.
+    pub fn new(shape: &Shape, frequencies: &Frequencies, positions: &Positions) -> Rotaries {
+        let Frequencies { inverse, factor } = frequencies;
+        Rotaries {
+            rotary: Arc::new(Rotary::new(positions, inverse, *factor)),
+            identity: Arc::new(Rotary::identity(positions, shape.head_dim)),
+            nope_layers: shape.nope_layers.as_slice().into(),
+        }
+    }
+
+    /// That of layer `layer`.
+    pub fn of(&self, layer: usize) -> &Arc<Rotary> {
+        if self.nope_layers.contains(&layer) { &self.identity } else { &self.rotary }
     }
 }
 

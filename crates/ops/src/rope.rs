@@ -13,7 +13,7 @@ use crate::rows::{Rows, contiguous, narrow, rows_per_chunk, unwritten};
 use crate::{Backend, Pool};
 
 /// The angles at the positions of one shard: made in f64 from the runs, so that no rank needs a table
-/// of the whole.
+/// of the whole. [`Rotary::identity`] rotates nothing.
 #[derive(Debug)]
 pub struct Rotary {
     positions: Positions,
@@ -46,6 +46,13 @@ impl Rotary {
             placed: OnceLock::new(),
         }
     }
+    /// No rotation (NoPE), of heads of `head_dim` elements: tensors only change their form.
+    pub fn identity(positions: &Positions, head_dim: usize) -> Rotary {
+        Rotary::new(positions, &vec![0.0; head_dim / 2], 1.0)
+    }
+    fn is_identity(&self) -> bool {
+        self.factor == 1.0 && self.frequencies.iter().all(|frequency| *frequency == 0.0)
+    }
     /// The frequencies `theta ^ (-2 i / D)` for `i` below D / 2, as f32.
     pub fn frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
         let exponents = (0..head_dim / 2).map(|i| -2.0 * i as f64 / head_dim as f64);
@@ -68,8 +75,12 @@ impl Rotary {
         }
         Ok(())
     }
-    fn tables(&self) -> &Tables {
-        self.tables.get_or_init(|| {
+    /// The tables; `None` where nothing is rotated.
+    fn tables(&self) -> Option<&Tables> {
+        if self.is_identity() {
+            return None;
+        }
+        Some(self.tables.get_or_init(|| {
             let angles = self.positions.iter().flat_map(|position| {
                 let frequencies = self.frequencies.iter();
                 frequencies.map(move |&frequency| position as f64 * f64::from(frequency))
@@ -79,7 +90,7 @@ impl Rotary {
                 .map(|(sin, cos)| ((sin * self.factor) as f32, (cos * self.factor) as f32))
                 .unzip();
             Tables { cos, sin }
-        })
+        }))
     }
     /// Runs and frequencies on `device`, which the first caller determines.
     pub(crate) fn placed(&self, device: &Device) -> Result<&Placed> {
@@ -226,6 +237,7 @@ impl CustomOp1 for Rope {
         let chunk = rows_per_chunk(width);
         self.pool.for_chunks(&mut y, chunk * width.max(1), |index, piece| {
             rows.copy(index * chunk, piece);
+            let Some(tables) = tables else { return };
             let first = index * chunk;
             self.pool.arch().dispatch(Rotate {
                 rows: piece,

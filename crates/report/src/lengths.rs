@@ -33,9 +33,11 @@ fn body(runs: &[Run]) -> Markup {
         @if runs.iter().filter_map(found).any(|found| found.lengths.len() > 1) {
             (curves(runs, "loss by length", Axis::logarithmic("tokens read"), Perplexity::by_length, &caption))
         }
-        (curves(runs, "loss by position", Axis::plain("position"), Perplexity::by_position, &html! {
-            "The loss of neighbouring positions, in sequences of the greatest length."
-        }))
+        @if runs.iter().filter_map(found).any(|found| !found.positions.is_empty()) {
+            (curves(runs, "loss by position", Axis::plain("position"), Perplexity::by_position, &html! {
+                "The loss of neighbouring positions, in sequences of the greatest length."
+            }))
+        }
         (table(runs))
         (absent_of(runs.iter().filter(|run| found(run).is_none()), &way_out))
     }

@@ -23,11 +23,11 @@ pub(crate) struct RopeKeysAsWritten<'a> {
 type Places3 = [(String, Vec<(String, String)>); 3];
 
 impl RopeKeysAsWritten<'_> {
-    /// The rotary embedding that the keys mean.
+    /// The rotary embedding that the keys mean; its base is `theta` where none of them says it.
     ///
     /// # Errors
     /// Keys that contradict each other, are missing, or mean nothing in their place.
-    pub(crate) fn rope(&self, places: &Places) -> Result<Rope, Vec<Problem>> {
+    pub(crate) fn rope(&self, theta: f64, places: &Places) -> Result<Rope, Vec<Problem>> {
         let kind = self.kind();
         let everywhere = self.everywhere();
         let mut problems = disagreements(&everywhere, places);
@@ -35,7 +35,7 @@ impl RopeKeysAsWritten<'_> {
         match self.parameters(&kind).scaling(&kind, self.longest) {
             Ok(scaling) if problems.is_empty() => {
                 let own = self.sections.iter().find_map(|section| section.as_ref()?.rope_theta);
-                let theta = own.or(self.top_level.rope_theta).unwrap_or(Rope::THETA);
+                let theta = own.or(self.top_level.rope_theta).unwrap_or(theta);
                 return Ok(Rope { theta, scaling });
             }
             Err(key) => {

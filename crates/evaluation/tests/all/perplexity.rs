@@ -34,6 +34,45 @@ fn end(window: usize, text: &[u8]) -> usize {
     first + (text.len() - first) * window / (WINDOWS - 1)
 }
 
+/// The losses of the last targets of windows of `tokens` with these ends.
+fn losses(place: &Place, text: &[u8], tokens: usize, ends: &[usize]) -> Vec<f64> {
+    let subject = subject(place, &[]);
+    let setup: Setup = subject.setup(tokens).unwrap();
+    let loss = |&end: &usize| {
+        let ids: Vec<u32> = text[end - tokens - 1..end].iter().map(|&byte| byte.into()).collect();
+        let mut sequence = Sequence::shifted(&ids);
+        sequence.targets[..tokens - TARGETS].fill(-100);
+        let one = std::slice::from_ref(&sequence);
+        score(&setup, subject.weights.first(), one, ScoreOutputs::default()).unwrap().loss
+    };
+    ends.iter().map(loss).collect()
+}
+
+/// As the perplexity of a sliding window is defined: every target behind the first full window, once.
+#[test]
+fn windows_without_gaps_score_every_token_once() {
+    let place = Place::new();
+    let text = std::fs::read(place.path("text.txt")).unwrap();
+    let found = found(&place, &[("evaluation.windows", "all"), ("mesh.sequence", "3")]);
+    let ends: Vec<usize> = (LENGTHS[2] + 1..=text.len()).step_by(TARGETS).collect();
+    assert_eq!((found.windows, found.positions.len()), (ends.len(), 0));
+    assert!(text.len() - ends.last().unwrap() < TARGETS);
+    let some = || (0..ends.len()).step_by(37);
+    let ends_of_some: Vec<usize> = some().map(|window| ends[window]).collect();
+    for (length, tokens) in found.lengths.iter().zip(LENGTHS) {
+        assert_eq!(length.by_window.len(), ends.len());
+        let wanted = losses(&place, &text, tokens, &ends_of_some);
+        for (window, wanted) in some().zip(&wanted) {
+            let found = length.by_window[window];
+            assert!((found - wanted).abs() < 1e-5 * wanted, "{tokens}: {found} {wanted}");
+        }
+    }
+    let folder = place.path("evaluation");
+    Files::create(&folder, 0).unwrap().perplexity(&found).unwrap();
+    assert!(folder.join("loss-by-length.svg").exists());
+    assert!(!folder.join("loss-by-position.svg").exists());
+}
+
 #[test]
 fn every_length_has_the_same_targets_and_its_own_context() {
     let place = Place::new();
@@ -41,25 +80,8 @@ fn every_length_has_the_same_targets_and_its_own_context() {
     let text = std::fs::read(place.path("text.txt")).unwrap();
     for (length, tokens) in found.lengths.iter().zip(LENGTHS) {
         assert_eq!(length.tokens, tokens);
-        let sequences: Vec<Sequence> = (0..WINDOWS)
-            .map(|window| {
-                let end = end(window, &text);
-                let ids: Vec<u32> =
-                    text[end - tokens - 1..end].iter().map(|&byte| byte.into()).collect();
-                let mut sequence = Sequence::shifted(&ids);
-                sequence.targets[..tokens - TARGETS].fill(-100);
-                sequence
-            })
-            .collect();
-        let subject = subject(&place, &[]);
-        let setup: Setup = subject.setup(tokens).unwrap();
-        let mut by_window = Vec::new();
-        for sequence in &sequences {
-            let one = std::slice::from_ref(sequence);
-            by_window.push(
-                score(&setup, subject.weights.first(), one, ScoreOutputs::default()).unwrap().loss,
-            );
-        }
+        let ends: Vec<usize> = (0..WINDOWS).map(|window| end(window, &text)).collect();
+        let by_window = losses(&place, &text, tokens, &ends);
         for (found, wanted) in length.by_window.iter().zip(&by_window) {
             assert!((found - wanted).abs() < 1e-5 * wanted, "{tokens}: {found} {wanted}");
         }

@@ -297,6 +297,15 @@ fn wrong_configs() {
             config("\"llama\"", "\"qwen3\"").replace("  \"num_key_value_heads\": 2,\n", ""),
         ),
         (
+            "layers without rotary embedding in a family that has none",
+            config("\"hidden_act\"", "\"no_rope_layers\": [1, 1, 0], \"hidden_act\""),
+        ),
+        (
+            "a list of layers without rotary embedding that ends too soon",
+            config("\"llama\"", "\"smollm3\"")
+                .replace("\"hidden_act\"", "\"no_rope_layers\": [1, 0], \"hidden_act\""),
+        ),
+        (
             "half of a head turned",
             config("\"hidden_act\"", "\"partial_rotary_factor\": 0.5, \"hidden_act\""),
         ),

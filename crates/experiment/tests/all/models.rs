@@ -59,6 +59,7 @@ pub(crate) fn shape() -> Shape {
         rope: Rope { theta: 5e5, scaling: Scaling::Default },
         sliding_window: None,
         layer_types: vec![LayerType::Full; 2],
+        nope_layers: Vec::new(),
         tie_word_embeddings: true,
         attention_bias: true,
         mlp_bias: false,
@@ -110,8 +111,33 @@ fn all() -> Vec<Shape> {
         slides(Family::Qwen2, vec![full, sliding]),
         slides(Family::Qwen3, vec![sliding, full]),
         Shape { attention_bias: true, ..of(Family::Qwen3) },
+        Shape { nope_layers: vec![1], mlp_bias: true, ..of(Family::SmolLm3) },
+        Shape { nope_layers: vec![0], ..slides(Family::SmolLm3, vec![sliding, full]) },
+        of(Family::SmolLm3),
     ];
     more.into_iter().chain(scalings.map(scaled)).collect()
+}
+
+/// What is left of its training in the config.json of SmolLM3 3B means nothing.
+#[test]
+fn smollm3_has_every_fourth_layer_without_rotary_embedding_and_a_tied_table() {
+    let of = |more: &str| {
+        let text = format!(
+            r#"{{ "model_type": "smollm3", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 9,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "max_window_layers": 28,
+            "pretraining_tp": 2, "rope_scaling": null, "attention_dropout": 0.0{more} }}"#
+        );
+        parse_config("config.json", &text).expect("a model")
+    };
+    let usual = of("");
+    assert_eq!(usual.nope_layers, [3, 7]);
+    assert!(usual.tie_word_embeddings);
+    assert_eq!((usual.rope.theta, usual.sliding_window), (2e6, None));
+    assert_eq!(of(r#", "no_rope_layer_interval": 2"#).nope_layers, [1, 3, 5, 7]);
+    let written = of(r#", "no_rope_layers": [0, 1, 1, 1, 1, 1, 1, 1, 0, 0], "rope_theta": 5e6"#);
+    assert_eq!((written.nope_layers, written.rope.theta), (vec![0, 8], 5e6));
+    let slides = of(r#", "use_sliding_window": true, "sliding_window": 5"#);
+    assert_eq!([2, 3, 4].map(|layer| slides.window_of(layer)), [None, Some(5), None]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ schedule: { steps: 1 }
 ";
 
 /// Families and rotary embeddings, each with the keys that only it has.
-const MODELS: [&str; 3] = [
+const MODELS: [&str; 4] = [
     "model_type: qwen2, sliding_window: 24, use_sliding_window: true,
      layer_types: [full_attention, sliding_attention, full_attention],
      rope_parameters: { rope_type: longrope, factor: 2, original_max_position_embeddings: 512,
@@ -66,15 +66,17 @@ const MODELS: [&str; 3] = [
      mscale: 0.5, mscale_all_dim: 0.25, truncate: false }",
     "model_type: qwen3, attention_bias: true, rope_parameters: { rope_type: llama3, factor: 2,
      original_max_position_embeddings: 512, low_freq_factor: 2, high_freq_factor: 5 }",
+    "model_type: smollm3, no_rope_layers: [0, 1, 0]",
 ];
 
 /// Keys of a config.json that repeat others: they are read, so that one can be pasted, but never written.
-const ALIASES: [&str; 5] = [
+const ALIASES: [&str; 6] = [
     "model.rope_scaling.",
     "model.rope_parameters.type",
     "model.rope_parameters.rope_theta",
     "model.rope_parameters.partial_rotary_factor",
     "model.max_window_layers",
+    "model.no_rope_layer_interval",
 ];
 
 /// The section of a sweep, which makes a file many runs, and which no run has.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use annulus_attention::Cache;
 use annulus_comm::{Axis, Label, Reduce};
 use annulus_data::Sequence;
-use annulus_model::{Attentions, Keep, Shard, Weights};
-use annulus_ops::{IGNORED, Key, Rotary, check_tokens, uniform};
+use annulus_model::{Attentions, Keep, Rotaries, Shard, Weights};
+use annulus_ops::{IGNORED, Key, check_tokens, uniform};
 use annulus_sequence::{Positions, Run};
 use candle_core::{Device, Tensor};
 
@@ -159,13 +159,13 @@ impl Rank {
         check_tokens(&[token], self.setup.config.vocab_size)?;
         let device = self.backend.device();
         let positions = Positions::new(vec![Run::contiguous(position, 1)]);
-        let frequencies = &self.setup.frequencies;
+        let (shape, frequencies) = (&self.setup.config.shape, &self.setup.frequencies);
         Ok(Shard {
             inputs: Tensor::from_vec(vec![token], (1, 1), &device)?,
             targets: Tensor::from_vec(vec![IGNORED], (1, 1), &device)?,
             attention,
             tensor: self.tensor.clone(),
-            rotary: Arc::new(Rotary::new(&positions, &frequencies.inverse, frequencies.factor)),
+            rotary: Rotaries::new(shape, frequencies, &positions),
             backend: self.backend.clone(),
             step: 0,
             keep: Keep::Nothing,

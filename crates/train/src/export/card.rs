@@ -74,11 +74,15 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
     let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
     let parameters: usize = weights.values().map(candle_core::Tensor::elem_count).sum();
     let dtype = if checkpoint.dtype() == DType::BF16 { "bfloat16" } else { "float32" };
+    let nope = match shape.nope_layers.len() {
+        0 => String::new(),
+        count => format!(", {count} without rotary embedding"),
+    };
     let mut facts = vec![
         ("parameters".to_owned(), format!("{parameters}, {dtype}")),
         (
             "layers".to_owned(),
-            format!("{} of width {}", shape.num_hidden_layers, shape.hidden_size),
+            format!("{} of width {}{nope}", shape.num_hidden_layers, shape.hidden_size),
         ),
         (
             "heads".to_owned(),

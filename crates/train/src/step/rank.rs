@@ -2,7 +2,6 @@
 
 use crate::setup::shared::{once, ranks_here};
 use annulus_comm::threads::Options;
-use annulus_experiment::Frequencies;
 use annulus_ops::Pool;
 use std::ops::Range;
 use std::slice;
@@ -11,9 +10,9 @@ use std::sync::Arc;
 use annulus_comm::{Axis, Communicator, Mesh, Metered};
 use annulus_data::{Sequence, Tokens};
 use annulus_memory::{Class, scope};
-use annulus_model::{Attentions, DropoutKey, Keep, Llama, Shard, TensorRanks};
+use annulus_model::{Attentions, DropoutKey, Keep, Llama, Rotaries, Shard, TensorRanks};
 use annulus_ops::attention::Dropout;
-use annulus_ops::{Backend, IGNORED, Rotary, check_targets, check_tokens};
+use annulus_ops::{Backend, IGNORED, check_targets, check_tokens};
 use annulus_sequence::{Documents, Positions, Rule, pairs_between};
 use candle_core::Tensor;
 
@@ -31,7 +30,7 @@ pub(crate) struct Rank {
     pub(crate) setup: Arc<Setup>,
     pub(crate) model: Llama,
     pub(crate) attention: Attentions,
-    pub(crate) rotary: Arc<Rotary>,
+    pub(crate) rotary: Rotaries,
     /// The tensor-parallel ranks, which hold the same positions as this one.
     pub(crate) tensor: TensorRanks,
     pub(crate) backend: Backend,
@@ -109,15 +108,15 @@ impl Setup {
         let counted: Arc<dyn Communicator> = meter.clone();
         let (mesh, division) = self.divided(&counted)?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone())?;
-        let Frequencies { inverse, factor } = &self.frequencies;
-        let rotary = Rotary::new(attention.positions(), inverse, *factor);
+        let rotary =
+            Rotaries::new(&self.config.shape, &self.frequencies, attention.positions());
         let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
         // Traffic of setting up the mesh counts for no step.
         meter.take();
         Ok(Rank {
             model: Llama::new(&self.config, self.loss_chunk),
             attention,
-            rotary: Arc::new(rotary),
+            rotary,
             tensor,
             backend,
             device: own / self.ranks_of_device(),

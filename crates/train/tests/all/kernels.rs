@@ -117,6 +117,8 @@ fn losses_are_those_of_the_cpu_in_f32() {
     check(80, 1e-5, &[&all[..], &parts, &striped].concat());
     let normed = [("model.model_type", "qwen3"), ("model.rope_parameters", YARN)];
     check(80, 1e-5, &[&normed[..], &striped].concat());
+    let nope = [("model.model_type", "smollm3"), ("model.no_rope_layer_interval", "2")];
+    check(80, 1e-5, &[&nope[..], &striped, &[("memory.recompute", "none")]].concat());
     let tensor = [("mesh.tensor", "2"), ("model.num_key_value_heads", "2")];
     check(80, 1e-5, &[&tensor[..], &striped].concat());
 }

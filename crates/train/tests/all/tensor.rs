@@ -113,7 +113,8 @@ const FOUR: [(&str, &str); 3] =
 fn families_and_pieces_of_rows_are_as_on_one_rank() {
     let place = Place::new();
     let family = "model.model_type";
-    let cases: [&[(&str, &str)]; 6] = [
+    let cases: [&[(&str, &str)]; 7] = [
+        &[(family, "smollm3"), ("model.no_rope_layer_interval", "2")],
         &[(family, "qwen2"), ("model.tie_word_embeddings", "true")],
         &[(family, "qwen3"), ("model.attention_bias", "true"), ("model.head_dim", "8")],
         &[("model.mlp_bias", "true"), ("model.attention_bias", "true")],

@@ -9,7 +9,7 @@ use super::{AGAIN, ENVIRONMENTS, apart, copy, export, fixture, keep, ours, pytho
 use crate::tool;
 
 /// The recorded models: a folder's name, and how its experiment differs.
-const FIXTURES: [(&str, &[&str]); 6] = [
+const FIXTURES: [(&str, &[&str]); 7] = [
     ("untied", &["model.attention_bias=true"]),
     ("tied", &["model.tie_word_embeddings=true"]),
     (
@@ -40,6 +40,17 @@ const FIXTURES: [(&str, &[&str]); 6] = [
         "qwen3",
         &[
             "model.model_type=qwen3",
+            "model.max_position_embeddings=16",
+            "extend={ rope: yarn, tokens: 64 }",
+        ],
+    ),
+    (
+        "smollm3",
+        &[
+            "model.model_type=smollm3",
+            "model.no_rope_layers=[0, 1]",
+            "model.sliding_window=20",
+            "model.use_sliding_window=true",
             "model.max_position_embeddings=16",
             "extend={ rope: yarn, tokens: 64 }",
         ],

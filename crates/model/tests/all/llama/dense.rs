@@ -62,12 +62,15 @@ impl Dense<'_> {
         let wide = x.unsqueeze(2)?.broadcast_as((b, heads, group, s, dim))?.contiguous()?;
         wide.reshape((b, heads * group, s, dim))
     }
-    fn attention(&self, layer: &str, window: Option<usize>, x: &Tensor) -> Result<Tensor> {
+    fn attention(&self, index: usize, x: &Tensor) -> Result<Tensor> {
         let (b, s, _) = x.dims3()?;
+        let (layer, window) = (format!("model.layers.{index}"), self.windows[index]);
+        let rotates = !self.shape.nope_layers.contains(&index);
+        let rope = |x: Tensor| if rotates { Self::rope(&x) } else { Ok(x) };
         let Shape { num_attention_heads: queries, num_key_value_heads: keys, .. } = *self.shape;
         let path = |word: &str| format!("{layer}.self_attn.{word}");
-        let q = Self::rope(&self.heads(&path("q"), x, queries)?)?;
-        let k = self.repeat(&Self::rope(&self.heads(&path("k"), x, keys)?)?)?;
+        let q = rope(self.heads(&path("q"), x, queries)?)?;
+        let k = self.repeat(&rope(self.heads(&path("k"), x, keys)?)?)?;
         let v = self.repeat(&self.heads(&path("v"), x, keys)?)?;
         let seen = |query, key| key <= query && query - key < window.unwrap_or(s);
         let hidden = |i| if seen(i / s, i % s) { 0.0 } else { f64::NEG_INFINITY };
@@ -88,10 +91,10 @@ impl Dense<'_> {
         let (b, s) = inputs.dims2()?;
         let table = &self.weights["model.embed_tokens.weight"];
         let mut x = table.index_select(&inputs.flatten_all()?, 0)?.reshape((b, s, ()))?;
-        for (layer, window) in self.windows.into_iter().enumerate() {
-            let layer = format!("model.layers.{layer}");
+        for index in 0..self.windows.len() {
+            let layer = format!("model.layers.{index}");
             let normed = self.norm(&format!("{layer}.input_layernorm"), &x)?;
-            x = (&x + self.attention(&layer, window, &normed)?)?;
+            x = (&x + self.attention(index, &normed)?)?;
             let normed = self.norm(&format!("{layer}.post_attention_layernorm"), &x)?;
             x = (&x + self.feed_forward(&layer, &normed)?)?;
         }
@@ -119,6 +122,7 @@ fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
     let tied =
         |shape: &mut Shape| (shape.tie_word_embeddings, shape.num_key_value_heads) = (true, 1);
     let qwen2 = |shape: &mut Shape| shape.model_type = Family::Qwen2;
+    let nope = |layer: usize| shaped(tiny(), move |shape| shape.nope_layers = vec![layer]);
     let all = [None; 2];
     let cases = [
         (tiny(), all),
@@ -127,6 +131,8 @@ fn loss_logits_and_every_gradient_are_those_of_the_dense_model() {
         (shaped(tiny(), normed), [Some(4), None]),
         (shaped(tiny(), qwen2), [Some(3), None]),
         (tiny(), [Some(5), Some(2)]),
+        (nope(0), all),
+        (nope(1), [None, Some(4)]),
     ];
     for (config, windows) in cases {
         let weights = uneven(&config);

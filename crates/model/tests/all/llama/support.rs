@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use annulus_architecture::{Family, Frequencies, Rope, Scaling, Shape};
+use annulus_architecture::{Family, Rope, Scaling, Shape};
 use annulus_attention::Attention;
 use annulus_model::{
-    Attentions, Config, Forward, Keep, Llama, Pullback, Shard, Stage, TensorRanks, Weights,
+    Attentions, Config, Forward, Keep, Llama, Pullback, Rotaries, Shard, Stage, TensorRanks, Weights,
 };
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
-use annulus_ops::{Backend, IGNORED, Key, Pool, Rotary, normal, uniform};
+use annulus_ops::{Backend, IGNORED, Key, Pool, normal, uniform};
 use annulus_sequence::{Heads, Mask, Rule, Setting, Strategy};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -29,6 +29,7 @@ pub(crate) fn tiny() -> Config {
         rope: Rope { theta: Rope::THETA, scaling: Scaling::Default },
         sliding_window: None,
         layer_types: Vec::new(),
+        nope_layers: Vec::new(),
         tie_word_embeddings: false,
         attention_bias: false,
         mlp_bias: false,
@@ -118,14 +119,14 @@ pub(crate) fn sliding(
     let kinds = [attention.clone()].into_iter().chain(others);
     let kinds = kinds.enumerate().map(|(layer, attention)| (attention, vec![layer]));
     let attentions = Attentions::new(windows.len(), kinds).unwrap();
-    let Frequencies { inverse, factor } = shape.frequencies(inputs.dims()[1]);
-    let rotary = Rotary::new(attention.positions(), &inverse, factor);
+    let frequencies = shape.frequencies(inputs.dims()[1]);
+    let rotary = Rotaries::new(shape, &frequencies, attention.positions());
     Shard {
         inputs,
         targets,
         attention: attentions,
         tensor: TensorRanks::new(annulus_comm::threads::solo()),
-        rotary: Arc::new(rotary),
+        rotary,
         backend: Backend::serial(),
         step: 0,
         keep: Keep::Nothing,
