@@ -140,7 +140,7 @@ fn adapters_of_an_extended_model_are_asked_under_its_frequencies() {
     place.train("on", &[&[model, on][..], &extend, &once].concat()).ended(0);
     let plain = place.train("plain", &[&[model, on][..], &once].concat());
     assert!(
-        plain.ended(2).stderr.contains("were trained under `rope_type: yarn`"),
+        plain.ended(2).stderr.contains("`rope_type` was `yarn` and is `default`"),
         "{}",
         plain.stderr
     );

@@ -142,6 +142,21 @@ fn what_a_step_has_read_is_shown() {
     assert!(show(&["run", "--step", "3"]).ended(0).stderr.contains("have changed"));
 }
 
+#[test]
+fn how_the_assistants_text_is_found_is_said() {
+    let place = place();
+    let asked = ["data", "show", "chats.jsonl", "--chat", "--tokenizer", "tokenizer.json"];
+    let shown = || run(ANNULUS, &place.path(""), &asked).ended(0).stdout.clone();
+    let marked = shown();
+    let wanted = "the template's `{% generation %}` marks the assistant's text\n";
+    assert!(marked.starts_with(wanted), "{marked}");
+    let plain = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "");
+    place.write("chat_template.jinja", &plain);
+    let found = shown();
+    let wanted = "the template has no `{% generation %}`: rendering it turn by turn finds ";
+    assert!(found.starts_with(wanted), "{found}");
+}
+
 /// What is left out is said.
 #[test]
 fn what_is_too_long_is_warned_of() {

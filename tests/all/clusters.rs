@@ -90,7 +90,7 @@ fn a_strategy_that_is_left_open_is_chosen_once() {
         || fs::read_to_string(place.path("open/experiment.yaml")).expect("the resolved plan");
     let written = plan();
     assert!(written.contains(&format!("strategy: {word}\n")), "{word}: {written}");
-    assert!(said.contains("GFLOP/s") && said.contains(" that take longer"), "{said}");
+    assert!(said.contains("GFLOP/s") && said.contains(" others: under `choice` in "), "{said}");
     let text = fs::read_to_string(place.path("open/manifest.json")).expect("a manifest");
     let manifest: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(manifest["choice"]["auto"].as_str(), chosen, "{text}");

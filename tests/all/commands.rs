@@ -90,13 +90,15 @@ fn a_plan_has_sizes_that_people_read_and_json_bytes() {
 }
 
 #[test]
-fn auto_shows_the_best_five_and_plan_all() {
+fn auto_shows_the_best_five_and_the_manifest_has_all() {
     let place = Place::new(ANNULUS);
     let ran = place.train("run", &["attention.strategy=auto", "schedule.steps=2"]);
     let said = &ran.ended(0).stderr;
-    let (table, _) = said.split_once(" that take longer: `annulus plan` shows all").expect("more");
+    let (table, _) =
+        said.split_once(" others: under `choice` in the run's manifest.json").expect("more");
     let rows = table.split("peak memory\n").nth(1).expect("a table").lines().count();
-    assert_eq!(rows, 5 + 1, "{said}");
+    // One more where the strategy that is taken is none of the fastest.
+    assert!([5 + 1, 6 + 1].contains(&rows), "{said}");
     assert!(said.contains("auto takes `"), "{said}");
     assert!(said.contains("links    memory of this machine"), "{said}");
     // That run keeps its strategy; another may choose.

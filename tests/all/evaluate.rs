@@ -127,6 +127,24 @@ fn only_of_a_run_is_it_known_what_it_was_trained_on() {
     }
 }
 
+/// Tasks make their own texts; and a folder's experiment, which the program makes, is in no file.
+#[test]
+fn nothing_is_said_of_texts_and_files_that_are_not_there() {
+    let place = Place::new(ANNULUS);
+    place.train("run", &["schedule.steps=2"]).ended(0);
+    run(ANNULUS, &place.path(""), &["export", "run", "--out", "model"]).ended(0);
+    let tasks = ["evaluation.tasks=[needle]", "data.tokens=160", "evaluation.samples=1"];
+    for subject in ["run", "model"] {
+        let said = evaluate(&place, &[&[subject], &tasks[..]].concat()).ended(0).stderr.clone();
+        assert!(!said.contains("reading "), "{subject}: {said}");
+    }
+    let missing = evaluate(&place, &["model"]).ended(3).stderr.clone();
+    assert!(missing.contains("`data.path` is missing\nhint: "), "{missing}");
+    assert!(!missing.contains("reading "), "{missing}");
+    let wrong = evaluate(&place, &["model", "data.tokens=many"]).ended(2).stderr.clone();
+    assert!(wrong.contains(" --> command line\n"), "{wrong}");
+}
+
 #[test]
 fn where_results_cannot_be_written_another_folder_can_be_named() {
     let place = Place::new(ANNULUS);

@@ -54,6 +54,12 @@ fn keys_and_exit_codes_are_explained() {
     for (written, meant) in [("YaRN", "yarn"), ("NCCL", "nccl"), ("LoRA", "lora")] {
         assert_eq!(explain(written).ended(0).stdout, explain(meant).ended(0).stdout);
     }
+    // Of several words each is explained, if all are known.
+    let both = annulus(&place, &["explain", "hop", "uneven"]).ended(0).stdout.clone();
+    let uneven = explain("uneven").ended(0).stdout.clone();
+    assert_eq!(both, format!("{}\n{uneven}", explain("hop").ended(0).stdout));
+    let unknown = annulus(&place, &["explain", "hop", "unevven"]);
+    assert!(unknown.ended(2).stderr.contains("`hop unevven` is not a key"), "{}", unknown.stderr);
     assert!(explain("megatorn").ended(2).stderr.contains("`megatron`"));
     assert!(explain("75").ended(0).stdout.contains("the same command"));
     assert!(explain("74").ended(2).stderr.contains("75"));

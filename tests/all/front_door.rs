@@ -188,6 +188,10 @@ fn a_checkpoint_has_its_tokenizer_s_files() {
             .expect("a checkpoint's file");
     }
     place.write("base/chat_template.jinja", template);
+    // As transformers 5 names its class, which version 4 does not load.
+    let mut of_5 = config.clone();
+    of_5["tokenizer_class"] = "TokenizersBackend".into();
+    place.write("base/tokenizer_config.json", &of_5.to_string());
     let line = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho ho\"}]}\n";
     place.write("chats.jsonl", &line.repeat(60));
     let chat = [
@@ -197,6 +201,7 @@ fn a_checkpoint_has_its_tokenizer_s_files() {
     ];
     place.train("chat", &chat).ended(0);
     assert_eq!(text(&place, "chat/step-2/chat_template.jinja"), template);
+    assert_eq!(json(&place, "chat/step-2/tokenizer_config.json"), config);
 }
 
 #[test]
@@ -361,4 +366,8 @@ fn from_a_run_neither_longer_sequences_nor_another_beginning_go_unsaid() {
         assert!(refused.ended(4).stderr.contains("is a run already, which began from `first`"));
     }
     assert!(from("first", "second", &[]).ended(4).stderr.contains("did not begin with `--from`"));
+    // Another model begins with its weights in another way.
+    let other = from("other", "first", &["model.rope_theta=5e5", "schedule.steps=6"]);
+    let said = &other.ended(4).stderr;
+    assert!(said.contains("leave `--from` out") && said.contains("add `model=null "), "{said}");
 }

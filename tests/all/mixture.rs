@@ -55,6 +55,12 @@ fn a_mixture_is_the_same_after_a_resume_and_on_any_number_of_ranks() {
             assert!((here - there).abs() < 1e-5 * there.abs(), "{here} and {there}");
         }
     }
+    let compared = run(ANNULUS, &place.path(""), &["compare", "whole", "halves"]);
+    let compared = &compared.ended(0).stdout;
+    assert!(
+        compared.contains("evaluate/loss/lines") && !compared.contains("left out"),
+        "{compared}"
+    );
     // The resolved file has it all, on one line, and trains to the same bits.
     let resolved = fs::read_to_string(place.path("whole/experiment.yaml")).expect("a file");
     assert!(

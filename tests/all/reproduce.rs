@@ -151,6 +151,65 @@ fn a_fork_begins_where_it_began_though_its_origin_went_on() {
     assert!(said.contains("began from `base/step-2`, which is not there"), "{said}");
 }
 
+/// A fork reads the checkpoint again that it began from, and says nothing of steps before it but where they were computed.
+#[test]
+fn the_checkpoint_of_a_fork_is_kept_for_it_and_its_steps_count_from_there() {
+    let place = Place::new(ANNULUS);
+    let base = |steps: &str| {
+        let words = ["schedule.decay=constant", "keep=1", steps];
+        place.train("base", &words).ended(0).stderr.clone()
+    };
+    base("schedule.steps=2");
+    let own = ["schedule.decay=constant", "schedule.steps=5", "data.batch=4"];
+    let said = place.train("fork", &[&own[..], &["--from", "base"]].concat());
+    assert!(
+        said.ended(0).stderr.contains(" sequences for training: 3 steps of 4 are "),
+        "{said:?}"
+    );
+    let said = base("schedule.steps=4");
+    assert!(said.contains("`base/step-2` is kept, whatever `keep` is: `"), "{said}");
+    assert!(place.path("base/step-2").is_dir() && !place.path("base/step-3").exists());
+    reproduce(&place, &["fork"], None).ended(0);
+    // Two steps of two sequences of 48 tokens, then of four.
+    let tokens: Vec<_> =
+        metrics(&place.path("fork")).iter().map(|line| line["train/tokens"].as_f64()).collect();
+    assert_eq!(tokens, [384, 576, 768].map(|tokens| Some(f64::from(tokens))));
+    let state = fs::read_to_string(place.path("fork/step-5/state.json")).expect("a state");
+    let state: Value = serde_json::from_str(&state).expect("JSON");
+    assert_eq!(state["tokens"], 768);
+    let show = |words: &[&str]| {
+        run(ANNULUS, &place.path(""), &[&["data", "show", "fork"], words].concat())
+    };
+    let said = show(&["--step", "2"]).ended(2).stderr.clone();
+    assert!(said.contains("`fork` began after step 2"), "{said}");
+    assert!(said.contains("step 2 was computed in `base`"), "{said}");
+    let first = show(&["--step", "3", "--tokens", "8"]).ended(0).stdout.clone();
+    let unasked = show(&["--tokens", "8"]).ended(0).stdout.clone();
+    assert!(
+        first.contains("3 steps of 4 are ") && unasked.contains("3 steps of 4 are "),
+        "{first}"
+    );
+    // Without documents and places the same lines.
+    let all_there = unasked.lines().all(|line| first.lines().any(|other| other == line));
+    assert!(all_there, "{first}\n{unasked}");
+}
+
+/// What changes no bit is no reason why bits may differ.
+#[test]
+fn keys_that_change_no_bit_are_not_named() {
+    let place = Place::new(ANNULUS);
+    place.train("plain", &SHORT).ended(0);
+    place.train("strict", &[&SHORT[..], &["reproducible=strict"]].concat()).ended(0);
+    for (of, changes) in [
+        ("plain", &["parallel.state=zero3", "memory.recompute=layer"][..]),
+        ("strict", &["mesh.sequence=1", "attention.strategy=local", "memory.micro_batch=1"]),
+    ] {
+        let ran = reproduce(&place, &[&[of], changes].concat(), None);
+        let said = format!("{}{}", ran.ended(0).stdout, ran.stderr);
+        assert!(said.contains("equal to the bit") && !said.contains("bits may differ"), "{said}");
+    }
+}
+
 /// As if the fork had been killed before it saved anything.
 #[test]
 fn a_fork_that_begins_anew_is_a_run_of_its_own_from_there() {

@@ -100,6 +100,9 @@ fn a_run_of_three_stages_is_planned_trained_asked_and_exported() {
 #[test]
 fn a_run_of_stages_and_steps_of_each_are_computed_again() {
     let place = Place::new(ANNULUS);
+    let none = annulus(&place, &["data", "show", "FILE", "--step", "9"], &SMALL);
+    let said = "steps are counted from 1 to 7, the steps of all `stages`";
+    assert!(none.ended(2).stderr.contains(said), "{}", none.stderr);
     let hashed = [&SMALL[..], &["every.hash=1", "trace.steps=[2]"]].concat();
     annulus(&place, &["train", "FILE", "schedule.stop=4"], &hashed).ended(0);
     annulus(&place, &["train", "FILE"], &hashed).ended(0);

@@ -19,8 +19,7 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// Relative to the largest logit.
 const LOGITS: f64 = 1e-5;
 
-const NAMES: [&str; 7] =
-    ["dynamic", "mistral", "qwen2", "qwen3", "smollm3", "tied", "untied"];
+const NAMES: [&str; 7] = ["dynamic", "mistral", "qwen2", "qwen3", "smollm3", "tied", "untied"];
 
 /// Adapters, and the models that they lie beside.
 const ADAPTERS: [(&str, &str); 3] =

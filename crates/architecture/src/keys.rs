@@ -117,14 +117,14 @@ pub fn shape_of(
 /// What layers differ by.
 struct Layers {
     sliding_window: Option<usize>,
-    layer_types: Vec<LayerType>,
-    nope_layers: Vec<usize>,
+    types: Vec<LayerType>,
+    without_rope: Vec<usize>,
 }
 
 impl ShapeKeys {
     /// The shape with this rotary embedding and these layers.
     fn shape(&self, rope: Rope, layers: Layers) -> Shape {
-        let Layers { sliding_window, layer_types, nope_layers } = layers;
+        let Layers { sliding_window, types: layer_types, without_rope: nope_layers } = layers;
         let heads = self.num_attention_heads;
         Shape {
             model_type: self.model_type,
@@ -180,9 +180,9 @@ impl Reading<'_> {
     }
 
     fn layers(&self) -> Result<Layers, Problem> {
-        let nope_layers = self.nope_layers()?;
-        let (sliding_window, layer_types) = self.windows(&nope_layers)?;
-        Ok(Layers { sliding_window, layer_types, nope_layers })
+        let without_rope = self.nope_layers()?;
+        let (sliding_window, types) = self.windows(&without_rope)?;
+        Ok(Layers { sliding_window, types, without_rope })
     }
 
     /// The layers without rotary embedding.
@@ -211,8 +211,7 @@ impl Reading<'_> {
         };
         if written.len() < layers {
             let (key, found) = (self.key(names[0]), written.len());
-            let message =
-                format!("`{key}` has {found} numbers, but the model has {layers} layers");
+            let message = format!("`{key}` has {found} numbers, but the model has {layers} layers");
             return Err(self.places.problem(&key, message));
         }
         Ok((0..layers).filter(|layer| written[*layer] == 0).collect())

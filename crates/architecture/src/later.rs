@@ -12,8 +12,9 @@ struct Later {
     wanted: &'static str,
 }
 
+const DROPOUT: &str = "attention_dropout";
 const LATER: &[Later] = &[
-    Later { key: "attention_dropout", harmless: zero, wanted: "`0.0`" },
+    Later { key: DROPOUT, harmless: zero, wanted: "`0.0`" },
     Later { key: "pretraining_tp", harmless: one, wanted: "`1`" },
     Later { key: "partial_rotary_factor", harmless: one, wanted: "`1.0`" },
     Later { key: "is_encoder_decoder", harmless: off, wanted: "`false`" },
@@ -73,6 +74,8 @@ pub(crate) fn refuse(root: &Node, family: Family, report: &mut Report) {
 fn unsupported(report: &mut Report, key: &str, value: &Node, wanted: &str) {
     report.at(value.span, || {
         let found = value.value.found();
-        (format!("`{key}` is {found}: this version supports {wanted}"), None)
+        let hint = "set it to `0.0` in a copy of the file; to train with dropout, set `attention.dropout` in the experiment";
+        let hint = (key == DROPOUT).then(|| hint.to_owned());
+        (format!("`{key}` is {found}: this version supports {wanted}"), hint)
     });
 }

@@ -19,6 +19,6 @@ pub use dtype::{Dtype, Element};
 pub use elements::slice_range;
 pub use keys::{MOST_LAYERS, MOST_POSITIONS, RopeKeys, ShapeKeys, TopLevelKeys, shape_of};
 pub use lora::{FullyTrained, Lora, Target};
-pub use peft::{read_adapter, write_adapter};
+pub use peft::{ADAPTER, read_adapter, write_adapter};
 pub use rope::{Frequencies, Parameters, Rope, Scaling, Yarn, ntk_theta, rope_keys_of};
 pub use shape::{Family, LayerType, Shape, check_frequencies};

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::{FullyTrained, Lora, Shape, Target};
 
 /// The file in which PEFT describes adapters.
-pub(crate) const ADAPTER: &str = "adapter_config.json";
+pub const ADAPTER: &str = "adapter_config.json";
 
 /// Keys, separated by spaces, that mean something else than a plain adapter unless absent, `null`, `false` or empty.
 const NEUTRAL: &str = "alora_invocation_tokens alpha_pattern arrow_config corda_config eva_config exclude_modules \

@@ -25,11 +25,11 @@ use crate::crew::{Crew, Work};
 /// The seed of random tokens.
 const SEED: u64 = 0;
 
-/// A training step: its plan, random weights and data.
+/// A training step: its plan and data. Random weights are drawn when they are wanted, after [`Step::setup`] has opened the device: a
+/// machine without it, or a large model that does not fit, is told at once.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) plan: Plan,
-    weights: Weights,
     source: Arc<dyn Source>,
 }
 
@@ -39,21 +39,20 @@ impl Step {
         let plan = planned(parse("bench", yaml, &[])?, None)?;
         let vocabulary = plan.vocabulary();
         let sequence = random(plan.experiment.data.tokens, vocabulary);
-        Step::new(plan, Arc::new(Fixed { sequence, vocabulary }))
+        Ok(Step { plan, source: Arc::new(Fixed { sequence, vocabulary }) })
     }
 
     /// A step of an experiment on its own data, with this number of ids.
     pub(crate) fn on_its_data(experiment: Experiment, vocabulary: usize) -> Result<Step> {
         let plan = planned(experiment, Some(vocabulary))?;
         let data = open_data(&plan, Opening::default(), &mut |_| {})?;
-        Step::new(plan, data.train)
+        Ok(Step { plan, source: data.train })
     }
 
-    fn new(plan: Plan, source: Arc<dyn Source>) -> Result<Step> {
-        // Masters, whatever dtype layers compute in.
-        let config = Config { dtype: DType::F32, ..Setup::new(&plan, 1).config };
-        let weights = Llama::random(&config, plan.experiment.seed)?;
-        Ok(Step { plan, weights, source })
+    /// Random weights: masters, whatever dtype layers compute in.
+    fn weights(&self) -> Result<Weights> {
+        let config = Config { dtype: DType::F32, ..Setup::new(&self.plan, 1).config };
+        Ok(Llama::random(&config, self.plan.experiment.seed)?)
     }
 
     /// The setup on the device that the experiment names, or on `cores` cores.
@@ -72,7 +71,8 @@ impl Step {
 
     /// Ranks that take a step for every order.
     pub(crate) fn crew(&self, setup: &Arc<Setup>) -> Result<Crew<Stepped>> {
-        let (Step { plan, weights, source }, setup) = (self.clone(), setup.clone());
+        let (Step { plan, source }, setup) = (self.clone(), setup.clone());
+        let weights = self.weights()?;
         let store = Store::new(&setup, &weights.clone().into(), 0..plan.ranks.len())?;
         Crew::start_in(
             setup.joined(),
@@ -93,7 +93,7 @@ impl Step {
             fs::create_dir_all(folder)?;
             let config = write_config(&self.plan.shape, Dtype::F32);
             fs::write(folder.join("config.json"), config)?;
-            save(folder, &self.weights, u64::MAX)?;
+            save(folder, &self.weights()?, u64::MAX)?;
             let batch = self.source.batch(0)?;
             let shape = (batch.len(), self.plan.experiment.data.tokens);
             let ids = batch.iter().flat_map(|sequence| &sequence.inputs);

@@ -92,9 +92,10 @@ fn classes(peak: ByClass) -> Value {
     peak.named().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect()
 }
 
-/// The distance of a process's resident memory from its plan, as a fraction of the plan.
+/// The distance of a process's resident memory from its plan, as a fraction of the plan; 0 without a plan.
 fn distance_of(held: ProcessMemory) -> f64 {
-    held.resident.abs_diff(held.planned) as f64 / held.planned.max(1) as f64
+    held.planned
+        .map_or(0.0, |planned| held.resident.abs_diff(planned) as f64 / planned.max(1) as f64)
 }
 
 /// Spread of activations with keys and values in flight over ranks and numbers of ranks, from two on, as a share of the least.

@@ -243,6 +243,19 @@ mod tests {
         Ok(())
     }
 
+    /// On a machine with GPUs every minute counts: one that is missing is told before a billion weights are drawn.
+    #[test]
+    fn a_missing_device_is_told_before_weights_are_drawn() -> Result<()> {
+        let words = ["step", "--model", "1b", "--device", "cuda:99"];
+        let arguments::Command::Step(step) = arguments::Command::of(&words) else {
+            bail!("no step")
+        };
+        let start = Instant::now();
+        assert!(Point::of(&step, 1024).is_err());
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+        Ok(())
+    }
+
     #[test]
     fn shares_of_peaks_are_told_where_peaks_are_given() {
         assert_eq!(json!(utilisation(2.0, &[])), json!({ "tflops": 2.0 }));

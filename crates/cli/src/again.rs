@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
-use annulus_experiment::{Device, Override, is_neutral, parse, value_text, varying};
+use annulus_experiment::{Device, Override, Reproducible, is_neutral, parse, value_text, varying};
 use annulus_machine::{Instructions, VECTOR};
 use annulus_train::{Ending, Logged, Manifest, RESOLVED, Rerun, beginning, edited_model};
 
@@ -130,6 +130,15 @@ fn of_device(run: &Logged) -> Option<String> {
     (!orders).then(|| said.to_owned())
 }
 
+/// Refuses a step that the run in the folder `run`, made as `manifest` says, did not compute: a fork begins after a step of another run.
+pub(crate) fn refuse_before(run: &Path, manifest: &Manifest, step: u64) -> Result<(), Failure> {
+    let Some(began) = manifest.began.filter(|began| step <= *began) else { return Ok(()) };
+    let message = format!("`{}` began after step {began}", run.display());
+    let from = manifest.fork.as_ref().map(|fork| fork.from.display());
+    let hint = from.map(|from| format!("; step {step} was computed in `{from}`"));
+    Err(Failure::usage(message, format!("give a later `--step`{}", hint.unwrap_or_default())))
+}
+
 /// Refuses to replace `output`: the run is there.
 pub(crate) fn refuse_output(replacements: &[Override]) -> Result<(), Failure> {
     if replacements.iter().any(|one| one.key == "output") {
@@ -143,8 +152,10 @@ pub(crate) fn refuse_output(replacements: &[Override]) -> Result<(), Failure> {
 pub(crate) fn changed(logged: &Logged, replacements: &[Override]) -> Result<Vec<String>, Failure> {
     let name = logged.folder.display().to_string();
     let now = parse(&name, &logged.resolved, replacements)?;
-    let all = varying(&[logged.experiment.clone(), now]).into_iter();
-    let computed = all.filter(|one| !is_neutral(&one.key));
+    let both = [logged.experiment.clone(), now];
+    let is_strict = both.iter().all(|one| one.reproducible == Reproducible::Strict);
+    let all = varying(&both).into_iter();
+    let computed = all.filter(|one| !is_neutral(&one.key, is_strict));
     Ok(computed
         .map(|one| {
             let [was, is] = [0, 1].map(|index| value_text(one.values[index].as_deref()));

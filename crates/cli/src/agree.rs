@@ -9,7 +9,7 @@ use annulus_comm::flight::{EARLY, Verdict};
 use annulus_experiment::{Experiment, Override, parse, read_experiment};
 use annulus_plan::{Plan, label};
 use annulus_sequence::Strategy;
-use annulus_text::wrapped;
+use annulus_text::{count, wrapped};
 use annulus_train::{Bits, Exit, bits, check_processes_agree, place_on_devices, resolved_text};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
@@ -184,7 +184,7 @@ fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
         }
         let changes = changes.iter().map(|(key, value)| replaced(key, value));
         let split = replaced("attention.strategy", strategy.name());
-        // The default backward on a GPU adds in a different order each time.
+        // The experiment may let the backward on a GPU add in a different order each time.
         let more = [split, engine, replaced("attention.deterministic", "true")];
         let all = replacements.iter().cloned().chain(changes).chain(more).collect::<Vec<_>>();
         let planned = parse(&name, &text, &all).map_err(Failure::from);
@@ -283,9 +283,9 @@ fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
             let loss = loss(joined).unwrap_or(f64::NAN);
             print::line(&format!("  {name:<42} loss {loss:.6}   {verdict}"))?;
         }
-        let steps = arguments.steps;
+        let steps = count(arguments.steps as usize, "step");
         let text = format!(
-            "{equal} of {} ways: losses of {steps} steps, gradients, weights and moments are the same bits over processes as over threads",
+            "{equal} of {} ways: losses of {steps}, gradients, weights and moments are the same bits over processes as over threads",
             all.len()
         );
         print::line(&wrapped(&text, 2))?;

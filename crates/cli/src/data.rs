@@ -143,7 +143,10 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     let named = ExperimentFile { file: file.clone(), replacements: replacements.clone() };
     let opened = check::opened(&named)?;
     let plans = opened.plans(annulus_machine::cores())?;
-    let plan = step::plan_at(plans, *step)?;
+    // Only what a step read follows from the run's manifest.
+    let made = if step.is_some() { step::made(file)? } else { step::made(file).ok().flatten() };
+    let began = made.as_ref().and_then(|made| made.began).unwrap_or(0);
+    let plan = step::plan_at(plans, *step, file, made.as_ref())?;
     let tokenizer = opened.tokenizer.as_deref();
     let meter = Meter::new(Unit::Bytes);
     let opening = Opening { tokenizer, verify: *verify_cache, ..Opening::default() };
@@ -151,24 +154,18 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
     meter.finish();
     data.notes.iter().for_each(print::warn);
     let tokenizer = tokenizer.unwrap_or(&Tokenizer::Bytes);
-    for line in data.epochs_of(&plan.experiment) {
+    for line in data.epochs_of(&plan.experiment, began) {
         print::line(&line)?;
     }
-    let batch = step.map_or(0, |step| step::batch_of(&plan.experiment, step));
+    let batch = step::batch_of(&plan.experiment, step.unwrap_or(began + 1));
     if step.is_some() {
-        step::warn_of_other_data(file, &opened, opening)?;
+        step::warn_of_other_data(made.as_ref(), &opened, opening)?;
     }
     let made_of = step.map(|_| step::MadeOf::read(&plan.experiment, &data, batch, tokenizer));
     let made_of = made_of.transpose()?;
     let tokens = if step.is_some() { arguments.tokens.unwrap_or(0) } else { arguments.tokens() };
     for (row, sequence) in data.train.batch(batch)?.iter().enumerate() {
-        let (inputs, targets) = (sequence.inputs.len(), count_targets(sequence));
-        let documents = sequence.documents.len() - usize::from(count_padding(sequence) > 0);
-        let documents = count(documents.max(1), "document");
-        let number = row + 1;
-        print::line(&format!(
-            "sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss"
-        ))?;
+        print::line(&counted(row + 1, sequence))?;
         if let Some(made_of) = &made_of {
             print::line(&made_of.lines(row, sequence)?)?;
         }
@@ -177,6 +174,14 @@ fn experiment(arguments: &Show) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What sequence `number` of a batch holds.
+fn counted(number: usize, sequence: &Sequence) -> String {
+    let (inputs, targets) = (sequence.inputs.len(), count_targets(sequence));
+    let documents = sequence.documents.len() - usize::from(count_padding(sequence) > 0);
+    let documents = count(documents.max(1), "document");
+    format!("sequence {number}: {inputs} tokens in {documents}, {targets} count in the loss")
 }
 
 /// Of a long text the beginning is read: at least `LEAST` bytes, and `A_TOKEN` bytes for every token shown.
@@ -190,12 +195,11 @@ fn text(arguments: &Show) -> Result<(), Failure> {
     let tokenizer = Tokenizer::open(&hub::tokenizer(arguments.tokenizer())?)?;
     let records = format.records();
     if records == Records::Chats {
-        let way = if Chat::open(&tokenizer)?.is_marked() {
-            "its `{% generation %}`"
+        print::line(if Chat::open(&tokenizer)?.is_marked() {
+            "the template's `{% generation %}` marks the assistant's text"
         } else {
-            "rendering it turn by turn: it has no `{% generation %}`"
-        };
-        print::line(&format!("the assistant's text is marked by the template: {way}"))?;
+            "the template has no `{% generation %}`: rendering it turn by turn finds the assistant's text"
+        })?;
     }
     let inputs = std::slice::from_ref(file);
     let texts = Texts { column: format.column(), ..Texts::new(inputs, records, &tokenizer) };

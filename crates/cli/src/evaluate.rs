@@ -111,6 +111,10 @@ fn warn_of_length(subject: &Subject) {
 /// Says which text is read, and warns if a run trained the weights on it.
 fn say_what_is_read(subject: &Subject) {
     let experiment = &subject.plan.experiment;
+    // Tasks make their own texts.
+    if !experiment.asked().contains(&EvaluationTask::Perplexity) {
+        return;
+    }
     let trained = |path: &Path| {
         let data = subject.trained_on()?;
         let source = data.path.iter().find(|source| source.path == path)?;
@@ -131,6 +135,7 @@ fn say_what_is_read(subject: &Subject) {
             path.display()
         )),
         Some(path) => print::say(&format!("reading `{}`", path.display())),
+        None if experiment.data.path.is_empty() => {}
         None => {
             let all = left_out(experiment);
             print::say(&format!("reading the held-out part of `data.path`{all}"));
@@ -203,13 +208,13 @@ fn table(found: &Perplexity) -> String {
         format!("{:>9} {:>9} {:>9} {:>11}  against", "tokens", "loss", "±", "perplexity"),
     ];
     for length in &found.lengths {
-        let (loss, error) = (length.loss.mean, length.loss.standard_error);
+        let (loss, error) = (length.loss.mean, length.loss.shown_error());
         let difference = length.difference.map_or_else(String::new, |difference| {
-            let (by, error) = (difference.loss.mean, difference.loss.standard_error);
-            format!("{:>7} {by:+.4} ± {error:.4}", difference.against)
+            let (by, error) = (difference.loss.mean, difference.loss.shown_error());
+            format!("{:>7} {by:+.4} ± {error}", difference.against)
         });
         let line = format!(
-            "{:>9} {loss:>9.4} {error:>9.4} {:>11.3}  {difference}",
+            "{:>9} {loss:>9.4} {error:>9} {:>11.3}  {difference}",
             length.tokens, length.perplexity
         );
         lines.push(line.trim_end().to_owned());
@@ -222,9 +227,9 @@ fn table(found: &Perplexity) -> String {
 fn of_text(TextLoss { path, windows, loss }: &TextLoss) -> String {
     let windows = count(*windows, "window");
     format!(
-        "          {:.4} ± {:.4} in {windows} of `{}`",
+        "          {:.4} ± {} in {windows} of `{}`",
         loss.mean,
-        loss.standard_error,
+        loss.shown_error(),
         path.display()
     )
 }

@@ -9,17 +9,14 @@ use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::{Done, glossary, print};
 
-/// Explains a key, a value of a key, a word of plans and pages, or the number of an exit code.
-pub(crate) fn run(what: &str) -> Done {
+/// Explains a key, a value of a key, a word of plans and pages, or the number of an exit code: the words as one, or each of them.
+pub(crate) fn run(words: &[String]) -> Done {
+    let what = &words.join(" ");
     if let Ok(code) = what.trim_start_matches("exit ").trim_start_matches("code ").parse::<u8>() {
         return of_code(code);
     }
-    // `YaRN` and `NCCL` are written so on pages, and `yarn` and `nccl` in experiments.
-    if let Some(text) = text_of(what).or_else(|| text_of(&what.to_lowercase())) {
-        print::line(&text)?;
-        return Ok(0);
-    }
-    if let Some(text) = of_another_program(&what.to_lowercase()) {
+    let each = || words.iter().map(|word| explained(word)).collect::<Option<Vec<_>>>();
+    if let Some(text) = explained(what).or_else(|| Some(each()?.join("\n\n"))) {
         print::line(&text)?;
         return Ok(0);
     }
@@ -36,6 +33,13 @@ pub(crate) fn run(what: &str) -> Done {
         ),
         hint,
     ))
+}
+
+/// What is known of a word or a phrase.
+fn explained(what: &str) -> Option<String> {
+    let lower = what.to_lowercase();
+    // `YaRN` and `NCCL` are written so on pages, and `yarn` and `nccl` in experiments.
+    text_of(what).or_else(|| text_of(&lower)).or_else(|| of_another_program(&lower))
 }
 
 /// What is known of a key and of a word of the glossary, else of a value of a key.

@@ -4,12 +4,14 @@ use std::fmt::Write as _;
 
 use annulus_sequence::{Exchange, Strategy};
 
-/// The pages whose tables explain words, each with the headings of those tables.
+/// The pages whose tables explain words, each with the headings of those tables, or the line before one.
 const PAGES: [(&str, &[&str]); 3] = [
     (include_str!("../../README.md"), &["## Glossary"]),
     (include_str!("../../../experiments/STRATEGIES.md"), &["## Strategies", "## Backward routes"]),
-    (include_str!("../../../experiments/README.md"), &["### Metrics"]),
+    (include_str!("../../../experiments/README.md"), &["### Metrics", SEVERAL]),
 ];
+/// The line before the table of what several processes log.
+const SEVERAL: &str = "A run over several processes also logs:";
 /// The column of words to avoid, which is left out: it is for contributors.
 const LEFT_OUT: &str = "not";
 
@@ -17,11 +19,20 @@ const LEFT_OUT: &str = "not";
 pub(crate) fn meaning(word: &str) -> Option<String> {
     let word = strategy_of(word).unwrap_or(word);
     let either = [word, word.strip_suffix('s').unwrap_or(word)];
-    let is_word = |name: &str| either.iter().any(|word| name.eq_ignore_ascii_case(word));
+    let is_word = |name: &str| {
+        either.iter().any(|word| name.eq_ignore_ascii_case(word)) || is_filled(name, word)
+    };
     let is_named = |names: &str| names.split(", ").any(is_word);
     let found: Vec<String> =
         entries().filter(|(names, _)| is_named(names)).map(|(_, text)| text).collect();
     (!found.is_empty()).then(|| found.join("\n\n"))
+}
+
+/// Whether `tag` is what pages call `name`, which ends in capitals that stand for a number or a name: `stragglers/rank-R`.
+fn is_filled(name: &str, tag: &str) -> bool {
+    let beginning = name.trim_end_matches(|letter: char| letter.is_ascii_uppercase());
+    let is_open = beginning.len() < name.len() && beginning.contains('/');
+    is_open && tag.len() > beginning.len() && tag.starts_with(beginning)
 }
 
 /// The strategy of a label that says more than its name, such as `usp 2 x 4` or `megatron a2a+p2p 2 x 2`.
@@ -49,7 +60,7 @@ fn entries() -> impl Iterator<Item = (String, String)> {
         .flat_map(|(page, headings)| headings.iter().flat_map(move |heading| table(page, heading)))
 }
 
-/// The rows of the first table below a heading.
+/// The rows of the tables below a heading, or a line, up to the next `##` heading; all have the columns of the first.
 fn table(page: &str, heading: &str) -> Vec<(String, String)> {
     let below = page.lines().skip_while(|line| *line != heading).skip(1);
     let below = below.take_while(|line| !line.starts_with("## "));
@@ -109,6 +120,19 @@ mod tests {
         for word in PRINTED.split(", ").chain(tags) {
             assert!(meaning(word).is_some(), "{word}");
         }
+        let filled = "evaluate/loss/books, memory/base/process-12, memory/resident/process-0, memory/resident/host-a, \
+            comm/within_host/bytes, comm/between_hosts/waiting/host-b, stragglers/rank-0, stragglers/host-NAME";
+        for tag in filled.split(", ") {
+            let text = meaning(tag).unwrap_or_else(|| panic!("{tag}"));
+            assert!(
+                text.contains(": a tag of metrics.jsonl\n") && !text.contains("\n\n"),
+                "{text}"
+            );
+        }
+        assert_eq!(
+            ["stragglers/rank-", "evaluate/loss/", "evaluate/losses"].map(meaning),
+            [None, None, None]
+        );
         assert_eq!(meaning("Hops").as_deref(), meaning("hop").as_deref());
         assert_eq!([meaning("hops, surely"), meaning("ring of fire")], [None, None]);
     }

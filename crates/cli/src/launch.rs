@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use annulus_comm::flight::{EARLY, FOLDER, Verdict, Wreck};
+use annulus_text::count;
 use annulus_train::Exit;
 use clap::Args;
 
@@ -60,7 +61,10 @@ pub(crate) fn run(arguments: &Launch) -> Done {
             return Ok(code);
         }
         left -= 1;
-        print::say(&format!("ended with {code}: restarting, {left} restarts left"));
+        print::say(&format!(
+            "ended with {code}: restarting, {} left",
+            count(left as usize, "restart")
+        ));
     }
 }
 

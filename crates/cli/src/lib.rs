@@ -154,7 +154,7 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
         Command::ExportMetrics(arguments) => metrics::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Explain { what } => explain::run(&what.join(" ")),
+        Command::Explain { what } => explain::run(&what),
         Command::Completions { shell } => explain::completions(shell),
         Command::Man { markdown: true } => explain::commands(),
         Command::Man { markdown: false } => explain::man(),

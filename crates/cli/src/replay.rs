@@ -15,7 +15,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::again::{
-    DIFFER, OriginalRun, because, beside, changed, computed, is_over, refuse_output, refuse_used,
+    DIFFER, OriginalRun, because, beside, changed, computed, is_over, refuse_before, refuse_output,
+    refuse_used,
 };
 use crate::console::Console;
 use crate::experiment_file::replaced;
@@ -76,14 +77,7 @@ impl Replay {
             let message = format!("`{}` has {last} steps, no step {step}", self.run.display());
             return Err(Failure::usage(message, format!("give a `--step` from 1 to {last}")));
         }
-        if let Some(began) = original.again.manifest.began.filter(|began| step <= *began) {
-            let message = format!("`{}` began after step {began}", self.run.display());
-            let from = original.again.manifest.fork.as_ref().map(|fork| fork.from.display());
-            let hint = from.map(|from| format!("; step {step} was computed in `{from}`"));
-            let hint = format!("give a later `--step`{}", hint.unwrap_or_default());
-            return Err(Failure::usage(message, hint));
-        }
-        Ok(())
+        refuse_before(&self.run, &original.again.manifest, step)
     }
 
     fn ready(&self) -> Result<Ready, Failure> {

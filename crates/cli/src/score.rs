@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_data::{IGNORED, Sequence, count_targets};
-use annulus_experiment::{Dtype, has_saved_config, read_adapter, read_saved_config};
+use annulus_experiment::{Dtype, Problem, has_saved_config, read_adapter, read_saved_config};
 use annulus_model::{Config, Llama, Weights};
 use annulus_plan::heads_of;
 use annulus_sequence::Setting;
-use annulus_tensors::Dtype as Whole;
+use annulus_tensors::{Dtype as Stored, Entry};
 use annulus_train::{
     ScoreOutputs, Scored, Setup, check_beside, check_processes_agree, model_config, open_device,
     ranks_here, score,
@@ -24,6 +24,8 @@ use crate::split::{ResolvedStrategy, SplitFlags};
 use crate::tensors::{TensorFile, save};
 use crate::{hub, print};
 
+/// The tensor that says which tokens are padding.
+const MASK: &str = "attention_mask";
 /// The most logits of a file's tokens, which are held at once: 32 GiB.
 const MOST_LOGITS: u64 = 1 << 33;
 
@@ -35,7 +37,7 @@ pub(crate) struct Score {
     /// PEFT folder with adapters of the model
     #[arg(long, value_name = "FOLDER")]
     adapter: Option<PathBuf>,
-    /// A safetensors file with `input_ids` [B, S] and optional `labels`
+    /// A safetensors file with `input_ids` [B, S] and optional `labels`; other tensors of whole numbers are refused
     #[arg(long)]
     tokens: PathBuf,
     /// The safetensors file to write
@@ -173,6 +175,7 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     if inputs.is_empty() || inputs[0].len() < 2 {
         return Err(file.bad("`input_ids` needs at least one row of two ids"));
     }
+    refuse_other_inputs(&file, most)?;
     if labels.len() != inputs.len() || labels[0].len() != inputs[0].len() {
         let shape = |rows: &[Vec<i64>]| [rows.len(), rows.first().map_or(0, Vec::len)];
         let (labels, inputs) = (shape(&labels), shape(&inputs));
@@ -192,6 +195,35 @@ fn read(path: &Path, vocabulary: usize) -> Result<Vec<Sequence>, Failure> {
     Ok(sequences)
 }
 
+/// Refuses what models elsewhere take beside ids, which would change the score: whole numbers, and the floats that are named. A mask that hides
+/// nothing changes none, nor do results that others found for these ids.
+fn refuse_other_inputs(file: &TensorFile, most: u64) -> Result<(), Failure> {
+    let known = ["input_ids", "labels", MASK];
+    let floats = [Stored::F64, Stored::F32, Stored::F16, Stored::BF16];
+    let is_other = |(name, entry): &(&str, &Entry)| {
+        !known.contains(name) && (!floats.contains(&entry.dtype) || *name == "inputs_embeds")
+    };
+    let others: Vec<_> =
+        file.entries().filter(is_other).map(|(name, _)| format!("`{name}`")).collect();
+    if !others.is_empty() {
+        let message =
+            format!("nothing reads {}, which it has beside `input_ids`", others.join(", "));
+        let hint = "remove what is named: positions count from 0 in every row, and a token sees those before it";
+        return Err(file.bad_with(Problem::new(message).hint(hint)));
+    }
+    let mask = if file.has(MASK) { rows(file, MASK, most, &|_| true)? } else { Vec::new() };
+    let hidden = mask.iter().enumerate().find_map(|(row, seen)| {
+        let column = seen.iter().position(|&seen| seen != 1)?;
+        Some((row, column, seen[column]))
+    });
+    let Some((row, column, found)) = hidden else { return Ok(()) };
+    let message = format!("`{MASK}`[{row}, {column}] is {found}, and `score` hides no token");
+    let hint = format!(
+        "pad rows at their end, with -100 for the padding in `labels`, and remove `{MASK}`"
+    );
+    Err(file.bad_with(Problem::new(message).hint(hint)))
+}
+
 /// Rows of at most so many token ids, all of which must satisfy `known`.
 fn rows(
     file: &TensorFile,
@@ -200,7 +232,7 @@ fn rows(
     known: &dyn Fn(i64) -> bool,
 ) -> Result<Vec<Vec<i64>>, Failure> {
     let entry = file.entry(name)?;
-    let whole = [Whole::I64, Whole::I32, Whole::U32, Whole::U8];
+    let whole = [Stored::I64, Stored::I32, Stored::U32, Stored::U8];
     if !whole.contains(&entry.dtype) || entry.shape.len() != 2 {
         let (dtype, shape) = (entry.dtype, &entry.shape);
         let text = format!("`{name}` is {dtype:?} {shape:?}, expected whole numbers [B, S]");
@@ -238,5 +270,35 @@ mod tests {
         assert_eq!(rows(9).unwrap(), [[0; 9]]);
         let error = rows(8).unwrap_err().problems.to_string();
         assert!(error.contains("`input_ids` has 9 ids, expected at most 8"), "{error}");
+    }
+
+    /// What is said of two rows of ids beside another tensor.
+    fn said(name: &str, tensor: Tensor) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ids.safetensors");
+        let ids = Tensor::zeros((2, 3), DType::I64, &Device::Cpu).unwrap();
+        let tensors = [("input_ids".to_owned(), ids), (name.to_owned(), tensor)];
+        save(&BTreeMap::from(tensors), &path).unwrap();
+        read(&path, 8).err().map(|failure| failure.problems.to_string())
+    }
+
+    #[test]
+    fn inputs_that_would_change_the_score_are_refused() {
+        let ones = Tensor::ones((2, 3), DType::I64, &Device::Cpu).unwrap();
+        assert_eq!(said(MASK, ones.clone()), None);
+        let padded = Tensor::new(&[[1i64, 1, 1], [1, 1, 0]], &Device::Cpu).unwrap();
+        let masked = said(MASK, padded).unwrap();
+        assert!(masked.contains("`attention_mask`[1, 2] is 0"), "{masked}");
+        for (name, tensor) in [
+            ("position_ids", ones.clone()),
+            ("inputs_embeds", Tensor::zeros((2, 3, 4), DType::F32, &Device::Cpu).unwrap()),
+        ] {
+            let said = said(name, tensor).unwrap();
+            assert!(said.contains(&format!("nothing reads `{name}`")), "{said}");
+        }
+        // Results that are expected may lie beside the ids.
+        for name in ["logits", "grad.lm_head.weight"] {
+            assert_eq!(said(name, ones.to_dtype(DType::F32).unwrap()), None);
+        }
     }
 }

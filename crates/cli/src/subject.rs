@@ -1,6 +1,6 @@
 //! Opens the model that `evaluate` or `generate` names: an experiment's, a run's, a checkpoint's, or a Hugging Face folder's.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_evaluation::Subject;
@@ -127,7 +127,8 @@ fn of_run(resolved: &Path, run: &Path, text: &str, replacements: &[Override]) ->
 fn of_weights(path: &Path, replacements: &[Override]) -> Result<Named, Failure> {
     let Some(checkpoint) = Saved::in_folder(path)? else {
         let text = of_model(path)?;
-        let file = ExperimentFile { file: path.to_owned(), replacements: replacements.to_vec() };
+        // The text is in no file: errors name no line of it.
+        let file = ExperimentFile { file: PathBuf::new(), replacements: replacements.to_vec() };
         return Ok(Named { file, text, checkpoint: None });
     };
     // Evaluations of a checkpoint are written to its run's folder, which may have been moved; those of a copy into the copy.

@@ -68,6 +68,11 @@ impl TensorFile {
         })
     }
 
+    /// All tensors by name, without reading them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.0.tensors().iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.tensors().contains_key(name)
     }

@@ -12,7 +12,7 @@ use annulus_plan::{Plan, RankPlan};
 use annulus_text::size;
 use annulus_train::{
     Ending, Exit, Fork, Manifest, Opened, Outcome, ProcessMemory, RunOptions, Silent, Sink,
-    resolved_text,
+    best_checkpoint, resolved_text,
 };
 use clap::Args;
 
@@ -183,7 +183,7 @@ impl Job<'_> {
         let (plans, outcome) = self.steps(&|options| options, Console::default)?;
         let first = first_phase(&plans)?;
         let (expect, sample) = (first.experiment.expect.clone(), first.experiment.sample.clone());
-        summary(&outcome)?;
+        summary(&outcome, first.experiment.keep_best)?;
         if outcome.ending == Ending::AlreadyFinished {
             // Earlier measurements may be of a different number of ranks than this plan.
             say_if_split_otherwise(&plans, &outcome)?;
@@ -206,7 +206,7 @@ fn first_phase(plans: &[Plan]) -> Result<&Plan, Failure> {
 }
 
 /// Prints how the run ended, the last metrics and the paths of files.
-fn summary(outcome: &Outcome) -> Result<(), Failure> {
+fn summary(outcome: &Outcome, keep_best: bool) -> Result<(), Failure> {
     let step = outcome.step;
     let ended = match outcome.ending {
         Ending::Finished => format!("finished at step {step}"),
@@ -227,6 +227,10 @@ fn summary(outcome: &Outcome) -> Result<(), Failure> {
     print::line(&format!("  {:<32} tensorboard --logdir {folder}", "curve"))?;
     if let Some(checkpoint) = &outcome.checkpoint {
         print::line(&format!("  {:<32} {}", "checkpoint", checkpoint.display()))?;
+    }
+    if let Some((best, loss)) = keep_best.then(|| best_checkpoint(&outcome.folder)).flatten() {
+        let best = best.display();
+        print::line(&format!("  {:<32} {best} (validation loss {loss:.4})", "best checkpoint"))?;
     }
     Ok(())
 }
@@ -269,13 +273,15 @@ fn memory(plan: &Plan, outcome: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the resident memory of every process and host, next to the plan of its ranks with what it took before they began.
+/// Prints the resident memory of every process and host, next to the plan of its ranks with what it took before they began; of ranks on
+/// GPUs no such plan is made.
 fn resident(plan: &Plan, outcome: &Outcome, world: &World) -> Result<(), Failure> {
     let held = annulus_train::process_memory(plan, &outcome.last);
     let line = |name: &str, held: &[ProcessMemory]| {
-        let sum = |of: fn(&ProcessMemory) -> u64| size(held.iter().map(of).sum());
-        let (resident, planned) = (sum(|held| held.resident), sum(|held| held.planned));
-        print::line(&format!("    {name:<30} {resident:>10}   {planned:>10} planned"))
+        let resident = size(held.iter().map(|held| held.resident).sum());
+        let planned: Option<u64> = held.iter().map(|held| held.planned).sum();
+        let planned = planned.map(|planned| format!("   {:>10} planned", size(planned)));
+        print::line(&format!("    {name:<30} {resident:>10}{}", planned.unwrap_or_default()))
     };
     match held.as_slice() {
         [] => return Ok(()),

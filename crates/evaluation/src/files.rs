@@ -192,7 +192,7 @@ impl TaskResults {
 }
 
 fn point(x: f64, Mean { mean, standard_error }: Mean) -> Point {
-    Point { x, y: mean, error: standard_error }
+    Point { x, y: mean, error: standard_error.unwrap_or_default() }
 }
 
 fn failed(path: &Path, error: &io::Error) -> TrainError {

@@ -117,14 +117,7 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
     for (&tokens, setup) in lengths.iter().zip(&setups) {
         let all = tokens == longest && !overlap;
         let verdicts = ask(subject, setup, &windows, all, progress)?;
-        let first = tokens - windows.targets;
-        let asked = |verdicts: &Vec<Verdict>| {
-            mean(verdicts.iter().filter(|verdict| verdict.position >= first))
-        };
-        let by_window: Vec<f64> = verdicts.iter().filter_map(asked).collect();
-        let loss = Mean::of(&by_window);
-        let perplexity = loss.mean.exp();
-        found.push(Length { tokens, loss, perplexity, difference: None, by_window });
+        found.push(Length::of(tokens, windows.targets, &verdicts));
         if all {
             positions = by_position(&verdicts, longest);
         }
@@ -143,6 +136,19 @@ pub fn perplexity(subject: &Subject, progress: Progress<'_>) -> Result<Perplexit
         positions,
         texts,
     })
+}
+
+impl Length {
+    /// The losses of the last `targets` tokens of windows of `tokens`.
+    fn of(tokens: usize, targets: usize, verdicts: &[Vec<Verdict>]) -> Length {
+        let first = tokens - targets;
+        let asked = |verdicts: &Vec<Verdict>| {
+            mean(verdicts.iter().filter(|verdict| verdict.position >= first))
+        };
+        let by_window: Vec<f64> = verdicts.iter().filter_map(asked).collect();
+        let loss = Mean::of(&by_window);
+        Length { tokens, loss, perplexity: loss.mean.exp(), difference: None, by_window }
+    }
 }
 
 /// The subject's setup for sequences of every length.

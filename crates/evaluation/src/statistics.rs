@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// The standard error: the standard deviation over the root of the number of values; 0 for a single value.
-    pub standard_error: f64,
+    /// The standard error: the standard deviation over the root of the number of values; `None` for a single value, of which files of
+    /// earlier versions say 0.
+    pub standard_error: Option<f64>,
 }
 
 impl Mean {
@@ -17,10 +18,15 @@ impl Mean {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         if values.len() < 2 {
-            return Mean { mean, standard_error: 0.0 };
+            return Mean { mean, standard_error: None };
         }
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        Mean { mean, standard_error: (squares / (count - 1.0) / count).sqrt() }
+        Mean { mean, standard_error: Some((squares / (count - 1.0) / count).sqrt()) }
+    }
+
+    /// The standard error as tables show it; a dash where there is none.
+    pub fn shown_error(&self) -> String {
+        self.standard_error.map_or_else(|| "–".to_owned(), |error| format!("{error:.4}"))
     }
 }
 
@@ -74,7 +80,21 @@ mod tests {
         let found = Mean::of(&[1.0, 2.0, 3.0, 6.0]);
         // Deviations -2, -1, 0, 3: a variance of 14 / 3, of which the mean of four has a quarter.
         assert!((found.mean - 3.0).abs() < 1e-15);
-        assert!((found.standard_error - (14.0_f64 / 12.0).sqrt()).abs() < 1e-15);
-        assert_eq!(Mean::of(&[4.0]), Mean { mean: 4.0, standard_error: 0.0 });
+        let error = found.standard_error.unwrap();
+        assert!((error - (14.0_f64 / 12.0).sqrt()).abs() < 1e-15);
+        assert_eq!(found.shown_error(), "1.0801");
+    }
+
+    #[test]
+    fn one_value_has_no_error() {
+        let found = Mean::of(&[4.0]);
+        assert_eq!(found, Mean { mean: 4.0, standard_error: None });
+        assert_eq!(found.shown_error(), "–");
+        let written = serde_json::to_value(found).unwrap();
+        assert_eq!(written, serde_json::json!({ "mean": 4.0, "standard_error": null }));
+        assert_eq!(serde_json::from_value::<Mean>(written).unwrap(), found);
+        let earlier: Mean =
+            serde_json::from_str(r#"{"mean": 4.0, "standard_error": 0.0}"#).unwrap();
+        assert_eq!(earlier.standard_error, Some(0.0));
     }
 }

@@ -51,9 +51,7 @@ pub enum EvaluationWindows {
 impl Scalar for EvaluationWindows {
     fn from_typed(typed: &Typed) -> Option<EvaluationWindows> {
         match typed {
-            Typed::Count(windows) => {
-                usize::try_from(*windows).ok().map(EvaluationWindows::Count)
-            }
+            Typed::Count(windows) => usize::try_from(*windows).ok().map(EvaluationWindows::Count),
             Typed::Text(word) if word == ALL => Some(EvaluationWindows::All),
             _ => None,
         }

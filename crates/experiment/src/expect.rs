@@ -2,8 +2,8 @@
 
 use annulus_yaml::{Problem, nearest, printable};
 
-use crate::Experiment;
-use crate::tags::{BEGINNINGS, fixed};
+use crate::tags::{BEGINNINGS, EVALUATE_LOSS_OF, evaluate_loss_of, fixed};
+use crate::{Experiment, TextSource};
 
 /// Broken rules of `expect`. A tag that no run logs would else be found when training is over.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
@@ -11,6 +11,10 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     for (tag, bound) in &experiment.expect {
         let key = format!("expect.{tag}");
         let problem = |message: String| experiment.places.problem(&key, message);
+        if let Some((message, hint)) = of_no_source(experiment, tag) {
+            problems.push(problem(message).hint(hint));
+            continue;
+        }
         if !is_logged(tag) {
             problems.push(problem(format!("no run logs `{}`", printable(tag))).hint(instead(tag)));
             continue;
@@ -30,6 +34,38 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     problems
 }
 
+/// What is wrong with a tag of the loss of a source of the data, and the way out; `None`: a source has it, it is another tag, or it is not
+/// known here.
+fn of_no_source(experiment: &Experiment, tag: &str) -> Option<(String, String)> {
+    tag.strip_prefix(EVALUATE_LOSS_OF)?;
+    let sources = &experiment.data.path;
+    let all: f64 = sources.iter().map(TextSource::share).sum();
+    let held_out = |source: &TextSource| experiment.data.evaluate as f64 * source.share() / all;
+    // Sources of which nothing is held out have no tag, nor a number in those of others.
+    let is_known = sources.len() < 2 || sources.iter().all(|source| held_out(source) >= 1.0);
+    // Data that the command line names may be others than those that the file expects something of.
+    let key = format!("expect.{tag}");
+    let is_replaced = experiment.places.to_blame(&[key.as_str(), "data.path"]) == "data.path";
+    if is_replaced || !is_known {
+        return None;
+    }
+    if sources.len() < 2 {
+        let message =
+            format!("`{}` is logged only where `data.path` has several sources", printable(tag));
+        return Some((message, "write `evaluate/loss`".to_owned()));
+    }
+    let tags = evaluate_loss_of(sources.iter().map(|source| source.path.as_path()));
+    let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+    if tags.contains(&tag) {
+        return None;
+    }
+    let hint = match nearest(tag, &tags) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are `{}`", tags.join("`, `")),
+    };
+    Some((format!("no source of `data.path` has the tag `{}`", printable(tag)), hint))
+}
+
 /// Whether a run can log this tag.
 fn is_logged(tag: &str) -> bool {
     fixed().contains(&tag) || BEGINNINGS.iter().any(|beginning| tag.starts_with(beginning))
@@ -41,7 +77,7 @@ fn instead(tag: &str) -> String {
     match nearest(tag, &fixed) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!(
-            "there are `{}`; of processes also tags that begin with `{}`",
+            "there are `{}`; of sources of a mixture, processes, hosts and ranks also tags that begin with `{}`",
             fixed.join("`, `"),
             BEGINNINGS.join("`, `")
         ),
@@ -54,11 +90,41 @@ mod tests {
 
     use super::is_logged;
     use crate::tags::{MEMORY_OF_CLASSES, memory_of};
+    use crate::{Override, parse};
 
     #[test]
     fn the_memory_of_every_class_is_logged() {
         assert_eq!(Class::ALL.map(|class| memory_of(class.name())), MEMORY_OF_CLASSES);
         assert!(MEMORY_OF_CLASSES.into_iter().all(is_logged));
+    }
+
+    #[test]
+    fn the_loss_of_a_source_is_that_of_one_of_the_data() {
+        let said = |data: &str, tag: &str, given: &[&str]| {
+            let text = format!(
+                "name: x\nmodel: {{ hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
+                 data: {{ tokens: 8, {data} }}\noptimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 2 }}\n\
+                 expect: {{ evaluate/loss/{tag}: {{ max: 3 }} }}\n"
+            );
+            let given: Vec<Override> =
+                given.iter().filter_map(|one| Override::split(one)).collect();
+            parse("x.yaml", &text, &given).err().map(|problems| problems.to_string())
+        };
+        let (two, one) = ("path: [books.txt, code]", "path: books.txt");
+        assert_eq!(said(two, "books", &[]), None);
+        let near = said(two, "bookz", &[]).expect("no such source");
+        let no_such = "no source of `data.path` has the tag `evaluate/loss/bookz`";
+        assert!(
+            near.contains(no_such) && near.contains("did you mean `evaluate/loss/books`?"),
+            "{near}"
+        );
+        let far = said(two, "images-of-cats", &[]).expect("no such source");
+        assert!(far.contains("there are `evaluate/loss/books`, `evaluate/loss/code`"), "{far}");
+        let alone = said(one, "books", &[]).expect("there is one source");
+        assert!(alone.contains("one source") && alone.contains("write `evaluate/loss`"), "{alone}");
+        // A run may be evaluated on other data; and where little is held out, some sources have none.
+        assert_eq!(said(two, "books", &["data.path=other.txt"]), None);
+        assert_eq!(said(&format!("{two}, evaluate: 1"), "source-1", &[]), None);
     }
 
     #[test]

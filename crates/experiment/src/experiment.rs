@@ -61,6 +61,8 @@ pub struct Experiment {
     pub sample: Option<Sample>,
     /// The number of checkpoints that are kept; default 2.
     pub keep: usize,
+    /// Whether the checkpoint with the lowest validation loss is kept, too; default no.
+    pub keep_best: bool,
     /// Whether checkpoints are written while training goes on; default no.
     pub background_saves: bool,
     /// The run's folder; default `runs/NAME`.

@@ -73,11 +73,7 @@ impl Extension {
             let hint = "add it to `model`: the longest sequence that it was trained for";
             return Err(places.problem("model", message).hint(hint));
         };
-        if self.tokens <= original {
-            let message =
-                format!("{} tokens are no more than the {original} of the model", self.tokens);
-            return Err(problem("tokens", message).hint(format!("more than {original}")));
-        }
+        self.refuse_shorter(&shape, original, places)?;
         let rope = self.stretched(&shape, original).map_err(|key| {
             let such = if key == "theta" { ", such as 5e5" } else { "" };
             let missing = format!("`extend.{key}` is missing, which `rope: {method}` needs");
@@ -87,6 +83,31 @@ impl Extension {
         let is_dynamic = matches!(rope.scaling, Scaling::Dynamic { .. });
         let longest = if is_dynamic { original } else { self.tokens };
         Ok(Shape { rope, max_position_embeddings: Some(longest), ..shape })
+    }
+
+    /// Refuses a length that is no more than the model's `original` one, or than the one that it was stretched to before.
+    fn refuse_shorter(
+        &self,
+        shape: &Shape,
+        original: usize,
+        places: &Places,
+    ) -> Result<(), Problem> {
+        let stretched = shape.rope.scaling != Scaling::Default;
+        let longest = shape.max_position_embeddings.filter(|_| stretched);
+        let longest = longest.map_or(original, |longest| longest.max(original));
+        if self.tokens > longest {
+            return Ok(());
+        }
+        let whose = if longest > original {
+            format!("that the model has by `rope_type: {}`", shape.rope.scaling.word())
+        } else {
+            "of the model".to_owned()
+        };
+        let message = format!("{} tokens are no more than the {longest} {whose}", self.tokens);
+        let hint = format!(
+            "more than {longest}; or remove `extend` (`extend=null` on the command line), to train within the model's own length"
+        );
+        Err(places.problem("extend.tokens", message).hint(hint))
     }
 
     /// Whether this stretch can replace `scaling`, starting again from the original length.
@@ -108,10 +129,24 @@ impl Extension {
         format!("use `{}`", words.join("` or `"))
     }
 
+    /// The parameters as written; of a model that the same method stretched before, its own where they are absent.
+    fn parameters_with_those_of(&self, scaling: &Scaling) -> Parameters {
+        let written = self.parameters.clone();
+        if scaling.word() != self.rope.word() {
+            return written;
+        }
+        let mut own = scaling.parameters_at_any_length();
+        // Beside it, coefficients of it that are written would mean nothing.
+        if written.mscale.or(written.mscale_all_dim).is_some() {
+            own.attention_factor = None;
+        }
+        written.or(own)
+    }
+
     fn stretched(&self, shape: &Shape, original: usize) -> Result<Rope, &'static str> {
         let Rope { theta, scaling } = shape.rope.clone();
         let stretch = self.tokens as f64 / original as f64;
-        let mut given = self.parameters.clone();
+        let mut given = self.parameters_with_those_of(&scaling);
         given.original_max_position_embeddings = Some(original);
         match self.rope {
             RopeMethod::Abf => return Ok(Rope { theta: self.theta.ok_or("theta")?, scaling }),

@@ -26,6 +26,7 @@ const FREE: &[&str] = &[
     "trace",
     "sample",
     "keep",
+    "keep_best",
     "background_saves",
     "output",
     "expect",
@@ -51,9 +52,12 @@ const NEUTRAL: &[&str] = &[
     "evaluation",
     "sample",
     "keep",
+    "keep_best",
     "background_saves",
     "expect",
     "output",
+    "parallel",
+    "memory.recompute",
     "memory.offload",
     "memory.offload_folder",
     "mesh.order",
@@ -62,9 +66,12 @@ const NEUTRAL: &[&str] = &[
     "mesh.checksum",
 ];
 
-/// Whether a key does not change what is computed, not even its rounding.
-pub fn is_neutral(key: &str) -> bool {
-    is_of(NEUTRAL, key)
+/// The sections of [`FREE`] that change no bit with `reproducible: strict`: how ranks share the work, and in which chunks.
+const STRICTLY_NEUTRAL: &[&str] = &["mesh", "attention", "memory"];
+
+/// Whether a key does not change what is computed, not even its rounding. `is_strict`: with `reproducible: strict`.
+pub fn is_neutral(key: &str, is_strict: bool) -> bool {
+    is_of(NEUTRAL, key) || is_strict && is_free(key) && is_of(STRICTLY_NEUTRAL, key)
 }
 
 /// The sections and keys that may differ when a run is resumed, in words for a message.
@@ -95,7 +102,15 @@ mod tests {
         for key in NEUTRAL {
             assert!(is_free(key) && !is_of(ROUNDING, key), "{key}");
         }
-        assert!(is_neutral("every.log") && is_neutral("memory.offload_folder"));
-        assert!(!is_neutral("memory.loss_chunk") && !is_neutral("names"));
+        let neutral = |key: &str| [false, true].map(|is_strict| is_neutral(key, is_strict));
+        for key in ["every.log", "memory.offload_folder", "parallel.state", "memory.recompute"] {
+            assert_eq!(neutral(key), [true, true], "{key}");
+        }
+        for key in ["memory.loss_chunk", "mesh.sequence", "attention.strategy"] {
+            assert_eq!(neutral(key), [false, true], "{key}");
+        }
+        for key in ["names", "device", "attention.window", "optimizer.clip", "schedule.stop"] {
+            assert_eq!(neutral(key), [false, false], "{key}");
+        }
     }
 }

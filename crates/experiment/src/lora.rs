@@ -1,17 +1,19 @@
 //! The section `lora`: what is trained where not every parameter is.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path as Folder, PathBuf};
 
 use annulus_architecture::{
-    FullyTrained, Lora, Shape, Target, has_saved_config, read_adapter, read_saved_config,
+    ADAPTER, FullyTrained, Lora, Rope, Shape, Target, has_saved_config, read_adapter,
+    read_saved_config,
 };
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Interval::{AboveZero, ZeroToBelowOne};
 use annulus_yaml::Kind::{Count, Path, Real, Truth, Words};
 use annulus_yaml::{Problem, Problems, section};
 
-use crate::{Experiment, ModelSource, Resolved, WeightsFrom};
+use crate::{Experiment, KeyDifference, ModelSource, Resolved, WeightsFrom};
 
 /// The projections with adapters where `targets` is not written.
 const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
@@ -91,6 +93,11 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
         return Err(places.problem("lora.train", message).hint("write `embeddings`").into());
     }
     let Some(path) = &lora.path else { return Ok(()) };
+    if let Some(checkpoint) = checkpoint_in(path) {
+        let message = format!("`{}` is a run's folder, and not one of adapters", path.display());
+        let hint = format!("name a checkpoint of it: `lora.path: {}`", checkpoint.display());
+        return Err(places.problem("lora.path", message).hint(hint).into());
+    }
     let theirs = read_adapter(path, shape)?;
     let listed = |words: Vec<&str>| format!("[{}]", words.join(", "));
     let describe = |lora: &Lora| {
@@ -116,6 +123,17 @@ pub(crate) fn fits(experiment: &Experiment, shape: &Shape) -> Result<(), Problem
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
 }
 
+/// The newest checkpoint of adapters in a run's folder; `None`: the folder has adapters itself, or no checkpoint.
+fn checkpoint_in(folder: &Folder) -> Option<PathBuf> {
+    let has_adapters = |folder: &Folder| folder.join(ADAPTER).is_file();
+    let step = |path: PathBuf| {
+        let step = path.file_name()?.to_str()?.strip_prefix("step-")?.parse::<u64>().ok()?;
+        has_adapters(&path).then_some((step, path))
+    };
+    let entries = fs::read_dir(folder).ok().filter(|_| !has_adapters(folder))?;
+    entries.flatten().filter_map(|entry| step(entry.path())).max().map(|(_, path)| path)
+}
+
 /// Refuses to go on with adapters of a model with another `rms_norm_eps`, or of an extended model unless this one is extended alike:
 /// they mean nothing under other norms or frequencies. PEFT's own folders say nothing of them.
 pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
@@ -136,12 +154,31 @@ pub(crate) fn stretched_alike(resolved: &Resolved) -> Result<(), Problems> {
     if theirs == model.rope || theirs == ours {
         return Ok(());
     }
-    let [theirs, ours] = [theirs, ours]
-        .map(|rope| format!("`rope_type: {}` with base {}", rope.scaling.word(), rope.theta));
     let message = format!(
-        "the adapters in `{}` were trained under {theirs}, and this model has {ours}",
-        path.display()
+        "the adapters in `{}` were trained under other rotary frequencies: {}",
+        path.display(),
+        differing_keys(&theirs, &ours)
     );
-    let hint = "extend it as in the run that trained them: `extend` in its `experiment.yaml`";
+    let hint = "extend the model as in the run that trained them (`extend` in its `experiment.yaml`); or merge them into their model \
+                (`annulus export RUN --merge --out FOLDER`), and name that folder as `model.path`, without `lora.path`";
     Err(experiment.places.problem("lora.path", message).hint(hint).into())
+}
+
+/// The keys in which two rotary embeddings differ, with both values; of different methods no parameters.
+fn differing_keys(theirs: &Rope, ours: &Rope) -> String {
+    /// The most characters of a value that are shown: LongRoPE has long lists.
+    const MOST: usize = 40;
+    let is_same_method = theirs.scaling.word() == ours.scaling.word();
+    let [theirs, ours] = [theirs, ours].map(Rope::written);
+    let mut differing = KeyDifference::between(
+        theirs.iter().map(|(key, value)| (key, value)),
+        ours.iter().map(|(key, value)| (key, value)),
+    );
+    differing
+        .retain(|one| is_same_method || ["rope_type", "rope_theta"].contains(&one.key.as_str()));
+    let shown = |one: &KeyDifference| match one.was().len().max(one.is().len()) {
+        0..=MOST => one.to_string(),
+        _ => format!("`{}` was another", one.key),
+    };
+    differing.iter().map(shown).collect::<Vec<_>>().join("; ")
 }

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
+use annulus_architecture::Shape;
 use annulus_sequence::{Mask, Rule};
 use annulus_yaml::Absent::{Is, Means};
 use annulus_yaml::Kind::{Ranges, SizesOr, Tokens, Word};
 use annulus_yaml::{Problem, Scalar, Typed, list, section, words};
 
-use crate::Experiment;
 use crate::data::MOST_TOKENS;
 use crate::unused::unused;
+use crate::{Attention, Experiment, ModelSource};
 
 section! {
     /// The keys of `attention` that describe the mask.
@@ -127,11 +128,9 @@ pub fn mask_of(attention: &Masking, near: Option<Rule>) -> Mask {
     rules.into_iter().flatten().fold(mask, Mask::and)
 }
 
-/// Mask keys that mean nothing without another key.
+/// Mask keys that mean nothing without another key, as far as the file says. A model that it names may have a window: see [`shown_anyway`].
 pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
     let attention = &experiment.attention.masking;
-    let windows = attention.window.is_some() || experiment.attention.sliding.is_some();
-    let hides = windows || attention.pattern.is_some();
     let causal = attention.mask == MaskKind::Causal;
     let fixed = attention.pattern == Some(Pattern::Fixed);
     let cases = [
@@ -141,12 +140,6 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
             attention.dilation.is_some() && attention.window.is_none(),
             "there is no `window`",
         ),
-        ("sinks", attention.sinks.is_some() && !hides, "no `window` and no `pattern` hides a key"),
-        (
-            "global",
-            attention.global.is_some() && !hides,
-            "no `window` and no `pattern` hides a key",
-        ),
         (
             "stride",
             attention.stride.is_some() && attention.pattern.is_none(),
@@ -154,17 +147,35 @@ pub(crate) fn alone(experiment: &Experiment) -> Vec<Problem> {
         ),
         ("columns", attention.columns.is_some() && !fixed, "there is no `pattern: fixed`"),
     ];
-    let problem = |(key, wrong, why): (&str, bool, &str)| {
-        let problem = || unused(experiment, &format!("attention.{key}"), why);
-        wrong.then(|| problem().hint(format!("remove `{key}`")))
-    };
-    let mut problems: Vec<Problem> = cases.into_iter().filter_map(problem).collect();
+    let wrong = cases.into_iter().filter(|(_, wrong, _)| *wrong);
+    let mut problems: Vec<Problem> =
+        wrong.map(|(key, _, why)| idle(experiment, key, why)).collect();
+    if let ModelSource::Inline(model) = &experiment.model.source {
+        problems.extend(shown_anyway(experiment, model));
+    }
     if let (Some(pattern), None) = (attention.pattern, attention.stride) {
         let message = format!("`pattern: {}` needs a `stride`", pattern.word());
         let hint = "add `stride:` under `attention:`, about the root of `data.tokens`";
         problems.push(experiment.places.problem("attention.pattern", message).hint(hint));
     }
     problems
+}
+
+/// The problem of a mask key that nothing reads, and `why`.
+fn idle(experiment: &Experiment, key: &str, why: &str) -> Problem {
+    unused(experiment, &format!("attention.{key}"), why).hint(format!("remove `{key}`"))
+}
+
+/// Keys that undo hiding, where neither the experiment nor a window of its `model` hides a key.
+pub(crate) fn shown_anyway(experiment: &Experiment, model: &Shape) -> Vec<Problem> {
+    let Attention { masking, sliding, .. } = &experiment.attention;
+    let written = masking.window.is_some() || sliding.is_some() || masking.pattern.is_some();
+    if written || (0..model.num_hidden_layers).any(|layer| model.window_of(layer).is_some()) {
+        return Vec::new();
+    }
+    let keys = [("sinks", masking.sinks.is_some()), ("global", masking.global.is_some())];
+    let set = keys.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(key, _)| idle(experiment, key, "no `window` and no `pattern` hides a key")).collect()
 }
 
 /// Numbers that do not fit the sequence, or each other.
@@ -248,4 +259,34 @@ pub(crate) fn weights(experiment: &Experiment) -> Vec<Problem> {
         return problem(String::from("all `mesh.weights` are 0"), String::from("1 at least once"));
     }
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_architecture::parse_config;
+
+    use crate::{Resolved, parse};
+
+    /// Only when the config.json of a folder is read is it known whether there is something to undo.
+    #[test]
+    fn sinks_and_global_positions_are_for_the_windows_of_a_model_too() {
+        let text = "name: x\nmodel: { path: mistral, weights: random }\n\
+                    attention: { sinks: 4, global: [0] }\ndata: { tokens: 64 }\n\
+                    optimizer: { learning_rate: 0.1 }\nschedule: { steps: 1 }\n";
+        let experiment = parse("x.yaml", text, &[]).unwrap();
+        let resolved = |window: &str| {
+            let config = format!(
+                r#"{{ "model_type": "mistral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "sliding_window": {window} }}"#
+            );
+            let model = parse_config("config.json", &config).unwrap();
+            Resolved::new(experiment.clone(), model, Some(256))
+        };
+        let found = resolved("16").unwrap().experiment.attention.masking;
+        assert_eq!((found.window, found.sinks), (Some(16), Some(4)));
+        let problems = resolved("null").unwrap_err().to_string();
+        for key in ["sinks", "global"] {
+            assert!(problems.contains(&format!("`attention.{key}` has no effect")), "{problems}");
+        }
+    }
 }

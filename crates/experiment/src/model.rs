@@ -189,7 +189,9 @@ fn side(node: &Node, at: Span, report: &mut Report) -> Side {
         (Some(_), Some(inline)) => {
             report.at(inline.key_span, || {
                 let message = format!("`model.{}` is given beside `model.path`", inline.key);
-                (message, Some("the folder's config.json has it: drop one of them".to_owned()))
+                let hint = "the folder's config.json has it: drop one of them; on the command line, \
+                            `model=null model.path=FOLDER` drops the shape";
+                (message, Some(hint.to_owned()))
             });
             Side::First
         }

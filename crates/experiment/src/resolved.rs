@@ -3,7 +3,7 @@
 use annulus_architecture::{Scaling, Shape, check_frequencies, read_config};
 use annulus_yaml::{Problem, Problems};
 
-use crate::{BYTES, Experiment, ModelSource, WeightsFrom, lora, sliding};
+use crate::{BYTES, Experiment, ModelSource, WeightsFrom, lora, mask, sliding};
 
 /// The number of values of a byte.
 const BYTE_VALUES: usize = 256;
@@ -35,13 +35,17 @@ impl Resolved {
     /// An experiment with its model `shape`, which has been read already.
     ///
     /// # Errors
-    /// When its windows or adapters do not fit the model, or sequences are longer than the model was trained for.
+    /// When its mask, windows or adapters do not fit the model, or sequences are longer than the model was trained for.
     pub fn new(
         experiment: Experiment,
         model: Shape,
         vocabulary: Option<usize>,
     ) -> Result<Resolved, Problems> {
         lora::fits(&experiment, &model)?;
+        let idle = mask::shown_anyway(&experiment, &model);
+        if !idle.is_empty() {
+            return Err(Problems(idle));
+        }
         let experiment = sliding::with_windows(experiment, &model)?;
         let resolved = Resolved { experiment, model, vocabulary };
         resolved.refuse_longer()?;

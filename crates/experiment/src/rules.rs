@@ -266,6 +266,12 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         let message = String::from("no text is held out that the model could continue");
         problems.push(places.problem("sample", message).hint("give a `prompt` under `sample:`"));
     }
+    if experiment.keep_best && (experiment.every.evaluate == 0 || data.evaluate == 0) {
+        let message =
+            "`keep_best` compares validation losses, but none is measured during training";
+        let hint = "set `every.evaluate` and `data.evaluate`, or remove `keep_best`";
+        problems.push(places.problem("keep_best", message).hint(hint));
+    }
     if experiment.every.evaluate > 0 && data.evaluate == 0 {
         let message = format!(
             "`every.evaluate` is {}, but `data.evaluate` holds out no sequences",

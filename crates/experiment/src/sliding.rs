@@ -71,7 +71,8 @@ pub(crate) fn with_windows(
 pub(crate) fn shape_with_windows(mut shape: Shape, attention: &Attention) -> Shape {
     let Some((window, slides)) = attention.windowed(shape.num_hidden_layers) else { return shape };
     // A window of the model's own that is longer than the sequences has no effect.
-    if !has_windows(&shape, window, &slides) && shape.model_type.can_slide(&slides) {
+    let says = attention.special_masks().is_empty() && shape.model_type.can_slide(&slides);
+    if says && !has_windows(&shape, window, &slides) {
         shape.sliding_window = Some(window);
         let kind = |slides| if slides { LayerType::Sliding } else { LayerType::Full };
         shape.layer_types = slides.into_iter().map(kind).collect();
@@ -86,11 +87,8 @@ fn has_windows(shape: &Shape, window: usize, slides: &[bool]) -> bool {
 }
 
 impl Attention {
-    /// The window of causal layers, and which of `layers` have it; `None`: no window, or a mask with more rules.
+    /// The window, and which of `layers` have it; `None`: no window.
     fn windowed(&self, layers: usize) -> Option<(usize, Vec<bool>)> {
-        if self.special_mask().is_some() {
-            return None;
-        }
         match (&self.sliding, self.masking.window) {
             (Some(of), None) => {
                 let slides = |layer| of.layers.iter().any(|range| range.contains(&layer));
@@ -101,8 +99,8 @@ impl Attention {
         }
     }
 
-    /// The key of a mask that no config.json can express: config.json is always causal, and documents belong to the data.
-    fn special_mask(&self) -> Option<&'static str> {
+    /// The keys of a mask that no config.json can express: config.json is always causal, and documents belong to the data.
+    fn special_masks(&self) -> Vec<&'static str> {
         let Masking { mask, prefix, dilation, pattern, sinks, global, .. } = &self.masking;
         let keys = [
             (*mask != MaskKind::Causal, "attention.mask"),
@@ -112,11 +110,11 @@ impl Attention {
             (sinks.is_some(), "attention.sinks"),
             (global.is_some(), "attention.global"),
         ];
-        keys.into_iter().find(|(is_set, _)| *is_set).map(|(_, key)| key)
+        keys.into_iter().filter(|(is_set, _)| *is_set).map(|(_, key)| key).collect()
     }
 
-    /// The key of a mask that a config.json of the trained `shape` cannot express.
-    pub fn beyond_config(&self, shape: &Shape) -> Option<&'static str> {
+    /// The keys of the mask that a config.json of the trained `shape` cannot express.
+    pub fn beyond_config(&self, shape: &Shape) -> Vec<&'static str> {
         let key = match (&self.sliding, self.masking.window) {
             (Some(_), _) => Some(SECTION),
             (None, Some(_)) => Some("attention.window"),
@@ -124,7 +122,7 @@ impl Attention {
         };
         let windowed = self.windowed(shape.num_hidden_layers);
         let is_said = windowed.is_some_and(|(window, slides)| has_windows(shape, window, &slides));
-        self.special_mask().or(key.filter(|_| !is_said))
+        self.special_masks().into_iter().chain(key.filter(|_| !is_said)).collect()
     }
 }
 

@@ -66,6 +66,8 @@ section! {
         sample: Option<Sample> = Section(Sample::KEYS), Means("nothing is written"),
             "a text that `train` generates at its end; does not affect training";
         keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
+        keep_best: bool = Truth, Is("false"),
+            "whether the checkpoint with the lowest validation loss is kept, too; compared are those that `every.evaluate` evaluated";
         background_saves: bool = Truth, Is("false"),
             "write checkpoints while training continues: a step waits only for a copy of weights, masters and moments in memory. With sharded state each rank copies and writes its shard; if not all hosts see `output`, training waits";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";
@@ -118,7 +120,7 @@ fn of_folder(path: &Path) -> String {
     }
 }
 
-/// Reads and checks an experiment from `text` with `overrides`; errors call the file `name`.
+/// Reads and checks an experiment from `text` with `overrides`; errors call the file `name`, and show no place in the text if that is empty.
 ///
 /// # Errors
 /// As [`load`].
@@ -204,6 +206,7 @@ impl Written {
             trace: self.trace,
             sample: self.sample,
             keep: self.keep,
+            keep_best: self.keep_best,
             background_saves: self.background_saves,
             output: self.output.unwrap_or_else(|| PathBuf::from("runs").join(&self.name)),
             expect: self.expect,
@@ -239,6 +242,7 @@ impl Experiment {
             trace: self.trace.clone(),
             sample: self.sample.clone(),
             keep: self.keep,
+            keep_best: self.keep_best,
             background_saves: self.background_saves,
             output: Some(self.output.clone()),
             expect: self.expect.clone(),

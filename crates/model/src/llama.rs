@@ -1,12 +1,15 @@
 //! The stages of a Llama in order, and the parameters that they need.
 
 use annulus_architecture::Lora;
-use annulus_ops::{Key, normal};
+use annulus_ops::{Key, Pool, fill_normal};
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layer::{AttentionHalf, FeedForwardHalf};
 use crate::vocabulary::{Embed, Judged, Loss};
 use crate::{Config, Runs, Shard, Specification, Stage, Weights};
+
+/// Elements of a parameter that a core draws at a time: even, as they are drawn in pairs.
+const DRAWN: usize = 1 << 16;
 
 /// A Llama model as its stages, in order.
 #[derive(Debug)]
@@ -59,14 +62,19 @@ impl Llama {
     pub fn random(config: &Config, seed: u64) -> Result<Weights> {
         Llama::fresh(config, &Llama::specification(config), seed)
     }
-    /// Random weights as of [`Llama::random`], of some parameters.
+    /// Random weights as of [`Llama::random`], of some parameters; all cores draw them.
     ///
     /// # Errors
     /// What Candle, or the kernel's device, says.
     pub fn fresh(config: &Config, parameters: &[Specification], seed: u64) -> Result<Weights> {
+        let elements: usize =
+            parameters.iter().map(|one| one.shape.iter().product::<usize>()).sum();
+        // Threads for a small model would cost more than they save.
+        let cores = if elements < 16 * DRAWN { 1 } else { cores() };
+        let pool = Pool::new(cores);
         let fresh = parameters.iter().map(|parameter| {
             let whole = [(0, parameter.shape.iter().product())];
-            let fresh = Llama::fresh_elements(config, parameter, seed, &whole)?;
+            let fresh = drawn(config, parameter, seed, &whole, &pool)?;
             Ok((parameter.name.clone(), fresh.reshape(parameter.shape.as_slice())?))
         });
         fresh.collect()
@@ -81,18 +89,7 @@ impl Llama {
         seed: u64,
         runs: &Runs,
     ) -> Result<Tensor> {
-        let Specification { name, shape, .. } = parameter;
-        let values: Vec<f32> = if shape.len() == 2 {
-            let key = Key { seed, purpose: "init", name };
-            let fresh = runs.iter().flat_map(|(first, many)| normal(key, *first as u64, *many));
-            let deviation = deviation(config, name, shape);
-            fresh.map(|value| value * deviation).collect()
-        } else {
-            let value = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
-            vec![value; runs.iter().map(|(_, many)| many).sum()]
-        };
-        let many = values.len();
-        Tensor::from_vec(values, many, &Device::Cpu)?.to_dtype(config.dtype)
+        drawn(config, parameter, seed, runs, &Pool::serial())
     }
     /// The weights, in the model's dtype, of the model without adapters that computes the same as `config` with `weights`: adapters are
     /// added to their projections, in f32.
@@ -133,6 +130,41 @@ impl Llama {
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
         self.head.judge(x_bsd, weights, shard)
     }
+}
+
+/// The number of cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Elements as of [`Llama::fresh_elements`], drawn by `pool`: the same bits by any number of workers, as each follows from its index.
+fn drawn(
+    config: &Config,
+    parameter: &Specification,
+    seed: u64,
+    runs: &Runs,
+    pool: &Pool,
+) -> Result<Tensor> {
+    let Specification { name, shape, .. } = parameter;
+    let all = runs.iter().map(|(_, many)| many).sum();
+    let other = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+    let mut values = vec![other; all];
+    if shape.len() == 2 {
+        let key = Key { seed, purpose: "init", name };
+        let deviation = deviation(config, name, shape);
+        let mut rest = values.as_mut_slice();
+        for (first, many) in runs {
+            let (run, after) = rest.split_at_mut(*many);
+            pool.for_chunks(run, DRAWN, |index, piece| {
+                fill_normal(key, (first + index * DRAWN) as u64, piece);
+                for value in piece {
+                    *value *= deviation;
+                }
+            });
+            rest = after;
+        }
+    }
+    Tensor::from_vec(values, all, &Device::Cpu)?.to_dtype(config.dtype)
 }
 
 /// The standard deviation of a random matrix. For an adapter's a it is that of Kaiming He's uniform distribution with slope √5, ±1/√I, as

@@ -58,7 +58,7 @@ pub use pool::Pool;
 pub use projections::{
     Affine, AffineGradients, input_gradient, parameter_gradients, projected_onto, projections,
 };
-pub use random::{Key, normal, uniform};
+pub use random::{Key, fill_normal, normal, uniform};
 pub use rms_norm::{rms_norm, rms_norm_backward};
 pub use rope::{Rotary, rope, rope_qkv, rope_qkv_backward};
 pub use rows::{contiguous, readable};

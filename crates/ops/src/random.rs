@@ -38,17 +38,24 @@ impl Key<'_> {
 /// Elements `2 j` and `2 j + 1` are the two that Box and Muller (1958) make of words `2 j` and `2 j
 /// + 1` of the stream.
 pub fn normal(key: Key<'_>, start: u64, len: usize) -> Vec<f32> {
+    let mut numbers = vec![0.0; len];
+    fill_normal(key, start, &mut numbers);
+    numbers
+}
+
+/// Writes the numbers of [`normal`] from index `start` on.
+pub fn fill_normal(key: Key<'_>, start: u64, into: &mut [f32]) {
     let mut stream = key.stream("normal");
     stream.set_word_pos(u128::from(start / 2 * 2));
     let skipped = (start % 2) as usize;
-    let pairs = (0..(skipped + len).div_ceil(2)).flat_map(|_| {
+    let pairs = (0..(skipped + into.len()).div_ceil(2)).flat_map(|_| {
         // In the middle of 2^32 equal parts of (0, 1), so that the logarithm is finite.
         let part = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
         let radius = (-2.0 * part(stream.next_u32()).ln()).sqrt();
         let (sin, cos) = (TAU * part(stream.next_u32())).sin_cos();
         [(radius * cos) as f32, (radius * sin) as f32]
     });
-    pairs.skip(skipped).take(len).collect()
+    into.iter_mut().zip(pairs.skip(skipped)).for_each(|(number, drawn)| *number = drawn);
 }
 
 /// A uniform integer below `below` at `index`, without bias.

@@ -45,7 +45,7 @@ impl Plan {
         plan
     }
 
-    /// Peak memory of every process: of its ranks as `ranks` says, and a typical value for the process itself.
+    /// Peak memory of every process: of its ranks as `ranks` says, wherever they hold it, and a typical value for the process itself.
     pub fn processes(&self, ranks: &[RankPlan]) -> Vec<Process> {
         let several = self.experiment.host.processes > 1;
         let base = if several { PROGRAM + JOINED } else { PROGRAM };

@@ -49,19 +49,27 @@ impl Plan {
     }
 }
 
+/// What makes a plan smaller, and what says where its memory goes.
+const LOWER: &str = "lower `data.tokens` or `memory.micro_batch`, or offload activations or optimizer moments to disk (`memory.offload`)";
+const SHOWS: &str =
+    "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
+
 impl Misfit {
+    /// What the user can change where memory is full that nothing limits but its size.
+    pub fn hint_of_full() -> String {
+        format!("{LOWER}; {SHOWS}")
+    }
+
     /// What the user can change so that the plan fits.
     pub fn hint(self) -> String {
-        let lower = "lower `data.tokens` or `memory.micro_batch`, or offload activations or optimizer moments to disk (`memory.offload`)";
-        let shows = "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
         match self.0.limit.by {
             By::Budget => {
                 let least = self.0.needed.div_ceil(1 << 20);
-                format!("raise `memory.budget` to {least}M, or {lower}; {shows}")
+                format!("raise `memory.budget` to {least}M, or {LOWER}; {SHOWS}")
             }
-            By::Machine | By::Gpu => format!("{lower}; {shows}"),
+            By::Machine | By::Gpu => Misfit::hint_of_full(),
             By::Group | By::AddressSpace | By::Data => {
-                format!("{lower}, or raise that limit; {shows}")
+                format!("{LOWER}, or raise that limit; {SHOWS}")
             }
         }
     }

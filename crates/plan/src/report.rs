@@ -1,6 +1,6 @@
 //! A plan as text for people, and as JSON for programs.
 
-use annulus_architecture::Frequencies;
+use annulus_architecture::{Frequencies, Scaling};
 use annulus_experiment::{Order, route_word};
 use annulus_memory::ByClass;
 use annulus_sequence::{Positions, draw_layers, draw_sharded};
@@ -58,11 +58,30 @@ impl Plan {
     pub fn extension(&self) -> Option<String> {
         let extension = self.experiment.extend.as_ref()?;
         let (tokens, way) = (extension.tokens, extension.rope.word());
-        let from = self.shape.rope.original().map(|original| {
-            let factor = (tokens as f64 / original as f64 * 100.0).round() / 100.0;
-            format!(", {factor} times the {original} that it was trained for")
-        });
+        let from = self.shape.rope.original().map(|original| self.stretched_from(tokens, original));
         Some(format!("{way} to {tokens} tokens{}", from.unwrap_or_default()))
+    }
+
+    /// What a stretch to `tokens` starts from: the `original` length, or that of a model which was stretched before.
+    fn stretched_from(&self, tokens: usize, original: usize) -> String {
+        let times = |length: usize| (tokens as f64 / length as f64 * 100.0).round() / 100.0;
+        let before = &self.model.rope.scaling;
+        let (was, is_kept) = (before.word(), *before == self.shape.rope.scaling);
+        match self.model.max_position_embeddings {
+            Some(longest) if *before != Scaling::Default && longest != original => {
+                if is_kept {
+                    let factor = times(longest);
+                    return format!(
+                        ", {factor} times the {longest} of the model, whose {was} stays"
+                    );
+                }
+                let factor = times(original);
+                format!(
+                    ", {factor} times the {original} before any scaling; the model has {longest}, and its {was} is replaced"
+                )
+            }
+            _ => format!(", {} times the {original} that it was trained for", times(original)),
+        }
     }
 
     /// What is offloaded to a disk, in words.

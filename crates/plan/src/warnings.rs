@@ -7,11 +7,20 @@ use crate::Plan;
 /// Warns of a mask of `experiment` that the config.json of its model, which has this `shape`, cannot express; `None`: it says how every
 /// layer attends.
 pub fn mask_beyond_config(experiment: &Experiment, shape: &Shape) -> Option<String> {
-    let key = experiment.attention.beyond_config(shape)?;
-    let family = shape.model_type.word();
+    let keys = experiment.attention.beyond_config(shape);
+    if keys.is_empty() {
+        return None;
+    }
+    let slides = (0..shape.num_hidden_layers).any(|layer| shape.window_of(layer).is_some());
+    let stored = shape.sliding_window.filter(|_| slides);
+    let attend = stored.map_or_else(
+        || "attend to all earlier tokens".to_owned(),
+        |window| format!("attend by its `sliding_window` of {window} alone"),
+    );
+    let (family, keys) = (shape.model_type.word(), keys.join("`, `"));
     Some(format!(
-        "the config.json of a `{family}` cannot store `{key}`: other programs that load this checkpoint, and `annulus evaluate` of an \
-         export, attend to all earlier tokens"
+        "the config.json of a `{family}` cannot store `{keys}`: other programs that load this checkpoint, and `annulus evaluate` of an \
+         export, {attend}"
     ))
 }
 
@@ -21,6 +30,7 @@ impl Plan {
         let all = [
             self.idle_ranks(),
             self.idle_window(),
+            self.idle_exceptions(),
             mask_beyond_config(&self.experiment, &self.shape),
             self.shown_targets(),
             self.learned_padding(),
@@ -92,6 +102,21 @@ impl Plan {
             let window = window.filter(|window| *window >= tokens)?;
             Some(format!("`{key}` of {window} hides nothing in sequences of {tokens} tokens"))
         })
+    }
+
+    /// Warns of keys that show what a window hides, where the only window is the model's own and hides nothing.
+    fn idle_exceptions(&self) -> Option<String> {
+        let attention = &self.experiment.attention;
+        let masking = &attention.masking;
+        if masking.window.is_some() || masking.pattern.is_some() || attention.sliding.is_some() {
+            return None;
+        }
+        let keys = [("sinks", masking.sinks.is_some()), ("global", masking.global.is_some())];
+        let (key, _) = keys.into_iter().find(|(_, is_set)| *is_set)?;
+        let tokens = self.experiment.data.tokens;
+        Some(format!(
+            "`attention.{key}` has no effect: the model's own window hides nothing in sequences of {tokens} tokens"
+        ))
     }
 
     /// Warns of a model that `transformers` refuses to load (5.0 and later).

@@ -76,5 +76,5 @@ fn table(runs: &[Run]) -> Markup {
 }
 
 fn cell(length: &Length) -> Markup {
-    html! { (plain(length.loss.mean)) small { (format!(" ± {:.4}", length.loss.standard_error)) } }
+    html! { (plain(length.loss.mean)) small { @if length.loss.standard_error.is_some() { " ± " (length.loss.shown_error()) } } }
 }

@@ -148,7 +148,7 @@ fn processes(run: &Run) -> Markup {
                 thead { tr { th { "resident" } th { "measured" } th { "planned" } } }
                 tbody { @for (process, held) in held.iter().enumerate() { tr {
                     th scope="row" { "process " (process) }
-                    td { (bytes(held.resident as f64)) } td { (bytes(held.planned as f64)) }
+                    td { (bytes(held.resident as f64)) } td { (held.planned.map_or_else(dash, |planned| bytes(planned as f64))) }
                 } } }
             }
         }

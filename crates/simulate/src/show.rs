@@ -1,7 +1,5 @@
 //! The comparison of strategies as text, for people.
 
-use std::fmt::Write as _;
-
 use annulus_plan::label;
 use annulus_sequence::Strategy;
 use annulus_text::{aligned, duration, size, stacked, wrapped};
@@ -24,7 +22,7 @@ const HEAD: [&str; 10] = [
 ];
 /// What two of the columns are of.
 const PER_LAYER: &str = "attn fwd, attn bwd: attention of one layer, forward and backward\n\n";
-/// The number of columns, and of strategies, in a summary.
+/// The number of columns, and of the fastest strategies, in a summary.
 const FIRST: usize = 5;
 const BEST: usize = 5;
 /// The column at which a line's text begins, after its first word.
@@ -63,22 +61,29 @@ impl Choice {
         format!("{}\n\n{answer}{tables}{notes}\n", self.head())
     }
 
-    /// A summary: what `strategy: auto` takes, and the best of the others.
+    /// A summary: the fastest strategies, and what `strategy: auto` takes.
     pub fn to_summary(&self) -> String {
         let mut text = format!("{}\n\n", self.head());
         for table in &self.tables {
             let ranking = table.ranking();
-            let shown = ranking.iter().take(BEST);
+            let (first, others) = ranking.split_at(ranking.len().min(BEST));
+            // The fastest need not fit.
+            let taken = others.iter().filter(|(strategy, _)| table.chosen == Some(*strategy));
+            let shown: Vec<_> = first.iter().chain(taken).collect();
+            let more = ranking.len() - shown.len();
             let mut rows = vec![HEAD[..FIRST].iter().map(|head| (*head).to_owned()).collect()];
-            rows.extend(shown.map(|(strategy, estimate)| {
+            rows.extend(shown.into_iter().map(|(strategy, estimate)| {
                 let mut row = self.row(label(*strategy), estimate);
                 row.truncate(FIRST);
                 row
             }));
             text += &(self.over(table) + &aligned(&rows));
-            let more = ranking.len().saturating_sub(BEST);
             if more > 0 {
-                let _ = writeln!(text, "  and {more} that take longer: `annulus plan` shows all");
+                let others = format!(
+                    "  and {more} others: under `choice` in the run's manifest.json; `annulus plan` of a run that has not begun \
+                     shows all"
+                );
+                text += &(wrapped(&others, NOTE) + "\n");
             }
         }
         let taken = self.tables.iter().flat_map(|table| table.taken(&self.cluster));

@@ -67,6 +67,9 @@ pub enum TrainError {
     /// The machine is too small, or allows too little.
     #[error(transparent)]
     DoesNotFit(#[from] Misfit),
+    /// A GPU had no memory left for what was wanted of it.
+    #[error("a GPU has no memory left: {0}")]
+    GpuIsFull(String),
     /// A loss or a gradient norm of training is not finite.
     #[error("{0}")]
     NonFinite(Box<NonFinite>),
@@ -147,7 +150,7 @@ impl TrainError {
             | TrainError::Model(_)
             | TrainError::Unreadable { .. } => Exit::Data,
             TrainError::Checkpoint { .. } => Exit::Checkpoint,
-            TrainError::DoesNotFit(_) => Exit::DoesNotFit,
+            TrainError::DoesNotFit(_) | TrainError::GpuIsFull(_) => Exit::DoesNotFit,
             TrainError::NonFinite(_) | TrainError::NotANumber { .. } => Exit::NotFinite,
             TrainError::Comm(_) if self.is_deadline() => Exit::Deadline,
             TrainError::RankDied { .. } => Exit::RankDied,
@@ -171,6 +174,7 @@ impl TrainError {
                 Some(hint.clone())
             }
             TrainError::DoesNotFit(misfit) => Some(misfit.hint()),
+            TrainError::GpuIsFull(_) => Some(Misfit::hint_of_full()),
             TrainError::Data(error) => error.hint(),
             TrainError::Model(error) => error.hint(),
             TrainError::NonFinite(found) => Some(found.hint()),
@@ -242,6 +246,10 @@ impl TrainError {
     }
 }
 
+/// How CUDA's driver and cuBLAS say that a GPU has no memory left. Their errors come as text: in Candle's, and in ours, which add to it what
+/// was being done.
+const FULL: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
+
 /// A communicator's error that was passed through Candle becomes itself again.
 impl From<candle_core::Error> for TrainError {
     fn from(error: candle_core::Error) -> TrainError {
@@ -252,7 +260,14 @@ impl From<candle_core::Error> for TrainError {
 impl From<annulus_comm::Error> for TrainError {
     fn from(error: annulus_comm::Error) -> TrainError {
         match error {
-            annulus_comm::Error::Tensor(error) => TrainError::Internal(error.to_string()),
+            annulus_comm::Error::Tensor(error) => {
+                let message = error.to_string();
+                if FULL.iter().any(|full| message.contains(full)) {
+                    TrainError::GpuIsFull(message)
+                } else {
+                    TrainError::Internal(message)
+                }
+            }
             error => TrainError::Comm(error),
         }
     }
@@ -308,6 +323,21 @@ pub(crate) fn failure_in(key: &str, what: &str, path: &Path, error: &io::Error) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_gpu_is_no_mistake_of_the_program() {
+        let said = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+        let of_driver = candle_core::Error::Cuda(io::Error::other(said).into());
+        let of_rank = Failure { rank: 3, cause: Cause::Error(TrainError::from(of_driver)) };
+        let error = TrainError::from(of_rank);
+        assert_eq!(error.to_string(), format!("rank 3: a GPU has no memory left: {said}"));
+        assert_eq!(error.exit(), Exit::DoesNotFit);
+        assert!(error.hint().is_some_and(|hint| hint.starts_with("lower `data.tokens`")));
+        let of_launch = candle_core::Error::Msg(format!("adamw over [1, 1, 1]: {said}"));
+        assert_eq!(TrainError::from(of_launch.bt()).exit(), Exit::DoesNotFit);
+        let other = candle_core::Error::Msg("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)".into());
+        assert_eq!(TrainError::from(other).exit(), Exit::Internal);
+    }
 
     #[test]
     fn a_quota_that_is_used_up_has_the_way_out_of_a_full_disk() {

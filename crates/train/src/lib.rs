@@ -25,7 +25,9 @@ pub use ask::generate::{GenerateRequest, OnToken, Sampling, generate};
 pub use ask::judge::{DeviceWeights, Sequences, Verdict, judge};
 pub use ask::score::{ScoreOutputs, Scored, score};
 pub use checkpoint::identity::{decided_by_checkpoint, resolved_text};
-pub use checkpoint::{checkpoint_folder, last_checkpoint, need as need_checkpoint, step_of};
+pub use checkpoint::{
+    best_checkpoint, checkpoint_folder, last_checkpoint, need as need_checkpoint, step_of,
+};
 pub use error::{Result, TrainError};
 pub use exit::Exit;
 pub use export::Checkpoint;

@@ -30,10 +30,27 @@ limit() {
   echo $((left < 1 ? 1 : $1 < left ? $1 : left))
 }
 
-# Reports a failed command with the end of the log.
+# Remembers the length of the log, before a command that may write to it.
+begins() {
+  begun=$(wc -c <"$out/log.txt")
+}
+
+# Runs a command for at most so many seconds; the log gets its errors.
+run() {
+  begins
+  timeout "$(limit "$1")" "${@:2}" 2>>"$out/log.txt"
+}
+
+# Reports the last command, which failed, with the end of what it wrote to the log.
 trouble() {
-  echo "$1 ended with $2:"
-  tail -n 3 "$out/log.txt"
+  local said
+  said=$(tail -c "+$((begun + 1))" "$out/log.txt" | tail -n 3)
+  if [ "$2" -eq 124 ]; then
+    echo "$1: its time ran out${said:+:}"
+  else
+    echo "$1 ended with $2${said:+:}"
+  fi
+  [ -z "$said" ] || echo "$said"
 }
 
 # Reports the end of another program that we are compared with. Its time may run out (124), and it may be missing (3): no failure of ours.
@@ -44,6 +61,7 @@ peer() {
 }
 
 table() {
+  begins
   python3 "$here/tables.py" "$1" "$2" 2>>"$out/log.txt" || { trouble "tables.py $1" $?; failed=1; }
 }
 
@@ -56,8 +74,7 @@ check() {
 
 # Compares errors with those of PyTorch in the same type.
 rule() {
-  timeout "$(limit 400)" python3 "$here/rule.py" "$work/annulus" cuda:0 >"$work/rule.jsonl" 2>>"$out/log.txt" ||
-    { trouble rule.py $?; failed=1; }
+  run 400 python3 "$here/rule.py" "$work/annulus" cuda:0 >"$work/rule.jsonl" || { trouble rule.py $?; failed=1; }
   grep '"fine": false' "$work/rule.jsonl" | head -n 5
   tail -n 1 "$work/rule.jsonl"
   cat "$work/rule.jsonl" >>"$out/log.txt"
@@ -83,8 +100,8 @@ verify() {
     "attention.pattern=strided attention.stride=17" "attention.window=20 attention.dilation=3" \
     "attention.window=40 attention.global=[0-1,150]"; do
     for dtype in bf16 f32; do
-      (cd "$work" && timeout "$(limit 120)" ./annulus verify experiments/quickstart.yaml --ranks 3 --json device=cuda:0 data.tokens=301 \
-        model.dtype=$dtype model.head_dim=64 model.num_hidden_layers=2 $mask) >"$work/verified.txt" 2>>"$out/log.txt" &&
+      run 120 env -C "$work" ./annulus verify experiments/quickstart.yaml --ranks 3 --json device=cuda:0 data.tokens=301 \
+        model.dtype=$dtype model.head_dim=64 model.num_hidden_layers=2 $mask >"$work/verified.txt" &&
         exact=$((exact + 1)) || trouble "verify $dtype $mask" $?
       tried=$((tried + 1))
       echo "$dtype, ${mask:-causal}: $(tail -n 1 "$work/verified.txt")" | tee -a "$out/verify.txt"
@@ -116,10 +133,11 @@ sanitize() {
 }
 
 time_all() {
-  timeout "$(limit 240)" python3 "$here/sdpa.py" >"$out/peers.jsonl" 2>>"$out/log.txt" || trouble sdpa.py $?
-  timeout "$(limit 300)" "$work/annulus-bench" gpu --beside "$out/peers.jsonl" >"$out/gpu.jsonl" 2>>"$out/log.txt" ||
+  run 240 python3 "$here/sdpa.py" >"$out/peers.jsonl" || trouble sdpa.py $?
+  run 300 "$work/annulus-bench" gpu --beside "$out/peers.jsonl" >"$out/gpu.jsonl" ||
     { trouble "annulus-bench gpu" $?; failed=1; }
-  python3 - "$out/gpu.jsonl" <<'PYTHON' || { trouble "the table" $?; failed=1; }
+  begins
+  python3 - "$out/gpu.jsonl" 2>>"$out/log.txt" <<'PYTHON' || { trouble "the table" $?; failed=1; }
 import json, sys
 print(f"{'tokens':>7} {'dim':>4} {'mask':<7} {'pass':<14} {'gen':<5} {'TFLOP/s':>8} {'peer':>8} {'ratio':>6}  best peer")
 for line in open(sys.argv[1]):
@@ -134,8 +152,8 @@ ring() {
   : >"$out/ring.jsonl"
   for numbers in "bf16 64k" "f32 16k"; do
     set -- $numbers
-    timeout "$(limit 270)" "$work/annulus-bench" ring --part step --device cuda:0 --model 1b --layers 4 --dtype "$1" --tokens "$2" --ranks 4 \
-      --strategy striped --recompute layer --pairs 5 --foreign 4 --at-least 0.909 >>"$out/ring.jsonl" 2>>"$out/log.txt" ||
+    run 270 "$work/annulus-bench" ring --part step --device cuda:0 --model 1b --layers 4 --dtype "$1" --tokens "$2" --ranks 4 \
+      --strategy striped --recompute layer --pairs 5 --foreign 4 --at-least 0.909 >>"$out/ring.jsonl" ||
       { trouble "annulus-bench ring, $1" $?; failed=1; }
   done
   table ring "$out/ring.jsonl"
@@ -148,8 +166,8 @@ gpus() {
   if [ "${devices:-0}" -lt 2 ]; then echo "gpus: NOT RUN, it needs two"; return; fi
   experiments
   for device in cuda:0 "cuda:0-$((devices - 1))"; do
-    (cd "$work" && timeout "$(limit 270)" ./annulus train experiments/quickstart.yaml device=$device mesh.sequence=$devices model.dtype=bf16 \
-      model.head_dim=64 schedule.stop=6 every.hash=1 expect=null sample=null "output=runs/$device") >>"$out/log.txt" 2>&1 || { trouble "training on $device" $?; failed=1; }
+    run 270 env -C "$work" ./annulus train experiments/quickstart.yaml device=$device mesh.sequence=$devices model.dtype=bf16 \
+      model.head_dim=64 schedule.stop=6 every.hash=1 expect=null sample=null "output=runs/$device" >>"$out/log.txt" || { trouble "training on $device" $?; failed=1; }
   done
   if cmp "$work/runs/cuda:0/hashes.jsonl" "$work/runs/$device/hashes.jsonl"; then
     echo "gpus: $devices GPUs have the bits of one after each of 6 steps"
@@ -184,8 +202,8 @@ several() {
   local flags=
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
   mpirun --version 2>&1 | grep -q 'Open MPI' && flags="--oversubscribe --bind-to none"
-  (cd "$work" && timeout "$(limit 540)" mpirun $flags -n 2 ./annulus agree experiments/quickstart.yaml --engines threads,nccl --steps 1 --json \
-    device=cuda mesh.sequence=2 model.dtype=bf16) >"$out/several.json" 2>>"$out/log.txt" || { trouble "annulus agree" $?; failed=1; }
+  run 540 env -C "$work" mpirun $flags -n 2 ./annulus agree experiments/quickstart.yaml --engines threads,nccl --steps 1 --json \
+    device=cuda mesh.sequence=2 model.dtype=bf16 >"$out/several.json" || { trouble "annulus agree" $?; failed=1; }
   if [ -n "$own_mps" ]; then
     # It waits for processes that are still on the GPU.
     echo quit | timeout 10 nvidia-cuda-mps-control >>"$out/log.txt" 2>&1
@@ -211,25 +229,24 @@ step() {
   peak=$(peaks)
   : >"$out/step.jsonl"
   for order in "" --deterministic; do
-    timeout "$(limit 150)" "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak \
-      >>"$out/step.jsonl" 2>>"$out/log.txt" || { trouble "annulus-bench step $order" $?; failed=1; }
+    run 150 "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak >>"$out/step.jsonl" || { trouble "annulus-bench step $order" $?; failed=1; }
   done
   for logits in whole chunks; do
-    timeout "$(limit 120)" python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 $peak \
-      >>"$out/step.jsonl" 2>>"$out/log.txt"
+    run 120 python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 $peak >>"$out/step.jsonl"
     peer "llama.py, logits $logits" $?
   done
   table step "$out/step.jsonl"
 }
 
-# Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out (124), its bounds.
+# Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out (124), its bounds. Ours begins where a
+# step nearly fills a GPU of 141 GB: every trial draws and copies all weights.
 longest() {
   local code
-  timeout "$(limit 330)" "$work/annulus-bench" step --device cuda $llama --tokens 256k --longest 32k >"$out/longest.jsonl" 2>>"$out/log.txt"
+  run 330 "$work/annulus-bench" step --device cuda $llama --tokens 512k --longest 32k >"$out/longest.jsonl"
   code=$?
   [ $code -eq 0 ] || trouble "annulus-bench step --longest" $code
   [ $code -eq 0 ] || [ $code -eq 124 ] || failed=1
-  timeout "$(limit 220)" python3 "$here/llama.py" $llama --loss chunks --tokens 131072 --longest 32768 >>"$out/longest.jsonl" 2>>"$out/log.txt"
+  run 220 python3 "$here/llama.py" $llama --loss chunks --tokens 131072 --longest 32768 >>"$out/longest.jsonl"
   peer "llama.py --longest" $?
   table longest "$out/longest.jsonl"
 }

@@ -1,11 +1,12 @@
 //! What other programs call keys and values, and what they are called here.
 
 /// What other programs call keys, and what they are called here, by their whole paths.
-const KEYS: [(&str, &str); 86] = [
+const KEYS: [(&str, &str); 92] = [
     ("lr", "optimizer.learning_rate"),
     ("peak_lr", "optimizer.learning_rate"),
     ("max_grad_norm", "optimizer.clip"),
     ("grad_clip", "optimizer.clip"),
+    ("gradient_clipping", "optimizer.clip"),
     ("r", "lora.rank"),
     ("lora_r", "lora.rank"),
     ("lora_alpha", "lora.alpha"),
@@ -13,6 +14,7 @@ const KEYS: [(&str, &str); 86] = [
     ("lora_target_modules", "lora.targets"),
     ("target_modules", "lora.targets"),
     ("modules_to_save", "lora.train"),
+    ("use_rslora", "lora.rslora"),
     ("epoch", "schedule.steps"),
     ("epochs", "schedule.steps"),
     ("num_train_epochs", "schedule.steps"),
@@ -37,6 +39,7 @@ const KEYS: [(&str, &str); 86] = [
     ("activation_checkpointing", "memory.recompute"),
     ("batch_size", "data.batch"),
     ("global_batch_size", "data.batch"),
+    ("train_batch_size", "data.batch"),
     ("seq_len", "data.tokens"),
     ("seq_length", "data.tokens"),
     ("max_seq_len", "data.tokens"),
@@ -47,7 +50,10 @@ const KEYS: [(&str, &str); 86] = [
     ("context_length", "data.tokens"),
     ("block_size", "data.tokens"),
     ("cutoff_len", "data.tokens"),
+    ("packing", "data.pack"),
     ("sample_packing", "data.pack"),
+    ("val_set_size", "data.evaluate"),
+    ("val_size", "data.evaluate"),
     ("dataset", "data.path"),
     ("datasets", "data.path"),
     ("output_dir", "output"),
@@ -96,7 +102,7 @@ pub fn elsewhere(key: &str) -> Option<&'static str> {
 }
 
 /// Keys of other programs that count in other units than ours, and how to convert them.
-const CONVERSIONS: [(&str, &str); 8] = [
+const CONVERSIONS: [(&str, &str); 10] = [
     ("epoch", EPOCHS),
     ("epochs", EPOCHS),
     ("num_epochs", EPOCHS),
@@ -107,8 +113,11 @@ const CONVERSIONS: [(&str, &str); 8] = [
         "gradient_accumulation_steps",
         "`memory.micro_batch` is `data.batch` / (`mesh.data` × accumulation steps)",
     ),
+    ("val_set_size", HELD_OUT),
+    ("val_size", HELD_OUT),
     ("modules_to_save", "`lora.train` names what is trained in full beside the adapters"),
 ];
+const HELD_OUT: &str = "`data.evaluate` counts sequences: share × sequences of the data";
 const EPOCHS: &str = "`schedule.steps` counts steps: epochs × sequences of the data / `data.batch`";
 
 /// How to convert the value of a key of another program; `None`: it has the units of ours.

@@ -121,7 +121,8 @@ impl Report {
             return;
         }
         let (message, hint) = describe();
-        let place = self.sources.get(span.source).map(|source| source.show(span));
+        let source = self.sources.get(span.source).filter(|source| source.is_shown());
+        let place = source.map(|source| source.show(span));
         self.problems.push(Problem { message, place, hint });
     }
 

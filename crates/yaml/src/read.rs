@@ -9,13 +9,11 @@ use crate::source::{Span, printable};
 use crate::tree::{Entry, Node, Value};
 use crate::values::Values;
 
-/// The key that one probably means: its name in another program, or one that is spelt nearly so.
-fn meant<'a>(key: &str, names: &[&'a str]) -> Option<&'a str> {
-    let renamed = || {
-        let name = elsewhere(key)?.rsplit('.').next()?;
-        names.iter().copied().find(|own| *own == name)
-    };
-    nearest(key, names).or_else(renamed)
+/// The key of `names` that another program calls `key`, if it belongs to one of these sections.
+fn renamed<'a>(key: &str, names: &[&'a str], is_home: impl Fn(&str) -> bool) -> Option<&'a str> {
+    let own = elsewhere(key)?;
+    let (section, name) = own.rsplit_once('.').unwrap_or(("", own));
+    names.iter().copied().find(|own| *own == name && is_home(section))
 }
 
 /// The treatment of unknown keys and of keys without values.
@@ -211,7 +209,14 @@ impl Typing<'_> {
 
     fn unknown(&mut self, path: &str, entry: &Entry, groups: &[&[Key]]) {
         let (names, keys) = (key_names(groups), self.keys);
-        let meant = if self.report.is_full() { None } else { meant(&entry.key, &names) };
+        // What one chose a name for, as a phase, has keys of several sections; a section within another may have those of that one.
+        let is_home = |section: &str| {
+            let (above, _) = path.rsplit_once('.').unwrap_or_default();
+            path == section
+                || !above.is_empty() && (above == section || self.values.free.contains_key(above))
+        };
+        let meant = || nearest(&entry.key, &names).or_else(|| renamed(&entry.key, &names, is_home));
+        let meant = if self.report.is_full() { None } else { meant() };
         // A key that is there under a wrong name is not missing besides.
         self.values.refused.extend(meant.map(|name| join(path, name)));
         self.report.at(entry.key_span, || {

@@ -21,7 +21,7 @@ pub struct Span {
 /// A file's text, or one argument of the command line.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The name of the file; none for an argument.
+    /// The name of the file; none for an argument, and empty for a text that is in no file, whose lines are not shown.
     name: Option<String>,
     /// Shared by all runs of a sweep.
     text: Arc<str>,
@@ -31,7 +31,7 @@ pub struct Source {
 const WINDOW: usize = 100;
 
 impl Source {
-    /// A file that errors call `name`.
+    /// A file that errors call `name`; empty for a text that a program has made, which nobody can look at.
     pub fn file(name: &str, text: &str) -> Source {
         Source { name: Some(name.chars().map(visible).collect()), text: text.into() }
     }
@@ -48,6 +48,11 @@ impl Source {
     pub(crate) fn is_json(&self) -> bool {
         let ending = self.name.as_deref().map(Path::new).and_then(Path::extension);
         ending.is_some_and(|ending| ending == "json")
+    }
+
+    /// Whether whoever reads an error can find the text.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.name.as_deref() != Some("")
     }
 
     /// ` --> name:line:column`, without the text.
@@ -171,10 +176,11 @@ impl Places {
     pub fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
         let mut keys = std::iter::successors(Some(key), |key| Some(key.rsplit_once('.')?.0));
         let span = keys.find_map(|key| self.0.spans.get(key));
-        let place = match span {
-            Some(span) => self.0.sources.get(span.source).map(|source| source.show(*span)),
-            None => self.0.sources.first().map(|source| source.header(1, 1)),
-        };
+        let source = self.0.sources.get(span.map_or(0, |span| span.source));
+        let place = source.filter(|source| source.is_shown()).map(|source| match span {
+            Some(span) => source.show(*span),
+            None => source.header(1, 1),
+        });
         Problem { message: message.into(), place, hint: None }
     }
 }

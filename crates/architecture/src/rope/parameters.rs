@@ -7,7 +7,7 @@ use annulus_yaml::{Lines, Path, Section, section};
 use serde::Serialize;
 
 use crate::MOST_POSITIONS;
-use crate::rope::{Scaling, Yarn, long_factor};
+use crate::rope::{Rope, Scaling, Yarn, long_factor};
 
 section! {
     /// The keys beside `rope_type`, under their own names.
@@ -15,23 +15,26 @@ section! {
     pub struct Parameters {
         factor: Option<f64> = Real(AboveZero), Means("new length / old length"), "ratio of the new length to the old";
         original_max_position_embeddings: Option<usize> = Tokens(2, MOST_POSITIONS),
-            Means("max_position_embeddings"), "the length before any scaling";
-        attention_factor: Option<f64> = Real(AboveZero), Means("computed from `factor`"),
+            Means("in `extend` the model's, else max_position_embeddings"), "the length before any scaling";
+        attention_factor: Option<f64> = Real(AboveZero),
+            Means("in `extend` the model's own, else computed from `factor`"),
             "factor of cosines and sines: yarn, longrope";
-        beta_fast: Option<f64> = Real(AboveZero), Means("32"),
+        beta_fast: Option<f64> = Real(AboveZero), Means("in `extend` the model's, else 32"),
             "rotations within the original length above which a frequency is kept: yarn";
-        beta_slow: Option<f64> = Real(AboveZero), Means("1"),
+        beta_slow: Option<f64> = Real(AboveZero), Means("in `extend` the model's, else 1"),
             "rotations below which a frequency is divided by `factor`: yarn";
-        mscale: Option<f64> = Real(AtLeastZero), Means("none"), "coefficient of attention_factor: yarn";
-        mscale_all_dim: Option<f64> = Real(AtLeastZero), Means("none"),
+        mscale: Option<f64> = Real(AtLeastZero), Means("in `extend` the model's, else none"),
+            "coefficient of attention_factor: yarn";
+        mscale_all_dim: Option<f64> = Real(AtLeastZero), Means("in `extend` the model's, else none"),
             "denominator of attention_factor: yarn";
-        truncate: Option<bool> = Truth, Means("true"),
+        truncate: Option<bool> = Truth, Means("in `extend` the model's, else true"),
             "whether the ramp's ends are rounded to whole dimensions: yarn";
-        low_freq_factor: Option<f64> = Real(AboveZero), Means("1 in `extend`"),
+        low_freq_factor: Option<f64> = Real(AboveZero),
+            Means("in `extend` the model's or 1, else required by llama3"),
             "rotations below which a frequency is divided by `factor`: llama3";
-        high_freq_factor: Option<f64> = Real(AboveZero), Means("4 in `extend`"),
+        high_freq_factor: Option<f64> = Real(AboveZero), Means("in `extend` the model's or 4, else required by llama3"),
             "rotations above which a frequency is kept: llama3";
-        short_factor: Option<Vec<f64>> = Reals(AboveZero), Means("1 everywhere in `extend`"),
+        short_factor: Option<Vec<f64>> = Reals(AboveZero), Means("in `extend` the model's or 1 everywhere, else required by longrope"),
             "divisors of the frequencies up to the original length: longrope";
         long_factor: Option<Vec<f64>> = Reals(AboveZero), Means("required by longrope"),
             "divisors of the frequencies beyond it: longrope";
@@ -156,7 +159,46 @@ pub(super) fn written(section: &impl Section) -> Vec<(String, String)> {
     lines.iter().map(|(key, value)| (key, value.to_owned())).collect()
 }
 
+impl Rope {
+    /// The keys of config.json that say this embedding, with their values.
+    pub fn written(&self) -> Vec<(String, String)> {
+        let pair = |key: &str, value: String| (key.to_owned(), value);
+        let mut keys = vec![
+            pair("rope_type", self.scaling.word().to_owned()),
+            pair("rope_theta", self.theta.to_string()),
+        ];
+        keys.extend(written(&self.scaling.parameters()));
+        if let Scaling::Dynamic { original, .. } = self.scaling {
+            keys.push(pair("max_position_embeddings", original.to_string()));
+        }
+        keys
+    }
+}
+
 impl Scaling {
+    /// The parameters that stay when the same method stretches the model to another length: all but the original length and those that
+    /// follow from the new one, which are `factor` (not that of [`Scaling::Dynamic`]), `long_factor`, and an `attention_factor` that is the
+    /// one computed from `factor`.
+    pub fn parameters_at_any_length(&self) -> Parameters {
+        let own = self.parameters();
+        let computed = match self {
+            Scaling::Yarn(yarn) => {
+                Some(Yarn { attention_factor: None, ..yarn.clone() }.attention_factor())
+            }
+            Scaling::LongRope { factor, original, .. } => Some(long_factor(*factor, *original)),
+            _ => None,
+        };
+        // Files have it rounded.
+        let is_computed = |given: f64| computed.is_some_and(|by| (given / by - 1.0).abs() < 1e-4);
+        Parameters {
+            factor: own.factor.filter(|_| matches!(self, Scaling::Dynamic { .. })),
+            original_max_position_embeddings: None,
+            attention_factor: own.attention_factor.filter(|given| !is_computed(*given)),
+            long_factor: None,
+            ..own
+        }
+    }
+
     /// The parameters of this scaling, as in a file.
     pub fn parameters(&self) -> Parameters {
         let none = Parameters::default();

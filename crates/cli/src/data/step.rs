@@ -13,26 +13,39 @@ use annulus_train::{
     texts,
 };
 
+use crate::again::refuse_before;
 use crate::failure::Failure;
 use crate::{check, print};
 
 /// Tokens of a document's beginning, and of its end, that are shown.
 const SHOWN: usize = 16;
 
-/// The plan of the phase that step `step`, from 1, belongs to; without a step that of the first.
+/// The plan of the phase that step `step`, from 1, belongs to; without a step that of the first. `made`: the manifest of the run in `file`.
 ///
 /// # Errors
-/// A step that the run does not have.
-pub(super) fn plan_at(mut plans: Vec<Plan>, step: Option<u64>) -> Result<Plan, Failure> {
+/// A step that the run does not have, or did not compute, because it was forked after it.
+pub(super) fn plan_at(
+    mut plans: Vec<Plan>,
+    step: Option<u64>,
+    file: &Path,
+    made: Option<&Manifest>,
+) -> Result<Plan, Failure> {
     let Some(step) = step else { return Ok(plans.swap_remove(0)) };
-    let steps = plans[0].experiment.all_steps();
+    let (steps, stages) = (plans[0].experiment.all_steps(), plans.len());
     if (1..=steps).contains(&step) {
+        made.map_or(Ok(()), |made| refuse_before(file, made, step))?;
         return Ok(check::phase_at(plans, step));
     }
+    let sum = if stages == 1 { "`schedule.steps`" } else { "the steps of all `stages`" };
     Err(Failure::usage(
         format!("there is no step {step}"),
-        format!("steps are counted from 1 to {steps}, `schedule.steps`"),
+        format!("steps are counted from 1 to {steps}, {sum}"),
     ))
+}
+
+/// The manifest of the run in `file`; `None`: that is no run's folder, or has none.
+pub(super) fn made(file: &Path) -> Result<Option<Manifest>, Failure> {
+    Ok(if is_run(file) { Manifest::open(file)? } else { None })
 }
 
 /// The number of the data's batch that step `step` reads, in the phase of `experiment`.
@@ -41,14 +54,13 @@ pub(super) fn batch_of(experiment: &Experiment, step: u64) -> u64 {
     step - 1 - phase.steps.start + phase.batch
 }
 
-/// Warns where the data of the run in `folder` are not any more what it was trained on.
+/// Warns where the data of the run of the manifest `made` are not any more what it was trained on.
 pub(super) fn warn_of_other_data(
-    folder: &Path,
+    made: Option<&Manifest>,
     opened: &Opened,
     opening: Opening<'_>,
 ) -> Result<(), Failure> {
-    let manifest = if is_run(folder) { Manifest::open(folder)? } else { None };
-    let Some(manifest) = manifest else { return Ok(()) };
+    let Some(manifest) = made else { return Ok(()) };
     let experiment = &opened.resolved.experiment;
     if data_fingerprint(experiment, opening, &mut |_| ())? != manifest.data {
         print::warn(

@@ -113,7 +113,7 @@ fn mean(values: &[f64]) -> Option<(f64, Option<f64>)> {
         return None;
     }
     let Mean { mean, standard_error } = Mean::of(values);
-    Some((mean, (values.len() > 1).then_some(standard_error)))
+    Some((mean, standard_error))
 }
 
 /// The number of standard errors on either side that encloses the true mean at the confidence level.

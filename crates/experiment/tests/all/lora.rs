@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use annulus_experiment::{
-    Lora, Override, Problems, Resolved, Shape, parse, read_adapter, write_adapter,
+    Dtype, Lora, Override, Problems, Resolved, Shape, parse, read_adapter, write_adapter,
+    write_config,
 };
 use annulus_memory::Class;
 use annulus_plan::Plan;
@@ -67,6 +68,54 @@ fn what_peft_reads_reads_back_the_same() {
             .unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(Lora { path: None, ..read }, *settings(&plan));
     }
+}
+
+/// Adapters mean nothing under other frequencies than those that they were trained with; what differs is named.
+#[test]
+fn adapters_of_a_model_that_is_stretched_otherwise_are_refused() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path();
+    let extended = |tokens: usize, from: &str| {
+        let lora = format!("{{ rank: 4{from} }}");
+        let extend = format!(
+            "extend={{ rope: yarn, tokens: {tokens}, original_max_position_embeddings: 16 }}"
+        );
+        plan(path, &lora, &[&extend])
+    };
+    let first = extended(64, "").unwrap_or_else(|problems| panic!("{problems}"));
+    let text = write_adapter(settings(&first), "a/model", None, &first.shape);
+    fs::write(path.join("adapter_config.json"), text).expect("a scratch folder");
+    fs::write(path.join("model_config.json"), write_config(&first.shape, Dtype::F32))
+        .expect("a scratch folder");
+    let from = format!(", path: {}", path.display());
+    extended(64, &from).unwrap_or_else(|problems| panic!("{problems}"));
+    let problems = extended(128, &from).expect_err("twice the factor").to_string();
+    assert!(
+        problems.contains("other rotary frequencies: `factor` was `4.0` and is `8.0`\n"),
+        "{problems}"
+    );
+    assert!(problems.contains("`annulus export RUN --merge"), "{problems}");
+}
+
+/// `model.path` takes a run, and `lora.path` a checkpoint of one.
+#[test]
+fn a_run_in_place_of_adapters_is_answered_with_its_newest_checkpoint() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (path, run) = (folder.path(), folder.path().join("run"));
+    let from = format!("{{ rank: 4, path: {} }}", run.display());
+    let said = |from: &str| match plan(path, from, &[]) {
+        Ok(_) => panic!("no adapters"),
+        Err(problems) => problems.to_string(),
+    };
+    for step in ["step-9", "step-10", "step-x"] {
+        fs::create_dir_all(run.join(step)).expect("a scratch folder");
+        fs::write(run.join(step).join("adapter_config.json"), "{}").expect("a scratch folder");
+    }
+    fs::create_dir(run.join("step-11")).expect("a scratch folder");
+    let hint = format!("name a checkpoint of it: `lora.path: {}`", run.join("step-10").display());
+    assert!(said(&from).contains(&hint), "{}", said(&from));
+    let empty = said(&format!("{{ rank: 4, path: {} }}", run.join("step-11").display()));
+    assert!(!empty.contains("a run's folder"), "{empty}");
 }
 
 #[test]

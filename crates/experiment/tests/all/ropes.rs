@@ -188,6 +188,89 @@ fn the_original_length_is_kept() {
     assert_eq!((saved.frequencies(4096), other.rope.theta), (other.frequencies(4096), 5e5));
 }
 
+/// The plan of a model of `scaled` that was stretched to 4k tokens before.
+fn again(scaled: &str, extend: &str) -> Result<Plan, Problems> {
+    let model = MODEL.replace("1k", "4k");
+    let text = format!("{model}  rope_parameters: {{ {scaled} }}\nextend: {{ {extend} }}{REST}");
+    Resolved::read(parse("again.yaml", &text, &[])?, None).and_then(|resolved| Plan::new(&resolved))
+}
+
+const YARN: &str = "rope_type: yarn, factor: 4, original_max_position_embeddings: 1k";
+const LLAMA3: &str = "rope_type: llama3, factor: 4, original_max_position_embeddings: 1k, low_freq_factor: 2, high_freq_factor: 8";
+
+#[test]
+fn a_model_that_was_stretched_is_not_made_shorter() {
+    for (scaled, word) in [(YARN, "yarn"), (LLAMA3, "llama3")] {
+        for extend in ["rope: yarn, tokens: 4k", "rope: abf, tokens: 4k, theta: 5e5"] {
+            let problems = again(scaled, extend).expect_err("no longer").to_string();
+            let wanted = format!(
+                "4096 tokens are no more than the 4096 that the model has by `rope_type: {word}`"
+            );
+            assert!(problems.contains(&wanted), "{problems}");
+            assert!(problems.contains("more than 4096; or remove `extend`"), "{problems}");
+        }
+    }
+    let said = |scaled: &str, extend: &str| {
+        again(scaled, extend).unwrap_or_else(|problems| panic!("{problems}")).extension()
+    };
+    let anew = "yarn to 8192 tokens, 8 times the 1024 before any scaling; the model has 4096, and its llama3 is replaced";
+    assert_eq!(said(LLAMA3, "rope: yarn, tokens: 8k").as_deref(), Some(anew));
+    let kept = "abf to 8192 tokens, 2 times the 4096 of the model, whose yarn stays";
+    assert_eq!(said(YARN, "rope: abf, tokens: 8k, theta: 5e5").as_deref(), Some(kept));
+    let first = "yarn to 8192 tokens, 2 times the 4096 that it was trained for";
+    assert_eq!(said("rope_type: default", "rope: yarn, tokens: 8k").as_deref(), Some(first));
+}
+
+/// The scaling of such a model after `extend`.
+fn scaled_again(scaled: &str, extend: &str) -> Scaling {
+    again(scaled, extend).unwrap_or_else(|problems| panic!("{problems}")).shape.rope.scaling
+}
+
+/// What a model's own method has besides what follows from the length stays when it stretches the model further.
+#[test]
+fn a_method_s_own_parameters_are_kept() {
+    let yarn = |more: &str, extend: &str| {
+        let scaled = format!("{YARN}, {more}");
+        let Scaling::Yarn(yarn) = scaled_again(&scaled, extend) else { panic!("it is yarn") };
+        assert_eq!((yarn.factor, yarn.original), (8.0, 1024));
+        yarn
+    };
+    let longer = "rope: yarn, tokens: 8k";
+    let kept = yarn("beta_fast: 16, truncate: false, mscale: 0.7, mscale_all_dim: 0.6", longer);
+    assert_eq!((kept.beta_fast, kept.beta_slow, kept.truncate), (16.0, 1.0, false));
+    assert_eq!((kept.mscale, kept.mscale_all_dim), (Some(0.7), Some(0.6)));
+    let written = yarn("beta_fast: 16, beta_slow: 2", "rope: yarn, tokens: 8k, beta_fast: 24");
+    assert_eq!((written.beta_fast, written.beta_slow), (24.0, 2.0));
+    // That of the old factor is computed anew; any other is a choice, unless its coefficients are written now.
+    assert_eq!(yarn("attention_factor: 1.13863", longer).attention_factor, None);
+    assert_eq!(yarn("attention_factor: 1", longer).attention_factor, Some(1.0));
+    let coefficients = "rope: yarn, tokens: 8k, mscale: 1, mscale_all_dim: 0.5";
+    assert_eq!(yarn("attention_factor: 1", coefficients).attention_factor, None);
+
+    let llama3 = scaled_again(LLAMA3, "rope: llama3, tokens: 8k");
+    assert_eq!(llama3, Scaling::Llama3 { factor: 8.0, low: 2.0, high: 8.0, original: 1024 });
+    // Of another method nothing is taken over.
+    let Scaling::Yarn(other) = scaled_again(LLAMA3, longer) else { panic!("it is yarn") };
+    assert_eq!((other.factor, other.beta_fast), (8.0, 32.0));
+}
+
+#[test]
+fn factors_of_one_length_are_not_kept() {
+    let keys = "short_factor: [1, 1, 1, 2], long_factor: [1, 2, 4, 4]";
+    let scaled =
+        format!("rope_type: longrope, factor: 4, original_max_position_embeddings: 1k, {keys}");
+    let found = scaled_again(&scaled, "rope: longrope, tokens: 8k, long_factor: [1, 2, 8, 8]");
+    let attention_factor = (1.0 + 8.0_f64.ln() / 1024.0_f64.ln()).sqrt();
+    let (short, long) = (vec![1.0, 1.0, 1.0, 2.0], vec![1.0, 2.0, 8.0, 8.0]);
+    let wanted = Scaling::LongRope { short, long, factor: 8.0, attention_factor, original: 1024 };
+    assert_eq!(found, wanted);
+    let missing = again(&scaled, "rope: longrope, tokens: 8k").expect_err("no long factors");
+    assert!(missing.to_string().contains("`extend.long_factor` is missing"), "{missing}");
+    // Here the base follows the length, and the factor does not.
+    let dynamic = scaled_again("rope_type: dynamic, factor: 2", "rope: dynamic, tokens: 8k");
+    assert_eq!(dynamic, Scaling::Dynamic { factor: 2.0, original: 4096 });
+}
+
 #[test]
 fn wrong_extensions() {
     let cases = [

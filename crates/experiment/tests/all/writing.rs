@@ -39,6 +39,7 @@ evaluation: { path: moby dick.txt, tasks: [needle, multi-key], depths: 3, sample
 trace: { steps: [2, 5-7] }
 sample: { prompt: "once: ", tokens: 9 }
 keep: 5
+keep_best: true
 background_saves: true
 output: /tmp/über/alles
 expect:

@@ -4,6 +4,7 @@
 //! is one of them, which the driver compiles for what comes later.
 
 mod peers;
+mod pool;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -104,7 +105,7 @@ impl Cuda {
         let said = |error: Error| GpuUnavailable::Driver(error.to_string());
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
         untried::check_for(cuda.architecture).map_err(GpuUnavailable::Untried)?;
-        keep_freed_memory(&cuda.inner).map_err(said)?;
+        pool::keep_freed_memory(&cuda.inner).map_err(said)?;
         // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover`, which makes its own events.
         unsafe { cuda.inner.disable_event_tracking() };
         Ok(cuda)
@@ -169,7 +170,7 @@ impl Processor for Cuda {
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &[u8]) -> Result<()> {
         let mut argument = Argument([0; ARGUMENT]);
         argument.0[..arguments.len()].copy_from_slice(arguments);
-        let function = self.function(launch)?;
+        let function = self.function(launch).map_err(|error| launch.failed(error))?;
         let stream = self.stream();
         let [x, y, z] = launch.grid;
         let config = LaunchConfig {
@@ -180,7 +181,7 @@ impl Processor for Cuda {
         let mut builder = stream.launch_builder(&function);
         builder.arg(&argument);
         // SAFETY: the caller vouches for the arguments; the driver copies as many bytes as the kernel takes.
-        unsafe { builder.launch(config) }.w()?;
+        unsafe { builder.launch(config) }.w().map_err(|error| launch.failed(error))?;
         Ok(())
     }
 
@@ -223,6 +224,15 @@ impl Processor for Cuda {
 
     fn memory(&self) -> u64 {
         self.memory
+    }
+
+    fn pool_peak(&self) -> Option<u64> {
+        Some(pool::peak(&self.inner).unwrap_or(0))
+    }
+
+    fn forget_pool_peak(&self) {
+        // A driver that cannot goes on with the earlier peak, which is no reason to end a run.
+        let _ = pool::forget_peak(&self.inner);
     }
 
     fn mark(&self) -> Result<Mark> {
@@ -306,19 +316,6 @@ fn needed() -> [(&'static str, bool); 3] {
 #[cfg(not(annulus_cuda_loads_itself))]
 fn needed() -> [(&'static str, bool); 0] {
     []
-}
-
-/// Keeps freed memory: by default the driver's pool returns it whenever a stream is synchronized.
-fn keep_freed_memory(device: &CudaDevice) -> Result<()> {
-    let context = device.cuda_stream().context().clone();
-    let mut pool = std::ptr::null_mut();
-    let mut threshold = u64::MAX;
-    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the context is alive; the driver writes one pointer and reads one number.
-    unsafe {
-        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()?;
-        sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result().w()
-    }
 }
 
 /// Applies `$then` to the typed slice of any storage that kernels take.

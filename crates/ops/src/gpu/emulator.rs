@@ -57,6 +57,8 @@ pub struct Emulator {
     kept: Arc<Kept>,
     /// Where several emulators have a memory each: these memories, and the index of this one's.
     apart: Option<(Arc<Memories>, usize)>,
+    /// The peak of a pool that a GPU would have, and what it is once that is forgotten.
+    pool: Option<Arc<(AtomicU64, u64)>>,
 }
 
 /// Memory aligned to 128 bytes.
@@ -124,7 +126,14 @@ impl Emulator {
         let seed = Arc::new(AtomicU64::new(1));
         let kept = Arc::default();
         let library = Arc::new(library);
-        Ok(Emulator { library, seed, architecture, workers, kept, apart: None })
+        Ok(Emulator { library, seed, architecture, workers, kept, apart: None, pool: None })
+    }
+
+    /// This emulator with a pool of its own as a GPU has one, which reports the first of these peaks until that is forgotten, and then the
+    /// second.
+    #[must_use]
+    pub fn with_pool_peaks(self, [first, then]: [u64; 2]) -> Emulator {
+        Emulator { pool: Some(Arc::new((AtomicU64::new(first), then))), ..self }
     }
 
     /// Emulators that each have a memory of their own, which no other reaches. They keep every tensor that they have computed with: for
@@ -254,8 +263,7 @@ impl Processor for Emulator {
         }
         COUNTER.with(|counter| counter.store(0, Ordering::Relaxed));
         message.truncate(message.iter().position(|byte| *byte == 0).unwrap_or(message.len()));
-        let said = String::from_utf8_lossy(&message).into_owned();
-        Err(Error::Msg(format!("{}: {said}", launch.kernel)))
+        Err(launch.failed(String::from_utf8_lossy(&message)))
     }
 
     fn tensor_map(&self, boxes: &Boxes) -> Result<TensorMap> {
@@ -276,6 +284,16 @@ impl Processor for Emulator {
             )
         };
         if failed == 0 { Ok(map) } else { Err(Error::Msg(format!("no tensor map of {boxes:?}"))) }
+    }
+
+    fn pool_peak(&self) -> Option<u64> {
+        self.pool.as_ref().map(|pool| pool.0.load(Ordering::Relaxed))
+    }
+
+    fn forget_pool_peak(&self) {
+        if let Some(pool) = &self.pool {
+            pool.0.store(pool.1, Ordering::Relaxed);
+        }
     }
 
     /// The number of the memory, 0 for all emulators that share the host's.

@@ -56,6 +56,15 @@ pub trait Processor: Send + Sync + Debug {
     /// The number of the memory that its kernels reach: a tensor in another memory is copied here by a [`super::Handover`].
     fn memory(&self) -> u64;
 
+    /// The most bytes that tensors have taken of this device's own memory at once, in this process and since
+    /// [`Processor::forget_pool_peak`]; 0 where the driver does not say. `None`: they lie in the host's memory.
+    fn pool_peak(&self) -> Option<u64> {
+        None
+    }
+
+    /// Begins [`Processor::pool_peak`] anew.
+    fn forget_pool_peak(&self) {}
+
     /// A mark after what was started here so far, for others to wait for.
     ///
     /// # Errors
@@ -159,6 +168,12 @@ impl Processor for Overridden {
     fn memory(&self) -> u64 {
         self.processor.memory()
     }
+    fn pool_peak(&self) -> Option<u64> {
+        self.processor.pool_peak()
+    }
+    fn forget_pool_peak(&self) {
+        self.processor.forget_pool_peak();
+    }
     fn mark(&self) -> Result<Mark> {
         self.processor.mark()
     }
@@ -204,6 +219,15 @@ impl<'a> Launch<'a> {
             );
         }
         Ok(Launch { kernel, grid: grid.map(|count| count as u32), threads, shared })
+    }
+
+    /// The error of this launch, which failed: drivers name neither the kernel nor its extent.
+    #[cfg(any(test, feature = "cuda", feature = "emulator"))]
+    pub(super) fn failed(&self, why: impl std::fmt::Display) -> candle_core::Error {
+        let Launch { kernel, grid, threads, shared } = self;
+        candle_core::Error::Msg(format!(
+            "{kernel} over {grid:?} thread blocks of {threads} threads and {shared} bytes of shared memory: {why}"
+        ))
     }
 }
 
@@ -254,4 +278,18 @@ pub struct TensorMap(pub [u64; 16]);
 impl TensorMap {
     /// The map for kernels that fetch without one.
     pub const NONE: TensorMap = TensorMap([0; 16]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_launch_is_named_with_its_extent() -> Result<()> {
+        let launch = Launch::new("forward_sm80_bf16_d64", [7, 32, 2], 128, 65_536)?;
+        let wanted = "forward_sm80_bf16_d64 over [7, 32, 2] thread blocks of 128 threads and 65536 bytes of shared memory: no image";
+        assert_eq!(launch.failed("no image").to_string(), wanted);
+        assert!(Launch::new("forward", [1, 65_536, 1], 128, 0).is_err());
+        Ok(())
+    }
 }

@@ -111,6 +111,47 @@ fn layers_of_a_model_slide_by_themselves() {
     }
 }
 
+/// Other programs attend as the stored config.json says, which may have a window.
+#[test]
+fn all_that_a_config_cannot_store_is_named_with_what_it_stores() {
+    let mistral = SMALL.replace(
+        "num_hidden_layers: 2",
+        "num_hidden_layers: 2\n  model_type: mistral\n  sliding_window: 512",
+    );
+    let sinks = "attention.sinks=4";
+    for (text, changes, keys, attend) in [
+        (
+            &*mistral,
+            &[sinks][..],
+            "`attention.sinks`",
+            "attend by its `sliding_window` of 512 alone",
+        ),
+        (
+            SMALL,
+            &[sinks, "attention.window=512"],
+            "`attention.sinks`, `attention.window`",
+            "attend to all earlier tokens",
+        ),
+    ] {
+        let changes: Vec<Override> = changes.iter().filter_map(|c| Override::split(c)).collect();
+        let experiment = parse("model.yaml", text, &changes).unwrap_or_else(|p| panic!("{p}"));
+        let warnings = planned(experiment).unwrap_or_else(|p| panic!("{p}")).warnings;
+        let found =
+            warnings.iter().find(|said| said.contains(" cannot store ")).expect("a warning");
+        assert!(found.contains(&format!("cannot store {keys}: ")), "{found}");
+        assert!(found.ends_with(&format!(" of an export, {attend}")), "{found}");
+    }
+    for (tokens, warns) in [("512", true), ("1k", false)] {
+        let tokens = format!("data.tokens={tokens}");
+        let changes: Vec<Override> =
+            [sinks, &tokens].iter().filter_map(|c| Override::split(c)).collect();
+        let experiment = parse("model.yaml", &mistral, &changes).unwrap_or_else(|p| panic!("{p}"));
+        let warnings = planned(experiment).unwrap_or_else(|p| panic!("{p}")).warnings;
+        let said = "`attention.sinks` has no effect: the model's own window";
+        assert_eq!(warnings.iter().any(|warning| warning.starts_with(said)), warns, "{warnings:?}");
+    }
+}
+
 #[test]
 fn kinds_of_layers_have_their_own_masks_and_strategies() {
     let plan = plan("megatron; sinks: 4", &format!("{SLIDING}; strategy: halo"));

@@ -1,6 +1,7 @@
 //! What a plan says for a proposal: tokens per second, hours, and what is offloaded into which memory.
 
 use annulus_experiment::Recompute;
+use annulus_plan::label;
 use annulus_sequence::Strategy;
 use annulus_simulate::{Cell, Choice, Cluster, Grid, Link};
 
@@ -134,6 +135,25 @@ fn a_step_is_told_in_the_units_of_a_proposal() {
     let threads = choice(&steps, &Cluster { helping: true, ..plain(8, 1e12, 1e15) });
     assert!(threads.to_text().contains(" for 1000 steps\n"), "{}", threads.to_text());
     assert!(threads.to_json()["speed"]["device_hours"].is_null());
+}
+
+/// The fastest need not fit: what is taken instead stands with them.
+#[test]
+fn a_summary_has_the_fastest_strategies_and_the_one_that_is_taken() {
+    let mut choice = choice(&["attention.strategy=auto"], &cluster());
+    let ranking = choice.tables[0].ranking();
+    let ranking: Vec<Strategy> = ranking.iter().map(|(strategy, _)| *strategy).collect();
+    assert!(ranking.len() > 6, "{ranking:?}");
+    let mut others = |taken: Strategy| {
+        choice.tables[0].chosen = Some(taken);
+        let summary = choice.to_summary();
+        let row = format!("\n{}  ", label(taken));
+        assert_eq!(summary.matches(&row).count(), 1, "{summary}");
+        let count = summary.split("  and ").nth(1).and_then(|text| text.split(' ').next());
+        count.and_then(|count| count.parse().ok())
+    };
+    assert_eq!(others(ranking[0]), Some(ranking.len() - 5));
+    assert_eq!(others(ranking[6]), Some(ranking.len() - 6));
 }
 
 #[test]

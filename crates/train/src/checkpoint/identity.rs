@@ -72,10 +72,15 @@ pub(crate) fn of_keys(saved: &Experiment, now: &Experiment, step: u64) -> Vec<Ke
 /// The keys in which the model of `plan` differs from that of a checkpoint, with both values.
 pub(crate) fn of_model(plan: &Plan, found: &Found) -> Result<Vec<String>> {
     let mut differing = differences(plan, found)?;
+    differing.retain(|text| is_of_model(text));
+    Ok(differing)
+}
+
+/// Whether a difference, as [`differences`] has it in words, is one of the model: then a run cannot be forked with it.
+pub(crate) fn is_of_model(difference: &str) -> bool {
     // The phase of the weights says how their RoPE is extended.
     let sections = ["`model.", "`extend.", "`lora.", "`stages"];
-    differing.retain(|text| sections.iter().any(|section| text.starts_with(section)));
-    Ok(differing)
+    sections.iter().any(|section| difference.starts_with(section))
 }
 
 /// Whether the tokenizer of `plan` is another than the one that lies in the checkpoint, which is made up where that is of bytes.

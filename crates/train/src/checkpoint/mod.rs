@@ -7,6 +7,7 @@
 //! A folder exists whole or not at all, and is trusted only if every file has the size and hash that `hashes.json` says. Nothing in it
 //! depends on how many ranks there were or how the sequence was split.
 
+mod best;
 mod contents;
 mod hashes;
 pub(crate) mod identity;
@@ -20,14 +21,15 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
+pub use best::best_checkpoint;
 pub(crate) use contents::{Contents, OptimizerTensor, Piece};
 pub use needed::need;
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use state::{STATE, State, VERSION};
 pub(crate) use templates::templates;
 pub(crate) use texts::Texts;
-pub(crate) use tokenizer::missing;
-pub(crate) use write::{Layouts, Pruned, Unfinished, point, prune, save, unwritten_in};
+pub(crate) use tokenizer::{for_both_versions, missing};
+pub(crate) use write::{Layouts, Pruned, Retention, Unfinished, point, prune, save, unwritten_in};
 
 /// The file with the optimizer's state in a checkpoint.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use annulus_plan::Plan;
 use serde_json::{Map, Value, json};
 
 use super::templates::templates;
-use super::tokenizer::missing;
+use super::tokenizer::{for_both_versions, missing};
 use crate::Result;
 use crate::error::failure;
 
@@ -44,12 +44,14 @@ impl Texts {
         Ok(Texts(Arc::new(texts)))
     }
 
-    /// Writes all of them into `folder`.
+    /// Writes all of them into `folder`, which must be there.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         self.0.iter().try_for_each(|(name, text)| {
             let path = folder.join(&**name);
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(path, text)
+            match path.parent().filter(|parent| *parent != folder).map(fs::create_dir) {
+                Some(Err(error)) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+                _ => fs::write(path, text),
+            }
         })
     }
 }
@@ -77,7 +79,8 @@ fn texts(plan: &Plan) -> io::Result<BTreeMap<Cow<'static, str>, Vec<u8>>> {
             }
         }
         if let Some(text) = texts.get_mut(TOKENIZER_CONFIG) {
-            *text = raised(std::mem::take(text), "model_max_length", plan, 0);
+            let long = raised(std::mem::take(text), "model_max_length", plan, 0);
+            *text = for_both_versions(long);
         }
     }
     let is_said = texts.contains_key(TOKENIZER_CONFIG);

@@ -6,7 +6,23 @@ use std::path::Path;
 use annulus_data::{Tokenizer, byte_tokenizer};
 use annulus_experiment::{Experiment, Shape};
 use annulus_files::hugging_face::{TOKENIZER, TOKENIZER_CONFIG};
-use serde_json::json;
+use serde_json::{Map, Value, json};
+
+/// The class of all tokenizers that `transformers` 5 saves, which version 4 does not have; ...
+const LATER_CLASS: &str = "TokenizersBackend";
+/// ... and the name by which both know it.
+const CLASS: &str = "PreTrainedTokenizerFast";
+
+/// The text of a `tokenizer_config.json` with a class that `transformers` 4 loads, too.
+pub(crate) fn for_both_versions(text: Vec<u8>) -> Vec<u8> {
+    const KEY: &str = "tokenizer_class";
+    let Ok(mut settings) = serde_json::from_slice::<Map<String, Value>>(&text) else { return text };
+    if settings.get(KEY).and_then(Value::as_str) != Some(LATER_CLASS) {
+        return text;
+    }
+    settings.insert(KEY.to_owned(), json!(CLASS));
+    format!("{:#}\n", Value::Object(settings)).into_bytes()
+}
 
 /// The tokenizer files that are missing beside `tokenizer`, a `tokenizer.json` if there is one, as names and texts; `is_said`: there is a
 /// file that says how to read it.
@@ -32,7 +48,7 @@ pub(crate) fn missing(
     }
     let mut config = json!({
         // Any other class adds steps of its own.
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": CLASS,
         "clean_up_tokenization_spaces": false,
         // Version 4 gives types of tokens besides, which no Llama takes.
         "model_input_names": ["input_ids", "attention_mask"],
@@ -47,4 +63,20 @@ pub(crate) fn missing(
     }
     files.push((TOKENIZER_CONFIG, format!("{config:#}\n")));
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_of_transformers_5_is_named_as_4_knows_it() {
+        let text = br#"{ "backend": "tokenizers", "tokenizer_class": "TokenizersBackend" }"#;
+        let found: Value = serde_json::from_slice(&for_both_versions(text.to_vec())).unwrap();
+        assert_eq!(found, json!({ "backend": "tokenizers", "tokenizer_class": CLASS }));
+        // Of others not a byte is changed.
+        for text in [r#"{"tokenizer_class":  "LlamaTokenizerFast"}"#, "{}", "no JSON"] {
+            assert_eq!(for_both_versions(text.into()), text.as_bytes());
+        }
+    }
 }

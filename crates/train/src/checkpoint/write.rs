@@ -10,6 +10,7 @@ use annulus_files::hugging_face::TEMPLATES;
 use annulus_model::{Described, Layout, WeightsError, adapter_layout};
 use annulus_plan::Plan;
 
+use super::best::best_of;
 use super::hashes::{FileHashes, is_read};
 use super::needed::kept_for;
 use super::read::named;
@@ -133,6 +134,8 @@ impl Unfinished {
         note: Note<'_>,
     ) -> Result<PathBuf> {
         let Unfinished { folder, named, claim, bytes } = self;
+        // Nothing is written where the folder was before it was moved.
+        claim.check()?;
         if written != bytes {
             // Bytes that nobody wrote would be zeros.
             let message = format!("ranks wrote {written} bytes of a checkpoint's {bytes}");
@@ -232,14 +235,26 @@ pub(crate) struct Pruned {
     pub(crate) needed: BTreeMap<u64, String>,
 }
 
-/// Deletes the oldest checkpoints until `keep` are left, but never `verified`, which is known to be good. Those of the steps `refused`,
-/// which this start found damaged, neither count nor are deleted, nor those that another run needs.
+/// Which checkpoints [`prune`] keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retention {
+    /// How many of the newest.
+    pub(crate) newest: usize,
+    /// Whether that with the lowest validation loss, too.
+    pub(crate) best: bool,
+    /// The step of one that is known to be good.
+    pub(crate) verified: u64,
+}
+
+/// Deletes the oldest checkpoints but for those that `retention` keeps. Those of the steps `refused`, which this start found damaged, neither
+/// count nor are deleted, nor those that another run needs.
 ///
 /// # Errors
 /// The folder is no longer this run's.
-pub(crate) fn prune(claim: &Claim, keep: usize, verified: u64, refused: &[u64]) -> Result<Pruned> {
+pub(crate) fn prune(claim: &Claim, retention: Retention, refused: &[u64]) -> Result<Pruned> {
     claim.check()?;
-    let (output, keep) = (claim.path(), keep.max(1));
+    let Retention { newest, best, verified } = retention;
+    let (output, keep) = (claim.path(), newest.max(1));
     let mut steps = match steps(output) {
         Ok(steps) => steps,
         Err(error) => {
@@ -249,13 +264,15 @@ pub(crate) fn prune(claim: &Claim, keep: usize, verified: u64, refused: &[u64]) 
     };
     // Later ones are damaged, too, or of a run that has been begun anew.
     steps.retain(|step| *step <= verified && !refused.contains(step));
-    let kept = |step: &u64| Some((*step, kept_for(&checkpoint_folder(output, *step))?));
-    let mut needed: BTreeMap<u64, String> = steps.iter().filter_map(kept).collect();
+    let best = if best { best_of(output, &steps).map(|(step, _)| step) } else { None };
+    let needs = |step: &u64| Some((*step, kept_for(&checkpoint_folder(output, *step))?));
+    let mut needed: BTreeMap<u64, String> = steps.iter().filter_map(needs).collect();
     steps.retain(|step| !needed.contains_key(step));
     let surplus = steps.len().saturating_sub(keep);
     let newer_than = |old: u64| steps.iter().filter(|step| **step > old).count();
     needed.retain(|step, _| *step != verified && newer_than(*step) >= keep);
-    let surplus = steps.into_iter().take(surplus).filter(|&step| step != verified);
+    let is_kept = |step: &u64| *step == verified || Some(*step) == best;
+    let surplus = steps.into_iter().take(surplus).filter(|step| !is_kept(step));
     let delete = |step| {
         let folder = checkpoint_folder(output, step);
         annulus_files::remove(&folder).map_err(|error| failure("delete", &folder, &error)).err()

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use annulus_experiment::tags::{EVALUATE_LOSS, RESULTS, TRAIN_LOSS};
-use annulus_experiment::{ModelSource, WeightsFrom};
+use annulus_experiment::{ModelSource, Shape, WeightsFrom};
 use annulus_model::Weights;
 use candle_core::DType;
 use serde_json::Value;
@@ -74,16 +74,9 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
     let (experiment, shape) = (&checkpoint.experiment, &checkpoint.shape);
     let parameters: usize = weights.values().map(candle_core::Tensor::elem_count).sum();
     let dtype = if checkpoint.dtype() == DType::BF16 { "bfloat16" } else { "float32" };
-    let nope = match shape.nope_layers.len() {
-        0 => String::new(),
-        count => format!(", {count} without rotary embedding"),
-    };
     let mut facts = vec![
         ("parameters".to_owned(), format!("{parameters}, {dtype}")),
-        (
-            "layers".to_owned(),
-            format!("{} of width {}{nope}", shape.num_hidden_layers, shape.hidden_size),
-        ),
+        ("layers".to_owned(), layers(shape)),
         (
             "heads".to_owned(),
             format!(
@@ -110,6 +103,14 @@ fn facts(checkpoint: &Checkpoint, weights: &Weights) -> Vec<(String, String)> {
         Some((format!("{what}{unit}"), format!("{:.4}", last.get(tag)?)))
     }));
     facts
+}
+
+fn layers(shape: &Shape) -> String {
+    let all = format!("{} of width {}", shape.num_hidden_layers, shape.hidden_size);
+    match shape.nope_layers.len() {
+        0 => all,
+        count => format!("{all}, {count} without rotary embedding"),
+    }
 }
 
 /// What the run's first weights were.

@@ -16,7 +16,7 @@ use annulus_model::{Config, Llama, Weights, element_type};
 use annulus_plan::mask_beyond_config;
 use candle_core::DType;
 
-use crate::checkpoint::{Found, missing, named_by, templates, unwritten_in};
+use crate::checkpoint::{Found, for_both_versions, missing, named_by, templates, unwritten_in};
 use crate::error::{failure, failure_in};
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Manifest;
@@ -164,7 +164,12 @@ impl Checkpoint {
             let found = annulus_files::within(&self.folder, name)?;
             let copy = folder.join(called);
             copy.parent().map_or(Ok(()), fs::create_dir_all)?;
-            annulus_files::copy(&found, &copy, LARGEST)?;
+            if name == TOKENIZER_CONFIG {
+                let text = for_both_versions(annulus_files::read(&found, LARGEST)?);
+                annulus_files::write(&copy, &text)?;
+            } else {
+                annulus_files::copy(&found, &copy, LARGEST)?;
+            }
             files.push(called.to_owned());
         }
         let [tokenizer, said] = [TOKENIZER, TOKENIZER_CONFIG].map(|name| folder.join(name));

@@ -1,5 +1,6 @@
 //! Runs beside each other: how their files differ, what they computed, how fast and in how much memory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::tags::{
@@ -23,7 +24,7 @@ pub struct Comparison {
     pub keys: Vec<Differing>,
     /// What differs between the manifests: program, data, weights, machine, ranks.
     pub origins: Vec<Differing>,
-    /// Aligned curves of `train/loss` and, where all runs have it, `evaluate/loss`.
+    /// Aligned curves of `train/loss` and, where all runs have them, `evaluate/loss` and those of a mixture's sources.
     pub curves: Vec<Aligned>,
     /// Curves that some of the runs have, but not all, so that they are left out.
     pub left_out: Vec<LeftOut>,
@@ -82,7 +83,9 @@ pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
         folders.iter().map(|folder| with_losses(folder)).collect::<Result<_>>()?;
     let all = |tag: &str| read.iter().map(|run| run.numbers(tag)).collect::<Vec<_>>();
     let (mut curves, mut left_out) = (Vec::new(), Vec::new());
-    for tag in [TRAIN_LOSS, EVALUATE_LOSS] {
+    let of_sources: BTreeSet<String> = read.iter().flat_map(Logged::tags_of_sources).collect();
+    let losses = [TRAIN_LOSS, EVALUATE_LOSS].into_iter();
+    for tag in losses.chain(of_sources.iter().map(String::as_str)) {
         let runs = all(tag);
         let without: Vec<usize> = (0..runs.len()).filter(|run| runs[*run].is_empty()).collect();
         match without.len() {

@@ -1,8 +1,9 @@
 //! A run's folder, read by commands that ask what it did: its experiment, its manifest and its metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use annulus_experiment::tags::EVALUATE_LOSS_OF;
 use annulus_experiment::{Experiment, parse, read_experiment};
 
 use crate::folder::lines::{Line, checked_lines, each, most};
@@ -70,6 +71,12 @@ impl Logged {
     pub fn of_ranks(&self, tag: &str) -> Vec<(u64, Vec<f64>)> {
         let values = |line: &Line| Some((line.step, each(line.values.get(tag)?)));
         self.lines.iter().filter_map(values).collect()
+    }
+
+    /// The tags of the losses of a mixture's sources.
+    pub(crate) fn tags_of_sources(&self) -> BTreeSet<String> {
+        let tags = self.lines.iter().flat_map(|line| line.values.keys());
+        tags.filter(|tag| tag.starts_with(EVALUATE_LOSS_OF)).cloned().collect()
     }
 
     /// The last step that was logged; `None`: no step was.

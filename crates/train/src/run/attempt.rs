@@ -113,7 +113,13 @@ fn announced(
     for warning in &all {
         console.notice(&Notice::Warning(warning));
     }
-    let data = prepared.work.as_ref().map(|work| work.data.epochs_of(&plan.experiment));
+    let earlier = || Manifest::read(&plan.experiment.output)?.began;
+    let began = |work: &Work| match &prepared.found {
+        Some(_) => earlier().unwrap_or(0),
+        None => work.start.step,
+    };
+    let work = prepared.work.as_ref();
+    let data = work.map(|work| work.data.epochs_of(&plan.experiment, began(work)));
     for line in data.iter().flatten() {
         console.notice(&Notice::Data(line));
     }
@@ -276,7 +282,7 @@ fn of_starts(
     };
     let reasons = options.rerun.iter().flat_map(|again| again.reasons(manifest));
     let reasons = reasons.map(|reason| format!("{reason}: bits may differ"));
-    let marked = options.dump.is_none().then(|| needs::mark(phase.plan, &folder.path));
+    let marked = options.dump.is_none().then(|| needs::mark(phase.plan, manifest, &folder.path));
     let others = resumes_otherwise(manifest, settled).into_iter().chain(reasons);
     lost.into_iter().chain(others).chain(marked.into_iter().flatten()).collect()
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use annulus_experiment::read_saved_config;
+use annulus_experiment::{Dtype, Experiment, ModelSource, WeightsFrom, read_saved_config};
 use annulus_plan::Plan;
 
 use crate::checkpoint::{identity, named_by, steps};
@@ -26,9 +26,12 @@ impl Fork {
         let differing = identity::of_model(plan, &found)?;
         if !differing.is_empty() {
             let message = format!("`{folder}` is of another model: {}", differing.join("; "));
-            let hint = "write the same `model`, `extend` and `lora`; \
-                        or set `model.path` to it, to begin another run with its weights";
-            return Err(refused(message, hint));
+            let (saved, now) = (found.state.experiment()?, plan.experiment.written());
+            let begin = begin_with_weights(&folder.to_string(), &saved, now);
+            let hint = format!(
+                "write the same `model`, `extend` and `lora`, or leave `--from` out ({begin})"
+            );
+            return Err(refused(message, &hint));
         }
         refuse_longer(plan, &found.folder)?;
         let (done, last) = (found.state.step, plan.experiment.last_step());
@@ -69,6 +72,29 @@ impl Fork {
     }
 }
 
+/// How a run of another model begins with the weights of the checkpoint or run in the folder `from`, of the experiment `saved`: a fork keeps
+/// the model.
+pub(crate) fn begin_with_weights(from: &str, saved: &Experiment, now: &Experiment) -> String {
+    let change = |path: &str| match (&now.model.source, now.model.dtype) {
+        (ModelSource::Folder { weights: WeightsFrom::Random, .. }, _) => {
+            format!("model.path={path} model.weights=pretrained")
+        }
+        (ModelSource::Folder { .. }, _) => format!("model.path={path}"),
+        // No sizes may stand beside a path.
+        (ModelSource::Inline(_), Dtype::F32) => format!("model=null model.path={path}"),
+        (ModelSource::Inline(_), dtype) => {
+            format!("model=null model.path={path} model.dtype={}", dtype.word())
+        }
+    };
+    if saved.lora.is_none() {
+        return format!("to begin with the trained weights, add `{}`", change(from));
+    }
+    format!(
+        "to begin with the trained weights, merge the adapters by `annulus export {from} --merge --out MERGED` and add `{}`",
+        change("MERGED")
+    )
+}
+
 /// An error if sequences are longer than the checkpoint's model was trained for, as for pretrained weights.
 fn refuse_longer(plan: &Plan, checkpoint: &Path) -> Result<()> {
     let experiment = &plan.experiment;
@@ -87,5 +113,38 @@ fn refuse_longer(plan: &Plan, checkpoint: &Path) -> Result<()> {
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use annulus_experiment::{Experiment, parse};
+
+    use super::begin_with_weights;
+
+    fn experiment(more: &str) -> Experiment {
+        let rest = "data: { tokens: 8 }\noptimizer: { learning_rate: 1 }\nschedule: { steps: 1 }\n";
+        let text = format!("name: run\n{more}\n{rest}");
+        parse("run.yaml", &text, &[]).unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    #[test]
+    fn another_model_begins_with_whole_weights_or_merged_adapters() {
+        let sizes = "hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2, vocab_size: 260";
+        let inline = experiment(&format!("model: {{ {sizes} }}"));
+        let rounded = experiment(&format!("model: {{ {sizes}, dtype: bf16 }}"));
+        let random = experiment("model: { path: base, weights: random }");
+        let adapted = experiment("model: { path: base }\nlora: { rank: 2 }");
+        let whole = "to begin with the trained weights, add";
+        let merged = "to begin with the trained weights, merge the adapters by `annulus export run --merge --out MERGED` and add";
+        for (saved, now, wanted) in [
+            (&inline, &inline, format!("{whole} `model=null model.path=run`")),
+            (&inline, &rounded, format!("{whole} `model=null model.path=run model.dtype=bf16`")),
+            (&inline, &random, format!("{whole} `model.path=run model.weights=pretrained`")),
+            (&inline, &adapted, format!("{whole} `model.path=run`")),
+            (&adapted, &adapted, format!("{merged} `model.path=MERGED`")),
+        ] {
+            assert_eq!(begin_with_weights("run", saved, now), wanted);
+        }
     }
 }

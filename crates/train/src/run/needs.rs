@@ -6,6 +6,8 @@ use annulus_experiment::{Experiment, ModelSource, WeightsFrom};
 use annulus_plan::Plan;
 
 use crate::checkpoint::need;
+use crate::folder::manifest::Manifest;
+use crate::run::rerun::beginning;
 
 /// The folders of pretrained weights that a run begins with: the model, or the base of adapters, and adapters that are continued. A run
 /// reads them again when it is resumed, trained for longer or reproduced.
@@ -18,8 +20,9 @@ fn folders(experiment: &Experiment) -> impl Iterator<Item = &Path> {
     model.into_iter().chain(adapters)
 }
 
-/// Notes what the run of `plan` in `output` needs; returns a warning for what cannot be noted.
-pub(super) fn mark(plan: &Plan, output: &Path) -> Vec<String> {
+/// Notes what the run of `plan` in `output`, made as `manifest` says, needs: of a fork also the checkpoint that it began from, which is read
+/// again when it is reproduced, or starts again. Returns a warning for what cannot be noted.
+pub(super) fn mark(plan: &Plan, manifest: &Manifest, output: &Path) -> Vec<String> {
     let unmarked = |folder: &Path| {
         let error = need(folder, output).err()?;
         Some(format!(
@@ -27,5 +30,7 @@ pub(super) fn mark(plan: &Plan, output: &Path) -> Vec<String> {
             folder.display()
         ))
     };
-    folders(&plan.experiment).filter_map(unmarked).collect()
+    // A run that has checkpoints of its own goes on without the one that it began from.
+    let parent = beginning(output, manifest).ok().flatten().map(|fork| fork.from);
+    folders(&plan.experiment).chain(parent.as_deref()).filter_map(unmarked).collect()
 }

@@ -17,6 +17,7 @@ use crate::checkpoint::{Found, checkpoint_folder, identity, newest, opened};
 use crate::error::failure;
 use crate::folder::lines::read_lines;
 use crate::folder::manifest::Fork;
+use crate::run::fork::begin_with_weights;
 use crate::run::moved::check_weights;
 use crate::setup::checked_data::of_data;
 use crate::setup::data::{data_fingerprint, fingerprint_of_phases};
@@ -157,7 +158,7 @@ pub(crate) fn prepare(
             warnings.extend(of_fork);
             start
         }
-        (None, None) => Start::fresh(initial_weights(plan, &setup.config)?),
+        (None, None) => Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?),
     };
     let weights = start.weights.hash()?;
     let process = OfProcess::before();
@@ -344,11 +345,16 @@ fn refuse(plan: &Plan, found: &Found, differing: &[String], again: Option<&Path>
         let (saved, now) = (found.state.experiment()?, plan.experiment.written());
         let keys = identity::of_keys(&saved, now, found.state.step);
         let back = set_back(&keys, differing.len());
-        let or = format!(
-            ", or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
-             same files, and `schedule` from this step on)",
-            what_may_differ()
-        );
+        let or = if differing.iter().any(|text| identity::is_of_model(text)) {
+            let begin = begin_with_weights(&run.to_string(), &saved, now);
+            format!(", or start another run with another `name=` or `output=` ({begin})")
+        } else {
+            format!(
+                ", or start another run: `name=NEW` or `output=… --from {run}` (keys that may change on resume: {}, paths of the \
+                 same files, and `schedule` from this step on)",
+                what_may_differ()
+            )
+        };
         back + if again.is_some() { ": a step is computed again as it was" } else { &or }
     };
     let (folder, differing) = (shown(found, again), differing.join("; "));

@@ -10,7 +10,7 @@ use annulus_plan::Plan;
 use annulus_trace::{Span, Sums};
 
 use crate::Result;
-use crate::checkpoint::{Layouts, Pruned, State, Texts, VERSION, identity, prune, save};
+use crate::checkpoint::{Layouts, Pruned, Retention, State, Texts, VERSION, identity, prune, save};
 use crate::error::failure;
 use crate::folder::claim::Claim;
 use crate::folder::curves::Curves;
@@ -126,6 +126,13 @@ impl Recorder<'_> {
         calling(comm, || self.is_saved(step, folder))
     }
 
+    /// Tokens that were trained on up to the end of `step`, padding included; of a fork with those of the run that it was forked from.
+    pub(crate) fn tokens_after(&self, step: u64) -> u64 {
+        let (data, (first, before)) = (&self.plan.experiment.data, self.began);
+        let each = (data.batch as u64).saturating_mul(data.tokens as u64);
+        before.saturating_add((step - first).saturating_mul(each))
+    }
+
     /// The state of the loop for a checkpoint of a step; first everything that was recorded is flushed to disk.
     pub(crate) fn state(&mut self, step: u64, since: u64) -> Result<State> {
         self.flush()?;
@@ -133,13 +140,11 @@ impl Recorder<'_> {
             // Fewer may be wanted than at the last start, and the disk be full of them.
             self.prune()?;
         }
-        let (data, (first, tokens)) = (&self.plan.experiment.data, self.began);
-        let trained = (step - first) * (data.batch * data.tokens) as u64;
         Ok(State {
             moments: Some(since),
             version: VERSION,
             step,
-            tokens: tokens + trained,
+            tokens: self.tokens_after(step),
             data: self.data.clone(),
             experiment: identity::resolved_text(self.plan),
             model: identity::model_text(self.plan),
@@ -174,8 +179,10 @@ impl Recorder<'_> {
 
     /// Removes old checkpoints.
     fn prune(&mut self) -> Result<()> {
-        let keep = self.plan.experiment.keep;
-        let Pruned { failed, needed } = prune(&self.claim, keep, self.saved, &self.refused)?;
+        let experiment = &self.plan.experiment;
+        let (newest, best) = (experiment.keep, experiment.keep_best);
+        let retention = Retention { newest, best, verified: self.saved };
+        let Pruned { failed, needed } = prune(&self.claim, retention, &self.refused)?;
         for error in failed {
             // Too many checkpoints are no reason to stop.
             self.console.notice(&Notice::Warning(&error.to_string()));

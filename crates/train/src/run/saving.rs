@@ -32,7 +32,8 @@ impl RankRun<'_> {
     pub(crate) fn save(&mut self, plan: &Plan) -> Result<()> {
         if self.trainer.rank.setup.shards_state() {
             self.end_saving()?;
-            self.pending = sharded_save::save(self.trainer.finished(), plan, &mut self.recorder)?;
+            let pending = sharded_save::save(self.trainer.finished(), plan, &mut self.recorder);
+            self.pending = pending.map_err(|error| self.blamed(error))?;
             return Ok(());
         }
         let finished = self.trainer.finished();
@@ -43,18 +44,29 @@ impl RankRun<'_> {
     pub(crate) fn look_after_saving(&mut self) -> Result<()> {
         if let Some(pending) = self.pending.take() {
             let comm = self.trainer.rank.comm.as_ref();
-            self.pending = pending.look(comm, self.trainer.finished, &mut self.recorder)?;
+            let pending = pending.look(comm, self.trainer.finished, &mut self.recorder);
+            self.pending = pending.map_err(|error| self.blamed(error))?;
         }
         Ok(())
+    }
+
+    /// `error` of a save, or that the run's folder is another, where rank 0 sees that this is the reason.
+    fn blamed(&self, error: TrainError) -> TrainError {
+        match &self.recorder {
+            Some(recorder) => recorder.claim.blamed(error),
+            None => error,
+        }
     }
 
     /// Waits for the checkpoint that is being written beside training.
     pub(crate) fn end_saving(&mut self) -> Result<()> {
         let comm = self.trainer.rank.comm.as_ref();
-        if let Some(pending) = self.pending.take() {
-            pending.end(comm, &mut self.recorder)?;
-        }
-        settle(comm, &mut self.recorder)
+        let ended = match self.pending.take() {
+            Some(pending) => pending.end(comm, &mut self.recorder),
+            None => Ok(()),
+        };
+        let settled = ended.and_then(|()| settle(comm, &mut self.recorder));
+        settled.map_err(|error| self.blamed(error))
     }
 }
 

@@ -85,7 +85,7 @@ impl Manifest {
         attempt.state.clone_from(&record.state);
         let held = process_memory(plan, &record.last);
         for (process, held) in attempt.processes.iter_mut().zip(held) {
-            (process.resident, process.planned) = (Some(held.resident), Some(held.planned));
+            (process.resident, process.planned) = (Some(held.resident), held.planned);
         }
     }
 }

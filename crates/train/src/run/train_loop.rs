@@ -97,7 +97,8 @@ impl<'a> TrainLoop<'a> {
         let found = evaluation.as_ref().and_then(|found| found.as_ref().ok());
         if let Some(recorder) = &mut rank.recorder {
             let costs = costs.as_ref().ok();
-            let mut values: Vec<(&str, Value<'_>)> = self.values(report, &lap, costs);
+            let mut values: Vec<(&str, Value<'_>)> =
+                self.values(report, recorder.tokens_after(step), &lap, costs);
             values.extend(costs.into_iter().flat_map(Costs::values));
             values.extend(self.found(found));
             calling(rank.trainer.rank.comm.as_ref(), || recorder.log(step, &values))?;
@@ -111,6 +112,7 @@ impl<'a> TrainLoop<'a> {
     fn values(
         &self,
         report: &Report,
+        tokens: u64,
         lap: &Lap,
         costs: Option<&Costs>,
     ) -> Vec<(&'static str, Value<'static>)> {
@@ -119,19 +121,13 @@ impl<'a> TrainLoop<'a> {
             (tags::TRAIN_LOSS, Some(report.loss)),
             (tags::TRAIN_GRAD_NORM, Some(report.norm)),
             (tags::TRAIN_LR, Some(report.learning_rate)),
-            (tags::TRAIN_TOKENS, Some(self.tokens_after(report.step) as f64)),
+            (tags::TRAIN_TOKENS, Some(tokens as f64)),
             (tags::SPEED_SECONDS_PER_STEP, Some(lap.per_second(1.0).recip())),
             (tags::SPEED_TOKENS_PER_SECOND, Some(lap.per_second(self.tokens as f64))),
             (tags::SPEED_TFLOPS, flops.map(|flops| flops / 1e12)),
             (tags::SPEED_MFU, flops.zip(self.peak).and_then(|(flops, peak)| mfu(flops, peak))),
         ];
         values.into_iter().filter_map(|(tag, value)| Some((tag, Value::Number(value?)))).collect()
-    }
-
-    /// Tokens that were trained on up to the end of `step`, padding included.
-    fn tokens_after(&self, step: u64) -> u64 {
-        let start = self.plan.experiment.phase_start();
-        start.tokens.saturating_add((step - start.steps.start).saturating_mul(self.tokens as u64))
     }
 
     /// The model's floating-point operations of a mean step of `lap`. A plan does not know the documents of the data: the ranks count what

@@ -63,10 +63,10 @@ pub(crate) struct HeldOutSource {
 }
 
 impl Data {
-    /// How many sequences there are to train on and how many epochs the steps of `experiment` are, a line for each source
-    /// that is read again.
-    pub fn epochs_of(&self, experiment: &Experiment) -> Vec<String> {
-        self.epochs.iter().map(|epoch| epoch.said(experiment)).collect()
+    /// How many sequences there are to train on and how many epochs the steps of `experiment` after step `began` are (0, but in a fork), a
+    /// line for each source that is read again.
+    pub fn epochs_of(&self, experiment: &Experiment, began: u64) -> Vec<String> {
+        self.epochs.iter().map(|epoch| epoch.said(experiment, began)).collect()
     }
 }
 

@@ -70,7 +70,7 @@ fn examine_data(plan: &Plan, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec
         return Ok(None);
     }
     let data = of_data(plan, opening, &mut |_| {})?;
-    Ok(Some(data.epochs_of(experiment)))
+    Ok(Some(data.epochs_of(experiment, 0)))
 }
 
 /// Whether texts are too large to be tokenised here; those are checked by their size.

@@ -36,6 +36,11 @@ impl Processors {
         self.0.iter()
     }
 
+    /// GPU number `device` of this process; `None`: the CPU computes.
+    pub(crate) fn at(&self, device: usize) -> Option<&Arc<dyn Processor>> {
+        self.0.get(device)
+    }
+
     /// Whether the CPU computes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -63,7 +63,10 @@ pub fn ranks_here(world: &World, ranks: usize) -> Result<Range<usize>> {
         let processes = world.processes();
         TrainError::configuration(
             format!("{} cannot share {} evenly", count(processes, "process"), count(ranks, "rank")),
-            "the number of processes must divide the ranks (`mesh.data` times `mesh.sequence` times `mesh.tensor`)",
+            format!(
+                "start a number of processes that divides {ranks}: training has `mesh.data` times `mesh.sequence` times `mesh.tensor` \
+                 ranks, `evaluate` leaves `mesh.tensor` out, and `generate` has `mesh.sequence` ranks"
+            ),
         )
     })
 }

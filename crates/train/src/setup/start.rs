@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use annulus_experiment::{Experiment, PhaseStart};
 use parking_lot::Mutex;
 
 use crate::checkpoint::Kept;
@@ -24,9 +25,11 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The start of a run that has trained nothing yet.
-    pub(crate) fn fresh(weights: InitialWeights) -> Start {
-        Start { step: 0, tokens: 0, weights, moments: None, since: 0 }
+    /// The start of `experiment` with weights of its own and a fresh optimizer; of a later phase, as if the phases before it had trained
+    /// nothing.
+    pub(crate) fn fresh(experiment: &Experiment, weights: InitialWeights) -> Start {
+        let PhaseStart { steps, tokens, .. } = experiment.phase_start();
+        Start { step: steps.start, tokens, weights, moments: None, since: steps.start }
     }
 
     /// The same weights with a fresh optimizer.

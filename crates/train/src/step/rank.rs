@@ -108,8 +108,7 @@ impl Setup {
         let counted: Arc<dyn Communicator> = meter.clone();
         let (mesh, division) = self.divided(&counted)?;
         let attention = self.attention(&backend, mesh.group(&[Axis::Sequence]).clone())?;
-        let rotary =
-            Rotaries::new(&self.config.shape, &self.frequencies, attention.positions());
+        let rotary = Rotaries::new(&self.config.shape, &self.frequencies, attention.positions());
         let tensor = TensorRanks::new(mesh.group(&[Axis::Tensor]).clone());
         // Traffic of setting up the mesh counts for no step.
         meter.take();

@@ -49,7 +49,7 @@ impl Stepper {
         check_source(&*source, plan)?;
         let initial = InitialWeights::from(weights.clone());
         initial.check(&setup.config)?;
-        let start = Start::fresh(initial);
+        let start = Start::fresh(&plan.experiment, initial);
         let rank = setup.rank(comm)?;
         let device = rank.backend.device();
         Ok(Stepper { trainer: Trainer::new(rank, plan, source, &start, store)?, device })

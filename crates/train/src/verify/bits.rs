@@ -44,7 +44,7 @@ pub fn bits(plan: &Plan, steps: u64, cores: usize, world: &World) -> Result<Opti
     let setup = Arc::new(setup);
     let here = ranks_here(world, setup.world())?;
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
-    let start = Start::fresh(initial_weights(plan, &setup.config)?);
+    let start = Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?);
     let store = Store::new(&setup, &start.weights, here.clone())?;
     let start = Handout::new(start, here.clone());
     let program = |rank: Rank| -> Result<Bits> {

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::common::{BASE, Place, Warnings};
 use serde_json::{Value, json};
 
-use annulus_train::{Ending, Fork, Outcome, RunOptions, Silent, TrainError, run};
+use annulus_train::{Ending, Fork, Outcome, RunOptions, Silent, TrainError, best_checkpoint, run};
 
 const EVERY_SECOND: (&str, &str) = ("every.checkpoint", "2");
 
@@ -196,4 +196,31 @@ fn checkpoints_are_written_by_time_too() {
     let saved =
         |step: &u64| outcome.folder.join(format!("step-{step}/model.safetensors")).is_file();
     assert_eq!((1..=4).filter(saved).collect::<Vec<u64>>(), [1, 2, 3]);
+}
+
+/// Over two attempts with a learning rate that is too high: the best is neither the last nor the one before.
+#[test]
+fn the_checkpoint_with_the_lowest_validation_loss_is_kept_too() {
+    let place = Place::new();
+    let changes = [
+        EVERY_SECOND,
+        ("every.evaluate", "1"),
+        ("keep", "1"),
+        ("keep_best", "true"),
+        ("optimizer.learning_rate", "0.3"),
+    ];
+    place.run_in("run", &[&changes[..], &[("schedule.stop", "7")]].concat());
+    let folder = place.run_in("run", &[&changes[..], &[("schedule.stop", "12")]].concat()).folder;
+    let metrics = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_saved = |line: Value| {
+        let step = line["step"].as_u64().filter(|step| [2, 4, 6, 7, 8, 10, 12].contains(step))?;
+        Some((line["evaluate/loss"].as_f64()?, step))
+    };
+    let (loss, best) =
+        lines.filter_map(of_saved).min_by(|one, other| one.0.total_cmp(&other.0)).unwrap();
+    assert!(best < 10, "{metrics}");
+    assert_eq!(steps(&folder), ["step-12".to_owned(), format!("step-{best}")]);
+    let found = best_checkpoint(&folder).unwrap();
+    assert_eq!(found, (folder.join(format!("step-{best}")), loss));
 }

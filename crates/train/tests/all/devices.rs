@@ -11,11 +11,12 @@ use annulus_experiment::Kernel;
 use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
 use annulus_ops::testing::random;
+use annulus_plan::Plan;
 use annulus_sequence::{Mask, Route, Strategy};
 use annulus_train::verify::whole::{Answer, Question, Split, attend};
 use annulus_train::{
     Ending, GenerateRequest, Outcome, Processors, RunOptions, Sampling, Setup, Silent, Verdict,
-    generate, judge, run,
+    generate, judge, process_memory, run,
 };
 use candle_core::DType;
 
@@ -219,4 +220,30 @@ fn attention_on_devices(dtype: DType) {
     };
     let one = answer(1);
     assert!(answer(2) == one && answer(4) == one);
+}
+
+/// What the host's allocator counts says nothing of a GPU, nor does the plan of a GPU of the host.
+#[test]
+fn memory_on_devices_is_what_their_pools_say() {
+    let place = Place::new();
+    let step = 12_001;
+    let pool = || Arc::new(emulator(80).with_pool_peaks([1 << 50, step])) as Arc<dyn Processor>;
+    let ranks = split("ring", "4");
+    for (devices, shared_by) in [(1_u64, 4), (2, 2)] {
+        let output = place.path(&format!("pool-{devices}"));
+        let own = [("output", output.to_str().unwrap())];
+        let mut plan = place.plan_on(devices as usize, &[&SHAPE[..], &OWN, &own, &ranks].concat());
+        let all: Vec<_> = (0..devices).map(|_| pool()).collect();
+        let options = RunOptions { processors: all.into(), ..RunOptions::new(BASE, 2) };
+        let outcome = run(&plan, options, &mut Silent).unwrap();
+        assert_eq!(outcome.last["memory/peak"] as u64, step.div_ceil(shared_by), "{devices}");
+        assert!(!outcome.last.contains_key("memory/weights"));
+        let has_plan = |plan: &Plan| -> Vec<bool> {
+            let all = process_memory(plan, &outcome.last).into_iter();
+            all.map(|one| one.planned.is_some()).collect()
+        };
+        assert!(!has_plan(&plan).contains(&false));
+        plan.experiment.host.gpu_memory = Some(1 << 37);
+        assert!(!has_plan(&plan).contains(&true));
+    }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{BASE, Place, losses, number, state};
+use annulus_comm::World;
 use annulus_experiment::{Override, parse};
 use annulus_plan::Plan;
 use annulus_train::{
-    Checkpoint, Ending, Notice, Opened, Outcome, RunOptions, Silent, Sink, TrainError, Value,
-    resolve, run_phases,
+    Checkpoint, Ending, Notice, Opened, Outcome, RunOptions, Silent, Sink, TrainError, Value, bits,
+    measure, resolve, run_phases,
 };
 
 /// The tiny experiment without the keys that its phases set: lengths and steps.
@@ -92,6 +93,23 @@ fn stages_in_which_all_begins_anew_are_runs_by_hand() {
     let both = trained(&staged(&place, "both", stages, &changes)).unwrap();
     assert_eq!(losses(&both), [losses(&first), losses(&second)].concat());
     assert_eq!(state(&both.checkpoint.unwrap()), state(&second.checkpoint.unwrap()));
+}
+
+/// What is measured of a later phase begins with it, although nothing was trained before.
+#[test]
+fn a_later_phase_is_stepped_through_and_measured_by_itself() {
+    let place = Place::new();
+    let changes = [
+        ("mesh.sequence", "2"),
+        ("attention.strategy", "ring"),
+        ("model.max_position_embeddings", "72"),
+    ];
+    let plans = staged(&place, "none", LONGER, &changes);
+    let last = plans.last().unwrap();
+    let found = bits(last, 2, 2, &World::alone()).unwrap().expect("rank 0");
+    let finite = |loss: &u64| f64::from_bits(*loss).is_finite();
+    assert!(found.losses.len() == 2 && found.losses.iter().all(finite), "{found:?}");
+    assert_eq!(measure(last, 1, 2).unwrap().len(), 2);
 }
 
 #[test]

@@ -156,6 +156,27 @@ fn what_is_kept_changes_nothing() {
 }
 
 #[test]
+fn recomputing_changes_not_a_bit() {
+    let place = Place::new();
+    for dtype in ["f32", "bf16"] {
+        let run = |recompute: &str| {
+            let changes = [
+                ("schedule.stop", "4"),
+                ("mesh.sequence", "2"),
+                ("attention.strategy", "ring"),
+                ("model.dtype", dtype),
+                ("memory.recompute", recompute),
+            ];
+            place.run_in(&format!("{dtype}-{recompute}"), &changes)
+        };
+        let [layer, none] = ["layer", "none"].map(run);
+        assert_eq!(losses(&layer), losses(&none), "{dtype}");
+        let [layer, none] = [layer, none].map(|outcome| state(&outcome.checkpoint.unwrap()));
+        assert!(layer == none, "{dtype}: weights or moments differ");
+    }
+}
+
+#[test]
 fn looking_changes_not_a_bit() {
     let place = Place::new();
     let ring = [("mesh.sequence", "2"), ("attention.strategy", "ring"), ("schedule.stop", "6")];

@@ -86,6 +86,9 @@ fn put(program: &Path, into: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -96,5 +99,32 @@ mod tests {
             assert_eq!(named(&built, name).ok(), Some(built[wanted].clone()));
         }
         assert!(named(&built[..1], "annulus").is_err());
+    }
+
+    /// Programs and Python are scripts that fail: with words, without any, and by their time.
+    #[test]
+    fn a_failed_command_is_reported_with_its_own_words() -> Result<()> {
+        let folder = std::env::temp_dir().join(format!("annulus-pack-{}", std::process::id()));
+        let scripts = folder.join("scripts");
+        std::fs::create_dir_all(&scripts)?;
+        let python = "case \"$*\" in *sdpa.py*) echo no torch >&2; exit 1;; *llama.py*) exec sleep 60;;\n\
+                      *lzma*) printf '#!/bin/bash\\nexit 3\\n' >\"${@: -1}\"; chmod +x \"${@: -1}\";; esac";
+        for (name, text) in [("nvidia-smi", "echo a GPU"), ("python3", python)] {
+            let script = scripts.join(name);
+            std::fs::write(&script, format!("#!/bin/bash\n{text}\n"))?;
+            std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))?;
+        }
+        std::fs::write(folder.join("run.sh"), FILES[0].1)?;
+        std::fs::write(folder.join("annulus-bench.xz"), "")?;
+        let path = format!("{}:{}", scripts.display(), std::env::var("PATH")?);
+        let mut command = Command::new("bash");
+        command.arg(folder.join("run.sh")).args(["time", "longest"]).stdin(Stdio::null());
+        let output = command.env("PATH", path).env_remove("OUT").env("LIMIT", "3").output()?;
+        std::fs::remove_dir_all(&folder)?;
+        let wanted = "a GPU\nsdpa.py ended with 1:\nno torch\nannulus-bench gpu ended with 3\n\
+                      annulus-bench step --longest ended with 3\nllama.py --longest: its time ran out\n";
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+        assert_eq!(output.status.code(), Some(1));
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use annulus_model::{Config, Forward, Keep, Llama, Shard, Stage, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
+use annulus_ops::{Key, normal};
 use candle_core::{DType, Device, Tensor};
 
 use super::support::{
@@ -197,4 +198,33 @@ fn fresh_weights_follow_from_seed_and_name() {
     assert!(narrow.values().all(|weight| weight.dtype() == DType::BF16));
     let rounded = weights["lm_head.weight"].to_dtype(DType::BF16).unwrap();
     assert_eq!(values(&narrow, "lm_head.weight"), to_f64(&rounded).unwrap());
+}
+
+#[test]
+fn all_cores_draw_the_weights_that_one_draws() {
+    // Enough for several cores, whose pieces end within its rows.
+    let config = shaped(tiny(), |shape| {
+        (shape.hidden_size, shape.vocab_size) = (72, Some(20_001));
+    });
+    let all = Llama::random(&config, 3).unwrap();
+    let embedding = all["model.embed_tokens.weight"].flatten_all().unwrap();
+    let elements = embedding.elem_count();
+    let parameters = Llama::specification(&config);
+    let one = parameters.iter().find(|one| one.name == "model.embed_tokens.weight").unwrap();
+    let bits = |tensor: &Tensor| -> Vec<u32> {
+        tensor.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+    };
+    let alone = |runs: &[(usize, usize)]| Llama::fresh_elements(&config, one, 3, runs).unwrap();
+    assert!(bits(&embedding) == bits(&alone(&[(0, elements)])));
+    // The numbers themselves, drawn at once.
+    let key = Key { seed: 3, purpose: "init", name: "model.embed_tokens.weight" };
+    let drawn = normal(key, 0, elements);
+    let deviation = config.shape.initializer_range as f32;
+    let at_once: Vec<u32> = drawn.iter().map(|number| (number * deviation).to_bits()).collect();
+    assert!(bits(&embedding) == at_once);
+    let runs = [(1, 3), (65_535, 65_540), (elements - 1, 1)];
+    let apart: Vec<u32> = runs.iter().flat_map(|run| bits(&alone(&[*run]))).collect();
+    let there = |(first, many): &(usize, usize)| embedding.narrow(0, *first, *many).unwrap();
+    let wanted: Vec<u32> = runs.iter().flat_map(|run| bits(&there(run))).collect();
+    assert!(apart == wanted && bits(&alone(&runs)) == wanted);
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use annulus_architecture::{Family, Rope, Scaling, Shape};
 use annulus_attention::Attention;
 use annulus_model::{
-    Attentions, Config, Forward, Keep, Llama, Pullback, Rotaries, Shard, Stage, TensorRanks, Weights,
+    Attentions, Config, Forward, Keep, Llama, Pullback, Rotaries, Shard, Stage, TensorRanks,
+    Weights,
 };
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, normal, uniform};

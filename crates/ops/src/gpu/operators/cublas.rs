@@ -36,6 +36,7 @@ pub(super) fn multiply(
     (c, c_layout): (&mut CudaStorage, &Layout),
     output: Output,
 ) -> Result<()> {
+    let dtypes = [first.dtype(), c.dtype()];
     let types = [element(first.dtype())?, element(c.dtype())?];
     let [input_size, output_size] = [first.dtype(), c.dtype()].map(|dtype| dtype.size_in_bytes());
     let bytes = |layout: &Layout, size: usize| (layout.start_offset() * size) as u64;
@@ -58,6 +59,7 @@ pub(super) fn multiply(
             })
         })
     })
+    .map_err(|error| call.failed(dtypes, error))
 }
 
 /// # Safety

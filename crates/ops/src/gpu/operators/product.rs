@@ -144,6 +144,19 @@ impl Call {
         Ok(Call { m, n, k, operands, step })
     }
 
+    /// The error of this product, which failed, of inputs and a result of these types: cuBLAS names neither sizes nor types.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(super) fn failed(
+        &self,
+        [inputs, result]: [DType; 2],
+        why: impl std::fmt::Display,
+    ) -> candle_core::Error {
+        let Call { m, n, k, .. } = self;
+        candle_core::Error::Msg(format!(
+            "product of {inputs:?} into {result:?}, m = {m}, n = {n}, k = {k}: {why}"
+        ))
+    }
+
     /// Multiplies by the CPU's micro-tiles, rounded as cuBLAS does where `c` is of `dtype`.
     fn run(&self, first: &[f32], second: &[f32], c: &mut [f32], dtype: DType, output: Output) {
         let [[b_row, b_column], [a_row, a_column]] = self.operands.map(Operand::strides);
@@ -275,6 +288,16 @@ mod tests {
                 assert!(off <= most, "{to:?}: {off:e}");
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_failed_product_is_named_with_its_sizes_and_types() -> Result<()> {
+        let layout = Layout::contiguous((2, 3));
+        let (a, b) = (random("a", &[2, 5])?, random("b", &[5, 3])?);
+        let call = Call::new(&layout, &View::of(&a)?, &View::of(&b)?)?;
+        let said = call.failed([DType::BF16, DType::F32], "no memory").to_string();
+        assert_eq!(said, "product of BF16 into F32, m = 3, n = 2, k = 5: no memory");
         Ok(())
     }
 

@@ -18,10 +18,15 @@ fn longer(word: annulus_experiment::Longer) -> Longer {
     }
 }
 
-fn nothing_fits(tokens: usize) -> TrainError {
+fn nothing_fits(experiment: &Experiment) -> TrainError {
+    let tokens = experiment.data.tokens;
+    let sources = experiment.data.path.iter().map(|source| format!("`{}`", source.path.display()));
+    let sources = sources.collect::<Vec<_>>().join(", ");
     TrainError::configuration(
-        format!("all documents that are held out are longer than sequences of {tokens} tokens"),
-        "set `data.longer: cut`, or more of `data.evaluate`, or 0",
+        format!(
+            "{sources}: all documents that are held out are longer than sequences of {tokens} tokens"
+        ),
+        "set `data.longer: split` or `cut` (of a mixture, `longer` of that source), or more of `data.evaluate`, or 0",
     )
 }
 
@@ -61,7 +66,7 @@ pub(super) fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data
         _ => data.evaluate as u64,
     };
     if data.evaluate > 0 && held_out == 0 {
-        return Err(nothing_fits(data.tokens));
+        return Err(nothing_fits(experiment));
     }
     let packed = match data.pack {
         Pack::BestFit => packed.best_fit(held_out),
@@ -99,7 +104,7 @@ fn notes(found: PackingStats, pack: Pack, tokens: usize) -> Vec<String> {
         format!("{dropped} of {all} documents are left out: too long, or nothing to learn");
     let room = (sequences * tokens as u64).max(1);
     let padding = 100 * (room - inputs.min(room)) / room;
-    let less = if pack == Pack::Documents { ": `data.pack: best-fit` leaves less" } else { "" };
+    let less = if pack == Pack::Documents { ": `data.pack: best-fit` may leave less" } else { "" };
     let is_padding = format!("{padding} % of the tokens of sequences are padding{less}");
     let in_pieces =
         format!("{split} of {documents} documents are split into pieces of {tokens} tokens");
@@ -117,13 +122,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_source_whose_held_out_documents_are_too_long_is_named() {
+        let text = "name: x\nmodel: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }\n\
+                    data: { tokens: 8, path: a.txt }\noptimizer: { learning_rate: 0.1 }\nschedule: { steps: 2 }\n";
+        let experiment = annulus_experiment::parse("x.yaml", text, &[]).expect("an experiment");
+        let said = nothing_fits(&experiment).to_string();
+        let wanted =
+            "`a.txt`: all documents that are held out are longer than sequences of 8 tokens";
+        assert!(said.contains(wanted), "{said}");
+    }
+
+    #[test]
     fn much_padding_is_told() {
         let said = |tokens, pack| {
             let found = PackingStats { sequences: 2, documents: 3, tokens, ..Default::default() };
             notes(found, pack, 100)
         };
         let padding = "12 % of the tokens of sequences are padding";
-        let less = format!("{padding}: `data.pack: best-fit` leaves less");
+        let less = format!("{padding}: `data.pack: best-fit` may leave less");
         assert_eq!(said(176, Pack::Documents), [less]);
         assert_eq!(said(176, Pack::BestFit), [padding]);
         assert!(said(189, Pack::Documents).is_empty());

@@ -72,7 +72,7 @@ pub struct OfProcesses {
 pub fn measure_over(world: &World, plan: &Plan, steps: u64, cores: usize) -> Result<OfProcesses> {
     let setup = Arc::new(Setup::new(plan, cores).over(world));
     let data = open_data(plan, Opening::default(), &mut |_| {})?;
-    let start = Start::fresh(initial_weights(plan, &setup.config)?);
+    let start = Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?);
     let process = OfProcess::before();
     let (cores, here) = (cores * world.beside().len(), ranks_here(world, setup.world())?);
     let room = Room::of(plan, cores, here.clone(), process.base);

@@ -78,8 +78,9 @@ pub(crate) fn logged(by_rank: &[OfProcess], hosts: &RankHosts) -> Vec<(String, f
 pub struct ProcessMemory {
     /// The most bytes that the process has had in memory since its ranks began.
     pub resident: u64,
-    /// Bytes that its ranks were planned to hold, and those that it took before they began.
-    pub planned: u64,
+    /// Bytes that its ranks were planned to hold, and those that it took before they began. `None`: its ranks hold theirs on GPUs, and what
+    /// a process of such ranks takes of the host is not planned.
+    pub planned: Option<u64>,
     /// Bytes that the process took before its ranks began.
     pub base: u64,
 }
@@ -95,10 +96,12 @@ pub(crate) fn process_memory_of(
     ranks: &[RankPlan],
     last: &BTreeMap<String, f64>,
 ) -> Vec<ProcessMemory> {
+    let on_host = plan.experiment.host.computes_on_this_cpu();
     let of_process = |(process, planned): (usize, Process)| {
         let at = |tag: &str| last.get(&format!("{tag}{process}")).map(|bytes| *bytes as u64);
         let (resident, base) = (at(RESIDENT_OF_PROCESS)?, at(BASE_OF_PROCESS)?);
-        Some(ProcessMemory { resident, planned: Process { base, ..planned }.all(), base })
+        let planned = on_host.then(|| Process { base, ..planned }.all());
+        Some(ProcessMemory { resident, planned, base })
     };
     plan.processes(ranks).into_iter().enumerate().filter_map(of_process).collect()
 }

@@ -19,8 +19,10 @@ pub(crate) struct Costs {
     bytes: Vec<u64>,
     /// By rank, what it counts of the visible pairs of all steps of the lap.
     pairs: Vec<u64>,
-    /// By rank, peak memory in large blocks, of all classes at the same moment.
+    /// By rank, peak memory in large blocks, of all classes at the same moment; of a rank on a GPU, of the GPU's.
     peak: Vec<u64>,
+    /// Whether ranks hold their tensors in a GPU's memory, of which no classes are counted.
+    is_on_gpus: bool,
     /// By class and rank, peak memory.
     classes: [Vec<u64>; Class::ALL.len()],
     /// Resident memory of processes, with its tags.
@@ -33,13 +35,13 @@ pub(crate) struct Costs {
 const CLASSED: usize = 3 + Class::ALL.len();
 
 impl Costs {
-    /// Everything that is logged, by tag: memory only where the program's allocator counts it.
+    /// Everything that is logged, by tag: memory only where the program's allocator counts it, or a GPU's driver.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let memory = [(MEMORY_PEAK, &self.peak)].into_iter();
-        let memory = memory
-            .chain(MEMORY_OF_CLASSES.into_iter().zip(&self.classes))
-            .filter(|_| is_installed());
-        let counts = [(COMM_BYTES, &self.bytes)].into_iter().chain(memory);
+        let of_host = !self.is_on_gpus && is_installed();
+        let of_gpus = self.is_on_gpus && self.peak.iter().all(|bytes| *bytes > 0);
+        let peak = (of_host || of_gpus).then_some((MEMORY_PEAK, &self.peak));
+        let classes = MEMORY_OF_CLASSES.into_iter().zip(&self.classes).filter(move |_| of_host);
+        let counts = [(COMM_BYTES, &self.bytes)].into_iter().chain(peak).chain(classes);
         let counts = counts.map(|(tag, counts)| (tag, Value::PerRank(counts)));
         let resident =
             self.resident.iter().map(|(tag, bytes)| (tag.as_str(), Value::Number(*bytes)));
@@ -62,18 +64,32 @@ impl Costs {
 pub(crate) fn begin(rank: &Rank) {
     rank.meter.take();
     reset_peaks(rank.comm.rank());
+    if let Some(processor) = rank.setup.processors.at(rank.device) {
+        processor.forget_pool_peak();
+    }
+}
+
+/// The part of its GPU's peak that counts for a rank, bytes: the ranks of a process that share a GPU have equal parts, as its pool is one.
+/// `None`: the rank's tensors are the host's.
+fn peak_on_gpu(rank: &Rank) -> Option<u64> {
+    let (setup, device) = (&rank.setup, rank.device);
+    let peak = setup.processors.at(device)?.pool_peak()?;
+    let here = setup.world() / setup.processes.processes();
+    Some(peak.div_ceil((here / setup.processors.devices()).max(1) as u64))
 }
 
 /// The counts of every rank since [`begin`], with its time in `lap` and the memory of its `process`, the same on all ranks. The messages
 /// for it are not counted.
 pub(crate) fn costs(rank: &Rank, step: u64, lap: &Lap, process: OfProcess) -> Result<Costs> {
-    let memory = peaks(rank.comm.rank());
-    let counts = [lap.last.total().bytes, lap.pairs, memory.together].into_iter();
+    let (memory, on_gpu) = (peaks(rank.comm.rank()), peak_on_gpu(rank));
+    let together = on_gpu.unwrap_or(memory.together);
+    let counts = [lap.last.total().bytes, lap.pairs, together].into_iter();
     let counts = counts.chain(Class::ALL.map(|class| memory.classes[class]));
     let process = process.now();
     let own = counts.map(|count| count as i64).chain(process.counts()).chain(lap.counts());
     let own: Vec<i64> = own.collect();
-    let (mut costs, hosts) = (Costs::default(), rank.setup.rank_hosts());
+    let mut costs = Costs { is_on_gpus: on_gpu.is_some(), ..Costs::default() };
+    let hosts = rank.setup.rank_hosts();
     if rank.comm.world_size() == 1 {
         costs.push(&own);
         costs.resident = logged(&[process], &hosts);

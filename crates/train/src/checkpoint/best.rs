@@ -1,0 +1,89 @@
+//! The checkpoint with the lowest validation loss.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use annulus_experiment::tags::EVALUATE_LOSS;
+
+use super::{State, checkpoint_folder, steps};
+use crate::folder::lines::{most, read_lines};
+
+/// The checkpoint with the lowest validation loss in a run's folder, and that loss in nats per token. `None`: no checkpoint was evaluated at
+/// its own step. Those of earlier phases, whose sequences have another length, are not compared with those of the newest one's.
+pub fn best_checkpoint(output: &Path) -> Option<(PathBuf, f64)> {
+    let (step, loss) = best_of(output, &steps(output).ok()?)?;
+    Some((checkpoint_folder(output, step), loss))
+}
+
+/// The step of [`best_checkpoint`] among `steps`, which ascend, and its loss; of equal ones the earliest.
+pub(super) fn best_of(output: &Path, steps: &[u64]) -> Option<(u64, f64)> {
+    let before = before_phase(output, *steps.last()?);
+    let lines = read_lines(output).ok()?;
+    let evaluated =
+        lines.iter().filter_map(|line| Some((line.step, most(line.values.get(EVALUATE_LOSS)?))));
+    // The last line of a step counts: what an interrupted attempt evaluated, the next evaluates again.
+    let losses: BTreeMap<u64, f64> = evaluated.collect();
+    let of = |step: &u64| Some((*step, *losses.get(step)?));
+    let own = steps.iter().filter(|step| **step > before).filter_map(of);
+    own.filter(|(_, loss)| loss.is_finite()).min_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
+/// The last step before the phase that finished `step`; 0 for runs without phases, and where the checkpoint cannot be read.
+fn before_phase(output: &Path, step: u64) -> u64 {
+    let state = State::read(&checkpoint_folder(output, step)).ok();
+    let experiment = state.and_then(|state| state.experiment().ok());
+    let phases = experiment.map_or_else(Vec::new, |experiment| experiment.phases());
+    let starts = phases.iter().map(|phase| phase.phase_start().steps.start);
+    starts.filter(|start| *start < step).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::checkpoint::{STATE, VERSION};
+
+    #[test]
+    fn only_checkpoints_of_the_newest_phase_are_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let phases = |stages: &str| {
+            format!(
+                "name: run\nmodel: {{ hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }}\n\
+                 data: {{ path: a.txt, tokens: 16 }}\noptimizer: {{ learning_rate: 1 }}\nschedule: {{ {stages}\n"
+            )
+        };
+        let two = phases(
+            "warmup: 1 }\nstages: [{ name: a, tokens: 8, steps: 4 }, { name: b, tokens: 16, steps: 6 }]",
+        );
+        let one = phases("steps: 10 }");
+        let losses = [(2, 1.0), (4, 2.0), (6, 5.0), (8, 3.0), (10, f64::NAN)];
+        let lines = losses.map(|(step, loss)| {
+            format!(
+                "{{\"step\":{step},\"evaluate/loss\":{}}}\n",
+                if loss.is_nan() { "null".to_owned() } else { loss.to_string() }
+            )
+        });
+        fs::write(folder.path().join("metrics.jsonl"), lines.concat()).unwrap();
+        let steps = losses.map(|(step, _)| step);
+        for (experiment, wanted) in [(&one, (2, 1.0)), (&two, (8, 3.0))] {
+            for step in steps {
+                let path = checkpoint_folder(folder.path(), step);
+                fs::create_dir_all(&path).unwrap();
+                let state = State {
+                    version: VERSION,
+                    step,
+                    tokens: 0,
+                    moments: None,
+                    data: String::new(),
+                    experiment: experiment.clone(),
+                    model: None,
+                    base: None,
+                };
+                fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+            }
+            assert_eq!(best_of(folder.path(), &steps), Some(wanted));
+        }
+        assert_eq!(best_of(folder.path(), &steps[..2]), Some((2, 1.0)));
+    }
+}
