@@ -121,7 +121,10 @@ mod tests {
         let far = said(two, "images-of-cats", &[]).expect("no such source");
         assert!(far.contains("there are `evaluate/loss/books`, `evaluate/loss/code`"), "{far}");
         let alone = said(one, "books", &[]).expect("there is one source");
-        assert!(alone.contains("one source") && alone.contains("write `evaluate/loss`"), "{alone}");
+        assert!(
+            alone.contains("several sources") && alone.contains("write `evaluate/loss`"),
+            "{alone}"
+        );
         // A run may be evaluated on other data; and where little is held out, some sources have none.
         assert_eq!(said(two, "books", &["data.path=other.txt"]), None);
         assert_eq!(said(&format!("{two}, evaluate: 1"), "source-1", &[]), None);

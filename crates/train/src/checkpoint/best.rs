@@ -44,44 +44,39 @@ mod tests {
     use super::*;
     use crate::checkpoint::{STATE, VERSION};
 
+    const MODEL: &str = "name: run\nmodel: { hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, \
+                         num_attention_heads: 2 }\noptimizer: { learning_rate: 1 }\n";
+    const ONE: &str = "data: { path: a.txt, tokens: 16 }\nschedule: { steps: 10 }\n";
+    const TWO: &str = "data: { path: a.txt }\nschedule: { warmup: 1 }\nstages: { a: { tokens: 8, \
+                       steps: 4 }, b: { tokens: 16, steps: 6, reset: [] } }\n";
+
+    fn save(output: &Path, step: u64, experiment: &str) {
+        let path = checkpoint_folder(output, step);
+        fs::create_dir_all(&path).unwrap();
+        let state = State {
+            version: VERSION,
+            step,
+            tokens: 0,
+            moments: None,
+            data: String::new(),
+            experiment: format!("{MODEL}{experiment}"),
+            model: None,
+            base: None,
+        };
+        fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+    }
+
     #[test]
     fn only_checkpoints_of_the_newest_phase_are_compared() {
         let folder = tempfile::tempdir().unwrap();
-        let phases = |stages: &str| {
-            format!(
-                "name: run\nmodel: {{ hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2 }}\n\
-                 data: {{ path: a.txt, tokens: 16 }}\noptimizer: {{ learning_rate: 1 }}\nschedule: {{ {stages}\n"
-            )
-        };
-        let two = phases(
-            "warmup: 1 }\nstages: [{ name: a, tokens: 8, steps: 4 }, { name: b, tokens: 16, steps: 6 }]",
-        );
-        let one = phases("steps: 10 }");
-        let losses = [(2, 1.0), (4, 2.0), (6, 5.0), (8, 3.0), (10, f64::NAN)];
-        let lines = losses.map(|(step, loss)| {
-            format!(
-                "{{\"step\":{step},\"evaluate/loss\":{}}}\n",
-                if loss.is_nan() { "null".to_owned() } else { loss.to_string() }
-            )
-        });
-        fs::write(folder.path().join("metrics.jsonl"), lines.concat()).unwrap();
+        let losses = [(2, "1.0"), (4, "2.0"), (6, "5.0"), (8, "3.0"), (10, "null")];
+        let lines = losses
+            .map(|(step, loss)| format!("{{\"step\":{step},\"evaluate/loss\":{loss}}}\n"))
+            .concat();
+        fs::write(folder.path().join("metrics.jsonl"), lines).unwrap();
         let steps = losses.map(|(step, _)| step);
-        for (experiment, wanted) in [(&one, (2, 1.0)), (&two, (8, 3.0))] {
-            for step in steps {
-                let path = checkpoint_folder(folder.path(), step);
-                fs::create_dir_all(&path).unwrap();
-                let state = State {
-                    version: VERSION,
-                    step,
-                    tokens: 0,
-                    moments: None,
-                    data: String::new(),
-                    experiment: experiment.clone(),
-                    model: None,
-                    base: None,
-                };
-                fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
-            }
+        for (experiment, wanted) in [(ONE, (2, 1.0)), (TWO, (8, 3.0))] {
+            steps.iter().for_each(|step| save(folder.path(), *step, experiment));
             assert_eq!(best_of(folder.path(), &steps), Some(wanted));
         }
         assert_eq!(best_of(folder.path(), &steps[..2]), Some((2, 1.0)));
