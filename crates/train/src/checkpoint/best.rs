@@ -76,7 +76,9 @@ mod tests {
         fs::write(folder.path().join("metrics.jsonl"), lines).unwrap();
         let steps = losses.map(|(step, _)| step);
         for (experiment, wanted) in [(ONE, (2, 1.0)), (TWO, (8, 3.0))] {
-            steps.iter().for_each(|step| save(folder.path(), *step, experiment));
+            for step in steps {
+                save(folder.path(), step, experiment);
+            }
             assert_eq!(best_of(folder.path(), &steps), Some(wanted));
         }
         assert_eq!(best_of(folder.path(), &steps[..2]), Some((2, 1.0)));

@@ -138,8 +138,7 @@ impl Unfinished {
         claim.check()?;
         if written != bytes {
             // Bytes that nobody wrote would be zeros.
-            let message = format!("ranks wrote {written} bytes of a checkpoint's {bytes}");
-            return Err(TrainError::Internal(message));
+            return Err(TrainError::Internal(format!("ranks wrote {written} bytes of {bytes}")));
         }
         let failed = |error| failure("write", &named, &error);
         note("checkpoint, texts and hashes");
