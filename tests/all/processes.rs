@@ -76,9 +76,18 @@ impl Mpi {
         Some(command)
     }
 
+    /// Runs them to their end. Open MPI's launcher sometimes fails before it has started any process: it is started again.
+    #[expect(clippy::print_stdout, reason = "a second start is said")]
     fn run(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Ran> {
+        const NOT_BEGUN: &str = "listener thread failed to start";
         let mut command = self.command(place, processes, arguments)?;
-        Some(Ran::of(&command.output().expect("the launcher starts")))
+        let mut start = || Ran::of(&command.output().expect("the launcher starts"));
+        let ran = start();
+        if !ran.stderr.contains(NOT_BEGUN) {
+            return Some(ran);
+        }
+        println!("{}: {NOT_BEGUN}; started again", self.name);
+        Some(start())
     }
 }
 
