@@ -2,7 +2,6 @@
 //! runs that are killed or stopped.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,12 +15,15 @@ mod hosts;
 mod joining;
 mod launch;
 mod memory;
+mod mpi;
 mod nccl;
 mod owed;
 mod phases;
 mod saving;
 mod state;
 mod tensor;
+
+use mpi::{MPICH, Mpi, OPEN_MPI};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 /// How long after a death nothing may be left of a job, on a busy machine too.
@@ -44,52 +46,6 @@ mesh: { sequence: 4 }
 optimizer: { learning_rate: 1e-3 }
 schedule: { steps: 20 }
 ";
-
-/// A family of MPI that `cargo xtask setup mpi` installed.
-#[derive(Clone, Copy)]
-struct Mpi {
-    name: &'static str,
-    /// What lets it start more processes than there are cores, by whoever runs the tests.
-    flags: &'static [&'static str],
-}
-
-const MPICH: Mpi = Mpi { name: "mpich", flags: &[] };
-const OPEN_MPI: Mpi = Mpi { name: "openmpi", flags: &["--allow-run-as-root", "--oversubscribe"] };
-
-impl Mpi {
-    /// Its launcher, or `None`, said aloud.
-    #[expect(clippy::print_stdout, reason = "a skipped test says so")]
-    fn launcher(self) -> Option<PathBuf> {
-        let path = root().join("target/python").join(self.name).join("bin/mpirun");
-        if path.exists() {
-            return Some(path);
-        }
-        println!("SKIPPED: {} is not there: `cargo xtask setup mpi`", path.display());
-        None
-    }
-
-    /// The command of so many processes, in a folder.
-    fn command(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Command> {
-        let mut command = Command::new(self.launcher()?);
-        command.args(self.flags).args(["-n", &processes.to_string(), ANNULUS]).args(arguments);
-        command.current_dir(place.path("")).stdin(Stdio::null());
-        Some(command)
-    }
-
-    /// Runs them to their end. Open MPI's launcher sometimes fails before it has started any process: it is started again.
-    #[expect(clippy::print_stdout, reason = "a second start is said")]
-    fn run(self, place: &Place, processes: usize, arguments: &[&str]) -> Option<Ran> {
-        const NOT_BEGUN: &str = "listener thread failed to start";
-        let mut command = self.command(place, processes, arguments)?;
-        let mut start = || Ran::of(&command.output().expect("the launcher starts"));
-        let ran = start();
-        if !ran.stderr.contains(NOT_BEGUN) {
-            return Some(ran);
-        }
-        println!("{}: {NOT_BEGUN}; started again", self.name);
-        Some(start())
-    }
-}
 
 /// The final weights of a run, as bytes.
 fn weights(place: &Place, output: &str, step: u64) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! The stages of a Llama in order, and the parameters that they need.
 
 use annulus_architecture::Lora;
+use annulus_machine::cores;
 use annulus_ops::{Key, Pool, fill_normal};
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -130,11 +131,6 @@ impl Llama {
     pub fn judge(&self, x_bsd: &Tensor, weights: &Weights, shard: &Shard) -> Result<Vec<Judged>> {
         self.head.judge(x_bsd, weights, shard)
     }
-}
-
-/// The number of cores that this process may use.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Elements as of [`Llama::fresh_elements`], drawn by `pool`: the same bits by any number of workers, as each follows from its index.

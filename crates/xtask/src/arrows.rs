@@ -33,7 +33,7 @@ const RULES: &[Rule] = &[
     rule("comm", true, "files machine memory mpi nccl"),
     rule("ops", true, "machine memory sequence"),
     rule("attention", true, "comm memory ops sequence trace"),
-    rule("model", true, "architecture attention comm files ops sequence tensors trace"),
+    rule("model", true, "architecture attention comm files machine ops sequence tensors trace"),
     rule("data", false, "files machine memory sequence tensors text"),
     rule("experiment", false, "architecture machine sequence yaml"),
     rule("plan", false, "architecture experiment machine memory sequence text yaml"),

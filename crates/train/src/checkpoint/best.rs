@@ -1,6 +1,7 @@
 //! The checkpoint with the lowest validation loss.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::tags::EVALUATE_LOSS;
@@ -11,21 +12,26 @@ use crate::folder::lines::{most, read_lines};
 /// The checkpoint with the lowest validation loss in a run's folder, and that loss in nats per token. `None`: no checkpoint was evaluated at
 /// its own step. Those of earlier phases, whose sequences have another length, are not compared with those of the newest one's.
 pub fn best_checkpoint(output: &Path) -> Option<(PathBuf, f64)> {
-    let (step, loss) = best_of(output, &steps(output).ok()?)?;
+    let (step, loss) = best_of(output, &steps(output).ok()?).ok()??;
     Some((checkpoint_folder(output, step), loss))
 }
 
 /// The step of [`best_checkpoint`] among `steps`, which ascend, and its loss; of equal ones the earliest.
-pub(super) fn best_of(output: &Path, steps: &[u64]) -> Option<(u64, f64)> {
-    let before = before_phase(output, *steps.last()?);
-    let lines = read_lines(output).ok()?;
+///
+/// # Errors
+/// Metrics that cannot be read: which is the best is not known then.
+pub(super) fn best_of(output: &Path, steps: &[u64]) -> io::Result<Option<(u64, f64)>> {
+    let Some(newest) = steps.last() else { return Ok(None) };
+    let before = before_phase(output, *newest);
+    let lines = read_lines(output)?;
     let evaluated =
         lines.iter().filter_map(|line| Some((line.step, most(line.values.get(EVALUATE_LOSS)?))));
     // The last line of a step counts: what an interrupted attempt evaluated, the next evaluates again.
     let losses: BTreeMap<u64, f64> = evaluated.collect();
     let of = |step: &u64| Some((*step, *losses.get(step)?));
     let own = steps.iter().filter(|step| **step > before).filter_map(of);
-    own.filter(|(_, loss)| loss.is_finite()).min_by(|(_, one), (_, other)| one.total_cmp(other))
+    let own = own.filter(|(_, loss)| loss.is_finite());
+    Ok(own.min_by(|(_, one), (_, other)| one.total_cmp(other)))
 }
 
 /// The last step before the phase that finished `step`; 0 for runs without phases, and where the checkpoint cannot be read.
@@ -79,8 +85,11 @@ mod tests {
             for step in steps {
                 save(folder.path(), step, experiment);
             }
-            assert_eq!(best_of(folder.path(), &steps), Some(wanted));
+            assert_eq!(best_of(folder.path(), &steps).unwrap(), Some(wanted));
         }
-        assert_eq!(best_of(folder.path(), &steps[..2]), Some((2, 1.0)));
+        assert_eq!(best_of(folder.path(), &steps[..2]).unwrap(), Some((2, 1.0)));
+        fs::remove_file(folder.path().join("metrics.jsonl")).unwrap();
+        fs::create_dir(folder.path().join("metrics.jsonl")).unwrap();
+        assert!(best_of(folder.path(), &steps).is_err());
     }
 }

@@ -254,16 +254,20 @@ pub(crate) fn prune(claim: &Claim, retention: Retention, refused: &[u64]) -> Res
     claim.check()?;
     let Retention { newest, best, verified } = retention;
     let (output, keep) = (claim.path(), newest.max(1));
+    let nothing = |error: &io::Error| {
+        Ok(Pruned { failed: vec![failure("read", output, error)], ..Pruned::default() })
+    };
     let mut steps = match steps(output) {
         Ok(steps) => steps,
-        Err(error) => {
-            let failed = vec![failure("read", output, &error)];
-            return Ok(Pruned { failed, ..Pruned::default() });
-        }
+        Err(error) => return nothing(&error),
     };
     // Later ones are damaged, too, or of a run that has been begun anew.
     steps.retain(|step| *step <= verified && !refused.contains(step));
-    let best = if best { best_of(output, &steps).map(|(step, _)| step) } else { None };
+    let best = match best.then(|| best_of(output, &steps)).transpose() {
+        Ok(best) => best.flatten().map(|(step, _)| step),
+        // The best might be among those that would be deleted.
+        Err(error) => return nothing(&error),
+    };
     let needs = |step: &u64| Some((*step, kept_for(&checkpoint_folder(output, *step))?));
     let mut needed: BTreeMap<u64, String> = steps.iter().filter_map(needs).collect();
     steps.retain(|step| !needed.contains_key(step));
