@@ -75,6 +75,13 @@ impl Attention {
         if rows == 0 || !self.keeps_scores() {
             return Ok(());
         }
+        if !self.kernel.is_plain_softmax() {
+            bail!(
+                "attention: a strategy that keeps scores until values arrive computes them itself, as `softmax(scale q k) v`: found the \
+                 kernel {:?}, whose `is_plain_softmax` says that it computes otherwise; choose another strategy, such as `ring`",
+                self.kernel
+            );
+        }
         let one = q.detach().narrow(0, 0, 1)?.narrow(1, 0, 1)?.narrow(2, 0, 1)?;
         self.kernel.begin(&one, self.scale).map(drop)
     }

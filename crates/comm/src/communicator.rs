@@ -122,6 +122,9 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn deadline(&self) -> Duration;
     /// Posts sends and receives and returns; a move to oneself is allowed.
     ///
+    /// Several exchanges may be under way, and be waited for in another order than they were posted. Of two ranks' messages, the n-th that
+    /// one sends is for the n-th receive that the other posts: a receive takes its place when it is posted, not when it is waited for.
+    ///
     /// # Errors
     /// A peer that posts something else under this label, or a group that has ended.
     fn exchange(&self, label: Label, moves: Vec<P2pOp>) -> Result<Pending>;

@@ -13,8 +13,10 @@ const SHARE: (u64, u64) = (3, 4);
 const UNKNOWN: u64 = 8 << 30;
 /// Rows of the feed-forward half that are held at once, after the choice of all rows.
 const ROWS: [usize; 4] = [8192, 4096, 2048, 1024];
-/// Tokens of logits that are held at once: more are no faster.
+/// Tokens of logits that are held at once: on a CPU, more are no faster.
 const LOGITS: [usize; 2] = [1024, 128];
+/// The same on a GPU, where every chunk reads and writes the whole gradient of the head: for few tokens that takes as long as the product.
+const LOGITS_ON_GPU: [usize; 3] = [4096, 1024, 128];
 
 /// The settings that trade time for memory, nothing left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl Memory {
         rows: usize,
         needs: impl Fn(Settled) -> u64,
     ) -> Settled {
-        let smallest = || self.choices(&states(state, host), rows).pop()?.pop();
+        let smallest = || self.choices(host, state, rows).pop()?.pop();
         let found = self.fitting(host, state, rows, needs).next().or_else(smallest);
         found.expect("there is always a choice: what is written, or every list's first")
     }
@@ -55,7 +57,7 @@ impl Memory {
     ) -> impl Iterator<Item = Settled> {
         // Not even without a limit does `u64::MAX` fit.
         let budget = self.budget(host).min(u64::MAX - 1);
-        let choices = self.choices(&states(state, host), rows).into_iter();
+        let choices = self.choices(host, state, rows).into_iter();
         let mut found: Vec<State> = Vec::new();
         choices.filter_map(move |chunks| {
             let open = chunks.into_iter().filter(|one| !found.contains(&one.state));
@@ -88,9 +90,9 @@ impl Memory {
         Memory { recompute, loss_chunk, mlp_chunk, ..self.clone() }
     }
 
-    /// All choices for the open settings, fastest first: a list of chunks for each of recomputation and state, of which `states` may be
-    /// taken.
-    fn choices(&self, states: &[State], rows: usize) -> Vec<Vec<Settled>> {
+    /// All choices for the open settings on `host`, fastest first: a list of chunks for each of recomputation and the sharding of state.
+    fn choices(&self, host: &Host, state: State, rows: usize) -> Vec<Vec<Settled>> {
+        let states = &states(state, host);
         let recompute = match self.recompute {
             Recompute::Auto => vec![Recompute::None, Recompute::Layer],
             written => vec![written],
@@ -98,7 +100,8 @@ impl Memory {
         let pieces = [rows].into_iter().chain(ROWS.into_iter().filter(move |piece| *piece < rows));
         let pieces: Vec<usize> =
             self.mlp_chunk.map_or_else(|| pieces.collect(), |written| vec![written]);
-        let logits = self.loss_chunk.map_or_else(|| LOGITS.to_vec(), |written| vec![written]);
+        let logits = if host.computes_on_this_cpu() { &LOGITS[..] } else { &LOGITS_ON_GPU };
+        let logits = self.loss_chunk.map_or_else(|| logits.to_vec(), |written| vec![written]);
         let chunks = |recompute, state| {
             let settled =
                 move |loss_chunk, mlp_chunk| Settled { state, recompute, loss_chunk, mlp_chunk };
@@ -164,6 +167,17 @@ mod tests {
         assert_eq!(settled(&few), Settled { loss_chunk: 128, ..all });
         let smallest = Settled { state, recompute: layer, loss_chunk: 128, mlp_chunk: 1024 };
         assert_eq!(settled(&|_| 1001), smallest);
+    }
+
+    #[test]
+    fn a_gpu_holds_more_logits_at_once() {
+        let gpu = Host { gpu_memory: Some(80 << 30), ..Host::default() };
+        let settled = |most: usize| {
+            let needs = |one: Settled| if one.loss_chunk > most { 1001 } else { 1000 };
+            OPEN.settle(&gpu, State::Auto, 5000, needs)
+        };
+        assert_eq!([9000, 1500, 200].map(|most| settled(most).loss_chunk), [4096, 1024, 128]);
+        assert_eq!(settled(9000).mlp_chunk, 5000);
     }
 
     #[test]

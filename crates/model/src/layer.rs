@@ -126,7 +126,7 @@ impl AttentionHalf {
         projected: Projected,
         weights: &Weights,
         backend: &Backend,
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<[Tensor; 2]> {
         let Some((norms, [q_bsd, k_bsd])) = self.head_norms.as_ref().zip(projected) else {
             return Ok([dq_bsd, dk_bsd]);
@@ -156,7 +156,7 @@ impl AttentionHalf {
         (x_bsd, made, attended): (&Tensor, Option<(Qkv, Projected)>, Attended),
         dy_bsd: &Tensor,
         (weights, shard): (&Weights, &Shard),
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<Tensor> {
         let Shard { backend, rotary, .. } = shard;
         let attention = shard.attention.of(self.layer);
@@ -296,7 +296,7 @@ impl FeedForwardHalf {
         gate_and_up: Option<[Tensor; 2]>,
         dy_rd: &Tensor,
         context: ProjectionContext<'_>,
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<Tensor> {
         let (weights, backend) = (context.weights, context.backend());
         let (normed_rd, [gate_rf, up_rf]) = match gate_and_up {

@@ -130,14 +130,17 @@ impl Adapter {
         x: &Tensor,
         dy: &Tensor,
         context: ProjectionContext<'_>,
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<()> {
         let ([a, b], backend) = (self.matrices(context.weights)?, context.backend());
         let x = self.dropped(x, context)?;
-        let [of_b] = parameter_gradients(backend, &self.narrow(&x, a, backend)?, [b], [dy])?;
-        sink(&self.b.name, of_b.weight)?;
-        let [of_a] = parameter_gradients(backend, &x, [a], [&self.narrowed(dy, b, backend)?])?;
-        sink(&self.a.name, of_a.weight)
+        let mut emit = |name: &str, x: &Tensor, matrix, dy: &Tensor| {
+            let sum = sink.sum(name);
+            let [found] = parameter_gradients(backend, x, [matrix], [dy], [sum.as_ref()])?;
+            if sum.is_none() { sink.add(name, found.weight) } else { Ok(()) }
+        };
+        emit(&self.b.name, &self.narrow(&x, a, backend)?, b, dy)?;
+        emit(&self.a.name, &x, a, &self.narrowed(dy, b, backend)?)
     }
     /// `dx` plus the adapter's part of the input's gradient, given the output's.
     pub(crate) fn back_onto(

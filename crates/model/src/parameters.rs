@@ -2,8 +2,8 @@
 
 use annulus_architecture::FullyTrained;
 use annulus_ops::{
-    Affine, AffineGradients, Backend, input_gradient, parameter_gradients, projected_onto,
-    projections, rms_norm, rms_norm_backward,
+    Affine, Backend, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
+    rms_norm_backward,
 };
 use candle_core::{Result, Tensor};
 
@@ -78,12 +78,12 @@ impl Norm {
         backend: &Backend,
         dy: &Tensor,
         onto: Option<&Tensor>,
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<Tensor> {
         let weight = self.weight.of(weights)?;
         let (dx, dw) = rms_norm_backward(backend, x, weight, self.epsilon, dy, onto)?;
         if self.weight.trained {
-            sink(&self.weight.name, dw)?;
+            sink.add(&self.weight.name, dw)?;
         }
         Ok(dx)
     }
@@ -158,18 +158,17 @@ impl Projection {
         let y = (onto + own)?;
         whole.bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
     }
-    /// Hands the gradients of the projection's own parameters to the sink, given the input and the gradient of the output.
-    fn emit_own(
+    /// Hands the gradient of the projection's bias to the sink, if it has one, given that of the output.
+    fn emit_bias(
         &self,
-        gradients: AffineGradients,
+        gradient: Option<Tensor>,
         dy: &Tensor,
         context: ProjectionContext<'_>,
-        sink: GradientSink<'_>,
+        sink: &mut dyn GradientSink,
     ) -> Result<()> {
-        sink(&self.weight.name, gradients.weight)?;
-        let Some((bias, gradient)) = self.bias.as_ref().zip(gradients.bias) else { return Ok(()) };
+        let Some((bias, gradient)) = self.bias.as_ref().zip(gradient) else { return Ok(()) };
         let is_shared = !context.shard.tensor.is_alone() && bias.placement == Placement::Replicated;
-        sink(&bias.name, if is_shared { of_own_rows(dy, context)? } else { gradient })
+        sink.add(&bias.name, if is_shared { of_own_rows(dy, context)? } else { gradient })
     }
 }
 
@@ -182,7 +181,7 @@ fn of_own_rows(dy: &Tensor, context: ProjectionContext<'_>) -> Result<Tensor> {
     let ones = Tensor::ones((own.len(), 1), dy.dtype(), dy.device())?;
     let weight = &Tensor::zeros((dy.dim(1)?, 1), dy.dtype(), dy.device())?;
     let projection = Affine { weight, bias: None };
-    let [gradients] = parameter_gradients(context.backend(), &ones, [projection], [&dy])?;
+    let [gradients] = parameter_gradients(context.backend(), &ones, [projection], [&dy], [None])?;
     gradients.weight.flatten_all()
 }
 
@@ -243,13 +242,19 @@ pub(crate) fn emit_gradients<const N: usize>(
     x: &Tensor,
     dy: [&Tensor; N],
     context: ProjectionContext<'_>,
-    sink: GradientSink<'_>,
+    sink: &mut dyn GradientSink,
 ) -> Result<()> {
     // The projections of one model are either all trained themselves, or none is.
     if all.iter().all(|projection| projection.weight.trained) {
-        let gradients = parameter_gradients(context.backend(), x, of(all, context.weights)?, dy)?;
-        for ((projection, gradients), dy) in all.iter().zip(gradients).zip(dy) {
-            projection.emit_own(gradients, dy, context, sink)?;
+        let sums = all.map(|projection| sink.sum(&projection.weight.name));
+        let onto = sums.each_ref().map(Option::as_ref);
+        let weights = of(all, context.weights)?;
+        let gradients = parameter_gradients(context.backend(), x, weights, dy, onto)?;
+        for (((projection, gradients), dy), sum) in all.iter().zip(gradients).zip(dy).zip(sums) {
+            if sum.is_none() {
+                sink.add(&projection.weight.name, gradients.weight)?;
+            }
+            projection.emit_bias(gradients.bias, dy, context, sink)?;
         }
     }
     for (projection, dy) in all.into_iter().zip(dy) {

@@ -10,8 +10,8 @@
 use std::ops::Range;
 
 use annulus_ops::{
-    Affine, Backend, IGNORED, SOFTMAX_STATISTICS, accumulate, embedding, embedding_backward,
-    input_gradient, parameter_gradients, partial_softmax, partial_softmax_gradient, wide_linear,
+    Affine, Backend, IGNORED, SOFTMAX_STATISTICS, embedding, embedding_backward, input_gradient,
+    parameter_gradients, partial_softmax, partial_softmax_gradient, wide_linear,
 };
 use candle_core::{DType, Result, Tensor};
 
@@ -163,9 +163,8 @@ impl Found {
             Backend::Gpu(_) => dlogits_cv.to_dtype(x_cd.dtype())?,
         };
         let head = Affine { weight: head_vd, bias: None };
-        if let Some(sum) = sum {
-            let [own] = parameter_gradients(backend, x_cd, [head], [&dlogits_cv])?;
-            accumulate(backend, sum, &own.weight)?;
+        if sum.is_some() {
+            parameter_gradients(backend, x_cd, [head], [&dlogits_cv], [sum])?;
         }
         input_gradient(backend, [head], [&dlogits_cv])?.to_dtype(x_cd.dtype())
     }

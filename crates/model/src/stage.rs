@@ -177,8 +177,16 @@ impl Attentions {
     }
 }
 
-/// A callback to which backward hands the gradients of parameters: the name, and f32 in the parameter's shape.
-pub type GradientSink<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<()>;
+/// Where backward puts the gradients of parameters.
+pub trait GradientSink {
+    /// The sum of the gradients so far of the parameter `name`, to which a product may add in place; `None`: there is none yet.
+    fn sum(&self, name: &str) -> Option<Tensor>;
+    /// Adds a gradient of the parameter `name`, f32 in its shape, or a table of order-free sums.
+    ///
+    /// # Errors
+    /// What the sum's owner says.
+    fn add(&mut self, name: &str, gradient: Tensor) -> Result<()>;
+}
 
 /// The result of a stage's forward.
 pub struct Forward<'a> {
@@ -194,7 +202,7 @@ pub struct Forward<'a> {
 /// The backward pass of a stage: takes what forward kept, the gradient of the output, and the stage's weights again; returns the gradient
 /// of the input, and hands those of parameters to the sink. Holds no tensor between the passes.
 pub type Pullback<'a> =
-    Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, GradientSink<'_>) -> Result<Tensor> + 'a>;
+    Box<dyn FnOnce(Vec<Tensor>, &Tensor, &Weights, &mut dyn GradientSink) -> Result<Tensor> + 'a>;
 
 impl fmt::Debug for Forward<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,7 +219,7 @@ impl<'a> Forward<'a> {
     pub(crate) fn keeping(
         output: Tensor,
         kept: Vec<Tensor>,
-        back: impl FnOnce(Vec<Tensor>, &Tensor, &Weights, GradientSink<'_>) -> Result<Tensor> + 'a,
+        back: impl FnOnce(Vec<Tensor>, &Tensor, &Weights, &mut dyn GradientSink) -> Result<Tensor> + 'a,
     ) -> Forward<'a> {
         Forward { output, kept, back: Box::new(back) }
     }

@@ -61,7 +61,7 @@ impl Stage for Embed {
                 } else {
                     embed_backward(rows, classes, dy_bsd, shard)?
                 };
-                sink(&self.table.name, dtable_vd)?;
+                sink.add(&self.table.name, dtable_vd)?;
             }
             // The stage reads tokens, not its input.
             Tensor::zeros((), DType::F32, &Device::Cpu)
@@ -255,7 +255,7 @@ impl Stage for Loss {
             let by: f64 = dloss.to_scalar()?;
             let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
             if let Some(dhead_vd) = dhead_vd {
-                sink(&self.head.weight.name, times(dhead_vd)?)?;
+                sink.add(&self.head.weight.name, times(dhead_vd)?)?;
             }
             let dnormed_bsd = times(dx_bsd)?;
             self.norm.backward(&x_bsd, weights, backend, &dnormed_bsd, None, sink)

@@ -46,7 +46,7 @@ fn products(criterion: &mut Criterion, pool: &Backend) -> Result<()> {
         time(criterion, &name("projected onto"), work, || projected_onto(pool, &dy, &x, one));
         time(criterion, &name("input gradient"), work, || input_gradient(pool, [one], [&dy]));
         time(criterion, &name("parameter gradient"), work, || {
-            parameter_gradients(pool, &x, [one], [&dy])
+            parameter_gradients(pool, &x, [one], [&dy], [None])
         });
     }
     let (x, weight) = (random("x", &[TOKENS, HIDDEN])?, random("weight", &[VOCABULARY, HIDDEN])?);

@@ -293,6 +293,20 @@ mod tests {
         let twice = Moments { second: twice.first.flatten_all()?.reshape((3, 3))?, ..twice };
         let error = first().update(&Backend::serial(), &square, &square, 1.0, &twice).unwrap_err();
         assert!(error.to_string().contains("both moments are one tensor"), "{error}");
+
+        let flat = Tensor::zeros((4, 3, 3), DType::F32, &Device::Cpu)?;
+        let [one, two, three] = [flat.get(0)?, flat.get(1)?, flat.get(2)?];
+        let of_flat = Moments { first: one, second: two };
+        let own = Moments::zeros(&square)?;
+        for (master, gradient, moments, whose) in [
+            (&three, &square, &of_flat, "parameter"),
+            (&square, &three, &Moments { first: own.first, second: flat.get(3)? }, "gradient"),
+        ] {
+            let refused = first().update(&Backend::serial(), master, gradient, 1.0, moments);
+            let message = refused.unwrap_err().to_string();
+            assert!(message.contains(&format!("in the storage of the {whose}")), "{message}");
+            assert!(to_f64(&moments.first)?.iter().all(|moment| *moment == 0.0));
+        }
         Ok(())
     }
 

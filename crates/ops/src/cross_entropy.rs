@@ -261,7 +261,7 @@ impl Pass<'_> {
         });
         let dlogits = Matrix::new(logits, counted.len(), rows);
         if let (Some(sums), Some(block)) = (&mut gradients.sums, self.pool.block()) {
-            sums.add_products(self.pool, logits, rows, x, width, &blocks(counted, block));
+            sums.add_products(self.pool, (logits, rows), (x, width), &blocks(counted, block));
         } else if self.wanted.1 {
             let product = Product::new(dlogits.transposed(), x_matrix, &mut gradients.weight);
             multiply(self.pool, vec![Product { onto: Output::Accumulate, ..product }]);

@@ -1,12 +1,12 @@
 //! Several projections of one input at once, and their gradients: off the tape, for callers that compute backward themselves.
 
 use annulus_memory::{Class, scope};
-use candle_core::{DType, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::gpu::operators;
 use crate::linear::{Sizes, of_bias};
 use crate::matrix::{Matrix, Output, Product, multiply};
-use crate::rows::{Elements, rows_per_chunk, tensor, unwritten};
+use crate::rows::{Elements, in_place_mut, rows_per_chunk, tensor, unwritten};
 use crate::{Backend, Pool, order_free};
 
 /// A projection: `x wᵀ + bias`.
@@ -132,65 +132,101 @@ pub struct AffineGradients {
 }
 
 /// The gradients of the parameters of [`projections`] of `x` [.., I], given those of the outputs,
-/// [.., O] each.
+/// [.., O] each. Where `sums` has the sum of a weight's earlier gradients, the product is added to it in place (the beta of BLAS), in all
+/// its views, and it is returned: no gradient of its own takes memory or a pass over it.
 ///
 /// # Errors
-/// When the shapes do not fit, or a tensor is neither f32 nor bf16.
+/// When the shapes do not fit, a tensor is neither f32 nor bf16, or a sum has gaps or another type than a gradient.
 pub fn parameter_gradients<const N: usize>(
     backend: &Backend,
     x: &Tensor,
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
+    sums: [Option<&Tensor>; N],
 ) -> Result<[AffineGradients; N]> {
     let pool = match backend {
         Backend::Gpu(processor) => {
-            return operators::parameter_gradients(&**processor, x, projections, dy);
+            return operators::parameter_gradients(&**processor, x, projections, dy, sums);
         }
         Backend::Cpu(pool) => pool,
     };
     let x_values = Elements::of(pool, x)?;
     let all = read(pool, x.shape(), &projections)?;
     let dy = gradients(pool, &all, &dy)?;
-    let weights = match pool.block() {
-        Some(block) => all
-            .iter()
-            .zip(&dy)
-            .map(|(Read { sizes, .. }, dy)| {
-                let Sizes { outputs, inputs, .. } = *sizes;
-                order_free::weight_gradient(pool, dy, outputs, &x_values, inputs, block)
-            })
-            .collect::<Result<Vec<_>>>()?,
-        None => weight_gradients(pool, &x_values, &all, &dy)?,
-    };
-    array(projections.iter().zip(weights).zip(&dy).map(|((projection, weight), dy)| {
-        let bias = projection.bias.map(|bias| {
-            of_bias(pool, dy, bias.elem_count()).tensor(pool, bias.shape(), DType::F32)
-        });
-        Ok(AffineGradients { weight, bias: bias.transpose()? })
-    }))
+    array(projections.iter().zip(&all).zip(dy.iter().zip(sums)).map(
+        |((projection, read), (dy, sum))| {
+            let weight = WeightGradient { pool, read, x: &x_values, dy }.onto(sum)?;
+            let bias = projection.bias.map(|bias| {
+                of_bias(pool, dy, bias.elem_count()).tensor(pool, bias.shape(), DType::F32)
+            });
+            Ok(AffineGradients { weight, bias: bias.transpose()? })
+        },
+    ))
 }
 
-/// The gradient `dw = dyᵀ x` of each weight, f32, counted as gradients from the start.
-fn weight_gradients(
-    pool: &Pool,
-    x: &[f32],
-    all: &[Read<'_>],
-    dy: &[Elements<'_>],
-) -> Result<Vec<Tensor>> {
-    let buffer = |read: &Read<'_>| {
-        let _gradients = scope(Class::Gradients);
-        // SAFETY: a product writes every element of its output.
-        unsafe { unwritten(read.weight.elem_count()) }
+/// The gradient `dw = dyᵀ x` of a weight: f32, or a table of order-free sums.
+struct WeightGradient<'a> {
+    pool: &'a Pool,
+    read: &'a Read<'a>,
+    x: &'a [f32],
+    dy: &'a [f32],
+}
+
+impl WeightGradient<'_> {
+    /// The gradient, added to `sum` where there is one; else counted as gradients from the start.
+    fn onto(self, sum: Option<&Tensor>) -> Result<Tensor> {
+        let WeightGradient { pool, read, x, dy } = self;
+        let Sizes { outputs, inputs, .. } = read.sizes;
+        if let Some(sum) = sum {
+            check_sum(sum, [outputs, inputs], pool.block().is_some())?;
+            sum.inplace_op1(&self)?;
+            return Ok(sum.clone());
+        }
+        if let Some(block) = pool.block() {
+            return order_free::weight_gradient(pool, dy, outputs, x, inputs, block);
+        }
+        let mut dw = {
+            let _gradients = scope(Class::Gradients);
+            // SAFETY: a product writes every element of its output.
+            unsafe { unwritten(outputs * inputs) }
+        };
+        multiply(pool, vec![Product::new(read.y(dy).transposed(), read.x(x), &mut dw)]);
+        tensor(pool, dw, (outputs, inputs), DType::F32)
+    }
+}
+
+impl InplaceOp1 for WeightGradient<'_> {
+    fn name(&self) -> &'static str {
+        "weight gradient"
+    }
+    fn cpu_fwd(&self, sum: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let &WeightGradient { pool, read, x, dy } = self;
+        if let Some(block) = pool.block() {
+            let Sizes { outputs, inputs, .. } = read.sizes;
+            let table = order_free::table_mut(sum, layout)?;
+            let blocks = order_free::whole_blocks(x.len() / inputs.max(1), block)?;
+            order_free::add_products(pool, table, (dy, outputs), (x, inputs), &blocks);
+            return Ok(());
+        }
+        let sum = in_place_mut(sum, layout)?;
+        let product = Product::new(read.y(dy).transposed(), read.x(x), sum);
+        multiply(pool, vec![Product { onto: Output::Accumulate, ..product }]);
+        Ok(())
+    }
+}
+
+/// Refuses a sum to which a weight's gradient [O, I] cannot be added: f32 of its shape, or a table of order-free sums.
+pub(crate) fn check_sum(sum: &Tensor, shape: [usize; 2], is_order_free: bool) -> Result<()> {
+    let (wanted, dtype) = if is_order_free {
+        (order_free::table_of(shape[0] * shape[1]), DType::U32)
+    } else {
+        (shape, DType::F32)
     };
-    let mut dw: Vec<_> = all.iter().map(buffer).collect();
-    let products = all
-        .iter()
-        .zip(dy)
-        .zip(&mut dw)
-        .map(|((read, dy), dw)| Product::new(read.y(dy).transposed(), read.x(x), dw));
-    multiply(pool, products.collect());
-    let shape = |read: &Read<'_>| (read.sizes.outputs, read.sizes.inputs);
-    all.iter().zip(dw).map(|(read, dw)| tensor(pool, dw, shape(read), DType::F32)).collect()
+    if sum.dims() != wanted || sum.dtype() != dtype {
+        let found = (sum.dtype(), sum.dims());
+        bail!("projection: found a sum of gradients {found:?}, expected {dtype:?} {wanted:?}");
+    }
+    Ok(())
 }
 
 /// The elements of the outputs' gradients.

@@ -144,7 +144,7 @@ pub(crate) fn with_rows<T>(tensor: &Tensor, use_rows: impl FnOnce(&Rows<'_>) -> 
 /// A tensor's elements, row-major and without gaps: the tensor itself where it is so, else a copy. Off the tape.
 ///
 /// # Errors
-/// When it is not on the CPU, or none of f32, bf16 and f16.
+/// When it is not on the CPU, or no float.
 pub fn contiguous(backend: &Backend, x: &Tensor) -> Result<Tensor> {
     let pool = match backend {
         Backend::Gpu(processor) => return operators::contiguous(&**processor, x),
@@ -153,8 +153,8 @@ pub fn contiguous(backend: &Backend, x: &Tensor) -> Result<Tensor> {
     if x.is_contiguous() {
         return Ok(x.detach());
     }
-    if x.dtype() == DType::F16 {
-        // Nothing is computed in f16: it is a comm dtype, copied as it is.
+    if matches!(x.dtype(), DType::F16 | DType::F64) {
+        // Operators compute in neither: f16 is a comm dtype, and the reference kernel of attention takes f64.
         return x.detach().contiguous();
     }
     let copy = with_rows(x, |rows| rows.collect(pool))?;

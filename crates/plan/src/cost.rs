@@ -165,9 +165,7 @@ impl Share<'_> {
         let last = sum([self.resident(), backward.with(gradients.in_last)]);
         let last = last.max(sum([attending, gradients.in_last[1]]));
         let in_layer = sum([self.resident(), backward.most()]).max(attending);
-        let in_pieces = sum([self.resident(), backward.reaping(), gradients.in_pieces]);
-        let first = sum([in_layer, gradients.backward]).max(in_pieces);
-        let first = first.saturating_sub(self.others());
+        let first = sum([in_layer, gradients.backward]).saturating_sub(self.others());
         let [rows, of_table] = self.in_embedding();
         // The gradient of tied weights is held beside that of the loss; otherwise it is counted already.
         let beside = if self.plan.shape.tie_word_embeddings { of_table } else { 0 };

@@ -10,6 +10,9 @@ use striped::striped;
 
 use crate::{Mask, Positions, Run};
 
+/// The most positions of a sequence, so that sums of distances and weights are numbers.
+const MOST_TOKENS: usize = 1 << 48;
+
 /// How the positions of a sequence are sharded over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
@@ -53,6 +56,11 @@ pub enum ShardError {
         /// The layout.
         layout: Layout,
     },
+    /// There are more positions than can be counted.
+    TooLong {
+        /// The number of positions.
+        tokens: usize,
+    },
     /// The sequence is not of whole strict blocks.
     Blocks {
         /// The number of positions.
@@ -66,7 +74,7 @@ impl Layout {
     /// The positions of every rank, with equal weights and a causal mask.
     ///
     /// # Errors
-    /// When there are no positions or no ranks, or stripes have no width.
+    /// When there are no positions, more than 2^48 of them, or no ranks, or stripes have no width.
     pub fn shard(self, tokens: usize, world: usize) -> Result<Vec<Positions>, ShardError> {
         self.shard_weighted(&Mask::causal(), tokens, &vec![1; world])
     }
@@ -94,6 +102,9 @@ impl Layout {
         }
         if tokens == 0 {
             return Err(ShardError::NoTokens { layout: self, world });
+        }
+        if tokens > MOST_TOKENS {
+            return Err(ShardError::TooLong { tokens });
         }
         if weights.iter().all(|weight| *weight == 0) {
             return Err(ShardError::NoWeights { world });
@@ -210,6 +221,7 @@ impl ShardError {
             ShardError::NoWeights { .. } => "give one rank at least a weight above 0".to_owned(),
             ShardError::NoRanks => "a sequence is sharded over at least one rank".to_owned(),
             ShardError::NoWidth { .. } => "use a width of at least 1".to_owned(),
+            ShardError::TooLong { .. } => "use fewer tokens".to_owned(),
             ShardError::Blocks { .. } => {
                 "use a block of at least 1, and a length that is a multiple of it".to_owned()
             }
@@ -230,6 +242,9 @@ impl fmt::Display for ShardError {
             ShardError::NoRanks => write!(f, "positions cannot be sharded over 0 ranks"),
             ShardError::NoWidth { layout } => {
                 write!(f, "positions cannot be sharded as {layout}")
+            }
+            ShardError::TooLong { tokens } => {
+                write!(f, "{tokens} tokens cannot be sharded, at most {MOST_TOKENS}")
             }
             ShardError::Blocks { tokens, block } => {
                 write!(f, "{tokens} tokens cannot be divided into blocks of {block}")

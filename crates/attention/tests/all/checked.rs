@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use annulus_attention::{Attention, Cache, CallSite, Qkv, rows_at};
 use annulus_comm::{Communicator, threads};
-use annulus_ops::attention::{Dropout, Fused, dense};
+use annulus_ops::attention::{
+    Attended, AttentionKernel, BackwardTile, Dropout, Fused, KeyValueGradients, Prepared, Progress,
+    Reference, State, Tile, dense,
+};
 use annulus_ops::testing::error;
 use annulus_ops::{Key, Pool, normal};
 use annulus_sequence::{
@@ -118,6 +121,7 @@ fn every_strategy_refuses_what_no_kernel_takes() {
         for dtype in [DType::F64, DType::F16] {
             let typed = map(&right, |tensor| tensor.to_dtype(dtype));
             check_says(forward(&typed), &format!("{dtype:?}, expected F32 or BF16"));
+            check_says(forward(&typed), "`to_dtype` converts it, and the kernel `Reference` takes");
         }
         for (dim, found) in [(0, "[0, 4, 24, 8]"), (3, "[1, 4, 24, 0]")] {
             let empty = map(&right, |tensor| tensor.narrow(dim, 0, 0));
@@ -130,6 +134,66 @@ fn every_strategy_refuses_what_no_kernel_takes() {
         let wired = attention.with_wire_dtypes(Wire { output: Some(DType::U8), ..Wire::default() });
         check_says(wired.forward(HERE, &right), "found comm dtypes of U8, expected floats");
     }
+}
+
+/// A kernel of a program's own, of another formula than softmax's.
+#[derive(Debug)]
+struct Own;
+
+impl AttentionKernel for Own {
+    fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
+        Reference.begin(q, 2.0 * scale)
+    }
+    fn forward(&self, tiles: &[Tile<'_>], state: &mut dyn State, at: Progress<'_>) -> Result<()> {
+        Reference.forward(tiles, state, at)
+    }
+    fn finish(&self, state: Box<dyn State>) -> Result<Attended> {
+        Reference.finish(state)
+    }
+    fn prepare(&self, attended: &Attended, gradient: &Tensor) -> Result<Prepared> {
+        Reference.prepare(attended, gradient)
+    }
+    fn begin_prepared(&self, q: &Tensor, of: &Prepared, scale: f64) -> Result<Box<dyn State>> {
+        Reference.begin_prepared(q, of, 2.0 * scale)
+    }
+    fn backward(
+        &self,
+        tiles: Vec<BackwardTile<'_>>,
+        state: &mut dyn State,
+        at: Progress<'_>,
+    ) -> Result<Vec<KeyValueGradients>> {
+        Reference.backward(tiles, state, at)
+    }
+    fn finish_backward(&self, state: Box<dyn State>) -> Result<Tensor> {
+        Reference.finish_backward(state)
+    }
+}
+
+#[test]
+fn kept_scores_are_no_formula_of_another_kernel() {
+    let (mask, own) = (Mask::causal(), Arc::new(Own));
+    let attend = |strategy, scale| {
+        let schedules = schedules(strategy, 1, HEADS, &mask);
+        Attention::new(schedules, scale, threads::solo(), own.clone())
+            .forward(HERE, &whole(HEADS, TOKENS))
+    };
+    check_says(attend(Strategy::LiRing, SCALE), "the kernel Own, whose `is_plain_softmax` says");
+    let found = attend(Strategy::Ring, SCALE).unwrap().out;
+    let wanted = with(schedules(Strategy::Ring, 1, HEADS, &mask), 2.0 * SCALE, threads::solo());
+    let wanted = wanted.forward(HERE, &whole(HEADS, TOKENS)).unwrap().out;
+    assert!(error(&found, &wanted).unwrap() <= LIMIT);
+    // Where tensors have gaps, too, the reference takes any float.
+    let reference = Attention::new(
+        schedules(Strategy::Ulysses, 1, HEADS, &mask),
+        2.0 * SCALE,
+        threads::solo(),
+        Arc::new(Reference),
+    );
+    let wide = map(&whole(HEADS, TOKENS), |tensor| {
+        tensor.to_dtype(DType::F64)?.transpose(1, 2)?.contiguous()?.transpose(1, 2)
+    });
+    let found = reference.forward(HERE, &wide).unwrap().out;
+    assert!(error(&found.to_dtype(DType::F32).unwrap(), &wanted).unwrap() <= LIMIT);
 }
 
 #[test]

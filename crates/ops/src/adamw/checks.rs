@@ -1,8 +1,9 @@
 //! What AdamW refuses before it changes anything: a step that ends in the middle leaves moments ahead of their parameters.
 
+use std::ops::Range;
 use std::ptr;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use super::{AdamW, Moments, Parameter};
 use crate::rows::check_place;
@@ -71,6 +72,14 @@ impl Parameter<'_> {
         if let Some(device) = all.map(Tensor::device).find(|device| !device.is_cpu()) {
             bail!("adamw: found a tensor on {:?}, expected one on the CPU", device.location());
         }
+        // Candle changes no tensor in place while it reads another part of the same storage.
+        for (name, other) in [("parameter", self.master), ("gradient", self.gradient)] {
+            if [first, second].into_iter().any(|moment| place(moment).0 == place(other).0) {
+                bail!(
+                    "adamw: found a moment in the storage of the {name}, expected its own: `force_contiguous` copies it"
+                );
+            }
+        }
         match self.gradient.dtype() {
             DType::F32 | DType::BF16 => Ok(()),
             other => bail!("adamw: found a tensor of {other:?}, expected F32 or BF16"),
@@ -81,11 +90,13 @@ impl Parameter<'_> {
 /// Whether two tensors without gaps share elements.
 fn overlap(one: &Tensor, other: &Tensor) -> bool {
     // One lock at a time: somebody may wait to write between two of the same.
-    let place = |tensor: &Tensor| {
-        let (storage, layout) = tensor.storage_and_layout();
-        let start = layout.start_offset();
-        (ptr::from_ref(&*storage), start..start + tensor.elem_count())
-    };
     let ((storage, a), (of_other, b)) = (place(one), place(other));
     storage == of_other && a.start.max(b.start) < a.end.min(b.end)
+}
+
+/// The storage of a tensor without gaps, and the range of its elements there.
+fn place(tensor: &Tensor) -> (*const Storage, Range<usize>) {
+    let (storage, layout) = tensor.storage_and_layout();
+    let start = layout.start_offset();
+    (ptr::from_ref(&*storage), start..start + tensor.elem_count())
 }

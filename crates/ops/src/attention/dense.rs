@@ -29,7 +29,7 @@ pub struct Dense {
 /// A block of queries against a block of keys, in f64, by `mask.allows_in` on every pair of positions, with dropout of weights if any.
 ///
 /// `q` and `gradient` are [B, Hq, Sq, D], `k` and `v` [B, Hkv, Sk, D], of any float dtype; `gradient` is that of the output. Dropout is that
-/// of all query heads there are. A row that sees nothing has output 0, log-sum-exp -inf, and adds nothing to any gradient.
+/// of these query heads, the first of which is number [`Dropout::head`]. A row that sees nothing has output 0, log-sum-exp -inf, and adds nothing to any gradient.
 ///
 /// # Errors
 /// When shapes or numbers of positions do not fit together.
@@ -48,7 +48,7 @@ pub fn dense(
         return wrong(&format!("positions of {positions:?} queries and keys, expected {wanted:?}"));
     }
     let visible = visible(mask, queries, keys);
-    let dropped = dropout.map(|dropout| Dropped { dropout, head: 0, queries, keys });
+    let dropped = dropout.map(|dropout| Dropped { dropout, head: dropout.head, queries, keys });
     let factor = |head: usize, row, column| {
         let (batch, head) = (head / sizes.heads, head % sizes.heads);
         let factor = dropped.map(|dropped| dropped.factor(batch, head, row, column));

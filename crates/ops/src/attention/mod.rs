@@ -25,8 +25,8 @@ use crate::Backend;
 
 /// A tile in forward: keys and values of one shard for the queries of the state.
 ///
-/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in any float dtype; the queries' is the one that is
-/// computed in. Query head `h` uses key/value head `h / (Hq / Hkv)`.
+/// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in a float dtype that the kernel takes; the queries' is the
+/// one that is computed in. Query head `h` uses key/value head `h / (Hq / Hkv)`.
 #[derive(Clone, Debug)]
 pub struct Tile<'a> {
     /// Keys [B, Hkv, Sk, D].
@@ -157,6 +157,11 @@ pub trait AttentionKernel: Send + Sync + Debug {
     /// The backend of the kernel, also for what others compute; by default the calling thread alone.
     fn backend(&self) -> Backend {
         Backend::serial()
+    }
+    /// Whether the kernel computes `softmax(scale q kᵀ) v` and nothing else: scores that are kept until values arrive
+    /// ([`annulus_sequence::Strategy::LiRing`]) are computed without it. Other kernels cannot be used then, and that is the default.
+    fn is_plain_softmax(&self) -> bool {
+        false
     }
     /// The size of the strict blocks over which sums are order-free: gradients of queries, keys and values are then tables of such sums.
     /// `None`: they are f32.

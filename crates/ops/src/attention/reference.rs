@@ -44,6 +44,10 @@ impl State for Forward {}
 impl State for Backward {}
 
 impl AttentionKernel for Reference {
+    fn is_plain_softmax(&self) -> bool {
+        true
+    }
+
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
         let sizes = Queries::new(q, scale)?;
         let (dtype, q) = (q.dtype(), values(q)?);

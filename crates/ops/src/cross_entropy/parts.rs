@@ -202,7 +202,7 @@ mod tests {
         assert!((loss / wanted.loss - 1.0).abs() < 1e-6, "{loss} {}", wanted.loss);
         let gradient = partial_softmax_gradient(&backend, left, &left_targets, &factors)?;
         let head = Affine { weight: &head, bias: None };
-        let [found] = parameter_gradients(&backend, &x, [head], [&gradient])?;
+        let [found] = parameter_gradients(&backend, &x, [head], [&gradient], [None])?;
         assert!(error(&found.weight, &wanted.weight.narrow(0, 0, cut)?)? < 1e-6);
         Ok(())
     }

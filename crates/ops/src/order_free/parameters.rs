@@ -7,7 +7,7 @@ use annulus_memory::{Class, scope};
 use candle_core::{Result, Tensor, bail};
 
 use super::length;
-use super::table::{AddFlat, as_tensor, groups};
+use super::table::{AddFlat, as_tensor, groups, table_of};
 use crate::Pool;
 use crate::pool::Shelf;
 use crate::vector::product::{Left, Output, Product, ROWS, Right};
@@ -46,37 +46,18 @@ impl Sums {
 
     /// The sums as a table.
     pub(crate) fn tensor(self) -> Result<Tensor> {
-        let dims = [groups(self.elements), length(STRICT_ROW)];
-        as_tensor(self.rows, &dims)
+        as_tensor(self.rows, &table_of(self.elements))
     }
 
-    /// The table in pieces of `elements` elements, a multiple of [`STRICT_ROW`].
-    fn pieces(&mut self, elements: usize) -> impl ExactSizeIterator<Item = &mut [u32]> {
-        self.rows.chunks_mut(elements / STRICT_ROW * length(STRICT_ROW))
-    }
-
-    /// Adds `dyᵀ x` of every block: `dy` [tokens, outputs], `x` [tokens, inputs], to a weight [outputs, inputs].
+    /// Adds a weight's gradient: see [`add_products`].
     pub(crate) fn add_products(
         &mut self,
         pool: &Pool,
-        dy: &[f32],
-        outputs: usize,
-        x: &[f32],
-        inputs: usize,
+        dy: (&[f32], usize),
+        x: (&[f32], usize),
         blocks: &[Range<usize>],
     ) {
-        if outputs * inputs == 0 {
-            return;
-        }
-        let rows = if inputs.is_multiple_of(2) { JOB_ROWS } else { 2 * JOB_ROWS };
-        let scratch = Shelf::<Scratch>::default();
-        pool.each(self.pieces(rows * inputs).enumerate(), |(index, sums)| {
-            let rows = index * rows..outputs.min((index + 1) * rows);
-            scratch.with(|scratch| {
-                let job = Products { sums, rows, dy, outputs, x, inputs, blocks, scratch };
-                pool.core().instructions.with(false, job);
-            });
-        });
+        add_products(pool, &mut self.rows, dy, x, blocks);
     }
 
     /// Adds every token's row of `dy` [tokens, width] to the row of a table [.., width] that its id names, summed by block.
@@ -92,7 +73,7 @@ impl Sums {
         let mut places: Vec<(u32, usize)> = ids.iter().copied().zip(0..).collect();
         places.sort_unstable();
         let places = &places;
-        pool.each(self.pieces(STRICT_ROW * width).enumerate(), |(index, rows)| {
+        pool.each(pieces(&mut self.rows, STRICT_ROW * width).enumerate(), |(index, rows)| {
             let first = places.partition_point(|(id, _)| (*id as usize) < index * STRICT_ROW);
             let last = places.partition_point(|(id, _)| (*id as usize) < (index + 1) * STRICT_ROW);
             let same =
@@ -141,10 +122,38 @@ pub(crate) fn weight_gradient(
     inputs: usize,
     block: usize,
 ) -> Result<Tensor> {
-    let tokens = x.len() / inputs.max(1);
     let mut sums = Sums::of_gradient(outputs * inputs);
-    sums.add_products(pool, dy, outputs, x, inputs, &whole_blocks(tokens, block)?);
+    let blocks = whole_blocks(x.len() / inputs.max(1), block)?;
+    sums.add_products(pool, (dy, outputs), (x, inputs), &blocks);
     sums.tensor()
+}
+
+/// Adds `dyᵀ x` of every one of these blocks of tokens to the table of a weight [outputs, inputs]: `dy` [tokens, outputs],
+/// `x` [tokens, inputs].
+pub(crate) fn add_products(
+    pool: &Pool,
+    table: &mut [u32],
+    (dy, outputs): (&[f32], usize),
+    (x, inputs): (&[f32], usize),
+    blocks: &[Range<usize>],
+) {
+    if outputs * inputs == 0 {
+        return;
+    }
+    let rows = if inputs.is_multiple_of(2) { JOB_ROWS } else { 2 * JOB_ROWS };
+    let scratch = Shelf::<Scratch>::default();
+    pool.each(pieces(table, rows * inputs).enumerate(), |(index, sums)| {
+        let rows = index * rows..outputs.min((index + 1) * rows);
+        scratch.with(|scratch| {
+            let job = Products { sums, rows, dy, outputs, x, inputs, blocks, scratch };
+            pool.core().instructions.with(false, job);
+        });
+    });
+}
+
+/// A table in pieces of `elements` elements, a multiple of [`STRICT_ROW`].
+fn pieces(table: &mut [u32], elements: usize) -> impl ExactSizeIterator<Item = &mut [u32]> {
+    table.chunks_mut(elements / STRICT_ROW * length(STRICT_ROW))
 }
 
 /// The ranges of `tokens` tokens in whole blocks.

@@ -34,6 +34,19 @@ pub(crate) fn groups(elements: usize) -> usize {
     elements.div_ceil(STRICT_ROW)
 }
 
+/// The shape of the table of a parameter with `elements` elements.
+pub(crate) fn table_of(elements: usize) -> [usize; 2] {
+    [groups(elements), length(STRICT_ROW)]
+}
+
+/// The integers of a table without gaps, to be changed.
+pub(crate) fn table_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [u32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::U32(sums), Some((start, end))) => Ok(&mut sums[start..end]),
+        _ => bail!("order-free sums: found {layout:?}, wanted U32 without gaps"),
+    }
+}
+
 /// Rows as a tensor [.., 3 D + 1].
 pub(crate) fn as_tensor(rows: Vec<u32>, dims: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(rows, dims, &Device::Cpu)

@@ -133,8 +133,16 @@ fn gradients_of_other_shapes_are_refused() -> Result<()> {
     let (x, weight, dy) = (random("x", &[3, 4])?, random("w", &[5, 4])?, random("dy", &[2, 5])?);
     let projection = [Affine { weight: &weight, bias: None }];
     let message = |result: Result<()>| result.unwrap_err().to_string();
-    let wrong = parameter_gradients(&pool, &x, projection, [&dy]).map(drop);
+    let wrong = parameter_gradients(&pool, &x, projection, [&dy], [None]).map(drop);
     assert!(message(wrong).contains("found a gradient [2, 5], expected [3, 5]"));
+    let right = random("dy", &[3, 5])?;
+    for (sum, found) in
+        [(x.copy()?, "(F32, [3, 4])"), (weight.to_dtype(DType::BF16)?, "(BF16, [5, 4])")]
+    {
+        let wrong = parameter_gradients(&pool, &x, projection, [&right], [Some(&sum)]).map(drop);
+        let said = message(wrong);
+        assert!(said.contains(&format!("sum of gradients {found}, expected F32 [5, 4]")), "{said}");
+    }
     let wrong = projected_onto(&pool, &x, &x, projection[0]).map(drop);
     assert!(message(wrong).contains("found [3, 4] to add to, expected 15 elements"));
     let wrong = rms_norm_backward(&pool, &x, &random("n", &[4])?, 1e-5, &dy, None).map(drop);
@@ -169,5 +177,25 @@ fn wrong_targets_are_named() -> Result<()> {
         let message = result.unwrap_err().to_string();
         assert!(message.contains(found) && message.contains("-100 or one from 0 to 4"));
     }
+    Ok(())
+}
+
+#[test]
+fn order_free_gradients_of_weights_are_added_in_place() -> Result<()> {
+    let backend = Backend::cpu(3).in_blocks(Some(16));
+    let (x, dy, weight) =
+        (random("x", &[80, 33])?, random("dy", &[80, 7])?, random("w", &[7, 33])?);
+    let projection = [Affine { weight: &weight, bias: None }];
+    let some = |first: usize, rows: usize, sum: Option<&Tensor>| {
+        let [x, dy] = [x.narrow(0, first, rows)?, dy.narrow(0, first, rows)?];
+        let [found] = parameter_gradients(&backend, &x, projection, [&dy], [sum])?;
+        Ok::<_, candle_core::Error>(found.weight)
+    };
+    let (whole, sum) = (some(0, 80, None)?, some(48, 32, None)?);
+    some(0, 48, Some(&sum))?;
+    let integers = |table: &Tensor| table.flatten_all()?.to_vec1::<u32>();
+    assert_eq!(integers(&sum)?, integers(&whole)?);
+    let refused = some(0, 80, Some(&weight)).unwrap_err().to_string();
+    assert!(refused.contains("sum of gradients (F32, [7, 33]), expected U32"), "{refused}");
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use annulus_ops::testing::random;
+use annulus_ops::testing::{error, random};
 use annulus_ops::{
     Affine, Backend, Rotary, SwiGluGradients, embedding, embedding_backward, input_gradient,
     linear, linear_cross_entropy, linear_cross_entropy_gradients, parameter_gradients,
@@ -65,10 +65,13 @@ fn projections_case(x: &[usize], outputs: [usize; 2]) -> Case {
             let (affine, dy) = (affine(v), [&v[4], &v[5]]);
             let [first, second] = projections(pool, &v[0], affine)?;
             let dx = input_gradient(pool, affine, dy)?;
-            let [one, two] = parameter_gradients(pool, &v[0], affine, dy)?;
+            let [one, two] = parameter_gradients(pool, &v[0], affine, dy, [None; 2])?;
             let bias = one.bias.expect("the first has a bias");
             assert!(two.bias.is_none());
-            Ok(vec![first, second, dx, one.weight, bias, two.weight])
+            let sum = one.weight.copy()?;
+            let [twice, again] = parameter_gradients(pool, &v[0], affine, dy, [Some(&sum), None])?;
+            assert_eq!(error(&twice.weight, &sum)?, 0.0);
+            Ok(vec![first, second, dx, one.weight, bias, two.weight, sum, again.weight])
         },
         |pool, v| {
             let one = |v: &[Tensor]| linear(pool, &v[0], &v[1], v.get(2));
@@ -76,7 +79,8 @@ fn projections_case(x: &[usize], outputs: [usize; 2]) -> Case {
             let second = tape(&[v[0].clone(), v[3].clone()], &v[5], one)?;
             let (y, z) = (one(&v[..3])?, one(&[v[0].clone(), v[3].clone()])?);
             let dx = (&first[0] + &second[0])?;
-            Ok(vec![y, z, dx, first[1].clone(), first[2].clone(), second[1].clone()])
+            let (twice, again) = ((&first[1] * 2.0)?, second[1].clone());
+            Ok(vec![y, z, dx, first[1].clone(), first[2].clone(), second[1].clone(), twice, again])
         },
     )
 }
@@ -101,9 +105,14 @@ fn side_by_side_case(x: &[usize], outputs: [usize; 2]) -> Case {
         let mut all = projections(pool, &v[0], affine)?.to_vec();
         all.extend(projections(pool, &v[0], bare)?);
         all.push(input_gradient(pool, affine, dy.each_ref())?);
-        for found in parameter_gradients(pool, &v[0], affine, dy.each_ref())? {
-            all.extend([Some(found.weight), found.bias].into_iter().flatten());
+        let found = parameter_gradients(pool, &v[0], affine, dy.each_ref(), [None; 2])?;
+        for found in &found {
+            all.extend([Some(found.weight.copy()?), found.bias.clone()].into_iter().flatten());
         }
+        // Sums that lie side by side, as they came.
+        let sums = found.each_ref().map(|one| Some(&one.weight));
+        parameter_gradients(pool, &v[0], affine, dy.each_ref(), sums)?;
+        all.extend(found.map(|one| one.weight));
         Ok(all)
     };
     case(

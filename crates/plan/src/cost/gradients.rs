@@ -8,8 +8,6 @@ use super::{F32, SUMS_IN_FLIGHT, Share};
 pub(super) struct Peaks {
     /// While backward is in a layer or the loss.
     pub(super) backward: u64,
-    /// While backward is in a feed-forward half of which a piece of rows has gradients of its own beside their sum; 0: it is in one piece.
-    pub(super) in_pieces: u64,
     /// Over the whole step.
     pub(super) most: u64,
     /// While backward is in the last layer: before its feed-forward half has gradients, in this half, and in the attention half.
@@ -32,23 +30,18 @@ impl Share<'_> {
         let stages = self.stages();
         let last = stages.last();
         let in_last = [0, 1, 2].map(|back| stages.held(last - back));
-        let piece = self.of_a_piece();
-        // Halves alternate between the embedding and the loss.
-        let feed_forward = (2..last).step_by(2).map(|stage| stages.most_in(stage));
-        let feed_forward = feed_forward.max().unwrap_or_default();
-        let in_pieces = if piece > 0 { feed_forward + piece } else { 0 };
         let (all, parts) = (stages.summed.iter().sum::<u64>(), self.parts());
         if self.world() == 1 {
             let backward = (0..=last).map(|stage| stages.most_in(stage)).max().unwrap_or_default();
-            return Peaks { backward, in_pieces, most: backward.max(in_pieces), in_last };
+            return Peaks { backward, most: backward, in_last };
         }
         let backward = (1..=last).map(|stage| stages.most_in(stage)).max().unwrap_or_default();
         // The last stages' gradients are whole while they are summed; then the mirrors' sums are joined.
         let largest = stages.whole.iter().max().copied().unwrap_or_default();
         let joined = if self.sharding().mirrors == 1 { 0 } else { largest / parts };
         let ends = [stages.whole[0], joined].map(|beside| all / parts + beside);
-        let most = ends.into_iter().chain([backward, stages.within(0), in_pieces]).max();
-        Peaks { backward, in_pieces, most: most.unwrap_or_default(), in_last }
+        let most = ends.into_iter().chain([backward, stages.within(0)]).max();
+        Peaks { backward, most: most.unwrap_or_default(), in_last }
     }
 
     fn stages(&self) -> Stages<'_> {
@@ -63,20 +56,6 @@ impl Share<'_> {
         let (whole, summed) =
             (stages.iter().map(of_stage).collect(), stages.iter().map(summed).collect());
         Stages { share: self, whole, summed, is_accumulated }
-    }
-
-    /// Bytes of the gradients that one product makes for a piece of the feed-forward half's rows, to be added to those of other pieces: of
-    /// gate and up together, or of one matrix of an adapter. A GPU holds more at other moments.
-    fn of_a_piece(&self) -> u64 {
-        let plan = self.plan;
-        let in_pieces = self.rows > self.memory.mlp_chunk as u64;
-        if !in_pieces || !plan.experiment.host.computes_on_this_cpu() {
-            return 0;
-        }
-        let sizes = plan.trained_by_stage();
-        let largest = sizes.get(2).and_then(|of| of.iter().max().copied()).unwrap_or_default();
-        let together = if plan.experiment.lora.is_some() { 1 } else { 2 };
-        together * plan.gradient(largest)
     }
 }
 

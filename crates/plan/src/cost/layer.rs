@@ -22,10 +22,6 @@ impl Backward {
     pub(super) fn most(self) -> u64 {
         self.turning.max(self.reaping).max(self.attention)
     }
-    /// In the feed-forward half while there are gradients of its weights.
-    pub(super) fn reaping(self) -> u64 {
-        self.reaping
-    }
     /// The most together with gradients: those before the layer, with the feed-forward half's, and with both halves'.
     pub(super) fn with(self, [before, feed_forward, both]: [u64; 3]) -> u64 {
         let Backward { turning, reaping, attention } = self;

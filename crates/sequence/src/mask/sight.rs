@@ -1,5 +1,6 @@
 //! What a mask shows in one batch row, as pieces.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::piece::both;
@@ -188,9 +189,15 @@ impl Fixed {
     /// The columns that every query sees, by residue, and the rest of what a block sees of itself.
     fn parts(self, shards: Shards<'_>, piece: &Piece) -> Vec<Piece> {
         let Fixed { block, columns } = self;
-        let classes = (block - columns..block).map(|residue| Class { modulus: block, residue });
-        let seen_by_all = classes.filter_map(|class| {
-            let class = piece.class.and(class)?;
+        let of_columns = block - columns..block;
+        let residues: Vec<usize> = if piece.keys.len() < block {
+            let of_keys: BTreeSet<usize> = piece.keys.clone().map(|key| key % block).collect();
+            of_keys.range(of_columns).copied().collect()
+        } else {
+            of_columns.collect()
+        };
+        let seen_by_all = residues.into_iter().filter_map(|residue| {
+            let class = piece.class.and(Class { modulus: block, residue })?;
             Some(Piece { class, ..piece.clone() })
         });
         let around = |at: usize| at / block * block..at / block * block + block;

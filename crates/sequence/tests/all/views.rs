@@ -65,6 +65,7 @@ fn more_rules() -> Vec<Rule> {
         Rule::Fixed { block: 4, columns: 4 },
         Rule::Fixed { block: 6, columns: 1 },
         Rule::Fixed { block: usize::MAX, columns: 1 },
+        Rule::Fixed { block: 1 << 31, columns: (1 << 31) - 5 },
         Rule::Strided { stride: usize::MAX },
         Rule::Regions(vec![]),
         Rule::Regions(vec![Region { queries: 5..90, keys: 19..20, causal: true }]),

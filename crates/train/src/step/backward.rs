@@ -189,7 +189,7 @@ impl Rank {
         let mut inputs = Vec::with_capacity(trace.len());
         for ((kept, pullback), dy) in trace.into_iter().zip(self.pieces(stage, dy)?) {
             let kept = self.restored(kept)?;
-            let mut sink = |name: &str, gradient| gradients.add(&self.backend, name, gradient);
+            let mut sink = gradients.sink(&self.backend);
             inputs.push(pullback(kept, &dy, weights, &mut sink)?);
         }
         self.joined(stage, inputs, dy)

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use annulus_model::{Config, Forward, Keep, Llama, Shard, Stage, Weights};
+use annulus_model::{Config, Forward, GradientSink, Keep, Llama, Shard, Stage, Weights};
 use annulus_ops::testing::{error, error_l2, to_f64};
 use annulus_ops::{Key, normal};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::support::{
-    gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
+    Summed, gradients, kernels, logits, loss, normed, shaped, shard, tiny, tokens, uneven,
 };
 
 /// A model with every feature.
@@ -79,20 +79,18 @@ fn a_few_rows_at_a_time_are_the_whole() {
     for (chunk, keep) in [(1, Keep::Attention), (4, Keep::Everything), (18, Keep::Attention)] {
         let shard = Shard { keep, ..shard.clone() };
         let mut outputs = Vec::new();
-        let mut sums: Weights = Weights::new();
+        let mut sums = Summed::default();
         for begin in (0..18).step_by(chunk) {
             let some = |x| rows(x).narrow(0, begin, chunk.min(18 - begin)).unwrap();
-            let (y, part) = there_and_back(stage, (&some(&x), &some(&seed)), &weights, &shard);
-            outputs.push(y);
-            for (name, part) in part {
-                let sum = sums.get(&name).map_or_else(|| Ok(part.clone()), |sum| sum + &part);
-                sums.insert(name, sum.unwrap());
-            }
+            let Forward { output, kept, back } =
+                stage.forward(&some(&x), &weights, &shard).unwrap();
+            back(kept, &some(&seed), &weights, &mut sums).unwrap();
+            outputs.push(output);
         }
         let output = Tensor::cat(&outputs, 0).unwrap();
         assert!(error(&output, &rows(&whole)).unwrap() < 1e-6, "chunks of {chunk}");
         for name in weights.keys() {
-            let error = error_l2(&sums[name], &all[name]).unwrap();
+            let error = error_l2(&sums.0[name], &all[name]).unwrap();
             assert!(error < 1e-6, "chunks of {chunk}: {name} {error:e}");
         }
     }
@@ -108,13 +106,24 @@ fn there_and_back(
     let keep = if shard.keep == Keep::Nothing { Keep::Everything } else { shard.keep };
     let shard = Shard { keep, ..shard.clone() };
     let Forward { output, kept, back } = stage.forward(x, weights, &shard).unwrap();
-    let mut harvest = Weights::new();
-    let dx = back(kept, dy, weights, &mut |name, gradient| {
-        assert!(harvest.insert(name.to_owned(), gradient).is_none(), "{name} twice");
-        Ok(())
-    });
+    let mut harvest = Once::default();
+    let dx = back(kept, dy, weights, &mut harvest);
     assert_eq!(dx.unwrap().dims(), x.dims());
-    (output, harvest)
+    (output, harvest.0)
+}
+
+/// One gradient by name.
+#[derive(Default)]
+struct Once(Weights);
+
+impl GradientSink for Once {
+    fn sum(&self, _: &str) -> Option<Tensor> {
+        None
+    }
+    fn add(&mut self, name: &str, gradient: Tensor) -> Result<()> {
+        assert!(self.0.insert(name.to_owned(), gradient).is_none(), "{name} twice");
+        Ok(())
+    }
 }
 
 /// Keeping more changes what is recomputed, but no bit of the results.
@@ -144,7 +153,8 @@ fn there_is_no_way_back_where_nothing_was_kept() {
     for stage in &model.stages[1..] {
         let Forward { output, kept, back } = stage.forward(&x, &weights, &shard).unwrap();
         assert!(kept.is_empty());
-        let error = back(kept, &output, &weights, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let refused = back(kept, &output, &weights, &mut Once::default());
+        let error = refused.unwrap_err().to_string();
         assert!(error.contains("nothing was kept"), "{error}");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use annulus_architecture::{Family, Rope, Scaling, Shape};
 use annulus_attention::Attention;
 use annulus_model::{
-    Attentions, Config, Forward, Keep, Llama, Pullback, Rotaries, Shard, Stage, TensorRanks,
-    Weights,
+    Attentions, Config, Forward, GradientSink, Keep, Llama, Pullback, Rotaries, Shard, Stage,
+    TensorRanks, Weights,
 };
 use annulus_ops::attention::{AttentionKernel, Fused, Reference};
 use annulus_ops::{Backend, IGNORED, Key, Pool, normal, uniform};
@@ -173,18 +173,27 @@ pub(crate) fn gradients(model: &Llama, weights: &Weights, shard: &Shard) -> (Ten
     let keep = if shard.keep == Keep::Nothing { Keep::Attention } else { shard.keep };
     let shard = Shard { keep, ..shard.clone() };
     let (loss, pullbacks) = forward(&model.stages, weights, &shard);
-    let mut gradients = Weights::new();
+    let mut gradients = Summed::default();
     let mut dx = loss.ones_like().unwrap();
     for (kept, pullback) in pullbacks.into_iter().rev() {
-        // A tied matrix has two.
-        let mut add = |name: &str, gradient: Tensor| {
-            let sum = gradients.get(name).map_or(Ok(gradient.clone()), |sum| sum + gradient)?;
-            gradients.insert(name.to_owned(), sum);
-            Ok(())
-        };
-        dx = pullback(kept, &dx, weights, &mut add).unwrap();
+        dx = pullback(kept, &dx, weights, &mut gradients).unwrap();
     }
-    (loss, gradients)
+    (loss, gradients.0)
+}
+
+/// Sums of gradients by name: a tied matrix has two, and a stage of a few rows at a time several.
+#[derive(Default)]
+pub(crate) struct Summed(pub(crate) Weights);
+
+impl GradientSink for Summed {
+    fn sum(&self, name: &str) -> Option<Tensor> {
+        self.0.get(name).cloned()
+    }
+    fn add(&mut self, name: &str, gradient: Tensor) -> Result<()> {
+        let sum = self.0.get(name).map_or(Ok(gradient.clone()), |sum| sum + gradient)?;
+        self.0.insert(name.to_owned(), sum);
+        Ok(())
+    }
 }
 
 /// The gradient of `loss` with respect to each of `variables`, by the tape.

@@ -41,7 +41,10 @@ pub(super) fn guests(tensor: &Tensor) -> Result<Tensor> {
 pub(super) fn contiguous(tensor: &Tensor) -> Result<Tensor> {
     match tensor.dtype() {
         DType::F32 | DType::BF16 => tensor.detach().contiguous(),
-        other => wrong(&format!("a tensor of {other:?}, expected F32 or BF16")),
+        other => wrong(&format!(
+            "a tensor of {other:?}, expected F32 or BF16 (keys and values may be F16): `to_dtype` converts it, and the kernel \
+             `Reference` takes any float"
+        )),
     }
 }
 

@@ -33,7 +33,7 @@ use backward::Backward;
 use forward::Forward;
 use inputs::Source;
 
-/// The fast CPU kernel, for f32 and bf16.
+/// The fast CPU kernel: it takes f32 and bf16, and keys and values also in f16.
 ///
 /// Sums are f32. Where all inputs are bf16 and the processor multiplies pairs of them, weights and gradients of scores are
 /// rounded to bf16 before they are multiplied, as GPU kernels do; elsewhere bf16 is widened block by block.
@@ -54,6 +54,10 @@ impl Fused {
 }
 
 impl AttentionKernel for Fused {
+    fn is_plain_softmax(&self) -> bool {
+        true
+    }
+
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
         let instructions = self.instructions;
         Ok(match self.pool.block() {

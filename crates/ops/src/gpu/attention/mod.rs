@@ -151,6 +151,10 @@ pub fn fast_heads(on: GpuCapability, dtype: DType) -> Vec<usize> {
 }
 
 impl AttentionKernel for Kernels {
+    fn is_plain_softmax(&self) -> bool {
+        true
+    }
+
     fn begin(&self, q: &Tensor, scale: f64) -> Result<Box<dyn State>> {
         Ok(match self.processor.block() {
             None => Box::new(Forward::new(self, q, scale)?),

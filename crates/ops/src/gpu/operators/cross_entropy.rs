@@ -81,7 +81,7 @@ pub(crate) fn linear_cross_entropy_gradients(
         }
         let dx_chunk = dx.narrow(0, start, x_chunk.dim(0)?)?;
         let (dlogits, weight) = (View::of(&dlogits)?, View::of(&pass.weight)?);
-        multiply(processor, &dx_chunk, &dlogits, &weight, Output::Overwrite)?;
+        multiply(processor, &View::of(&dx_chunk)?, &dlogits, &weight, Output::Overwrite)?;
     }
     Ok((pass.loss()?, dx.reshape(x.shape())?, dw))
 }
@@ -169,7 +169,7 @@ impl<'a> Pass<'a> {
         let (dlogits, x) = (View::of(dlogits)?, View::of(x)?);
         match self.processor.block() {
             Some(block) => order_free::add_products(self.processor, dw, &dlogits, &x, block),
-            None => multiply(self.processor, dw, &dlogits.t(), &x, Output::Accumulate),
+            None => multiply(self.processor, &View::of(dw)?, &dlogits.t(), &x, Output::Accumulate),
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Pass<'a> {
         let x = self.x.narrow(0, start, tokens)?;
         let logits = self.logits.narrow(0, 0, tokens)?;
         let weight = View::of(&self.weight)?.t();
-        multiply(self.processor, &logits, &View::of(&x)?, &weight, Output::Overwrite)?;
+        multiply(self.processor, &View::of(&logits)?, &View::of(&x)?, &weight, Output::Overwrite)?;
         Ok(x)
     }
 

@@ -11,7 +11,7 @@ use super::product::{Output, multiply};
 use super::view::{self, View};
 use super::{here, off_tape, order_free, plain, sums, unwritten, with_last};
 use crate::linear::Sizes;
-use crate::projections::{Affine, AffineGradients, array};
+use crate::projections::{Affine, AffineGradients, array, check_sum};
 
 /// [`crate::linear()`] on a processor.
 pub(crate) fn linear(
@@ -36,7 +36,13 @@ pub(crate) fn wide_linear(
     let (x, weight) = (rows(processor, x, x.dtype())?, rows(processor, weight, x.dtype())?);
     // SAFETY: a product writes every element of its output.
     let y = unsafe { unwritten(processor, (tokens, outputs), DType::F32) }?;
-    multiply(processor, &y, &view::rows(&x)?, &view::rows(&weight)?.t(), Output::Overwrite)?;
+    multiply(
+        processor,
+        &View::of(&y)?,
+        &view::rows(&x)?,
+        &view::rows(&weight)?.t(),
+        Output::Overwrite,
+    )?;
     y.reshape(with_last(x.shape(), outputs))
 }
 
@@ -80,7 +86,13 @@ pub(crate) fn projected_onto(
         None => plain(processor, onto, x.dtype())?,
     };
     let matrix = y.reshape((tokens, outputs))?;
-    multiply(processor, &matrix, &view::rows(&x)?, &view::rows(&weight)?.t(), Output::Accumulate)?;
+    multiply(
+        processor,
+        &View::of(&matrix)?,
+        &view::rows(&x)?,
+        &view::rows(&weight)?.t(),
+        Output::Accumulate,
+    )?;
     Ok(y)
 }
 
@@ -108,7 +120,7 @@ pub(crate) fn input_gradient<const N: usize>(
     let terms = joined.map_or_else(|| dy.into_iter().zip(weights).collect(), |one| vec![one]);
     for (index, (dy, weight)) in terms.iter().enumerate() {
         let output = if index == 0 { Output::Overwrite } else { Output::Accumulate };
-        multiply(processor, &matrix, dy, weight, output)?;
+        multiply(processor, &View::of(&matrix)?, dy, weight, output)?;
     }
     if dtype == narrow { Ok(dx) } else { cast(processor, &dx, narrow) }
 }
@@ -119,44 +131,87 @@ pub(crate) fn parameter_gradients<const N: usize>(
     x: &Tensor,
     projections: [Affine<'_>; N],
     dy: [&Tensor; N],
+    sums: [Option<&Tensor>; N],
 ) -> Result<[AffineGradients; N]> {
     let x = plain(processor, x, x.dtype())?;
     let dy = gradients(processor, x.shape(), &projections, dy, x.dtype())?;
     let dy = views(&dy)?;
-    let found = |bias: Option<&Tensor>, dy: &View<'_>| {
-        let weight = weight_gradient(processor, dy, &x)?;
-        Ok(AffineGradients {
-            weight,
-            bias: bias.map(|_| sums::over_rows(processor, dy)).transpose()?,
-        })
-    };
-    let alike = projections.iter().all(|one| one.bias.is_some() == projections[0].bias.is_some());
-    let Some(one) = joined(processor, &dy, 1).filter(|_| alike) else {
-        return array(projections.iter().zip(&dy).map(|(one, dy)| found(one.bias, dy)));
-    };
-    let whole = found(projections[0].bias, &one)?;
-    let outputs = || dy.iter().map(|dy| dy.dims[1]);
-    let mut biases = whole.bias.iter().flat_map(|bias| parts(bias, 0, outputs()));
+    let weights = weight_gradients(processor, &view::rows(&x)?, &dy, sums)?;
+    let biases = bias_gradients(processor, &projections, &dy)?;
     array(
-        parts(&whole.weight, 0, outputs()).map(|weight| {
-            Ok(AffineGradients { weight: weight?, bias: biases.next().transpose()? })
-        }),
+        weights.into_iter().zip(biases).map(|(weight, bias)| Ok(AffineGradients { weight, bias })),
     )
 }
 
-/// The gradient `dyᵀ x` of a weight, of plain `dy` [tokens, O] and `x` [.., I]: f32 [O, I], or a table of order-free sums.
-fn weight_gradient(processor: &dyn Processor, dy: &View<'_>, x: &Tensor) -> Result<Tensor> {
-    let x = view::rows(x)?;
-    let ([_, outputs], [_, inputs]) = (dy.dims, x.dims);
-    if let Some(block) = processor.block() {
-        let sums = order_free::nothing(processor, outputs * inputs)?;
-        order_free::add_products(processor, &sums, dy, &x, block)?;
-        return Ok(sums);
+/// The gradients `dyᵀ x` of weights [O, I]: f32, or tables of order-free sums; added to `sums` where there are some.
+fn weight_gradients<const N: usize>(
+    processor: &dyn Processor,
+    x: &View<'_>,
+    dy: &[View<'_>; N],
+    sums: [Option<&Tensor>; N],
+) -> Result<[Tensor; N]> {
+    let inputs = x.dims[1];
+    for (dy, sum) in dy.iter().zip(sums) {
+        let Some(sum) = sum else { continue };
+        here(processor, sum)?;
+        check_sum(sum, [dy.dims[1], inputs], processor.block().is_some())?;
     }
-    // SAFETY: the product writes all of it.
-    let dw = unsafe { unwritten(processor, (outputs, inputs), DType::F32) }?;
-    multiply(processor, &dw, &dy.clone().t(), &x, Output::Overwrite)?;
+    if let Some(block) = processor.block() {
+        return array(dy.iter().zip(sums).map(|(dy, sum)| {
+            let new = || order_free::nothing(processor, dy.dims[1] * inputs);
+            let sum = sum.map_or_else(new, |sum| Ok(sum.clone()))?;
+            order_free::add_products(processor, &sum, dy, x, block)?;
+            Ok(sum)
+        }));
+    }
+    let had = sums.iter().flatten().map(|sum| view::rows(sum)).collect::<Result<Vec<_>>>()?;
+    let had_one = joined(processor, &had, 0);
+    let is_fit = had.is_empty() || had_one.is_some();
+    let Some(one) = joined(processor, dy, 1).filter(|_| is_fit) else {
+        return array(dy.iter().zip(sums).map(|(dy, sum)| weight_gradient(processor, dy, x, sum)));
+    };
+    if let Some(had) = had_one {
+        multiply(processor, &had, &one.t(), x, Output::Accumulate)?;
+        return array(sums.iter().flatten().map(|sum| Ok((*sum).clone())));
+    }
+    let whole = weight_gradient(processor, &one, x, None)?;
+    array(parts(&whole, 0, dy.iter().map(|dy| dy.dims[1])))
+}
+
+/// The gradient `dyᵀ x` of a weight, f32 [O, I], added to `sum` where there is one.
+fn weight_gradient(
+    processor: &dyn Processor,
+    dy: &View<'_>,
+    x: &View<'_>,
+    sum: Option<&Tensor>,
+) -> Result<Tensor> {
+    let new = || {
+        // SAFETY: the product writes all of it.
+        unsafe { unwritten(processor, (dy.dims[1], x.dims[1]), DType::F32) }
+    };
+    let dw = sum.map_or_else(new, |sum| Ok(sum.clone()))?;
+    let output = if sum.is_some() { Output::Accumulate } else { Output::Overwrite };
+    multiply(processor, &View::of(&dw)?, &dy.clone().t(), x, output)?;
     Ok(dw)
+}
+
+/// The gradients of biases, where projections have them: f32 `[O]`, or tables of order-free sums.
+fn bias_gradients<const N: usize>(
+    processor: &dyn Processor,
+    projections: &[Affine<'_>; N],
+    dy: &[View<'_>; N],
+) -> Result<[Option<Tensor>; N]> {
+    let all_have_some = projections.iter().all(|one| one.bias.is_some());
+    if let Some(one) = joined(processor, dy, 1).filter(|_| all_have_some) {
+        let whole = sums::over_rows(processor, &one)?;
+        return array(parts(&whole, 0, dy.iter().map(|dy| dy.dims[1])).map(|bias| bias.map(Some)));
+    }
+    array(
+        projections
+            .iter()
+            .zip(dy)
+            .map(|(one, dy)| one.bias.map(|_| sums::over_rows(processor, dy)).transpose()),
+    )
 }
 
 /// The tensor itself where it is rows of `dtype`, with or without gaps between them; else a copy without gaps.
@@ -275,7 +330,7 @@ impl<'a> Operands<'a> {
                 (gathered(processor, &[&row], &dims, &[0, 1])?, Output::Accumulate)
             }
         };
-        multiply(processor, &y, &rows, &self.weight.clone().t(), output)?;
+        multiply(processor, &View::of(&y)?, &rows, &self.weight.clone().t(), output)?;
         let y = if y.dtype() == dtype { y } else { cast(processor, &y, dtype)? };
         y.reshape(with_last(x.shape(), outputs))
     }

@@ -1,6 +1,5 @@
 //! Order-free sums on a processor: `kernels/order_free/`. Tables are those of [`crate::order_free`].
 
-use annulus_machine::blocks::STRICT_ROW;
 use bytemuck::NoUninit;
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -11,7 +10,7 @@ use super::norm::{Row, rows_at};
 use super::product::Output;
 use super::view::View;
 use super::{Extent, launch, of_type, plain, unwritten};
-use crate::order_free::{SQUARES, groups, length, whole_blocks};
+use crate::order_free::{SQUARES, groups, table_of, whole_blocks};
 
 /// Rows of a table per block of threads: one for each warp.
 const ROWS: usize = 8;
@@ -156,7 +155,7 @@ fn sizes(sums: &Tensor) -> (usize, usize) {
 
 /// A parameter's table of sums of nothing.
 pub(super) fn nothing(processor: &dyn Processor, elements: usize) -> Result<Tensor> {
-    Tensor::zeros((groups(elements), length(STRICT_ROW)), DType::U32, processor.device())
+    Tensor::zeros(&table_of(elements), DType::U32, processor.device())
 }
 
 /// A parameter's table that has not been written yet.
@@ -165,7 +164,7 @@ pub(super) fn nothing(processor: &dyn Processor, elements: usize) -> Result<Tens
 /// What is launched next must write all of it.
 unsafe fn unwritten_table(processor: &dyn Processor, elements: usize) -> Result<Tensor> {
     // SAFETY: the caller's promise.
-    unsafe { unwritten(processor, (groups(elements), length(STRICT_ROW)), DType::U32) }
+    unsafe { unwritten(processor, &table_of(elements), DType::U32) }
 }
 
 /// The table of the sums over `partials` f32 [count, width], each row a block of tokens' partial result.

@@ -4,7 +4,7 @@
 //! and it cannot add to an existing result. cuBLAS is asked for both here, through Candle's handle.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, bail};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -28,7 +28,7 @@ pub(super) enum Output {
 /// Order-free sums use a kernel of our own: a library chooses its order of summation by the number of rows.
 pub(super) fn multiply(
     processor: &dyn Processor,
-    c: &Tensor,
+    c: &View<'_>,
     a: &View<'_>,
     b: &View<'_>,
     output: Output,
@@ -36,32 +36,32 @@ pub(super) fn multiply(
     if processor.block().is_some() {
         return product(c, a, b, output, Some(processor));
     }
-    processor.touches(&[&a.tensors[..], &b.tensors].concat(), &[c])?;
+    processor.touches(&[&a.tensors[..], &b.tensors].concat(), &c.tensors)?;
     product(c, a, b, output, None)
 }
 
 /// `a` [M, K] times `b` [K, N] into `c` [M, N], by a kernel of our own or a library.
 fn product(
-    c: &Tensor,
+    c: &View<'_>,
     a: &View<'_>,
     b: &View<'_>,
     output: Output,
     processor: Option<&dyn Processor>,
 ) -> Result<()> {
     let ([rows, inner], [other, columns]) = (a.dims, b.dims);
-    if c.dims() != [rows, columns] || inner != other {
-        bail!("product: found {:?} for {:?} times {:?}", c.dims(), a.dims, b.dims);
+    if c.dims != [rows, columns] || inner != other {
+        bail!("product: found {:?} for {:?} times {:?}", c.dims, a.dims, b.dims);
     }
-    let types = [a.first().dtype(), b.first().dtype(), c.dtype()];
+    let types = [a.first().dtype(), b.first().dtype(), c.first().dtype()];
     if types[0] != types[1] || !matches!(types[2], t if t == types[0] || t == DType::F32) {
         bail!("product: found {types:?}, expected two of one type, and the result of that or F32");
     }
-    match (c.elem_count(), inner, output) {
+    match (rows * columns, inner, output) {
         (0, ..) | (_, 0, Output::Accumulate) => Ok(()),
-        (_, 0, Output::Overwrite) => c.zero_set(),
+        (_, 0, Output::Overwrite) => c.tensors.iter().try_for_each(|c| c.zero_set()),
         _ => match processor {
-            Some(processor) => order_free::multiply(processor, c, a, b, output),
-            None => c.inplace_op3(a.first(), b.first(), &Multiply { a, b, output }),
+            Some(processor) => order_free::multiply(processor, c.first(), a, b, output),
+            None => c.first().inplace_op3(a.first(), b.first(), &Multiply { a, b, output }),
         },
     }
 }
@@ -229,13 +229,13 @@ fn wide(storage: &CpuStorage, start: usize, many: usize) -> Result<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::{Device, Tensor};
 
     use super::*;
     use crate::testing::{error, random};
 
     fn product(c: &Tensor, a: &Tensor, b: &Tensor, output: Output) -> Result<()> {
-        super::product(c, &View::of(a)?, &View::of(b)?, output, None)
+        super::product(&View::of(c)?, &View::of(a)?, &View::of(b)?, output, None)
     }
 
     /// A view of `rows` by `columns`, contiguous by rows or by columns, inside of something larger.

@@ -87,18 +87,24 @@ fn sloping(backend: &Backend, inputs: usize, dtype: DType) -> Tensor {
 fn gradients_of_weights_and_biases_have_the_same_bits_whoever_has_which_blocks() {
     for (index, (outputs, inputs)) in SIZES.into_iter().enumerate() {
         let dtype = TYPES[index % 3];
-        let both = |backend: &Backend, blocks: &[usize]| {
+        let onto = |backend: &Backend, blocks: &[usize], sum: Option<&Tensor>| {
             let dy = numbers(backend, "dy", &[BLOCKS * BLOCK, outputs], dtype);
             let [dy, x] = [dy, sloping(backend, inputs, dtype)].map(|all| of(&all, blocks));
             let weight = numbers(backend, "weight", &[outputs, inputs], dtype);
             let bias = numbers(backend, "bias", &[outputs], dtype);
             let affine = Affine { weight: &weight, bias: Some(&bias) };
-            parameter_gradients(backend, &x, [affine], [&dy]).map(|[made]| made)
+            parameter_gradients(backend, &x, [affine], [&dy], [sum]).map(|[made]| made)
         };
+        let both = |backend: &Backend, blocks: &[usize]| onto(backend, blocks, None);
         let what = format!("{outputs} x {inputs} {dtype:?}");
         let weight = |backend: &Backend, blocks: &[usize]| Ok(both(backend, blocks)?.weight);
         let Some(all) = check(&what, weight) else { return };
         let backend = backend(1).unwrap();
+        let sum = both(&backend, &[5, 1]).unwrap().weight;
+        for blocks in [&[0, 4, 2][..], &[3]] {
+            onto(&backend, blocks, Some(&sum)).unwrap();
+        }
+        assert!(bits(&sum) == bits(&all), "{what}: other bits in place");
         let dy = wide(&numbers(&backend, "dy", &[BLOCKS * BLOCK, outputs], dtype));
         let x = wide(&sloping(&backend, inputs, dtype));
         let found = values_at(&backend, &all, 0..outputs * inputs).unwrap();
@@ -233,7 +239,7 @@ fn tables_are_added_and_read_as_on_the_cpu() {
         let x = random("one", &[BLOCK, 1]).unwrap();
         let weight = random("weight", &[150, 1]).unwrap();
         let affine = Affine { weight: &weight, bias: None };
-        parameter_gradients(&cpu, &x, [affine], [&dy]).map(|[made]| made.weight).unwrap()
+        parameter_gradients(&cpu, &x, [affine], [&dy], [None]).map(|[made]| made.weight).unwrap()
     };
     let on = device(&gpu);
     // Bins apart by none, one, two and more than there are; nothing; what is no number.
@@ -268,7 +274,8 @@ fn what_is_infinite_makes_its_row_nan_and_no_other() {
         let bad = Tensor::new(&[[1.0_f32, bad, 1.0]], &device(&backend)).unwrap();
         let dy = numbers("dy", 3).broadcast_mul(&bad).unwrap();
         let affine = Affine { weight: &weight, bias: None };
-        let [made] = parameter_gradients(&backend, &numbers("x", 64), [affine], [&dy]).unwrap();
+        let x = numbers("x", 64);
+        let [made] = parameter_gradients(&backend, &x, [affine], [&dy], [None]).unwrap();
         let found = narrow_bits(&values_at(&backend, &made.weight, 0..192).unwrap());
         let is_nan: Vec<bool> =
             found.into_iter().map(|bits| f32::from_bits(bits).is_nan()).collect();
@@ -297,6 +304,6 @@ fn tokens_that_are_no_whole_blocks_are_refused() {
     let tensor = |name, shape: &[usize]| numbers(&backend, name, shape, DType::F32);
     let (x, dy, weight) = (tensor("x", &[33, 4]), tensor("dy", &[33, 3]), tensor("w", &[3, 4]));
     let affine = Affine { weight: &weight, bias: None };
-    let said = parameter_gradients(&backend, &x, [affine], [&dy]).unwrap_err().to_string();
+    let said = parameter_gradients(&backend, &x, [affine], [&dy], [None]).unwrap_err().to_string();
     assert!(said.contains("found 33 tokens, expected whole blocks of 16"), "{said}");
 }

@@ -55,6 +55,11 @@ fn numbers_that_mean_nothing() {
         let nobody = StrategyError::Shard(ShardError::NoRanks);
         assert_eq!(refusal(&setting(strategy, 0, HEADS)), nobody);
     }
+    for strategy in [Strategy::Ring, Strategy::Striped { width: 1 }] {
+        let endless = Setting { tokens: usize::MAX, ..setting(strategy, 2, HEADS) };
+        let too_long = StrategyError::Shard(ShardError::TooLong { tokens: usize::MAX });
+        assert_eq!(refusal(&endless), too_long);
+    }
     for layout in [Layout::Striped { width: 0 }, Layout::Balanced { width: 0 }] {
         let flat = Setting { layout, ..setting(Strategy::Ring, 2, HEADS) };
         let no_width = StrategyError::Shard(ShardError::NoWidth { layout });

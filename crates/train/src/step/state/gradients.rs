@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use annulus_comm::{AllGather, Axis, Communicator, Label, Mesh, Reduce, ReduceScatter};
 use annulus_memory::{Class, scope};
-use annulus_model::{Stage, Weights};
+use annulus_model::{GradientSink, Stage, Weights};
 use annulus_ops::order_free::{is_order_free, places, sum_of, sum_of_squares, values_at};
 use annulus_ops::{Backend, accumulate, add_all, charge, check_gradients, global_norm_squared};
 use annulus_trace::{Activity, Begun, begin};
@@ -30,20 +30,9 @@ const IN_FLIGHT: usize = annulus_plan::SUMS_IN_FLIGHT;
 pub(crate) struct Gradients(Weights);
 
 impl Gradients {
-    /// Adds a gradient, f32, in place where the parameter has one already.
-    pub(crate) fn add(
-        &mut self,
-        backend: &Backend,
-        name: &str,
-        gradient: Tensor,
-    ) -> candle_core::Result<()> {
-        if let Some(sum) = self.0.get(name) {
-            accumulate(backend, sum, &gradient)?;
-        } else {
-            charge([&gradient], Class::Gradients);
-            self.0.insert(name.to_owned(), gradient);
-        }
-        Ok(())
+    /// The gradients as a sink, for a stage that computes on `backend`.
+    pub(crate) fn sink<'a>(&'a mut self, backend: &'a Backend) -> Sink<'a> {
+        Sink { gradients: self, backend }
     }
 
     /// An error unless every parameter of `trained` has a gradient: otherwise a stage that forgot one would leave it untrained without a
@@ -74,6 +63,27 @@ impl Gradients {
             Ok((name, sum))
         };
         self.0.into_iter().enumerate().map(sum).collect()
+    }
+}
+
+/// Takes the gradients of a stage's backward.
+pub(crate) struct Sink<'a> {
+    gradients: &'a mut Gradients,
+    backend: &'a Backend,
+}
+
+impl GradientSink for Sink<'_> {
+    fn sum(&self, name: &str) -> Option<Tensor> {
+        self.gradients.0.get(name).cloned()
+    }
+    fn add(&mut self, name: &str, gradient: Tensor) -> candle_core::Result<()> {
+        if let Some(sum) = self.gradients.0.get(name) {
+            accumulate(self.backend, sum, &gradient)?;
+        } else {
+            charge([&gradient], Class::Gradients);
+            self.gradients.0.insert(name.to_owned(), gradient);
+        }
+        Ok(())
     }
 }
 
