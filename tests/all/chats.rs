@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use annulus_data::{Records, train_tokenizer};
 use annulus_tests::run;
-use annulus_tests::runs::{Place, difference, losses};
+use annulus_tests::runs::{Place, difference, losses, metrics};
 
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
@@ -83,7 +83,10 @@ fn texts_beside_chats_are_read_to_their_end() {
     run(ANNULUS, &place.path(""), &["train", "run/experiment.yaml", "output=again"]).ended(0);
     assert_eq!(losses(&place.path("again")), losses(&place.path("run")));
     let read = run(ANNULUS, &place.path(""), &["evaluate", "run"]);
-    assert!(read.ended(0).stderr.contains("but for its conversations"), "{}", read.stderr);
+    assert!(read.ended(0).stderr.contains("held-out part of `data.path`\n"), "{}", read.stderr);
+    let texts = read.stdout.find(" windows, ± standard error").expect("of the texts");
+    let chats = read.stdout.find("the assistant's tokens of conversations").expect("of the chats");
+    assert!(texts < chats, "{}", read.stdout);
     // As whole documents they are too long.
     let said = train("whole", "'*.text'", &["data.pack=documents"]).ended(3).stderr.clone();
     assert!(said.contains("more than the 97 that fit a sequence"), "{said}");
@@ -182,17 +185,74 @@ fn what_is_too_long_is_warned_of() {
 #[test]
 fn the_loss_of_chats_that_were_held_out_is_the_one_that_training_logs() {
     let place = place();
+    // Marked by the template, and found turn by turn; conversations that see each other, too.
+    let plain = TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "");
+    let plain = format!("{plain}{{% if add_generation_prompt %}}<assistant>{{% endif %}}");
+    for (output, template, changes) in [
+        ("marked", TEMPLATE, &[][..]),
+        ("plain", &plain, &["data.pack=best-fit"]),
+        ("seen", TEMPLATE, &["attention.documents=null"]),
+    ] {
+        place.write("chat_template.jinja", template);
+        place.train(output, &[&CHAT[..], &["schedule.steps=2"], changes].concat()).ended(0);
+        let logged = metrics(&place.path(output)).last().expect("a step")["evaluate/loss"].clone();
+        let logged = logged.as_f64().expect("a loss");
+        for ranks in [&[][..], &["mesh.sequence=1", "attention.strategy=local"], &["mesh.data=2"]] {
+            let asked = [&["evaluate", output, "--json"], ranks].concat();
+            let ran = run(ANNULUS, &place.path(""), &asked);
+            let found = ran.ended(0).json()[0]["conversations"]["lengths"][0].clone();
+            let off = (found["loss"]["mean"].as_f64().expect("a loss") - logged).abs() / logged;
+            assert!(off < REORDERED, "{output}, {ranks:?}: {off:e}");
+            assert_eq!(ran.json()[0]["perplexity"], serde_json::Value::Null);
+            let sees = ran.stderr.contains("see the documents before their own");
+            assert_eq!(sees, output == "seen", "{}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn conversations_of_another_file_are_scored_and_tabled() {
+    let place = place();
     place.train("run", &[&CHAT[..], &["schedule.steps=2"]].concat()).ended(0);
     let evaluate =
         |more: &[&str]| run(ANNULUS, &place.path(""), &[&["evaluate", "run"], more].concat());
-    let of_chats = evaluate(&[]);
-    let said = &of_chats.ended(2).stderr;
-    assert!(said.contains("`evaluate/loss`, which training logs"), "{said}");
-    assert!(said.contains("a plain one: `evaluation.path=TEXT`"), "{said}");
-    let said = evaluate(&["evaluation.path=chats.jsonl"]).stderr;
-    assert!(said.contains("takes a plain text"), "{said}");
-    assert!(!said.contains("leave `evaluation.path` out"), "{said}");
+    let lines = std::fs::read_to_string(place.path("chats.jsonl")).expect("it was written");
+    let some: Vec<&str> = lines.lines().take(5).collect();
+    place.write("held.jsonl", &some.join("\n"));
+    // As the run's data are conversations, lines are.
+    let ran = evaluate(&["evaluation.path=held.jsonl"]);
+    assert!(
+        ran.ended(0).stderr.contains("reading the conversations in `held.jsonl`"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stdout.contains("conversations right answers\n"), "{}", ran.stdout);
+    let text = std::fs::read_to_string(place.path("run/evaluation/conversations.json"));
+    let found: serde_json::Value = serde_json::from_str(&text.expect("a file")).expect("JSON");
+    let found = &found["lengths"][0];
+    assert_eq!((&found["conversations"], &found["right"]["of"]), (&5.into(), &5.into()));
+    assert!(found["answers"][0]["wanted"].as_str().expect("a text").ends_with("</s>"));
+    // A base model beside it, by the same tokenizer and packing.
+    let base = ["evaluation.format=chat", "data.tokenizer=tokenizer.json", "data.tokens=96"];
+    let more = ["evaluation.path=held.jsonl", "attention.documents=data", "data.longer=cut"];
+    let words = [&["evaluate", "run/step-2", "--json", "--out", "other"], &more[..]].concat();
+    let of_step = run(ANNULUS, &place.path(""), &words).ended(0).json();
+    run(ANNULUS, &place.path(""), &["export", "run", "--out", "model"]).ended(0);
+    let words = [&["evaluate", "model", "--json", "--out", "other"], &base[..], &more].concat();
+    let of_model = run(ANNULUS, &place.path(""), &words).ended(0).json();
+    let loss = |found: &[serde_json::Value]| {
+        let length = &found[0]["conversations"]["lengths"][0];
+        (length["loss"]["mean"].as_f64().expect("a loss"), length["targets"].clone())
+    };
+    let [(of_model, targets), (of_step, same)] = [&of_model[..], &of_step].map(loss);
+    assert!((of_model - of_step).abs() < REORDERED * of_step, "{of_model} {of_step}");
+    assert_eq!(targets, same);
+    // Texts are read as before.
     evaluate(&["evaluation.path=text.txt", "evaluation.targets=16"]).ended(0);
+    let said = evaluate(&["evaluation.path=chats.jsonl"]).ended(0).stderr.clone();
+    assert!(said.contains("leave `evaluation.path` out"), "{said}");
+    let said = evaluate(&["evaluation.format=chat"]).ended(2).stderr.clone();
+    assert!(said.contains("there is no `evaluation.path`"), "{said}");
 }
 
 /// A template needs no data: it is looked for however large the texts beside the conversations are.

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// Shows which process ended a run, where every rank stood, and which ranks waited for which
     #[command(after_help = examples::POST_MORTEM)]
     PostMortem(crate::post_mortem::PostMortem),
-    /// Evaluates a model on long texts: loss by length and by position, needles by depth, tasks
+    /// Evaluates a model on long texts: loss by length and position, of conversations, needles, tasks
     #[command(after_help = examples::EVALUATE)]
     Evaluate(crate::evaluate::Evaluate),
     /// Generates text

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
 use annulus_evaluation::{
-    FOLDER, Files, Perplexity, RESULTS, Subject, TaskResults, TextLoss, kept_in, perplexity, tasks,
+    ConversationLoss, Conversations, Evaluated, FOLDER, Files, Mean, Perplexity, RESULTS, Reads,
+    Subject, TaskResults, TextLoss, conversations, kept_in, perplexity, tasks,
 };
-use annulus_experiment::{EvaluationTask, Experiment, Format, Override};
+use annulus_experiment::{EvaluationTask, Experiment, Override};
+use annulus_plan::PACKED_TOGETHER;
 use annulus_text::{count, stacked};
 use annulus_train::Exit;
 use clap::Args;
@@ -48,12 +50,14 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
     let mut subject = subject(path, replacements, *verify_cache, world)?;
     subject.verify_cache = *verify_cache;
     let (plan, leads) = (&subject.plan, world.process() == 0);
+    let losses = plan.experiment.asked().contains(&EvaluationTask::Perplexity);
+    let reads = losses.then(|| subject.reads()).transpose()?.unwrap_or_default();
     if leads {
         processes::announce(world);
         let wanted = arguments.out.clone();
         let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
-        say_what_is_replaced(&plan.experiment, subject.step, &out);
-        say_what_is_read(&subject);
+        say_what_is_replaced(&plan.experiment, reads, subject.step, &out);
+        say_what_is_read(&subject, reads);
         warn_of_length(&subject);
     }
     let meter = Meter::new(Unit::Number);
@@ -62,34 +66,39 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
         0 => print::say(what),
         _ => meter.show(what, done as u64, total as u64),
     };
-    let reads = plan.experiment.asked().contains(&EvaluationTask::Perplexity);
-    let read = reads.then(|| perplexity(&subject, &told)).transpose()?;
-    let asked = tasks(&subject, &told)?;
+    let found = Evaluated {
+        perplexity: reads.texts.then(|| perplexity(&subject, &told)).transpose()?,
+        conversations: reads.conversations.then(|| conversations(&subject, &told)).transpose()?,
+        tasks: tasks(&subject, &told)?,
+    };
     meter.finish();
     // Every process has the same results; process 0 writes them.
-    Ok(if leads { written(arguments, &subject, read.as_ref(), asked.as_ref())? } else { 0 })
+    Ok(if leads { written(arguments, &subject, &found)? } else { 0 })
 }
 
 /// Writes and prints the results.
-fn written(
-    arguments: &Evaluate,
-    subject: &Subject,
-    read: Option<&Perplexity>,
-    asked: Option<&TaskResults>,
-) -> Done {
+fn written(arguments: &Evaluate, subject: &Subject, found: &Evaluated) -> Done {
+    let Evaluated { perplexity, conversations, tasks } = found;
     let out = match &arguments.out {
         Some(out) => out.clone(),
         None => own_folder(&subject.plan.experiment.output)?,
     };
     let mut files = Files::create(&out, subject.step)?;
-    if let Some(found) = read {
+    if let Some(found) = perplexity {
         files.perplexity(found)?;
     }
-    if let Some(found) = asked {
+    if let Some(found) = conversations {
+        files.conversations(found)?;
+    }
+    if let Some(found) = tasks {
         files.tasks(found)?;
     }
-    let value = || json!({ "perplexity": read, "tasks": asked });
-    let tables = || read.into_iter().map(table).chain(asked.map(shares));
+    let value =
+        || json!({ "perplexity": perplexity, "conversations": conversations, "tasks": tasks });
+    let tables = || {
+        let losses = perplexity.iter().map(table).chain(conversations.iter().map(of_assistant));
+        losses.chain(tasks.iter().map(shares))
+    };
     print::either(arguments.json, value, || tables().collect::<Vec<_>>().join("\n\n"))?;
     for path in &files.written {
         print::say(&format!("  {}", path.display()));
@@ -109,61 +118,44 @@ fn warn_of_length(subject: &Subject) {
 }
 
 /// Says which text is read, and warns if a run trained the weights on it.
-fn say_what_is_read(subject: &Subject) {
+fn say_what_is_read(subject: &Subject, reads: Reads) {
     let experiment = &subject.plan.experiment;
     // Tasks make their own texts.
-    if !experiment.asked().contains(&EvaluationTask::Perplexity) {
+    if !reads.texts && !reads.conversations {
         return;
     }
-    let trained = |path: &Path| {
-        let data = subject.trained_on()?;
-        let source = data.path.iter().find(|source| source.path == path)?;
-        Some(source.format.unwrap_or(data.format))
+    let is_trained = |path: &Path| {
+        let data = subject.trained_on();
+        data.is_some_and(|data| data.path.iter().any(|source| source.path == path))
     };
     match &experiment.evaluation.path {
-        Some(path) if trained(path) == Some(Format::Chat) => print::warn(format!(
-            "`{}` was trained on, as chats: `evaluation.path` takes a plain text; the loss of the chats that were held out is {}`evaluate/loss`, which training logs",
-            path.display(),
-            if subject.trained_on().is_some_and(|data| data.path.len() > 1) {
-                "part of "
-            } else {
-                ""
-            }
-        )),
-        Some(path) if trained(path).is_some() => print::warn(format!(
+        Some(path) if is_trained(path) => print::warn(format!(
             "`{}` was trained on: leave `evaluation.path` out to read what was held out of `data.path`",
             path.display()
         )),
-        Some(path) => print::say(&format!("reading `{}`", path.display())),
-        None if experiment.data.path.is_empty() => {}
-        None => {
-            let all = left_out(experiment);
-            print::say(&format!("reading the held-out part of `data.path`{all}"));
+        Some(path) => {
+            let what = if reads.conversations { "the conversations in " } else { "" };
+            print::say(&format!("reading {what}`{}`", path.display()));
         }
+        None if experiment.data.path.is_empty() => {}
+        None => print::say("reading the held-out part of `data.path`"),
     }
-}
-
-/// What is not read beside texts.
-fn left_out(experiment: &Experiment) -> &'static str {
-    let chats = experiment.data.formats().filter(|format| *format == Format::Chat).count();
-    if (1..experiment.data.formats().count()).contains(&chats) {
-        ", but for its conversations"
-    } else {
-        ""
+    if reads.conversations && experiment.attention.masking.documents.is_none() {
+        print::warn(PACKED_TOGETHER);
     }
 }
 
 /// Says beforehand which earlier results will be replaced or moved.
-fn say_what_is_replaced(experiment: &Experiment, step: u64, out: &Path) {
-    let asked = experiment.asked();
-    let [reads, asks] = [true, false].map(|is_perplexity| {
-        asked.iter().any(|one| (*one == EvaluationTask::Perplexity) == is_perplexity)
-    });
+fn say_what_is_replaced(experiment: &Experiment, reads: Reads, step: u64, out: &Path) {
+    let asks = experiment.asked().iter().any(|one| *one != EvaluationTask::Perplexity);
     if let Some(kept) = kept_in(out, step) {
         print::say(&format!("note: the results of another step move to `{}`", kept.display()));
         return;
     }
-    let written = RESULTS.iter().zip([reads, asks]).filter(|(_, is_written)| *is_written);
+    let written = RESULTS
+        .iter()
+        .zip([reads.texts, reads.conversations, asks])
+        .filter(|(_, is_written)| *is_written);
     if let Some((earlier, _)) = written.into_iter().find(|(name, _)| out.join(name).is_file()) {
         let earlier = out.join(earlier);
         let earlier = earlier.display();
@@ -219,17 +211,40 @@ fn table(found: &Perplexity) -> String {
         );
         lines.push(line.trim_end().to_owned());
     }
+    let of_text = |TextLoss { path, windows, loss }: &TextLoss| {
+        of_several(*loss, &count(*windows, "window"), path)
+    };
     lines.extend(found.texts.iter().map(of_text));
     lines.join("\n")
 }
 
+/// A table of the loss of what the assistant says, by length.
+fn of_assistant(found: &Conversations) -> String {
+    let mut lines = vec![
+        "the assistant's tokens of conversations, ± standard error".to_owned(),
+        format!(
+            "{:>9} {:>9} {:>9} {:>11} {:>9} {:>13} {:>13}",
+            "tokens", "loss", "±", "perplexity", "targets", "conversations", "right answers"
+        ),
+    ];
+    for length in &found.lengths {
+        let (loss, error) = (length.loss.mean, length.loss.shown_error());
+        let right = format!("{}/{}", length.right.right, length.right.of);
+        lines.push(format!(
+            "{:>9} {loss:>9.4} {error:>9} {:>11.3} {:>9} {:>13} {right:>13}",
+            length.tokens, length.perplexity, length.targets, length.conversations
+        ));
+    }
+    let sources = found.lengths.last().map_or(&[][..], |longest| &longest.sources);
+    let of_source = |ConversationLoss { path, conversations, loss, .. }: &ConversationLoss| {
+        of_several(*loss, &count(*conversations, "conversation"), path)
+    };
+    lines.extend(sources.iter().map(of_source));
+    lines.join("\n")
+}
+
 /// A line of the loss in one text of several.
-fn of_text(TextLoss { path, windows, loss }: &TextLoss) -> String {
-    let windows = count(*windows, "window");
-    format!(
-        "          {:.4} ± {} in {windows} of `{}`",
-        loss.mean,
-        loss.shown_error(),
-        path.display()
-    )
+fn of_several(loss: Mean, parts: &str, path: &Path) -> String {
+    let (mean, error) = (loss.mean, loss.shown_error());
+    format!("          {mean:.4} ± {error} in {parts} of `{}`", path.display())
 }

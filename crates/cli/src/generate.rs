@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_data::{DataError, IGNORED, Sequence, Tokenizer};
 use annulus_evaluation::Subject;
-use annulus_experiment::{DocumentBounds, Override, Sample, generation_ends};
+use annulus_experiment::{DocumentBounds, Override, Sample};
 use annulus_train::{
     Exit, GenerateRequest, Opening, Sampling, Setup, TrainError, check_processes_agree, generate,
     open_data, ranks_here,
@@ -185,10 +185,7 @@ impl<'a> Task<'a> {
     ) -> Result<Task<'a>, Failure> {
         let (tokenizer, length) = (subject.tokenizer()?, prompt.len().max(1));
         let setup = subject.setup_of_prompt(length, length + tokens)?;
-        // The model's own end-of-text tokens, those of its generation settings, and the one that ended documents in training.
-        let own = subject.plan.shape.special("eos_token_id");
-        let settings = generation_ends(&subject.folder).map_err(Failure::data)?;
-        let ends = [&own[..], &settings, tokenizer.ends()].concat();
+        let ends = subject.ends()?;
         Ok(Task {
             subject,
             tokenizer,

@@ -78,6 +78,20 @@ impl Packing {
     /// # Errors
     /// Documents that are too long, where that is refused, or too few for a batch.
     pub fn new(cache: Arc<Cache>, tokens: usize, longer: Longer) -> Result<Packing, DataError> {
+        Packing::since(cache, 0, tokens, longer)
+    }
+
+    /// Packs the documents of `cache` from token `first` on, which begins a sequence: so what [`Packing::first_of_last`] says is held out is
+    /// packed alone as it is behind the rest.
+    ///
+    /// # Errors
+    /// Those of [`Packing::new`].
+    pub fn since(
+        cache: Arc<Cache>,
+        first: u64,
+        tokens: usize,
+        longer: Longer,
+    ) -> Result<Packing, DataError> {
         if tokens == 0 {
             return Err(DataError::TooFew { what: "data.tokens", found: 0, wanted: 1 });
         }
@@ -85,8 +99,10 @@ impl Packing {
         let tokens = tokens as u64;
         let mut packing = Packing { cache, tokens, longer, kept, begins, fitted: None, stats };
         let mut free = 0;
-        for document in 0..packing.cache.documents().len() {
-            packing.add(document, &mut free)?;
+        // Of a document that is split, some pieces may lie before.
+        let begun = packing.cache.documents().partition_point(|start| *start <= first);
+        for document in begun.saturating_sub(1)..packing.cache.documents().len() {
+            packing.add(document, first, &mut free)?;
         }
         packing.stats.sequences = packing.begins.len() as u64;
         Ok(packing)
@@ -133,9 +149,9 @@ impl Packing {
         (self.begins.len() - before) as u64
     }
 
-    /// Adds a document, whole or in pieces, to the last sequence, which has room for `free` inputs, and to new ones; what has nothing to
-    /// learn is left out.
-    fn add(&mut self, document: usize, free: &mut u64) -> Result<(), DataError> {
+    /// Adds a document from token `first` on, whole or in pieces, to the last sequence, which has room for `free` inputs, and to new ones;
+    /// what has nothing to learn is left out.
+    fn add(&mut self, document: usize, first: u64, free: &mut u64) -> Result<(), DataError> {
         let (start, length) = self.place(document);
         let wanted = self.tokens + 1;
         let is_longer = length > wanted;
@@ -147,7 +163,7 @@ impl Packing {
             Longer::Split => length.saturating_sub(1),
             _ => length.min(wanted).saturating_sub(1),
         };
-        let (mut at, end, before) = (start, start + inputs, self.kept.len());
+        let (mut at, end, before) = (start.max(first), start + inputs, self.kept.len());
         while at < end {
             let inputs = self.tokens.min(end - at);
             if (at + 1..=at + inputs).any(|place| self.cache.learns(place)) {

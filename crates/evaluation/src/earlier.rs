@@ -22,19 +22,25 @@ struct Results {
 impl Results {
     /// What is in `folder`; what cannot be read is left where it is, to be replaced.
     fn read(folder: &Path) -> Vec<Results> {
-        let Evaluated { perplexity, tasks } = Evaluated::read(folder).unwrap_or_default();
+        let Evaluated { perplexity, conversations, tasks } =
+            Evaluated::read(folder).unwrap_or_default();
         let [of_losses @ .., of_tasks] = PICTURES;
         let losses = perplexity.map(|found| Results {
             step: found.step,
             file: RESULTS[0],
             drawings: of_losses.map(str::to_owned).to_vec(),
         });
-        let answers = tasks.map(|found| Results {
+        let chats = conversations.map(|found| Results {
             step: found.step,
             file: RESULTS[1],
+            drawings: Vec::new(),
+        });
+        let answers = tasks.map(|found| Results {
+            step: found.step,
+            file: RESULTS[2],
             drawings: found.tasks().into_iter().chain([of_tasks]).map(str::to_owned).collect(),
         });
-        losses.into_iter().chain(answers).collect()
+        losses.into_iter().chain(chats).chain(answers).collect()
     }
 
     /// Moves them to another folder, where they replace what is there.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::earlier::settle;
 use crate::statistics::Mean;
-use crate::{Bucket, Perplexity, RESULTS, TaskResults};
+use crate::{Bucket, Conversations, Perplexity, RESULTS, TaskResults};
 
 /// The names of the drawings that every evaluation can have; tasks have their own.
 pub(crate) const PICTURES: [&str; 3] = [LENGTHS, POSITIONS, TASKS];
@@ -73,12 +73,26 @@ impl Files {
         self.flush()
     }
 
+    /// Writes `conversations.json`, and scalars.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn conversations(&mut self, found: &Conversations) -> Result<()> {
+        self.json(RESULTS[1], found)?;
+        for length in &found.lengths {
+            let tag = |what: &str| format!("evaluation/{what}/{}", length.tokens);
+            self.scalar(&tag("conversations"), length.loss.mean)?;
+            self.scalar(&tag("answers"), length.right.value())?;
+        }
+        self.flush()
+    }
+
     /// Writes `tasks.json`, a heatmap of every task with depths, the rates of right answers by length, and scalars.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn tasks(&mut self, found: &TaskResults) -> Result<()> {
-        self.json(RESULTS[1], found)?;
+        self.json(RESULTS[2], found)?;
         let mut series = Vec::new();
         for task in found.tasks() {
             let share = |tokens| {

@@ -1,9 +1,10 @@
 //! What a model can do with long sequences, measured with the same ranks and strategy as in training.
 //!
-//! [`perplexity`] reads the same targets with more and more of what comes before them; [`tasks`] asks for what a made-up text says,
-//! at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which
+//! [`perplexity`] reads the same targets with more and more of what comes before them; [`conversations`] reads what an assistant says as
+//! training does; [`tasks`] asks for what a made-up text says, at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which
 //! differ by more than their seeds explain.
 
+mod conversations;
 mod earlier;
 mod files;
 mod perplexity;
@@ -15,6 +16,7 @@ mod tasks;
 mod texts;
 mod windows;
 
+pub use conversations::{ConversationLoss, ConversationScores, Conversations, conversations};
 pub use earlier::kept_in;
 pub use files::Files;
 pub use perplexity::{Bucket, Difference, Length, Perplexity, TextLoss, perplexity};
@@ -25,3 +27,4 @@ pub use table::{
     ComparisonToBest, Group, OverSeeds, Row, Table, Test, groups, of_other_data, repeated, table,
 };
 pub use tasks::{Answer, Cell, TaskResults, tasks};
+pub use texts::Reads;

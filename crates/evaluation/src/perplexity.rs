@@ -206,7 +206,10 @@ fn by_position(verdicts: &[Vec<Verdict>], tokens: usize) -> Vec<Bucket> {
     (0..tokens).step_by(width).filter_map(bucket).collect()
 }
 
-fn or_infinite<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {
+/// A number that JSON writes as `null` where it is infinite.
+pub(crate) fn or_infinite<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use annulus_train::{Result, TrainError};
 use serde::de::DeserializeOwned;
 
-use crate::{Perplexity, TaskResults};
+use crate::{Conversations, Perplexity, TaskResults};
 
 /// The folder of an evaluation, within its run's.
 pub const FOLDER: &str = "evaluation";
-/// Result files of an evaluation: losses by length and position, and answers.
-pub const RESULTS: [&str; 2] = ["perplexity.json", "tasks.json"];
+/// Result files of an evaluation: losses by length and position, conversations, and answers.
+pub const RESULTS: [&str; 3] = ["perplexity.json", "conversations.json", "tasks.json"];
 /// The largest result file that is read, in bytes: it has every answer.
 const LARGEST: u64 = 1 << 28;
 
@@ -20,6 +20,8 @@ const LARGEST: u64 = 1 << 28;
 pub struct Evaluated {
     /// Losses by length and position; `None`: not measured.
     pub perplexity: Option<Perplexity>,
+    /// The loss and answers of conversations; `None`: there were none.
+    pub conversations: Option<Conversations>,
     /// Answers; `None`: no task was given.
     pub tasks: Option<TaskResults>,
 }
@@ -30,8 +32,12 @@ impl Evaluated {
     /// # Errors
     /// A file that cannot be read, or is not as an evaluation writes it.
     pub fn read(folder: &Path) -> Result<Evaluated> {
-        let [perplexity, tasks] = RESULTS.map(|name| folder.join(name));
-        Ok(Evaluated { perplexity: read(&perplexity)?, tasks: read(&tasks)? })
+        let [perplexity, conversations, tasks] = RESULTS.map(|name| folder.join(name));
+        Ok(Evaluated {
+            perplexity: read(&perplexity)?,
+            conversations: read(&conversations)?,
+            tasks: read(&tasks)?,
+        })
     }
 }
 

@@ -24,6 +24,20 @@ impl Mean {
         Mean { mean, standard_error: Some((squares / (count - 1.0) / count).sqrt()) }
     }
 
+    /// The mean over all tokens of at least one group, each a sum over its tokens and their number. The standard error is that of a ratio, over
+    /// groups: tokens of one depend on each other.
+    pub(crate) fn of_tokens(groups: &[(f64, usize)]) -> Mean {
+        let (sum, tokens) = groups.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+        let (mean, count) = (sum / tokens as f64, groups.len() as f64);
+        if groups.len() < 2 {
+            return Mean { mean, standard_error: None };
+        }
+        let off = |(sum, tokens): &(f64, usize)| (sum - mean * *tokens as f64).powi(2);
+        let squares: f64 = groups.iter().map(off).sum();
+        let error = (squares * count / (count - 1.0)).sqrt() / tokens as f64;
+        Mean { mean, standard_error: Some(error) }
+    }
+
     /// The standard error as tables show it; a dash where there is none.
     pub fn shown_error(&self) -> String {
         self.standard_error.map_or_else(|| "–".to_owned(), |error| format!("{error:.4}"))
@@ -83,6 +97,22 @@ mod tests {
         let error = found.standard_error.unwrap();
         assert!((error - (14.0_f64 / 12.0).sqrt()).abs() < 1e-15);
         assert_eq!(found.shown_error(), "1.0801");
+    }
+
+    #[test]
+    fn of_groups_of_tokens_every_token_counts() {
+        let found = Mean::of_tokens(&[(6.0, 3), (2.0, 1), (12.0, 4)]);
+        assert_eq!(found.mean, 20.0 / 8.0);
+        // Off by 6 - 7.5, 2 - 2.5 and 12 - 10.
+        let error = (1.5 * (2.25 + 0.25 + 4.0_f64)).sqrt() / 8.0;
+        assert!((found.standard_error.unwrap() - error).abs() < 1e-15);
+        // Of groups of the same size it is the error of the mean of their means.
+        let alike = Mean::of_tokens(&[(2.0, 2), (4.0, 2), (6.0, 2), (12.0, 2)]);
+        let wanted = Mean::of(&[1.0, 2.0, 3.0, 6.0]);
+        assert!((alike.mean - wanted.mean).abs() < 1e-15);
+        let errors = [alike, wanted].map(|one| one.standard_error.unwrap());
+        assert!((errors[0] - errors[1]).abs() < 1e-15);
+        assert_eq!(Mean::of_tokens(&[(6.0, 3)]), Mean { mean: 2.0, standard_error: None });
     }
 
     #[test]

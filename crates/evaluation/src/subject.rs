@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annulus_data::{Progress as Reading, Tokenizer};
-use annulus_experiment::{BYTES, Data, Experiment, ModelSource, Reproducible, Resolved};
+use annulus_experiment::{
+    BYTES, Data, Experiment, ModelSource, Reproducible, Resolved, generation_ends,
+};
 use annulus_files::hugging_face::TOKENIZER;
 use annulus_plan::Plan;
 use annulus_train::{
@@ -86,6 +88,16 @@ impl Subject {
                 format!("name one by `data.tokenizer=…`, or `{BYTES}`"),
             )
         })
+    }
+
+    /// The ids at which generation ends: the model's own, those of its generation settings, and the one that ended documents in training.
+    ///
+    /// # Errors
+    /// Settings that cannot be read, and where there is no tokenizer.
+    pub fn ends(&self) -> Result<Vec<u32>> {
+        let own = self.plan.shape.special("eos_token_id");
+        let settings = generation_ends(&self.folder).map_err(TrainError::Config)?;
+        Ok([&own[..], &settings, self.tokenizer()?.ends()].concat())
     }
 
     /// An error if the text that training held a part out of has changed since: which part it held out is not known then.

@@ -107,7 +107,12 @@ fn ask(subject: &Subject, task: Task, tokens: usize, progress: Progress<'_>) -> 
     let verdicts = judge(&setup, &subject.weights, questions.len(), &sequence, &told)?;
     let answers: Vec<Answer> = subject.shared(|| {
         let pairs = questions.iter().zip(&verdicts);
-        pairs.map(|(question, verdicts)| answer(subject, question, verdicts)).collect()
+        let judged = |(question, verdicts): (&Question, &Vec<Verdict>)| {
+            let Question { answer, parts, .. } = question;
+            let expected = Expected { tokens: question.tokens(), wanted: answer, parts };
+            expected.judged(subject, verdicts)
+        };
+        pairs.map(judged).collect()
     })?;
     let cells = answers.chunks(asked.samples).zip(depths);
     Ok(cells.map(|(answers, depth)| cell(task, tokens, depth, answers)).collect())
@@ -146,29 +151,41 @@ fn question(
     Ok(question)
 }
 
-fn answer(subject: &Subject, question: &Question, verdicts: &[Verdict]) -> Result<Answer> {
-    let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.predicted).collect();
-    let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
-    let text = |ids: &[u32]| match subject.plan.experiment.data.format {
-        // The ids of this task are not text.
-        Format::Needles => Ok(format!("{ids:?}")),
-        _ => Ok::<_, TrainError>(subject.tokenizer()?.decode(ids)?),
-    };
-    let (right, said) = (said == question.answer, text(&said)?);
-    Ok(Answer {
-        tokens: question.tokens(),
-        wanted: text(&question.answer)?,
-        parts: parts(question, &said).unwrap_or(f64::from(u8::from(right))),
-        said,
-        right,
-        loss,
-    })
+/// The answer that is expected, by its ids.
+pub(crate) struct Expected<'a> {
+    /// Input tokens of prompt and answer.
+    pub(crate) tokens: usize,
+    pub(crate) wanted: &'a [u32],
+    /// The items of a list; none: the answer is not a list.
+    pub(crate) parts: &'a [String],
 }
 
-/// The fraction of a list's items that occur in `said`; `None`: the answer is not a list.
-fn parts(question: &Question, said: &str) -> Option<f64> {
-    let found = question.parts.iter().filter(|part| said.contains(part.as_str())).count();
-    (!question.parts.is_empty()).then(|| found as f64 / question.parts.len() as f64)
+impl Expected<'_> {
+    /// The answer that `verdicts` on the expected tokens are.
+    pub(crate) fn judged(&self, subject: &Subject, verdicts: &[Verdict]) -> Result<Answer> {
+        let said: Vec<u32> = verdicts.iter().map(|verdict| verdict.predicted).collect();
+        let loss = verdicts.iter().map(|verdict| verdict.loss).sum::<f64>() / verdicts.len() as f64;
+        let text = |ids: &[u32]| match subject.plan.experiment.data.format {
+            // The ids of this task are not text.
+            Format::Needles => Ok(format!("{ids:?}")),
+            _ => Ok::<_, TrainError>(subject.tokenizer()?.decode(ids)?),
+        };
+        let (right, said) = (said == self.wanted, text(&said)?);
+        Ok(Answer {
+            tokens: self.tokens,
+            wanted: text(self.wanted)?,
+            parts: parts(self.parts, &said).unwrap_or(f64::from(u8::from(right))),
+            said,
+            right,
+            loss,
+        })
+    }
+}
+
+/// The fraction of a list's items that occur in `said`; `None`: there is no list.
+fn parts(items: &[String], said: &str) -> Option<f64> {
+    let found = items.iter().filter(|part| said.contains(part.as_str())).count();
+    (!items.is_empty()).then(|| found as f64 / items.len() as f64)
 }
 
 fn cell(task: Task, tokens: usize, depth: Option<f64>, answers: &[Answer]) -> Cell {
@@ -212,16 +229,12 @@ impl TaskResults {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn of_a_list_every_item_counts_wherever_it_is() {
         let parts = ["alpha", "beta", "gamma", "delta"].map(str::to_owned).to_vec();
-        let list = Question { prompt: vec![1], answer: vec![2], parts };
-        assert_eq!(super::parts(&list, " delta, alpha; alpha"), Some(0.5));
-        assert_eq!(super::parts(&list, " alpha, beta, gamma, delta"), Some(1.0));
-        assert_eq!(super::parts(&list, ""), Some(0.0));
-        let plain = Question { prompt: vec![1], answer: vec![2], parts: Vec::new() };
-        assert_eq!(super::parts(&plain, "alpha"), None);
+        assert_eq!(super::parts(&parts, " delta, alpha; alpha"), Some(0.5));
+        assert_eq!(super::parts(&parts, " alpha, beta, gamma, delta"), Some(1.0));
+        assert_eq!(super::parts(&parts, ""), Some(0.0));
+        assert_eq!(super::parts(&[], "alpha"), None);
     }
 }

@@ -1,16 +1,16 @@
 //! The texts that an evaluation reads: the one it names, or what training held out of each of its own.
 
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::sync::Arc;
 
-use annulus_data::{Cache, Progress as Reading, Records, Texts};
-use annulus_experiment::{Experiment, Format, ending};
+use annulus_data::{Cache, PackingStats, Progress as Reading, Records, Texts};
+use annulus_experiment::{Experiment, Format};
 use annulus_train::{
-    Result, TrainError, by_source, cache_folder, excluded, first_held_out, records_of, texts,
+    HeldOut, Result, TrainError, by_source, cache_folder, excluded, first_held_out, records_of,
+    texts,
 };
 
-use crate::Subject;
+use crate::{Progress, Subject};
 
 /// A text that is read, as tokens.
 #[derive(Debug)]
@@ -26,81 +26,155 @@ pub(crate) struct Text {
     pub(crate) is_packed: bool,
 }
 
-impl Text {
-    /// Opens `evaluation.path`, or all sources of the data of which something was held out.
-    pub(crate) fn open_all(subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Vec<Text>> {
+/// A source that is read, and what says which part of it.
+struct ToRead {
+    /// The experiment with this source alone, which says how it is read.
+    source: Experiment,
+    records: Records,
+    /// What held a part of it out of training; `None`: all of it is read.
+    holder: Option<Experiment>,
+}
+
+impl ToRead {
+    /// `evaluation.path`, or all sources of the data of which something was held out.
+    fn all(subject: &Subject) -> Result<Vec<ToRead>> {
         let experiment = &subject.plan.experiment;
-        let column = &experiment.data.column;
         if let Some(path) = &experiment.evaluation.path {
-            let records = records_in(path, experiment.data.format)?;
-            let cache = cached(subject, slice::from_ref(path), records, column, told)?;
-            return Ok(vec![Text {
-                path: path.clone(),
-                cache,
-                first: 0,
-                share: 1.0,
-                is_packed: experiment.data.pack.is_whole(),
-            }]);
+            let format = experiment.evaluated_format();
+            let records = records_of(format).unwrap_or(Records::Text);
+            let source = experiment.reading(path.clone(), format);
+            return Ok(vec![ToRead { source, records, holder: None }]);
         }
-        // Conversations are left out.
         let readable = |(source, holder): (Experiment, Experiment)| {
-            let records = read_on(source.data.format).filter(|_| holder.data.evaluate > 0)?;
-            Some((source, records, holder))
+            let records = records_of(source.data.format).filter(|_| holder.data.evaluate > 0)?;
+            Some(ToRead { source, records, holder: Some(holder) })
         };
-        let sources: Vec<_> = held_out_of(subject).into_iter().filter_map(readable).collect();
-        if sources.is_empty() {
-            return Err(nothing_held_out(experiment));
-        }
-        if let Some(by) = &subject.trained_by {
-            subject.check_data(by, told)?;
-        }
-        let open = |(source, records, holder): &(Experiment, Records, Experiment)| {
-            Text::held_out(subject, source, *records, holder, told)
-        };
-        sources.iter().map(open).collect()
+        let all: Vec<_> = held_out_of(subject).into_iter().filter_map(readable).collect();
+        if all.is_empty() { Err(nothing_held_out(experiment)) } else { Ok(all) }
     }
 
-    /// The text of `source`, from what `holder` holds out of it.
-    fn held_out(
+    /// Those that are conversations, or those that are not. Nothing may have changed since training held a part of them out.
+    fn of_kind(
         subject: &Subject,
-        source: &Experiment,
-        records: Records,
-        holder: &Experiment,
+        chats: bool,
         told: &mut dyn FnMut(Reading),
-    ) -> Result<Text> {
-        let inputs = texts(source)?;
-        let cache = cached(subject, &inputs, records, &source.data.column, told)?;
-        // The first held-out token has no context among them.
-        let first = first_held_out(holder, &cache)? + 1;
-        let path = path_of(source).map_or_else(PathBuf::new, Path::to_owned);
-        Ok(Text {
-            path,
-            cache,
-            first,
-            share: holder.data.evaluate as f64,
-            is_packed: source.data.pack.is_whole(),
-        })
+    ) -> Result<Vec<ToRead>> {
+        let mut all = ToRead::all(subject)?;
+        all.retain(|one| (one.records == Records::Chats) == chats);
+        if let Some(by) = &subject.trained_by
+            && all.iter().any(|one| one.holder.is_some())
+        {
+            subject.check_data(by, told)?;
+        }
+        Ok(all)
+    }
+
+    /// Its tokens, from the cache beside the runs.
+    fn cached(&self, subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Arc<Cache>> {
+        let inputs = match &self.holder {
+            Some(_) => texts(&self.source)?,
+            None => path_of(&self.source).map(Path::to_owned).into_iter().collect(),
+        };
+        let output = &subject.plan.experiment.output;
+        let excluded = excluded(&inputs, output)?;
+        let tokenizer = subject.tokenizer()?;
+        let (inputs, column) = (&inputs[..], &self.source.data.column[..]);
+        let texts = Texts { inputs, records: self.records, column, tokenizer, excluded: &excluded };
+        Ok(Arc::new(Cache::open(&texts, &cache_folder(output), subject.verify_cache, told)?))
+    }
+
+    fn path(&self) -> PathBuf {
+        path_of(&self.source).map_or_else(PathBuf::new, Path::to_owned)
+    }
+}
+
+/// What an evaluation of losses reads, by the formats of its sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Texts, for [`perplexity`](crate::perplexity()).
+    pub texts: bool,
+    /// Conversations, for [`conversations`](crate::conversations()).
+    pub conversations: bool,
+}
+
+impl Subject {
+    /// What an evaluation of losses reads: `evaluation.path`, or what was held out of the data.
+    ///
+    /// # Errors
+    /// When nothing was held out.
+    pub fn reads(&self) -> Result<Reads> {
+        let all = self.shared(|| ToRead::all(self))?;
+        let has = |chats| all.iter().any(|one| (one.records == Records::Chats) == chats);
+        Ok(Reads { texts: has(false), conversations: has(true) })
+    }
+}
+
+/// A callback for what a cache of tokens reads, of one for progress.
+pub(crate) fn reading(progress: Progress<'_>) -> impl FnMut(Reading) {
+    move |now| match now {
+        Reading::Reading { done, total } => progress("reading", done as usize, total as usize),
+        Reading::Waiting { .. } => progress(&now.to_string(), 0, 0),
+    }
+}
+
+impl Text {
+    /// Opens the texts of `evaluation.path`, or all of the data of which something was held out.
+    pub(crate) fn open_all(subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Vec<Text>> {
+        let all = ToRead::of_kind(subject, false, told)?;
+        if all.is_empty() {
+            return Err(TrainError::configuration(
+                "only conversations are read, which have no loss by length",
+                "give a text: `evaluation.path=TEXT`",
+            ));
+        }
+        all.iter().map(|one| Text::open(subject, one, told)).collect()
+    }
+
+    fn open(subject: &Subject, one: &ToRead, told: &mut dyn FnMut(Reading)) -> Result<Text> {
+        let cache = one.cached(subject, told)?;
+        let (first, share) = match &one.holder {
+            // The first held-out token has no context among them.
+            Some(holder) => (first_held_out(holder, &cache)? + 1, holder.data.evaluate as f64),
+            None => (0, 1.0),
+        };
+        let is_packed = one.source.data.pack.is_whole();
+        Ok(Text { path: one.path(), cache, first, share, is_packed })
+    }
+}
+
+/// Conversations that are read, as tokens.
+#[derive(Debug)]
+pub(crate) struct Chats {
+    /// The path in `data.path` or `evaluation.path`.
+    pub(crate) path: PathBuf,
+    pub(crate) cache: Arc<Cache>,
+    /// The first token of the first conversation that is scored.
+    first: u64,
+    source: Experiment,
+}
+
+impl Chats {
+    /// Opens the conversations of `evaluation.path`, or all of the data of which something was held out.
+    pub(crate) fn open_all(subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Vec<Chats>> {
+        let all = ToRead::of_kind(subject, true, told)?;
+        all.into_iter().map(|one| Chats::open(subject, one, told)).collect()
+    }
+
+    fn open(subject: &Subject, one: ToRead, told: &mut dyn FnMut(Reading)) -> Result<Chats> {
+        let cache = one.cached(subject, told)?;
+        let first = one.holder.as_ref().map_or(Ok(0), |holder| first_held_out(holder, &cache))?;
+        Ok(Chats { path: one.path(), cache, first, source: one.source })
+    }
+
+    /// The conversations packed into sequences of `tokens`, as training packs what it holds out.
+    pub(crate) fn packed(&self, tokens: usize) -> Result<(HeldOut, PackingStats)> {
+        HeldOut::since(&self.source, &self.cache, self.first, tokens)
     }
 }
 
 /// The path of an experiment's first source.
 fn path_of(experiment: &Experiment) -> Option<&Path> {
     experiment.data.path.first().map(|source| source.path.as_path())
-}
-
-/// The tokens of a text, from the cache beside the runs.
-fn cached(
-    subject: &Subject,
-    inputs: &[PathBuf],
-    records: Records,
-    column: &str,
-    told: &mut dyn FnMut(Reading),
-) -> Result<Arc<Cache>> {
-    let output = &subject.plan.experiment.output;
-    let excluded = excluded(inputs, output)?;
-    let tokenizer = subject.tokenizer()?;
-    let texts = Texts { inputs, records, column, tokenizer, excluded: &excluded };
-    Ok(Arc::new(Cache::open(&texts, &cache_folder(output), subject.verify_cache, told)?))
 }
 
 /// The sources of the data, each with the experiment that held a part of it out: what the model was trained on depends on its run, not on the
@@ -123,44 +197,17 @@ fn held_out_of(subject: &Subject) -> Vec<(Experiment, Experiment)> {
     sources.iter().enumerate().map(holder).collect()
 }
 
-/// The records of a format that is a text to read on in.
-fn read_on(format: Format) -> Option<Records> {
-    records_of(format).filter(|_| format != Format::Chat)
-}
-
 /// The error of data of which nothing can be read.
 fn nothing_held_out(experiment: &Experiment) -> TrainError {
-    if experiment.data.formats().any(|format| read_on(format).is_some()) {
+    if experiment.data.formats().any(Format::is_text) {
         return TrainError::configuration(
             "`data.evaluate` is 0: all of `data.path` is trained on",
             "give another text in `evaluation.path`",
         );
     }
     let format = experiment.data.formats().next().unwrap_or(experiment.data.format);
-    let hint = if format == Format::Chat {
-        "the loss of the chats that were held out is `evaluate/loss`, which training logs; to read another text, give a plain one: `evaluation.path=TEXT`"
-    } else {
-        "give a text: `evaluation.path=TEXT`"
-    };
     TrainError::configuration(
         format!("data of format `{}` is not a text to read on in", format.word()),
-        hint,
+        "give a text: `evaluation.path=TEXT`",
     )
-}
-
-/// The record format of a file: by its name, else that of the training data.
-fn records_in(path: &Path, learned: Format) -> Result<Records> {
-    match ending(path).as_deref() {
-        Some("jsonl") => return Ok(Records::Lines),
-        Some("parquet") => return Ok(Records::Rows),
-        Some("txt" | "md") => return Ok(Records::Text),
-        _ => {}
-    }
-    if learned == Format::Chat {
-        return Err(TrainError::configuration(
-            format!("`{}` does not say what it is made of", path.display()),
-            "name a file that ends in `.txt`, `.jsonl` or `.parquet`",
-        ));
-    }
-    Ok(records_of(learned).unwrap_or(Records::Text))
 }

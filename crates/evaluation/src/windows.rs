@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use annulus_data::{IGNORED, Progress as Reading, Sequence, apportion};
+use annulus_data::{IGNORED, Sequence, apportion};
 use annulus_experiment::EvaluationWindows;
 use annulus_train::{Result, TrainError};
 
-use crate::texts::Text;
+use crate::texts::{Text, reading};
 use crate::{Progress, Subject};
 
 /// The number of windows where the file does not say.
@@ -33,11 +33,7 @@ impl Windows {
     /// Opens the windows that the experiment asks for. Several texts share them as they share what is held out.
     pub(crate) fn open(subject: &Subject, progress: Progress<'_>) -> Result<Windows> {
         let experiment = &subject.plan.experiment;
-        let mut told = |now: Reading| match now {
-            Reading::Reading { done, total } => progress("reading", done as usize, total as usize),
-            Reading::Waiting { .. } => progress(&now.to_string(), 0, 0),
-        };
-        let texts = Text::open_all(subject, &mut told)?;
+        let texts = Text::open_all(subject, &mut reading(progress))?;
         let targets = experiment.evaluated_targets();
         let longest = *experiment.evaluated_lengths().last().unwrap_or(&experiment.data.tokens);
         let is_held_out = experiment.evaluation.path.is_none();
@@ -193,9 +189,11 @@ impl Asked {
         let others = (count.saturating_sub(1) * targets) as u64;
         let windows = if count == 1 { "a window".to_owned() } else { format!("{count} windows") };
         if !of_lengths {
+            let held_out = if has == 1 { "token held out is" } else { "tokens held out are" };
+            let need = if count == 1 { "needs" } else { "need" };
             return TrainError::configuration(
                 format!(
-                    "{text}{has} tokens held out are too few: {windows} of {targets} targets need {needs}"
+                    "{text}{has} {held_out} too few: {windows} of {targets} targets {need} {needs}"
                 ),
                 "lower `evaluation.windows` or `evaluation.targets`, or give another text in \
                      `evaluation.path`",
@@ -214,5 +212,19 @@ impl Asked {
             ),
             format!("{lower} in `evaluation.path`"),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_token_and_one_window_are_told_as_one() {
+        let asked = Asked { targets: 24, longest: 48, windows: None, is_held_out: true };
+        let said = |count, has| asked.too_short(count, [has, 24], false, "").to_string();
+        assert_eq!(said(1, 1), "1 token held out is too few: a window of 24 targets needs 24");
+        let both = "2 tokens held out are too few: 9 windows of 24 targets need 24";
+        assert_eq!(said(9, 2), both);
     }
 }

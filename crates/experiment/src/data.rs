@@ -13,7 +13,7 @@ use crate::stages::SECTION as STAGES;
 /// The most tokens of a sequence; keeps products of sizes within 64 bits.
 pub const MOST_TOKENS: u64 = 1 << 31;
 /// The formats that an item of a mixture may have.
-const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
+pub(crate) const TEXTS: &[&str] = &["text", "jsonl", "parquet", "chat"];
 /// Sequences that are held out where the file does not say.
 const HELD_OUT: usize = 8;
 

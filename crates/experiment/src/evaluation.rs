@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use annulus_yaml::Absent::{Is, Means};
-use annulus_yaml::Kind::{Count, CountOr, Path, Sizes, Tokens, Words};
+use annulus_yaml::Kind::{Count, CountOr, Path, Sizes, Tokens, Word, Words};
 use annulus_yaml::{Problem, Scalar, Typed, section, words};
 
-use crate::data::MOST_TOKENS;
-use crate::{Experiment, Format};
+use crate::data::{MOST_TOKENS, TEXTS, ending};
+use crate::unused::unused;
+use crate::{Experiment, Format, TextSource};
 
 /// The word of `evaluation.windows` for as many as there are.
 const ALL: &str = "all";
@@ -19,10 +20,13 @@ section! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Evaluation {
         path: Option<PathBuf> = Path, Means("the held-out part of `data.path`"),
-            "a file or folder of texts that was not trained on";
+            "a file or folder of texts or conversations that was not trained on";
+        format: Option<Format> = Word(TEXTS),
+            Means("text for `.txt` and `.md`; jsonl or parquet by the ending, or chat where `data.format` is; else `data.format`"),
+            "format of `path`; of conversations (chat) the loss is that of the assistant's tokens";
         tasks: Option<Vec<EvaluationTask>> = Words(EvaluationTask::WORDS),
             Means("[perplexity], or [needle] where `data.format` is needles"),
-            "loss of texts (perplexity), or questions about generated texts";
+            "loss of texts and conversations (perplexity), or questions about generated texts";
         depths: usize = Count(1, 1 << 10), Is("11"),
             "number of depths for needles, pass keys and lines, from the first token to the last";
         samples: usize = Count(1, 1 << 20), Is("8"), "questions per task, length and depth";
@@ -30,7 +34,7 @@ section! {
             "tokens per sequence";
         windows: Option<EvaluationWindows> = CountOr(2, 1 << 20, &[ALL]),
             Means("32, or as many as the text has targets for"),
-            "stretches of text, each scored at every length with the same end; all: as many as follow each other without gaps";
+            "stretches of text, each scored at every length with the same end; all: as many as follow each other without gaps; conversations are scored whole";
         targets: Option<usize> = Tokens(1, MOST_TOKENS), Means("512, or half of the shortest length"),
             "tokens at the end of a window that are scored, the same at every length";
         against: Option<usize> = Tokens(1, MOST_TOKENS), Means("the shortest length"),
@@ -68,7 +72,7 @@ impl Scalar for EvaluationWindows {
 /// An item of `evaluation.tasks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvaluationTask {
-    /// The loss on a text.
+    /// The loss on texts and conversations.
     Perplexity,
     /// Retrieval of a number from a text about other things, by depth.
     Needle,
@@ -120,6 +124,32 @@ impl Experiment {
         asked
     }
 
+    /// The format of `evaluation.path`: what the file says, else by its ending. Lines and rows are conversations where training read such.
+    pub fn evaluated_format(&self) -> Format {
+        let (given, trained) = (&self.evaluation, self.data.format);
+        if let Some(format) = given.format {
+            return format;
+        }
+        let of = |format| if trained == Format::Chat { Format::Chat } else { format };
+        match given.path.as_deref().and_then(ending).as_deref() {
+            Some("jsonl") => of(Format::Jsonl),
+            Some("parquet") => of(Format::Parquet),
+            Some("txt" | "md") => Format::Text,
+            _ if trained.is_text() => trained,
+            _ => Format::Text,
+        }
+    }
+
+    /// The experiment with another text alone as its data, all of which is read.
+    #[must_use]
+    pub fn reading(&self, path: PathBuf, format: Format) -> Experiment {
+        let mut own = self.clone();
+        let format = Some(format);
+        own.data.path =
+            vec![TextSource { path, format, weight: None, column: None, pack: None, longer: None }];
+        own
+    }
+
     /// The lengths to evaluate, ascending, each once.
     pub fn evaluated_lengths(&self) -> Vec<usize> {
         let mut lengths = self.evaluation.lengths.clone().unwrap_or_default();
@@ -138,6 +168,18 @@ impl Experiment {
     }
 }
 
+/// The problem of a format of nothing.
+fn idle_format(experiment: &Experiment) -> Option<Problem> {
+    let Evaluation { path, format, .. } = &experiment.evaluation;
+    let is_idle = format.is_some() && path.is_none();
+    // Where a path is written, it may be otherwise for once.
+    (is_idle && !experiment.places.contains("evaluation.path")).then(|| {
+        let problem = unused(experiment, "evaluation.format", "there is no `evaluation.path`");
+        problem
+            .hint("remove it, or set `evaluation.path`; the format of `data.path` is `data.format`")
+    })
+}
+
 /// Broken rules between tasks, lengths and targets.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (places, lengths) = (&experiment.places, experiment.evaluated_lengths());
@@ -149,6 +191,7 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         let hint = "list some, or remove `tasks`";
         problems.push(places.problem("evaluation.tasks", message).hint(hint));
     }
+    problems.extend(idle_format(experiment));
     let needles = experiment.data.format == Format::Needles;
     if let Some(other) = asked.iter().find(|task| needles && **task != EvaluationTask::Needle) {
         let message = format!("`{}` is of texts, but `format: needles` has none", other.word());

@@ -197,7 +197,7 @@ section! {
             "the folder for what is offloaded, on a local disk with room for it; its files are unlinked and vanish when the process ends";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
-        loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("1024, or 128 where that does not fit into the budget"),
+        loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("on CPUs 1024, or 128 where that does not fit into the budget; on GPUs 4096, 1024 or 128"),
             "tokens per chunk of the loss";
         mlp_chunk: Option<usize> = Tokens(1, MOST_TOKENS),
             Means("all, or of 8192, 4096, 2048 and 1024 the first that fits into the budget"),

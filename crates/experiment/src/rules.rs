@@ -5,8 +5,9 @@ use annulus_sequence::{Route, Strategy};
 use annulus_yaml::{Places, Problem, Problems};
 
 use crate::{
-    Attention, Data, Device, Experiment, Format, Pack, Sliding, TextSource, ending, evaluation,
-    expect, extend, lora, mask, reproducible, route_word, schedule, sliding, stages, unused, wire,
+    Attention, Data, Device, Every, Experiment, Format, Pack, Sliding, TextSource, ending,
+    evaluation, expect, extend, lora, mask, reproducible, route_word, schedule, sliding, stages,
+    unused, wire,
 };
 
 /// The most ranks of one run.
@@ -272,15 +273,23 @@ fn data(experiment: &Experiment) -> Vec<Problem> {
         let hint = "set `every.evaluate` and `data.evaluate`, or remove `keep_best`";
         problems.push(places.problem("keep_best", message).hint(hint));
     }
-    if experiment.every.evaluate > 0 && data.evaluate == 0 {
-        let message = format!(
-            "`every.evaluate` is {}, but `data.evaluate` holds out no sequences",
-            experiment.every.evaluate
-        );
-        let hint = "set `data.evaluate`, or remove `every.evaluate`";
-        problems.push(places.problem("every.evaluate", message).hint(hint));
-    }
+    problems.extend(idle_evaluations(experiment));
     problems
+}
+
+/// Problems of evaluations of nothing.
+fn idle_evaluations(experiment: &Experiment) -> impl Iterator<Item = Problem> {
+    let Every { evaluate, evaluate_on_start, .. } = experiment.every;
+    let asked = [
+        ("every.evaluate", evaluate.to_string(), evaluate > 0),
+        ("every.evaluate_on_start", evaluate_on_start.to_string(), evaluate_on_start),
+    ];
+    let asked = asked.into_iter().filter(|(_, _, is_asked)| *is_asked);
+    asked.filter(|_| experiment.data.evaluate == 0).map(|(key, value, _)| {
+        let message = format!("`{key}` is {value}, but `data.evaluate` holds out no sequences");
+        let hint = format!("set `data.evaluate`, or remove `{key}`");
+        experiment.places.problem(key, message).hint(hint)
+    })
 }
 
 /// The first format that cannot be packed as it is asked for.

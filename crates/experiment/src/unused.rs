@@ -14,7 +14,11 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     let (data, memory) = (&experiment.data, &experiment.memory);
     let is_left_out = |key: &str| !experiment.places.contains(key);
     let is_read = |source: &TextSource| source.longer.is_none() && source.pack(data).is_whole();
-    let is_read = data.path.iter().any(is_read) || data.path.is_empty() && data.pack.is_whole();
+    // Conversations to evaluate are packed whole, whatever the data are.
+    let evaluates =
+        experiment.evaluation.path.is_some() && experiment.evaluated_format() == Format::Chat;
+    let is_read =
+        evaluates || data.path.iter().any(is_read) || data.path.is_empty() && data.pack.is_whole();
     let longer = !is_read && data.longer != Longer::Refuse;
     let folder = memory.offload == Offload::None && memory.offload_folder.is_some();
     let mut problems = columns(experiment);

@@ -36,5 +36,5 @@ pub use route::RouteChoice;
 pub use schedules::heads_of;
 pub use sharding::{Group, StateSharding};
 pub use support::support;
-pub use warnings::mask_beyond_config;
+pub use warnings::{PACKED_TOGETHER, mask_beyond_config};
 pub use words::label;

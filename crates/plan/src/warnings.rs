@@ -4,6 +4,9 @@ use annulus_experiment::{Experiment, Family, MaskKind, Schedule, Shape, TextSour
 
 use crate::Plan;
 
+/// The warning of documents that are packed whole, but see those before them.
+pub const PACKED_TOGETHER: &str = "tokens of a packed sequence see the documents before their own: `attention.documents: data` hides them";
+
 /// Warns of a mask of `experiment` that the config.json of its model, which has this `shape`, cannot express; `None`: it says how every
 /// layer attends.
 pub fn mask_beyond_config(experiment: &Experiment, shape: &Shape) -> Option<String> {
@@ -87,9 +90,7 @@ impl Plan {
         let data = &self.experiment.data;
         let is_whole = |source: &TextSource| source.pack(data).is_whole();
         let sees = self.experiment.attention.masking.documents.is_none();
-        (sees && data.path.iter().any(is_whole)).then(|| {
-            "tokens of a packed sequence see the documents before their own: `attention.documents: data` hides them".to_owned()
-        })
+        (sees && data.path.iter().any(is_whole)).then(|| PACKED_TOGETHER.to_owned())
     }
 
     /// Warns of a window that is no shorter than the sequences.

@@ -1,10 +1,10 @@
 //! The panel of losses by length and by position, as `annulus evaluate` measured them.
 
-use annulus_evaluation::{Length, Perplexity};
+use annulus_evaluation::{ConversationScores, Mean, Perplexity};
 use annulus_figure::{Axis, Curves, Point, Series};
 use maud::{Markup, html};
 
-use crate::parts::{Panel, Table, absent, absent_of, figure, plain};
+use crate::parts::{Panel, Table, absent, absent_of, figure, number, plain};
 use crate::run::Run;
 
 const ERRORS: &str = "loss in nats, with standard errors";
@@ -22,8 +22,10 @@ fn body(runs: &[Run]) -> Markup {
         code { "annulus evaluate RUN" } " writes it; " code { "evaluation.lengths" } " says at which lengths, and "
         code { "evaluation.tasks" } " must have " code { "perplexity" } "."
     };
+    let conversations = conversations(runs);
     let Some(first) = runs.iter().find_map(found) else {
-        return absent("No run has been evaluated by length.", &way_out);
+        let nothing = || absent("No run has been evaluated by length.", &way_out);
+        return conversations.unwrap_or_else(nothing);
     };
     let caption = html! {
         "The same targets, the last " (first.targets) " tokens of each of " (first.windows)
@@ -39,6 +41,7 @@ fn body(runs: &[Run]) -> Markup {
             }))
         }
         (table(runs))
+        @if let Some(table) = &conversations { (table) }
         (absent_of(runs.iter().filter(|run| found(run).is_none()), &way_out))
     }
 }
@@ -69,12 +72,34 @@ fn table(runs: &[Run]) -> Markup {
     for tokens in lengths {
         table.row(&format!("{tokens} tokens"), |run| {
             let mut lengths = found(run)?.lengths.iter();
-            lengths.find(|length| length.tokens == tokens).map(cell)
+            lengths.find(|length| length.tokens == tokens).map(|length| cell(length.loss))
         });
     }
     table.markup("loss in nats, ± standard error")
 }
 
-fn cell(length: &Length) -> Markup {
-    html! { (plain(length.loss.mean)) small { @if length.loss.standard_error.is_some() { " ± " (length.loss.shown_error()) } } }
+/// The losses and right answers of conversations; `None`: no run has read any.
+fn conversations(runs: &[Run]) -> Option<Markup> {
+    let scores = |run: &Run| {
+        let found = run.evaluated.conversations.iter();
+        found.flat_map(|found| found.lengths.clone()).collect::<Vec<ConversationScores>>()
+    };
+    let mut lengths: Vec<usize> = runs.iter().flat_map(scores).map(|one| one.tokens).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let mut table = Table::of(runs);
+    for &tokens in &lengths {
+        let at = |run: &Run| scores(run).into_iter().find(|one| one.tokens == tokens);
+        table.row(&format!("{tokens} tokens"), |run| at(run).map(|found| cell(found.loss)));
+        table.row(&format!("right answers, {tokens} tokens"), |run| {
+            let right = at(run)?.right;
+            Some(number(right.value(), &format!("{}/{}", right.right, right.of)))
+        });
+    }
+    let caption = "conversations: loss of the assistant's tokens in nats, ± standard error";
+    (!lengths.is_empty()).then(|| table.markup(caption))
+}
+
+fn cell(loss: Mean) -> Markup {
+    html! { (plain(loss.mean)) small { @if loss.standard_error.is_some() { " ± " (loss.shown_error()) } } }
 }

@@ -60,6 +60,10 @@ fn adorn(run: &Path) {
         "targets": 4, "lengths": [length(4, 2.75), length(8, 2.25)], "positions": [bucket]});
     fs::write(run.join("evaluation/perplexity.json"), read.to_string()).unwrap();
     let right = json!({"right": 3, "of": 4, "low": 0.3, "high": 0.95});
+    let chats = json!({"tokens": 8, "conversations": 2, "cut": 0, "left_out": 0, "targets": 6, "loss": mean(1.25), "perplexity": 3.5,
+        "right": right, "answers": []});
+    let chats = json!({"name": HOSTILE, "weights": "w", "step": 7, "ranks": 1, "strategy": "local", "lengths": [chats]});
+    fs::write(run.join("evaluation/conversations.json"), chats.to_string()).unwrap();
     let cell = json!({"task": HOSTILE, "tokens": 8, "depth": 0.0, "right": right, "parts": mean(0.75), "loss": mean(1.0), "answers": []});
     let found = json!({"name": HOSTILE, "weights": "w", "step": 7, "ranks": 1, "cells": [cell]});
     fs::write(run.join("evaluation/tasks.json"), found.to_string()).unwrap();
@@ -182,7 +186,8 @@ fn numbers_are_those_of_the_files() {
         [3.0, 7.0],
     ];
     assert_eq!(numbers(&page, "loss"), wanted.concat());
-    assert_eq!(numbers(&page, "loss-by-length"), [2.75, 2.25]);
+    // By length, and of conversations the loss and the share of right answers.
+    assert_eq!(numbers(&page, "loss-by-length"), [2.75, 2.25, 1.25, 0.75]);
     assert_eq!(numbers(&page, "needle"), [0.75]);
     let memory = numbers(&page, "memory");
     assert_eq!(

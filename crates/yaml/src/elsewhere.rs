@@ -1,7 +1,7 @@
 //! What other programs call keys and values, and what they are called here.
 
 /// What other programs call keys, and what they are called here, by their whole paths.
-const KEYS: [(&str, &str); 92] = [
+const KEYS: [(&str, &str); 94] = [
     ("lr", "optimizer.learning_rate"),
     ("peak_lr", "optimizer.learning_rate"),
     ("max_grad_norm", "optimizer.clip"),
@@ -92,6 +92,8 @@ const KEYS: [(&str, &str); 92] = [
     ("save_interval", "every.checkpoint"),
     ("eval_steps", "every.evaluate"),
     ("eval_interval", "every.evaluate"),
+    ("eval_on_start", "every.evaluate_on_start"),
+    ("val_before_train", "every.evaluate_on_start"),
     ("save_total_limit", "keep"),
     ("random_seed", "seed"),
 ];

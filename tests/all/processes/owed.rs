@@ -32,6 +32,19 @@ fn a_run_that_was_not_evaluated_at_its_last_step_is_by_all_processes() {
 }
 
 #[test]
+fn an_evaluation_before_the_first_step_is_by_all_processes() {
+    let place = Place::new(ANNULUS);
+    let keys = ["every.evaluate_on_start=true", "every.evaluate=2", STEPS];
+    place.train("threads", &[&MESH[..], &keys].concat()).ended(0);
+    let steps: Vec<u64> = evaluated(&place, "threads").iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps, [0, 2, 4]);
+    let words = [&["train", "experiment.yaml", "output=processes"], &keys[..], &MESH].concat();
+    let Some(ran) = MPICH.run(&place, 2, &words) else { return };
+    ran.ended(0);
+    assert_eq!(evaluated(&place, "processes"), evaluated(&place, "threads"));
+}
+
+#[test]
 fn a_fork_at_a_step_that_is_evaluated_is_by_all_processes() {
     let place = Place::new(ANNULUS);
     place.train("first", &[&MESH[..], &[STEPS]].concat()).ended(0);

@@ -44,6 +44,7 @@ pub(super) const EVALUATE: &str = "\
 Examples:
   annulus evaluate runs/mine 'evaluation.lengths=[1k,8k,64k]'
   annulus evaluate runs/mine/step-500 --out before
+  annulus evaluate runs/mine evaluation.path=held.jsonl evaluation.format=chat
   annulus evaluate hf://owner/name data.path=book.txt mesh.sequence=4 attention.strategy=striped";
 pub(super) const GENERATE: &str = "\
 Examples:

@@ -25,6 +25,26 @@ fn documents(folder: &std::path::Path) -> Arc<Cache> {
     Arc::new(cache.unwrap())
 }
 
+#[test]
+fn what_is_held_out_is_packed_alone_as_it_is_behind_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = documents(folder.path());
+    for longer in [Longer::Cut, Longer::Drop, Longer::Split] {
+        for (tokens, held_out) in [(20, 1), (20, 4), (64, 3), (333, 2)] {
+            let whole = Packing::new(cache.clone(), tokens, longer).unwrap();
+            let first = whole.first_of_last(held_out);
+            let alone = Packing::since(cache.clone(), first, tokens, longer).unwrap();
+            assert_eq!(alone.stats().sequences, held_out, "{longer:?} {tokens}");
+            let [whole, alone] = [whole, alone].map(|packing| {
+                Packed::new(Arc::new(packing), Window::HeldOut, held_out, 1, 5).unwrap()
+            });
+            for step in 0..held_out {
+                assert_eq!(whole.batch(step).unwrap(), alone.batch(step).unwrap());
+            }
+        }
+    }
+}
+
 /// The bytes of all documents in some sequences.
 fn bytes(packing: &Arc<Packing>, window: Window, held_out: u64, count: u64) -> BTreeSet<u32> {
     let packed = Packed::new(packing.clone(), window, held_out, 1, 5).unwrap();

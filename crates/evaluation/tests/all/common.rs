@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use annulus_data::Tokenizer;
+use annulus_data::{Tokenizer, byte_tokenizer};
 use annulus_evaluation::Subject;
 use annulus_experiment::{Override, Resolved, parse, write_config};
 use annulus_model::Llama;
@@ -71,8 +71,29 @@ impl Place {
         self.0.path().join(name)
     }
 
+    /// Gives the model a token that ends a text.
+    pub fn ends_with(&self, id: u32) {
+        let path = self.path("model/config.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["eos_token_id"] = id.into();
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
     /// The subject of the model, with the experiment changed.
     pub fn subject(&self, changes: &[(&str, &str)]) -> Subject {
+        self.reading(changes, Tokenizer::Bytes)
+    }
+
+    /// The same with a tokenizer.json of bytes and a chat template beside it.
+    pub fn chatting(&self, template: &str, changes: &[(&str, &str)]) -> Subject {
+        let path = self.path("tokenizer.json");
+        std::fs::write(&path, byte_tokenizer(257).unwrap().text).unwrap();
+        std::fs::write(self.path("chat_template.jinja"), template).unwrap();
+        self.reading(changes, Tokenizer::open(path.to_str().unwrap()).unwrap())
+    }
+
+    fn reading(&self, changes: &[(&str, &str)], tokenizer: Tokenizer) -> Subject {
         let (model, output) = (self.path("model"), self.path("run"));
         let mut given = vec![
             ("model", format!("{{path: {}}}", model.display())),
@@ -80,13 +101,13 @@ impl Place {
         ];
         given.extend(changes.iter().map(|&(key, value)| (key, value.to_owned())));
         let given: Vec<_> = given.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        open(&plan(&given)).unwrap_or_else(|error| panic!("{error}"))
+        open(&plan(&given), tokenizer).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
-fn open(plan: &Plan) -> Result<Subject> {
+fn open(plan: &Plan, tokenizer: Tokenizer) -> Result<Subject> {
     let setup = Setup::on_its_device(plan, 4)?;
-    Subject::open(plan, setup, None, Some(Arc::new(Tokenizer::Bytes)))
+    Subject::open(plan, setup, None, Some(Arc::new(tokenizer)))
 }
 
 fn plan(changes: &[(&str, &str)]) -> Plan {

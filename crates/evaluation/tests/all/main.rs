@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
+mod conversations;
 mod perplexity;
 mod prompts;
 mod tasks;

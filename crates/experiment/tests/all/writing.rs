@@ -33,8 +33,8 @@ memory: { recompute: none, offload: both, offload_folder: /scratch/away, budget:
 optimizer: { name: adamw, learning_rate: 1.0e-30, betas: [0.1, 0.2], epsilon: 0.1234567890123456789,
   weight_decay: 0, clip: 0 }
 schedule: { steps: 9, stop: 8, warmup: 7, decay: wsd, floor: 0.5, cooldown: 0.3 }
-every: { log: 2, evaluate: 3, checkpoint: 4, checkpoint_after: 30m, hash: 5 }
-evaluation: { path: moby dick.txt, tasks: [needle, multi-key], depths: 3, samples: 2,
+every: { log: 2, evaluate: 3, evaluate_on_start: true, checkpoint: 4, checkpoint_after: 30m, hash: 5 }
+evaluation: { path: moby dick.txt, format: chat, tasks: [needle, multi-key], depths: 3, samples: 2,
   lengths: [4k, 1k], windows: 3, targets: 100, against: 4k }
 trace: { steps: [2, 5-7] }
 sample: { prompt: "once: ", tokens: 9 }

@@ -76,7 +76,9 @@ mod tests {
     fn only_checkpoints_of_the_newest_phase_are_compared() {
         let folder = tempfile::tempdir().unwrap();
         let losses = [(2, "1.0"), (4, "2.0"), (6, "5.0"), (8, "3.0"), (10, "null")];
-        let lines = losses
+        // Before the first step there is no checkpoint, however low its loss.
+        let start = (0, "0.5");
+        let lines = [start, losses[0], losses[1], losses[2], losses[3], losses[4]]
             .map(|(step, loss)| format!("{{\"step\":{step},\"evaluate/loss\":{loss}}}\n"))
             .concat();
         fs::write(folder.path().join("metrics.jsonl"), lines).unwrap();

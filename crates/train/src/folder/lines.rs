@@ -20,8 +20,8 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Lines {
     path: PathBuf,
     file: File,
-    /// The step of the last line; 0: there is none.
-    last: u64,
+    /// The step of the last line, 0 of an evaluation before the first step; `None`: there is none.
+    last: Option<u64>,
 }
 
 /// A line of `metrics.jsonl`.
@@ -55,13 +55,13 @@ pub(crate) fn most(value: &Json) -> f64 {
 }
 
 impl Lines {
-    /// Opens the file in `folder` to continue it after step `step`: later lines, and a torn one, are dropped first. Returns the lines that
-    /// remain.
-    pub(crate) fn resume(folder: &Path, step: u64) -> io::Result<(Lines, Vec<Line>)> {
+    /// Opens the file in `folder` to continue it after step `step`: later lines, and a torn one, are dropped first; `None`: all lines, as a run
+    /// begins. Returns the lines that remain.
+    pub(crate) fn resume(folder: &Path, step: Option<u64>) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
-        let (file, lines) =
-            jsonl::resume(&path, |text| Ok(Some(checked(text)?).filter(|line| line.step <= step)))?;
-        let last = lines.last().map_or(0, |line| line.step);
+        let held = |line: &Line| step.is_some_and(|step| line.step <= step);
+        let (file, lines) = jsonl::resume(&path, |text| Ok(Some(checked(text)?).filter(held)))?;
+        let last = lines.last().map(|line| line.step);
         Ok((Lines { path, file, last }, lines))
     }
 
@@ -78,22 +78,22 @@ impl Lines {
         Ok(())
     }
 
-    /// Adds values to the last line of the file.
-    fn amend(&mut self, values: &[(&str, Value<'_>)]) -> io::Result<()> {
+    /// Adds values to the last line of the file, that of `step`.
+    fn amend(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         let mut text = jsonl::text(&self.path)?;
         text.truncate(text.trim_end().len());
         let begin = text.rfind('\n').map_or(0, |end| end + 1);
         match parse(&text[begin..]) {
-            Some(last) if last.step == self.last => {
+            Some(last) if last.step == step => {
                 text.truncate(text.len() - 1);
                 text.push_str(&members(values));
                 text.push_str("}\n");
             }
             // Somebody cut the line off: the values become a line of their own.
-            Some(_) => text = format!("{text}\n{}", line(self.last, values)),
+            Some(_) => text = format!("{text}\n{}", line(step, values)),
             None => {
                 text.truncate(begin);
-                text.push_str(&line(self.last, values));
+                text.push_str(&line(step, values));
             }
         }
         write_atomically(&self.path, text.as_bytes())?;
@@ -105,10 +105,10 @@ impl Lines {
 impl Sink for Lines {
     fn record(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
         self.bring_back()?;
-        if step == self.last {
-            return self.amend(values);
+        if self.last == Some(step) {
+            return self.amend(step, values);
         }
-        self.last = step;
+        self.last = Some(step);
         self.file.write_all(line(step, values).as_bytes())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -210,7 +210,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n{\"st";
         std::fs::write(folder.path().join(FILE), text).unwrap();
-        let (mut lines, kept) = Lines::resume(folder.path(), 2).unwrap();
+        let (mut lines, kept) = Lines::resume(folder.path(), Some(2)).unwrap();
         assert_eq!(kept.len(), 2);
         lines.record(3, &[]).unwrap();
         lines.record(3, &[(EVALUATE_LOSS, Value::Number(2.0))]).unwrap();
@@ -228,7 +228,7 @@ mod tests {
         let (first, second) =
             ("{\"step\": 1}\n", "{\"step\": 2, \"evaluate/loss\": 2.0000000000000000e0}\n");
         for (left, kept) in [(0, ""), (5, ""), (first.len(), first), (first.len() + 5, first)] {
-            let (mut lines, _) = Lines::resume(folder.path(), 0).unwrap();
+            let (mut lines, _) = Lines::resume(folder.path(), None).unwrap();
             lines.record(1, &[]).unwrap();
             lines.record(2, &[("train/loss", Value::Number(1.0))]).unwrap();
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();

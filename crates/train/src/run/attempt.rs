@@ -300,9 +300,9 @@ fn recorder<'a>(
     let resumed = manifest.attempts.last().and_then(|attempt| attempt.resumed_from);
     // Steps of earlier attempts that are part of the run; those of the run that it was forked from are not in its folder.
     let held = resumed.unwrap_or(0);
-    let (lines, kept) = Lines::resume(&folder.path, held).map_err(failed)?;
+    let (lines, kept) = Lines::resume(&folder.path, resumed).map_err(failed)?;
     traces::drop_after(&folder.path, held).map_err(failed)?;
-    let owes = start.step > 0 && !kept.iter().any(|line| line.is_evaluated_at(start.step));
+    let owes = !kept.iter().any(|line| line.is_evaluated_at(start.step));
     let parameters = start.weights.parameters();
     let curves = curves(plan, folder, resumed, manifest, parameters).map_err(failed)?;
     let mut recorder = Recorder {

@@ -33,7 +33,7 @@ pub(crate) struct TrainLoop<'a> {
     /// The most operations per second that the machine can do, where that is known.
     pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
-    /// Whether an earlier attempt was stopped between a step and its evaluation; known only to process 0.
+    /// Whether the step that the attempt begins after has not been evaluated; known only to process 0.
     pub(crate) owes: bool,
     /// Memory of this process before its ranks began.
     pub(crate) process: OfProcess,
@@ -148,10 +148,14 @@ impl<'a> TrainLoop<'a> {
         any_rank_says(rank.trainer.rank.comm.as_ref(), label, is_past)
     }
 
-    /// Makes the evaluation that an earlier attempt missed. All ranks take part, though only the process that reads the log knows of it.
+    /// Makes the evaluation before the first step, or the one that an earlier attempt missed. All ranks take part, though only the process
+    /// that reads the log knows whether it is there.
     fn catch_up(&self, rank: &mut RankRun<'_>) -> Result<()> {
         let step = rank.trainer.finished;
-        let is_due = step > 0 && due(self.every.evaluate, step, self.last);
+        let is_due = match step {
+            0 => self.every.evaluate_on_start,
+            _ => due(self.every.evaluate, step, self.last),
+        };
         let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
         let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
         if !any_rank_says(rank.trainer.rank.comm.as_ref(), label, self.owes)? {

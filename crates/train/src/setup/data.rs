@@ -17,7 +17,7 @@ use annulus_plan::Plan;
 use annulus_sequence::Positions;
 
 pub use epochs::Epoch;
-pub use packed::first_held_out;
+pub use packed::{first_held_out, packing_notes};
 
 use packed::packed;
 

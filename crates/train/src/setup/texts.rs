@@ -282,7 +282,8 @@ fn made_in(output: &Path) -> Vec<PathBuf> {
     made.map(|entry| entry.path()).collect()
 }
 
-fn is_made(name: &str) -> bool {
+/// Whether a run writes a file or a folder of this name into its folder.
+pub(crate) fn is_made(name: &str) -> bool {
     let of_step = |rest: &str| rest.bytes().all(|digit| digit.is_ascii_digit());
     let trace = name.strip_prefix("trace-").and_then(|rest| rest.strip_suffix(".json"));
     MADE.contains(&name)

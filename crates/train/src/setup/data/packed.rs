@@ -18,10 +18,15 @@ fn longer(word: annulus_experiment::Longer) -> Longer {
     }
 }
 
+/// The paths of the sources, in quotes.
+fn names(experiment: &Experiment) -> String {
+    let sources = experiment.data.path.iter().map(|source| format!("`{}`", source.path.display()));
+    sources.collect::<Vec<_>>().join(", ")
+}
+
 fn nothing_fits(experiment: &Experiment) -> TrainError {
     let tokens = experiment.data.tokens;
-    let sources = experiment.data.path.iter().map(|source| format!("`{}`", source.path.display()));
-    let sources = sources.collect::<Vec<_>>().join(", ");
+    let sources = names(experiment);
     TrainError::configuration(
         format!(
             "{sources}: all documents that are held out are longer than sequences of {tokens} tokens"
@@ -52,6 +57,47 @@ pub fn first_held_out(experiment: &Experiment, cache: &Arc<Cache>) -> Result<u64
     })
 }
 
+impl HeldOut {
+    /// The documents of a source's `cache` from token `first` on, packed into sequences of `tokens` inputs as what is held out is, and how.
+    ///
+    /// # Errors
+    /// Documents that are too long, where the experiment refuses them, or none with a token to learn.
+    pub fn since(
+        experiment: &Experiment,
+        cache: &Arc<Cache>,
+        first: u64,
+        tokens: usize,
+    ) -> Result<(HeldOut, PackingStats)> {
+        let longer = longer(experiment.data.longer);
+        let in_file = |error: DataError| named(error, experiment);
+        let packing = Packing::since(cache.clone(), first, tokens, longer).map_err(in_file)?;
+        let stats = packing.stats();
+        if stats.sequences == 0 {
+            let sources = names(experiment);
+            return Err(TrainError::configuration(
+                format!(
+                    "{sources}: no document has a token to learn in sequences of {tokens} tokens"
+                ),
+                "raise `evaluation.lengths`, or set `data.longer: split`",
+            ));
+        }
+        let all = stats.sequences;
+        let packed = Packed::new(Arc::new(packing), Window::HeldOut, all, 1, experiment.seed);
+        Ok((HeldOut::of(packed.map_err(in_file)?, all), stats))
+    }
+
+    /// The sequences of `packed`.
+    fn of(packed: Packed, sequences: u64) -> HeldOut {
+        HeldOut {
+            source: Arc::new(packed),
+            sequences: sequences as usize,
+            bigram_entropy: None,
+            exact: false,
+            sources: Vec::new(),
+        }
+    }
+}
+
 /// Opens whole documents, packed into sequences, with notes about what is left out.
 pub(super) fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data> {
     let Experiment { data, seed, .. } = experiment;
@@ -74,18 +120,12 @@ pub(super) fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data
     };
     let packed = Arc::new(packed);
     let part = |window, batch| {
-        Packed::new(packed.clone(), window, held_out, batch, *seed).map(Arc::new).map_err(in_file)
+        Packed::new(packed.clone(), window, held_out, batch, *seed).map_err(in_file)
     };
-    let train = part(Window::Train, data.batch)?;
+    let train = Arc::new(part(Window::Train, data.batch)?);
     let held_out = match held_out {
         0 => None,
-        sequences => Some(HeldOut {
-            source: part(Window::HeldOut, 1)?,
-            sequences: sequences as usize,
-            bigram_entropy: None,
-            exact: false,
-            sources: Vec::new(),
-        }),
+        sequences => Some(HeldOut::of(part(Window::HeldOut, 1)?, sequences)),
     };
     let notes = notes(packed.stats(), data.pack, data.tokens);
     let epochs = Epoch::of(&*train).into_iter().collect();
@@ -95,26 +135,28 @@ pub(super) fn packed(experiment: &Experiment, cache: &Arc<Cache>) -> Result<Data
 /// The share of padding, in percent, from which on it is told.
 const MUCH_PADDING: u64 = 5;
 
-/// Notes about tokens and documents that no sequence has, and about sequences that have few.
-fn notes(found: PackingStats, pack: Pack, tokens: usize) -> Vec<String> {
-    let PackingStats { cut, split, dropped, documents, sequences, tokens: inputs } = found;
+/// Notes about documents that sequences of `tokens` do not have, or not whole.
+pub fn packing_notes(found: PackingStats, tokens: usize) -> Vec<String> {
+    let PackingStats { cut, split, dropped, documents, .. } = found;
     let all = documents + dropped;
     let are_cut = format!("{cut} of {documents} documents are cut to {tokens} tokens");
     let left_out =
         format!("{dropped} of {all} documents are left out: too long, or nothing to learn");
+    let in_pieces =
+        format!("{split} of {documents} documents are split into pieces of {tokens} tokens");
+    let notes = [(cut > 0, are_cut), (split > 0, in_pieces), (dropped > 0, left_out)];
+    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
+}
+
+/// Notes about tokens and documents that no sequence has, and about sequences that have few.
+fn notes(found: PackingStats, pack: Pack, tokens: usize) -> Vec<String> {
+    let PackingStats { sequences, tokens: inputs, .. } = found;
     let room = (sequences * tokens as u64).max(1);
     let padding = 100 * (room - inputs.min(room)) / room;
     let less = if pack == Pack::Documents { ": `data.pack: best-fit` may leave less" } else { "" };
     let is_padding = format!("{padding} % of the tokens of sequences are padding{less}");
-    let in_pieces =
-        format!("{split} of {documents} documents are split into pieces of {tokens} tokens");
-    let notes = [
-        (cut > 0, are_cut),
-        (split > 0, in_pieces),
-        (dropped > 0, left_out),
-        (sequences > 0 && padding > MUCH_PADDING, is_padding),
-    ];
-    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
+    let is_much = sequences > 0 && padding > MUCH_PADDING;
+    packing_notes(found, tokens).into_iter().chain(is_much.then_some(is_padding)).collect()
 }
 
 #[cfg(test)]
