@@ -13,8 +13,19 @@ const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 const ELSEWHERE: &str = "cargo install --locked --path crates/cli";
 
 /// What makes a command of the README take seconds.
-const SMALLER: [(&str, &[&str]); 3] = [
-    ("annulus train experiments/quickstart.yaml", &["schedule.steps=3", "schedule.warmup=1"]),
+const SMALLER: [(&str, &[&str]); 5] = [
+    (
+        "annulus train experiments/quickstart.yaml",
+        &[
+            "schedule.steps=3",
+            "schedule.warmup=1",
+            "data.batch=1",
+            "data.evaluate=1",
+            "sample.tokens=20",
+        ],
+    ),
+    ("annulus verify experiments/quickstart.yaml", &["model.num_hidden_layers=1"]),
+    ("annulus evaluate path/to/model", &["data.evaluate=1"]),
     (
         "annulus train experiments/longer.yaml",
         &["schedule.steps=3", "schedule.warmup=1", "data.batch=1", "data.evaluate=1"],
@@ -104,7 +115,7 @@ fn changes(name: &str) -> &'static [&'static str] {
         }
         "llama-3.2-1b-128k" => &[
             "model={ path: path/to/model, dtype: bf16, allow_longer: true }",
-            "data={ path: book.txt, tokens: 4k, batch: 8, evaluate: 1 }",
+            "data={ path: book.txt, tokens: 4k, batch: 2, evaluate: 1 }",
         ],
         "llama-3-8b-1m" => &[
             "model={ hidden_size: 64, intermediate_size: 128, num_hidden_layers: 5, num_attention_heads: 8, num_key_value_heads: 8, max_position_embeddings: 1024 }",
@@ -112,12 +123,14 @@ fn changes(name: &str) -> &'static [&'static str] {
             "data.tokens=2k",
             "memory.offload_folder=disk",
         ],
-        "million-tokens" => &["data.path=book.txt", "data.tokens=16k"],
+        "million-tokens" => &["data.path=book.txt", "data.tokens=4k"],
         "scale" => &[
             "model={ hidden_size: 64, intermediate_size: 128, num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1 }",
             "data={ path: book.txt, tokens: 2k }",
         ],
         "books" => &["data.tokens=4k"],
+        "pretrain-small" | "recall" => &["data.batch=1", "data.evaluate=1"],
+        "quickstart" => &["data.batch=1", "data.evaluate=1", "sample.tokens=20"],
         // One of its runs.
         "sweep" => &["attention.strategy=[ring]", "data.tokens=[256]", "sweep.seeds=1"],
         _ => &[],

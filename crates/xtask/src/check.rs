@@ -3,14 +3,15 @@
 use anyhow::Result;
 
 use crate::steps::Step;
-use crate::{arrows, cuda, deny, sizes, tool, words};
+use crate::{arrows, cuda, deny, sizes, tool, untested, words};
 
-/// Format, sizes, dependencies between crates, words, lints, documentation.
+/// Format, sizes, dependencies between crates, words, tests that are not run, lints, documentation.
 pub(crate) const STEPS: &[Step] = &[
     ("format", || tool::cargo(&["fmt", "--all", "--check"])),
     ("sizes of files and functions", sizes::run),
     ("dependency arrows", arrows::run),
     ("words of the glossary", words::run),
+    ("tests that are not run", untested::run),
     ("lints", lints),
     ("documentation", documentation),
 ];

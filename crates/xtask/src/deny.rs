@@ -31,10 +31,11 @@ fn installed() -> Result<PathBuf> {
     if !is_pinned(&program) {
         tool::say("installing cargo-deny below target/tools (once a version, some minutes)");
         let tools = tools.to_string_lossy();
-        // A debug build takes half the time, and is fast enough for a few hundred manifests.
+        // A debug build takes half the time, and is fast enough for a few hundred manifests; nobody debugs it.
         let flags = ["--locked", "--no-default-features", "--debug", "--quiet"];
         let install = ["install", "cargo-deny", "--version", VERSION, "--root", &tools];
-        tool::cargo(&[&install[..], &flags].concat())?;
+        let variables = [("CARGO_PROFILE_DEV_DEBUG", "0".as_ref())];
+        tool::cargo_with(&variables, &[&install[..], &flags].concat())?;
     }
     Ok(program)
 }

@@ -28,6 +28,7 @@ mod strategies;
 mod suite;
 mod test;
 mod tool;
+mod untested;
 mod wheel;
 mod words;
 

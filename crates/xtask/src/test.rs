@@ -16,8 +16,7 @@ pub(crate) const BUILT: &[&str] = &[
     FEATURES,
     "--quiet",
     "--no-run",
-    "--lib",
-    "--bins",
+    // Of what has tests, as manifests say, libraries and programs included.
     "--tests",
 ];
 

@@ -54,6 +54,7 @@ pub struct Place(pub tempfile::TempDir);
 
 impl Place {
     pub fn new() -> Place {
+        annulus_machine::peak::measure_once();
         let folder = tempfile::tempdir().unwrap();
         let mut text = String::new();
         for number in 0..900_u32 {
