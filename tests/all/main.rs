@@ -24,6 +24,7 @@ mod launchers;
 mod long_lines;
 mod mixture;
 mod offload;
+mod outputs;
 mod pages;
 mod plans;
 mod processes;

@@ -17,10 +17,10 @@ use clap::Args;
 use self::case::Case;
 use crate::Done;
 use crate::failure::Failure;
-use crate::print;
 use crate::processes::{self, JobError};
 use crate::split::SplitFlags;
 use crate::tensors::save;
+use crate::{output, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct Attend {
@@ -58,6 +58,7 @@ fn answered(arguments: &Attend, world: &World) -> Result<u8, JobError> {
 
 /// Reads the case, and resolves how it is split. Of several processes, each returns also the hash of its file.
 fn asked(arguments: &Attend, world: &World) -> Result<(Case, Split, Vec<u8>), Failure> {
+    output::check(&arguments.out, &[&arguments.case])?;
     let case = Case::read(&arguments.case)?;
     let read = if world.processes() > 1 { content(&arguments.case)? } else { Vec::new() };
     let SplitFlags { strategy, ref flags, ranks, .. } = arguments.split;

@@ -23,6 +23,8 @@ use crate::{Done, print};
 const SMALL: f64 = 1e-2;
 /// The shortest time that is compared, in seconds: manifests have whole seconds only.
 const SHORT: f64 = 10.0;
+/// The most letters of how a run ended.
+const ENDING: usize = 60;
 /// The row of model FLOPs utilisation.
 const MFU: &str = "MFU, median";
 
@@ -77,11 +79,23 @@ fn listed(runs: &[Compared]) -> String {
     let line = |(index, run): (usize, &Compared)| {
         let ending = run.ending.as_deref().unwrap_or("still running, or killed");
         let (first, last) = run.steps;
-        // An error can be long and have several lines.
-        let ending: String = ending.lines().next().unwrap_or_default().chars().take(40).collect();
+        let ending = shortened(ending);
         format!("{}  {}\n   steps {first} to {last}, {ending}", letter(index), run.folder.display())
     };
     runs.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The beginning of how a run ended, as an error can be long and have several lines: whole, or up to a clause or a word.
+fn shortened(ending: &str) -> String {
+    let line = ending.lines().next().unwrap_or_default();
+    let Some((most, _)) = line.char_indices().nth(ENDING) else { return line.to_owned() };
+    // What follows the limit may end the last clause or word in it.
+    let within =
+        |mark: &str| line.match_indices(mark).map(|(at, _)| at).take_while(|at| *at <= most).last();
+    match within(", ").max(within("; ")).or(within(" ")).filter(|at| *at > 0) {
+        Some(at) if line[at..].starts_with([',', ';']) => line[..at].to_owned(),
+        at => format!("{} …", &line[..at.unwrap_or(most)]),
+    }
 }
 
 /// The keys of experiments and manifests that differ.
@@ -262,4 +276,25 @@ fn picture(found: &Comparison) -> Picture {
 fn finite(losses: &[(u64, f64)]) -> Vec<Point> {
     let finite = losses.iter().filter(|(_, loss)| loss.is_finite());
     finite.map(|&(step, loss)| Point { x: step as f64, y: loss, error: 0.0 }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ending_is_cut_at_a_clause_or_a_word() {
+        let finite = "step 2: `train/grad_norm` is NaN, expected a finite number; first not finite at layer 1";
+        let words = "rank 3 waits for rank 1 of a replica that has made no progress for a minute";
+        let letters = "x".repeat(70);
+        for (whole, shown) in [
+            ("finished", "finished"),
+            ("an error\nof two lines", "an error"),
+            (finite, "step 2: `train/grad_norm` is NaN, expected a finite number"),
+            (words, "rank 3 waits for rank 1 of a replica that has made no …"),
+            (&letters, &format!("{} …", &letters[..ENDING])),
+        ] {
+            assert_eq!(shortened(whole), shown);
+        }
+    }
 }

@@ -22,6 +22,7 @@ mod init;
 mod launch;
 mod layout;
 mod metrics;
+mod output;
 mod plan;
 mod post_mortem;
 mod print;

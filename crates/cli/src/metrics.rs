@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use annulus_train::metrics_table;
 use clap::Args;
 
-use crate::{Done, print};
+use crate::{Done, output, print};
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportMetrics {
@@ -17,6 +17,9 @@ pub(crate) struct ExportMetrics {
 }
 
 pub(crate) fn run(arguments: &ExportMetrics) -> Done {
+    if let Some(out) = &arguments.out {
+        output::check(out, &[])?;
+    }
     let table = metrics_table(&arguments.run)?;
     match &arguments.out {
         Some(out) => print::file(out, table.as_bytes())?,

@@ -102,7 +102,7 @@ pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 /// The file that a path leads to through links, up to one that a process has open.
-fn led_to(path: &Path) -> PathBuf {
+pub(crate) fn led_to(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // More links than a path may have.
     for _ in 0..40 {

@@ -104,19 +104,7 @@ impl Replay {
         let scratch = scratch.map_err(failed)?;
         let from = nearest(&self.run, step, scratch.path())?;
         from.warnings.iter().for_each(print::warn);
-        let step = step.to_string();
-        // Stop after this step, and leave out whatever it does not need.
-        let keys = [
-            ("schedule.stop", step.as_str()),
-            ("every.hash", "0"),
-            ("every.evaluate", "0"),
-            ("every.checkpoint", "0"),
-            ("every.log", step.as_str()),
-            ("trace.steps", "[]"),
-            ("background_saves", "false"),
-        ];
-        let keys = keys.map(|(key, value)| replaced(key, value));
-        let keys = [&self.replacements[..], &keys].concat();
+        let keys = [&self.replacements[..], &only(step)].concat();
         let train = original.train(scratch.path(), &keys, from.step.is_none())?;
         Ok(Ready { original, train, scratch, output, from, changed })
     }
@@ -178,6 +166,22 @@ impl Replay {
     }
 }
 
+/// The keys that end a run after a step, and leave out whatever it does not need.
+fn only(step: u64) -> [Override; 8] {
+    let step = step.to_string();
+    [
+        ("schedule.stop", step.as_str()),
+        ("every.hash", "0"),
+        ("every.evaluate", "0"),
+        ("every.evaluate_on_start", "false"),
+        ("every.checkpoint", "0"),
+        ("every.log", step.as_str()),
+        ("trace.steps", "[]"),
+        ("background_saves", "false"),
+    ]
+    .map(|(key, value)| replaced(key, value))
+}
+
 /// A console that does not report checkpoints, because they are in a folder that is removed.
 struct Unsaved(Console);
 
@@ -189,8 +193,5 @@ impl Sink for Unsaved {
         if !matches!(notice, Notice::Saved { .. }) {
             self.0.notice(notice);
         }
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
     }
 }

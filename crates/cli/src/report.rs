@@ -12,7 +12,7 @@ use clap::Args;
 
 use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
-use crate::{Done, check, print, processes};
+use crate::{Done, check, output, print, processes};
 
 /// The default file of the page.
 const PAGE: &str = "report.html";
@@ -31,6 +31,8 @@ pub(crate) struct Report {
 }
 
 pub(crate) fn run(arguments: &Report) -> Done {
+    let inputs: Vec<&Path> = arguments.cluster.as_deref().into_iter().collect();
+    output::check(&arguments.out, &inputs)?;
     let cluster = arguments.cluster.as_deref().map(Cluster::load).transpose()?;
     let page = report(&arguments.runs, &|logged, step| planned(logged, step, cluster.as_ref()))?;
     print::file(&arguments.out, page.as_bytes())?;

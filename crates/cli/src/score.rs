@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::processes::{self, JobError};
 use crate::split::{ResolvedStrategy, SplitFlags};
 use crate::tensors::{TensorFile, save};
-use crate::{hub, print};
+use crate::{hub, output, print};
 
 /// The tensor that says which tokens are padding.
 const MASK: &str = "attention_mask";
@@ -83,6 +83,7 @@ fn scored(arguments: &Score, world: &World) -> Result<u8, JobError> {
 
 /// Opens the model and the sequences.
 fn asked(arguments: &Score, world: &World) -> Result<Asked, Failure> {
+    output::check(&arguments.out, &[&arguments.tokens])?;
     let model = hub::folder(&arguments.model)?;
     // Ours say what the model is extended to.
     let own = arguments.adapter.as_deref().filter(|adapter| has_saved_config(adapter));

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::experiment_file::{ExperimentFile, replaced_path};
 use crate::failure::Failure;
 use crate::values::{replacement, svg};
-use crate::{Done, check, print, processes};
+use crate::{Done, check, output, print, processes};
 
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
@@ -41,6 +41,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
     let path = &arguments.path;
+    if let Some(out) = &arguments.out {
+        let inputs: Vec<&Path> =
+            [Some(path.as_path()), arguments.cluster.as_deref()].into_iter().flatten().collect();
+        output::check(out, &inputs)?;
+    }
     if path.is_dir() {
         return measured(arguments, &latest(path)?);
     }

@@ -66,8 +66,12 @@ impl Bars {
             let middle = y + tall / 2.0;
             picture.text([left - LETTER[0], middle], &row.name, Align::Right);
             let color = COLORS[row.color % COLORS.len()];
-            picture.fill([left, y], [x.at(row.value) - left, tall], color);
-            if let Some(at) = row.mark.map(|mark| x.at(mark)) {
+            // What is no number has no place.
+            let place = |value: f64| Some(x.at(value)).filter(|at| at.is_finite());
+            if let Some(end) = place(row.value) {
+                picture.fill([left, y], [end - left, tall], color);
+            }
+            if let Some(at) = row.mark.and_then(place) {
                 picture.line([at, y - MARK[0]], [at, y + tall + MARK[0]], MARK[1], BLACK);
             }
             picture.text([left + WIDTH + LETTER[0], middle], &row.text, Align::Left);

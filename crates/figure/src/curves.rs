@@ -176,9 +176,11 @@ fn draw(picture: &mut Picture, series: &Series, [x, y]: [Scale; 2], width: f64, 
             picture.fill([u - MARK, v - MARK], [2.0 * MARK, 2.0 * MARK], color);
         }
         if point.error > 0.0 {
-            let [low, high] = [point.y - point.error, point.y + point.error].map(|end| y.at(end));
+            // An end that has no place, such as one below 0 on a logarithmic axis, is not drawn.
+            let ends = [point.y - point.error, point.y + point.error].map(|end| y.at(end));
+            let [low, high] = ends.map(|end| if end.is_finite() { end } else { v });
             picture.line([u, low], [u, high], 1.0, color);
-            for end in [low, high] {
+            for end in ends.into_iter().filter(|end| end.is_finite()) {
                 picture.line([u - MARK, end], [u + MARK, end], 1.0, color);
             }
         }

@@ -52,12 +52,14 @@ impl Heatmap {
             picture.text([left - LETTER[0], y + cell[1] / 2.0], name, Align::Right);
             for (column, value) in cells.iter().enumerate() {
                 let x = left + column as f64 * cell[0];
+                // What is no number is not known.
+                let value = value.filter(|value| value.is_finite());
                 let color = value.map_or(GREY, color);
                 picture.fill([x, y], [cell[0] - 1.0, cell[1] - 1.0], color);
                 if let Some(value) = value {
                     let text = format!("{:.0}", 100.0 * value);
                     let middle = [x + cell[0] / 2.0, y + cell[1] / 2.0];
-                    let letters = if *value < 0.5 { WHITE } else { BLACK };
+                    let letters = if value < 0.5 { WHITE } else { BLACK };
                     picture.colored(middle, &text, Align::Middle, letters);
                 }
             }

@@ -91,6 +91,33 @@ fn of_two_curves_of_one_color_the_second_is_dashed_in_both_formats() {
 }
 
 #[test]
+fn what_is_no_number_is_not_drawn() {
+    let no_numbers = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    let bar = |value, mark| {
+        let [name, text] = ["a", "b"].map(str::to_owned);
+        Bar { name, value, mark, text, color: 0 }
+    };
+    let rows = no_numbers.iter().flat_map(|&no| [bar(no, Some(1.0)), bar(2.0, Some(no))]).collect();
+    let bars = Bars { title: String::new(), x: String::new(), rows }.picture();
+    let points = |errors: &[f64]| {
+        let point = |(at, error): (usize, &f64)| Point { x: at as f64, y: 1.0, error: *error };
+        errors.iter().enumerate().map(point).collect()
+    };
+    let curves = |y, errors: &[f64]| {
+        let series = vec![Series { points: points(errors), ..Series::default() }];
+        Curves { title: String::new(), x: Axis::plain("s"), y, series }.picture()
+    };
+    // Of the second error only the upper end has a place.
+    let logarithmic = curves(Axis::logarithmic("l"), &[0.5, 2.0]);
+    let cells = map(vec![no_numbers.map(Some).to_vec()]);
+    for picture in [bars, curves(Axis::plain("l"), &no_numbers), logarithmic, cells] {
+        let svg = picture.to_svg();
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(picture.to_png().is_ok());
+    }
+}
+
+#[test]
 fn many_points_become_the_means_of_neighbours() {
     let points: Vec<Point> =
         (0..10).map(|n| Point { x: f64::from(n), y: f64::from(n * n), error: 1.0 }).collect();

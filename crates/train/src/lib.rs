@@ -46,6 +46,7 @@ pub use finished::traces::read_trace;
 pub use folder::manifest::{
     FINISHED, Fork, Machine, Manifest, Mpi, Nccl, PREEMPTED, Process, RunStart, StateHash,
 };
+pub use folder::own::is_own_file;
 pub use folder::run_folder::holder;
 pub use folder::traces::{trace_of, traced_step, traced_steps};
 pub use folder::{RESOLVED, is_run};
@@ -59,7 +60,9 @@ pub use run::processes::check_processes_agree;
 pub use run::rerun::{Rerun, beginning};
 pub use setup::assemble::{LayerGroupSchedules, Setup, model_config};
 pub use setup::begun::begun_with;
-pub use setup::data::{Data, Epoch, HeldOut, Opening, data_fingerprint, first_held_out, open_data};
+pub use setup::data::{
+    Data, Epoch, HeldOut, Opening, data_fingerprint, first_held_out, open_data, packing_notes,
+};
 pub use setup::device::{described_machine, device_warning, open_device, place_on_devices};
 pub use setup::examine::{data_fits, fits_here, weights_fit};
 pub use setup::fits::check_memory;

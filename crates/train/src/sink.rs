@@ -53,10 +53,10 @@ pub trait Sink {
     fn notice(&mut self, notice: &Notice<'_>) {
         let _ = notice;
     }
-    /// Flushes to disk what was recorded.
+    /// Flushes to disk what was recorded: called before a checkpoint is written, and at the end.
     ///
     /// # Errors
-    /// Failures of the writer.
+    /// Failures of the writer, as those of [`Sink::record`].
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

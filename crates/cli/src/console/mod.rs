@@ -128,13 +128,6 @@ impl Sink for Console {
             }
         }
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use annulus_comm::{Axis, Label};
-use annulus_data::Sequence;
+use annulus_data::{Sequence, count_targets};
 use annulus_model::Weights;
 use annulus_sequence::Pass;
 use candle_core::{Device, Tensor};
@@ -17,6 +17,7 @@ use crate::step::state::gathered::WeightSource;
 use crate::step::state::gradients::{Gradients, PASS};
 use crate::step::state::parameters::Parameters;
 use crate::step::sum::{Partial, Total};
+use crate::step::trainer::without_targets;
 use crate::{Result, Setup, TrainError};
 
 /// Which results are wanted besides the loss.
@@ -53,7 +54,7 @@ struct Share {
 ///
 /// # Errors
 /// Tensor-parallel ranks, weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length
-/// than the setup's; failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
+/// than the setup's, or without any target; failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,
@@ -80,7 +81,7 @@ pub fn score(
     Ok(Scored { loss: loss.mean(), targets: loss.count(), logits, gradients })
 }
 
-/// Checks that the replicas of `setup` can share `sequences`, and that each has its length.
+/// Checks that the replicas of `setup` can share `sequences`, that each has its length, and that not all are without targets.
 fn check(setup: &Setup, sequences: &[Sequence]) -> Result<()> {
     let (found, replicas) = (sequences.len(), setup.data);
     if found == 0 || !found.is_multiple_of(replicas) {
@@ -89,7 +90,11 @@ fn check(setup: &Setup, sequences: &[Sequence]) -> Result<()> {
             "score at least one sequence on every replica, and as many on each",
         ));
     }
-    sequences.iter().try_for_each(|sequence| setup.check_length(sequence))
+    sequences.iter().try_for_each(|sequence| setup.check_length(sequence))?;
+    if sequences.iter().map(count_targets).sum::<usize>() == 0 {
+        return Err(without_targets("no sequence has a target".into()));
+    }
+    Ok(())
 }
 
 impl Rank {

@@ -148,6 +148,13 @@ pub(super) fn is_read(name: &str) -> bool {
     READ.contains(&name) || is_json && BESIDE_TOKENIZER.contains(&name)
 }
 
+/// Whether a file of this name is part of a checkpoint or of a model.
+pub(crate) fn is_part(name: &str) -> bool {
+    let is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    let own = [HASHES, STATE, OPTIMIZER];
+    is_shard || is_read(name) || own.contains(&name) || BESIDE_TOKENIZER.contains(&name)
+}
+
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(annulus_files::open(path)?)?;

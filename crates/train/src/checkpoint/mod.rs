@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 pub use best::best_checkpoint;
 pub(crate) use contents::{Contents, OptimizerTensor, Piece};
+pub(crate) use hashes::is_part;
 pub use needed::need;
 pub(crate) use read::{Found, Kept, beside, is_checkpoint, named_by, newest, opened};
 pub(crate) use state::{STATE, State, VERSION};

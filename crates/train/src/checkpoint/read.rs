@@ -12,6 +12,7 @@ use super::{
     HASHES, LATEST, OptimizerTensor, STATE, State, VERSION, checkpoint_folder, step_of, steps,
 };
 use crate::error::failure;
+use crate::folder::is_run;
 use crate::{Result, TrainError};
 
 /// The most tokens that a checkpoint may have been trained on: those of the following steps are added.
@@ -44,7 +45,7 @@ impl Found {
 /// # Errors
 /// Those of [`whole`].
 pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
-    let (found, mut warnings) = whole(output)?;
+    let (found, mut warnings) = whole(output, "resuming from")?;
     let left = annulus_files::leftovers(output).map_err(|error| failure("read", output, &error))?;
     warnings.extend(left.iter().map(|left| {
         format!("`{}` is left of an earlier start and cannot be deleted: remove it", left.display())
@@ -52,13 +53,20 @@ pub(crate) fn newest(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
     Ok((found, warnings))
 }
 
-/// The newest whole checkpoint in `output`, and a warning for every newer one that is not whole. `None`: there is no checkpoint.
+/// The newest whole checkpoint in `output`, and a warning for every newer one that is not whole, which says what is done with the one that is:
+/// `used`. `None`: there is no checkpoint.
 ///
 /// # Errors
 /// Checkpoints none of which is whole: a run whose checkpoints are damaged must not look like one that never saved. A newer one that the
 /// system cannot read: an older one must not take its place.
-fn whole(output: &Path) -> Result<(Option<Found>, Vec<String>)> {
-    listed(output, LISTS, &mut open)
+fn whole(output: &Path, used: &str) -> Result<(Option<Found>, Vec<String>)> {
+    let (found, mut warnings) = listed(output, LISTS, &mut open)?;
+    if let Some(Found { state, .. }) = &found {
+        for warning in &mut warnings {
+            *warning = format!("{warning}; {used} `step-{}`", state.step);
+        }
+    }
+    Ok((found, warnings))
 }
 
 /// [`whole`], where `open` opens a checkpoint. While the run trains, checkpoints come and go: the folder is listed up to `again` times more.
@@ -82,9 +90,6 @@ fn listed(
         let folder = checkpoint_folder(output, step);
         match open(&folder) {
             Ok(state) => {
-                for warning in &mut refused {
-                    *warning = format!("{warning}; resuming from `step-{step}`");
-                }
                 let newer = steps[index + 1..].to_vec();
                 return Ok((Some(Found { folder, state, refused: newer }), refused));
             }
@@ -135,12 +140,14 @@ pub(crate) fn named_by(path: &Path) -> Result<(Found, Vec<String>)> {
             "give a run's folder, or a `step-N` in it",
         ));
     }
-    let (found, warnings) = whole(path)?;
+    let (found, warnings) = whole(path, "using")?;
     let found = found.ok_or_else(|| {
-        TrainError::checkpoint(
-            format!("`{}` has no checkpoint", path.display()),
-            "give a run's folder, or a `step-N` in it",
-        )
+        let hint = if is_run(path) {
+            "it has saved nothing yet: `annulus train` goes on with it"
+        } else {
+            "give a run's folder, or a `step-N` in it"
+        };
+        TrainError::checkpoint(format!("`{}` has no checkpoint", path.display()), hint)
     })?;
     Ok((found, warnings))
 }

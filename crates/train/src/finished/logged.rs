@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use annulus_experiment::tags::EVALUATE_LOSS_OF;
-use annulus_experiment::{Experiment, parse, read_experiment};
+use annulus_experiment::{Experiment, parse, quoted_path, read_experiment};
 
 use crate::folder::lines::{Line, checked_lines, each, most};
 use crate::folder::manifest::{Manifest, Process, RunStart};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
 use crate::{Result, TrainError};
+
+/// How many runs a hint names.
+const NAMED: usize = 2;
 
 /// The content of a run's folder, of a run that is finished or not.
 #[derive(Clone, Debug)]
@@ -134,12 +137,16 @@ pub(crate) fn is_of_run(folder: &Path) -> Result<()> {
         return Ok(());
     }
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let runs = entries.map(|entry| entry.path()).any(|path| is_run(&path));
+    let mut runs: Vec<_> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();
+    runs.sort();
     let folder = folder.display();
-    let hint = if runs {
-        format!("it contains runs: name them, as in `{folder}/*`")
-    } else {
-        "give the `output` of an experiment that has been trained".to_owned()
+    // Other things lie beside runs, such as the cache of tokens: a pattern would name them, too.
+    let named: Vec<_> = runs.iter().take(NAMED).map(|path| quoted_path(path)).collect();
+    let named = named.join(" ");
+    let hint = match runs.len() {
+        0 => "give the `output` of an experiment that has been trained".to_owned(),
+        1 => format!("it contains a run: name it, as in `{named}`"),
+        runs => format!("it contains {runs} runs: name them, as in `{named}`"),
     };
     Err(TrainError::configuration(format!("`{folder}` is not a run's folder"), hint))
 }

@@ -5,6 +5,7 @@ pub(crate) mod curves;
 pub(crate) mod jsonl;
 pub(crate) mod lines;
 pub(crate) mod manifest;
+pub(crate) mod own;
 pub(crate) mod record;
 pub(crate) mod run_folder;
 pub(crate) mod traces;

@@ -24,6 +24,16 @@ impl<'a> Console<'a> {
         Some(format!("the sink failed at step {step}, and was told nothing more: {error}"))
     }
 
+    /// Flushes what was recorded; returns a warning if that fails, and never calls the sink again then.
+    pub(crate) fn flush(&mut self) -> Option<String> {
+        if self.has_failed {
+            return None;
+        }
+        let error = self.sink.flush().err()?;
+        self.has_failed = true;
+        Some(format!("the sink failed to flush, and was told nothing more: {error}"))
+    }
+
     pub(crate) fn notice(&mut self, notice: &Notice<'_>) {
         if !self.has_failed {
             self.sink.notice(notice);

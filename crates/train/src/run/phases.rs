@@ -176,6 +176,9 @@ impl Sink for Unrepeated<'_> {
         }
     }
     fn flush(&mut self) -> std::io::Result<()> {
-        self.console.flush()
+        if self.has_failed {
+            return Ok(());
+        }
+        self.console.flush().inspect_err(|_| self.has_failed = true)
     }
 }

@@ -110,7 +110,7 @@ impl Recorder<'_> {
         if step == self.saved {
             return Ok(());
         }
-        let state = self.state(step, since)?;
+        let state = calling(comm, || self.state(step, since))?;
         let plan = self.plan;
         let layouts = Layouts::of(plan, &slices.weights(), &slices.optimizer())?;
         if plan.experiment.background_saves {
@@ -213,11 +213,13 @@ impl Recorder<'_> {
         overlap.map_or(Ok(()), log)
     }
 
-    /// Flushes to disk everything that was recorded.
+    /// Flushes to disk everything that was recorded, by every sink. The caller's own may take long.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.claim.check()?;
         let failed = |error| failure("write to", &self.output, &error);
         self.lines.flush().map_err(failed)?;
-        self.curves.flush().map_err(failed)
+        self.curves.flush().map_err(failed)?;
+        self.record.warnings.extend(self.console.flush());
+        Ok(())
     }
 }

@@ -96,7 +96,8 @@ impl Commit {
         since: u64,
         layouts: &Layouts,
     ) -> Result<Commit> {
-        let (state, texts) = (recorder.state(step, since)?, recorder.texts.clone());
+        let state = calling(comm, || recorder.state(step, since))?;
+        let texts = recorder.texts.clone();
         let unfinished = alive(comm, || Unfinished::begin(&recorder.claim, step, layouts))?;
         Ok(Commit { unfinished, texts, state })
     }

@@ -13,7 +13,8 @@ use annulus_memory::{Class, scope};
 use annulus_model::{Attentions, DropoutKey, Keep, Llama, Rotaries, Shard, TensorRanks};
 use annulus_ops::attention::Dropout;
 use annulus_ops::{Backend, IGNORED, check_targets, check_tokens};
-use annulus_sequence::{Documents, Positions, Rule, pairs_between};
+use annulus_sequence::{Documents, Pass, Positions, Rule, pairs_between};
+use annulus_text::count;
 use candle_core::Tensor;
 
 use crate::setup::assemble::LayerGroupSchedules;
@@ -242,7 +243,7 @@ impl Rank {
 }
 
 impl Setup {
-    /// Checks what a program may have changed in a setup: no count is 0, and there are layer groups.
+    /// Checks what a program may have changed in a setup: no count is 0, and there are layer groups, all with schedules of its ranks.
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("data", self.data),
@@ -250,11 +251,21 @@ impl Setup {
             ("tensor", self.tensor),
             ("micro_batch", self.micro_batch),
             ("loss_chunk", self.loss_chunk),
+            ("block", self.block.unwrap_or(1)),
         ];
+        let ranks_of = |group: &LayerGroupSchedules| group.schedules.of(Pass::Forward).world();
+        let mut scheduled = self.groups.iter().map(ranks_of);
         let message = match counts.iter().find(|(_, count)| *count == 0) {
             Some((name, _)) => format!("`{name}` of the setup is 0, expected at least 1"),
             None if self.groups.is_empty() => "`groups` of the setup are empty".to_owned(),
-            None => return Ok(()),
+            None => match scheduled.find(|ranks| *ranks != self.sequence) {
+                Some(ranks) => format!(
+                    "`sequence` of the setup is {}, and its schedules are of {}",
+                    self.sequence,
+                    count(ranks, "rank")
+                ),
+                None => return Ok(()),
+            },
         };
         let hint = "`Setup::new` and `Setup::of_model` make whole setups";
         Err(TrainError::configuration(message, hint))

@@ -19,6 +19,8 @@ use crate::{Result, Setup, TrainError};
 pub struct Stepper {
     trainer: Trainer,
     device: Device,
+    /// Whether a step has failed: then the ranks that share the state meet no more.
+    has_failed: bool,
 }
 
 /// Loss and gradient norm of a step, the same on every rank.
@@ -32,10 +34,11 @@ pub struct Stepped {
 
 impl Stepper {
     /// A rank of `plan`, on the thread that will run it, placed as its `setup` says, which all ranks share. `store` was made of `weights`,
-    /// f32; the rank reads its own part of `source`.
+    /// f32, and is for one `Stepper` of every rank; the rank reads its own part of `source`.
     ///
     /// # Errors
-    /// Weights or a source that are not those of the plan, a store of other ranks than this process has, and any failure of the rank.
+    /// Weights or a source that are not those of the plan, a store of other ranks than this process has or one that ranks have trained with
+    /// before, and any failure of the rank.
     pub fn new(
         setup: &Arc<Setup>,
         comm: Arc<dyn Communicator>,
@@ -52,16 +55,26 @@ impl Stepper {
         let start = Start::fresh(&plan.experiment, initial);
         let rank = setup.rank(comm)?;
         let device = rank.backend.device();
-        Ok(Stepper { trainer: Trainer::new(rank, plan, source, &start, store)?, device })
+        let trainer = Trainer::new(rank, plan, source, &start, store)?.needing_targets();
+        Ok(Stepper { trainer, device, has_failed: false })
     }
 
     /// Takes the next step: forward, backward, the sum over ranks, the optimizer; returns when the device is done. All ranks must call it.
     ///
     /// # Errors
-    /// A loss or gradient that is not finite, and any failure of the rank.
+    /// A loss or gradient that is not finite, a batch without a target, and any failure of the rank. After an error every further step is
+    /// one.
     pub fn step(&mut self) -> Result<Stepped> {
+        if self.has_failed {
+            return Err(TrainError::configuration(
+                "a step after one that failed",
+                "make a new `Store`, and with it a new `Stepper` on every rank",
+            ));
+        }
+        self.has_failed = true;
         let report = self.trainer.step()?;
         self.device.synchronize()?;
+        self.has_failed = false;
         Ok(Stepped { loss: report.loss, norm: report.norm })
     }
 }

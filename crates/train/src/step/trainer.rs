@@ -16,6 +16,7 @@ use annulus_experiment::tags::{TRAIN_GRAD_NORM, TRAIN_LOSS};
 use annulus_experiment::{Experiment, PhaseStart, Schedule};
 use annulus_memory::Class;
 use annulus_model::Weights;
+use annulus_ops::IGNORED;
 use annulus_ops::attention::Dropout;
 use annulus_plan::Plan;
 use annulus_trace::begin;
@@ -64,6 +65,8 @@ pub(crate) struct Trainer {
     pub(crate) hashes: Option<(Hashes, Points)>,
     /// The step whose tensors are all written to files.
     dump: Option<Dump>,
+    /// Whether a batch without a target is an error. Files may have such batches, as where a window of a long conversation has no answer.
+    needs_targets: bool,
     /// What this rank counts of the visible pairs of the last step: see [`MicroBatch::pairs`].
     pub(crate) pairs: u64,
     /// Steps finished.
@@ -127,6 +130,7 @@ impl Trainer {
             messages: None,
             hashes: None,
             dump: None,
+            needs_targets: false,
             pairs: 0,
             finished: start.step,
             since: start.since,
@@ -136,6 +140,11 @@ impl Trainer {
     /// Sets the step whose tensors are all written down.
     pub(crate) fn dumping(self, dump: Option<Dump>) -> Trainer {
         Trainer { dump, ..self }
+    }
+
+    /// Makes a batch without a target an error.
+    pub(crate) fn needing_targets(self) -> Trainer {
+        Trainer { needs_targets: true, ..self }
     }
 
     /// Sets the `messages` whose hashes are kept in steps that are hashed.
@@ -239,6 +248,7 @@ impl Trainer {
         self.rank.stage(summing, || String::from("sum of gradients"))?;
         self.rank.room.keep();
         let norm = norm / loss.divisor();
+        self.check_targets(step, loss)?;
         self.check_finite(step, loss, norm, &sightings, sequences)?;
         let pairs = micros.iter().map(|micro| micro.pairs).sum();
         Ok(Computed { step, loss, norm, pairs, slices, watched })
@@ -308,6 +318,14 @@ impl Trainer {
         clipped / loss.divisor()
     }
 
+    /// An error if a step that needs targets has none. The loss is a sum over all ranks, so all ranks decide alike.
+    fn check_targets(&self, step: u64, loss: Total) -> Result<()> {
+        if loss.count() > 0 || !self.needs_targets {
+            return Ok(());
+        }
+        Err(without_targets(format!("no sequence of step {step} has a target")))
+    }
+
     /// An error if a step's loss or norm is not finite. Both are sums over all ranks, so all ranks decide alike.
     fn check_finite(
         &self,
@@ -338,6 +356,12 @@ impl Trainer {
         let found = NonFinite { step, tag, value, origin, sequences, run: None };
         Err(TrainError::NonFinite(Box::new(found)))
     }
+}
+
+/// The error for sequences without a target, of which a loss of 0 would look perfect.
+pub(crate) fn without_targets(message: String) -> TrainError {
+    let hint = format!("give targets that are not {IGNORED}, which stands for none");
+    TrainError::configuration(message, hint)
 }
 
 /// The dropout of attention weights in a run. The weights to drop follow from step and layer, which are filled in later.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use annulus_comm::threads;
-use annulus_data::{DataError, Sequence, Source, Tokens};
+use annulus_comm::{Communicator, threads};
+use annulus_data::{DataError, IGNORED, Sequence, Source, Tokens};
 use annulus_model::{Llama, Weights};
 use annulus_plan::Plan;
 use annulus_sequence::{Heads, Positions, Setting, Strategy};
@@ -48,14 +48,27 @@ impl Scene {
         source: Made,
     ) -> Result<(), TrainError> {
         let store = Store::new(&self.setup, &self.weights.clone().into(), here)?;
-        let source: Arc<dyn Source> = Arc::new(source);
+        Scene::run(|comm| self.stepper(comm, weights, source, &store)?.step())
+    }
+
+    /// The stepper of a rank over a source.
+    fn stepper(
+        &self,
+        comm: Arc<dyn Communicator>,
+        weights: &Weights,
+        source: Made,
+        store: &Arc<Store>,
+    ) -> Result<Stepper, TrainError> {
+        Stepper::new(&self.setup, comm, &self.plan, Arc::new(source), weights, store)
+    }
+
+    /// Runs `program` on both ranks.
+    fn run<T: Send>(
+        program: impl Fn(Arc<dyn Communicator>) -> Result<T, TrainError> + Send + Sync,
+    ) -> Result<(), TrainError> {
         let options =
             threads::Options { world: 2, deadline: Duration::from_secs(60), stop: Arc::default() };
-        let found = threads::run(&options, |comm| {
-            let (setup, plan) = (&self.setup, &self.plan);
-            Stepper::new(setup, comm, plan, source.clone(), weights, &store)?.step()
-        });
-        found.map(drop).map_err(|failure| match failure.cause {
+        threads::run(&options, program).map(drop).map_err(|failure| match failure.cause {
             annulus_comm::Cause::Error(error) => error,
             other => panic!("{other:?}"),
         })
@@ -72,10 +85,13 @@ struct Made {
     rows: usize,
     tokens: usize,
     gives: bool,
+    /// How many targets each sequence has, at its beginning.
+    targets: usize,
     vocabulary: usize,
 }
 
-const RIGHT: Made = Made { rows: ROWS, tokens: TOKENS, gives: true, vocabulary: 256 };
+const RIGHT: Made =
+    Made { rows: ROWS, tokens: TOKENS, gives: true, targets: TOKENS, vocabulary: 256 };
 
 impl Source for Made {
     fn rows(&self) -> usize {
@@ -91,7 +107,8 @@ impl Source for Made {
         positions: &Positions,
         into: &mut Tokens,
     ) -> Result<(), DataError> {
-        let sequence = sequence(self.tokens);
+        let mut sequence = sequence(self.tokens);
+        sequence.targets.iter_mut().skip(self.targets).for_each(|target| *target = IGNORED);
         rows.filter(|_| self.gives).for_each(|_| into.push(&sequence, positions));
         Ok(())
     }
@@ -219,6 +236,11 @@ fn stores_setups_and_plans_that_do_not_fit_are_errors() {
         (Setup { micro_batch: 0, ..setup.clone() }, "`micro_batch` of the setup is 0"),
         (Setup { sequence: 0, ..setup.clone() }, "`sequence` of the setup is 0"),
         (Setup { groups: Vec::new(), ..setup.clone() }, "`groups` of the setup are empty"),
+        (Setup { block: Some(0), ..setup.clone() }, "`block` of the setup is 0"),
+        (
+            Setup { sequence: 4, ..setup.clone() },
+            "`sequence` of the setup is 4, and its schedules are of 2 ranks",
+        ),
     ] {
         let scored = score(&wrong, &scene.weights, &[sequence(TOKENS)], ScoreOutputs::default());
         let found = scored.unwrap_err().to_string();
@@ -228,6 +250,69 @@ fn stores_setups_and_plans_that_do_not_fit_are_errors() {
     }
     let none = run_phases(&[], RunOptions::new("", 2), &mut Silent).unwrap_err();
     assert_eq!((none.to_string().as_str(), none.hint().is_some()), ("no plan to train", true));
+}
+
+#[test]
+fn a_store_is_for_one_training() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let used = |found: Result<(), TrainError>| {
+        let error = found.unwrap_err();
+        assert_eq!(error.to_string(), "a store that ranks have trained with before");
+        assert!(error.hint().unwrap().contains("make a new `Store`"));
+    };
+    let new = || Store::new(&scene.setup, &scene.weights.clone().into(), 0..2).unwrap();
+    let store = new();
+    let stepper = |comm, store| scene.stepper(comm, &scene.weights, RIGHT, store);
+    let step = |comm| stepper(comm, &store)?.step();
+    Scene::run(step).unwrap();
+    used(Scene::run(step));
+    // In one run: a stepper after another, and beside it.
+    let store = new();
+    used(Scene::run(|comm| {
+        stepper(comm.clone(), &store)?.step()?;
+        stepper(comm, &store)?.step()
+    }));
+    let store = new();
+    used(Scene::run(|comm| {
+        let mut first = stepper(comm.clone(), &store)?;
+        let second = stepper(comm, &store).map(drop);
+        first.step()?;
+        second
+    }));
+}
+
+#[test]
+fn after_a_step_that_failed_there_is_none() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let store = Store::new(&scene.setup, &scene.weights.clone().into(), 0..2).unwrap();
+    let nothing = Made { gives: false, ..RIGHT };
+    let ran = Scene::run(|comm| {
+        let mut stepper = scene.stepper(comm, &scene.weights, nothing, &store)?;
+        let [first, second] = [stepper.step(), stepper.step()].map(Result::unwrap_err);
+        assert!(first.to_string().contains("the source gave 0 ids"), "{first}");
+        assert_eq!(second.to_string(), "a step after one that failed");
+        assert!(second.hint().is_some());
+        Ok(())
+    });
+    ran.unwrap();
+}
+
+#[test]
+fn a_loss_needs_a_target_on_some_rank() {
+    let place = Place::new();
+    let scene = Scene::new(&place);
+    let with = |targets| Made { targets, ..RIGHT };
+    // Of one target only one of the ranks knows.
+    scene.step(&scene.weights, with(1)).unwrap();
+    let none = scene.step(&scene.weights, with(0)).unwrap_err();
+    assert_eq!(none.to_string(), "no sequence of step 1 has a target");
+    assert!(none.hint().unwrap().contains("-100"));
+    let without = Sequence { targets: vec![IGNORED; TOKENS], ..sequence(TOKENS) };
+    let scored = scene.score(&scene.weights, std::slice::from_ref(&without)).unwrap_err();
+    assert_eq!(scored.to_string(), "no sequence has a target");
+    assert!(scene.score(&scene.weights, &[without, sequence(TOKENS)]).is_ok());
 }
 
 #[test]

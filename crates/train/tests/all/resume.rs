@@ -6,14 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::common::{BASE, Place, difference, losses, number, state};
 use annulus_comm::{Fault, Faulty, When, World, Wrap};
 use annulus_plan::Plan;
-use annulus_train::{
-    Ending, Fork, Notice, Outcome, RunOptions, Silent, Sink, TrainError, Value, run,
-};
+use annulus_train::{Ending, Fork, Notice, Outcome, RunOptions, Silent, Sink, Value, run};
 
 const TEN: (&str, &str) = ("schedule.stop", "10");
 
@@ -270,9 +266,11 @@ fn a_run_stopped_anywhere_goes_on_as_if_it_had_not_been() {
         ("mesh.sequence", "2"),
         ("attention.strategy", "striped"),
         ("every.evaluate", "4"),
+        ("every.evaluate_on_start", "true"),
         ("every.checkpoint", "3"),
     ];
     let whole = place.run_in("whole", &setting);
+    assert!(metrics(&whole.folder)[0].starts_with("{\"step\": 0, \"evaluate/loss\": "));
     let plan = place.plan(&setting);
     let stops: [fn(u64, bool) -> bool; 3] =
         [|step, _| step == 5, |_, evaluating| evaluating, |step, _| step > 0];
@@ -358,15 +356,6 @@ fn stopped_after(plan: &Plan, options: RunOptions, after: Duration) -> Outcome {
     outcome
 }
 
-/// A console that starts a second run in the same folder as soon as the first has made a step.
-struct Second(Plan, Arc<Mutex<Option<TrainError>>>);
-impl Sink for Second {
-    fn record(&mut self, _step: u64, _values: &[(&str, Value<'_>)]) -> std::io::Result<()> {
-        *self.1.lock() = run(&self.0, RunOptions::new(BASE, 1), &mut Silent).err();
-        Ok(())
-    }
-}
-
 #[test]
 fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     let place = Place::new();
@@ -385,16 +374,4 @@ fn a_stop_while_ranks_tell_their_costs_loses_no_line() {
     assert_eq!(lines.len() as u64, outcome.step);
     let last = run(&plan, RunOptions::new(BASE, 3), &mut Silent).unwrap();
     same_metrics(&last.folder, &whole.folder);
-}
-
-#[test]
-fn a_live_folder_is_refused() {
-    let place = Place::new();
-    let plan = place.plan(&[("schedule.stop", "1")]);
-    let refused = Arc::new(Mutex::new(None));
-    let mut console = Second(plan.clone(), refused.clone());
-    run(&plan, RunOptions::new(BASE, 1), &mut console).unwrap();
-    let error = refused.lock().take().unwrap();
-    assert_eq!(error.exit_code(), 4);
-    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
 }

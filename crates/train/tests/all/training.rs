@@ -43,6 +43,39 @@ fn the_loss_falls_and_the_folder_is_complete() {
     }
 }
 
+/// The first point of the validation curve is that of the weights that training begins with.
+#[test]
+fn a_run_is_evaluated_before_its_first_step() {
+    let place = Place::new();
+    let lines = |outcome: &Outcome| -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(outcome.folder.join("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (start, stop) = (("every.evaluate_on_start", "true"), ("schedule.stop", "2"));
+    let first = place.run_in("run", &[start, stop]);
+    let of_first = lines(&first);
+    let loss = of_first[0]["evaluate/loss"].as_f64().unwrap();
+    assert_eq!(of_first.iter().map(|line| &line["step"]).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(of_first[0].get("train/loss"), None);
+    assert_eq!((first.first["evaluate/loss"], first.logged_at["evaluate/loss"]), (loss, 2));
+    // A step that moves nothing leaves the weights as they are at the start.
+    let still = [("optimizer.learning_rate", "1e-30"), ("optimizer.weight_decay", "0")];
+    for ranks in ["1", "3"] {
+        let keys =
+            [("mesh.sequence", ranks), ("attention.strategy", "striped"), ("schedule.stop", "1")];
+        let still = place.run_in(&format!("still-{ranks}"), &[&still[..], &keys].concat());
+        assert_eq!(lines(&still).len(), 1, "it is off by default");
+        let at = still.last["evaluate/loss"];
+        assert!((at - loss).abs() < 1e-5 * loss, "{ranks} ranks: {at} {loss}");
+    }
+    // A resumed run has been evaluated, and so has its start.
+    let resumed = place.run_in("run", &[start, ("schedule.stop", "4")]);
+    assert_eq!(resumed.resumed_from, Some(2));
+    let steps: Vec<_> = lines(&resumed).iter().map(|line| line["step"].clone()).collect();
+    assert_eq!(steps, [0, 1, 2, 3, 4]);
+    assert_eq!(lines(&resumed)[..3], of_first[..]);
+}
+
 #[test]
 fn every_strategy_on_any_ranks_is_local() {
     let place = Place::new();

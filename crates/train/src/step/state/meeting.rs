@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use annulus_comm::{Error as CommError, Label, Watching};
+use annulus_comm::{Communicator, Error as CommError, Label, Watching};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Result;
 use crate::step::rank::Rank;
 use crate::step::state::division::MeetingRanks;
 
-/// The interval at which a waiting rank asks why another has left.
+/// The longest time between two questions why another rank has left.
 const ASKED: Duration = Duration::from_millis(1);
 
 /// A rendezvous of the ranks of a process, each bringing a `T` and all getting the same `R`.
@@ -35,16 +35,16 @@ struct State<T, R> {
     /// The result, until every rank has taken it.
     made: Option<Arc<R>>,
     taken: usize,
-    /// Whether a rank will not come any more.
-    has_left: bool,
+    /// The first rank that will not come any more, by number in the process.
+    left: Option<usize>,
 }
 
 /// How a wait for the others ended.
 #[derive(Debug)]
 pub(crate) enum Met<R> {
     All(Arc<R>),
-    /// A rank has left for good.
-    Not,
+    /// This rank has left for good, by number in the process.
+    Not(usize),
     /// A rank has not come in time.
     Late(CommError),
 }
@@ -53,8 +53,7 @@ impl<T, R> Meeting<T, R> {
     /// A rendezvous of `ranks` ranks.
     pub(crate) fn new(ranks: usize) -> Meeting<T, R> {
         let brought = (0..ranks).map(|_| None).collect();
-        let state =
-            State { meetings: 0, brought, maker: None, made: None, taken: 0, has_left: false };
+        let state = State { meetings: 0, brought, maker: None, made: None, taken: 0, left: None };
         Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -63,19 +62,19 @@ impl<T, R> Meeting<T, R> {
         self.lock().brought.len()
     }
 
-    /// Blocks until all ranks are here; this is rank `own`, and `watch` looks after the first that is missing. The last to arrive makes the
-    /// result of what all brought, in the order of ranks, while the others watch it: this may take long, or for ever on a GPU that hangs. A
-    /// run that is to stop does not end a meeting: what one rank has applied, all must.
+    /// Blocks until all ranks are here; this is the rank that `seats` says, and `watch` looks after the first that is missing. The last to
+    /// arrive makes the result of what all brought, in the order of ranks, while the others watch it: this may take long, or for ever on a
+    /// GPU that hangs. A run that is to stop does not end a meeting: what one rank has applied, all must.
     pub(crate) fn meet<'a>(
         &self,
-        own: usize,
+        seats: MeetingRanks,
         thing: T,
         make: impl FnOnce(Vec<T>) -> R,
         watch: impl Fn(usize) -> Box<dyn Watching + 'a>,
     ) -> Met<R> {
-        let mut state = self.lock();
-        if state.has_left {
-            return Met::Not;
+        let (own, mut state) = (seats.own, self.lock());
+        if let Some(left) = state.left {
+            return Met::Not(left);
         }
         let meeting = state.meetings;
         if let Some(things) = state.bring(own, thing) {
@@ -101,16 +100,21 @@ impl<T, R> Meeting<T, R> {
                 && let Err(error) = watched.look()
             {
                 drop(state);
-                self.leave();
+                self.leave(seats.first + own * seats.step);
                 return Met::Late(error);
             }
         }
     }
 
-    /// Says that a rank will not come to meetings any more.
-    pub(crate) fn leave(&self) {
-        self.lock().has_left = true;
+    /// Says that a rank, by number in the process, will not come to meetings any more.
+    pub(crate) fn leave(&self, rank: usize) {
+        self.lock().left.get_or_insert(rank);
         self.changed.notify_all();
+    }
+
+    /// Whether a rank will not come to meetings any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().left.is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T, R>> {
@@ -132,7 +136,7 @@ impl<T, R> State<T, R> {
     /// Ends a meeting with its result `made`; no rank gets it if one has left meanwhile.
     fn have(&mut self, made: R) {
         self.maker = None;
-        if !self.has_left {
+        if self.left.is_none() {
             self.made = Some(Arc::new(made));
             (self.meetings, self.taken) = (self.meetings + 1, 0);
         }
@@ -140,10 +144,12 @@ impl<T, R> State<T, R> {
 
     /// How meeting number `meeting` ended for one of its ranks; `None`: it has not. A rank that leaves afterwards was in it.
     fn ended(&mut self, meeting: u64) -> Option<Met<R>> {
-        if self.meetings > meeting {
-            return Some(self.take().map_or(Met::Not, Met::All));
+        if self.meetings > meeting
+            && let Some(made) = self.take()
+        {
+            return Some(Met::All(made));
         }
-        self.has_left.then_some(Met::Not)
+        self.left.map(Met::Not)
     }
 
     /// The rank that the others wait for: the one that makes the result, else the first that is missing.
@@ -168,7 +174,7 @@ impl Rank {
     /// Meets the other ranks of the process, bringing `thing`; every rank gets the result.
     ///
     /// # Errors
-    /// A rank that has left, for a reason that is known when its program has returned, or one that is late.
+    /// A rank that has left, for a reason that is known when its program has returned with an error, or one that is late.
     pub(crate) fn meet<T, R>(
         &self,
         meeting: &Meeting<T, R>,
@@ -178,19 +184,28 @@ impl Rank {
         label: Label,
     ) -> Result<Arc<R>> {
         let comm = &self.comm;
-        let first = comm.rank() - self.division.process_ranks().own + seats.first;
-        let watch = |late| comm.watch(label, first + late * seats.step);
-        match meeting.meet(seats.own, thing, make, watch) {
+        let first = comm.rank() - self.division.process_ranks().own;
+        let watch = |late| comm.watch(label, first + seats.first + late * seats.step);
+        match meeting.meet(seats, thing, make, watch) {
             Met::All(made) => Ok(made),
             Met::Late(error) => Err(error.into()),
-            Met::Not => {
+            Met::Not(left) => {
                 comm.end_commit();
-                loop {
-                    comm.progress()?;
-                    sleep(ASKED);
-                }
+                Err(why_left(comm.as_ref(), label, first + left).into())
             }
         }
+    }
+}
+
+/// Waits until it is known why rank `left` has left. It may still save a checkpoint before its program returns; where that returns without
+/// an error, or goes on with something else, the deadline ends the wait.
+fn why_left(comm: &dyn Communicator, label: Label, left: usize) -> CommError {
+    let mut watched = comm.watch(label, left);
+    loop {
+        if let Err(error) = comm.progress().and_then(|()| watched.look()) {
+            return error;
+        }
+        sleep(watched.slice().min(ASKED));
     }
 }
 
@@ -198,6 +213,8 @@ impl Rank {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::scope;
+
+    use annulus_comm::{Cause, threads};
 
     use super::*;
 
@@ -220,9 +237,14 @@ mod tests {
         }
     }
 
+    /// The seat of rank `own` where all ranks of a process meet.
+    fn seat(own: usize) -> MeetingRanks {
+        MeetingRanks { own, first: 0, step: 1 }
+    }
+
     /// Meets, bringing the own number; the result is the sum of all numbers.
     fn meet(meeting: &Meeting<usize, usize>, own: usize) -> Option<usize> {
-        let met = meeting.meet(own, own, |all| all.iter().sum(), |_| Box::new(Looks(None)));
+        let met = meeting.meet(seat(own), own, |all| all.iter().sum(), |_| Box::new(Looks(None)));
         if let Met::All(sum) = met { Some(*sum) } else { None }
     }
 
@@ -240,7 +262,7 @@ mod tests {
                         assert!(came.load(Ordering::SeqCst) >= 3 * round);
                     }
                     // The first to leave was at the last meeting, as all were.
-                    meeting.leave();
+                    meeting.leave(rank);
                     assert_eq!(meet(meeting, rank), None);
                 });
             }
@@ -255,7 +277,7 @@ mod tests {
             let meeting = &meeting;
             let waiting = [0, 2].map(|rank| scope.spawn(move || meet(meeting, rank)));
             sleep(Duration::from_millis(5));
-            meeting.leave();
+            meeting.leave(1);
             for one in waiting {
                 assert_eq!(one.join().expect("no rank panics"), None);
             }
@@ -277,7 +299,7 @@ mod tests {
             while meeting.lock().brought[0].is_none() {
                 sleep(Duration::from_millis(1));
             }
-            assert!(matches!(meeting.meet(1, 1, |_| 0, watch), Met::Late(_)));
+            assert!(matches!(meeting.meet(seat(1), 1, |_| 0, watch), Met::Late(_)));
             assert_eq!(first.join().expect("no rank panics"), None);
         });
         assert_eq!(watched.into_inner().last(), Some(&2));
@@ -300,16 +322,36 @@ mod tests {
                     sleep(Duration::from_millis(1));
                 }
                 let for_ever = |_| {
-                    while !meeting.lock().has_left {
+                    while !meeting.has_ended() {
                         sleep(Duration::from_millis(1));
                     }
                     7
                 };
-                matches!(meeting.meet(1, 1, for_ever, |_| Box::new(Looks(None))), Met::Not)
+                let watch = |_| -> Box<dyn Watching> { Box::new(Looks(None)) };
+                matches!(meeting.meet(seat(1), 1, for_ever, watch), Met::Not(0))
             });
-            assert!(matches!(meeting.meet(0, 0, |_| 0, watch), Met::Late(_)));
+            assert!(matches!(meeting.meet(seat(0), 0, |_| 0, watch), Met::Late(_)));
             assert!(maker.join().expect("no rank panics"), "it has what the other has not");
         });
         assert_eq!(watched.into_inner(), 1);
+    }
+
+    #[test]
+    fn the_wait_for_the_reason_of_a_rank_that_left_ends() {
+        let deadline = Duration::from_millis(300);
+        let options = threads::Options { world: 2, deadline, stop: Arc::default() };
+        let label = Label { pass: "commit", ..Label::default() };
+        // Its program returns, with an error or without one; the other rank's returns what that learns.
+        let learns = |returns: Option<&'static str>| {
+            let found = threads::run(&options, |comm| match comm.rank() {
+                0 => returns.map_or(Ok(None), Err),
+                _ => Ok(Some(why_left(comm.as_ref(), label, 0))),
+            });
+            found.map(|mut all| all.swap_remove(1))
+        };
+        let without = learns(None).unwrap().unwrap();
+        assert!(matches!(without, CommError::Deadline { rank: 1, peer: 0, .. }), "{without}");
+        let with = learns(Some("a reason")).unwrap_err();
+        assert!(matches!(with.cause, Cause::Error("a reason")), "{with}");
     }
 }

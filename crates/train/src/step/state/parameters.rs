@@ -168,11 +168,11 @@ impl Store {
         Ok(Arc::new(Store { parts, commit }))
     }
 
-    /// Checks that this is the store of as many ranks as this process has of `setup`.
+    /// Checks that this is the store of as many ranks as this process has of `setup`, and that no rank has left it.
     pub(crate) fn check(&self, setup: &Setup) -> Result<()> {
         let (found, wanted) = (self.commit.ranks(), setup.ranks_of_process());
         if found == wanted {
-            return Ok(());
+            return if self.commit.has_ended() { Err(used()) } else { Ok(()) };
         }
         Err(TrainError::configuration(
             format!("a store of {found} ranks, expected one of the {wanted} of this process"),
@@ -180,11 +180,19 @@ impl Store {
         ))
     }
 
-    /// Says that a rank will not come to meetings any more.
-    fn leave(&self) {
-        self.commit.leave();
-        self.parts.iter().for_each(|part| part.table.leave());
+    /// Says that a rank, by number in the process, will not come to meetings any more.
+    fn leave(&self, rank: usize) {
+        self.commit.leave(rank);
+        self.parts.iter().for_each(|part| part.table.leave(rank));
     }
+}
+
+/// The error for a store whose ranks have trained, or began to: its optimizers are those of that training, and its ranks meet no more.
+fn used() -> TrainError {
+    TrainError::configuration(
+        "a store that ranks have trained with before",
+        "make a new `Store`, and with it a new `Stepper` on every rank",
+    )
 }
 
 impl Part {
@@ -202,10 +210,12 @@ pub(crate) struct RankParameters {
     /// The index of the rank's part in the store, and the rank's number among those that have it.
     part: usize,
     own: usize,
+    /// The rank's number in its process.
+    rank: usize,
 }
 
 impl RankParameters {
-    /// Makes this rank's optimizer: its slices by `division`, as `start` has them.
+    /// Makes this rank's optimizer: its slices by `division`, as `start` has them. It is an error if the rank has one already.
     pub(crate) fn take(
         store: &Arc<Store>,
         settings: &Settings,
@@ -213,16 +223,24 @@ impl RankParameters {
         start: &Start,
         division: &Division,
     ) -> Result<RankParameters> {
+        // Asked first: who has one may be training with it, and a rank's state that is dropped leaves the meetings.
+        if store.parts[division.part()].optimizers[division.own().0].get().is_some() {
+            return Err(used());
+        }
         let state = RankParameters::of(store, division);
         let optimizer = Optimizer::new(settings, disk, &state.parameters, start, division)?;
-        // Set once: every rank makes only its own.
-        state.optimizers[state.own].get_or_init(|| optimizer);
+        state.optimizers[state.own].set(optimizer).map_err(|_| used())?;
         Ok(state)
     }
 
     /// What this rank has in a store in which its optimizer has been made before.
     pub(crate) fn of(store: &Arc<Store>, division: &Division) -> RankParameters {
-        RankParameters { store: store.clone(), part: division.part(), own: division.own().0 }
+        RankParameters {
+            store: store.clone(),
+            part: division.part(),
+            own: division.own().0,
+            rank: division.process_ranks().own,
+        }
     }
 
     /// Where all ranks of the process decide whether a step is applied.
@@ -232,7 +250,7 @@ impl RankParameters {
 
     /// Says that this rank will not come to meetings any more.
     pub(crate) fn leave(&self) {
-        self.store.leave();
+        self.store.leave(self.rank);
     }
 
     /// This rank's own optimizer.
@@ -250,7 +268,7 @@ impl std::ops::Deref for RankParameters {
 
 impl Drop for RankParameters {
     fn drop(&mut self) {
-        self.store.leave();
+        self.leave();
     }
 }
 
