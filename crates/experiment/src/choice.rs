@@ -100,7 +100,7 @@ impl Memory {
         let pieces = [rows].into_iter().chain(ROWS.into_iter().filter(move |piece| *piece < rows));
         let pieces: Vec<usize> =
             self.mlp_chunk.map_or_else(|| pieces.collect(), |written| vec![written]);
-        let logits = if host.computes_on_this_cpu() { &LOGITS[..] } else { &LOGITS_ON_GPU };
+        let logits = if host.computes_on_gpus() { &LOGITS_ON_GPU[..] } else { &LOGITS };
         let logits = self.loss_chunk.map_or_else(|| logits.to_vec(), |written| vec![written]);
         let chunks = |recompute, state| {
             let settled =
@@ -178,6 +178,13 @@ mod tests {
         };
         assert_eq!([9000, 1500, 200].map(|most| settled(most).loss_chunk), [4096, 1024, 128]);
         assert_eq!(settled(9000).mlp_chunk, 5000);
+        let of_cluster = |workers| {
+            let cluster = Some(ClusterDevices { ranks: 8, memory: Some(1 << 30), offload: None });
+            let host = Host { cluster, workers, ..Host::default() };
+            let open = Memory { budget: None, ..OPEN };
+            open.settle(&host, State::Auto, 5000, |_| 1).loss_chunk
+        };
+        assert_eq!([1, 8].map(of_cluster), [4096, 1024]);
     }
 
     #[test]

@@ -64,6 +64,12 @@ impl Host {
         self.gpu_memory.is_none() && self.cluster.is_none()
     }
 
+    /// Whether ranks compute on GPUs: on this machine's, or on those of a described cluster, whose devices have several cores where they are
+    /// processors.
+    pub fn computes_on_gpus(&self) -> bool {
+        self.gpu_memory.is_some() || self.cluster.is_some() && self.workers == 1
+    }
+
     /// The number of memories that ranks share evenly: one per process, or one per GPU.
     pub fn sharing(&self) -> usize {
         self.processes * self.devices
