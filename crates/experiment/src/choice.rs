@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(settled(9000).mlp_chunk, 5000);
         let of_cluster = |workers| {
             let cluster = Some(ClusterDevices { ranks: 8, memory: Some(1 << 30), offload: None });
-            let host = Host { cluster, workers, ..Host::default() };
+            let host = Host { workers, cluster, ..Host::default() };
             let open = Memory { budget: None, ..OPEN };
             open.settle(&host, State::Auto, 5000, |_| 1).loss_chunk
         };
