@@ -77,7 +77,7 @@ impl Attention {
         }
         if !self.kernel.is_plain_softmax() {
             bail!(
-                "attention: a strategy that keeps scores until values arrive computes them itself, as `softmax(scale q k) v`: found the \
+                "attention: a strategy that keeps scores until values arrive computes them itself, as `softmax(scale q kᵀ) v`: found the \
                  kernel {:?}, whose `is_plain_softmax` says that it computes otherwise; choose another strategy, such as `ring`",
                 self.kernel
             );

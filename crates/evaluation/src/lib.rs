@@ -1,8 +1,8 @@
 //! What a model can do with long sequences, measured with the same ranks and strategy as in training.
 //!
 //! [`perplexity`] reads the same targets with more and more of what comes before them; [`conversations`] reads what an assistant says as
-//! training does; [`tasks`] asks for what a made-up text says, at every depth. What is found are tables with errors, in JSON, and pictures of them ([`Files`]). [`table`] says of many runs which
-//! differ by more than their seeds explain.
+//! training does; [`tasks`] asks for what a made-up text says, at every depth. What is found are tables with errors, in JSON, and pictures
+//! of them ([`Files`]). [`table`] says of many runs which differ by more than their seeds explain.
 
 mod conversations;
 mod earlier;

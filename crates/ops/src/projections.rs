@@ -204,9 +204,7 @@ impl InplaceOp1 for WeightGradient<'_> {
         if let Some(block) = pool.block() {
             let Sizes { outputs, inputs, .. } = read.sizes;
             let table = order_free::table_mut(sum, layout)?;
-            let blocks = order_free::whole_blocks(x.len() / inputs.max(1), block)?;
-            order_free::add_products(pool, table, (dy, outputs), (x, inputs), &blocks);
-            return Ok(());
+            return order_free::add_weight_gradient(pool, table, (dy, outputs), (x, inputs), block);
         }
         let sum = in_place_mut(sum, layout)?;
         let product = Product::new(read.y(dy).transposed(), read.x(x), sum);

@@ -19,7 +19,7 @@ mod table;
 
 pub(crate) use exact::{SQUARES, to_grid};
 pub use exact::{Squares, sum_of_squares};
-pub(crate) use parameters::{Sums, add_products, weight_gradient, whole_blocks};
+pub(crate) use parameters::{Sums, add_weight_gradient, weight_gradient, whole_blocks};
 pub use table::{add_sums, is_order_free, of_shape, places, sum_of, values, values_at};
 pub(crate) use table::{as_tensor, groups, table_mut, table_of};
 

@@ -123,14 +123,29 @@ pub(crate) fn weight_gradient(
     block: usize,
 ) -> Result<Tensor> {
     let mut sums = Sums::of_gradient(outputs * inputs);
-    let blocks = whole_blocks(x.len() / inputs.max(1), block)?;
-    sums.add_products(pool, (dy, outputs), (x, inputs), &blocks);
+    add_weight_gradient(pool, &mut sums.rows, (dy, outputs), (x, inputs), block)?;
     sums.tensor()
+}
+
+/// Adds a [`weight_gradient`] to a table.
+///
+/// # Errors
+/// When the tokens are not whole blocks.
+pub(crate) fn add_weight_gradient(
+    pool: &Pool,
+    table: &mut [u32],
+    dy: (&[f32], usize),
+    (x, inputs): (&[f32], usize),
+    block: usize,
+) -> Result<()> {
+    let blocks = whole_blocks(x.len() / inputs.max(1), block)?;
+    add_products(pool, table, dy, (x, inputs), &blocks);
+    Ok(())
 }
 
 /// Adds `dyᵀ x` of every one of these blocks of tokens to the table of a weight [outputs, inputs]: `dy` [tokens, outputs],
 /// `x` [tokens, inputs].
-pub(crate) fn add_products(
+fn add_products(
     pool: &Pool,
     table: &mut [u32],
     (dy, outputs): (&[f32], usize),

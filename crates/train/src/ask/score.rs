@@ -54,7 +54,8 @@ struct Share {
 ///
 /// # Errors
 /// Tensor-parallel ranks, weights that are not those of the model, no sequences, or as many as replicas cannot share, or of another length
-/// than the setup's, or without any target; failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not finite.
+/// than the setup's, or without any target; failures of the ranks; [`TrainError::NotANumber`] for a loss, logits or gradients that are not
+/// finite.
 pub fn score(
     setup: &Setup,
     weights: &Weights,

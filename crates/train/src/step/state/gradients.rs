@@ -31,8 +31,8 @@ pub(crate) struct Gradients(Weights);
 
 impl Gradients {
     /// The gradients as a sink, for a stage that computes on `backend`.
-    pub(crate) fn sink<'a>(&'a mut self, backend: &'a Backend) -> Sink<'a> {
-        Sink { gradients: self, backend }
+    pub(crate) fn sink<'a>(&'a mut self, backend: &'a Backend) -> AddTo<'a> {
+        AddTo { gradients: self, backend }
     }
 
     /// An error unless every parameter of `trained` has a gradient: otherwise a stage that forgot one would leave it untrained without a
@@ -66,13 +66,13 @@ impl Gradients {
     }
 }
 
-/// Takes the gradients of a stage's backward.
-pub(crate) struct Sink<'a> {
+/// Adds the gradients of a stage's backward to their sums.
+pub(crate) struct AddTo<'a> {
     gradients: &'a mut Gradients,
     backend: &'a Backend,
 }
 
-impl GradientSink for Sink<'_> {
+impl GradientSink for AddTo<'_> {
     fn sum(&self, name: &str) -> Option<Tensor> {
         self.gradients.0.get(name).cloned()
     }
